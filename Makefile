@@ -14,9 +14,10 @@ LOCK_DESK := requirements/desk.txt
 LOCK_SERVER := requirements/server.txt
 LOCK_WORKER := requirements/worker.txt
 LOCK_DEV := requirements/dev.txt
+LOCK_NODE := requirements/node.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test long soak durations check twins bench lock audit clean
+.PHONY: help install up test long soak durations check twins bench lock audit clean schema
 
 # Whole files, so that what the tests of a file share is made once, and in the order of tests/durations.py. Three at a
 # time on two cores, for much of what they do is to wait for processes.
@@ -27,16 +28,20 @@ help: ## print this list
 
 install: $(READY_DEV) ## make .venv with all that the other tasks need
 
+# A desk starts without the web app, too: its page says then what to do.
 up: $(READY) ## start ComfyRelay on this machine
+	-$(BIN)/python ui/build.py
 	$(BIN)/comfyrelay up $(ARGS)
 
 test: $(READY_DEV) ## run the tests (ARGS="-k lease" forwards options to pytest)
+	$(BIN)/python ui/build.py
+	$(BIN)/python ui/build.py test
 	$(PYTEST) $(ARGS)
 
 durations: $(READY_DEV) ## run the tests, and write down which files take longest
 	$(PYTEST) --write-durations $(ARGS)
 
-long: $(READY_DEV) ## run the tests that take long: all crashes on PostgreSQL, long random walks, thousands of jobs
+long: $(READY_DEV) ## run the tests that take long: all on PostgreSQL, all crashes, long random walks, thousands of jobs
 	$(PYTEST) -m long $(ARGS)
 
 soak: $(READY_DEV) ## crash the whole system by plan (ARGS="--seeds 1000"), and hold it to what it promises
@@ -47,6 +52,11 @@ check: $(READY_DEV) ## lint, formatting, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python ui/openapi.py --check
+	$(BIN)/python ui/build.py check
+
+schema: $(READY_DEV) ## write down what the web app may ask for, after a change of the API
+	$(BIN)/python ui/openapi.py
 
 twins: $(READY_DEV) ## break each rule on purpose: a test must notice
 	$(BIN)/python -m tests.twins $(ARGS)
@@ -63,12 +73,14 @@ lock: $(READY_DEV) ## choose the newest versions of what is installed, and write
 	$(BIN)/$(COMPILE) --extra server --extra media --extra s3 --extra aws --extra kubernetes --group build \
 		--constraint $(LOCK_DEV) --output-file $(LOCK_SERVER)
 	$(BIN)/$(COMPILE) --group build --constraint $(LOCK_DEV) --output-file $(LOCK_WORKER)
+	$(BIN)/$(subst pyproject.toml,--group node,$(COMPILE)) --output-file $(LOCK_NODE)
 
 audit: $(READY_DEV) ## hold what is pinned against public advisories (exit code 3 where they cannot be reached)
 	$(BIN)/python requirements/audit.py $(ARGS)
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .soak
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .soak \
+		ui/node_modules src/comfyrelay/web/app
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Only what the lock names is installed: the project is built with its hatchling. What is imported is compiled then; most

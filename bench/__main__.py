@@ -17,7 +17,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench import comfy, desk, fleet, http, scaling, worker
+from bench import card, comfy, console, desk, fleet, http, page, scaling, viewers, worker
 from bench.cycle import cycle_rate, many_per_call, one_at_a_time, sqlite_rate
 from bench.figure import Figure
 from bench.latency import hot_share, lease_latency
@@ -94,6 +94,11 @@ async def measure_http(scale: float) -> list[Figure]:
         return await http.measure(server, scale, await procrastinate_rate(server, int(5_000 * scale)))
 
 
+async def measure_viewers(scale: float) -> list[Figure]:
+    async with postgres_server() as server:
+        return await viewers.measure(server, scale)
+
+
 def show(figures: list[Figure]) -> None:
     table = Table("figure", "value", "against", "ratio", "reach", "holds")
     for each in figures:
@@ -110,8 +115,9 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the numbers of jobs and rows")
     parser.add_argument(
         "--only",
-        choices=["engine", "http", "comfy", "worker", "desk", "scaling", "fleet"],
-        help="the queue, the server, the client and the pool, the worker, the desk, the scaling loop, or its policies",
+        choices=["engine", "http", "comfy", "worker", "desk", "page", "viewers", "scaling", "fleet", "card", "console"],
+        help="the queue, the server, the client and the pool, the worker, the desk, its page, a server that many look "
+        "at, the scaling loop, its policies, several ComfyUI on one card, or the pages of administrators",
     )
     options = parser.parse_args()
     # As a server does after start-up; it serves the other queues, which run in this process too, just as well.
@@ -128,10 +134,18 @@ def main() -> None:
         figures += uvloop.run(worker.measure(options.scale))
     if options.only in (None, "desk"):
         figures += uvloop.run(desk.measure(options.scale))
+    if options.only in (None, "page"):
+        figures += uvloop.run(page.measure(options.scale))
+    if options.only in (None, "viewers"):
+        figures += uvloop.run(measure_viewers(options.scale))
     if options.only in (None, "scaling"):
         figures += uvloop.run(scaling.measure(options.scale))
     if options.only in (None, "fleet"):
         figures += fleet.measure(options.scale)
+    if options.only in (None, "card"):
+        figures += uvloop.run(card.measure(options.scale))
+    if options.only in (None, "console"):
+        figures += uvloop.run(console.measure(options.scale))
     show(figures)
     machine = {
         "cores": os.cpu_count(),

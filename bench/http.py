@@ -126,7 +126,7 @@ async def handover_ms(server: Server, jobs: int) -> list[float]:
             # long enough for the poll to be parked
             await asyncio.sleep(0.02)
             began = time.perf_counter()
-            asyncio.create_task(user.post("/api/ai-jobs", _job(here, number)))  # noqa: RUF006
+            asyncio.create_task(user.post("/api/ai-jobs", job_body(here, number)))  # noqa: RUF006
             job = (await waiting)["job"]
             times.append(1000 * (time.perf_counter() - began))
             await worker.post("/api/worker/complete", {**_lease(job), **OUTPUT})
@@ -219,7 +219,7 @@ async def parked(server: Server, workers: int, *, jobs: int, per_second: int) ->
 
             async def submit(number: int) -> None:
                 began = time.perf_counter()
-                sent[(await user.post("/api/ai-jobs", _job(here, number)))["id"]] = began
+                sent[(await user.post("/api/ai-jobs", job_body(here, number)))["id"]] = began
 
             submissions = []
             for number in range(jobs):
@@ -234,7 +234,7 @@ async def parked(server: Server, workers: int, *, jobs: int, per_second: int) ->
     return Parked(kib, queries, times[int(0.99 * len(times))])
 
 
-def _job(here: Site, number: int) -> dict[str, Any]:
+def job_body(here: Site, number: int) -> dict[str, Any]:
     return {"effect_id": here.effect_id, "idempotency_key": f"bench-{number}", "input_payload": {}}
 
 

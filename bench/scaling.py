@@ -16,8 +16,8 @@ import asyncpg
 from bench.engine import engine_on, postgres_urls
 from bench.figure import Figure
 from bench.postgres import Server, postgres_server
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.scaling.spec import InstanceType
-from comfyrelay.domain.states import Stage
 from comfyrelay.fleet.loop import scaling
 from comfyrelay.fleet.providers.base import FleetMachines, LaunchResult, Observed, ObservedState, Order
 from comfyrelay.services.engine import Engine

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from comfyrelay.domain.queue.states import Provider, Stage, WorkflowProvider
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.catalogue import Effect, Workflow
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.scaling.burst import BurstDecision
-from comfyrelay.domain.states import Provider, Stage, WorkflowProvider
 from comfyrelay.services.queue.building import LeasedJob
 from tests.harness import World
 

@@ -28,9 +28,10 @@ from tests.forks import forking
 from tests.harness import PostgresBackend, SqliteBackend, World, memory_folder, open_world
 from tests.routes import make_once
 from tests.storage.harness import ACCESS_KEY, SECRET_KEY, serve_s3
+from tests.web.app import build_app
 from tests.web.looking import open_chromium
 
-pytest_plugins = ["tests.durations"]
+pytest_plugins = ["tests.durations", "tests.on_postgresql"]
 
 # A busy machine is slow, not wrong, and a change fails for what it changed: RANDOM_WALKS=1 looks for new examples.
 settings.register_profile(
@@ -50,10 +51,21 @@ structlog.configure(
 )
 
 
+# Thousands of tests stay in memory to the end: the garbage collector need not look at them while they are gathered, nor
+# each time later.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Thousands of tests stay in memory to the end: the garbage collector need not look at them each time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session")
+def built_app() -> None:
+    """The files of the web app, as a wheel has them; nothing is done where they are as they should be."""
+    build_app()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -153,7 +165,7 @@ def real_postgres_backend(postgres_url: str) -> PostgresBackend:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def backend(request: pytest.FixtureRequest) -> SqliteBackend | PostgresBackend:
-    """Every test that asks for this runs on both databases."""
+    """Every test that asks for this runs on both databases, on PostgreSQL when tests/on_postgresql.py says so."""
     name = "sqlite_backend" if request.param == "sqlite" else "postgres_backend"
     found: SqliteBackend | PostgresBackend = request.getfixturevalue(name)
     return found

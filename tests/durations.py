@@ -1,4 +1,4 @@
-"""Where the time of a run goes: told at its end, and used to begin with what takes longest.
+"""Where the time of a run goes: told at its end, written down, and used to begin with what takes longest.
 
 Each process of a run takes whole files, so that what the tests of a file share is made once; a long file at the end
 would leave the others idle.
@@ -6,12 +6,17 @@ would leave the others idle.
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.cpu import Cpu
+
 RECORDED = Path(__file__).with_name("durations.json")
+# Of the last run: each file and each test, the dearest first.
+LAST_RUN = RECORDED.parent.parent / ".durations.json"
 MOST = 15
 
 
@@ -21,8 +26,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     # the processes of a run report to the one that started them
-    if not hasattr(config, "workerinput"):
+    is_told = not hasattr(config, "workerinput")
+    if is_told:
         config.pluginmanager.register(Durations(is_written=config.getoption("--write-durations")))
+    if not is_told or not config.getoption("numprocesses", None):
+        config.pluginmanager.register(Measuring())
 
 
 @pytest.hookimpl(trylast=True)
@@ -52,22 +60,58 @@ def file_of(node_id: str) -> str:
     return node_id.partition("::")[0]
 
 
+class Measuring:
+    """In each process of a run: what its tests use, with their set-up and all that they started."""
+
+    def __init__(self) -> None:
+        self._cpu = Cpu()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.when == "teardown":
+            report.user_properties.append(("cpu", self._cpu.since()))
+        return report
+
+
+@dataclass(slots=True)
+class Took:
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    def add(self, report: pytest.TestReport) -> None:
+        self.wall += report.duration
+        self.cpu += sum(float(str(value)) for name, value in report.user_properties if name == "cpu")
+
+
 class Durations:
     def __init__(self, *, is_written: bool) -> None:
         self._is_written = is_written
-        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._files: defaultdict[str, Took] = defaultdict(Took)
+        self._tests: defaultdict[str, Took] = defaultdict(Took)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[file_of(report.nodeid)] += report.duration
+        self._files[file_of(report.nodeid)].add(report)
+        self._tests[report.nodeid].add(report)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        total = sum(self._seconds.values())
-        if len(self._seconds) > 1:
-            terminalreporter.section(f"{total:.0f} s of tests, and the files that took most of them")
-            for file, seconds in sorted(self._seconds.items(), key=lambda each: -each[1])[:MOST]:
-                terminalreporter.write_line(f"{seconds:7.1f} s  {seconds / total:4.0%}  {file}")
+        wall, cpu = (sum(getattr(each, name) for each in self._files.values()) for name in ("wall", "cpu"))
+        if len(self._files) > 1:
+            terminalreporter.section(f"{wall:.0f} s of tests, {cpu:.0f} s of processors, and the dearest files")
+            for file, took in sorted(self._files.items(), key=lambda each: -each[1].cpu)[:MOST]:
+                terminalreporter.write_line(f"{took.wall:7.1f} s  {took.cpu:7.1f} s  {file}")
+            terminalreporter.write_line(f"All of them, and each test, are in {LAST_RUN.name}.")
+            listed = {"files": _listed(self._files), "tests": _listed(self._tests)}
+            LAST_RUN.write_text(json.dumps(listed, indent=1), "utf-8")
         if self._is_written:
             here = RECORDED.parent.parent
             kept = {file: seconds for file, seconds in recorded().items() if (here / file).exists()}
-            now = {file: round(seconds, 1) for file, seconds in self._seconds.items()}
+            now = {file: round(took.wall, 1) for file, took in self._files.items()}
             RECORDED.write_text(json.dumps(kept | now, indent=1, sort_keys=True) + "\n", "utf-8")
+
+
+def _listed(took: Mapping[str, Took]) -> dict[str, dict[str, float]]:
+    dearest = sorted(took.items(), key=lambda each: -each[1].cpu)
+    return {name: {"cpu": round(each.cpu, 2), "wall": round(each.wall, 2)} for name, each in dearest}

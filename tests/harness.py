@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import asyncpg
 from sqlalchemy import text
 
-from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.states import Provider, Stage
+from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.catalogue import Effect, Workflow
 from comfyrelay.domain.records.jobs import Job, Video
-from comfyrelay.domain.states import Provider, Stage
-from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
@@ -29,8 +29,9 @@ from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output
 from comfyrelay.settings import Settings
 from comfyrelay.store import outbox
-from comfyrelay.store.central import audit, dispatches
+from comfyrelay.store.central import audit
 from comfyrelay.store.central import tables as central
+from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.database import Boundary, Database, Tx
 from comfyrelay.store.tenant import history, jobs, ledger, media
 from comfyrelay.store.tenant.history import Position
@@ -431,7 +432,7 @@ class World:
 
     async def attempts(self, job: Job) -> list[Any]:
         async with (await self.engine.databases.pool_of(job.tenant_id)).read() as tx:
-            return await jobs.attempts_of(tx, job.id)
+            return await jobs.attempts_of(tx, [job.id])
 
     async def events(self, job: Job) -> list[str]:
         async with (await self.engine.databases.pool_of(job.tenant_id)).read() as tx:

@@ -13,8 +13,12 @@ RUN python -m venv /opt/comfyrelay
 # What is installed is what the tests ran with, held by hashes. It changes seldom, so it is a layer of its own.
 COPY requirements/server.txt requirements/
 RUN /opt/comfyrelay/bin/pip install --require-hashes --requirement requirements/server.txt
-COPY pyproject.toml LICENSE ./
+# The web app: built with a Node that is held by hashes, too, and stays in this stage.
+COPY requirements/node.txt requirements/
+COPY ui ui
 COPY src src
+RUN python ui/build.py
+COPY pyproject.toml LICENSE ./
 RUN /opt/comfyrelay/bin/pip install --no-deps --no-build-isolation .
 
 FROM ${PYTHON_IMAGE}

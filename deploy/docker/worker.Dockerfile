@@ -16,6 +16,8 @@ RUN python -m venv /opt/comfyrelay
 COPY requirements/${REQUIREMENTS}.txt requirements/
 RUN /opt/comfyrelay/bin/pip install --require-hashes --requirement "requirements/${REQUIREMENTS}.txt"
 COPY pyproject.toml LICENSE ./
+# The web app is a desk's: without its sources nothing of it is built.
+COPY ui/hatch_build.py ui/
 COPY src src
 RUN /opt/comfyrelay/bin/pip install --no-deps --no-build-isolation .
 

@@ -4,8 +4,8 @@ from comfyrelay.extras import require
 
 require("server")
 
-from comfyrelay.domain.ordering import MoveTo
-from comfyrelay.domain.states import JobStatus, PauseMode, Provider, Stage
+from comfyrelay.domain.queue.ordering import MoveTo
+from comfyrelay.domain.queue.states import JobStatus, PauseMode, Provider, Stage
 from comfyrelay.services.catalogue.incoming import NewWorkflow
 from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.services.jobs.batches import BatchRequest

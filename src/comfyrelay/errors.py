@@ -6,7 +6,8 @@
     │   └── LeaseLost            the lease token is wrong, or its lease has ended
     ├── Conflict                 it is there already, or in another state
     │   ├── IdempotencyConflict  the same key came with another request
-    │   └── MissingOnWorkers     no worker has all the nodes and models that it needs; names them
+    │   ├── MissingOnWorkers     no worker has all the nodes and models that it needs; names them
+    │   └── PriceChanged         it costs other than whoever asked for it was told
     ├── Unauthorized             nobody is signed in, or the token or secret is wrong
     ├── Forbidden                known, but not allowed
     ├── TooManyRequests          too many calls from one address; says when to come back
@@ -28,6 +29,7 @@
     │   ├── NotInstalled         worker: nodes or models that this server does not have
     │   ├── InputMissing         worker: an input file is not on this server
     │   ├── NodeFailed           job or worker: a node raised an error
+    │   │   └── ModelUnreadable  worker: the file of a model cannot be read, or holds another kind of model
     │   ├── OutOfMemory          worker: the GPU, or the machine, has not enough memory
     │   ├── DeviceFault          worker: the GPU is in a bad state until ComfyUI is restarted
     │   ├── NoOutput             job: it ran to its end and made nothing
@@ -38,6 +40,7 @@
     │   ├── RunLost              worker: the server no longer knows it, most likely because it restarted
     │   ├── RunTimedOut          worker: it did not start, or stood still, or took too long
     │   ├── ServerUnreachable    worker: the server does not answer
+    │   │   └── NotStarted       worker: a ComfyUI that ComfyRelay starts itself does not come up
     │   ├── ServerRefused        job or worker: the server answered with an error
     │   ├── PaymentRequired      job: Comfy Cloud wants to be paid first
     │   └── RateLimited          worker: Comfy Cloud is too busy for this account
@@ -70,16 +73,19 @@ __all__ = [
     "LeadershipLost",
     "LeaseLost",
     "MissingOnWorkers",
+    "ModelUnreadable",
     "NoOutput",
     "NodeFailed",
     "NotFound",
     "NotInstalled",
     "NotReady",
+    "NotStarted",
     "NotWritable",
     "OutOfMemory",
     "OutputGone",
     "PaymentRequired",
     "PoolUnavailable",
+    "PriceChanged",
     "ProviderError",
     "RateLimited",
     "RequestTimeout",
@@ -153,6 +159,18 @@ class MissingOnWorkers(Conflict):
     def __init__(self, detail: str | None = None, *, missing: Sequence[Mapping[str, Any]] = ()) -> None:
         self.missing = list(missing)
         super().__init__(detail)
+
+
+class PriceChanged(Conflict):
+    """The price is another one by now."""
+
+    code = "price_changed"
+
+    def __init__(self, *, expected_tokens: int, required_tokens: int) -> None:
+        self.expected_tokens = expected_tokens
+        self.required_tokens = required_tokens
+        now = f"{required_tokens} token{'' if required_tokens == 1 else 's'}"
+        super().__init__(f"This costs {now} now, not {expected_tokens}. Nothing was started: look at the new price.")
 
 
 class Unauthorized(ComfyRelayError):
@@ -332,9 +350,13 @@ class GraphRefused(ComfyError):
 
 
 class NotInstalled(ComfyError):
-    """The graph needs nodes or models that this server does not have."""
+    """The graph needs nodes or models that this server does not have; `node_types` has nodes that are known to be."""
 
     code = "not_installed"
+
+    def __init__(self, detail: str | None = None, *, node_types: Sequence[str] = (), **more: Any) -> None:
+        self.node_types = tuple(node_types)
+        super().__init__(detail, **more)
 
 
 class InputMissing(ComfyError):
@@ -350,10 +372,20 @@ class NodeFailed(ComfyError):
     usual_fault = Fault.JOB
 
 
+class ModelUnreadable(NodeFailed):
+    """The file of a model cannot be read."""
+
+    code = "model_unreadable"
+    usual_fault = Fault.WORKER
+
+
 class OutOfMemory(ComfyError):
-    """There was not enough memory."""
+    """There was not enough memory. `card_bytes` is what the card has, once the job had that to itself; `others_bytes`
+    what other programs held of it, where that is why."""
 
     code = "out_of_memory"
+    card_bytes: int | None = None
+    others_bytes: int | None = None
 
 
 class DeviceFault(ComfyError):
@@ -411,6 +443,12 @@ class ServerUnreachable(ComfyError):
     """The ComfyUI server does not answer."""
 
     code = "server_unreachable"
+
+
+class NotStarted(ServerUnreachable):
+    """ComfyUI could not be started."""
+
+    code = "not_started"
 
 
 class ServerRefused(ComfyError):

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from comfyrelay.errors import ConfigurationError
 
-_MEDIA = frozenset({"PIL", "av", "psutil"})
+_MEDIA = frozenset({"PIL", "av"})
 _SERVER = frozenset(
     {
         "aiosqlite",

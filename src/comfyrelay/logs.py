@@ -1,8 +1,7 @@
 """Log lines for machines: one object of JSON each."""
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TextIO
 
 import structlog
@@ -17,28 +16,14 @@ PROCESSORS: Sequence[Processor] = (
 )
 
 
-def log_as_json(
-    level: str, *, file: TextIO | None = None, more: Sequence[Processor] = (), is_lasting: bool = True
-) -> None:
-    """Write each event as a line to `file`, or standard output, once `more` has gone over it. Where that is not
-    `is_lasting`, no logger keeps `file`: it may be closed one day."""
+def log_as_json(level: str, *, file: TextIO | None = None, more: Sequence[Processor] = ()) -> None:
+    """Write each event as a line to `file`, or standard output, once `more` has gone over it."""
     structlog.configure(
         processors=[*PROCESSORS, *more, structlog.processors.JSONRenderer()],
         wrapper_class=minimum(level),
         logger_factory=structlog.PrintLoggerFactory(file),
-        cache_logger_on_first_use=is_lasting,
+        cache_logger_on_first_use=True,
     )
-
-
-@contextmanager
-def logging_to(file: TextIO, level: str) -> Iterator[None]:
-    """For a while, events go to `file`; what is written afterwards goes where it went before."""
-    before = structlog.get_config()
-    log_as_json(level, file=file, is_lasting=False)
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
 
 
 def minimum(level: str) -> type[structlog.typing.FilteringBoundLogger]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
@@ -187,3 +188,27 @@ def _was_refused(error: BaseException | None) -> bool:
     return isinstance(error, ConnectionRefusedError) or (
         error is not None and (_was_refused(error.__cause__) or _was_refused(error.__context__))
     )
+
+
+def free_port(wanted: int = 0) -> int:
+    """A port of loopback that nobody has now: this one if it is free."""
+    try:
+        with socket.create_server(("127.0.0.1", wanted)) as listener:
+            port: int = listener.getsockname()[1]
+            return port
+    except OSError:
+        if not wanted:
+            raise
+        return free_port()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=4096)
+    except OSError as error:
+        # Python adds the address once more
+        why = str(error.strerror or error).partition(" (while")[0]
+        raise ConfigurationError(
+            f"Cannot listen at {host}:{port} ({why}). Set COMFYRELAY_PORT (of `up`: --port) to another one."
+        ) from None

@@ -7,6 +7,7 @@ import difflib
 import os
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from ipaddress import ip_network
 from pathlib import Path
@@ -29,9 +30,11 @@ __all__ = [
     "ENV_PREFIX",
     "ArgumentsOnly",
     "GraphPolicyMode",
+    "InForce",
     "Settings",
     "Stage",
     "config_path",
+    "in_force",
     "load",
     "load_settings",
     "load_table",
@@ -58,6 +61,16 @@ def _database_url(url: str) -> str:
 
 
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
+
+
+def _top_up_url(url: str) -> str:
+    # it is a link in the pages of users
+    if not url.startswith(("https://", "http://", "mailto:")):
+        raise ValueError("this must be an https://, http:// or mailto: address")
+    return url
+
+
+TopUpUrl = Annotated[str, AfterValidator(_top_up_url)]
 
 
 def split_words(value: Any) -> Any:
@@ -135,6 +148,9 @@ class Settings(ArgumentsOnly):
     payment_webhook_secret: str | None = Field(
         None, repr=False, description="signs the payment webhook; the endpoint is off when not set"
     )
+    top_up_url: TopUpUrl | None = Field(
+        None, description="https:, http: or mailto: address where users get more tokens, shown with their balance"
+    )
     allowed_origins: list[str] = Field([], description="JSON list: origins whose pages may call the API and upload")
     allow_registration: bool = Field(True, description="whether anybody may make an account")
     session_days: Seconds = Field(30, description="days after which a browser has to sign in again")
@@ -167,6 +183,7 @@ class Settings(ArgumentsOnly):
     probe_memory_bytes: Count = Field(2 * 1024**3, description="memory that looking into one file may take")
     probe_max_pixels: Count = Field(100_000_000, description="pixels that an image, or a frame, may have")
     probe_max_frames: Count = Field(10_000, description="frames that an image that moves may have")
+    poster_seconds: Seconds = Field(5, description="longest that a finished job waits for its poster and preview")
     retention_days: Annotated[float, Field(gt=0)] | None = Field(None, description="days that videos are kept")
     unused_upload_hours: Seconds = Field(24, description="hours after which an upload that nothing uses is removed")
 
@@ -317,6 +334,39 @@ def load(model: type[S], *, table: str | None = None, plain_names: Mapping[str, 
     except ValidationError as error:
         complaints = [_complaint(model, each, in_environment, path, table) for each in error.errors()]
         raise ConfigurationError("\n".join(complaints)) from None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InForce:
+    """A setting as it counts; what is secret has no value here. `source` is `environment`, `file` or `default`."""
+
+    name: str
+    variable: str
+    value: Any
+    source: str
+    is_secret: bool
+    description: str
+
+
+def in_force(settings: ArgumentsOnly) -> list[InForce]:
+    """All settings of a process, and where each comes from."""
+    model = type(settings)
+    given, found = settings.model_fields_set, []
+    values = settings.model_dump(mode="json")
+    for name, field in model.model_fields.items():
+        variable = _variable(model, name)
+        is_named = bool(os.environ.get(variable))
+        found.append(
+            InForce(
+                name=name,
+                variable=variable,
+                value=None if not field.repr else values[name],
+                source="default" if name not in given else "environment" if is_named else "file",
+                is_secret=not field.repr,
+                description=field.description or "",
+            )
+        )
+    return found
 
 
 def load_table(table: str, name: str) -> dict[str, Any] | None:

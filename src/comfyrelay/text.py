@@ -21,6 +21,9 @@ _OBEYED = re.compile(
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 # Tabs, and the joiners without which emoji and some scripts fall apart.
 _KEPT = frozenset("\t\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}")
+# What is written over, or apart from, all that follows: of it a name holds no end.
+_REORDERING = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
+_ENDING = frozenset({"Cc", "Zl", "Zp"})
 _DIGITS = re.compile(r"([0-9]+)")
 
 
@@ -49,10 +52,30 @@ def printable(text: str) -> str:
     return "".join(" " if unicodedata.category(each) in _UNSEEN and each not in _KEPT else each for each in seen)
 
 
+def one_line(text: str) -> str:
+    """A name or a label as it may be kept: one line, without what a terminal would obey, and without what turns the
+    text after it around. The marks that stand inside of words and between directions stay."""
+    if text.isprintable():
+        return text
+    seen = _REORDERING.sub("", _OBEYED.sub("", text))
+    line = "".join(" " if unicodedata.category(each) in _ENDING else each for each in seen)
+    return line or "\N{REPLACEMENT CHARACTER}"
+
+
 def excerpt(text: str, *, length: int) -> str:
     """The beginning of a text as one line, cut between words."""
-    line = " ".join(text.split())
+    line = " ".join(one_line(text).split())
     return line if len(line) <= length else f"{line[:length].rsplit(' ', 1)[0]}…"
+
+
+def size_of(count: int) -> str:
+    """So many bytes, as people say it: `1.5 GB`."""
+    size = float(count)
+    for unit in ("B", "KB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
 
 
 def natural(text: str) -> tuple[tuple[Any, ...], str]:

@@ -1,8 +1,4 @@
-"""An API for every test: on SQLite with local files, and on PostgreSQL with S3.
-
-The services are tested on both databases beneath this. Here each group of tests, a class or a module, comes to
-PostgreSQL once, those that are about queries or files of their own with all their tests; the rest when there is time.
-"""
+"""An API for every test: on SQLite with local files, and on PostgreSQL with S3."""
 
 from collections.abc import AsyncIterator
 from itertools import count
@@ -15,17 +11,6 @@ from tests.harness import PostgresBackend, SqliteBackend
 from tests.storage.harness import BUCKET
 
 _numbers = count()
-WHOLE = {"test_admin_dispatches", "test_outputs", "test_retention", "test_unwritable", "test_user_videos"}
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    seen = set()
-    for item in items:
-        if item.path.parent == Path(__file__).parent and "[postgresql" in item.name and item.path.stem not in WHOLE:
-            if item.parent in seen:
-                item.add_marker(pytest.mark.long)
-            seen.add(item.parent)
 
 
 @pytest.fixture

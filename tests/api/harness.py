@@ -2,12 +2,13 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 from fastapi import FastAPI
@@ -18,7 +19,7 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.server.app import create_app
 from comfyrelay.server.base.context import Context
 from comfyrelay.server.base.secrets import Secrets
-from comfyrelay.services.engine import Engine
+from comfyrelay.services.engine import Engine, _every
 from comfyrelay.settings import Settings
 from comfyrelay.store.wakeup import LocalWakeup
 from tests.harness import GRAPH, PROMPT, Backend, Clock
@@ -28,6 +29,8 @@ SECRETS = Secrets(
     fleet={"production": [FLEET_SECRET, "an-older-secret-of-production"], "staging": ["fleet-secret-of-staging"]},
     signing=["a-signing-secret-of-the-tests"],
 )
+# What runs more often than this is part of what users see.
+SOON_SECONDS = 1.0
 PASSWORD = "correct horse battery"
 # by whether files are kept locally, and so served
 _worked_out: dict[bool, list[BaseRoute]] = {}
@@ -135,6 +138,14 @@ def _reuse_routes(app: FastAPI, *, is_local: bool) -> None:
     routes[:] = [own if isinstance(own, Route) else first for own, first in zip(routes, ready, strict=True)]
 
 
+async def _later(name: str, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+    """What tidies up now and then looks for the first time after a while: in databases that are new there is nothing,
+    and all of it together takes longer than most tests do."""
+    if seconds > SOON_SECONDS:
+        await asyncio.sleep(seconds)
+    await _every(name, seconds, work)
+
+
 @asynccontextmanager
 async def open_api(
     backend: Backend, folder: Path, *, storage_url: str | None = None, **settings: Any
@@ -155,12 +166,14 @@ async def open_api(
         app = create_app(engine, SECRETS)
         _reuse_routes(app, is_local=storage_url is None)
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(
-                transport=transport,
-                base_url="http://relay.test",
-                mounts={"all://127.0.0.1": httpx.AsyncHTTPTransport()},
-            ) as http,
-        ):
+        async with AsyncExitStack() as stack:
+            with patch("comfyrelay.services.engine._every", _later):
+                await stack.enter_async_context(app.router.lifespan_context(app))
+            http = await stack.enter_async_context(
+                httpx.AsyncClient(
+                    transport=transport,
+                    base_url="http://relay.test",
+                    mounts={"all://127.0.0.1": httpx.AsyncHTTPTransport()},
+                )
+            )
             yield Api(context=app.state.context, clock=clock, anybody=Caller(http))

@@ -4,15 +4,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.states import Provider
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import Provider
 from comfyrelay.errors import Fault
 from comfyrelay.services.jobs.requests import JobRequest
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.store.central import dispatches
+from comfyrelay.store.central.queue import dispatches
 from tests.api.harness import Api, Caller, data_of
 from tests.harness import OUTPUT
 

@@ -6,7 +6,7 @@ import io
 import itertools
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -135,9 +135,19 @@ class Stream:
         self._said.put_nowait(None)
 
 
+def follow(user: Caller, job_id: str, *, last_event_id: int | None = None) -> AbstractAsyncContextManager[Stream]:
+    """Follow a job's events."""
+    return open_stream(user, f"/api/ai-jobs/{job_id}/events", last_event_id=last_event_id)
+
+
+def follow_all(user: Caller, *, last_event_id: str | None = None) -> AbstractAsyncContextManager[Stream]:
+    """Follow all that changes for a user."""
+    return open_stream(user, "/api/events", last_event_id=last_event_id)
+
+
 @asynccontextmanager
-async def follow(user: Caller, job_id: str, *, last_event_id: int | None = None) -> AsyncIterator[Stream]:
-    """Follow a job's events; at the end of the block the client hangs up."""
+async def open_stream(user: Caller, path: str, *, last_event_id: int | str | None = None) -> AsyncIterator[Stream]:
+    """A stream of events; at the end of the block the client hangs up."""
     app: Any = cast(httpx.ASGITransport, user.http._transport).app
     headers = {**user.headers, **({} if last_event_id is None else {"Last-Event-ID": str(last_event_id)})}
     scope = {
@@ -146,8 +156,8 @@ async def follow(user: Caller, job_id: str, *, last_event_id: int | None = None)
         "http_version": "1.1",
         "method": "GET",
         "scheme": "http",
-        "path": f"/api/ai-jobs/{job_id}/events",
-        "raw_path": f"/api/ai-jobs/{job_id}/events".encode(),
+        "path": path,
+        "raw_path": path.encode(),
         "query_string": b"",
         "root_path": "",
         "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],

@@ -1,14 +1,16 @@
 """An administrator looks through the queue, and stops, repeats or hurries single jobs."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.errors import Fault
 from comfyrelay.services.jobs.batches import BatchRequest
 from comfyrelay.services.jobs.requests import Item
-from comfyrelay.store import paging
+from comfyrelay.store.central.queue import dispatch_list
 from tests.api.harness import Api, problem_of
 from tests.api.operating import Operating, operate
 
@@ -29,6 +31,49 @@ class TestLooking:
         assert (found["worker_id"], found["priority"], found["attempts"]) == ("gpu-1", 3, 1)
         assert leased.lease_token not in answer.text
         problem_of(await desk.call("GET", "/dispatches/999"), 404)
+
+    async def test_its_audit_tells_of_every_worker_that_had_it(self, desk: Operating) -> None:
+        for worker in ("gpu-1", "gpu-2"):
+            await desk.worker(worker)
+        await desk.submit()
+        lost = await desk.lease("gpu-1")
+        await desk.fail(lost, "out of memory", fault=Fault.WORKER)
+        await desk.api.clock.set(desk.api.clock.now + timedelta(hours=1))
+        await desk.complete(await desk.lease("gpu-2"))
+        # of others nothing is told
+        await desk.completed()
+        found = await desk.get(f"/dispatches/{lost.dispatch_id}/audit")
+        assert [(each["worker_id"], each["outcome"], each["attempt"]) for each in found["attempts"]] == [
+            ("gpu-2", "completed", 2),
+            ("gpu-1", "failed", 1),
+        ]
+        entries = found["entries"]["items"]
+        assert [(each["worker_id"], each["event"]) for each in entries] == [
+            ("gpu-2", "complete"),
+            ("gpu-2", "lease"),
+            ("gpu-1", "fail"),
+            ("gpu-1", "lease"),
+        ]
+        assert {each["dispatch_id"] for each in entries} == {lost.dispatch_id}
+        assert entries[2]["data"]["error"] == "out of memory"
+        assert lost.lease_token not in str(found)
+
+    async def test_its_audit_comes_page_by_page(self, desk: Operating) -> None:
+        await desk.worker()
+        await desk.submit()
+        leased = await desk.lease()
+        await desk.complete(leased)
+        path = f"/dispatches/{leased.dispatch_id}/audit"
+        first = (await desk.get(path, limit=1))["entries"]
+        second = (await desk.get(path, limit=1, cursor=first["next_cursor"]))["entries"]
+        assert [each["event"] for each in (*first["items"], *second["items"])] == ["complete", "lease"]
+        assert second["next_cursor"] is None
+
+    async def test_of_one_that_nobody_had_there_is_no_audit_yet(self, desk: Operating) -> None:
+        dispatch = await desk.dispatch(await desk.submit())
+        found = await desk.get(f"/dispatches/{dispatch.id}/audit")
+        assert found == {"attempts": [], "entries": {"items": [], "next_cursor": None}}
+        problem_of(await desk.call("GET", "/dispatches/999/audit"), 404)
 
     async def test_the_newest_come_first_page_by_page(self, desk: Operating) -> None:
         jobs = [(await desk.submit()).id for _ in range(5)]
@@ -98,7 +143,7 @@ class TestLooking:
     async def test_a_search_looks_through_so_many_and_goes_on_with_the_next_page(
         self, desk: Operating, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(paging, "MOST_SCANNED", 3)
+        monkeypatch.setattr(dispatch_list, "MOST_SEARCHED", 3)
         await desk.worker()
         wanted = await desk.failed("the needle")
         for _ in range(4):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import Fault
 from tests.api.harness import Api, problem_of
 from tests.api.operating import Operating, operate

@@ -72,6 +72,8 @@ class TestSpecs:
             ({"scaling": {"schedules": [{**WORKDAYS, "timezone": "../etc"}]}}, "timezone", "Europe/Berlin"),
             ({"scaling": {"schedules": [{**WORKDAYS, "ends": "09:00"}]}}, "schedules.0", "ends when it begins"),
             ({"scaling": {"schedules": [{**WORKDAYS, "begins": "nine"}]}}, "begins", "like 09:00"),
+            ({"scaling": {"schedules": [{**WORKDAYS, "begins": "09:00+05:00"}]}}, "begins", "has an offset"),
+            ({"scaling": {"schedules": [{**WORKDAYS, "begins": "24:00"}]}}, "begins", "like 09:00"),
             ({"scaling": {"schedules": [{**WORKDAYS, "days": [7]}]}}, "days", "6"),
             ({"scaling": {"speed": 1}}, "scaling.speed", "no such field"),
         ],
@@ -84,6 +86,13 @@ class TestSpecs:
         assert field in name
         assert words in text
         assert (await desk.get(HOME))["scaling"] is None
+
+    async def test_a_schedule_may_last_the_whole_day(self, desk: Operating) -> None:
+        all_day = {**WORKDAYS, "begins": "00:00", "ends": "24:00"}
+        changed = await desk.send("PATCH", HOME, {"scaling": {"schedules": [all_day]}})
+        assert changed["scaling"]["schedules"] == [all_day]
+        # as it came back it goes there again
+        await desk.send("PATCH", HOME, {"scaling": {"schedules": changed["scaling"]["schedules"]}})
 
 
 class TestBundles:

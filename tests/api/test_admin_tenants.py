@@ -100,7 +100,17 @@ async def test_every_route_asks_for_an_administrator(desk: Operating) -> None:
     worker = await desk.api.worker("gpu-2")
     app = create_app(desk.api.engine, SECRETS)
     paths = {path: methods for path, methods in app.openapi()["paths"].items() if path.startswith("/api/admin")}
-    values = {"slug": "clip", "stage": "production", "worker_id": "gpu-1", "dispatch_id": "1", "tenant_id": "x"}
+    values = {
+        "slug": "clip",
+        "stage": "production",
+        "worker_id": "gpu-1",
+        "dispatch_id": "1",
+        "tenant_id": "x",
+        "user_id": "x",
+        "delivery_id": "x",
+        "file_id": "x",
+        "number": "1",
+    }
     calls = [(method, _filled(path, values)) for path, methods in paths.items() for method in methods]
     assert len(calls) >= 30
     for method, path in calls:

@@ -2,16 +2,21 @@
 
 import asyncio
 import hashlib
+import io
+import json
 from typing import Any
 
 import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import NotFound
 from comfyrelay.store.tenant import jobs
 from tests.api.harness import Api, problem_of
 from tests.api.operating import Operating, operate
-from tests.api.studio import png
+from tests.api.studio import png, upload
+from tests.comfy.editor.files import empty, save, workflow
 from tests.harness import GRAPH, PROMPT, graph_of
 
 
@@ -114,7 +119,11 @@ class TestRegistering:
 
     async def test_what_the_editor_saves_is_explained(self, desk: Operating) -> None:
         problem = problem_of(await desk.call("POST", "/workflows", new(graph={"nodes": [], "links": []})), 422)
+        assert problem["detail"] == "The workflow has no nodes."
+        saved = workflow([empty(), save(9, 1)], [(1, 1, 0, 9, 0)])
+        problem = problem_of(await desk.call("POST", "/workflows", new(graph=saved)), 409)
         assert "Export (API)" in problem["detail"]
+        assert [each["name"] for each in problem["missing"]] == ["EmptyImage", "SaveImage"]
 
     @pytest.mark.parametrize(
         ("wrong", "field"),
@@ -330,3 +339,18 @@ class TestValidating:
         names = [each["worker_id"] for each in (*first["items"], *second["items"])]
         assert names == ["gpu-0", "gpu-1", "gpu-2"]
         assert second["next_cursor"] is None
+
+
+class TestCarried:
+    async def test_the_workflow_in_a_file_of_ones_own_is_read(self, desk: Operating) -> None:
+        texts = PngInfo()
+        texts.add_text("prompt", json.dumps(GRAPH))
+        made = io.BytesIO()
+        Image.new("RGB", (8, 8)).save(made, "PNG", pnginfo=texts)
+        for content, graph in ((made.getvalue(), GRAPH), (png(), None)):
+            file_id = await upload(desk.admin, content)
+            assert await desk.get(f"/uploads/{file_id}/workflow") == {"graph": graph}
+
+    async def test_nobody_elses_file_is(self, desk: Operating) -> None:
+        file_id = await upload(await desk.api.user("other@example.com"))
+        problem_of(await desk.call("GET", f"/uploads/{file_id}/workflow"), 404)

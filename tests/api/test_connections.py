@@ -12,8 +12,9 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from comfyrelay.net import listen
 from comfyrelay.server.app import create_app
-from comfyrelay.server.main import listen, serving
+from comfyrelay.server.main import serving
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from tests.api.harness import SECRETS

@@ -1,16 +1,21 @@
 """Workers bring the definitions of their nodes, and workflows are read with them."""
 
+import asyncio
 import gzip
 import hashlib
 import json
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from comfyrelay.comfy.graphs.definitions import PackedDefinitions, pack
+from comfyrelay.errors import Conflict
+from comfyrelay.services.catalogue import waiting
+from comfyrelay.store.central import library
 from tests.api.harness import Api, Caller, data_of, problem_of
 from tests.comfy.editor.files import DEFINITIONS, empty, node, save, subgraph, workflow
+from tests.harness import PATIENCE_SECONDS
 
 SAVED = workflow([empty(), save(9, 1)], [(1, 1, 0, 9, 0)])
 
@@ -75,7 +80,7 @@ async def test_they_are_sent_once_for_all_workers_that_have_the_same(api: Api, w
 
 async def test_a_file_of_the_editor_becomes_a_workflow_with_typed_inputs(api: Api, worker: Caller) -> None:
     user = await api.user()
-    refused = problem_of(await user.call("POST", "/api/workflows", {"graph": SAVED}), 422)
+    refused = problem_of(await user.call("POST", "/api/workflows", {"graph": SAVED}), 409)
     assert "No worker has told which nodes it has" in refused["detail"]
     assert "Export (API)" in refused["detail"]
     await bring(worker, DEFINITIONS)
@@ -136,7 +141,7 @@ async def test_what_is_lost_from_storage_is_asked_for_again(api: Api, worker: Ca
     packed = await bring(worker, DEFINITIONS)
     await api.engine.objects.remove(path_of(packed))
     user = await api.user()
-    assert (await user.call("POST", "/api/workflows", {"graph": SAVED})).status_code == 422
+    assert (await user.call("POST", "/api/workflows", {"graph": SAVED})).status_code == 409
     await bring(worker, DEFINITIONS)
     assert (await user.call("POST", "/api/workflows", {"graph": SAVED})).status_code == 201
 
@@ -174,12 +179,12 @@ class TestHostile:
         await bring(worker, DEFINITIONS)
         await bring(await api.worker("gpu-2"), {})
         await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
-        assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 422
+        assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 409
 
     async def test_nor_does_its_fleet_keep_them(self, api: Api, worker: Caller) -> None:
         await bring(worker, DEFINITIONS)
         await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
-        assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 422
+        assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 409
 
     async def test_what_another_worker_of_its_fleet_has_too_is_kept(self, api: Api, worker: Caller) -> None:
         packed = await bring(worker, DEFINITIONS)
@@ -198,7 +203,7 @@ class TestHostile:
         chosen = {"1": {"class_type": "EmptyImage", "inputs": {"width": 5}}, "9": _saver("1")}
         for graph in (SAVED, BYPASSED, chosen):
             answer = await user.call("POST", "/api/workflows", {"graph": graph})
-            assert answer.status_code in (201, 200, 422), graph
+            assert answer.status_code in (201, 200, 409, 422), graph
 
 
 class TestForAdministrators:
@@ -207,7 +212,7 @@ class TestForAdministrators:
     ) -> None:
         admin = await api.user(is_admin=True)
         body = {"slug": "mine", "graph": SAVED}
-        problem_of(await admin.call("POST", "/api/admin/workflows", body), 422)
+        problem_of(await admin.call("POST", "/api/admin/workflows", body), 409)
         await bring(worker, DEFINITIONS)
         made = await admin.post("/api/admin/workflows", body)
         assert (made["output_node_id"], made["output_extension"], made["output_mime_type"]) == ("9", "png", "image/png")
@@ -282,7 +287,7 @@ class TestChanging:
         worker = await api.worker(fleet="all")
         await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "before"})
         changed = await user.call("PATCH", f"/api/workflows/{slug}", {"graph": _graph(9)})
-        assert changed.json()["message"].startswith("Replaced.")
+        assert changed.json()["message"].startswith("Replaced. Inputs with another value: empty_image_width.")
         await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "after"})
         polls = [{"worker_id": "gpu-1", "prefetch": 1, "request_id": each} for each in ("a", "b")]
         jobs = [(await worker.post("/api/worker/poll", each))["job"] for each in polls]
@@ -292,8 +297,154 @@ class TestChanging:
         user = await api.user()
         slug = (await user.post("/api/workflows", {"graph": _graph(8)}))["slug"]
         bad = {"1": {"class_type": "PyExec", "inputs": {"code": "x"}}, "2": _saver("1")}
-        for graph in (bad, SAVED, {"1": 1}):
-            problem_of(await user.call("PATCH", f"/api/workflows/{slug}", {"graph": graph}), 422)
+        for graph, status in ((bad, 422), (SAVED, 409), ({"1": 1}, 422)):
+            problem_of(await user.call("PATCH", f"/api/workflows/{slug}", {"graph": graph}), status)
+        [width] = (await user.get("/api/workflows"))["items"][0]["properties"]
+        assert width["default_value"] == 8
+
+
+class TestWaitingForNodes:
+    """Of a file of ComfyUI's editor whose nodes no worker has nobody knows the fields."""
+
+    RARE = workflow([empty(), node(2, "Rare", [("images", "IMAGE", 1)], values=[5])], [(1, 1, 0, 2, 0)])
+    COMPLETE: ClassVar[dict[str, Any]] = {
+        **DEFINITIONS,
+        "Rare": {
+            "input": {"required": {"images": ["IMAGE"], "strength": ["INT", {"default": 1}]}},
+            "output": [],
+            "output_node": True,
+        },
+    }
+    ANYWAY: ClassVar[dict[str, Any]] = {"graph": RARE, "name": "Mine", "wait_for_missing": True}
+
+    async def test_it_is_refused_with_the_nodes_and_said_that_it_may_wait(self, api: Api, worker: Caller) -> None:
+        await bring(worker, DEFINITIONS)
+        problem = problem_of(await (await api.user()).call("POST", "/api/workflows", {"graph": self.RARE}), 409)
+        assert problem["type"] == "urn:comfyrelay:missing_on_workers"
+        assert problem["missing"] == [{"kind": "node", "name": "Rare", "workers": 0, "on": []}]
+        assert "Rare (node 2)" in problem["detail"]
+        assert "add it anyway" in problem["detail"]
+
+    async def test_it_is_listed_with_the_reason_and_takes_no_job_yet(self, api: Api, worker: Caller) -> None:
+        await bring(worker, DEFINITIONS)
+        user = await api.user()
+        answer = await user.call("POST", "/api/workflows", self.ANYWAY)
+        made = data_of(answer)
+        assert answer.status_code == 201
+        assert (made["properties"], made["graph"]) == ([], {})
+        [listed] = (await user.get("/api/workflows"))["items"]
+        assert listed["waiting"].startswith("Waits for nodes: Rare (no worker has them).")
+        assert [each["name"] for each in listed["missing"]["items"]] == ["Rare"]
+        bodies: dict[str, dict[str, Any]] = {"ai-jobs": {}, "batches": {"items": [{}]}}
+        for path, body in bodies.items():
+            asked = {"workflow_slug": made["slug"], "idempotency_key": "k", "wait_for_missing": True, **body}
+            problem = problem_of(await user.call("POST", f"/api/{path}", asked), 409)
+            assert problem["detail"].startswith("Waits for nodes: Rare")
+            assert "jobs can be added, once a worker has them" in problem["detail"]
+
+    async def test_it_is_read_when_a_worker_brings_them(self, api: Api, worker: Caller) -> None:
+        await api.stop_loops()
+        user = await api.user()
+        slug = (await user.post("/api/workflows", self.ANYWAY))["slug"]
+        await bring(worker, DEFINITIONS)
+        assert await api.engine.catalogue.waiting.run_once() == 0
+        [listed] = (await user.get("/api/workflows"))["items"]
+        assert listed["waiting"].startswith("Waits for nodes: Rare (no"), "what has come is waited for no more"
+        await bring(worker, self.COMPLETE)
+        assert await api.engine.catalogue.waiting.run_once() == 1
+        [listed] = (await user.get("/api/workflows"))["items"]
+        assert (listed["slug"], listed["name"], listed["waiting"], listed["missing"]) == (slug, "Mine", None, None)
+        assert listed["output_node_id"] == "2"
+        strength = next(each for each in listed["properties"] if each["key"].endswith("strength"))
+        assert (strength["type"], strength["default_value"]) == ("number", 5)
+        job = {"workflow_slug": slug, "idempotency_key": "k", "input_payload": {strength["key"]: 6}}
+        assert (await user.call("POST", "/api/ai-jobs", job)).status_code == 201
+        again = await user.call("POST", "/api/workflows", {"graph": self.RARE})
+        assert (again.status_code, data_of(again)["slug"]) == (200, slug)
+
+    async def test_who_looks_for_them_is_woken_when_they_come(
+        self, api: Api, worker: Caller, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await api.stop_loops()
+        monkeypatch.setattr(waiting, "LOOK_SECONDS", 10 * PATIENCE_SECONDS)
+        user = await api.user()
+        await user.post("/api/workflows", self.ANYWAY)
+        for each in (worker, await api.worker("gpu-2")):
+            looking = asyncio.create_task(api.engine.catalogue.waiting.follow())
+            packed = pack(self.COMPLETE)
+            if not (await each.post("/api/worker/definitions", {"sha256": packed.sha256}))["is_known"]:
+                await put(each, packed.sha256, packed.data)
+            await asyncio.wait_for(looking, PATIENCE_SECONDS)
+
+    async def test_the_same_again_is_the_one_that_waits(self, api: Api, worker: Caller) -> None:
+        await bring(worker, DEFINITIONS)
+        user = await api.user()
+        first = await user.post("/api/workflows", self.ANYWAY)
+        again = await user.call("POST", "/api/workflows", {**self.ANYWAY, "name": "Other"})
+        assert (again.status_code, data_of(again)["slug"]) == (200, first["slug"])
+
+    async def test_what_was_said_of_it_holds_when_it_is_read(self, api: Api, worker: Caller) -> None:
+        await api.stop_loops()
+        saved = workflow([empty(), node(2, "Rare", [("images", "IMAGE", 1)], values=["{{S}}"])], [(1, 1, 0, 2, 0)])
+        mine = {"key": "power", "type": "number", "placeholder": "{{S}}", "default_value": 3}
+        body = {"graph": saved, "properties": [mine], "output_extension": "webp", "wait_for_missing": True}
+        user = await api.user()
+        await user.post("/api/workflows", body)
+        await bring(worker, self.COMPLETE)
+        assert await api.engine.catalogue.waiting.run_once() == 1
+        [listed] = (await user.get("/api/workflows"))["items"]
+        assert [each["key"] for each in listed["properties"]] == ["power"]
+        assert listed["output_extension"] == "webp"
+
+    async def test_it_can_be_renamed_replaced_and_removed_meanwhile(self, api: Api, worker: Caller) -> None:
+        await api.stop_loops()
+        await bring(worker, DEFINITIONS)
+        user, admin = await api.user(), await api.user("root@example.com", is_admin=True)
+        slug = (await user.post("/api/workflows", self.ANYWAY))["slug"]
+        path = f"/api/workflows/{slug}"
+        renamed = data_of(await user.call("PATCH", path, {"name": "Yours"}))
+        assert (renamed["name"], renamed["waiting"] is None) == ("Yours", False)
+        seen = await admin.get(f"/api/admin/workflows/{slug}")
+        assert (seen["graph"], "Waits for nodes" in seen["warnings"][0]) == (self.RARE, True)
+        assert (await admin.post(f"/api/admin/workflows/{slug}/validate", {}))["node_types"] == ["Rare"]
+        problem_of(await user.call("PATCH", path, {"graph": self.RARE}), 409)
+        assert data_of(await user.call("PATCH", path, {"graph": SAVED}))["waiting"] is None
+        await bring(worker, self.COMPLETE)
+        assert await api.engine.catalogue.waiting.run_once() == 0
+        second = (await user.post("/api/workflows", {**self.ANYWAY, "graph": self.OTHER}))["slug"]
+        data_of(await user.call("DELETE", f"/api/workflows/{second}"))
+        assert [each["slug"] for each in (await user.get("/api/workflows"))["items"]] == [slug]
+
+    OTHER = workflow([empty(), node(2, "Rarer")])
+
+    async def test_one_that_cannot_be_read_even_so_says_why_and_is_left_alone(self, api: Api, worker: Caller) -> None:
+        await api.stop_loops()
+        user = await api.user()
+        slug = (await user.post("/api/workflows", self.ANYWAY))["slug"]
+        painted = {"input": {"required": {"images": ["IMAGE"], "canvas": ["WEBCAM", {}]}}, "output": []}
+        await bring(worker, {**DEFINITIONS, "Rare": painted})
+        assert await api.engine.catalogue.waiting.run_once() == 0
+        [listed] = (await user.get("/api/workflows"))["items"]
+        assert listed["waiting"].startswith("It cannot be read: ")
+        assert "made in the browser" in listed["waiting"]
+        problem_of(await user.call("POST", "/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "k"}), 409)
+
+    async def test_a_node_that_the_policy_denies_is_not_waited_for(self, api: Api) -> None:
+        saved = workflow([node(1, "PyExec", values=["print()"])])
+        body = {"graph": saved, "wait_for_missing": True}
+        problem = problem_of(await (await api.user()).call("POST", "/api/workflows", body), 422)
+        assert problem["type"] == "urn:comfyrelay:graph_not_allowed"
+
+    async def test_a_change_that_comes_between_wins(self, api: Api, worker: Caller) -> None:
+        await api.stop_loops()
+        user = await api.user()
+        slug = (await user.post("/api/workflows", self.ANYWAY))["slug"]
+        async with api.engine.databases.central.read() as tx:
+            [before] = await library.waiting(tx, limit=10)
+        await user.call("PATCH", f"/api/workflows/{slug}", {"graph": _graph(8)})
+        await bring(worker, self.COMPLETE)
+        with pytest.raises(Conflict):
+            await api.engine.catalogue.own_workflows.read_waiting(before)
         [width] = (await user.get("/api/workflows"))["items"][0]["properties"]
         assert width["default_value"] == 8
 

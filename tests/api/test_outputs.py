@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from comfyrelay.domain.ids import job_folder
+from comfyrelay.domain.ids import job_folder, shown_by
 from comfyrelay.services.outbox import LONGEST_UPLOAD_SECONDS
 from comfyrelay.services.queue.settle import Output, Report, Verb
 from comfyrelay.services.steps import Step
@@ -44,10 +44,11 @@ class House:
         return await self.worker.call("POST", "/api/worker/complete", {**lease_of(job or self.job), "output": output})
 
     async def there(self) -> dict[str, str]:
-        """The objects of the job, by path, as `upload` or `output`."""
+        """The objects of the job, by path, as `upload` or `output`; a poster counts where its file is gone."""
         folder = job_folder(self.job["tenant_id"], self.job["job_id"])
         paths = [each.path async for each in self.api.engine.objects.list(folder)]
-        return {each: each.rpartition("/")[2].partition("-")[0] for each in paths}
+        alone = [each for each in paths if shown_by(each) == each or shown_by(each) not in paths]
+        return {each: each.rpartition("/")[2].partition("-")[0] for each in alone}
 
     async def output(self) -> bytes:
         """What the user gets."""

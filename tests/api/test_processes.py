@@ -80,6 +80,28 @@ async def poll(http: httpx.AsyncClient, worker_id: str, token: dict[str, str], w
     return answer.json()["data"]["job"]
 
 
+async def test_a_look_at_one_server_is_heard_by_a_worker_parked_at_another(site: Site) -> None:
+    async with server_process(site.settings) as one, server_process(site.settings) as other:
+        token = await registered(one.http, "gpu-1")
+        job_id = await site.submit(one.http, "k")
+        job = await poll(one.http, "gpu-1", token, 30)
+        lease = {"dispatch_id": job["dispatch_id"], "lease_token": job["lease_token"], "preview_seconds": 0}
+
+        async def heard() -> str:
+            # leases are short here, so a heartbeat may be answered before anybody looks
+            while True:
+                body = {**lease, "wait_seconds": 1}
+                answer = await one.http.post("/api/worker/heartbeat", json=body, headers=token)
+                assert answer.is_success, answer.text
+                if (url := answer.json()["data"]["preview_url"]) is not None:
+                    return str(url)
+
+        hearing = asyncio.create_task(heard())
+        looked = await other.http.get(f"/api/ai-jobs/{job_id}/preview", headers=site.token)
+        assert looked.status_code == 204
+        assert f"/previews/{site.user.tenant_id}/{job_id}.jpg" in await hearing
+
+
 async def test_a_job_submitted_to_one_server_wakes_a_worker_parked_at_another(site: Site) -> None:
     async with server_process(site.settings) as one, server_process(site.settings) as other:
         token = await registered(one.http, "gpu-1")
@@ -197,3 +219,52 @@ async def _unfinished(site: Site) -> int:
     async with site.engine.databases.pools["main"].read() as tx:
         found = await jobs.listed(tx, site.user.tenant_id, limit=200)
     return sum(job.status != "completed" for job in found) or (0 if found else 1)
+
+
+async def test_what_changes_at_one_server_is_heard_by_an_administrator_at_another(site: Site) -> None:
+    admin = await site.engine.accounts.sign_in.register(email="root@example.com", password=PASSWORD, is_admin=True)
+    token = {"Authorization": f"Bearer {(await site.engine.accounts.sign_in.issue(admin, name='t')).secret}"}
+    async with (
+        server_process(site.settings) as one,
+        server_process(site.settings) as other,
+        one.http.stream("GET", "/api/admin/events", headers=token) as stream,
+    ):
+        lines = stream.aiter_lines()
+
+        async def told(part: str) -> None:
+            async for line in lines:
+                if part in line:
+                    return
+
+        await told("event: reset")
+        # said by word, for no row tells of it
+        changed = asyncio.create_task(told('"effects":["clip"]'))
+        while not changed.done():
+            answer = await other.http.patch("/api/admin/effects/clip", json={"name": "Clip"}, headers=token)
+            assert answer.is_success, answer.text
+            await asyncio.wait({changed}, timeout=1)
+        # found by a look
+        await registered(other.http, "gpu-7")
+        await told('"gpu-7"')
+
+
+async def test_the_log_of_a_worker_at_one_server_is_seen_at_another(site: Site) -> None:
+    admin = await site.engine.accounts.sign_in.register(email="root@example.com", password=PASSWORD, is_admin=True)
+    token = {"Authorization": f"Bearer {(await site.engine.accounts.sign_in.issue(admin, name='t')).secret}"}
+    async with server_process(site.settings) as one, server_process(site.settings) as other:
+        worker = await registered(one.http, "gpu-1")
+
+        async def asked() -> None:
+            body = {"worker_id": "gpu-1", "wait_seconds": 30}
+            while True:
+                answer = await one.http.post("/api/worker/poll", json=body, headers=worker)
+                if answer.json()["data"]["wants_logs"]:
+                    return
+
+        asking = asyncio.create_task(asked())
+        looked = await other.http.get("/api/admin/workers/gpu-1/logs", headers=token)
+        assert looked.status_code == 202
+        await asking
+        await one.http.post("/api/worker/logs", json={"lines": ["hello"]}, headers=worker)
+        looked = await other.http.get("/api/admin/workers/gpu-1/logs", headers=token)
+        assert looked.json()["data"]["lines"] == ["hello"]

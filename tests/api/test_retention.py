@@ -146,6 +146,39 @@ class TestOldVideos:
         assert (shown["status"], shown["original_file_url"]) == ("expired", None)
         assert len(await attic.objects()) == 2
 
+    async def test_its_job_says_that_it_has_expired_and_one_that_was_deleted_does_not(self, attic: Attic) -> None:
+        deleted, kept = await attic.processed("deleted.mp4"), await attic.processed("kept.mp4")
+        await attic.caller.call("DELETE", f"/api/videos/{deleted}")
+
+        async def told(query: str = "") -> list[tuple[bool, int]]:
+            found = (await attic.caller.get(f"/api/ai-jobs{query}"))["items"]
+            return [(each["is_expired"], len(each["outputs"])) for each in found]
+
+        assert await told() == [(False, 1), (False, 0)]
+        assert await told("?expired=true") == []
+        await attic.advance(31 * DAY)
+        await attic.tidy()
+        assert await attic.status(kept) == "expired"
+        assert await told() == [(True, 0), (False, 0)]
+        assert await told("?expired=true") == [(True, 0)]
+
+    async def test_what_is_made_again_has_a_time_of_its_own(self, attic: Attic) -> None:
+        video_id = await attic.processed()
+        [first] = (await attic.caller.get("/api/ai-jobs"))["items"]
+        await attic.advance(20 * DAY)
+        again = await attic.caller.post(f"/api/ai-jobs/{first['id']}/again")
+        await attic.complete(await attic.lease())
+        assert again["video_id"] not in (None, video_id)
+        await attic.advance(11 * DAY)
+        await attic.tidy()
+        assert (await attic.status(video_id), await attic.status(again["video_id"])) == ("expired", "completed")
+        # what both were made of stays for the one
+        assert "clip.mp4" in await attic.objects()
+        await attic.advance(20 * DAY)
+        await attic.tidy()
+        assert await attic.status(again["video_id"]) == "expired"
+        assert (await attic.objects(), await attic.rows()) == (set(), set())
+
     async def test_a_new_job_gives_it_new_time(self, attic: Attic) -> None:
         video_id = await attic.processed()
         await attic.advance(29 * DAY)

@@ -5,12 +5,14 @@ import sys
 from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
 
+import httpx
 import pytest
 
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from tests.api.harness import PASSWORD
 from tests.api.processes import server_process
+from tests.harness import PATIENCE_SECONDS
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
@@ -21,6 +23,9 @@ async def test_whatever_is_sent_the_answer_is_as_documented(tmp_path: Path, exam
     settings = {"DATA_DIR": str(tmp_path), "REQUESTS_PER_MINUTE": "1000000", "WEBHOOK_ALLOW_PRIVATE": "true"}
     token = await _administrator(tmp_path)
     async with server_process(settings) as server:
+        async with httpx.AsyncClient(timeout=PATIENCE_SECONDS) as http:
+            # made once, and Schemathesis waits for it no longer than ten seconds
+            assert (await http.get(f"{server.url}/openapi.json")).status_code == 200
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json"),
             *("--header", f"Authorization: Bearer {token}"),

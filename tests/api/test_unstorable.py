@@ -76,6 +76,12 @@ async def test_it_is_refused_by_the_name_of_its_field(
             "Fields: machines, max_workers, name, ",
         ),
         (("GET", "/api/ai-jobs?status=lost"), None, "status", "'queued'"),
+        (
+            ("POST", "/api/register"),
+            {"email": "nope", "password": "long enough"},
+            "email",
+            "This is not an email address.",
+        ),
     ],
 )
 async def test_a_wrong_field_is_named_with_what_is_allowed(

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
+from comfyrelay.settings import Settings
 from tests.api.harness import PASSWORD, Api, Caller, data_of, open_api, problem_of
 from tests.api.studio import submit
 from tests.harness import SqliteBackend
@@ -123,6 +125,23 @@ class TestTokens:
         assert [each["name"] for each in listed["items"]] == ["laptop", "test"]
         assert issued["token"] not in str(listed)
 
+    async def test_a_browser_and_the_one_that_asks_are_told_from_others(self, api: Api) -> None:
+        token = (await api.anybody.post("/api/register", ADA))["token"]
+        user = bearer(api, token)
+        await user.post("/api/tokens", {"name": "laptop"})
+        listed = (await user.get("/api/tokens"))["items"]
+        assert [(each["name"], each["is_session"], each["is_current"]) for each in listed] == [
+            ("laptop", False, False),
+            ("session", True, True),
+        ]
+
+    async def test_none_is_called_as_browsers_are(self, api: Api) -> None:
+        # it would be listed as one, and end with a new password
+        user = await api.user()
+        problem = problem_of(await user.call("POST", "/api/tokens", {"name": "session"}), 422)
+        assert "browsers" in problem["errors"]["name"]
+        assert (await user.call("POST", "/api/tokens", {"name": "session of my laptop"})).status_code == 201
+
     async def test_a_revoked_one_works_no_longer(self, api: Api) -> None:
         user = await api.user()
         issued = await user.post("/api/tokens", {"name": "laptop"})
@@ -163,6 +182,17 @@ class TestTheWallet:
         assert wallet["balance"] == 13
         told = [(each["type"], each["amount"], each["job_id"]) for each in wallet["transactions"]]
         assert told == [("JOB_RESERVE", -7, job["id"]), ("PAYMENT_CREDIT", 20, None)]
+        assert [each["job_label"] for each in wallet["transactions"]] == [job["label"], None]
+        assert wallet["top_up_url"] is None
+
+    async def test_it_says_where_more_can_be_had(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+        async with open_api(sqlite_backend, tmp_path, top_up_url="https://shop.test/tokens") as api:
+            user = await api.user()
+            assert (await user.get("/api/wallet"))["top_up_url"] == "https://shop.test/tokens"
+
+    def test_a_link_that_runs_something_is_refused(self) -> None:
+        with pytest.raises(ValidationError, match="mailto"):
+            Settings(top_up_url="javascript:alert(1)")
 
     async def test_it_comes_in_pages(self, api: Api) -> None:
         user = await api.user(tokens=20)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.server.base import auth
 from comfyrelay.server.user import events
 from comfyrelay.store.tenant import history
 from tests.api.harness import Api, Caller, problem_of
@@ -135,6 +136,19 @@ async def test_a_quiet_stream_is_kept_open(user: Caller, effect: int, monkeypatc
         assert [each.type for each in await stream.rest()] == ["job:canceled"]
 
 
+async def test_who_signed_out_meanwhile_hears_no_more(
+    user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.05)
+    job = await submit(user, effect)
+    async with follow(user, job["id"]) as stream:
+        await stream.until("job:queued")
+        for token in (await user.get("/api/tokens"))["items"]:
+            await user.call("DELETE", f"/api/tokens/{token['id']}")
+        monkeypatch.setattr(auth, "CHECK_SECONDS", 0.0)
+        assert await stream.rest() == []
+
+
 async def test_nobody_is_followed_for_somebody_who_hung_up(api: Api, user: Caller, effect: int) -> None:
     job = await submit(user, effect)
     async with follow(user, job["id"]) as stream:
@@ -170,3 +184,16 @@ async def test_a_pool_that_could_not_be_asked_is_asked_again(
     async with follow(user, job["id"]) as stream:
         assert await stream.until("job:queued")
     assert not broken
+
+
+async def test_what_happened_so_far_is_a_list_for_those_who_hear_of_changes_elsewhere(
+    api: Api, user: Caller, effect: int, worker: Caller
+) -> None:
+    job = await run(api, user, worker, effect)
+    found = await user.get(f"/api/ai-jobs/{job['id']}/history?limit=2")
+    assert [(each["id"], each["type"]) for each in found["items"]] == [(1, "job:queued"), (2, "job:started")]
+    assert found["items"][0]["data"]["at"]
+    rest = await user.get(f"/api/ai-jobs/{job['id']}/history?limit=2&cursor={found['next_cursor']}")
+    assert ([each["type"] for each in rest["items"]], rest["next_cursor"]) == (["job:completed"], None)
+    other = await api.user("eve@example.com")
+    problem_of(await other.call("GET", f"/api/ai-jobs/{job['id']}/history"), 404)

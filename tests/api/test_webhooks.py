@@ -324,6 +324,90 @@ class TestTryingAgain:
         assert (await house.deliveries(job_id))[0]["status"] == "delivered"
 
 
+class TestAskingAgain:
+    async def test_all_deliveries_are_listed_newest_first_by_what_came_of_them(self, house: House) -> None:
+        house.receiver.statuses = [500]
+        failed = await house.ended(key="failed")
+        await house.send()
+        arrived = await house.ended(key="arrived")
+        await house.send()
+        page = await house.caller.get("/api/deliveries")
+        assert [(each["job_id"], each["status"]) for each in page["items"]] == [
+            (arrived, "delivered"),
+            (failed, "pending"),
+        ]
+        [waiting] = (await house.caller.get("/api/deliveries?status=pending"))["items"]
+        assert waiting["job_id"] == failed
+        first = await house.caller.get("/api/deliveries?limit=1")
+        [second] = (await house.caller.get(f"/api/deliveries?limit=1&cursor={first['next_cursor']}"))["items"]
+        assert second["job_id"] == failed
+        other = await house.api.user("other@example.com")
+        assert (await other.get("/api/deliveries"))["items"] == []
+
+    async def test_what_has_arrived_is_sent_again_under_its_id(self, house: House) -> None:
+        job_id = await house.ended()
+        await house.send()
+        [delivery] = await house.deliveries(job_id)
+        again = await house.caller.post(f"/api/deliveries/{delivery['id']}/redeliver")
+        assert (again["status"], again["delivered_at"]) == ("pending", None)
+        assert await house.send() == 1
+        [(first, body), (second, same)] = house.receiver.heard
+        assert (first["webhook-id"], body) == (second["webhook-id"], same)
+        [delivery] = await house.deliveries(job_id)
+        # it began anew
+        assert (delivery["status"], delivery["attempts"]) == ("delivered", 1)
+
+    async def test_what_was_given_up_goes_to_the_url_of_today(self, house: House) -> None:
+        async with receiving() as old:
+            old.statuses = [500] * (len(WAITS_SECONDS) + 1)
+            data_of(await house.caller.call("PUT", "/api/webhook", {"url": old.url}))
+            job_id = await house.submit()
+            await house.complete()
+            while await house.send():
+                await house.advance(WAITS_SECONDS[-1] + 1)
+        [delivery] = await house.deliveries(job_id)
+        assert delivery["status"] == "given_up"
+        data_of(await house.caller.call("PUT", "/api/webhook", {"url": house.receiver.url}))
+        await house.caller.post(f"/api/deliveries/{delivery['id']}/redeliver")
+        # it is tried as often as a new one
+        house.receiver.statuses = [500]
+        await house.send()
+        [delivery] = await house.deliveries(job_id)
+        assert (delivery["status"], delivery["attempts"]) == ("pending", 1)
+        await house.advance(WAITS_SECONDS[0] + 1)
+        await house.send()
+        assert len(house.receiver.heard) == 2
+        assert (await house.deliveries(job_id))[0]["status"] == "delivered"
+
+    async def test_nobody_sends_those_of_another(self, house: House) -> None:
+        job_id = await house.ended()
+        await house.send()
+        [delivery] = await house.deliveries(job_id)
+        other = await house.api.user("other@example.com")
+        problem_of(await other.call("POST", f"/api/deliveries/{delivery['id']}/redeliver"), 404)
+        assert await house.send() == 0
+
+
+class TestTryingItOut:
+    async def test_a_test_is_signed_and_says_what_was_answered(self, house: House) -> None:
+        problem_of(await house.caller.call("POST", "/api/webhook/test"), 409)
+        secret = data_of(await house.caller.call("PUT", "/api/webhook", {"url": house.receiver.url}))["secret"]
+        house.receiver.statuses = [418]
+        tried = await house.caller.post("/api/webhook/test")
+        assert tried == {"is_delivered": False, "status_code": 418, "error": "The answer was 418."}
+        assert (await house.caller.post("/api/webhook/test"))["is_delivered"] is True
+        headers, body = house.receiver.heard[0]
+        assert Webhook(secret).verify(body, headers)["type"] == "webhook.test"
+        assert (await house.caller.get("/api/deliveries"))["items"] == []
+
+    async def test_a_tenant_may_try_ten_times_a_minute(self, house: House) -> None:
+        data_of(await house.caller.call("PUT", "/api/webhook", {"url": house.receiver.url}))
+        for _ in range(10):
+            await house.caller.post("/api/webhook/test")
+        problem_of(await house.caller.call("POST", "/api/webhook/test"), 429)
+        assert len(house.receiver.heard) == 10
+
+
 class TestWhereTo:
     async def test_private_addresses_are_refused_when_it_comes_to_sending(self, house: House) -> None:
         careful = Deliveries(house.api.engine.databases, WebhookSender(allow_private=False))

@@ -287,6 +287,27 @@ class TestPoll:
         job = waiting.result()
         assert job is not None
 
+    async def test_with_a_job_comes_how_many_more_wait_for_this_worker(self, api: Api) -> None:
+        effect_id = await api.effect()
+        user = (await api.user(tokens=100)).user
+        assert user is not None
+        for key in ("one", "two", "three"):
+            await submit(api, user, effect_id, key)
+        worker = await api.worker()
+        body = {"worker_id": "gpu-1", "max_concurrency": 3, "warm_workflow_hashes": ["something"]}
+        waiting = [(await worker.post("/api/worker/poll", body))["more_waiting"] for _ in range(3)]
+        assert waiting == [2, 1, 0]
+
+    async def test_what_a_worker_runs_at_once_by_now_counts_for_everybody_who_asks(self, api: Api) -> None:
+        await api.effect()
+        worker = await api.worker(max_concurrency=1)
+        for slots in (3, 2):
+            await poll(worker, max_concurrency=slots)
+            async with api.engine.databases.central.read() as tx:
+                known = await workers.get(tx, "gpu-1")
+            assert known is not None
+            assert known.max_concurrency == slots
+
     async def test_the_same_request_id_gets_the_same_lease_with_fresh_urls(self, api: Api) -> None:
         await submitted(api)
         worker = await api.worker()

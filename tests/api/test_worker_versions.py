@@ -99,7 +99,17 @@ class TestPoll:
         # what it was given counts also if it says less
         await submit(api, made.user, made.effect_id, "two")
         assert await poll(worker, current_load=0, max_concurrency=1) is None
-        assert await poll(worker, current_load=0) is not None
+        # what it said last counts until it says something else
+        assert await poll(worker, current_load=0) is None
+        assert await poll(worker, current_load=0, max_concurrency=2) is not None
+
+    async def test_a_worker_that_has_grown_is_given_more_than_it_registered_with(self, api: Api) -> None:
+        made = await submitted(api)
+        await submit(api, made.user, made.effect_id, "two")
+        worker = await api.worker(max_concurrency=1)
+        assert await poll(worker) is not None
+        assert await poll(worker) is None
+        assert await poll(worker, current_load=1, max_concurrency=2) is not None
 
     async def test_it_may_still_fetch_ahead(self, api: Api) -> None:
         await submitted(api)

@@ -46,6 +46,7 @@ async def test_all_of_the_data_folder_but_what_belongs_to_a_process_is_in_it(set
     kept = ["secrets.json", "owner.secret", "inputs/mine/cat.png", "worker/desk/token.json", "script/logs/1.log"]
     left = ["lock", "worker/desk/lock", "worker/desk/held/1.json", "worker/desk/work/1/a", "worker/desk/assets/b"]
     left += ["stand-in/output/c.png", ".put-1", "objects/tenants/.put-2", "outputs/.d.png.part", "central.db-wal"]
+    left += ["objects/previews/t/j.jpg"]
     left += ["before-restore-1/central.db"]
     for each in (*kept, *left):
         (data / each).parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +60,7 @@ async def test_all_of_the_data_folder_but_what_belongs_to_a_process_is_in_it(set
     assert paths >= {f"files/{each}" for each in (*kept, ".furnished", "link")}
     assert paths >= {"databases/central.db", "databases/pools/main.db", f"objects/{OBJECT}"}
     names = {each.split("/", 1)[1] for each in paths}
-    assert names & {*left, "socket", "tenants/.put-2"} == set()
+    assert names & {*left, "socket", "tenants/.put-2", "previews/t/j.jpg"} == set()
     assert files_in(folder).keys() == {"manifest.json", *(each.path for each in manifest.entries if each.link is None)}
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from comfyrelay.domain.states import TERMINAL_DISPATCH, DispatchStatus, Provider
+from comfyrelay.domain.queue.states import TERMINAL_DISPATCH, DispatchStatus, Provider
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
 from tests.harness import OUTPUT, Crash, World

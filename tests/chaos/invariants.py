@@ -11,8 +11,8 @@ from typing import Any
 
 from sqlalchemy import Table, select
 
-from comfyrelay.domain.settlement import settlement_of
-from comfyrelay.domain.states import (
+from comfyrelay.domain.queue.settlement import settlement_of
+from comfyrelay.domain.queue.states import (
     JOB_STATUS_OF,
     TERMINAL_DISPATCH,
     TERMINAL_JOB,
@@ -22,7 +22,7 @@ from comfyrelay.domain.states import (
     Provider,
     TransactionType,
 )
-from comfyrelay.domain.updates import JobUpdate
+from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Database
@@ -86,6 +86,7 @@ class JobFact:
     event_seq: int
     cost_micros: int = 0
     expected_cost_micros: int | None = None
+    reused_from: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -408,6 +409,11 @@ def every_job_agrees_with_its_dispatch(facts: Facts) -> Iterable[str]:
     dispatches = facts.dispatch_of()
     for job in facts.jobs:
         dispatch = dispatches.get(job.id)
+        # A job that is answered with another's output never has one.
+        if job.reused_from is not None:
+            if dispatch is not None or job.status != JobStatus.COMPLETED or job.reserved_tokens:
+                yield f"job {job.id} was answered with an output, is {job.status} and costs {job.reserved_tokens}"
+            continue
         # A job that could never be dispatched fails without one.
         if dispatch is None and job.status != JobStatus.FAILED:
             yield f"job {job.id} is {job.status} and has no dispatch"

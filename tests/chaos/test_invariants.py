@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.updates import JobUpdate
+from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.store.database import Boundary
 from tests.chaos import invariants
 from tests.chaos.invariants import (

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from comfyrelay.domain.consistency import Kind
+from comfyrelay.domain.queue.states import Provider
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import Provider
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.operations.mending import SAFE
 from comfyrelay.services.steps import Step

@@ -24,11 +24,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from comfyrelay.domain.ordering import MoveTo
+from comfyrelay.domain.queue.ordering import MoveTo
+from comfyrelay.domain.queue.states import PauseMode, Provider
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.catalogue import Effect
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import PauseMode, Provider
 from comfyrelay.errors import ComfyRelayError, Conflict, Fault, InsufficientTokens, LeaseLost, TooManyActiveJobs
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.heartbeats import Heartbeat
@@ -418,12 +418,12 @@ def on(backend: SqliteBackend | PostgresBackend, folder: Path) -> type[Relay]:
     return RelayOnThis
 
 
-@pytest.mark.parametrize("examples", [12, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [8, pytest.param(200, marks=pytest.mark.long)])
 def test_any_sequence_on_sqlite(sqlite_backend: SqliteBackend, tmp_path: Path, examples: int) -> None:
     run_state_machine_as_test(on(sqlite_backend, tmp_path), settings=profile(examples))
 
 
-@pytest.mark.parametrize("examples", [6, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [3, pytest.param(60, marks=pytest.mark.long)])
 def test_any_sequence_on_postgresql(postgres_backend: PostgresBackend, tmp_path: Path, examples: int) -> None:
     run_state_machine_as_test(on(postgres_backend, tmp_path), settings=profile(examples))
 

@@ -12,7 +12,7 @@ import pytest
 from comfyrelay.client import DEFAULT_URL, Client, Job, JobEvent
 from comfyrelay.client.events import parsed
 from comfyrelay.client.files import media_type, safe_name
-from comfyrelay.domain.states import JobStatus
+from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.errors import (
     ComfyRelayError,
     ConfigurationError,
@@ -23,7 +23,7 @@ from comfyrelay.errors import (
     TransferFailed,
     Unauthorized,
 )
-from comfyrelay.server.main import listen
+from comfyrelay.net import listen
 from comfyrelay.store.tenant import jobs as store_jobs
 from tests.api.receiver import receiving
 from tests.api.studio import complete, fail, lease, lease_of, png, run

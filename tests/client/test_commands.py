@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.server.main import listen
+from comfyrelay.net import listen
 from tests import commands
 from tests.api.receiver import receiving
 from tests.api.studio import complete, fail, lease, lease_of, run
@@ -270,6 +270,10 @@ async def test_a_batch_takes_every_verb_that_a_job_takes(site: Site) -> None:
     assert "2 jobs resumed." in (await site.command("resume", short)).out
     assert "It is there already" in (await site.command("move", short, "--to", "top")).out
     first = await site.submit()
+    assert "Moved." in (await site.command("move", short, "--to", "bottom")).out
+    assert "Moved." in (await site.command("move", short, "--before", first["id"][-8:])).out
+    ran = await site.command("move", short)
+    assert (ran.code, "--to or --before" in ran.err) == (2, True)
     await site.client.move("job", first["id"], "top")
     assert "Moved." in (await site.command("move", short, "--to", "top")).out
     await site.client.cancel("job", first["id"])

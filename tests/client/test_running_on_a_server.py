@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from comfyrelay.errors import Conflict, NotFound
+from tests.api.studio import complete, lease
 from tests.client.conftest import Site
 from tests.comfy.editor.files import empty, save, workflow
 from tests.comfy.graphs import invert_file
@@ -43,6 +44,8 @@ async def test_a_batch_of_a_graph_is_added_as_to_a_desk(site: Site, tmp_path: Pa
         "big",
         "--label",
         "x",
+        "--max-wait",
+        "300",
     )
     ran = await site.command("batch", "add", written(tmp_path, PROMPT_GRAPH), *words, "--json")
     assert ran.code == 0, ran.err
@@ -50,6 +53,7 @@ async def test_a_batch_of_a_graph_is_added_as_to_a_desk(site: Site, tmp_path: Pa
     batch = json.loads(ran.out)
     assert (batch["total"], batch["label"]) == (4, "x")
     jobs = [each async for each in site.client.jobs(batch_id=batch["id"])]
+    assert {each.max_wait_seconds for each in jobs} == {300}
     assert sorted(each.label or "" for each in jobs) == [
         "a hill · try 1",
         "a hill · try 2",
@@ -129,3 +133,20 @@ async def test_workflows_are_listed_renamed_replaced_and_removed(site: Site) -> 
     for verb in (site.client.remove_workflow(slug), site.client.rename_workflow(slug, "x")):
         with pytest.raises(NotFound):
             await verb
+
+
+async def test_what_may_be_reused_is_said_to_the_server(site: Site, tmp_path: Path) -> None:
+    """A job that is done answers the batch that asks for it."""
+    graph = written(tmp_path, PROMPT_GRAPH)
+    words = ("batch", "add", graph, "--prompt", "a hill", "--seed", "5", "--seed-mode", "fixed", "--json")
+    first = json.loads((await site.command(*words)).out)
+    [workflow] = await site.client.workflows()
+    await site.api.engine.fleet.fleets.create(slug="own", workflow_slugs=[workflow.slug])
+    worker = await site.api.worker("gpu-own", fleet="own")
+    await complete(site.api, worker, await lease(worker, "gpu-own"))
+    ran = await site.command(*words, "--reuse")
+    assert ran.code == 0, ran.err
+    [job] = [each async for each in site.client.jobs(batch_id=json.loads(ran.out)["id"])]
+    [done] = [each async for each in site.client.jobs(batch_id=first["id"])]
+    assert (job.status, job.reused_from) == ("completed", done.id)
+    assert done.id in (await site.command("show", job.id)).out

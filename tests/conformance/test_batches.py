@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from comfyrelay.domain.ordering import MoveTo
+from comfyrelay.domain.queue.ordering import MoveTo
+from comfyrelay.domain.queue.states import PauseMode, WorkflowKind
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import PauseMode, WorkflowKind
 from comfyrelay.errors import (
     IdempotencyConflict,
     InsufficientTokens,

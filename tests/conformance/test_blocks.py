@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.domain.failover import BLOCKED_EVENT, UNBLOCKED_EVENT
+from comfyrelay.domain.queue.failover import BLOCKED_EVENT, UNBLOCKED_EVENT
 from comfyrelay.errors import Fault
-from comfyrelay.store.central import audit, blocks
+from comfyrelay.store.central import audit
+from comfyrelay.store.central.queue import blocks
 from tests.harness import START, Desk, PostgresBackend, SqliteBackend, World, graph_of, open_world
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.domain.lifecycle import FAILED_IN_THE_CLOUD
+from comfyrelay.domain.queue.lifecycle import FAILED_IN_THE_CLOUD
+from comfyrelay.domain.queue.states import Provider, Stage, WorkflowProvider
 from comfyrelay.domain.scaling.burst import NOBODY_LEFT
 from comfyrelay.domain.scaling.spec import InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.domain.scaling.spec_json import machines_to_json
-from comfyrelay.domain.states import Provider, Stage, WorkflowProvider
 from comfyrelay.errors import Fault, InvalidInput, NotFound
 from comfyrelay.services.engine import Engine
 from comfyrelay.store.central.scaling import bursts
@@ -112,13 +112,13 @@ async def test_of_effect_tenant_and_job_the_strictest_counts(world: World) -> No
     [first] = await house.submit(max_wait_seconds=100)
     [second] = await house.submit(max_wait_seconds=5000)
     assert await house.look() == []
-    await world.engine.accounts.tenancy.set_max_wait(house.user.tenant_id, 110)
+    await world.engine.accounts.tenancy.limit(house.user.tenant_id, {"max_wait_seconds": 110})
     await house.look()
     # The first would begin after 60 s, the second after 120 s.
     assert await house.providers([first, second]) == ["self_hosted", "cloud"]
-    await world.engine.accounts.tenancy.set_max_wait(house.user.tenant_id, None)
+    await world.engine.accounts.tenancy.limit(house.user.tenant_id, {"max_wait_seconds": None})
     with pytest.raises(NotFound):
-        await world.engine.accounts.tenancy.set_max_wait("nobody", 1)
+        await world.engine.accounts.tenancy.limit("nobody", {"max_wait_seconds": 1})
 
 
 async def test_without_a_worker_for_the_cloud_a_job_stays_and_says_so(world: World) -> None:

@@ -5,11 +5,11 @@ from collections.abc import Awaitable
 
 import pytest
 
-from comfyrelay.domain.ordering import MoveTo
+from comfyrelay.domain.queue.ordering import MoveTo
+from comfyrelay.domain.queue.states import JobEventType, JobStatus, PauseMode
+from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import JobEventType, JobStatus, PauseMode
-from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.errors import Conflict, Fault, InsufficientTokens, LeaseLost, NotFound, TooManyActiveJobs
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.heartbeats import Heartbeat

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.domain.queue.states import PauseMode
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import PauseMode
 from comfyrelay.errors import LeaseLost
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.heartbeats import LONGEST_LINE, Heartbeat, HeartbeatAnswer

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.bulk import BulkAction
+from comfyrelay.domain.queue.states import JobStatus, PauseMode
+from comfyrelay.domain.queue.waiting import Reason
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import JobStatus, PauseMode
-from comfyrelay.domain.waiting import Reason
 from comfyrelay.errors import Fault, InsufficientTokens
 from comfyrelay.services.jobs.batches import BatchState
 from comfyrelay.services.jobs.bulk import BulkFilter
@@ -62,6 +62,16 @@ async def test_the_first_failure_holds_the_rest_and_says_why(world: World) -> No
     waiting = (await world.engine.jobs.views.job(desk.user.tenant_id, (await jobs_of(desk, batch))[1].id)).waiting
     assert waiting is not None
     assert (waiting.reason, waiting.text) == (Reason.HELD, HELD)
+
+
+async def test_a_model_that_cannot_be_read_holds_the_rest_although_it_could_before(world: World) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 4)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.complete(leased)
+    await fail_next(world, desk.worker, "model_unreadable")
+    assert (await state(desk, batch)).counts == {"completed": 1, "failed": 1, "paused": 2}
 
 
 async def test_one_resume_runs_the_rest_and_what_failed(world: World) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.domain.failover import Block
-from comfyrelay.domain.states import PauseMode, Provider, Stage
+from comfyrelay.domain.queue.failover import Block
+from comfyrelay.domain.queue.states import PauseMode, Provider, Stage
 from comfyrelay.errors import ComfyRelayError, Forbidden
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import blocks
+from comfyrelay.store.central.queue import blocks
 from tests.harness import (
     START,
     Desk,
@@ -52,6 +52,58 @@ async def job_id(world: World, worker: str, **values: object) -> str | None:
 async def stop_request(world: World, leased: LeasedJob) -> str | None:
     beat = Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token)
     return (await world.engine.queue.heartbeats.beat(beat)).stop
+
+
+class TestOneWorkerAlone:
+    """Jobs that only a chosen worker may run."""
+
+    @pytest.fixture
+    async def other(self, world: World, desk: Desk) -> str:
+        return await world.worker(desk.fleet)
+
+    async def test_it_goes_to_nobody_else_whoever_is_free(self, world: World, desk: Desk, other: str) -> None:
+        job = await desk.submit(only_worker=other)
+        assert await job_id(world, desk.worker) is None
+        assert await job_id(world, other) == job.id
+
+    async def test_it_takes_its_turn_among_the_rest(self, world: World, desk: Desk, other: str) -> None:
+        first, chosen, urgent = await desk.submit(), await desk.submit(only_worker=other), await desk.submit(priority=5)
+        assert await job_id(world, other) == urgent.id
+        assert await job_id(world, desk.worker) == first.id
+        assert (await world.dispatch(chosen)).status == "queued"
+
+    async def test_it_stands_in_nobody_elses_way(self, world: World, desk: Desk, other: str) -> None:
+        await world.engine.accounts.tenancy.limit(desk.user.tenant_id, {"max_active_jobs": 100})
+        for _ in range(40):
+            await desk.submit(only_worker=other, priority=9)
+        job = await desk.submit()
+        assert await job_id(world, desk.worker) == job.id
+
+    async def test_workers_that_ask_together_get_each_their_own(self, world: World, desk: Desk, other: str) -> None:
+        both = [await desk.submit(only_worker=each) for each in (other, desk.worker)]
+        free = await desk.submit()
+        third = await world.worker(desk.fleet)
+        asked = [request(each) for each in (desk.worker, other, third)]
+        served = await world.engine.queue.leasing.lease_many(asked)
+        assert [job_ids(each) for each in served] == [[both[1].id], [both[0].id], [free.id]]
+
+    async def test_an_attempt_that_is_given_back_waits_for_the_same_worker(
+        self, world: World, desk: Desk, other: str
+    ) -> None:
+        job = await desk.submit(only_worker=other)
+        leased = await world.lease(other)
+        assert leased is not None
+        await world.requeue(leased)
+        assert await job_id(world, desk.worker) is None
+        assert await job_id(world, other) == job.id
+
+    async def test_it_is_recovered_for_the_same_worker(self, world: World, desk: Desk, other: str) -> None:
+        job = await desk.submit(only_worker=other)
+        await execute(world.engine.databases.central, "DELETE FROM ai_job_dispatches")
+        pool = await world.engine.databases.pool_of(job.tenant_id)
+        await world.engine.outbox.recovery.ensure_dispatch(pool.name, job)
+        assert await job_id(world, desk.worker) is None
+        assert await job_id(world, other) == job.id
 
 
 class TestEntitlement:
@@ -284,11 +336,13 @@ class TestCapacity:
         assert len(await world.leases(desk.worker, 5)) == 1
         assert await world.leases(desk.worker, 5) == []
 
-    async def test_a_worker_may_ask_for_less_than_it_registered_but_not_for_more(self, world: World) -> None:
+    async def test_a_worker_may_ask_for_less_than_it_registered_with_or_for_more_once_it_has_grown(
+        self, world: World
+    ) -> None:
         desk = await world.desk(concurrency=2)
         await submit_many(world, desk.user, desk.effect, 5)
         assert len(await world.leases(desk.worker, 5, max_concurrency=1)) == 1
-        assert len(await world.leases(desk.worker, 5, max_concurrency=9)) == 1
+        assert len(await world.leases(desk.worker, 5, max_concurrency=3)) == 2
 
     async def test_two_requests_of_one_worker_do_not_fill_one_slot_twice(self, world: World, desk: Desk) -> None:
         await submit_many(world, desk.user, desk.effect, 2)

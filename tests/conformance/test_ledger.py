@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.queue.states import TransactionType
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.states import TransactionType
 from comfyrelay.errors import InsufficientTokens, InvalidInput, NotFound
 from comfyrelay.services.accounts import ledger as accounts
 from comfyrelay.store.database import Database, Tx

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import asyncpg
 import pytest
@@ -38,13 +39,43 @@ class HalfOpen:
         self.hung_up.set()
 
 
+class HeldBack:
+    """The way to a PostgreSQL server whose answers come when they are let through."""
+
+    def __init__(self, socket_path: str) -> None:
+        self._socket_path = socket_path
+        self.begun = asyncio.Event()
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def accept(self, reader: StreamReader, writer: StreamWriter) -> None:
+        their_reader, their_writer = await asyncio.open_unix_connection(self._socket_path)
+        answering = asyncio.create_task(self._answer(their_reader, writer))
+        with contextlib.closing(their_writer), contextlib.suppress(OSError):
+            while asked := await reader.read(1 << 16):
+                their_writer.write(asked)
+                if not self.answers.is_set() and b"BEGIN" in asked:
+                    self.begun.set()
+        await answering
+
+    async def _answer(self, reader: StreamReader, writer: StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(OSError):
+            while piece := await reader.read(1 << 16):
+                await self.answers.wait()
+                writer.write(piece)
+
+
+Way = TypeVar("Way", HalfOpen, HeldBack)
+
+
 @asynccontextmanager
-async def half_open(postgres_url: str) -> AsyncIterator[tuple[HalfOpen, str]]:
+async def reached_by(make: Callable[[str], Way], postgres_url: str) -> AsyncIterator[tuple[Way, str]]:
+    """A way to the server, and the URL that leads over it."""
     folder = make_url(postgres_url.format("postgres")).query["host"]
-    way = HalfOpen(f"{folder}/.s.PGSQL.5432")
+    way = make(f"{folder}/.s.PGSQL.5432")
     server = await asyncio.start_server(way.accept, "127.0.0.1", 0)
     try:
-        yield way, f"postgresql://postgres@127.0.0.1:{server.sockets[0].getsockname()[1]}/postgres"
+        yield way, f"postgresql://postgres@127.0.0.1:{server.sockets[0].getsockname()[1]}/postgres?ssl=disable"
     finally:
         server.close()
 
@@ -52,7 +83,7 @@ async def half_open(postgres_url: str) -> AsyncIterator[tuple[HalfOpen, str]]:
 async def test_a_connection_that_the_server_has_ended_and_not_closed_yet_is_a_database_that_is_away(
     postgres_url: str,
 ) -> None:
-    async with half_open(postgres_url) as (way, url), Database("main", url) as database:
+    async with reached_by(HalfOpen, postgres_url) as (way, url), Database("main", url) as database:
         [(pid,)] = await execute(database, "SELECT pg_backend_pid()")
         other = await asyncpg.connect(postgres_url.format("postgres"))
         await other.execute("SELECT pg_terminate_backend($1)", pid)
@@ -92,6 +123,30 @@ async def test_a_task_that_is_ended_in_the_middle_of_a_statement_has_not_found_t
         with pytest.raises(asyncio.CancelledError):
             await asking
         assert [tuple(row) for row in await execute(database, "SELECT 1")] == [(1,)]
+
+
+async def test_what_is_written_after_somebody_was_ended_at_the_begin_of_a_transaction_is_kept(
+    postgres_url: str,
+) -> None:
+    """The driver takes the transaction of whoever was cut off for one that goes on, and ours for a part of it."""
+    async with (
+        reached_by(HeldBack, postgres_url) as (way, url),
+        Database("main", url) as database,
+        _connected(postgres_url) as other,
+    ):
+        await other.execute("CREATE TABLE kept (word text)")
+        await execute(database, "SELECT 1")
+        way.answers.clear()
+        cut_off = asyncio.create_task(execute(database, "SELECT 1"))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await way.begun.wait()
+        cut_off.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cut_off
+        way.answers.set()
+        await execute(database, "INSERT INTO kept VALUES ('a word')")
+        assert await other.fetchval("SELECT word FROM kept") == "a word"
+        await other.execute("DROP TABLE kept")
 
 
 @asynccontextmanager

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.failover import Block
-from comfyrelay.domain.states import Provider, Stage
+from comfyrelay.domain.queue.failover import Block
+from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.errors import Unauthorized
 from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.polls import FEW, Polls
-from comfyrelay.store.central import blocks
+from comfyrelay.store.central.queue import blocks
 from comfyrelay.store.database import Boundary, Tx
 from comfyrelay.store.wakeup import LocalWakeup
 from tests.harness import PATIENCE_SECONDS, Desk, World, graph_of
@@ -314,3 +314,22 @@ async def block(world: World, workers: list[str], workflow_hash: str) -> None:
             await blocks.write(tx, (each, workflow_hash), Block(failure_count=1, blocked_until=until))
 
     await world.engine.databases.central.run("test", work)
+
+
+async def test_a_job_for_one_worker_alone_is_brought_to_it(world: World, desk: Desk, polls: Polls) -> None:
+    crowded = await crowd(world, desk.fleet)
+    waiting = await park(polls, crowded)
+    job = await desk.submit(only_worker=crowded[-3])
+    served = await first(waiting)
+    assert served is waiting[-3]
+    assert [each.dispatch.tenant_job_id for each in served.result()] == [job.id]
+
+
+async def test_jobs_for_one_who_is_not_there_keep_nobody_from_others(world: World, desk: Desk, polls: Polls) -> None:
+    waiting = await park(polls, await crowd(world, desk.fleet))
+    await world.engine.accounts.tenancy.limit(desk.user.tenant_id, {"max_active_jobs": 100})
+    for _ in range(40):
+        await desk.submit(only_worker=desk.worker, priority=9)
+    job = await desk.submit()
+    served = await first(waiting)
+    assert [each.dispatch.tenant_job_id for each in served.result()] == [job.id]

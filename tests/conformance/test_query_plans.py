@@ -10,12 +10,14 @@ import pytest
 from sqlalchemy import Select, TextualSelect
 from sqlalchemy.engine import make_url
 
+from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.records.jobs import DispatchFilter
-from comfyrelay.domain.states import DispatchStatus
-from comfyrelay.store.central import claims, demand, dispatch_list, dispatches, gaps
+from comfyrelay.store.central import audit
+from comfyrelay.store.central.queue import claims, demand, dispatch_list, dispatches, gaps
 from comfyrelay.store.central.scaling import bursts, decisions, durations, history, machines, seen
+from comfyrelay.store.central.tables import worker_audit_logs
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant import jobs
+from comfyrelay.store.tenant import changes, jobs, units
 from tests.harness import PostgresBackend
 
 ROWS = 100_000
@@ -60,11 +62,17 @@ INSERT INTO bursts (dispatch_id, workflow_id, stage, created_at, ended_at, expec
 SELECT n, 1 + n % 20, 'production', now(), CASE WHEN n % 100 > 0 THEN now() - make_interval(secs => 10 * n) END, 1, 'x',
        '{{}}' FROM generate_series(1, 20000) AS n;
 
-INSERT INTO workflow_durations (workflow_id, effect_id, jobs, mean_seconds, mean_square, updated_at)
-SELECT 1 + n % 20, n, 1, 1, 1, now() FROM generate_series(1, 2000) AS n;
+INSERT INTO workflow_durations (workflow_id, effect_id, jobs, mean_seconds, updated_at)
+SELECT 1 + n % 20, n, 1, 1, now() FROM generate_series(1, 2000) AS n;
 """
 
 FILL_TENANT = f"""
+INSERT INTO batches (id, tenant_id, user_id, idempotency_key, request_digest, created_at)
+SELECT lpad(n::text, 10, 'b'), 't' || n % 50, 'u', 'b' || n, 'd', now() FROM generate_series(1, 5000) AS n;
+
+INSERT INTO changes (tenant_id, txid, ids, created_at)
+SELECT 't' || n % 500, n, '[]', now() FROM generate_series(1, {ROWS}) AS n;
+
 INSERT INTO ai_jobs (id, tenant_id, user_id, workflow_id, workflow_hash, provider, stage, status, priority,
                      max_attempts, idempotency_key, request_digest, input_payload, reserved_tokens, available_at,
                      created_at, completed_at)
@@ -105,9 +113,13 @@ async def central(filled: tuple[str, str]) -> AsyncIterator[asyncpg.Connection]:
 @pytest.fixture
 async def scaling(central: asyncpg.Connection) -> asyncpg.Connection:
     """As statements are run: the planner may not choose to read whole tables."""
-    for name in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin"):
-        await central.execute(f"SET {name} = off")
+    await _as_run(central)
     return central
+
+
+async def _as_run(connection: asyncpg.Connection) -> None:
+    for name in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin"):
+        await connection.execute(f"SET {name} = off")
 
 
 @pytest.fixture
@@ -168,7 +180,7 @@ async def listing(wanted: DispatchFilter) -> Select[Any]:
 
 
 def pick(**values: Any) -> TextualSelect:
-    refused = {"blocked": ["h3"], "lacking": ["h4"]}
+    refused = {"blocked": ["h3"], "lacking": ["h4"], "outgrown": ["1 h5"]}
     group = {"no": 0, "stage": "production", "providers": ["self_hosted"], **refused, "slots": 4, **values}
     return claims.PICK_POSTGRES.bindparams(groups=json.dumps([group]), down_pools="[]", slack=16)
 
@@ -212,7 +224,7 @@ async def test_what_is_queued_is_seen_without_reading_past_the_first_of_each_kin
     central: asyncpg.Connection,
 ) -> None:
     nodes = await explain(central, demand.POSTGRES.bindparams(most=8, down_pools="[]"), run=True)
-    assert indexes(nodes) == {"ix_ai_job_dispatches_queued"}
+    assert indexes(nodes) == {"ix_ai_job_dispatches_queued", "ix_ai_job_dispatches_only_worker"}
     assert not scans_everything(nodes)
     read = sum(
         each["Actual Rows"] * each["Actual Loops"] for each in nodes if each.get("Relation Name") == "ai_job_dispatches"
@@ -275,9 +287,37 @@ async def test_dispatches_set_aside_have_an_index_of_their_own(
     assert not scans_everything(nodes)
 
 
+async def test_what_was_written_down_of_a_dispatch_has_an_index_of_its_own(central: asyncpg.Connection) -> None:
+    newest = worker_audit_logs.c.id.desc()
+    for query in (audit.dispatch_query(7), audit.dispatch_query(7, before_id=ROWS)):
+        nodes = await explain(central, query.order_by(newest).limit(51))
+        assert indexes(nodes) == {"ix_worker_audit_logs_dispatch"}
+        assert not scans_everything(nodes)
+
+
+async def test_who_decided_about_a_worker_is_found_among_decisions(central: asyncpg.Connection) -> None:
+    nodes = await explain(central, audit.decision_query("w7"))
+    assert indexes(nodes) == {"ix_worker_audit_logs_decisions"}
+    assert not scans_everything(nodes)
+
+
 async def test_a_tenant_s_dispatches_are_found_by_the_tenant(central: asyncpg.Connection) -> None:
     nodes = await explain(central, await listing(DispatchFilter(tenant_id="t7")))
     assert indexes(nodes) == {"uq_ai_job_dispatches_tenant_id_tenant_job_id"}
+    assert not scans_everything(nodes)
+
+
+async def test_what_a_worker_had_is_found_by_the_worker(central: asyncpg.Connection) -> None:
+    kept = central.transaction()
+    await kept.start()
+    await central.execute(
+        "INSERT INTO dispatch_leases (lease_token, dispatch_id, epoch, attempt, worker_id, leased_at)"
+        " SELECT 'lease-' || n, n, 1, 1, 'w' || n % 100, now() FROM generate_series(1, 20000) AS n"
+    )
+    await central.execute("ANALYZE dispatch_leases")
+    nodes = await explain(central, await listing(DispatchFilter(worker_id="w7")))
+    await kept.rollback()
+    assert indexes(nodes) == {"ix_dispatch_leases_worker_id_dispatch_id", "pk_ai_job_dispatches"}
     assert not scans_everything(nodes)
 
 
@@ -292,7 +332,7 @@ SCALING: dict[str, tuple[Any, set[str], int]] = {
     "what arrived": (seen.arrivals_query(after=ROWS - 100, most=5000), {"pk_ai_job_dispatches"}, 100),
     "the newest arrivals": (seen.arrivals_query(after=None, most=500), {"pk_ai_job_dispatches"}, 500),
     "workers": (
-        seen.workers_query("postgresql", [1, 2], stale_seconds=300),
+        seen.workers_query([1, 2], stale_seconds=300),
         {"ix_workers_fleet_id", "ix_worker_audit_logs_worker_id_id"},
         2 * 80,
     ),
@@ -338,7 +378,7 @@ async def test_what_scaling_sees_it_sees_through_indexes(scaling: asyncpg.Connec
 
 
 async def test_a_tenant_s_newest_jobs_come_in_order(tenant: asyncpg.Connection) -> None:
-    for query in (jobs.list_query("t7"), jobs.list_query("t7", before_id="0000050000")):
+    for query in (jobs.list_query("t7"), jobs.list_query("t7", after_id="0000050000")):
         nodes = await explain(tenant, query)
         assert indexes(nodes) == {"ix_ai_jobs_tenant_newest"}
         assert not scans_everything(nodes)
@@ -354,7 +394,7 @@ async def test_jobs_outside_of_batches_are_told_from_items_in_the_index(tenant: 
 
 
 async def test_the_items_of_a_batch_come_in_order(tenant: asyncpg.Connection) -> None:
-    nodes = await explain(tenant, jobs.list_query("t7", batch_id="b", before_id="0000050000"))
+    nodes = await explain(tenant, jobs.list_query("t7", batch_id="b", after_id="0000050000"))
     assert indexes(nodes) == {"ix_ai_jobs_batch"}
     assert "Sort" not in {each["Node Type"] for each in nodes}
 
@@ -368,3 +408,47 @@ async def test_a_search_comes_in_order_and_looks_once_for_batches_of_that_name(t
     assert newest["Actual Loops"] <= 1
     [looked] = [each for each in nodes if each.get("Relation Name") == "batches"]
     assert looked["Actual Loops"] <= 1
+
+
+async def test_what_changed_for_tenants_is_found_by_where_each_has_read(tenant: asyncpg.Connection) -> None:
+    await _as_run(tenant)
+    rows = [{"tenant_id": f"t{n}", "txid": ROWS - 1000} for n in range(3)]
+    query: Any = changes.since_query("postgresql").params(rows=json.dumps(rows), limit=10_001)
+    nodes = await explain(tenant, query, run=True)
+    assert indexes(nodes) == {"ix_changes_tenant_id_txid"}
+    assert not scans_everything(nodes)
+    assert sum(each["Actual Rows"] * each["Actual Loops"] for each in nodes if "Relation Name" in each) <= 3 * 3
+
+
+@pytest.mark.parametrize("oldest_first", [False, True])
+async def test_the_units_of_a_queue_come_in_the_order_of_their_ids(
+    tenant: asyncpg.Connection, oldest_first: bool
+) -> None:
+    for after_id in (None, "0000050000"):
+        # few of what there is: to read all of a small tenant and sort it costs about as much as half of it in order
+        queries = units.page_queries("t7", after_id=after_id, oldest_first=oldest_first, only_ended=True, limit=10)
+        # batches are few, and their ids alone are in order, too
+        allowed = ({"ix_batches_tenant_id_id", "pk_batches"}, {"ix_ai_jobs_tenant_newest"})
+        for query, known in zip(queries, allowed, strict=True):
+            nodes = await explain(tenant, query, run=True)
+            assert indexes(nodes) <= known
+            assert not scans_everything(nodes)
+            assert "Sort" not in {each["Node Type"] for each in nodes}
+
+
+async def test_what_has_not_ended_is_found_among_itself(tenant: asyncpg.Connection) -> None:
+    nodes = await explain(tenant, units.active_query("t0"), run=True)
+    assert indexes(nodes) == {"ix_ai_jobs_active"}
+    assert not scans_everything(nodes)
+
+
+async def test_the_oldest_jobs_come_in_order_too(tenant: asyncpg.Connection) -> None:
+    nodes = await explain(tenant, jobs.list_query("t7", oldest_first=True, after_id="0000050000"))
+    assert indexes(nodes) == {"ix_ai_jobs_tenant_newest"}
+    assert "Sort" not in {each["Node Type"] for each in nodes}
+
+
+async def test_what_waits_of_a_tenant_is_found_among_what_waits(scaling: asyncpg.Connection) -> None:
+    nodes = await explain(scaling, units.in_line_query("t7"), run=True)
+    assert not scans_everything(nodes)
+    assert sum(each["Actual Rows"] * each["Actual Loops"] for each in nodes if "Relation Name" in each) <= 200

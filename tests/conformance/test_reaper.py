@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.states import PauseMode, Provider
+from comfyrelay.domain.queue.states import PauseMode, Provider
 from comfyrelay.errors import LeaseLost
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.store.central import dispatches
+from comfyrelay.store.central.queue import dispatches
 from tests.harness import PATIENCE_SECONDS, Desk, World, execute, submit_many
 
 

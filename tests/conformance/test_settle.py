@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.ids import output_id
-from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.states import PauseMode
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import PauseMode
 from comfyrelay.errors import Fault, LeaseLost, PoolUnavailable
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.heartbeats import Heartbeat

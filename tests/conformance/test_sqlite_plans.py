@@ -2,14 +2,16 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from sqlalchemy import Select, Update
 from sqlalchemy.dialects import sqlite
 
 from comfyrelay.store import migrate
 from comfyrelay.store.database import Database
-from comfyrelay.store.tenant import jobs
+from comfyrelay.store.tenant import drawing, gallery, jobs, units
+from comfyrelay.store.tenant.tables import ai_jobs
 from tests.harness import execute
 
 
@@ -32,12 +34,12 @@ async def plan(pool: Database, **filters: Any) -> list[str]:
     [
         ({}, "ix_ai_jobs_tenant_newest (tenant_id=?)"),
         ({"no_batch": True}, "ix_ai_jobs_tenant_newest (tenant_id=?)"),
-        ({"before_id": "x"}, "ix_ai_jobs_tenant_newest (tenant_id=? AND id<?)"),
+        ({"after_id": "x"}, "ix_ai_jobs_tenant_newest (tenant_id=? AND id<?)"),
         ({"status": "failed"}, "ix_ai_jobs_status (tenant_id=? AND status=?)"),
         ({"status": "failed", "no_batch": True}, "ix_ai_jobs_status (tenant_id=? AND status=?)"),
-        ({"status": "failed", "before_id": "x"}, "ix_ai_jobs_status (tenant_id=? AND status=? AND id<?)"),
+        ({"status": "failed", "after_id": "x"}, "ix_ai_jobs_status (tenant_id=? AND status=? AND id<?)"),
         ({"batch_id": "b"}, "ix_ai_jobs_batch (batch_id=?)"),
-        ({"batch_id": "b", "before_id": "x"}, "ix_ai_jobs_batch (batch_id=? AND id<?)"),
+        ({"batch_id": "b", "after_id": "x"}, "ix_ai_jobs_batch (batch_id=? AND id<?)"),
         ({"batch_id": "b", "status": "failed"}, "ix_ai_jobs_status (tenant_id=? AND status=?)"),
     ],
 )
@@ -63,3 +65,40 @@ async def test_jobs_are_counted_in_an_index(pool: Database) -> None:
     counted = "SELECT status, count(*) FROM ai_jobs WHERE tenant_id = 't' GROUP BY status"
     [step] = await execute(pool, f"EXPLAIN QUERY PLAN {counted}")
     assert step.detail == "SEARCH ai_jobs USING COVERING INDEX ix_ai_jobs_status (tenant_id=?)"
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (units._items("t").where(ai_jobs.c.batch_id == "b", ai_jobs.c.item_no > 1), "INDEX ix_ai_jobs_items"),
+        (units.summaries_query("t", ["b"]), "COVERING INDEX ix_ai_jobs_items"),
+    ],
+)
+async def test_a_batch_is_shown_by_an_index_of_its_items(pool: Database, query: Select[Any], index: str) -> None:
+    # the rows of a large batch are not read for its first items, nor for what all of them have in common
+    assert (await _plan_of(pool, query))[0].startswith(f"SEARCH ai_jobs USING {index} (batch_id=?")
+
+
+async def test_outputs_that_are_named_are_found_by_their_ids(pool: Database) -> None:
+    query = cast("Select[Any]", gallery._by_ids("sqlite"))
+    steps = await _plan_of(pool, query)
+    assert "SEARCH outputs USING INDEX sqlite_autoindex_outputs_1 (id=?)" in steps
+    assert not [each for each in steps if "tenant_id" in each]
+
+
+async def _plan_of(pool: Database, query: Select[Any]) -> list[str]:
+    compiled = query.compile(dialect=sqlite.dialect(), compile_kwargs={"render_postcompile": True})
+    statement = str(compiled).replace("?", "'[]'").replace(":", "\\:")
+    return [str(step.detail) for step in await execute(pool, f"EXPLAIN QUERY PLAN {statement}")]
+
+
+async def test_files_that_are_to_be_drawn_are_found_through_an_index(pool: Database) -> None:
+    claim = cast("Update", drawing._claim("sqlite"))
+    statement = str(claim.compile(dialect=sqlite.dialect()))
+    # the limit, and how long they are claimed for
+    steps = await execute(pool, "EXPLAIN QUERY PLAN " + statement.replace("?", "1"))
+    read = [str(step.detail) for step in steps if "files" in step.detail]
+    assert read == [
+        "SEARCH files USING INDEX ix_files_undrawn (draw_due_at<?)",
+        "SEARCH files USING COVERING INDEX sqlite_autoindex_files_1 (id=?)",
+    ]

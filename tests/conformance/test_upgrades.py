@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from _pytest.mark import ParameterSet
 from sqlalchemy import Boolean, Column, Connection, Float, Integer, MetaData, Table, Text, inspect, select
 
 from comfyrelay.store import migrate
@@ -29,8 +30,26 @@ WORDS = {
     "registration_source": "fleet",
     "type": "ADJUSTMENT",
 }
-WORDS_OF_TABLE = {"webhook_deliveries": {"status": "pending", "due_at": AT}}
-STEPS = [(schema, revision) for schema in Schema for revision in migrate.revisions(schema)]
+WORDS_OF_TABLE: dict[str, dict[str, Any]] = {
+    "account_links": {"kind": "reset"},
+    "webhook_deliveries": {"status": "pending", "due_at": AT},
+}
+
+
+def _starts() -> list[ParameterSet]:
+    """With every change from the first revision, and from the newest two, which have all tables; in `make long` from
+    any."""
+    found = []
+    for schema in Schema:
+        first, *others = migrate.revisions(schema)
+        now = {first, *others[-2:]}
+        found += [
+            pytest.param(schema, each, marks=[] if each in now else [pytest.mark.long]) for each in (first, *others)
+        ]
+    return found
+
+
+STEPS = _starts()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
+from comfyrelay.domain.queue.states import PauseMode, Stage
+from comfyrelay.domain.queue.waiting import Reason, Waiting
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import PauseMode, Stage
-from comfyrelay.domain.waiting import Reason, Waiting
 from comfyrelay.errors import Fault, NotFound, PoolUnavailable
 from tests.harness import Desk, World, submit_batch
 
@@ -213,6 +213,18 @@ async def test_a_job_that_runs_or_has_ended_is_not_waiting(world: World) -> None
     await world.complete(leased)
     waiting = await why(world, job)
     assert (waiting.reason, waiting.text) == (Reason.NOT_WAITING, "It is not waiting: it is completed.")
+
+
+async def test_a_job_that_is_only_fetched_is_next_after_what_its_worker_runs(world: World) -> None:
+    desk = await world.desk()
+    await keep_busy(desk, seconds=60)
+    job = await desk.submit()
+    assert await world.lease(desk.worker, prefetch=1) is not None
+    await world.advance(20)
+    waiting = await why(world, job)
+    assert (waiting.reason, waiting.position) == (Reason.BUSY, 1)
+    assert waiting.expected_start_seconds == pytest.approx(40, abs=1)
+    assert waiting.text == "Position 1. Its worker is busy. It should start in about 40 s."
 
 
 async def test_another_tenants_job_is_not_found(world: World) -> None:

@@ -16,7 +16,7 @@ from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.polls import Polls
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Boundary
-from comfyrelay.store.wakeup import CHANNEL, LocalWakeup, PostgresWakeup
+from comfyrelay.store.wakeup import CHANNEL, MOST_WORDS, LocalWakeup, PostgresWakeup
 from tests.harness import PATIENCE_SECONDS, Desk, PostgresBackend, World, open_world, submit_many
 
 # Longer than any wait in these tests should take; only a test that fails waits this long.
@@ -244,6 +244,13 @@ class TestLocalWakeup:
         assert await wakeup.wait(LONG)
         assert not await wakeup.wait(0.01)
 
+    async def test_a_word_is_heard_at_once_by_everybody_who_listens(self) -> None:
+        wakeup, heard = LocalWakeup(), list[str]()
+        for name in ("one", "other"):
+            wakeup.on_word(lambda word, name=name: heard.append(f"{name} {word}"))  # type: ignore[misc]
+        wakeup.tell("job-1")
+        assert heard == ["one job-1", "other job-1"]
+
 
 @pytest.fixture
 async def postgres_world(postgres_backend: PostgresBackend, tmp_path: Path) -> AsyncIterator[World]:
@@ -315,6 +322,23 @@ class TestPostgresWakeup:
             await listener.execute("SELECT 1")
             assert heard.qsize() <= 3
         await listener.close()
+
+    async def test_words_said_at_one_server_are_all_heard_at_another(self, postgres_world: World) -> None:
+        dsn = postgres_world.engine.databases.central.dsn
+        # more than one notification holds
+        said = {f"watched:{number:036}" for number in range(2 * MOST_WORDS + 1)}
+        heard, is_all = set[str](), asyncio.Event()
+
+        def hear(word: str) -> None:
+            heard.add(word)
+            if heard == said:
+                is_all.set()
+
+        async with listening(dsn) as here, listening(dsn) as there:
+            there.on_word(hear)
+            for word in said:
+                here.tell(word)
+            await asyncio.wait_for(is_all.wait(), LONG)
 
     async def test_a_hint_wakes_this_process_without_the_database(self, postgres_world: World) -> None:
         wakeup = PostgresWakeup("postgresql://nobody@127.0.0.1:1/nowhere")

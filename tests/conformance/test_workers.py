@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from comfyrelay.domain.states import Stage, WorkflowKind
+from comfyrelay.domain.queue.states import Stage, WorkflowKind
 from comfyrelay.errors import Conflict, Forbidden, InvalidInput, LeaseLost, NotFound
 from comfyrelay.services.engine import Hooks
 from comfyrelay.services.queue.leasing import LeaseRequest

@@ -1,5 +1,6 @@
 """Batches of the desk: from folders and lists to jobs, and from jobs to files under readable names."""
 
+import asyncio
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ import pytest
 from comfyrelay.client import Client, Job
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.errors import ComfyRelayError, Conflict
+from comfyrelay.services.jobs.reuse import Reuse
 from comfyrelay.sim import Sim, Stuck
 from tests.api.studio import png
 from tests.desk.conftest import OpenDesk, make_desk
 from tests.desk.owner import owner_http
+from tests.harness import PATIENCE_SECONDS
 from tests.web.looking import PROMPT_GRAPH
 
 SEEDED: Graph = {
@@ -46,6 +49,10 @@ async def files_of(desk: OpenDesk, job: Job) -> list[Path]:
 
 def outputs(desk: OpenDesk, folder: str) -> list[str]:
     return sorted(each.name for each in (desk.desk.output_folder / folder).iterdir())
+
+
+def all_outputs(desk: OpenDesk) -> list[Path]:
+    return [each for each in desk.desk.output_folder.rglob("*") if each.is_file()]
 
 
 async def test_a_folder_of_inputs_becomes_one_job_each_in_the_order_people_count(desk: OpenDesk) -> None:
@@ -252,3 +259,48 @@ async def test_ten_thousand_items_with_a_prompt_in_each_are_no_too_large_body(de
     async with owner_http(desk.ready.url) as http:
         answer = await http.post("/api/batches", json={"workflow_slug": "nowhere", "items": items})
     assert answer.status_code == 404, answer.text
+
+
+async def test_items_that_are_done_already_are_copied_into_the_folder_of_their_batch(desk: OpenDesk) -> None:
+    pictures(desk, "a.png", "b.png")
+    wish = {"effect_slug": "invert-image", "input_subdir": "mine", "label": "first"}
+    first = await finished(desk, (await desk.client.add_batch(wish)).id)
+    again = await desk.client.add_batch({**wish, "label": "again", "reuse": True})
+    assert again.done == again.total == 2
+    jobs = await finished(desk, again.id)
+    assert [each.reused_from for each in jobs] == [each.id for each in first]
+    assert outputs(desk, f"again {again.id[-8:]}") == ["0001_a.png", "0002_b.png"]
+    [file] = await files_of(desk, jobs[0])
+    [original] = await files_of(desk, first[0])
+    assert file.read_bytes() == original.read_bytes()
+    # its file goes with it, and the other stays
+    await desk.client.delete_job(jobs[0].id)
+    assert (file.exists(), original.exists()) == (False, True)
+
+
+@pytest.mark.parametrize("is_batch", [False, True], ids=["jobs", "batches"])
+async def test_of_two_equal_requests_at_once_the_second_leaves_no_file(
+    desk: OpenDesk, monkeypatch: pytest.MonkeyPatch, *, is_batch: bool
+) -> None:
+    slug = (await desk.client.create_workflow(SEEDED, name="same", output_node_id="3")).slug
+    await desk.ended((await desk.client.submit(workflow_slug=slug)).id)
+    before = all_outputs(desk)
+    both_have_copied = asyncio.Barrier(2)
+    copies = Reuse.copies
+
+    async def together(self: Reuse, *given: Any, **named: Any) -> Any:
+        found = await copies(self, *given, **named)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await both_have_copied.wait()
+        assert len(all_outputs(desk)) == len(before) + 2
+        return found
+
+    monkeypatch.setattr(Reuse, "copies", together)
+    wish: dict[str, Any] = {"workflow_slug": slug, "idempotency_key": "once", "reuse": True}
+
+    async def sent() -> str:
+        return (await desk.client.add_batch(wish) if is_batch else await desk.client.submit(**wish)).id
+
+    one, two = await asyncio.gather(sent(), sent())
+    assert one == two
+    assert len(all_outputs(desk)) == len(before) + 1

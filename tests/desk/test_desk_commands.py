@@ -150,6 +150,24 @@ async def test_a_value_is_set_by_the_end_of_its_key_where_only_one_ends_so(desk:
         assert (code, "There is no input 'promt'. Did you mean prompt?" in err) == (2, True)
 
 
+async def test_a_run_that_may_be_reused_is_answered_with_the_output_of_its_equal(
+    desk: OpenDesk, tmp_path: Path
+) -> None:
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+
+    async def run(*more: str) -> dict[str, Any]:
+        words = ("run", str(tmp_path / "three.json"), "--out", str(tmp_path), "--json", *more)
+        code, out, err = await command(desk.ready.url, *words)
+        assert code == 0, err
+        made: dict[str, Any] = json.loads(out)
+        return made
+
+    first, again = await run(), await run("--reuse")
+    assert again["reused_from"] == first["id"]
+    assert Path(again["saved"][0]).read_bytes() == Path(first["saved"][0]).read_bytes()
+    assert (await run())["reused_from"] is None
+
+
 async def test_a_batch_is_called_as_what_it_runs_unless_it_has_a_label(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     for more, name in (((), "three"), (("--label", "mine"), "mine")):

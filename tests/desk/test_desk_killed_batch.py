@@ -10,6 +10,7 @@ from comfyrelay.protocol.desk import Attempt
 from comfyrelay.sim import Sim, Slow
 from comfyrelay.sim.active_misbehaviours import ActiveMisbehaviour
 from tests.desk.test_desk_killed import DeskProcess, desk_process, submit_items
+from tests.harness import PATIENCE_SECONDS
 
 
 async def until_happened(what: ActiveMisbehaviour[Slow]) -> None:
@@ -52,4 +53,32 @@ async def test_what_was_interrupted_runs_again_and_no_item_is_lost(tmp_path: Pat
             [folder] = [each for each in (tmp_path / "data" / "outputs").iterdir() if each.is_dir()]
             names = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
             assert [name[:4] for name in names] == [f"{number:04d}" for number in range(1, items + 1)]
+            await desk.agrees()
+
+
+async def test_what_ran_is_queued_at_once_though_comfyui_is_away_and_only_what_had_begun_costs_an_attempt(
+    tmp_path: Path,
+) -> None:
+    async with Sim() as sim:
+        endless = sim.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
+        async with desk_process(tmp_path, sim) as desk:
+            batch_id = await submit_items(desk, 3)
+            await desk.until_in_step(batch_id, of=6000)
+            # one runs, and another was fetched
+            assert [each.status for each in await desk.jobs(batch_id)].count("processing") == 2
+            await desk.service.kill()
+            await sim.stop()
+            endless.end()
+            await desk.start()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while {each.status for each in await desk.jobs(batch_id)} != {"queued"}:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            jobs = await desk.jobs(batch_id)
+            assert [each.progress for each in jobs] == [None] * 3
+            assert [each.attempts for each in jobs] == [1, 0, 0]
+            waiting = [(await desk.client.job(each.id)).waiting for each in jobs]
+            assert all(each is not None and "ComfyUI" in each.text for each in waiting), waiting
+            await sim.start()
+            assert await desk.all_ended(batch_id) == {"completed": 3}
+            assert [each.attempts for each in await desk.jobs(batch_id)] == [2, 1, 1]
             await desk.agrees()

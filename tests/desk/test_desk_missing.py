@@ -1,17 +1,22 @@
 """A desk whose ComfyUI lacks something: it is named at once, waited for if one likes, and never fails a whole batch."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from comfyrelay.client import Batch, Workflow
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.errors import MissingOnWorkers
-from comfyrelay.sim import Sim
+from comfyrelay.sim import Fail, Sim
+from comfyrelay.sim.nodes.catalogue import DEFINITIONS
+from tests.comfy.editor import files as editor
 from tests.comfy.graphs import invert
 from tests.desk.conftest import OpenDesk, make_desk, opened
+from tests.desk.test_desk_commands import command
 from tests.harness import PATIENCE_SECONDS
 
 RARE = "rare.safetensors"
@@ -83,6 +88,51 @@ async def test_what_comfyui_lacks_is_named_waited_for_and_run_once_it_is_there(t
         assert (found.status, found.attempts) == ("completed", 1)
 
 
+async def test_a_file_of_the_editor_waits_for_its_nodes_and_can_be_run_once_they_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = tmp_path / "mine.json"
+    nodes = [editor.empty(), editor.invert(2, 1), editor.save(3, 2)]
+    saved.write_text(json.dumps(editor.workflow(nodes, [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])))
+    sim = Sim(folder=tmp_path / "comfyui")
+    async with opened(make_desk(tmp_path / "desk", comfyui_url=[await started_without(sim, monkeypatch)])) as desk:
+        url = desk.ready.url
+        await until_registered(desk)
+        code, _, err = await command(url, "run", str(saved), "--anyway")
+        no_job_yet = "No job can be made of it yet, with or without --anyway."
+        assert code == 2
+        assert f"{no_job_yet} `comfyrelay workflows add {saved} --anyway` keeps it. It becomes runnable by" in err
+        code, _, err = await command(url, "workflows", "add", str(saved))
+        assert (code, "Or add it with --anyway: then it waits" in err) == (2, True)
+        assert await desk.client.workflows() == []
+        code, out, _ = await command(url, "workflows", "add", str(saved), "--anyway")
+        assert (code, "Waits for nodes: ImageInvert (no worker has them)." in out) == (0, True)
+        code, out, _ = await command(url, "workflows")
+        assert "Waits for nodes: ImageInvert" in " ".join(out.split())
+        code, _, err = await command(url, "run", "mine", "--anyway")
+        assert (code, "mine: Waits for nodes: ImageInvert" in err, no_job_yet in err) == (2, True, True)
+        # nobody is sent back to what was done already
+        code, _, err = await command(url, "batch", "add", str(saved), "--tries", "2", "--anyway")
+        assert (code, f"{no_job_yet} It is kept as 'mine'. It becomes runnable by itself" in err) == (2, True), err
+        assert "workflows add" not in err
+
+        await sim.stop()
+        monkeypatch.undo()
+        async with Sim(port=int(sim.url.rpartition(":")[2]), folder=sim.folder):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while (await desk.client.workflows())[0].waiting is not None:  # noqa: ASYNC110  (they have no events)
+                    await asyncio.sleep(0.02)
+            code, out, err = await command(url, "run", "mine", "--set", "width=32", "--out", str(tmp_path / "made"))
+            assert (code, out.strip().endswith(".png")) == (0, True), err
+
+
+async def started_without(sim: Sim, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A stand-in that has no `ImageInvert`; its address."""
+    monkeypatch.delitem(cast(dict[str, Any], DEFINITIONS), "ImageInvert")
+    await sim.start()
+    return sim.url
+
+
 async def test_a_value_that_no_item_can_have_fails_once_and_not_one_by_one(tmp_path: Path) -> None:
     async with Sim() as sim, opened(make_desk(tmp_path, comfyui_url=[sim.url])) as desk:
         scale = {"image": ["1", 0], "upscale_method": "magic", "width": 8, "height": 8, "crop": "disabled"}
@@ -95,6 +145,18 @@ async def test_a_value_that_no_item_can_have_fails_once_and_not_one_by_one(tmp_p
             assert held.counts["failed"] <= 3
             assert "'magic' is not a choice of input 'upscale_method'" in str(held.held)
             assert (await desk.client.resume("batch", batch.id)).message == "24 jobs resumed."
+
+
+async def test_a_model_that_cannot_be_read_fails_one_item_and_holds_the_others(tmp_path: Path) -> None:
+    async with Sim() as sim, opened(make_desk(tmp_path, comfyui_url=[sim.url])) as desk:
+        # a file that is there and listed, and no checkpoint
+        sim.misbehave(Fail(class_type="ImageInvert", message="ERROR: Could not detect the type of this model."))
+        slug = (await add(desk, invert())).slug
+        batch = await desk.client.submit_batch([{"label": f"item {n}"} for n in range(6)], workflow_slug=slug)
+        held = await until(desk, batch.id, lambda each: each.held is not None and not each.counts["processing"])
+        assert held.counts["failed"] + held.counts["paused"] == 6
+        assert held.counts["failed"] <= 3
+        assert "Could not detect the type of this model" in str(held.held)
 
 
 async def until(desk: OpenDesk, batch_id: str, is_so: Callable[[Batch], bool]) -> Batch:

@@ -10,9 +10,9 @@ import pytest
 
 from comfyrelay.client import Batch, Client
 from comfyrelay.desk.notifications import sending
-from comfyrelay.domain.states import JobStatus
+from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.errors import ComfyRelayError
-from comfyrelay.server.main import listen
+from comfyrelay.net import listen
 from comfyrelay.sim import Sim, Slow
 from tests.api.receiver import Receiver, receiving
 from tests.desk.conftest import OpenDesk, make_desk

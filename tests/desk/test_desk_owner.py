@@ -25,6 +25,8 @@ from tests.desk.conftest import OpenDesk, furnish, make_desk, opened
 from tests.desk.owner import owner_http
 from tests.harness import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.usefixtures("built_app")
+
 PATHS = (
     "/api/desk",
     "/api/desk/now",
@@ -38,7 +40,7 @@ PATHS = (
     "/docs",
     "/openapi.json",
     "/metrics",
-    "/static/main.js",
+    "/assets/nothing.js",
     "/nothing",
 )
 
@@ -87,7 +89,7 @@ async def test_a_link_opens_the_page_in_one_browser_once(untouched: OpenDesk) ->
         assert "httponly" in cookie
         assert "samesite=strict" in cookie
         assert (await browser.get("/")).is_success
-        assert (await browser.get("/static/main.js")).is_success
+        assert (await browser.get("/icon.svg")).is_success
         assert (await browser.get("/api/me")).json()["data"]["is_admin"]
         assert (await other.get(link.url)).status_code == 401
         assert (await other.get("/api/me")).status_code == 401

@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from comfyrelay.client import Client, Now, render
 from comfyrelay.client.labels import Labels
 from comfyrelay.client.top import take_snapshot
-from comfyrelay.domain.states import JobStatus
+from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.protocol.desk import Fetched, Unit
 from comfyrelay.sim import Sim, Slow
 from tests.desk.conftest import OpenDesk, make_desk

@@ -1,5 +1,6 @@
 """Other machines reach the desk where its owner wants it: with a password, by its own names, and from its own pages."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,9 +16,14 @@ from comfyrelay.desk.desk import Desk
 from comfyrelay.desk.password import PASSWORD_FILE, has_password, remove_password, set_password
 from comfyrelay.desk.settings import DeskSettings, load_desk_settings
 from comfyrelay.errors import ConfigurationError, InvalidInput
+from comfyrelay.server.base import auth
+from comfyrelay.server.user import live
 from comfyrelay.settings import Settings
 from tests.api.processes import free_port
 from tests.desk.conftest import OpenDesk, furnish, opened
+from tests.harness import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.usefixtures("built_app")
 
 PASSWORD = "a cat & a hill = 2"
 # An address of this machine that is none of the desk's names, as another machine would use one.
@@ -153,15 +159,25 @@ async def test_where_it_listens_at_other_addresses_it_listens_at_loopback_too(tm
         assert (await desk.client.desk()).version
 
 
-async def test_another_password_signs_out_who_used_the_one_before(tmp_path: Path) -> None:
+async def test_another_password_signs_out_who_used_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also who listens already."""
+    monkeypatch.setattr(live, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(auth, "CHECK_SECONDS", 0.05)
     set_password(tmp_path, PASSWORD)
     made = open_to_others(tmp_path)
     async with opened(made) as desk, phone(desk) as browser, httpx.AsyncClient(base_url=desk.ready.url) as here:
         await sign_in(browser)
         await here.get((await desk.client.add_link()).url)
         cookies, by_link = dict(browser.cookies), dict(here.cookies)
-        # read when it is needed
-        set_password(tmp_path, "another one")
+        async with browser.stream("GET", "/api/events") as heard, asyncio.timeout(PATIENCE_SECONDS):
+            lines = heard.aiter_lines()
+            await anext(each async for each in lines if each == ": still here")
+            # read when it is needed
+            set_password(tmp_path, "another one")
+            async for _line in lines:
+                pass
         assert (await browser.get("/api/me")).status_code == 401, "at once"
         assert (await here.get("/api/me")).is_success
         assert (await sign_in(browser)).status_code == 401

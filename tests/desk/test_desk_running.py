@@ -1,12 +1,15 @@
 """Commands find the desk that runs, whichever port and folder it was given, and ask where there are several."""
 
+import asyncio
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from comfyrelay.desk.doctor import examine
+from comfyrelay.net import listen
 from comfyrelay.owner import noted, running
 from tests import commands
 from tests.api.processes import free_port
@@ -37,10 +40,12 @@ async def test_the_only_desk_that_runs_is_found_with_its_folder(home: Path) -> N
         job = (await desk.client.submit(workflow_slug=(await desk.client.add_graph(invert())).workflow.slug)).id
         await desk.ended(job)
         assert job[-8:] in (await command("jobs")).out
-        ran = await command("run", "graph.json", "--out", "made")
+        ran = await command("run", "graph.json", "--out", "made", "--max-wait", "300")
         assert ran.code == 0, ran.err
         assert "is started for this job" not in ran.err
-        assert len([each async for each in desk.client.jobs()]) == 2
+        assert [each.max_wait_seconds async for each in desk.client.jobs()] == [300, None]
+        added = await command("batch", "add", "graph.json", "--max-wait", "300")
+        assert (added.code, "the batches of a desk wait as long as it takes" in added.err) == (2, True)
         kept = await command("backup", "backups")
         assert kept.code == 0, kept.err
         [manifest] = (home / "backups").glob("*/manifest.json")
@@ -57,6 +62,23 @@ async def test_a_second_up_says_where_the_desk_is_and_how_to_open_it(home: Path)
         ran = await command("up", "--data-dir", "mine")
         assert (ran.code, ran.out) == (2, "")
         assert f"Your desk already runs at {desk.ready.url}: `comfyrelay open` opens it." in ran.err
+
+
+async def test_a_port_that_somebody_has_is_named_before_anything_is_begun(home: Path) -> None:
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        up = (sys.executable, "-X", "importtime", "-m", "comfyrelay", "up", "--port", str(port))
+        process = await asyncio.create_subprocess_exec(*up, stderr=asyncio.subprocess.PIPE)
+        _, err = await process.communicate()
+    lines = err.decode().splitlines()
+    imported = [each.rpartition("|")[2].strip() for each in lines if each.startswith("import time:")]
+    assert "comfyrelay.cli.main" in imported
+    # what takes long
+    assert not {"comfyrelay.desk.desk", "sqlalchemy", "fastapi"} & set(imported)
+    assert process.returncode == 2
+    why = f"Cannot listen at 127.0.0.1:{port} (Address already in use). Set COMFYRELAY_PORT (of `up`: --port)"
+    assert why in lines[-1]
+    assert not (home / ".local" / "share").exists()
 
 
 async def test_of_several_one_has_to_be_named(home: Path) -> None:

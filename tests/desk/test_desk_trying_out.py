@@ -113,6 +113,31 @@ async def test_who_chooses_to_try_things_out_tries_what_is_added_then_and_nothin
         assert sim.log.count("POST", "/prompt") == 1
 
 
+IMAGE_TO_IMAGE = {
+    "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "v1-5-pruned-emaonly-fp16.safetensors"}},
+    "2": {"class_type": "CLIPTextEncode", "inputs": {"text": "a cat", "clip": ["1", 1]}},
+    "3": {"class_type": "LoadImage", "inputs": {"image": "example.png"}},
+    "4": {"class_type": "VAEEncode", "inputs": {"pixels": ["3", 0], "vae": ["1", 2]}},
+    "5": {
+        "class_type": "KSampler",
+        "inputs": {
+            **{"model": ["1", 0], "positive": ["2", 0], "negative": ["2", 0], "latent_image": ["4", 0]},
+            **{"seed": 1, "steps": 2, "cfg": 8, "sampler_name": "euler", "scheduler": "normal", "denoise": 0.8},
+        },
+    },
+    "6": {"class_type": "VAEDecode", "inputs": {"samples": ["5", 0], "vae": ["1", 2]}},
+    "7": {"class_type": "SaveImage", "inputs": {"images": ["6", 0], "filename_prefix": "made"}},
+}
+
+
+async def test_the_template_of_comfyui_for_image_to_image_can_be_tried(tmp_path: Path) -> None:
+    async with opened(usual_place(tmp_path, free_port(), stand_in=True)) as desk:
+        slug = (await desk.client.add_graph(IMAGE_TO_IMAGE, name="mine")).workflow.slug
+        image = await desk.client.upload(desk.desk.input_folder / "examples" / "sample.png")
+        job = await desk.client.submit(workflow_slug=slug, input_file_id=image)
+        assert (await desk.ended(job.id)).status == "completed"
+
+
 async def test_what_is_run_again_goes_where_things_run_now(tmp_path: Path) -> None:
     port = free_port()
     async with opened(usual_place(tmp_path, port, stand_in=True)) as desk:

@@ -16,6 +16,7 @@ from comfyrelay.sim import Sim
 from comfyrelay.worker.check import Finding, Verdict
 from tests.api.processes import free_port
 from tests.desk.conftest import make_desk
+from tests.desk.owner import owner_http
 
 
 @pytest.fixture
@@ -60,6 +61,22 @@ async def test_a_desk_that_runs_is_seen_with_what_it_has(machine: Path, monkeypa
     assert "newest" in seen["database"][1]
     assert "2 models" in seen["ComfyUI"][1]
     assert "nobody uses it now" in after["data"][1]
+
+
+async def test_the_page_of_a_desk_is_told_the_same(machine: Path) -> None:
+    async with Sim(models={"checkpoints": ["a.safetensors", "b.safetensors"]}) as sim:
+        made = make_desk(machine, comfyui_url=[sim.url])
+        async with made.open() as (_worker, ready), owner_http(ready.url) as http:
+            told = (await http.get("/api/desk/findings")).json()["data"]
+            await sim.close()
+            later = (await http.get("/api/desk/findings")).json()["data"]["items"]
+            assert (await http.get("/api/desk/away")).json()["data"].keys() == {"comfyui_away"}
+    assert told["configuration"] is None
+    [comfyui] = [each for each in told["items"] if each["about"] == f"ComfyUI {sim.url}"]
+    assert "2 models" in comfyui["text"]
+    assert f"in use by process {os.getpid()}" in " ".join(each["text"] for each in told["items"])
+    # named, so it is meant to be there
+    assert [each["verdict"] for each in later if each["about"] == f"ComfyUI {sim.url}"] == ["broken"]
 
 
 async def test_of_a_desk_that_runs_the_comfyui_that_it_has_is_looked_at(

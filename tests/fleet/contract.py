@@ -80,9 +80,9 @@ def orders(*keys: str) -> list[Order]:
     return [Order(key=key) for key in keys]
 
 
-async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+async def until(is_so: Callable[[], Awaitable[bool]], *, patience_seconds: float = PATIENCE_SECONDS) -> None:
     """Machines come and go by themselves, and tell nobody."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(patience_seconds):
         while not await is_so():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -6,9 +6,9 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import update
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.scaling.spec import MachineSpec, ScalingSpec
 from comfyrelay.domain.scaling.spec_json import machines_from_json, scaling_from_json
-from comfyrelay.domain.states import Stage
 from comfyrelay.protocol.scaling import FleetMachines, FleetScaling
 from comfyrelay.store.central.tables import fleets as fleet_rows
 from tests.bursting import a_house
@@ -52,7 +52,7 @@ async def test_others_are_scaled_and_such_a_one_says_why_it_is_not_until_it_is_m
     assert len(await world.engine.scaling.views.all()) == len(others) + 1
     for other in others.values():
         await other.change(machines=None, scaling=None)
-        await other.change(machines={"provider": "command"}, scaling={"policy": "reference"})
+        await other.change(machines={"provider": "command"}, scaling={"policy": "cheap"})
     await good.decide()
     assert [len(await each.present()) for each in others.values()] == [1] * len(others)
 

@@ -9,9 +9,9 @@ from comfyrelay.domain.scaling.breaker import pause_left
 from comfyrelay.domain.scaling.learning import ONE_ARRIVAL
 from comfyrelay.domain.scaling.plan import Launch
 from comfyrelay.domain.scaling.schedules import at_least
-from comfyrelay.domain.scaling.snapshot import QueuedWork, SeenFleet
+from comfyrelay.domain.scaling.snapshot import QueuedWork, SeenFleet, SeenMachine
 from comfyrelay.domain.scaling.spec import InstanceType, Policy, Schedule
-from comfyrelay.domain.scaling.staffing import arriving
+from comfyrelay.domain.scaling.staffing import Load, arriving
 from comfyrelay.errors import InvalidInput
 from tests.fleet.snapshots import (
     OURS,
@@ -72,7 +72,7 @@ def test_a_workflow_of_which_nothing_is_known_is_staffed_all_the_same() -> None:
 def test_what_arrives_is_staffed_with_a_reserve_that_grows_as_its_root() -> None:
     """0.3 jobs a second of 30 s keep 9 machines busy; 0.01 keep a third of one."""
     many = fleet(max_machines=50, launches_per_minute=50)
-    assert plan([waiting(0, jobs_per_second=0.3)], many).desired == 12
+    assert plan([waiting(0, jobs_per_second=0.3)], many).desired == 13
     assert plan([waiting(0, jobs_per_second=0.01)], many).desired == 1
     assert plan([waiting(0, jobs_per_second=0.001)], many).desired == 0
 
@@ -99,13 +99,14 @@ def test_of_a_fleet_without_a_past_no_more_machines_are_launched_than_jobs_wait(
     assert plan(work, launched_before).is_nothing
 
 
-def test_where_more_usually_follows_two_that_wait_have_machines_launched_for_it() -> None:
+def test_where_more_usually_follows_machines_are_launched_for_it_with_the_first_that_waits() -> None:
     seen = fleet(following_jobs=6.0, max_machines=50, launches_per_minute=50, policy=Policy.FAST)
     found = plan([waiting(2)], seen)
     assert launched(found) == 7
     assert "2 for what waits, 5 for what usually follows; launching 7" in found.reason
     assert plan([waiting(2)], replace(seen, machines=[booting(str(each)) for each in range(7)])).is_nothing
-    assert launched(plan([waiting(1)], seen)) == 1
+    assert launched(plan([waiting(1)], seen)) == 7
+    assert launched(plan([waiting(1)], replace(seen, following_jobs=0.0))) == 1
     assert plan([waiting(2)], replace(seen, machines=[ready(), ready("b")])).is_nothing
     assert launched(plan([waiting(20)], replace(seen, machines=[]))) == 20
 
@@ -118,7 +119,7 @@ def test_what_usually_follows_is_counted_in_seconds_of_work_too() -> None:
 def test_a_rate_that_was_seen_for_less_than_a_boot_is_none() -> None:
     many = fleet(max_machines=50, launches_per_minute=50)
     assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=179.0)], many).desired == 0
-    assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=180.0)], many).desired == 12
+    assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=180.0)], many).desired == 13
 
 
 def test_what_waits_is_no_sign_of_what_will_come() -> None:
@@ -180,8 +181,8 @@ def test_an_idle_machine_that_what_waits_will_take_is_not_ended() -> None:
 
 
 def test_machines_that_arriving_work_needs_stay() -> None:
-    seen = fleet(*(ready(str(number), idle=5000) for number in range(4)))
-    assert plan([waiting(0, jobs_per_second=0.05)], seen).desired == 3
+    seen = fleet(*(ready(str(number), idle=5000) for number in range(5)))
+    assert plan([waiting(0, jobs_per_second=0.05)], seen).desired == 4
 
 
 # limits
@@ -217,6 +218,43 @@ def test_machines_beyond_a_limit_that_was_lowered_go_as_soon_as_they_are_idle() 
     assert found.end == ["idle", "boots"]
     dear = fleet(busy(price_per_hour=1.0), ready("idle", price_per_hour=1.0), cost_per_hour=1.0)
     assert plan([waiting(50)], dear).end == ["idle"]
+
+
+def test_beyond_the_money_the_dearest_that_are_idle_go_first() -> None:
+    dear = ready("dear", price_per_hour=9.0)
+    others = [ready(name, idle=500.0, price_per_hour=1.0) for name in ("a", "b")]
+    found = plan([], fleet(*others, dear, cost_per_hour=3.0, min_machines=3))
+    assert found.end == ["dear"]
+    assert "1 machine beyond the limits; ending 1 of them" in found.reason
+    # a busy one never: then what is idle, and costs something
+    held = fleet(busy(price_per_hour=9.0), *others, ready("free"), cost_per_hour=3.0, min_machines=4)
+    assert plan([], held).end == ["a", "b"]
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_what_others_have_started_is_never_ended(policy: Policy) -> None:
+    theirs = [ready(f"theirs{number}", idle=10_000.0, is_foreign=True) for number in range(2)]
+    found = plan([], fleet(*theirs, booting("own"), policy=policy, max_machines=1, idle_seconds=10_000.0))
+    assert found.end == ["own"]
+    words = "2 machines beyond the limits; ending 1 of them, busy ones and those that others have started never"
+    assert words in found.reason
+    assert plan([], fleet(*theirs, policy=policy, idle_seconds=10_000.0, last_idle_seconds=0.0)).end == []
+
+
+def test_no_more_are_launched_than_may_register() -> None:
+    found = plan([waiting(100)], fleet(ready(), max_workers=3))
+    assert launched(found) == 2
+    assert "3 workers may register in the fleet" in found.reason
+    assert launched(plan([waiting(100)], fleet(ready(), max_workers=3, workers_beside=1))) == 1
+    found = plan([waiting(100)], fleet(ready(), max_workers_of_all=9, workers_elsewhere=7))
+    assert launched(found) == 1
+    assert "9 workers may register in all fleets together" in found.reason
+
+
+def test_a_fleet_in_which_nobody_could_register_launches_none() -> None:
+    found = plan([], fleet(workflows=(), can_register=False, min_machines=2))
+    assert found.is_nothing
+    assert "no workflow is mapped to it, so that no worker could register" in found.reason
 
 
 def test_types_that_were_all_refused_are_not_asked_for_again() -> None:
@@ -272,6 +310,14 @@ def test_a_schedule_that_ends_before_it_begins_ends_on_the_next_day() -> None:
     assert [at_least([night], each) for each in (friday, saturday)] == [1, 1]
     assert at_least([night], datetime(2026, 3, 6, 5, tzinfo=UTC)) == 0
     assert at_least([night], datetime(2026, 3, 7, 23, tzinfo=UTC)) == 0
+
+
+def test_a_schedule_from_midnight_to_midnight_has_no_gap() -> None:
+    wednesday = Schedule(days=frozenset({2}), begins=time(0), ends=time(0), at_least=1)
+    minutes = [datetime(2026, 3, 4, hour, minute, 59, tzinfo=UTC) for hour in range(24) for minute in range(60)]
+    assert {at_least([wednesday], each) for each in minutes} == {1}
+    assert at_least([wednesday], datetime(2026, 3, 5, tzinfo=UTC)) == 0
+    assert at_least([wednesday], datetime(2026, 3, 3, 23, 59, 59, tzinfo=UTC)) == 0
 
 
 def test_a_time_zone_that_does_not_exist_is_named() -> None:
@@ -386,7 +432,7 @@ def test_what_arrives_is_counted_once_however_many_fleets_share_it(monkeypatch: 
     """Each fleet asking for each other one would take a server's time."""
     calls = 0
 
-    def counted(work: QueuedWork, boot_seconds: float) -> float:
+    def counted(work: QueuedWork, boot_seconds: float) -> Load:
         nonlocal calls
         calls += 1
         return arriving(work, boot_seconds)
@@ -409,6 +455,12 @@ class TestUnknownPrices:
     def test_then_the_limit_holds_by_what_the_dearest_costs(self) -> None:
         seen = fleet(booting(price_per_hour=1.0), booting("b", price_per_hour=0.5), min_machines=8, cost_per_hour=4.0)
         assert launched(plan([], seen)) == 2
+
+    @pytest.mark.parametrize("machines", [(), (ready(),)])
+    def test_no_money_launches_none(self, machines: tuple[SeenMachine, ...]) -> None:
+        found = plan([], fleet(*machines, min_machines=8, cost_per_hour=0.0))
+        assert found.is_nothing
+        assert "the limit is 0 an hour" in found.reason
 
     def test_where_nobody_tells_a_price_nothing_is_paid(self) -> None:
         assert launched(plan([], fleet(ready(), min_machines=8, cost_per_hour=4.0))) == 7

@@ -1,6 +1,6 @@
 """The eight figures of a fleet, from what its jobs and workers really did."""
 
-from comfyrelay.domain.states import Provider, Stage, WorkflowProvider
+from comfyrelay.domain.queue.states import Provider, Stage, WorkflowProvider
 from comfyrelay.errors import Fault
 from comfyrelay.services.scaling.figures import FleetFigures
 from tests.harness import World, submit_many

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import NotFound
 from comfyrelay.fleet.simulation.traces import from_history
 from comfyrelay.services.scaling import history

@@ -17,7 +17,7 @@ HOUR = 3600.0
 
 
 async def names(world: World) -> set[str]:
-    return {each.worker_id for each in (await world.engine.fleet.views.workers(limit=100)).items}
+    return {each.worker.worker_id for each in (await world.engine.fleet.views.workers(limit=100)).items}
 
 
 async def test_a_worker_that_was_silent_for_two_hours_is_removed(world: World) -> None:

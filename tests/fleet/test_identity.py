@@ -191,7 +191,7 @@ def test_a_certificate_that_cannot_be_read_is_told_at_the_start(tmp_path: Path) 
 
 async def test_the_secret_still_opens_where_documents_do(small: Api) -> None:
     await small.worker("gpu-1")
-    assert [each.worker_id for each in (await small.engine.fleet.views.workers(limit=9)).items] == ["gpu-1"]
+    assert [each.worker.worker_id for each in (await small.engine.fleet.views.workers(limit=9)).items] == ["gpu-1"]
 
 
 class TestWorker:
@@ -212,7 +212,7 @@ class TestWorker:
             metadata.arm(IDENTITY, as_ec2_writes_it(aws().sign(fresh(small))))
             async with self.joining(small, tmp_path, metadata, fleet_identity="aws") as registration:
                 assert await registration.enlist({"max_concurrency": 1})
-        assert [each.worker_id for each in (await small.engine.fleet.views.workers(limit=9)).items] == [INSTANCE]
+        assert [each.worker.worker_id for each in (await small.engine.fleet.views.workers(limit=9)).items] == [INSTANCE]
 
     async def test_without_a_document_it_says_what_to_do(self, small: Api, tmp_path: Path) -> None:
         async with (

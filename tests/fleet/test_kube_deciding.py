@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.catalogue import Effect
 from comfyrelay.domain.scaling.machines import ScalingDecision
 from comfyrelay.domain.scaling.snapshot import MachineState
-from comfyrelay.domain.states import Stage
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.fleet.kubernetes.deciding import Deciding
 from comfyrelay.fleet.kubernetes.pods import Pod

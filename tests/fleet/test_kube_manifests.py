@@ -16,8 +16,8 @@ import yaml
 from typer.testing import CliRunner
 
 from comfyrelay.cli.main import app
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.fleet import Fleet
-from comfyrelay.domain.states import Stage
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.fleet.kubernetes.export import cluster_fleet, manifests
 from comfyrelay.fleet.kubernetes.manifests.workers import GPU

@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.scaling.snapshot import MachineState, SeenMachine
-from comfyrelay.domain.states import Stage
 from comfyrelay.fleet.kubernetes.deletion_cost import LEAST, MOST, DeletionCosts, FleetPods, costs_of
 from comfyrelay.fleet.kubernetes.desired import Desired
 from comfyrelay.fleet.kubernetes.pods import Pods, pods_of_this_cluster

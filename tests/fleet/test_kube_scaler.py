@@ -8,8 +8,8 @@ import grpc
 import grpc.aio
 import pytest
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.scaling.snapshot import MachineState, SeenMachine
-from comfyrelay.domain.states import Stage
 from comfyrelay.errors import ConfigurationError, NotFound, StorageUnavailable
 from comfyrelay.fleet.kubernetes.desired import Desired
 from comfyrelay.fleet.kubernetes.scaler import METRIC, metric, serving

@@ -1,6 +1,7 @@
 """What is learnt from what was: durations, rates, boots, and refusals."""
 
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from comfyrelay.domain.scaling.learning import (
     failed_boots,
     launches_ago,
     refusal,
+    seconds_ago,
     seconds_left,
 )
 from comfyrelay.domain.scaling.machines import Ended, Machine
@@ -87,9 +89,9 @@ def test_a_flood_does_not_change_what_usually_follows_and_new_bursts_do() -> Non
     assert bursts(*([2] * 30), *([9] * 15)).jobs() == 9.0
 
 
-def test_one_that_stays_alone_is_no_burst() -> None:
-    assert bursts(6, 0, 6, 0, 6, 6).jobs() == 0.0
-    assert bursts(6, 0, 6, 0, 6, 6, 6).jobs() == 6.0
+def test_where_most_stay_alone_nothing_usually_follows() -> None:
+    assert bursts(6, 0, 0, 0, 6, 0, 0).jobs() == 0.0
+    assert bursts(6, 0, 6, 0, 6, 6, 0).jobs() == 6.0
 
 
 def test_first_durations_are_averaged_and_later_ones_followed() -> None:
@@ -98,7 +100,6 @@ def test_first_durations_are_averaged_and_later_ones_followed() -> None:
         learnt = learnt.with_one_more(seconds)
     assert learnt.jobs == 3
     assert learnt.mean_seconds == pytest.approx(20.0)
-    assert learnt.mean_square == pytest.approx((100 + 400 + 900) / 3)
     for _ in range(100):
         learnt = learnt.with_one_more(100.0)
     assert learnt.mean_seconds > 95
@@ -119,7 +120,30 @@ def test_boots_that_failed_are_counted_back_to_the_last_worker() -> None:
     gone = machine(60, ended_at=NOW, reason=str(Ended.GONE_BOOTING))
     unneeded = machine(55, ended_at=NOW, reason=str(Ended.UNNEEDED))
     rows = [machine(5), failed, unneeded, refused("capacity", None), gone, machine(90, booted_in=9), failed]
-    assert failed_boots(rows) == [failed, gone]
+    assert failed_boots(rows, NOW) == [failed, gone]
+
+
+def test_a_clock_that_went_back_keeps_nobody_from_launching() -> None:
+    """What was written down a day ahead is past, else it would count for a day."""
+    ahead = -86_400
+    failed = machine(ahead, ended_at=ago(ahead), reason=f"{Ended.BOOT_FAILED}: no worker after 400 s")
+    types = [InstanceType(name="a")]
+    assert failed_boots([failed], NOW) == []
+    assert launches_ago([machine(ahead)], NOW) == []
+    assert available_types(types, [refused("setup", None, seconds=ahead)], NOW).types == types
+    assert seconds_ago(ago(ahead), NOW) == inf
+    assert seconds_ago(ago(-1), NOW) == 0.0
+
+
+def test_a_rate_is_forgotten_from_when_the_clock_went_back() -> None:
+    rate = Rate()
+    for seconds in range(0, 600, 20):
+        rate.add(ago(seconds - 86_400))
+    before = rate.at(NOW)
+    assert rate.at(ago(-HALF_LIFE_SECONDS)) == pytest.approx(before / 2)
+    assert rate.seen_seconds() >= 0.0
+    rate.add(ago(-HALF_LIFE_SECONDS))
+    assert rate.at(ago(-HALF_LIFE_SECONDS)) > before / 2
 
 
 def test_refusals_are_no_launches() -> None:

@@ -205,8 +205,9 @@ async def test_machines_outlive_whoever_launched_them(site: LocalSite) -> None:
         await gone(site, other, fleet, left=[])
 
 
-async def test_who_dies_before_the_process_is_started_leaves_an_order_that_can_be_repeated(
-    site: LocalSite, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_repeated", [True, False])
+async def test_who_dies_before_the_process_is_started_leaves_an_order_that_the_next_who_looks_carries_out(
+    site: LocalSite, monkeypatch: pytest.MonkeyPatch, is_repeated: bool
 ) -> None:
     fleet = await site.fleet()
 
@@ -218,11 +219,13 @@ async def test_who_dies_before_the_process_is_started_leaves_an_order_that_can_b
             patch.setattr(apart, "start", die)
             with pytest.raises(asyncio.CancelledError):
                 await first.launch(fleet, orders("a"), total=1)
-        assert [each.state for each in await first.observe(fleet)] == [ObservedState.PENDING]
-        assert await site.existing(fleet) == 0
+    assert await site.existing(fleet) == 0
 
     async with opened(site) as second:
-        await launched(second, fleet, "a")
+        if is_repeated:
+            await launched(second, fleet, "a")
+        else:
+            assert [each.state for each in await second.observe(fleet)] == [ObservedState.PENDING]
         await until_there(machine_folder(site, fleet, "a") / "begun.json")
         assert await site.existing(fleet) == 1
 
@@ -243,7 +246,7 @@ async def test_of_two_processes_for_one_order_one_is_the_machine_and_a_late_one_
     (machine.folder / "given.json").unlink()
     provider._start(fleet, machine)
 
-    late = provider._children[-1]
+    late = provider._children[machine.id]
     assert await asyncio.to_thread(late.wait, PATIENCE_SECONDS) == 0
     assert not (machine.folder / "given.json").exists()
     assert list(await provider.observe(fleet)) == []

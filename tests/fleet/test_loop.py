@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.scaling.machines import Ended
 from comfyrelay.domain.scaling.reconciling import Sighting
 from comfyrelay.domain.scaling.recording import reason_class
 from comfyrelay.domain.scaling.snapshot import MachineState
 from comfyrelay.domain.scaling.spec import InstanceType
-from comfyrelay.domain.states import Stage
 from comfyrelay.errors import Conflict, ProviderError
 from comfyrelay.fleet.loop import ScalingLoop, scaling
 from comfyrelay.fleet.providers.base import FleetMachines, Observed, ObservedState, Order, RefusalKind, Refused
@@ -175,27 +175,44 @@ class TestEnding:
         [machine] = await fleets.orders()
         assert machine.ended == Ended.UNNEEDED
 
-    async def test_machines_end_once_the_backlog_was_low_for_fifteen_minutes_as_an_alarm_has_it(
-        self, fleets: Fleets
-    ) -> None:
-        await fleets.submit(4)
+    async def test_the_reference_acts_as_alarms_do_a_minute_after_what_was_published(self, world: World) -> None:
+        fleets = await open_fleets(world, scaling={"policy": "reference"})
         await fleets.decide()
-        await fleets.submit(2)
+        await fleets.submit(5)
         await fleets.decide()
+        await fleets.pass_time(60)
+        await fleets.decide()
+        assert fleets.yard.launches == []
+        await fleets.pass_time(60)
+        await fleets.decide()
+        assert len(await fleets.present()) == 1
+        # on the same figures they act once, however often somebody looks
+        await fleets.world.advance(1)
+        await fleets.decide()
+        assert len(await fleets.present()) == 1
+        await fleets.pass_time(60)
+        await fleets.decide()
+        assert len(await fleets.present()) == 3
+
+    async def test_the_reference_ends_machines_once_the_backlog_was_low_for_fifteen_minutes(self, world: World) -> None:
+        fleets = await open_fleets(world, scaling={"policy": "reference"})
+        await fleets.submit(5)
+        for _ in range(4):
+            await fleets.decide()
+            await fleets.pass_time(60)
         workers = await fleets.boot()
         await fleets.look()
         assert len(workers) > 1
         while any([await self.run_one(fleets, each) for each in workers]):
             pass
-        assert (await fleets.seen()).low_seconds == 0.0
-        await fleets.pass_time(600)
         await fleets.submit()
         assert await fleets.world.lease(workers[0]) is not None
-        assert (await fleets.seen()).low_seconds == 600.0
-        await fleets.pass_time(299)
-        await fleets.round()
+        # low since the next minute, and seen a minute after it
+        for _ in range(16):
+            await fleets.pass_time(60)
+            await fleets.round()
         assert fleets.yard.ends == []
-        await fleets.pass_time(1)
+        await fleets.pass_time(60)
         await fleets.round()
         assert [sorted(each) for each in fleets.yard.ends] == [sorted(workers[1:])]
 
@@ -468,6 +485,40 @@ class TestFailures:
         assert await fleets.decisions() == []
 
 
+class TestMoney:
+    async def test_a_price_that_is_told_after_the_launch_counts(self, world: World) -> None:
+        limits = {"cost_per_hour": 10.0, "max_machines": 20, "launches_per_minute": 100}
+        fleets = await open_fleets(world, scaling=limits)
+        await fleets.submit()
+        await fleets.decide()
+        await fleets.boot()
+        fleets.yard.there = {id_: replace(each, price_per_hour=5.0) for id_, each in fleets.yard.there.items()}
+        await fleets.look()
+        for _ in range(8):
+            await fleets.submit(5)
+        await fleets.decide()
+        assert len(fleets.yard.there) == 2
+        assert "launching 1 of " in (await fleets.decisions())[0].reason
+
+    async def test_types_that_the_operator_changes_count_at_once(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        old, new = ({"name": name, "price_per_hour": 1.0} for name in ("old", "new"))
+        fleets = await open_fleets(world, instance_types=[old])
+        await fleets.round()
+        await fleets.change(machines={"instance_types": [new]})
+        await fleets.submit()
+        await fleets.decide()
+        assert [each.instance_type for each in await fleets.present()] == ["new"]
+
+        async def prices(_fleet: FleetMachines) -> Sequence[InstanceType]:
+            raise ProviderError("Prices are away.")
+
+        monkeypatch.setattr(fleets.yard, "prices", prices)
+        await fleets.look()
+        assert fleets.loop._types(await fleets.record()) == (InstanceType(name="new", price_per_hour=1.0),)
+
+
 class TestDecisions:
     async def test_one_is_recorded_when_something_is_done_or_the_reason_changes(self, fleets: Fleets) -> None:
         await fleets.decide()
@@ -510,6 +561,15 @@ class TestDecisions:
         times = {name: machine[name] for name in ("boot_seconds_left", "busy_seconds_left", "idle_seconds")}
         assert times == {"boot_seconds_left": 70.0, "busy_seconds_left": 0.0, "idle_seconds": 0.0}
         assert (machine["instance_type"], machine["price_per_hour"]) == ("dear", 1.5)
+
+    async def test_of_a_large_fleet_it_keeps_fifty_and_how_many_there_were(self, world: World) -> None:
+        fleets = await open_fleets(world, scaling={"max_machines": 100})
+        ids = [f"{fleets.fleet}.{number}" for number in range(60)]
+        fleets.yard.there = {each: Observed(id=each, state=ObservedState.RUNNING) for each in ids}
+        await fleets.round()
+        seen = (await fleets.decisions())[0].seen
+        assert (len(seen["machines"]), seen["machines_left_out"]) == (50, 10)
+        assert seen["machines_by_state"] == {"booting": 60}
 
     async def test_only_the_newest_are_kept(self, fleets: Fleets) -> None:
         fleet = await fleets.record()
@@ -558,10 +618,28 @@ class TestDecisions:
         assert fleets.yard.launches[0] == fleets.yard.launches[1]
 
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
+    async def test_an_order_that_nobody_took_before_it_is_no_boot_that_failed(self, fleets: Fleets, how: str) -> None:
+        async def fail(_orders: Sequence[Order]) -> None:
+            raise ProviderError("away")
+
+        fleets.yard.before = fail
+        await fleets.change(scaling={"min_machines": 4})
+        await fleets.decide()
+        assert len(await fleets.present()) == 4
+        await fleets.change(scaling={how: True})
+        await fleets.pass_time(600)
+        fleets.yard.before = Yard().before
+        await fleets.change(scaling={how: False})
+        await fleets.round()
+        assert (await fleets.seen()).failed_boots == 0
+        assert {each.ended for each in await fleets.orders() if each.ended_at} == {Ended.UNANSWERED}
+        assert len(fleets.yard.there) == 4
+
+    @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
     async def test_machines_that_are_of_no_use_stay_meanwhile_and_what_became_of_them_is_noted(
         self, fleets: Fleets, how: str
     ) -> None:
-        await fleets.submit(4)
+        await fleets.submit(2)
         await fleets.decide()
         [worker] = await fleets.boot()
         await fleets.change(scaling={how: True})

@@ -46,19 +46,34 @@ def test_of_several_orders_one_of_its_type_is_preferred() -> None:
 @pytest.mark.parametrize(
     ("sighting", "price"),
     [
-        (Sighting(id="i-1"), 0.5),
-        (Sighting(id="i-1", instance_type="small"), 0.5),
+        (Sighting(id="i-1"), 0.6),
+        (Sighting(id="i-1", instance_type="small"), 0.6),
         (Sighting(id="i-1", instance_type="big"), 2.0),
         (Sighting(id="i-1", instance_type="big", price_per_hour=1.8), 1.8),
         (Sighting(id="i-1", instance_type="unknown"), None),
     ],
 )
-def test_one_of_another_type_than_was_ordered_costs_what_that_type_costs(
-    sighting: Sighting, price: float | None
-) -> None:
+def test_what_became_of_an_order_costs_what_its_type_costs_now(sighting: Sighting, price: float | None) -> None:
     order = machine(instance_type="small", price_per_hour=0.5)
     judged = found(order, sightings=[sighting], prices={"small": 0.6, "big": 2.0})
     assert judged.changes["a"]["price_per_hour"] == price
+
+
+@pytest.mark.parametrize(
+    ("told", "prices", "changes"),
+    [
+        (None, {}, {}),
+        (None, {"small": 0.0}, {}),
+        (None, {"small": 0.5}, {}),
+        (None, {"small": 3.0}, {"a": {"price_per_hour": 3.0}}),
+        (4.0, {"small": 3.0}, {"a": {"price_per_hour": 4.0}}),
+    ],
+)
+def test_one_that_runs_costs_what_its_provider_tells_now(
+    told: float | None, prices: dict[str, float], changes: dict[str, Any]
+) -> None:
+    row = launched(instance_type="small", price_per_hour=0.5)
+    assert found(row, sightings=[Sighting(id="i-a", price_per_hour=told)], prices=prices).changes == changes
 
 
 def test_a_machine_of_a_key_belongs_to_no_other_order() -> None:
@@ -85,6 +100,16 @@ def test_of_two_unknown_machines_with_one_key_the_second_is_one_too_many() -> No
 @pytest.mark.parametrize(("ordered", "again"), [(5, []), (10, ["a"])])
 def test_an_order_that_nobody_answered_is_placed_again(ordered: float, again: list[str]) -> None:
     assert found(machine(ordered=ordered), sightings=[]).order_again == again
+
+
+@pytest.mark.parametrize(("ordered", "is_dropped"), [(419, False), (420, True)])
+def test_an_order_that_nobody_answered_for_too_long_is_dropped(ordered: float, is_dropped: bool) -> None:
+    judged = found(machine(ordered=ordered), sightings=[])
+    assert judged.changes == ({"a": {"ended_at": ..., "reason": Ended.UNANSWERED}} if is_dropped else {})
+    assert judged.order_again == ([] if is_dropped else ["a"])
+    assert judged.end == {}
+    # whether it was made is not known
+    assert found(machine(ordered=ordered), sightings=None).changes == {}
 
 
 @pytest.mark.parametrize(("ordered", "missing", "is_gone"), [(59, 50, False), (60, 29, False), (60, 30, True)])

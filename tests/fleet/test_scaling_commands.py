@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.clock import utc_now
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import ProviderError
 from comfyrelay.fleet.kubernetes.deciding import Deciding
 from tests import commands

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.scaling.learning import HALF_LIFE_SECONDS, LEAST_BURSTS
 from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork
-from comfyrelay.domain.states import Stage
+from comfyrelay.services.scaling.snapshots import Places
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.scaling import durations, seen
 from tests.fleet.yard import Fleets, open_fleets
@@ -34,6 +35,35 @@ async def run_one(fleets: Fleets, worker: str, seconds: float, **more: Any) -> N
 
 async def learn(fleets: Fleets) -> int:
     return await fleets.world.engine.scaling.durations.learn()
+
+
+class TestWhoMayRegister:
+    async def test_the_limit_of_the_fleet_and_of_the_server_are_seen(self, fleets: Fleets) -> None:
+        await fleets.change(max_workers=None)
+        most = fleets.world.engine.settings.max_fleet_workers
+        found = await fleets.seen()
+        assert (found.max_workers, found.max_workers_of_all) == (most, None)
+        await fleets.change(max_workers=2)
+        fleets.world.engine.scaling.snapshots._places = Places(of_all=7)
+        other = await fleets.world.fleet(await fleets.world.workflow())
+        await fleets.world.worker(other)
+        await fleets.world.worker(fleets.fleet)
+        found = await fleets.seen()
+        assert (found.max_workers, found.max_workers_of_all, found.workers_elsewhere) == (2, 7, 1)
+        assert found.workers_beside == 0
+        # nobody here has ordered it
+        assert [each.is_foreign for each in found.machines] == [True]
+        # one that is not heard of any more takes its place all the same
+        await fleets.world.advance(100_000)
+        found = await fleets.seen()
+        assert (found.machines, found.workers_beside) == ([], 1)
+
+    async def test_without_workflows_nobody_may_unless_it_is_the_default_fleet(self, fleets: Fleets) -> None:
+        await fleets.world.engine.fleet.fleets.create(slug="empty", stage=Stage.PRODUCTION)
+        assert (await fleets.seen()).can_register
+        assert not (await fleets.seen("empty")).can_register
+        fleets.world.engine.scaling.snapshots._places = Places(default_fleet=(Stage.PRODUCTION, "empty"))
+        assert (await fleets.seen("empty")).can_register
 
 
 class TestDurations:

@@ -35,6 +35,7 @@ SCALING = ScalingSpec(
     limits=Limits(min_machines=1, max_machines=4, launches_per_minute=2, cost_per_hour=3.5, failed_boots=2),
     schedules=(
         Schedule(days=frozenset(range(5)), begins=time(9), ends=time(18, 30), at_least=2, timezone="Europe/Berlin"),
+        Schedule(days=frozenset({6}), begins=time(0), ends=time(0), at_least=1),
     ),
     last_idle_seconds=60.0,
     is_dry_run=True,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.queue.settle import Report, Verb
 from comfyrelay.services.scaling.usage import OVERLAP, By, Kind, UsageRow
 from comfyrelay.services.steps import Step
@@ -273,7 +273,9 @@ class TestExactlyOnce:
                     )
                 )
 
-        assert await position() == 0
+        # one writer at a time leaves no gaps: nothing has to grow old there
+        has_gaps = world.engine.databases.central.dialect == "postgresql"
+        assert (await position() == 0) is has_gaps
         await world.advance(OVERLAP.total_seconds() + 1)
         await world.engine.scaling.usage.run_once()
         assert await position() > 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from comfyrelay.domain.waiting import Reason, Waiting
+from comfyrelay.domain.queue.waiting import Reason, Waiting
 from comfyrelay.fleet.providers.base import RefusalKind, Refused
 from tests.fleet.yard import Fleets, open_fleets
 from tests.harness import World

@@ -20,7 +20,7 @@ from tests import forks
 from tests.api.processes import free_port
 from tests.fleet.contract import until
 from tests.fleet.test_local import MODULE, kill_all
-from tests.harness import PostgresBackend, memory_folder
+from tests.harness import PATIENCE_SECONDS, PostgresBackend, memory_folder
 from tests.worker.metadata import SPOT, Metadata
 from tests.worker.processes import Service
 from tests.worker.system import FLEET, System, open_system
@@ -81,7 +81,8 @@ class WholeFleet:
         async def is_nothing_left() -> bool:
             return not self.processes() and not await self.central.fetchval(PRESENT)
 
-        await self.until(is_nothing_left)
+        # one that never became a worker is given up after three boots and two minutes
+        await until(is_nothing_left, patience_seconds=3 * PATIENCE_SECONDS)
 
     def order(self, worker_id: str) -> dict[str, Any]:
         orders: list[dict[str, Any]] = [json.loads(each.read_text()) for each in self.folder.glob("*/order.json")]

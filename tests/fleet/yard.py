@@ -6,11 +6,11 @@ from typing import Any
 
 from sqlalchemy import select
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.catalogue import Effect
 from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling.machines import Machine, ScalingDecision
 from comfyrelay.domain.scaling.spec import InstanceType
-from comfyrelay.domain.states import Stage
 from comfyrelay.fleet.loop import ScalingLoop
 from comfyrelay.fleet.providers.base import (
     FleetMachines,
@@ -163,8 +163,8 @@ async def open_fleets(world: World, *, scaling: dict[str, Any] | None = None, **
         effect=effect,
         user=await world.user(),
     )
-    # the policy of which it is simple to say what it does: how the others weigh things is not tried here
-    await found.change(machines={**MACHINES, **spec}, scaling={"policy": "reference", **(scaling or {})})
+    # a machine for every two minutes of work: how policies weigh things is not tried here
+    await found.change(machines={**MACHINES, **spec}, scaling={"policy": "cheap", **(scaling or {})})
     await lead(world)
     return found
 

@@ -1,4 +1,6 @@
-"""The wheel in environments that hold only what it asks for."""
+"""The wheel in environments that hold only what it asks for.
+
+Those of a GPU host and of a desk are made with every change, that of a server in `make long`."""
 
 import signal
 import subprocess
@@ -70,6 +72,7 @@ def test_a_command_that_lacks_its_extra_prints_the_line_that_installs_it(
     assert done.stderr == f"Error: This needs more than the base install: {install_line(extra)}\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("setting", "value", "extra"),
     [
@@ -88,6 +91,7 @@ def test_a_server_that_cannot_do_what_is_configured_does_not_start(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_the_databases_need_the_server_and_nothing_else(server: Environment, tmp_path: Path) -> None:
     done = server.run("db", "upgrade", COMFYRELAY_DATA_DIR=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")

@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 
 from tests.packaging.environments import ROOT
 
-LOCKS = ("desk.txt", "dev.txt", "server.txt", "worker.txt")
+LOCKS = ("desk.txt", "dev.txt", "node.txt", "server.txt", "worker.txt")
 _PIN = re.compile(r"^([a-z0-9-]+)==(\S+?)(?: ; (.+?))? \\$", re.M)
 
 

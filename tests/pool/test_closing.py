@@ -18,7 +18,7 @@ from comfyrelay.pool import (
     Ticket,
     WorkflowPool,
 )
-from comfyrelay.sim import OutOfMemory, Sim, Slow, Stuck
+from comfyrelay.sim import Fail, Sim, Slow, Stuck
 from tests.harness import PATIENCE_SECONDS
 from tests.pool.harness import invert, plain, ready_pool, until
 
@@ -159,7 +159,7 @@ async def test_a_durable_queue_keeps_what_has_not_ended(sim: Sim, tmp_path: Path
 
 
 async def test_a_failed_attempt_counts_over_a_restart(sim: Sim, tmp_path: Path) -> None:
-    sim.misbehave(OutOfMemory(class_type="ImageInvert", times=1))
+    sim.misbehave(Fail(class_type="ImageInvert", message="No space left on device", times=1))
     path = tmp_path / "queue.db"
     async with ready_pool(sim, queue=SqliteQueue(path)) as pool:
         job = await pool.enqueue(invert(), retry_delay=600)

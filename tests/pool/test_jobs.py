@@ -167,11 +167,11 @@ async def test_a_failed_job_that_nobody_awaits_makes_no_noise(pool: WorkflowPool
 
 
 async def test_attempts_run_out(sim: Sim) -> None:
-    failing = sim.misbehave(OutOfMemory(class_type="ImageInvert"))
+    failing = sim.misbehave(Fail(class_type="ImageInvert", message="No space left on device"))
     async with ready_pool(sim, failover=SmartFailover(cooldown_seconds=0)) as pool:
         job = await pool.enqueue(invert(), max_attempts=2, retry_delay=0)
         events = job.events()
-        with pytest.raises(ComfyError, match="memory"):
+        with pytest.raises(ComfyError, match="space"):
             await job
         assert failing.happened == job.attempts == 2
         told = [event.type async for event in events if event.type in ("job:retrying", "job:failed")]

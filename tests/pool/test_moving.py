@@ -127,6 +127,21 @@ class TestEveryServerRefusesIt:
                 assert caught.value.problems == ("NoSuchNode (2): this node is not installed on the server",)
             assert prompts(*sims) == [3, 3, 3]
 
+    async def test_all_that_each_lacks_is_named(self, sims: list[Sim]) -> None:
+        loader = {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "rare.pt"}}
+        graph = {**self.GRAPH, "7": {"class_type": "NoOtherNode", "inputs": {}}, "8": loader}
+        async with ready_pool(*sims) as pool, asyncio.timeout(PATIENCE_SECONDS):
+            with pytest.raises(NotInstalled) as caught:
+                await (await pool.enqueue(graph))
+        lacking = (
+            "NoSuchNode (2): this node is not installed on the server",
+            "NoOtherNode (7): this node is not installed on the server",
+            "CheckpointLoaderSimple (8): the model 'rare.pt' is not installed on the server (input 'ckpt_name')",
+        )
+        assert caught.value.problems == lacking
+        for name in "abc":
+            assert f"{name}: {'; '.join(lacking)}" in caught.value.detail
+
     async def test_one_that_is_away_is_waited_for_until_it_is_removed(self, sim: Sim) -> None:
         async with WorkflowPool({"here": sim.url, "away": NOWHERE}, timings=QUICK) as pool:
             await pool.wait_ready()

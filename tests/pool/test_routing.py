@@ -22,13 +22,13 @@ from comfyrelay.pool import (
     SmartFailover,
     WorkflowPool,
 )
-from comfyrelay.sim import DropSocket, OutOfMemory, Refuse, Restart, Sim, Slow, Stuck
+from comfyrelay.sim import DropSocket, Fail, Refuse, Restart, Sim, Slow, Stuck
 from tests.harness import PATIENCE_SECONDS
 from tests.pool.harness import QUICK, invert, plain, ready_pool, until
 
 
 async def test_600_jobs_on_three_servers_of_which_one_cannot_do_one_workflow(sims: list[Sim]) -> None:
-    failing = sims[0].misbehave(OutOfMemory(class_type="ImageInvert"))
+    failing = sims[0].misbehave(Fail(class_type="ImageInvert", message="No space left on device"))
     async with ready_pool(*sims) as pool:
         blocks = pool.events(ClientBlockedWorkflow, ClientUnblockedWorkflow)
         graphs = [invert(number) if number % 2 else plain(number) for number in range(600)]
@@ -50,7 +50,7 @@ async def test_600_jobs_on_three_servers_of_which_one_cannot_do_one_workflow(sim
 
 
 async def test_a_blocked_pair_comes_back_at_the_end_of_its_cooldown(sim: Sim) -> None:
-    failing = sim.misbehave(OutOfMemory(class_type="ImageInvert", times=1))
+    failing = sim.misbehave(Fail(class_type="ImageInvert", message="No space left on device", times=1))
     async with ready_pool(sim, failover=SmartFailover(cooldown_seconds=0.3)) as pool:
         events = pool.events()
         job = await pool.enqueue(invert(), retry_delay=0)
@@ -69,7 +69,7 @@ async def test_a_blocked_pair_comes_back_at_the_end_of_its_cooldown(sim: Sim) ->
 
 
 async def test_a_blocked_pair_is_free_to_the_second_by_the_strategys_own_clock(sim: Sim) -> None:
-    sim.misbehave(OutOfMemory(class_type="ImageInvert", times=1))
+    sim.misbehave(Fail(class_type="ImageInvert", message="No space left on device", times=1))
     now = datetime(2026, 1, 1, tzinfo=UTC)
     async with ready_pool(sim, failover=SmartFailover(clock=lambda: now)) as pool:
         events = pool.events(ClientBlockedWorkflow, ClientUnblockedWorkflow)
@@ -196,6 +196,23 @@ async def test_servers_come_and_go(sims: list[Sim]) -> None:
         await job
         assert set(pool.stats().clients) == {"late"}
         assert job.attempts == 1
+
+
+async def test_a_server_that_goes_may_finish_what_runs_there_first(sims: list[Sim]) -> None:
+    first, second, _ = sims
+    stuck = first.misbehave(Stuck(class_type="ImageInvert"))
+    async with ready_pool(first) as pool:
+        job = await pool.enqueue(invert())
+        await until(job.events(), JobStarted)
+        pool.add_server(second.url, name="late")
+        going = asyncio.create_task(pool.remove_server("a", finish=True))
+        # what comes now goes elsewhere, although the first is still at work
+        await pool.run(invert(1))
+        assert not going.done()
+        stuck.end()
+        await going
+        assert (job.status, job.client_id) == (JobStatus.COMPLETED, "a")
+        assert set(pool.stats().clients) == {"late"}
 
 
 async def test_a_socket_that_drops_costs_no_attempt(pool: WorkflowPool, sim: Sim) -> None:

@@ -1,3 +1,4 @@
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from hypothesis import given
@@ -10,9 +11,10 @@ from comfyrelay.pool.ticket import Lane
 @dataclass(frozen=True, kw_only=True)
 class Server:
     id: str
-    warm: frozenset[str] = frozenset()
+    warm: Collection[str] = frozenset()
     foreign_runs: int = 0
     last_used: int = 0
+    cached: str | None = None
 
 
 def nobody(_client_id: str, _workflow_hash: str) -> bool:
@@ -92,3 +94,16 @@ def test_the_choice_fits_and_nothing_that_fits_is_better(
         if "w" not in chosen.warm:
             assert all("w" not in each.warm for each in fitting)
             assert chosen.foreign_runs == min(each.foreign_runs for each in fitting)
+
+
+def test_of_two_warm_servers_the_one_that_ran_it_last_is_chosen() -> None:
+    a = Server(id="a", warm=dict.fromkeys(["v", "w"]))
+    b = Server(id="b", warm=dict.fromkeys(["w", "v"]), last_used=9)
+    assert choose(Lane("w"), [a, b], nobody) is b
+    assert choose(Lane("v"), [a, b], nobody) is a
+
+
+def test_a_server_that_has_the_very_result_goes_before_a_warm_one() -> None:
+    a, b = Server(id="a", warm=frozenset({"w"})), Server(id="b", cached="this")
+    assert choose(Lane("w", same_as="this"), [a, b], nobody) is b
+    assert choose(Lane("w"), [a, b], nobody) is a

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from comfyrelay import atomic
+from comfyrelay.comfyui.options import CareSettings
 from comfyrelay.desk.batches.copies import remove_copies
 from comfyrelay.desk.batches.run_files import COPIES
 from comfyrelay.desk.scripts.config import script_settings
-from comfyrelay.domain.settlement import Attempt
+from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.errors import ConfigurationError, NotFound, StorageUnavailable
 from comfyrelay.fleet.providers.registry import Providers, Surroundings
 from comfyrelay.lock import FolderLock
-from comfyrelay.portable import files, processes, signals, system, terminal
+from comfyrelay.portable import files, processes, signals, system, terminal, words
 from comfyrelay.services.jobs.removal import RemovedFiles
 from comfyrelay.settings import Settings
 from comfyrelay.storage.folder import Folder
@@ -35,6 +36,16 @@ def test_a_folder_is_one_processs_and_others_can_read_whose(tmp_path: Path) -> N
         second.take(advice="")
     first.give_up()
     second.take(advice="")
+
+
+def test_command_lines_are_read_and_shown_as_its_command_prompt_has_them() -> None:
+    folder = "C:\\Users\\O'Neil\\My ComfyUI"
+    line = f'--base-directory="{folder}" D:\\models "" --lowvram'
+    assert words.split(line) == [f"--base-directory={folder}", "D:\\models", "", "--lowvram"]
+    assert words.quoted(folder) == f'"{folder}"'
+    assert words.quoted("D:\\ComfyUI") == "D:\\ComfyUI"
+    assert words.setting_line("COMFYUI_DIR", folder) == f'set "COMFYUI_DIR={folder}"'
+    assert CareSettings(comfyui_args="--models D:\\models").comfyui_args == ["--models", "D:\\models"]
 
 
 def test_a_file_that_is_open_is_replaced_once_it_is_closed(tmp_path: Path) -> None:

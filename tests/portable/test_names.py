@@ -1,5 +1,6 @@
 """Names and paths as Windows has them, on any system."""
 
+import unicodedata
 from pathlib import Path, PureWindowsPath
 
 import pytest
@@ -33,6 +34,20 @@ def test_what_only_looks_like_a_device_stays_as_it_is(name: str) -> None:
 def test_what_windows_would_refuse_or_cut_is_replaced(name: str) -> None:
     assert not names.is_usable(name)
     assert names.is_usable(names.usable(name))
+
+
+@pytest.mark.parametrize("name", ["हिन्दी", "ภาษาไทย น้ำ", "می\u200cشود", "Tiếng Việt", "தமிழ்", "小さな猫 (2)"])
+def test_a_name_stays_whole_in_every_script(name: str) -> None:
+    assert names.plain(name) == unicodedata.normalize("NFC", name)
+    assert names.plain(unicodedata.normalize("NFD", name)) == names.plain(name)
+    assert folder_name(name) == names.plain(name)
+
+
+def test_a_name_is_plain_and_has_room_for_more() -> None:
+    assert names.plain("<b>../x: \u202eevil\x1b[0m</b>.") == "b-..-x- -evil-0m-b"
+    assert names.plain("\u200d…") == ""
+    assert len(names.plain("猫" * 200).encode()) <= 200
+    assert names.plain("x" * 200) == "x" * 80
 
 
 @pytest.mark.parametrize("label", ["CON", "nul", "LPT1", "aux."])

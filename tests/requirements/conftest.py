@@ -23,7 +23,7 @@ async def desk(open_desk: House) -> AsyncIterator[House]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def page(desk: House, chromium: Browser) -> AsyncIterator[Looking]:
+async def page(desk: House, chromium: Browser, built_app: None) -> AsyncIterator[Looking]:
     """The page of the desk, just opened."""
     async with open_page(chromium, desk.ready.url) as looking:
         yield looking

@@ -18,6 +18,7 @@ from tests.api.studio import png
 from tests.comfy.graphs import invert
 from tests.desk.conftest import OpenDesk, make_desk
 from tests.desk.owner import owner_http
+from tests.web.looking import Looking
 
 SCRIPT = Path(__file__).with_name("batch_script.py")
 PATIENCE_SECONDS = 60
@@ -140,6 +141,12 @@ class House(OpenDesk):
             while not is_so():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
+    async def run_it(self, page: Looking) -> str:
+        """By a form for the script that is filled in: what is run was seen before. The id of its job."""
+        await page.add("Run job")
+        [job] = [each async for each in self.client.jobs()]
+        return str(job.id)
+
     async def tidy(self) -> None:
         """ComfyUI is well, nothing runs any more, and the list is empty."""
         self.sim.behave()
@@ -154,10 +161,15 @@ class House(OpenDesk):
         (await self.http.post("/api/ai-jobs/bulk", json={"action": action, "filter": {}})).raise_for_status()
 
 
-async def run_it(form: Locator) -> None:
-    """Of a form for a script that is filled in: what is run was seen before."""
-    await form.get_by_role("button", name="Show command").click()
-    await form.get_by_role("button", name="Run job").click()
+async def choose_script(page: Looking) -> Locator:
+    """The form for the script."""
+    return await page.choose(f"Script: {SCRIPT.name}")
+
+
+async def pick(form: Locator, field: str, choice: str) -> None:
+    """Of a field with a list."""
+    await form.get_by_role("combobox", name=field).click()
+    await form.page.get_by_role("option", name=choice, exact=True).click()
 
 
 @asynccontextmanager

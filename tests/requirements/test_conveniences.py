@@ -9,7 +9,7 @@ from playwright.async_api import expect
 from comfyrelay.desk.notifications.notifier import why_unusable
 from comfyrelay.sim import Fail
 from tests.api.receiver import receiving
-from tests.requirements.house import SCRIPT, House, open_house, run_it
+from tests.requirements.house import House, choose_script, open_house
 from tests.web.looking import Looking
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -18,16 +18,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("name", ["look-dev", "medium", "production"])
 async def test_saved_presets_are_put_in_with_one_click(desk: House, page: Looking, name: str) -> None:
     """There is one for a quick look, one in between and one for the final film."""
-    await page.page.get_by_role("button", name="Add a job").click()
-    form = page.page.get_by_role("dialog")
-    await form.get_by_label("Workflow or effect").select_option(label=f"Script: {SCRIPT.name}")
+    form = await choose_script(page)
     await form.get_by_label("Positive").fill("a cat")
-    await form.get_by_label("Input subdir").fill("cats")
+    await form.get_by_role("textbox", name="Input subdir").fill("cats")
     await form.get_by_role("button", name=name, exact=True).click()
-    await run_it(form)
-    await page.status_is("succeeded")
-    [job] = [each async for each in desk.client.jobs()]
-    argv = (await desk.kept(job.id))["argv"]
+    await expect(form.get_by_role("combobox", name="Profile")).to_have_text(name)
+    job_id = await desk.run_it(page)
+    assert (await desk.ended(job_id)).status == "completed"
+    argv = (await desk.kept(job_id))["argv"]
     assert argv[argv.index("--profile") + 1] == name
 
 
@@ -73,8 +71,13 @@ async def test_generated_files_are_linked_directly(desk: House, page: Looking) -
     assert len(files) == 2
     for each in files:
         assert (await desk.http.get(each.url or "")).content == Path(each.path).read_bytes()
-    await page.page.goto(f"/#job/{job_id}")
-    await expect(page.pane.get_by_role("link", name="Download").first).to_be_visible()
+    await page.open_job(job_id)
+    for each in files:
+        link = page.page.get_by_role("link", name=each.name)
+        await expect(link).to_have_attribute("download", each.name)
+        answer = await page.page.request.get(str(await link.get_attribute("href")))
+        assert await answer.body() == Path(each.path).read_bytes()
+    await expect(page.page.get_by_text(f"in {Path(files[0].path).parent}", exact=True)).to_be_visible()
 
 
 async def test_somebody_is_told_when_it_is_done_and_when_it_failed(tmp_path: Path) -> None:

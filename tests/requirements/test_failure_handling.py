@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser
+from playwright.async_api import Browser, expect
 
 from comfyrelay.sim import ErrorBeforeQueueing, Fail, OutOfMemory, Sim, SlowHttp
 from tests.comfy.graphs import invert
@@ -53,9 +53,9 @@ async def test_a_timeout_while_queueing_keeps_all_output_and_offers_a_retry(desk
         assert "[1/1] cat.png" in log
         assert [each for each in log if "Traceback" in each]
     slow.end()
-    await page.page.goto(f"/#job/{job_id}")
-    await page.pane.get_by_role("button", name="Retry", exact=True).click()
-    await page.status_is("succeeded")
+    await page.open_job(job_id)
+    await page.actions.get_by_role("button", name="Retry", exact=True).click()
+    await page.status_is("Done")
 
 
 @pytest.mark.parametrize("trouble", [ErrorBeforeQueueing(times=1), OutOfMemory(class_type="ImageInvert", times=1)])
@@ -69,14 +69,16 @@ async def test_a_trouble_that_passes_is_overcome_without_anybody(
 
 async def test_what_does_not_pass_is_given_up_after_a_few_attempts(desk: House) -> None:
     """Trying again has an end, and each attempt is on record."""
-    desk.sim.misbehave(OutOfMemory(class_type="ImageInvert"))
+    desk.sim.misbehave(Fail(class_type="ImageInvert", message="No space left on device"))
     job_id = await desk.graph()
     found = await desk.ended(job_id)
     assert (found.status, found.attempts) == ("failed", found.max_attempts)
     assert len((await desk.about(job_id)).attempts) == found.max_attempts
 
 
-async def test_what_ran_when_everything_died_is_put_back_with_one_click(tmp_path: Path, chromium: Browser) -> None:
+async def test_what_ran_when_everything_died_is_put_back_with_one_click(
+    tmp_path: Path, chromium: Browser, built_app: None
+) -> None:
     """After kill -9 no job is left as running: where it is set, a script's is failed, and its Retry finishes it."""
     config = config_in(tmp_path)
     async with Sim(folder=tmp_path / "comfyui") as sim:
@@ -92,8 +94,8 @@ async def test_what_ran_when_everything_died_is_put_back_with_one_click(tmp_path
             sim.behave()
             await desk.start()
             async with open_page(chromium, desk.client.url) as page:
-                await page.rows.get_by_role("link", name="unlucky").click()
-                await page.status_is("failed")
-                assert "killed" in await page.pane.locator(".error").inner_text()
-                await page.pane.get_by_role("button", name="Retry", exact=True).click()
-                await page.status_is("succeeded")
+                await page.open_job(job.id)
+                await page.status_is("Failed")
+                await expect(page.error).to_contain_text("killed")
+                await page.actions.get_by_role("button", name="Retry", exact=True).click()
+                await page.status_is("Done")

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from comfyrelay.domain.states import JobStatus
+from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.sim import Fail
-from tests.requirements.house import HELD, SCRIPT, SLOW, House, run_it
+from tests.requirements.house import HELD, SCRIPT, SLOW, House, choose_script, pick
 from tests.web.looking import Looking
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -19,20 +19,17 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 async def test_a_job_is_created_on_the_page_with_its_own_parameters(desk: House, page: Looking) -> None:
     """A form takes folder, prompt, negative prompt, profile, template, tries and seed, for this job alone."""
-    await page.page.get_by_role("button", name="Add a job").click()
-    form = page.page.get_by_role("dialog")
-    await form.get_by_label("Workflow or effect").select_option(label=f"Script: {SCRIPT.name}")
+    form = await choose_script(page)
     await form.get_by_label("Positive").fill('a "cat" 🐈')
     await form.get_by_label("Negative").fill("blurry")
-    await form.get_by_label("Input subdir").fill("dogs")
-    await form.get_by_label("Template").select_option("clip.json")
-    await form.get_by_label("Profile").select_option("production")
-    await form.get_by_label("Tries").fill("2")
-    await form.get_by_label("Randomize seed").check()
-    await run_it(form)
-    await page.status_is("succeeded")
-    [job] = [each async for each in desk.client.jobs()]
-    assert (await desk.kept(job.id))["argv"] == [
+    await form.get_by_role("textbox", name="Input subdir").fill("dogs")
+    await pick(form, "Template", "clip.json")
+    await pick(form, "Profile", "production")
+    await form.get_by_role("textbox", name="Tries").fill("2")
+    await form.get_by_role("switch", name="Randomize seed").click()
+    job_id = await desk.run_it(page)
+    assert (await desk.ended(job_id)).status == "completed"
+    assert (await desk.kept(job_id))["argv"] == [
         *(sys.executable, str(SCRIPT), "--wait", "--profile", "production"),
         *("--template-api", str(desk.comfyui.parent / "templates" / "clip.json"), "--input-subdir", "dogs"),
         *("--positive", 'a "cat" 🐈', "--negative", "blurry", "--tries", "2", "--randomize-seed"),
@@ -99,12 +96,16 @@ async def test_a_job_is_pending_then_running_then_succeeded(desk: House, page: L
     first = await desk.graph("first")
     await desk.until_running(first)
     second = await desk.graph("second")
-    badge = page.rows.locator(".badge")
-    await expect(badge).to_have_text(["running", "pending"])
+    await page.open_queue()
+    await page.chip("Running", 1).click()
+    await expect(page.names).to_have_text(["first"])
+    await page.chip("Waiting", 1).click()
+    await expect(page.names).to_have_text(["second"])
     desk.sim.behave()
     assert [(await desk.ended(each)).status for each in (first, second)] == ["completed", "completed"]
-    await expect(badge.first).to_have_text("succeeded")
-    await expect(badge.nth(1)).to_have_text("succeeded")
+    await page.chip("Done", 2).click()
+    await expect(page.names).to_have_text(["second", "first"])
+    await expect(page.unit("second")).to_contain_text("Done")
 
 
 async def test_a_job_that_goes_wrong_is_failed(desk: House) -> None:
@@ -187,7 +188,7 @@ async def test_a_paused_job_is_resumed(desk: House) -> None:
 
 
 @pytest.mark.parametrize(
-    "button", ["Pause after the current job", "After the current job"], ids=["of a batch", "of everything"]
+    "button", ["Pause after the current job", "Pause after what runs"], ids=["of a batch", "of everything"]
 )
 async def test_a_pause_lets_the_present_item_finish(desk: House, page: Looking, button: str) -> None:
     """Pausing stops what comes after the item that runs, and loses nothing of it."""
@@ -195,11 +196,11 @@ async def test_a_pause_lets_the_present_item_finish(desk: House, page: Looking, 
     batch_id, [first, *_] = await desk.graphs(3)
     await desk.until_running(first)
     if button == "Pause after the current job":
-        await page.page.goto(f"/#batch/{batch_id}")
+        await page.page.goto(f"/queue?batch={batch_id}")
     else:
-        await page.page.get_by_text("Pause all").click()
+        await page.open_queue()
     await page.page.get_by_role("button", name=button).click()
-    await expect(page.page.locator(".chip[data-status=paused] b")).to_have_text("2")
+    await expect(page.chip("Paused", 2)).to_be_visible()
     desk.sim.behave()
     assert (await desk.ended(first)).status == "completed"
     counts = (await desk.client.batch(batch_id)).counts
@@ -237,14 +238,12 @@ async def test_jobs_are_moved_up_and_down(desk: House, page: Looking) -> None:
     """The line is in the order that the user gives it, and runs in it."""
     desk.sim.misbehave(HELD)
     jobs = {name: await desk.graph(name) for name in ("running", "fetched", "one", "two", "three")}
-    names = page.rows.locator(".name")
-    await expect(names).to_have_text(["running", "fetched", "one", "two", "three"])
-    await page.rows.get_by_role("link", name="three").click()
-    await page.pane.get_by_role("button", name="Move up").click()
-    await expect(names).to_have_text(["running", "fetched", "one", "three", "two"])
-    await page.rows.get_by_role("link", name="one").click()
-    await page.pane.get_by_role("button", name="Move down").click()
-    await expect(names).to_have_text(["running", "fetched", "three", "one", "two"])
+    await page.open_queue()
+    await expect(page.names).to_have_text(["running", "fetched", "one", "two", "three"])
+    await page.do("three", "Move up")
+    await expect(page.names).to_have_text(["running", "fetched", "one", "three", "two"])
+    await page.do("one", "Move down")
+    await expect(page.names).to_have_text(["running", "fetched", "three", "one", "two"])
     await desk.run_in_this_order(jobs[name] for name in ("running", "fetched", "three", "one", "two"))
 
 
@@ -272,9 +271,9 @@ async def test_the_videos_that_a_script_saved_are_found_and_shown(desk: House, p
     outputs = [Path(each) for each in (await desk.kept(job_id))["outputs"]]
     assert [each.suffix for each in outputs] == [".mp4", ".mp4"]
     assert all(each.is_file() and each.is_relative_to(desk.comfyui / "output") for each in outputs)
-    await page.page.goto(f"/#job/{job_id}")
-    await expect(page.pane.locator(".output video")).to_have_count(2)
-    await expect(page.pane.locator(".output video").first).to_have_js_property("videoWidth", 64)
+    await page.open_job(job_id)
+    await expect(page.page.get_by_role("list", name="Outputs").get_by_role("button")).to_have_count(2)
+    await expect(page.page.locator("main video").first).to_have_js_property("videoWidth", 64)
     async with page.page.expect_download() as downloading:
-        await page.pane.get_by_role("link", name="Download").first.click()
+        await page.actions.get_by_role("link", name="Download").click()
     assert (await (await downloading.value).path()).read_bytes() == outputs[0].read_bytes()

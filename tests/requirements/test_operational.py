@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from comfyrelay.desk.data_folder import SHARED
-from comfyrelay.domain.states import JobStatus
+from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.portable.disks import filesystem_of
 from comfyrelay.sim import Sim
 from tests.api.processes import free_port

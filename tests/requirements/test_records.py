@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.sim import OutOfMemory
+from comfyrelay.sim import Fail
 from tests.requirements.house import House
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -51,12 +51,12 @@ async def test_an_attempt_keeps_its_times_its_exit_code_its_seed_and_its_outcome
 
 async def test_a_job_that_needs_several_attempts_keeps_all_of_them(desk: House) -> None:
     """What went wrong before it went well is not forgotten."""
-    desk.sim.misbehave(OutOfMemory(class_type="ImageInvert", times=1))
+    desk.sim.misbehave(Fail(class_type="ImageInvert", message="No space left on device", times=1))
     job_id = await desk.graph()
     assert (await desk.ended(job_id)).status == "completed"
     first, second = (await desk.about(job_id)).attempts
     assert (first.number, first.outcome, second.number, second.outcome) == (1, "failed", 2, "completed")
-    assert "memory" in (first.error or "")
+    assert "No space left" in (first.error or "")
 
 
 async def test_an_event_keeps_its_job_its_time_its_kind_and_what_it_says(desk: House) -> None:

@@ -9,7 +9,7 @@ from playwright.async_api import Browser, expect
 from comfyrelay.sim import Fail, SlowHttp
 from tests.api.processes import free_port
 from tests.desk.conftest import make_desk
-from tests.requirements.house import HELD, SCRIPT, SLOW, House, run_it
+from tests.requirements.house import HELD, SLOW, House, choose_script
 from tests.web.looking import Looking, open_page
 from tests.worker.processes import run_command
 
@@ -18,19 +18,16 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 async def test_the_form_is_filled_in_with_what_is_usual(desk: House, page: Looking) -> None:
     """A job needs one prompt and one folder; everything else has a value already that may be left alone."""
-    await page.page.get_by_role("button", name="Add a job").click()
-    form = page.page.get_by_role("dialog")
-    await form.get_by_label("Workflow or effect").select_option(label=f"Script: {SCRIPT.name}")
-    await expect(form.get_by_label("Template").locator("option:checked")).to_have_text("clip.json")
-    await expect(form.get_by_label("Profile").locator("option:checked")).to_have_text("look-dev")
+    form = await choose_script(page)
+    await expect(form.get_by_role("combobox", name="Template")).to_have_text("clip.json")
+    await expect(form.get_by_role("combobox", name="Profile")).to_have_text("look-dev")
     await form.get_by_label("Positive").fill("a cat")
-    await form.get_by_label("Input subdir").fill("cats")
-    await run_it(form)
-    await page.status_is("succeeded")
+    await form.get_by_role("textbox", name="Input subdir").fill("cats")
+    assert (await desk.ended(await desk.run_it(page))).status == "completed"
 
 
 async def test_the_list_is_filtered_by_status(desk: House, page: Looking) -> None:
-    """A click shows what is pending, running, succeeded, failed, canceled or paused, and only that."""
+    """A click shows what waits, runs, is done, failed, canceled or paused, and only that."""
     await desk.ended(await desk.graph("good"))
     desk.sim.misbehave(Fail(class_type="ImageInvert", times=1))
     await desk.ended(await desk.graph("bad"))
@@ -40,16 +37,17 @@ async def test_the_list_is_filtered_by_status(desk: House, page: Looking) -> Non
     await desk.client.pause("job", jobs["held"])
     await desk.client.cancel("job", jobs["gone"])
     shown = {
-        "succeeded": ["good"],
-        "failed": ["bad"],
-        "running": ["busy"],
-        "pending": ["next", "waiting"],
-        "paused": ["held"],
-        "canceled": ["gone"],
+        "Done": ["good"],
+        "Failed": ["bad"],
+        "Running": ["busy"],
+        "Waiting": ["next", "waiting"],
+        "Paused": ["held"],
+        "Canceled": ["gone"],
     }
+    await page.open_queue()
     for status, names in shown.items():
-        await page.page.get_by_role("group", name="Filter jobs by status").get_by_text(status).click()
-        await expect(page.rows.locator(".name")).to_have_text(names)
+        await page.chip(status).click()
+        await expect(page.names).to_have_text(names)
 
 
 async def test_the_list_is_searched(desk: House, page: Looking) -> None:
@@ -57,93 +55,93 @@ async def test_the_list_is_searched(desk: House, page: Looking) -> None:
     await desk.ended(await desk.graph("A red lighthouse"))
     desk.sim.misbehave(Fail(class_type="ImageInvert", message="The sides differ.", times=1))
     await desk.ended(await desk.graph("A green boat"))
-    search = page.page.get_by_label("Search jobs")
+    await page.open_queue()
+    search = page.page.get_by_role("searchbox")
     for words, found in (("LIGHT", "A red lighthouse"), ("sides diff", "A green boat")):
         await search.fill(words)
-        await expect(page.rows.locator(".name")).to_have_text([found])
+        await expect(page.names).to_have_text([found])
 
 
 async def test_the_log_of_a_running_job_is_live(desk: House, page: Looking) -> None:
     """What the script prints is on the page while it still runs."""
     desk.sim.misbehave(HELD)
     job_id = await desk.script(extra_args="--seed 123")
-    await page.page.goto(f"/#job/{job_id}")
-    log = page.pane.locator(".log")
+    await page.open_job(job_id)
+    log = page.page.get_by_role("log")
     await expect(log).to_contain_text("seed: 123")
-    await page.status_is("running")
+    await page.status_is("Running")
     await expect(log).not_to_contain_text("Saved video")
     desk.sim.behave()
     await expect(log).to_contain_text("Saved video")
-    await page.status_is("succeeded")
+    await page.status_is("Done")
 
 
 async def test_what_comfyui_refuses_is_said_in_one_sentence(desk: House, page: Looking) -> None:
     """A graph that ComfyUI answers with HTTP 400 is explained by the node that is wrong, not by a number."""
     job_id = await desk.script(template="refused.json")
-    await page.page.goto(f"/#job/{job_id}")
-    await page.status_is("failed")
-    await expect(page.pane.locator(".error")).to_have_text("ImageInvert (3): input 'image' is not connected")
+    await page.open_job(job_id)
+    await page.status_is("Failed")
+    sentence = "ImageInvert (3): input 'image' is not connected"
+    await expect(page.error.get_by_text(sentence, exact=True)).to_be_visible()
 
 
 async def test_a_node_that_fails_is_named(desk: House, page: Looking) -> None:
     """When a node breaks during the run, its name and its own words are what is shown first."""
     desk.sim.misbehave(Fail(class_type="ImageInvert", message="The sides differ.", times=1))
-    await desk.graph("unlucky")
-    await page.rows.get_by_role("link", name="unlucky").click()
-    await page.status_is("failed")
-    await expect(page.pane.locator(".error")).to_have_text(re.compile("ImageInvert.*The sides differ"))
+    await page.open_job(await desk.graph("unlucky"))
+    await page.status_is("Failed")
+    await expect(page.error).to_have_text(re.compile("^ImageInvert.*The sides differ"))
 
 
 async def test_a_timeout_is_called_one(desk: House, page: Looking) -> None:
     """A ComfyUI that does not answer in time is told apart from one that says no."""
     desk.sim.misbehave(SlowHttp(path="/prompt", seconds=600))
     job_id = await desk.script(extra_args="--timeout 1")
-    await page.page.goto(f"/#job/{job_id}")
-    await page.status_is("failed")
-    await expect(page.pane.locator(".error")).to_have_text(re.compile("^Timed out"))
+    await page.open_job(job_id)
+    await page.status_is("Failed")
+    await expect(page.error).to_have_text(re.compile("^Timed out"))
 
 
-async def test_a_comfyui_that_is_away_is_what_is_said_first(tmp_path: Path, chromium: Browser) -> None:
+async def test_a_comfyui_that_is_away_is_what_is_said_first(tmp_path: Path, chromium: Browser, built_app: None) -> None:
     """A job that waits for a server that is not running says so, instead of seeming to be stuck."""
     nobody = f"http://127.0.0.1:{free_port()}"
     made = make_desk(tmp_path, comfyui_url=[nobody])
     async with made.open() as (_worker, ready), open_page(chromium, ready.url) as page:
-        await expect(page.page.locator("#machine")).to_contain_text("is ComfyUI running there?")
-        await page.submit("waits")
-        await page.rows.get_by_role("link", name="waits").click()
-        await expect(page.pane.locator(".words")).to_contain_text(
-            f"Nobody answers at {nobody}: is ComfyUI running there?"
-        )
+        why = f"Nobody answers at {nobody}: is ComfyUI running there?"
+        await expect(page.page.get_by_role("status", name="ComfyUI")).to_have_text(why)
+        (job_id,) = await page.submit("waits")
+        await page.open_queue()
+        await expect(page.unit("waits")).to_contain_text(why)
+        await page.open_job(job_id)
+        await expect(page.page.get_by_role("status").filter(has_text=why)).to_have_count(2)
 
 
 async def test_the_command_of_a_script_is_on_the_page_before_it_runs(desk: House, page: Looking) -> None:
     """Whoever adds a job sees the arguments as they will be, and what is wrong with them before it is added."""
-    await page.page.get_by_role("button", name="Add a job").click()
-    form = page.page.get_by_role("dialog")
-    await form.get_by_label("Workflow or effect").select_option(label=f"Script: {SCRIPT.name}")
+    form = await choose_script(page)
     await form.get_by_label("Positive").fill("it's a cat")
-    await form.get_by_label("Input subdir").fill("../elsewhere")
-    command = form.locator(".command")
+    await form.get_by_role("textbox", name="Input subdir").fill("../elsewhere")
+    command = page.page.get_by_role("region", name="Command")
     await expect(command).to_contain_text("is not allowed")
-    await form.get_by_label("Input subdir").fill("cats")
+    await form.get_by_role("textbox", name="Input subdir").fill("cats")
     shown = command.get_by_role("list", name="Arguments")
     await expect(shown.locator("code").last).to_have_text("it's a cat")
     argv = await shown.locator("code").all_inner_texts()
-    await run_it(form)
-    await page.status_is("succeeded")
-    [job] = [each async for each in desk.client.jobs()]
-    assert (await desk.kept(job.id))["argv"] == argv
+    job_id = await desk.run_it(page)
+    assert (await desk.ended(job_id)).status == "completed"
+    assert (await desk.kept(job_id))["argv"] == argv
 
 
 async def test_a_job_has_a_page_with_its_log_its_parameters_and_its_output(desk: House, page: Looking) -> None:
     """Everything about one job is in one place, and has an address of its own."""
     job_id = await desk.script(positive="a cat yawns", profile="medium")
     await desk.ended(job_id)
-    await page.page.goto(f"/#job/{job_id}")
-    await expect(page.pane.locator(".log")).to_contain_text("[1/1] cat.png")
+    await page.open_job(job_id)
+    await expect(page.page.get_by_role("log")).to_contain_text("[1/1] cat.png")
+    values = page.page.locator("section", has=page.page.get_by_role("heading", name="Values"))
     for each in ("a cat yawns", "medium", "clip.json", "cats"):
-        await expect(page.pane.locator(".inputs")).to_contain_text(each)
-    await expect(page.pane.locator(".output video")).to_be_visible()
+        await expect(values).to_contain_text(each)
+    await expect(page.page.locator("main video").first).to_be_visible()
 
 
 async def test_the_queue_is_watched_and_steered_in_a_terminal(desk: House) -> None:

@@ -7,11 +7,14 @@ import struct
 import wave
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import av
 import pytest
 from PIL import Image
 
+from comfyrelay.comfy.runs.frames import parse_frame
+from comfyrelay.sim import Sim
 from tests.sim.client import RECORDINGS, Client, error_of, invert_graph, listening
 
 Graph = dict[str, Any]
@@ -156,7 +159,7 @@ async def test_a_lora_must_be_there(client: Client) -> None:
     assert refused.status_code == 400
     assert refused.json()["node_errors"]["2"]["errors"][0]["type"] == "value_not_in_list"
     graph["2"]["inputs"]["lora_name"] = "stand-in.safetensors"
-    assert "no models" in error_of(await client.run(graph))["exception_message"]
+    assert (await client.run(graph))["status"]["status_str"] == "success"
 
 
 async def test_a_preview_is_a_temp_file(client: Client) -> None:
@@ -374,6 +377,39 @@ def prompted(text: str, *, seed: int, checkpoint: str = "stand-in.safetensors") 
     }
 
 
+@pytest.mark.parametrize(
+    ("started_with", "asked_for", "is_shown"),
+    [
+        ("none", None, False),
+        ("none", "auto", True),
+        ("auto", None, True),
+        ("auto", "none", False),
+        ("none", "?", False),
+    ],
+)
+async def test_a_sampler_shows_its_steps_where_previews_are_on(
+    started_with: str, asked_for: str | None, is_shown: bool
+) -> None:
+    async with Sim(preview_method=started_with) as sim:
+        client = Client(sim)
+        async with client.http, listening(sim, flags={"supports_preview_metadata": True}) as listener:
+            graph = prompted("a cat", seed=1)
+            graph["4"]["inputs"]["steps"] = 3
+            extra = {"preview_method": asked_for} if asked_for else {}
+            prompt_id = str(uuid4())
+            body = {"prompt": graph, "prompt_id": prompt_id, "client_id": listener.client_id, "extra_data": extra}
+            assert (await client.http.post("/prompt", json=body)).is_success
+            await listener.wait_for_end(prompt_id)
+    steps = [each["data"] for each in listener.messages if each["type"] == "progress"]
+    assert [(each["value"], each["max"], each["node"]) for each in steps] == [(1, 3, "4"), (2, 3, "4"), (3, 3, "4")]
+    frames = [parse_frame(each) for each in listener.frames]
+    assert bool(frames) is is_shown
+    for frame in frames:
+        assert frame is not None
+        assert (frame.prompt_id, frame.node_id, frame.mime_type) == (prompt_id, "4", "image/jpeg")
+        assert Image.open(io.BytesIO(frame.image)).size == (256, 128)
+
+
 async def test_pictures_follow_their_prompt_and_seed(client: Client) -> None:
     wishes = [("a cat", 1), ("a cat", 2), ("a dog", 1)]
     made = [await images_of(client, prompted(text, seed=seed)) for text, seed in wishes]
@@ -383,6 +419,31 @@ async def test_pictures_follow_their_prompt_and_seed(client: Client) -> None:
     await client.http.post("/free", json={"free_memory": True})
     again = await images_of(client, prompted("a cat", seed=1))
     assert [each.tobytes() for each in again] == [each.tobytes() for each in made[0]]
+
+
+async def test_a_picture_is_made_of_another_as_the_templates_of_comfyui_do_it(client: Client) -> None:
+    """Image to image, a mask, a LoRA, a second size: it follows its picture, and without a sampler stays as it is."""
+    Image.new("RGB", (64, 32), "red").save(client.sim.folder / "input" / "red.png")
+    graph = prompted("a cat", seed=1) | {
+        "3": node("VAEEncode", pixels=["6", 0], vae=["1", 2]),
+        "6": node("LoadImage", image="red.png"),
+    }
+    [made] = await images_of(client, graph)
+    assert made.size == (64, 32)
+    graph["5"]["inputs"]["samples"] = ["3", 0]
+    [same] = await images_of(client, graph)
+    assert same.getpixel((5, 5)) == (255, 0, 0)
+    assert made.tobytes() != same.tobytes()
+    lora = {"lora_name": "stand-in.safetensors", "strength_model": 1.0}
+    graph |= {
+        "3": node("VAEEncodeForInpaint", pixels=["6", 0], vae=["1", 2], mask=["6", 1], grow_mask_by=6),
+        "7": node("LoraLoaderModelOnly", model=["1", 0], **lora),
+        "8": node("LatentUpscaleBy", samples=["4", 0], upscale_method="bislerp", scale_by=2.0),
+    }
+    graph["4"]["inputs"]["model"] = ["7", 0]
+    graph["5"]["inputs"]["samples"] = ["8", 0]
+    [large] = await images_of(client, graph)
+    assert large.size == (128, 64)
 
 
 async def test_a_checkpoint_that_is_broken_fails_when_it_is_loaded(client: Client) -> None:

@@ -137,7 +137,8 @@ async def test_node_classes_are_described_as_recorded(client: Client) -> None:
         "stand-in.safetensors",
         "broken.safetensors",
     ]
-    recorded["LoraLoader"]["input"]["required"]["lora_name"][0] = ["stand-in.safetensors"]
+    for name in ("LoraLoader", "LoraLoaderModelOnly"):
+        recorded[name]["input"]["required"]["lora_name"][0] = ["stand-in.safetensors"]
     got = (await client.http.get("/object_info")).json()
     assert set(got) == set(recorded)
     for name, wanted in recorded.items():

@@ -39,13 +39,13 @@ class RigProcess(Service):
                 await self._start(skew_seconds)
 
     async def _start(self, skew_seconds: float) -> None:
-        self._environment[forks.SKEW_VARIABLE] = str(skew_seconds)
+        self.environment[forks.SKEW_VARIABLE] = str(skew_seconds)
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         asyncio.get_running_loop().add_reader(reading, self._take, reading)
         try:
             self._process = await forks.start(
-                self._command, env=self._environment, out=writing, constants=self._constants
+                self._command, env=self.environment, out=writing, constants=self._constants
             )
         finally:
             os.close(writing)

@@ -78,7 +78,7 @@ SOAK_TWINS = (
             # two guards stand before it, and only both together let it through
             _known("a refund is not idempotent"),
             Change(
-                file="domain/settlement.py",
+                file="domain/queue/settlement.py",
                 old="update.version == settled.job.dispatch_version + 1 and settled.job.status not in TERMINAL_JOB",
                 new="update.version == settled.job.dispatch_version + (settled.job.status not in TERMINAL_JOB)",
             ),

@@ -32,6 +32,8 @@ def serve_s3(folder: Path) -> Iterator[str]:
     command = [
         *(f"{sysconfig.get_path('scripts')}/rclone", "serve", "s3", str(folder), "--config", ""),
         *("--auth-key", f"{ACCESS_KEY},{SECRET_KEY}", "--addr", "127.0.0.1:0"),
+        # pages of any server of a test may upload, as a bucket with our rule lets ours
+        *("--allow-origin", "*"),
     ]
     said = folder.with_suffix(".log")
     # into a file: from a pipe nobody would read, and a full one would stop the server

@@ -24,7 +24,7 @@ class Twin:
 TWINS = (
     Twin(
         name="no fence: any token speaks for a leased dispatch",
-        file="domain/lifecycle.py",
+        file="domain/queue/lifecycle.py",
         old="return dispatch.is_leased and dispatch.lease_token == lease_token",
         new="return dispatch.is_leased and bool(lease_token)",
         tests=f"{CONFORMANCE}/test_settle.py",
@@ -32,7 +32,7 @@ TWINS = (
     ),
     Twin(
         name="no fence: any token extends a lease",
-        file="store/central/dispatches.py",
+        file="store/central/queue/dispatches.py",
         old="d.c.lease_token == r.c.lease_token, ",
         new="",
         tests=f"{CHAOS}/test_state_machine.py",
@@ -40,7 +40,7 @@ TWINS = (
     ),
     Twin(
         name="an attempt is counted when it ends, not when it begins",
-        file="domain/lifecycle.py",
+        file="domain/queue/lifecycle.py",
         old="attempts=dispatch.attempts + 1,",
         new="attempts=dispatch.attempts,",
         tests=f"{CONFORMANCE}/test_reaper.py",
@@ -48,7 +48,7 @@ TWINS = (
     ),
     Twin(
         name="a requeue costs an attempt",
-        file="domain/lifecycle.py",
+        file="domain/queue/lifecycle.py",
         old="unpenalised = max(0, dispatch.attempts - 1)",
         new="unpenalised = dispatch.attempts",
         tests=f"{CONFORMANCE}/test_settle.py",
@@ -56,7 +56,7 @@ TWINS = (
     ),
     Twin(
         name="the reaper does not look again before it reaps",
-        file="domain/lifecycle.py",
+        file="domain/queue/lifecycle.py",
         old="if not dispatch.is_leased or dispatch.lease_expires_at is None or dispatch.lease_expires_at > now:",
         new="if not dispatch.is_leased or dispatch.lease_expires_at is None:",
         tests="tests/unit/test_lifecycle.py",
@@ -64,7 +64,7 @@ TWINS = (
     ),
     Twin(
         name="an expired lease ends at once, whoever waits",
-        file="domain/lifecycle.py",
+        file="domain/queue/lifecycle.py",
         old="return now < dispatch.lease_expires_at + grace and not (is_wanted and can_begin_anew)",
         new="return False",
         tests="tests/unit/test_lifecycle.py",
@@ -72,7 +72,7 @@ TWINS = (
     ),
     Twin(
         name="a late lease is kept from a worker that waits",
-        file="domain/lifecycle.py",
+        file="domain/queue/lifecycle.py",
         old="return now < dispatch.lease_expires_at + grace and not (is_wanted and can_begin_anew)",
         new="return now < dispatch.lease_expires_at + grace",
         tests=f"{CONFORMANCE}/test_reaper.py",
@@ -80,7 +80,7 @@ TWINS = (
     ),
     Twin(
         name="a late lease ends for a worker that could not run its job",
-        file="domain/lifecycle.py",
+        file="domain/queue/lifecycle.py",
         old="can_begin_anew = not dispatch.attempts_used_up and dispatch.pause_requested_at is None",
         new="can_begin_anew = True",
         tests="tests/unit/test_lifecycle.py",
@@ -104,7 +104,7 @@ TWINS = (
     ),
     Twin(
         name="the workflow filter is dropped (SQLite)",
-        file="store/central/claims.py",
+        file="store/central/queue/claims.py",
         old="       AND q.workflow_id IN (SELECT value FROM json_each(:workflow_ids))\n",
         new="       AND (SELECT count(*) FROM json_each(:workflow_ids)) >= 0\n",
         tests=f"{CONFORMANCE}/test_leasing.py",
@@ -112,7 +112,7 @@ TWINS = (
     ),
     Twin(
         name="the workflow filter is dropped (PostgreSQL)",
-        file="store/central/claims.py",
+        file="store/central/queue/claims.py",
         old="                   AND q.workflow_id = CAST(workflow.id AS bigint)\n",
         new="",
         tests=f"{CONFORMANCE}/test_leasing.py",
@@ -128,7 +128,7 @@ TWINS = (
     ),
     Twin(
         name="entries are applied whatever their version",
-        file="domain/settlement.py",
+        file="domain/queue/settlement.py",
         old="update.version == settled.job.dispatch_version + 1 and settled.job.status not in TERMINAL_JOB",
         new="settled.job.status not in TERMINAL_JOB",
         tests=f"{CONFORMANCE}/test_settle.py",
@@ -140,19 +140,59 @@ TWINS = (
         old="entries=await outbox.post(tx, _updates(decisions, now) if post else {}),",
         new="entries=[OutboxEntry(id=0, db_pool=pool, updates=of) for pool, of in _updates(decisions, now).items()],",
         tests=f"{CHAOS}/test_crashes.py",
-        only="sqlite and settle and after_commit and complete",
+        only="sqlite and settle and after_commit",
     ),
     Twin(
         name="a submission leaves nothing in the outbox",
         file="services/jobs/accept.py",
-        old="submission=await outbox.submit(tx, [job.id for job in new])",
-        new="submission=Submission(id=0, job_ids=[job.id for job in new])",
+        old="submission=await outbox.submit(tx, waiting) if waiting else None,",
+        new="submission=Submission(id=0, job_ids=waiting),",
         tests=f"{CHAOS}/test_crashes.py",
         only="sqlite and (submit.job-after_commit-submit-1 or submit.enqueue-before_commit-submit-1)",
     ),
     Twin(
+        name="a job that is answered with an output costs what it would cost",
+        file="services/jobs/accept.py",
+        old="return replace(job, reserved_tokens=0, saved_tokens=",
+        new="return replace(job, saved_tokens=",
+        tests=f"{CONFORMANCE}/test_reuse.py",
+        only="sqlite and (costs_nothing or needs_no_tokens)",
+    ),
+    Twin(
+        name="outputs of other tenants answer",
+        file="store/tenant/reusing.py",
+        old='ai_jobs.c.tenant_id == bindparam("tenant_id", type_=Text()),',
+        new='bindparam("tenant_id", type_=Text()) != "",',
+        tests=f"{CONFORMANCE}/test_reuse.py",
+        only="sqlite and tenant",
+    ),
+    Twin(
+        name="a copy for a job that never came is left for ever",
+        file="services/jobs/reuse.py",
+        old="retention.write_stray(tx, strays, after_seconds=self._stray_seconds)",
+        new="retention.write_stray(tx, strays[:0], after_seconds=self._stray_seconds)",
+        tests=f"{CONFORMANCE}/test_reuse.py",
+        only="sqlite and nobody_stands_for",
+    ),
+    Twin(
+        name="what ran out of memory goes back to a larger card for ever",
+        file="domain/queue/lifecycle.py",
+        old="has_moved=dispatch.ran_out_bytes is not None",
+        new="has_moved=False",
+        tests=f"{CONFORMANCE}/test_memory.py",
+        only="sqlite and does_so_once",
+    ),
+    Twin(
+        name="a card that is too small gets the workflow again",
+        file="store/central/queue/claims.py",
+        old="        outgrown = await memory.outgrown(tx, locked_ids, stale_seconds=stale_seconds)",
+        new="        pass",
+        tests=f"{CONFORMANCE}/test_memory.py",
+        only="sqlite and later_jobs",
+    ),
+    Twin(
         name="a new lease has the old epoch",
-        file="domain/lifecycle.py",
+        file="domain/queue/lifecycle.py",
         old="epoch=dispatch.epoch + 1,",
         new="epoch=dispatch.epoch,",
         tests=f"{CONFORMANCE}/test_leasing.py",
@@ -160,7 +200,7 @@ TWINS = (
     ),
     Twin(
         name="a cancel that was asked for is forgotten at a requeue",
-        file="domain/lifecycle.py",
+        file="domain/queue/lifecycle.py",
         old="        return _canceled(dispatch, now, began_at=began_at)\n    unpenalised",
         new="        pass\n    unpenalised",
         tests=f"{CONFORMANCE}/test_control.py",
@@ -168,7 +208,7 @@ TWINS = (
     ),
     Twin(
         name="prefetches are served before idle workers",
-        file="domain/routing.py",
+        file="domain/queue/routing.py",
         old="""\
     for ask in waiting:
         serve(ask, min(ask.limit, ask.free_slots), is_prefetch=False)
@@ -187,10 +227,10 @@ TWINS = (
         old="""\
             if known is not None:
                 return known, None
-            await self._accept.check_limit(tx, request.tenant_id, request.user_id)
+            # what is answered is never active
 """,
         new="""\
-            await self._accept.check_limit(tx, request.tenant_id, request.user_id)
+            # what is answered is never active
 """,
         tests=f"{CONFORMANCE}/test_submit.py",
         only="one_key_at_the_same_time",
@@ -213,7 +253,7 @@ TWINS = (
     ),
     Twin(
         name="a terminal job still listens",
-        file="domain/lifecycle.py",
+        file="domain/queue/lifecycle.py",
         old="    if dispatch.is_terminal or dispatch.cancel_requested_at is not None:\n        return None\n",
         new="    if dispatch.cancel_requested_at is not None:\n        return None\n",
         tests=f"{CONFORMANCE}/test_control.py",
@@ -270,7 +310,7 @@ TWINS = (
     ),
     Twin(
         name="a worker is given jobs that need what it lacks",
-        file="store/central/claims.py",
+        file="store/central/queue/claims.py",
         old="q.workflow_hash IN (SELECT value FROM json_each(:lacking))",
         new="q.workflow_hash IN (SELECT '' FROM json_each(:lacking))",
         tests=f"{CONFORMANCE}/test_missing.py",
@@ -294,7 +334,7 @@ TWINS = (
     ),
     Twin(
         name="needs are forgotten while jobs wait for them",
-        file="store/central/gaps.py",
+        file="store/central/queue/gaps.py",
         old="gone = [each for each in await tx.scalars(old) if each not in unfinished]",
         new="gone = [each for each in await tx.scalars(old) if unfinished is not None]",
         tests=f"{CONFORMANCE}/test_missing.py",
@@ -302,7 +342,7 @@ TWINS = (
     ),
     Twin(
         name="items with other nodes and models are held, too",
-        file="domain/lifecycle.py",
+        file="domain/queue/lifecycle.py",
         old="if dispatch.workflow_hash != workflow_hash:",
         new="if not workflow_hash:",
         tests=f"{CONFORMANCE}/test_holds.py",
@@ -310,7 +350,7 @@ TWINS = (
     ),
     Twin(
         name="the value of one item holds a batch that runs",
-        file="domain/holding.py",
+        file="domain/queue/holding.py",
         old="(code in _WRONG_GRAPH and not has_completed)",
         new="(code in _WRONG_GRAPH)",
         tests=f"{CONFORMANCE}/test_holds.py",
@@ -350,7 +390,7 @@ TWINS = (
     ),
     Twin(
         name="burst: a job goes again and again",
-        file="domain/lifecycle.py",
+        file="domain/queue/lifecycle.py",
         old="dispatch.provider != Provider.SELF_HOSTED or dispatch.has_burst",
         new="dispatch.provider != Provider.SELF_HOSTED",
         tests="tests/unit/test_burst.py",
@@ -358,7 +398,7 @@ TWINS = (
     ),
     Twin(
         name="burst: what a run cost is not written down",
-        file="domain/lifecycle.py",
+        file="domain/queue/lifecycle.py",
         old="cost_micros=move.before.cost_micros + micros",
         new="cost_micros=move.before.cost_micros",
         tests=f"{CONFORMANCE}/test_burst.py",
@@ -443,5 +483,53 @@ TWINS = (
         new='if latest.get("VersionDescription") == "":',
         tests=f"{FLEET}/aws/test_provision.py",
         only="nothing_the_second",
+    ),
+    Twin(
+        name="cards: jobs share one whatever they need",
+        file="pool/cards.py",
+        old="+ self._most((*member.lanes, lane), card) <= usable",
+        new=">= 0",
+        tests="tests/pool/test_cards.py",
+        only="fills_the_card or never_need_more",
+    ),
+    Twin(
+        name="cards: later jobs take the room that an earlier one waits for",
+        file="pool/scheduler.py",
+        old="                kept.add(self._card_for(lane, first, roster))",
+        new="                pass",
+        tests="tests/pool/test_cards.py",
+        only="not_passed_by_small_ones",
+    ),
+    Twin(
+        name="cards: a large job waits for another card in each turn",
+        file="pool/scheduler.py",
+        old="        if self._awaited.get(lane) not in {each.card for each in able if not each.is_resting}:",
+        new="        if True:",
+        tests="tests/pool/test_cards.py",
+        only="waits_for_one_of_two_cards",
+    ),
+    Twin(
+        name="cards: another ComfyUI is started without memory for it",
+        file="domain/packing.py",
+        old="    if seen.free_bytes < (seen.starting + 1) * seen.copy_bytes:",
+        new="    if seen.free_bytes < 0:",
+        tests="tests/unit/test_packing.py",
+        only="memory_that_is_known",
+    ),
+    Twin(
+        name="cards: what was not worth it is tried again and again",
+        file="domain/packing.py",
+        old="        most={**packing.most, **dict.fromkeys(judged, count)},",
+        new="        most=packing.most,",
+        tests="tests/unit/test_packing.py",
+        only="one_process_fills_keeps_one",
+    ),
+    Twin(
+        name="cards: a process that finishes its last job counts in the turn without it",
+        file="domain/packing.py",
+        old="    if is_starved or seen.running > trial.active:",
+        new="    if is_starved:",
+        tests="tests/unit/test_packing.py",
+        only="each_alone_brings_too_little",
     ),
 )

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from comfyrelay.domain.waiting import Done, expected_seconds
+from comfyrelay.domain.queue.waiting import Done, expected_seconds
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.domain import lifecycle
+from comfyrelay.domain.queue import lifecycle
+from comfyrelay.domain.queue.states import DispatchStatus, JobEventType, Provider
 from comfyrelay.domain.scaling.burst import (
     NOBODY_LEFT,
     BurstSnapshot,
@@ -18,7 +19,6 @@ from comfyrelay.domain.scaling.burst import (
     decide_bursts,
 )
 from comfyrelay.domain.scaling.snapshot import MachineState, SeenMachine
-from comfyrelay.domain.states import DispatchStatus, JobEventType, Provider
 from comfyrelay.errors import Fault
 from tests.harness import START, queued_dispatch
 
@@ -185,6 +185,13 @@ def test_the_reason_says_what_the_wait_would_be_and_what_is_accepted() -> None:
 
 def test_where_no_machine_could_run_it_the_reason_says_so() -> None:
     assert plan_of(job()) == ["Goes to Comfy Cloud: no machine here can run it, and you accept a wait of 5 min."]
+
+
+def test_a_machine_whose_card_is_too_small_could_not_run_it() -> None:
+    small = replace(busy(seconds=0), outgrown=frozenset({(1, "h")}))
+    assert len(plan_of(job(workflow_hash="h"), here=[small])) == 1
+    # another workflow of the same graph has its own workers
+    assert plan_of(job(workflow_hash="h"), here=[replace(small, outgrown=frozenset({(2, "h")}))]) == []
 
 
 def test_what_a_job_has_waited_counts() -> None:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.domain import lifecycle
-from comfyrelay.domain.lifecycle import Dispatch, Move
-from comfyrelay.domain.states import TERMINAL_DISPATCH, DispatchStatus, JobEventType, Outcome, PauseMode
+from comfyrelay.domain.queue import lifecycle
+from comfyrelay.domain.queue.lifecycle import Dispatch, Move
+from comfyrelay.domain.queue.states import TERMINAL_DISPATCH, DispatchStatus, JobEventType, Outcome, PauseMode
 from comfyrelay.errors import Fault
 from tests.harness import START as NOW
 from tests.harness import queued_dispatch

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.domain.ordering import MoveTo, Place, move
+from comfyrelay.domain.queue.ordering import Before, MoveTo, Place, move
 
 
 def places(groups: str, *, ranks: Sequence[int] | None = None) -> list[Place]:
@@ -19,7 +19,7 @@ def order_after(before: Sequence[Place], ranks: dict[int, int]) -> list[int]:
     return [each.id for each in sorted(before, key=lambda each: (ranks.get(each.id, each.rank), each.id))]
 
 
-def groups_after(before: Sequence[Place], moving: set[int], to: MoveTo) -> str:
+def groups_after(before: Sequence[Place], moving: set[int], to: MoveTo | Before) -> str:
     by_id = {each.id: each.group for each in before}
     return "".join(by_id[id_] for id_ in order_after(before, move(before, moving, to)))
 
@@ -138,3 +138,30 @@ def test_equal_ranks_never_fall_and_never_stay_equal(ranks: list[int], data: st.
     after = {each.id: each.rank for each in own} | move(own, {which.id}, data.draw(st.sampled_from(MoveTo)))
     assert len(set(after.values())) == len(own)
     assert all(new >= old for new, old in zip(sorted(after.values()), sorted(ranks), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("groups", "moving", "before", "expected"),
+    [
+        ("abcd", "d", {1}, "adbc"),
+        ("abcd", "a", {3}, "bcad"),
+        ("abcd", "a", {1}, "abcd"),
+        # a batch stays together, whichever of its items is named
+        ("abbc", "c", {2}, "acbb"),
+        ("aabc", "a", {3}, "baac"),
+        # it is gone
+        ("abc", "a", {99}, "bca"),
+    ],
+)
+def test_a_block_goes_before_what_is_named(groups: str, moving: str, before: set[int], expected: str) -> None:
+    queue = places(groups)
+    assert groups_after(queue, {each.id for each in queue if each.group == moving}, Before(before)) == expected
+
+
+def test_inside_its_batch_an_item_goes_before_the_one_that_is_named() -> None:
+    queue = places("aaaa")
+    assert order_after(queue, move(queue, {3}, Before({1}))) == [0, 3, 1, 2]
+
+
+def test_the_bottom_is_behind_all_others() -> None:
+    assert groups_after(places("abcb"), {1, 3}, MoveTo.BOTTOM) == "acbb"

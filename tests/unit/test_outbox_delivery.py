@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from comfyrelay.domain.states import JobEventType, JobStatus
-from comfyrelay.domain.updates import JobUpdate
+from comfyrelay.domain.queue.states import JobEventType, JobStatus
+from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.store.outbox import OutboxEntry

@@ -14,6 +14,7 @@ from comfyrelay.domain.properties import (
     check_overrides,
     check_properties,
     defaults,
+    differing,
     problem_with,
     resolve,
     seeds_to_draw,
@@ -418,3 +419,27 @@ def test_whatever_is_sent_is_taken_as_it_is_or_refused_by_its_key(type_: Propert
         assert (taken, refused) == ([], [])
     else:
         assert (taken, refused) in (([sent], []), ([], ["it"]))
+
+
+def test_of_a_newer_version_the_inputs_are_named_that_are_not_what_they_were() -> None:
+    before: list[dict[str, Any]] = [
+        {"key": "prompt", "type": "text", "default_value": "a cat"},
+        {"key": "steps", "type": "number", "default_value": 1},
+        {"key": "sampler", "type": "text", "default_value": "euler"},
+        {"key": "on", "type": "boolean", "default_value": True},
+    ]
+    after: list[dict[str, Any]] = [
+        {"key": "prompt", "type": "text", "default_value": "a cat"},
+        {"key": "sampler", "type": "choice", "default_value": "euler"},
+        {"key": "on", "type": "boolean", "default_value": False},
+        {"key": "cfg", "type": "number", "default_value": 7},
+    ]
+    assert differing(before, after) == [
+        "Inputs that are gone: steps.",
+        "Inputs of another type: sampler (text, now choice).",
+        "Inputs with another value: on.",
+        "New inputs: cfg.",
+    ]
+    assert differing(before, before) == []
+    many = [{"key": f"k{number}", "type": "text"} for number in range(23)]
+    assert differing(many, [])[0].endswith("k19, 3 more.")

@@ -17,8 +17,8 @@ from comfyrelay import client
 from comfyrelay.client.calls import Calls
 from comfyrelay.client.events import parsed
 from comfyrelay.desk.routes.scripts import router as script_routes
+from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.states import JobStatus
 from comfyrelay.errors import ComfyRelayError, Conflict, ControlPlaneUnreachable, InvalidInput, NotFound
 from comfyrelay.protocol import admin, base, desk, jobs, user, worker
 from comfyrelay.protocol.refusals import refusal_in
@@ -114,6 +114,7 @@ NEEDED: dict[str, Any] = {
     "output_url": "u",
     "placeholder": "p",
     "released": 0,
+    "server": "gpu-0",
     "sha256": "0" * 64,
     "size": 1,
     "status": "completed",
@@ -193,7 +194,7 @@ def test_answers_may_have_words_that_their_receiver_does_not_know(model: type[Ba
 
 
 def test_one_job_of_a_status_that_a_client_does_not_know_leaves_the_page_readable() -> None:
-    optional = dict.fromkeys(jobs.Job.model_fields)
+    optional: dict[str, Any] = {name: None for name, field in jobs.Job.model_fields.items() if field.is_required()}
     job = {**optional, "id": "j", "status": "queued", "item_no": 0, "priority": 0, "attempts": 0, "max_attempts": 3}
     job |= {"reserved_tokens": 0, "cost_micros": 0, "outputs": [], "created_at": "2026-01-01T00:00:00Z"}
     page = base.Page[jobs.Job].model_validate({"items": [job, {**job, "status": "archived"}]})
@@ -296,8 +297,8 @@ async def test_a_client_says_what_a_server_would_refuse() -> None:
 
 def test_a_body_takes_from_a_record_what_it_has_and_no_more() -> None:
     record = User(id="u", tenant_id="t", email="ada@example.com", name="Ada", is_admin=False)
-    token = user.Token.of(record, created_at="2026-01-01T00:00:00Z", expires_at=None)
-    assert set(token.model_dump()) == {"id", "name", "created_at", "expires_at"}
+    more = {"created_at": "2026-01-01T00:00:00Z", "expires_at": None, "is_session": False, "is_current": False}
+    assert set(user.Token.of(record, **more).model_dump()) == {"id", "name", *more}
     assert set(user.User.of(record).model_dump()) == set(user.User.model_fields)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.domain.routing import (
+from comfyrelay.domain.queue.routing import (
     Ask,
     Candidate,
     Entitlement,
@@ -15,6 +15,7 @@ from comfyrelay.domain.routing import (
     IdleWorker,
     Routing,
     WarmPolicy,
+    left_over,
     outbid,
     route,
     slots_by_entitlement,
@@ -203,7 +204,19 @@ class TestRecall:
             {"providers": ["cloud"]},
             {"kinds": {("production", 2), ("staging", 1)}},
             {"blocked_hashes": {"h"}},
+            {"lacking_hashes": {"h"}},
+            {"outgrown": {(1, "h")}},
         ],
     )
     def test_it_stays_where_it_is_unless_the_idle_worker_could_run_it(self, unable: dict[str, Any]) -> None:
         assert wanted_by([self.idle(**unable)], [self.held()]) == []
+
+    def test_another_workflow_of_the_same_graph_that_its_card_is_too_small_for_does_not_matter(self) -> None:
+        assert wanted_by([self.idle(outgrown={(2, "h")})], [self.held()]) == [1]
+
+
+def test_who_is_given_one_hears_how_many_more_were_in_sight() -> None:
+    asks, rows = [ask(0, warm="a"), ask(1)], candidates("aaaaa")
+    routing = routed(asks, rows)
+    assert left_over(asks, {MINE: rows}, routing.grants) == {0: 3, 1: 3}
+    assert left_over([ask()], {MINE: rows[:1]}, routed([ask()], rows[:1]).grants) == {0: 0}

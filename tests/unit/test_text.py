@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.text import is_storable, printable, storable
+from comfyrelay.text import excerpt, is_storable, one_line, printable, storable
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,23 @@ from comfyrelay.text import is_storable, printable, storable
 )
 def test_a_terminal_is_shown_one_line_and_nothing_to_obey(text: str, shown: str) -> None:
     assert printable(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("plain", "plain"),
+        ("bell\x07 and \x1b[1;31mred\x1b[0m", "bell and red"),
+        ("left\u202eright\u202c \u2067more\u2069", "leftright more"),
+        ("two\nlines\u2028and\ta tab", "two lines and a tab"),
+        ("שלום\u200f! می\u200cشود", "שלום\u200f! می\u200cشود"),
+        ("\U0001f408\u200d\u2b1b \u2764\ufe0f", "\U0001f408\u200d\u2b1b \u2764\ufe0f"),
+        ("\x07", "\N{REPLACEMENT CHARACTER}"),
+    ],
+)
+def test_a_label_is_one_line_that_neither_rings_nor_turns_around(text: str, kept: str) -> None:
+    assert one_line(text) == kept
+    assert excerpt(f"so {text}\x1b[2J\u202e", length=100) == " ".join(f"so {kept}".split()).rstrip(" \ufffd")
 
 
 @given(st.text(st.characters(codec=None)))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.waiting import Coming, Reason, Serving, Waiting, explain
+from comfyrelay.domain.queue.waiting import Coming, Reason, Serving, Waiting, explain
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 FREE = Serving(slots=1, leases=0)
@@ -35,6 +35,16 @@ def test_the_reason_that_lasts_longest_is_the_one_that_is_told() -> None:
     assert told(BLOCKED).reason is Reason.BLOCKED
     assert told(BLOCKED, BUSY).reason is Reason.BUSY
     assert told(BLOCKED, BUSY, FREE).reason is Reason.STARTING
+
+
+def test_a_worker_that_has_only_just_begun_is_waited_for() -> None:
+    """A desk that was started again answers before its worker is there."""
+    waiting = told(is_worker_coming=True)
+    assert (waiting.reason, waiting.position) == (Reason.MACHINE_STARTING, 1)
+    assert waiting.text.startswith("The worker is coming back")
+    # what lasts longer is told all the same, and who is there is not waited for
+    assert told(is_worker_coming=True, comfyui_away=["It is off."]).reason is Reason.NO_COMFYUI
+    assert told(FREE, is_worker_coming=True).reason is Reason.STARTING
 
 
 def test_a_comfyui_that_is_away_is_named() -> None:

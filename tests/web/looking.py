@@ -1,7 +1,9 @@
 """What tests of the page do again and again: look for something, drop files, and let the stand-in misbehave."""
 
+import asyncio
 import base64
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -15,11 +17,13 @@ from playwright.async_api import Browser, ConsoleMessage, Locator, Page, async_p
 
 from comfyrelay.desk.examples import sample_picture
 from tests.desk.owner import owner_http
+from tests.harness import PATIENCE_SECONDS
 
 __all__ = ["PROMPT_GRAPH", "Looking", "open_chromium", "open_page"]
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-PATIENCE_MS = 20_000
+# The first has no windows, and no pages of its own in them: a page takes half the time.
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+PATIENCE_MS = PATIENCE_SECONDS * 1000
 
 # A prompt, a seed and a size; its checkpoint cannot be loaded, so it fails when it runs.
 PROMPT_GRAPH: dict[str, Any] = {
@@ -70,24 +74,78 @@ class Looking:
     @classmethod
     @asynccontextmanager
     async def at(cls, page: Page, url: str) -> AsyncIterator["Looking"]:
-        async with owner_http(url) as http:
+        async with owner_http(url, timeout=PATIENCE_SECONDS) as http:
             found = (await http.get("/api/desk")).json()["data"]
             yield cls(page=page, http=http, comfyui=found["comfyui"][0])
 
     @property
-    def rows(self) -> Locator:
-        return self.page.locator("#rows > .row")
+    def units(self) -> Locator:
+        """Batches, and jobs without one, in the queue."""
+        return self.page.locator("[data-unit]")
 
     @property
-    def pane(self) -> Locator:
-        return self.page.locator("#pane")
+    def names(self) -> Locator:
+        return self.units.locator("button[title]")
+
+    def unit(self, label: str) -> Locator:
+        return self.units.filter(has=self.page.get_by_role("button", name=label, exact=True))
+
+    @property
+    def error(self) -> Locator:
+        """The card that says why a job failed."""
+        return self.page.get_by_role("main").get_by_role("alert")
+
+    @property
+    def actions(self) -> Locator:
+        """What can be done with the job that is open."""
+        return self.page.get_by_role("group", name="Job", exact=True)
+
+    def chip(self, status: str, count: int | None = None) -> Locator:
+        """What shows only jobs of this status, and says how many there are."""
+        wanted = r"[\d,]+" if count is None else f"{count:,}"
+        return self.page.get_by_role("button", name=re.compile(f"^{status} ?{wanted}$"))
+
+    async def open_queue(self) -> None:
+        await self.page.goto("/queue")
+        await expect(self.page.get_by_role("heading", name="Queue", exact=True)).to_be_visible()
+
+    async def open_job(self, job_id: str) -> None:
+        await self.page.goto(f"/jobs/{job_id}")
+        await expect(self.page.get_by_role("link", name="Queue", exact=True).last).to_be_visible()
 
     async def status_is(self, word: str) -> None:
-        """Of what is open."""
-        await expect(self.pane.locator(".sheet-head .badge")).to_have_text(word)
+        """Of the job whose page is open."""
+        await expect(self.page.locator("main header").get_by_text(word, exact=True)).to_be_visible()
 
-    async def names(self) -> list[str]:
-        return await self.rows.locator(".name").all_inner_texts()
+    async def do(self, label: str, verb: str) -> None:
+        """By the menu of something in the queue."""
+        await self.page.get_by_role("button", name=f"More for {label}", exact=True).click()
+        await self.page.get_by_role("menuitem", name=verb, exact=True).click()
+
+    async def let_go(self) -> None:
+        """What was deleted can be taken back until its message is gone: close it."""
+        message = self.page.get_by_role("listitem").filter(has_text="will be deleted")
+        await message.get_by_role("button", name="Close").click()
+
+    async def choose(self, workflow: str) -> Locator:
+        """Its form, in Create."""
+        await self.page.goto("/create")
+        listed = self.page.get_by_role("navigation", name="Workflows")
+        await listed.get_by_role("link", name=workflow).click()
+        form = self.page.get_by_role("form", name=workflow)
+        await expect(form).to_be_visible()
+        return form
+
+    @property
+    def plan(self) -> Locator:
+        """What will be made, beside a form."""
+        return self.page.get_by_label("What will be made")
+
+    async def add(self, button: str = "Add job", *, count: int = 1) -> None:
+        """Press the button of the form, and wait until it says that this was done."""
+        await self.plan.get_by_role("button", name=button).click()
+        said = f"Added {count} job{'s' if count > 1 else ''}."
+        await expect(self.page.get_by_text(said, exact=True).first).to_be_visible()
 
     async def misbehave(self, name: str, **fields: Any) -> None:
         """Let the stand-in do so, by its own control route."""
@@ -96,6 +154,38 @@ class Looking:
 
     async def behave(self) -> None:
         (await self.http.delete(f"{self.comfyui}/sim/misbehave")).raise_for_status()
+
+    async def ended(self, job_id: str) -> Any:
+        """The job, once it has ended; its events end with it."""
+        async with (
+            asyncio.timeout(PATIENCE_SECONDS),
+            self.http.stream("GET", f"/api/ai-jobs/{job_id}/events", timeout=None) as events,
+        ):
+            async for _line in events.aiter_lines():
+                pass
+        return await self.call("GET", f"/api/ai-jobs/{job_id}")
+
+    async def until_running(self, job_id: str) -> None:
+        """Until it has told of its progress: until then it may only have been fetched."""
+        async with (
+            asyncio.timeout(PATIENCE_SECONDS),
+            self.http.stream("GET", f"/api/ai-jobs/{job_id}/events", timeout=None) as events,
+        ):
+            async for line in events.aiter_lines():
+                if line == "event: progress":
+                    return
+        raise AssertionError("It ended before it had begun.")
+
+    async def tidy(self) -> None:
+        """The stand-in is well, nothing runs any more, and there is no job, and no workflow that was added."""
+        await self.behave()
+        await self.call("POST", "/api/ai-jobs/bulk", {"action": "cancel", "filter": {}})
+        for status in ("processing", "queued"):
+            for each in (await self.call("GET", f"/api/ai-jobs?status={status}&limit=200"))["items"]:
+                await self.ended(each["id"])
+        await self.call("POST", "/api/ai-jobs/bulk", {"action": "delete", "filter": {}})
+        for each in (await self.call("GET", "/api/workflows?limit=200"))["items"]:
+            await self.call("DELETE", f"/api/workflows/{each['slug']}")
 
     async def drop(self, *files: tuple[str, str, bytes]) -> None:
         """Drop files, each with its name, type and content, on the page."""
@@ -146,9 +236,19 @@ async def open_chromium() -> AsyncIterator[Browser]:
         await browser.close()
 
 
+ANY_AREA = re.compile("/(queue|create)")
+
+
+async def until(page: Page, expression: str) -> None:
+    """Until this is so in the page. Playwright's own wait asks from inside of it, which the app's policy forbids."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not await page.evaluate(expression):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
 @asynccontextmanager
-async def open_page(chromium: Browser, url: str) -> AsyncIterator[Looking]:
-    """The page, just opened. Whatever it complains of in the console fails the test."""
+async def open_page(chromium: Browser, url: str, *, lands: re.Pattern[str] = ANY_AREA) -> AsyncIterator[Looking]:
+    """The page, just opened, where it `lands`. Whatever it complains of in the console fails the test."""
     page = await chromium.new_page(viewport={"width": 1280, "height": 800}, base_url=url)
     page.set_default_timeout(PATIENCE_MS)
     await page.add_init_script(_OFTEN)
@@ -164,7 +264,7 @@ async def open_page(chromium: Browser, url: str) -> AsyncIterator[Looking]:
     async with Looking.at(page, url) as looking:
         # as people do: by a link, which leads to the page
         await page.goto((await looking.call("POST", "/api/desk/links"))["url"])
-        await page.wait_for_url("/")
+        await page.wait_for_url(lands)
         yield looking
     assert complaints == []
     await page.close()

@@ -42,6 +42,7 @@ def make_lease(number: int = 17, **more: Any) -> Lease:
         "output_headers": {},
         "max_output_bytes": None,
         "max_output_files": None,
+        "ran_out_bytes": None,
     }
     for fields in (payload, job):
         fields |= {name: more.pop(name) for name in fields.keys() & more.keys()}

@@ -31,7 +31,7 @@ class Service:
         self.name = name
         self._constants = constants
         self._command = command
-        self._environment = {
+        self.environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith(_OWN)},
             **environment,
         }
@@ -50,7 +50,7 @@ class Service:
     async def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = await forks.start(
-                self._command, env=self._environment, out=log.fileno(), constants=self._constants
+                self._command, env=self.environment, out=log.fileno(), constants=self._constants
             )
 
     def send(self, signal_number: int) -> None:

@@ -331,6 +331,15 @@ class System:
                 job_id=job_id,
             )
 
+    async def silence(self, worker_id: str) -> None:
+        """As if nobody had heard of it for an hour."""
+        async with self._engine() as engine:
+            await execute(
+                engine.databases.central,
+                "UPDATE workers SET last_seen_at = relay_now(-3600) WHERE worker_id = :worker_id",
+                worker_id=worker_id,
+            )
+
     def _engine(self) -> Engine:
         """The server's databases, from here."""
         return Engine(
@@ -402,11 +411,12 @@ async def open_system(
     sims: int = 1,
     quiet: bool = False,
     populated: Populated | None = None,
+    is_empty: bool = False,
 ) -> AsyncIterator[System]:
     """A server with an administrator, a user with tokens and an empty fleet. `s3` is a server and a storage URL.
 
-    It takes them from what is `populated`, or makes them anew. At the end what the processes said is printed, for who
-    looks at a failed test, unless this is `quiet`.
+    It takes them from what is `populated`, or makes them anew, unless it stays empty. At the end what the processes
+    said is printed, for who looks at a failed test, unless this is `quiet`.
     """
     port = free_port()
     server_url = f"http://127.0.0.1:{port}"
@@ -416,7 +426,8 @@ async def open_system(
         own = {
             "DATA_DIR": str(folder / "server"),
             "PORT": str(port),
-            "PUBLIC_URL": files.url,
+            # files that the server keeps itself go by its address
+            "PUBLIC_URL": server_url if s3 else files.url,
             "FLEET_SECRETS": json.dumps(SECRETS.fleet),
             "SIGNING_SECRETS": json.dumps(SECRETS.signing),
             "REAPER_INTERVAL_SECONDS": "0.2",
@@ -449,7 +460,8 @@ async def open_system(
         try:
             if populated is None:
                 await system.start_server()
-                await _populate(system, environment)
+                if not is_empty:
+                    await _populate(system, environment)
             else:
                 shutil.copytree(populated.folder, folder / "server")
                 system.admin_token, system.user_token = populated.admin_token, populated.user_token

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.worker.capacity import Capacity, capacity_for
+from comfyrelay.worker.capacity import Capacity, capacity_for, times_for
 from comfyrelay.worker.lease import Lease, Phase
 from tests.worker.leases import make_lease
 
@@ -71,3 +71,12 @@ def test_no_more_at_once_than_was_set() -> None:
     found = room(leases, slots={"self_hosted": 4}, max_concurrency=3, prefetch=0)
     assert found is not None
     assert found.max_concurrency == 3
+
+
+@pytest.mark.parametrize(
+    ("usual", "times"), [([], 1), ([0.8, 0.7], 4), ([0.8, None], 1), ([0.8, 60.0], 1), ([10.0], 4)]
+)
+def test_each_server_has_its_next_one_waiting_while_jobs_are_known_to_be_short(
+    usual: list[float | None], times: int
+) -> None:
+    assert times_for(usual, slots=4, short_seconds=10.0) == times

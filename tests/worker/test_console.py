@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import io
 import json
 import os
 import pty
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
+from rich.console import Console
 
-from comfyrelay.worker.console import without_secrets
+from comfyrelay.worker.console import WorkerConsole, without_secrets
 from comfyrelay.worker.lease import Phase
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.on_console import HASH, JOB, SIGNED
@@ -121,6 +124,15 @@ async def test_an_event_is_one_line_with_what_is_worth_reading() -> None:
     assert re.search(r"^\d\d:\d\d:\d\d stopped +spot_interruption$", text, re.M)
     assert "\x1b[32m" in shown.raw
     assert "\x1b[2J" not in shown.raw
+
+
+def test_a_desk_writes_lines_for_people_also_where_there_is_no_terminal() -> None:
+    written = io.StringIO()
+    with WorkerConsole(Console(file=written, width=120), level="warning", is_for_machines=False) as console:
+        console.status([])
+        structlog.get_logger("any").warning("worker.comfyui", server="http://x:1", state="offline", reason="Nobody.")
+        structlog.get_logger("any").info("worker.idle")
+    assert re.fullmatch(r"\d\d:\d\d:\d\d comfyui +http://x:1 offline Nobody\.\n", written.getvalue())
 
 
 async def test_a_narrow_terminal_gets_the_shorter_line() -> None:

@@ -39,7 +39,7 @@ def result(*files: OutputFile, prompt_id: str = "p1") -> RunResult:
 
 
 def remove(base: Path, made: RunResult | None = None, *, prompt_ids: tuple[str, ...] = ()) -> None:
-    ComfyFolders([base], asset_folder="assets").remove(lease=LEASE, result=made, prompt_ids=prompt_ids)
+    ComfyFolders(lambda: [base], asset_folder="assets").remove(lease=LEASE, result=made, prompt_ids=prompt_ids)
 
 
 def test_a_jobs_folders_go_and_the_others_stay(base: Path) -> None:
@@ -150,7 +150,7 @@ def test_what_cannot_be_removed_is_logged(base: Path) -> None:
 
 def test_where_no_folders_are_known_nothing_is_removed(base: Path) -> None:
     write(base / "output" / "comfyrelay" / "p1" / "a.png")
-    ComfyFolders([], asset_folder="assets").remove(lease=LEASE, result=result(), prompt_ids=())
+    ComfyFolders(lambda: [], asset_folder="assets").remove(lease=LEASE, result=result(), prompt_ids=())
     assert files_in(base) == ["output/comfyrelay/p1/a.png"]
 
 
@@ -165,7 +165,7 @@ class TestAssets:
     def folders(self, base: Path) -> ComfyFolders:
         for path in (*self.COPIES, *self.OTHERS):
             write(base / path)
-        return ComfyFolders([base], asset_folder="assets")
+        return ComfyFolders(lambda: [base], asset_folder="assets")
 
     def test_one_goes_by_its_name_in_the_cache(self, base: Path, folders: ComfyFolders) -> None:
         folders.remove_asset(self.CACHED[0])
@@ -181,13 +181,13 @@ class TestAssets:
         outside = write(tmp_path / "outside" / f"{'a' * 40}.png")
         (base / "input" / "comfyrelay").mkdir()
         (base / "input" / "comfyrelay" / "assets").symlink_to(outside.parent)
-        folders = ComfyFolders([base], asset_folder="assets")
+        folders = ComfyFolders(lambda: [base], asset_folder="assets")
         folders.remove_asset(self.CACHED[0])
         folders.keep_assets([])
         assert outside.is_file()
 
     def test_where_there_are_none_nothing_happens(self, base: Path) -> None:
-        ComfyFolders([base], asset_folder="assets").keep_assets(self.CACHED)
+        ComfyFolders(lambda: [base], asset_folder="assets").keep_assets(self.CACHED)
         assert files_in(base) == []
 
 

@@ -34,12 +34,17 @@ def state(tmp_path: Path) -> State:
 
 
 @pytest.fixture
-async def leftovers(sim: Sim, state: State) -> AsyncIterator[Leftovers]:
+async def servers(sim: Sim) -> AsyncIterator[Servers]:
     servers = Servers(WorkerSettings(comfyui_base_url=[sim.url]), on_change=lambda: None)
-    leftovers = Leftovers(state, servers=servers, folders=ComfyFolders([sim.folder], asset_folder="assets"))
+    yield servers
+    await servers.close()
+
+
+@pytest.fixture
+async def leftovers(sim: Sim, state: State, servers: Servers) -> AsyncIterator[Leftovers]:
+    leftovers = Leftovers(state, servers=servers, folders=ComfyFolders(lambda: [sim.folder], asset_folder="assets"))
     yield leftovers
     await leftovers.close()
-    await servers.close()
 
 
 def previews(sim: Sim) -> list[Path]:
@@ -97,6 +102,16 @@ async def test_a_server_that_is_gone_from_the_settings_is_not_waited_for(state: 
     state.record_unfinished("comfyui-2", "p1")
     leftovers.recall()
     assert state.unfinished_runs() == []
+
+
+async def test_a_server_that_was_taken_away_meanwhile_is_not_waited_for(
+    sim: Sim, state: State, servers: Servers, leftovers: Leftovers
+) -> None:
+    prompt_id = await failed_run(sim, **{MARK: "1-abc"})
+    await sim.stop()
+    leftovers.add([("comfyui-1", prompt_id)])
+    await servers.remove("comfyui-1")
+    await until_forgotten(state)
 
 
 async def test_a_server_that_is_away_is_waited_for_by_the_next_process(

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.worker.comfyui.packing import Told
 from comfyrelay.worker.lease import Lease, Phase
 from comfyrelay.worker.metrics import Metrics
 from tests.worker.on_console import lease
@@ -111,6 +112,16 @@ async def test_how_the_worker_is_now_is_read_when_it_is_asked_for(worker: Worker
     assert figures["comfyrelay_worker_comfyui_online|self_hosted"] == 0
 
 
+async def test_how_many_are_on_a_card_and_why_is_read_too(worker: Worker) -> None:
+    cards = {"GPU-1": Told(processes=2, reason="2 at once: nothing waits.", changed="Trying 2 at once.")}
+    worker.metrics.watch(
+        cache=worker.cache, control=worker.control, servers=worker.servers, held=list, cards=lambda: cards
+    )
+    figures = await worker.read()
+    assert figures["comfyrelay_worker_comfyui_on_card|GPU-1"] == 2
+    assert figures["comfyrelay_worker_packing_info|GPU-1|Trying 2 at once."] == 1
+
+
 async def test_before_the_worker_is_up_there_is_an_answer_too(worker: Worker) -> None:
     figures = await worker.read()
     assert figures["comfyrelay_worker_control_plane_up"] == 0
@@ -168,7 +179,7 @@ async def test_nobody_is_named(worker: Worker) -> None:
 def test_every_figure_is_documented() -> None:
     page = Path("docs/howto/workers.md").read_text()
     names = {family.name for family in Metrics().registry.collect() if family.name.startswith("comfyrelay_worker_")}
-    assert len(names) == 10
+    assert len(names) == 12
     assert [name for name in names if name not in page] == []
 
 

@@ -87,7 +87,8 @@ class Aws:
 
 @pytest.fixture
 async def aws(moto_url: str, scaling: Any) -> AsyncIterator[Aws]:
-    [group] = scaling.describe_auto_scaling_groups()["AutoScalingGroups"]
+    # by its name: in one process all of these servers have the same groups
+    [group] = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[GROUP])["AutoScalingGroups"]
     aws = Aws("", scaling, group["Instances"][0]["InstanceId"])
     scaling.set_instance_protection(
         InstanceIds=[aws.instance_id], AutoScalingGroupName=GROUP, ProtectedFromScaleIn=False

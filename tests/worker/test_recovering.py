@@ -4,13 +4,16 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from structlog.testing import capture_logs
 
+from comfyrelay.comfy.runs.events import Started
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
-from comfyrelay.errors import DeviceFault, OutOfMemory, ServerRefused
-from comfyrelay.sim import Fail, Sim
+from comfyrelay.comfyui.keeper import Ending
+from comfyrelay.errors import DeviceFault, OutOfMemory, RunLost, ServerRefused
+from comfyrelay.sim import Fail, Sim, Stuck
 from comfyrelay.sim import OutOfMemory as NoMemory
 from comfyrelay.worker.comfyui.recovering import RecoveringClient
 from comfyrelay.worker.comfyui.restarts import Restarts
@@ -115,3 +118,43 @@ class TestRestarts:
         assert client.is_restarting
         assert client.is_sick
         await restarts.close()
+
+
+class Ended:
+    """A process that ended after it had said this."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[float, str]] = []
+
+    async def since(self, began: float) -> Ending:
+        return Ending(at=began, reason="it was killed.", said=self.said)
+
+    async def lend_inputs(self) -> None: ...
+
+    def stuck(self, why: str) -> None: ...
+
+
+async def test_what_a_lost_process_said_of_others_is_not_told_with_a_job(sim: Sim) -> None:
+    ended = Ended()
+    client = RecoveringClient(sim.url, timeouts=RunTimeouts(refused_seconds=0.1), endings=ended)
+    stuck = sim.misbehave(Stuck(class_type="ImageInvert"))
+    begun, accepted = asyncio.Event(), asyncio.Event()
+    ended.said.append((monotonic(), "a picture of somebody else"))
+    first = asyncio.create_task(
+        client.run(invert(), on_event=lambda event: begun.set() if isinstance(event, Started) else None)
+    )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await begun.wait()
+        # it waits behind the first, and what is said is not of it
+        second = asyncio.create_task(client.run(invert(), on_event=lambda _event: accepted.set()))
+        await accepted.wait()
+        ended.said.append((monotonic(), "the last word of the first"))
+        await sim.stop()
+        stuck.end()
+        with pytest.raises(RunLost, match="it was killed") as of_first:
+            await first
+        with pytest.raises(RunLost, match="it was killed") as of_second:
+            await second
+    assert of_first.value.raw == "the last word of the first"
+    assert of_second.value.raw is None
+    await client.close()

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -13,9 +15,11 @@ from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.graphs.hash import workflow_hash
 from comfyrelay.errors import ComfyError, Fault, NodeFailed, NotInstalled
 from comfyrelay.pool import JobEvent
-from comfyrelay.sim import Fail, Sim, Stuck
+from comfyrelay.sim import CardOptions, Fail, Sim, Stuck
+from comfyrelay.sim.card import GIB
 from comfyrelay.worker.comfyui.capabilities import Capabilities, gather
 from comfyrelay.worker.comfyui.servers import MOST_WARM, Ran, Servers
+from comfyrelay.worker.lease import PreviewTarget
 from comfyrelay.worker.settings import WorkerSettings
 from tests.comfy.graphs import invert, words
 from tests.harness import PATIENCE_SECONDS
@@ -36,6 +40,32 @@ async def open_servers(*urls: str, online: int = 0) -> AsyncIterator[Servers]:
         yield servers
     finally:
         await servers.close()
+
+
+async def test_addresses_of_one_gpu_share_its_memory() -> None:
+    async def cards(*names: str) -> list[str | None]:
+        urls = [f"http://127.0.0.1:{port}" for port in (1, 2, 3)]
+        servers = Servers(WorkerSettings(comfyui_base_url=urls, comfyui_cards=list(names)), on_change=lambda: None)
+        found = [each.card for each in servers.pool.stats().clients.values()]
+        await servers.close()
+        return found
+
+    assert await cards() == [None, None, None]
+    assert await cards("gpu") == ["gpu", "gpu", "gpu"]
+    assert await cards("x", "x", "y") == ["x", "x", "y"]
+    with pytest.raises(ValueError, match="COMFYUI_CARDS must name one GPU, or one for each address"):
+        await cards("x", "y")
+
+
+async def test_of_cards_of_two_sizes_the_larger_one_gets_what_did_not_fit_elsewhere(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        options = [CardOptions(folder=tmp_path / str(gib), memory_bytes=gib * GIB) for gib in (8, 24, 8)]
+        sims = [await stack.enter_async_context(Sim(card=each)) for each in options]
+        servers = await stack.enter_async_context(open_servers(*(each.url for each in sims), online=3))
+        for _ in range(3):
+            ran, lease = Ran(), make_lease(ran_out_bytes=8 * GIB)
+            await servers.run(lease, invert(), (), ran=ran, on_event=lambda _: None, on_move=lambda: None)
+            assert ran.client_id == "comfyui-2"
 
 
 def workflows(count: int) -> Iterator[Graph]:
@@ -178,3 +208,35 @@ async def test_what_the_operator_says_does_not_hide_what_is_so() -> None:
 async def test_a_server_that_is_away_says_nothing() -> None:
     async with open_servers("http://127.0.0.1:1") as servers:
         assert await gather(servers, {}) == {"providers": ["self_hosted"]}
+
+
+@pytest.mark.parametrize(
+    ("usual", "watched", "method"),
+    [(None, False, "auto"), (5.0, False, "auto"), (0.8, False, "none"), (0.8, True, "auto")],
+)
+async def test_a_run_that_is_over_at_once_makes_no_previews_unless_somebody_watches(
+    usual: float | None, watched: bool, method: str
+) -> None:
+    lease = make_lease()
+    if watched:
+        lease.preview = PreviewTarget(url="http://nowhere", headers={}, until=monotonic() + 60)
+    async with Sim() as sim, open_servers(sim.url, online=1) as servers:
+        stuck = sim.misbehave(Stuck(class_type="ImageInvert"))
+        accepted = asyncio.Event()
+        running = asyncio.create_task(
+            servers.run(
+                lease,
+                invert(),
+                (),
+                ran=Ran(),
+                on_event=lambda _: accepted.set(),
+                on_move=lambda: None,
+                usual_seconds=usual,
+            )
+        )
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await accepted.wait()
+            [prompt] = (await servers.own[0].prompts()).values()
+            stuck.end()
+            await running
+    assert prompt.extra_data["preview_method"] == method

@@ -104,8 +104,23 @@ async def test_memory_is_freed_after_a_run_that_had_not_enough(system: System) -
     await system.started()
     job = await system.plain(effect)
     await system.completed(job)
-    assert system.sim.log.count("POST", "/free") + system.sim.log.count("POST", "/api/free") == 1
-    assert (await system.job(job))["attempts"] == 2
+    # after the failure, and before the job had the card to itself
+    assert system.sim.log.count("POST", "/free") + system.sim.log.count("POST", "/api/free") == 2
+    assert (await system.job(job))["attempts"] == 1
+
+
+async def test_what_does_not_fit_into_the_card_fails_with_what_to_do_and_costs_nothing(system: System) -> None:
+    effect = await system.plain_effect()
+    system.sim.misbehave(OutOfMemory(class_type="ImageInvert"))
+    await system.started()
+    job = await system.plain(effect)
+    await system.until(job, "failed")
+    found = await system.job(job)
+    assert (found["attempts"], system.sim.log.prompts_queued) == (1, 2)
+    assert "GiB of the card to itself" in found["error"]
+    assert "Use fewer pixels or frames" in found["error"]
+    lines = [each["line"] for each in (await system.user("GET", f"/ai-jobs/{job}/logs"))["items"]]
+    assert any("it runs again, alone on its card." in each for each in lines)
 
 
 async def test_a_gpu_in_a_bad_state_gets_nothing_until_comfyui_was_restarted(system: System) -> None:

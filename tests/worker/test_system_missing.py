@@ -20,9 +20,13 @@ async def test_a_job_waits_until_one_of_two_workers_has_what_it_needs(system: Sy
     async with Sim() as second:
         await system.started("gpu-1")
         await system.started("gpu-2", sims=[second])
+        lacking = {"kind": "model", "name": RARE, "workers": 0, "on": []}
+        headers = {"Authorization": f"Bearer {system.user_token}"}
+        told = await system.http.get("/api/missing", params={"effect_id": effect}, headers=headers)
+        assert told.json()["data"]["missing"]["items"] == [lacking]
         refused = await refusal(system, {"effect_id": effect, "idempotency_key": "once"})
         assert refused["type"] == "urn:comfyrelay:missing_on_workers"
-        assert refused["missing"] == [{"kind": "model", "name": RARE, "workers": 0, "on": []}]
+        assert refused["missing"] == [lacking]
         assert refused["detail"].startswith(
             f"None of the 2 workers has everything: the model {RARE} (no worker has it)."
         )

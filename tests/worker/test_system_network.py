@@ -10,6 +10,7 @@ import pytest
 from comfyrelay.sim import Slow, Stuck
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.processes import Service
+from tests.worker.proxy import Proxy
 from tests.worker.system import COMPLETE, DOWNLOAD, UPLOAD, System
 
 ANY_CALL = b"POST /api/worker/"
@@ -206,6 +207,32 @@ async def test_a_run_that_was_not_yet_written_down_when_the_worker_was_killed_is
     assert (await system.job(job))["attempts"] == 2
 
 
+async def test_a_run_of_before_the_kill_is_stopped_also_when_its_comfyui_comes_back_later(system: System) -> None:
+    """Its job is given back meanwhile, and does not wait for it."""
+    effect = await system.effect()
+    # it could not be run again while the first run, of ten minutes, holds the server
+    system.sim.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
+    async with Proxy(system.sim.url) as comfyui:
+        worker = await system.started(variables={"COMFYUI_BASE_URL": comfyui.url})
+        job = await system.image(effect)
+        await system.until_running()
+        await worker.kill()
+        await comfyui.cut()
+        [held] = system.folder.glob("**/held/*.json")
+        held.write_text(json.dumps(json.loads(held.read_text()) | {"runs": []}))
+        await worker.start()
+        await system.until(job, "queued")
+        # that it is still to be stopped outlives another kill
+        await worker.kill()
+        await worker.start()
+        await comfyui.restore()
+        await system.completed(job)
+        # before its ComfyUI is gone
+        worker.send(signal.SIGTERM)
+        assert await worker.ended() == 0
+    assert not list(system.folder.glob("**/held/*.json"))
+
+
 async def test_a_worker_that_is_killed_before_it_ran_a_job_gives_it_back_unpunished(system: System) -> None:
     effect = await system.effect()
     job = await system.image(effect)
@@ -296,8 +323,12 @@ async def test_a_worker_that_never_comes_back_loses_its_job_to_another(system: S
     await system.until_running(system.sims[0])
     await dead.until_said("worker.job_runs")
     await dead.kill()
-    await system.expire_lease(job)
     await system.started("other", sims=[system.sims[1]])
+    # a heartbeat that was on its way when it was killed may still make it longer
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (await system.job(job))["attempts"] == 1:
+            await system.expire_lease(job)
+            await asyncio.sleep(0.05)
     await system.completed(job)
     running.end()
     # so that nothing of it stays on its disk either

@@ -16,8 +16,8 @@ from rich.console import Console
 from comfyrelay.cli import completion
 from comfyrelay.cli.where import address
 from comfyrelay.clock import utc_now
-from comfyrelay.domain.ordering import MoveTo
-from comfyrelay.domain.states import JobStatus
+from comfyrelay.domain.queue.ordering import MoveTo
+from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.errors import ComfyRelayError, InvalidInput
 from comfyrelay.extras import require
 
@@ -345,14 +345,22 @@ async def _deleted_with(client: Client, job_id: str) -> list[str]:
 @jobs_app.command(rich_help_panel=JOBS)
 def move(
     job: Ids,
-    to: Annotated[MoveTo, typer.Option(help="Where to: before all others, or one place up or down.")],
+    to: Annotated[MoveTo | None, typer.Option(help="Where to: one end of the queue, or one place up or down.")] = None,
+    before: Annotated[str | None, typer.Option(help="The job or batch that they go before.")] = None,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Move waiting jobs or batches in the queue, such as to its top."""
     # each goes before those that went to the top before it, and must not go past those that go down with it
-    ordered = job if to is MoveTo.UP else job[::-1]
-    _each(ordered, url, lambda client, it: client.move(it.kind, it.id, to), as_json=as_json)
+    ordered = job if to in (MoveTo.UP, MoveTo.BOTTOM, None) else job[::-1]
+    if (to is None) == (before is None):
+        raise InvalidInput("Say --to or --before, one of the two.")
+
+    async def moved(client: Client, it: Found) -> Done[Any]:
+        other = (await _found(client, before)).id if before is not None else None
+        return await client.move(it.kind, it.id, to, before=other)
+
+    _each(ordered, url, moved, as_json=as_json)
 
 
 @jobs_app.command(rich_help_panel=JOBS)
@@ -444,7 +452,7 @@ WorkflowName = Annotated[
 
 @workflows_app.callback()
 def workflows(context: typer.Context, url: Url = None, as_json: Json = False) -> None:
-    """List your own workflows, newest first; rename, replace or remove one. `run` makes one of a file."""
+    """List your own workflows, newest first; add, rename, replace or remove one. `run` makes one of a file, too."""
     if context.invoked_subcommand is not None:
         return
     from comfyrelay.client.render import workflow_table
@@ -452,6 +460,26 @@ def workflows(context: typer.Context, url: Url = None, as_json: Json = False) ->
     found = [each for each in connected(url, lambda client: client.workflows()) if each.is_active]
     none = "No workflows of your own yet: `comfyrelay run FILE` makes one of a file."
     _print(found, workflow_table(found) if found else none, as_json=as_json)
+
+
+@workflows_app.command("add")
+def workflows_add(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A workflow saved in ComfyUI, or a file that it made.")],
+    name: Annotated[str | None, typer.Option(help="What it is called; else as the file is.")] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Add it though no worker has its nodes: it waits until one has them.")
+    ] = False,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Make a workflow of a file, and run nothing."""
+    from comfyrelay.cli.values import errors_as_options
+    from comfyrelay.comfy.editor.loading import load_workflow
+
+    graph = load_workflow(file)
+    with errors_as_options():
+        added = connected(url, lambda client: client.add_graph(graph, name=name or file.stem, wait_for_missing=anyway))
+    _print(added.workflow, f"workflow {added.workflow.slug}: {added.message}", as_json=as_json)
 
 
 @workflows_app.command("rename")

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import typer
@@ -24,6 +25,7 @@ from comfyrelay import __version__
 from comfyrelay.cli.backup import backup_app
 from comfyrelay.cli.batch_i2v import batch_i2v
 from comfyrelay.cli.browser import open_page
+from comfyrelay.cli.comfyui import comfyui_app
 from comfyrelay.cli.command_line import command_line
 from comfyrelay.cli.fleet.app import fleet_app
 from comfyrelay.cli.jobs import Url, connected, jobs_app
@@ -36,6 +38,7 @@ from comfyrelay.extras import require
 from comfyrelay.portable.terminal import show_what_can_be_shown
 
 if TYPE_CHECKING:
+    from comfyrelay.desk.settings import DeskSettings
     from comfyrelay.services.engine import Engine
     from comfyrelay.services.fleet.nodes import AllowList
     from comfyrelay.services.operations.reconcile import Report
@@ -51,6 +54,7 @@ admin_app = typer.Typer(
 )
 app.add_typer(admin_app, name="admin", rich_help_panel=SERVERS)
 app.add_typer(worker_app, name="worker", rich_help_panel=SERVERS)
+app.add_typer(comfyui_app, name="comfyui", rich_help_panel=DESK)
 app.add_typer(fleet_app, name="fleet", rich_help_panel=SERVERS)
 app.add_typer(run_app)
 app.add_typer(jobs_app)
@@ -63,6 +67,7 @@ err = Console(stderr=True)
 FOUND = 1
 CANNOT = 2
 LAST_PORT = 65535
+MOST_PER_GPU = 16
 # also where it is called as `python -m comfyrelay`: completion is known by it
 NAME = "comfyrelay"
 FIRST = ("up", "open", "run", "batch", "jobs", "batches", "show")
@@ -85,6 +90,12 @@ def _port(port: int | None) -> int | None:
     if port is not None and port < 1:
         raise typer.BadParameter("must be at least 1.")
     return _port_or_0(port)
+
+
+def _per_gpu(count: str | None) -> str | None:
+    if count is not None and count != "auto" and not (count.isdecimal() and 1 <= int(count) <= MOST_PER_GPU):
+        raise typer.BadParameter(f"must be a number from 1 to {MOST_PER_GPU}, or auto.")
+    return count
 
 
 def main() -> None:
@@ -117,6 +128,22 @@ def up(
     comfyui_url: Annotated[
         list[str] | None, typer.Option(help="Where ComfyUI is, if not at http://127.0.0.1:8188. Repeat for more GPUs.")
     ] = None,
+    comfyui: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Start ComfyUI as well, from this folder: with its own Python, on each GPU, watched over, and stopped "
+            "at the end. `comfyrelay doctor` finds it.",
+        ),
+    ] = None,
+    per_gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|auto",
+            help="With --comfyui: how many of it run on each GPU; if not given, auto: one, and more where it helps.",
+            callback=_per_gpu,
+        ),
+    ] = None,
     port: Annotated[
         int | None,
         typer.Option(help="The port of the page; if not given, that of COMFYRELAY_PORT, or 8420.", callback=_port),
@@ -143,21 +170,23 @@ def up(
 ) -> None:
     """Run ComfyRelay here for yourself, as your desk: queue, page, and a worker for your ComfyUI, until Ctrl-C."""
     require("desk")
+    from comfyrelay.desk.listening import require_free
+    from comfyrelay.settings import load_settings
+
+    warn_of_unknown(err)
+    data_dir = data_dir and data_dir.expanduser().absolute()
+    given = {"data_dir": data_dir, "port": port, "host": host}
+    settings = load_settings().model_copy(update={name: value for name, value in given.items() if value is not None})
+    require_free(settings)
     with _many_imports():
         from comfyrelay.desk.desk import Desk, Ready
         from comfyrelay.desk.scripts.config import load_script_table
-        from comfyrelay.desk.settings import DeskSettings, load_desk_settings
+        from comfyrelay.desk.settings import load_desk_settings
         from comfyrelay.private import keep_private
-        from comfyrelay.settings import load_settings
         from comfyrelay.worker.console import WorkerConsole
 
-    warn_of_unknown(err)
-    settings, desk = load_settings(), load_desk_settings()
-    data_dir = data_dir and data_dir.expanduser().absolute()
-    given = {"data_dir": data_dir, "port": port, "host": host}
-    settings = settings.model_copy(update={name: value for name, value in given.items() if value is not None})
-    if comfyui_url:
-        desk = DeskSettings(**{**desk.model_dump(exclude_unset=True), "comfyui_url": comfyui_url})
+    desk = load_desk_settings()
+    desk = _with_comfyui(desk, urls=comfyui_url, folder=comfyui, per_gpu=per_gpu)
     if stand_in:
         desk = desk.model_copy(update={"stand_in": True})
     _check_addresses(desk.comfyui_url)
@@ -169,7 +198,8 @@ def up(
         is_awaited = len(found.silent) == len(found.comfyui)
         out.print(f"ComfyRelay {__version__} is up at [bold]{found.url}[/bold]", highlight=False)
         out.print(f"  data     {found.data_dir}", highlight=False)
-        out.print(f"  ComfyUI  {', '.join(found.comfyui)}", highlight=False)
+        started = f"started here, from {found.comfyui_dir}; what it says: comfyrelay comfyui logs"
+        out.print(f"  ComfyUI  {', '.join(found.comfyui) or started}", highlight=False, soft_wrap=True)
         for line in _about_comfyui(found.silent, found.trying_out):
             out.print(f"           {line}", highlight=False, soft_wrap=True)
         if found.url_elsewhere is not None:
@@ -187,7 +217,7 @@ def up(
         # when it comes again, it was away
         is_awaited = True
 
-    with WorkerConsole(level="warning") as console:
+    with WorkerConsole(level="warning", is_for_machines=False) as console:
         made = Desk(
             settings=settings,
             desk=desk,
@@ -284,7 +314,12 @@ def server(
     if secrets.made_at is not None:
         what = "" if settings.fleet_secrets else "; workers register with those"
         err.print(f"  made new secrets in {secrets.made_at}{what}", highlight=False)
-    _run_loop(serve(settings, secrets, log_level=log_level))
+    _run_loop(serve(settings, secrets, log_level=log_level, on_setup_code=partial(_tell_setup_code, settings.base_url)))
+
+
+def _tell_setup_code(base_url: str, code: str) -> None:
+    err.print(f"  there is no administrator yet: open {base_url}/setup#{code}", highlight=False, soft_wrap=True)
+    err.print(f"  or enter the code {code} there; it works once, for a day", highlight=False)
 
 
 @admin_app.command("create")
@@ -305,6 +340,23 @@ def admin_create(
         return (await engine.accounts.sign_in.issue(user, name="made with the account")).secret
 
     out.print(_run(work), highlight=False, soft_wrap=True)
+
+
+@admin_app.command("setup-code")
+def admin_setup_code() -> None:
+    """Print another code that makes the first administrator in a browser; exit code 1 if there is one already."""
+    from comfyrelay.settings import load_settings
+
+    async def work(engine: Engine) -> str | None:
+        await engine.databases.upgrade()
+        needs_setup = await engine.accounts.sign_in.needs_setup()
+        return await engine.accounts.links.make_setup_code() if needs_setup else None
+
+    code = _run(work)
+    if code is None:
+        err.print("There is an administrator already: nobody else is made this way.", highlight=False)
+        raise typer.Exit(FOUND)
+    out.print(f"{load_settings().base_url}/setup#{code}", highlight=False, soft_wrap=True)
 
 
 @admin_app.command("nodes")
@@ -362,16 +414,25 @@ def sim(
     slow: Annotated[
         list[str] | None, typer.Option(help="CLASS=SECONDS: nodes of this class take this long. Repeat for more.")
     ] = None,
+    preview_method: Annotated[
+        Literal["none", "auto", "latent2rgb", "taesd"],
+        typer.Option(help="How it makes previews where a prompt does not say."),
+    ] = "none",
+    step_seconds: Annotated[float, typer.Option(help="How long each step of a sampler takes.", min=0)] = 0.0,
     misbehave: Annotated[
         list[str] | None,
         typer.Option(help='JSON, such as {"name": "OutOfMemory", "class_type": "ImageScale"}. Repeat for more.'),
+    ] = None,
+    card: Annotated[
+        str | None,
+        typer.Option(help='A card to share with other stand-ins, as JSON, such as {"folder": "/tmp/card"}.'),
     ] = None,
     cloud: Annotated[bool, typer.Option("--cloud", help="Serve Comfy Cloud's routes instead of ComfyUI's.")] = False,
     api_key: Annotated[str, typer.Option(help="The key that Comfy Cloud's routes ask for.")] = "stand-in-key",
 ) -> None:
     """Run a stand-in for ComfyUI, which needs no GPU and no models, until Ctrl-C."""
     require("sim")
-    from comfyrelay.sim import Sim, read_misbehaviour, serve, slow_from_text
+    from comfyrelay.sim import Sim, read_card, read_misbehaviour, serve, slow_from_text
 
     def ready(server: Sim) -> None:
         what = "Comfy Cloud" if cloud else "ComfyUI"
@@ -386,6 +447,9 @@ def sim(
         port=port,
         folder=folder,
         checkpoints=checkpoint or ("stand-in.safetensors", "broken.safetensors"),
+        preview_method=preview_method,
+        step_seconds=step_seconds,
+        card=read_card(_json_object(card)) if card is not None else None,
         cloud=cloud,
         api_key=api_key,
         misbehaviour=[
@@ -432,6 +496,24 @@ def db_status(as_json: Json = False) -> None:
 def version() -> None:
     """Print the version."""
     out.print(__version__, highlight=False)
+
+
+def _with_comfyui(
+    desk: DeskSettings, *, urls: list[str] | None, folder: Path | None, per_gpu: str | None
+) -> DeskSettings:
+    """With what the command line says of ComfyUI, which stands for all that is set elsewhere."""
+    if urls and folder:
+        raise ConfigurationError("Give --comfyui-url for a ComfyUI that runs, or --comfyui for one to start: not both.")
+    set_elsewhere = desk.model_dump(exclude_unset=True)
+    if urls:
+        set_elsewhere = {**set_elsewhere, "comfyui_url": urls, "comfyui_dir": None}
+    if folder:
+        set_elsewhere["comfyui_dir"] = folder.expanduser().absolute()
+    if per_gpu:
+        set_elsewhere["per_gpu"] = per_gpu
+    if per_gpu and set_elsewhere.get("comfyui_dir") is None:
+        raise ConfigurationError("--per-gpu is for a ComfyUI that is started here: name its folder with --comfyui.")
+    return type(desk)(**set_elsewhere)
 
 
 def _about_stopping(finish_seconds: float) -> str:

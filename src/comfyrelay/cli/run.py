@@ -29,7 +29,7 @@ from comfyrelay.cli.values import (
 from comfyrelay.cli.where import address
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.bulk import Mode, SeedMode
-from comfyrelay.domain.states import JobStatus
+from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, InvalidInput, NotFound, TransferFailed
 from comfyrelay.extras import require
 from comfyrelay.text import printable
@@ -70,7 +70,27 @@ Values = Annotated[
 ]
 
 Anyway = Annotated[
-    bool, typer.Option("--anyway", help="Add it though no worker has all that it needs: it waits until one has.")
+    bool,
+    typer.Option(
+        "--anyway",
+        help="Add it though no worker has all that it needs: it waits until one has. Of a file of ComfyUI's editor "
+        "whose nodes are missing no job can be made yet: `comfyrelay workflows add FILE --anyway` keeps it, and it "
+        "becomes runnable by itself when a worker brings them.",
+    ),
+]
+Reuse = Annotated[
+    bool,
+    typer.Option(
+        "--reuse",
+        help="If an equal job of yours is done already, take a copy of its output: at once, and for nothing. Give a "
+        "seed, or no job is equal to another.",
+    ),
+]
+MaxWait = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=31_536_000, metavar="SECONDS", help="How long it may wait before it may go where it costs more."
+    ),
 ]
 
 
@@ -91,7 +111,9 @@ def run(
         typer.Option(help="A preset whose values it has; --set beats them.", autocompletion=completion.presets),
     ] = None,
     to: Annotated[Path, typer.Option("--out", help="The folder for the outputs.")] = Path(),
+    max_wait: MaxWait = None,
     anyway: Anyway = False,
+    reuse: Reuse = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -134,6 +156,8 @@ def run(
                 input_payload=payload,
                 input_file_id=next(iter(works_on), None),
                 wait_for_missing=anyway,
+                max_wait_seconds=max_wait,
+                reuse=reuse,
             )
 
     async def work() -> tuple[Job, list[Path]]:
@@ -244,10 +268,12 @@ def batch_add(
     label: Annotated[str | None, typer.Option(help="What the batch is called; else as what it runs.")] = None,
     output_folder: Annotated[str | None, typer.Option(help="Its folder inside the desk's output folder.")] = None,
     priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
+    max_wait: MaxWait = None,
     notify: Annotated[
         list[str] | None, typer.Option(help=f"Who is notified of its end: {APPRISE} Repeat for more.")
     ] = None,
     anyway: Anyway = False,
+    reuse: Reuse = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -270,12 +296,15 @@ def batch_add(
         "priority": priority,
         "notify_urls": notify,
         "wait_for_missing": anyway or None,
+        "reuse": reuse or None,
     }
 
     async def work(client: Client) -> Done[Batch]:
         if not await client.is_desk():
             _refuse_without_desk(client.url, input_subdir=input_subdir, output_folder=output_folder, notify=notify)
-            return await _add_to_server(client, what, values or [], files, wish)
+            return await _add_to_server(client, what, values or [], files, {**wish, "max_wait_seconds": max_wait})
+        if max_wait is not None:
+            raise InvalidInput("--max-wait: the batches of a desk wait as long as it takes. Leave it out.")
         target = await find_target(client, what, values or [])
         _show_remarks(target)
         # an effect is named by its slug
@@ -358,6 +387,8 @@ async def _add_to_server(
             label=wish["label"] or target.title[:LONGEST_LABEL],
             priority=wish["priority"],
             wait_for_missing=bool(wish["wait_for_missing"]),
+            max_wait_seconds=wish["max_wait_seconds"],
+            reuse=bool(wish["reuse"]),
         )
     return Done(batch, "")
 
@@ -404,10 +435,10 @@ async def _desk(url: str | None) -> AsyncIterator[Client]:
         from comfyrelay.desk.desk import Desk
         from comfyrelay.desk.scripts.config import load_script_table
         from comfyrelay.desk.settings import load_desk_settings
-        from comfyrelay.logs import logging_to
+        from comfyrelay.worker.console import WorkerConsole
 
         # what is printed on standard output is the answer
-        with logging_to(sys.stderr, "warning"):
+        with WorkerConsole(level="warning", is_for_machines=False, shows_jobs=False):
             err.print("Nothing runs here yet, so it is started for this job.", highlight=False, style="dim")
             async with Desk(settings=settings, desk=load_desk_settings(), script=load_script_table()).open():
                 yield client

@@ -118,6 +118,8 @@ async def find_target(client: Client, what: str, given: Sequence[str]) -> Target
             f"{what!r} is neither a file with a workflow, nor an effect or a workflow. There are: "
             f"{await _names(client)}."
         )
+    if workflow.waiting is not None:
+        raise MissingOnWorkers(f"{workflow.name}: {workflow.waiting} {_NO_JOB_YET} {_BY_ITSELF}")
     return _of_properties({"workflow_slug": workflow.slug}, workflow, given)
 
 
@@ -142,13 +144,21 @@ def _takes_no_input(target: Target) -> str:
 
 
 @contextmanager
-def errors_as_typed(target: Target, *, has_input: bool) -> Iterator[None]:
-    """The API names properties and asks for ids of files; whoever types a command has inputs, and the files."""
+def errors_as_options(anyway: str = "--anyway") -> Iterator[None]:
+    """What is missing may be waited for: `anyway` is what to type for that."""
     try:
         yield
     except MissingOnWorkers as error:
-        detail = error.detail.replace("add it anyway:", "add it with --anyway:")
+        detail = error.detail.replace("add it anyway:", f"add it with {anyway}:")
         raise MissingOnWorkers(detail, missing=error.missing) from None
+
+
+@contextmanager
+def errors_as_typed(target: Target, *, has_input: bool) -> Iterator[None]:
+    """The API names properties and asks for ids of files; whoever types a command has inputs, and the files."""
+    try:
+        with errors_as_options():
+            yield
     except InvalidInput as error:
         keys = {each.key for each in target.properties}
         texts = [_as_typed(target, key, text, keys, has_input=has_input) for key, text in error.errors.items()]
@@ -223,6 +233,10 @@ def _of_properties(named: dict[str, Any], what: Effect | Workflow, given: Sequen
 
 # Graphs
 
+# Of a file of the editor, as long as its nodes are missing, nobody knows the inputs: there can be no job that waits.
+_NO_JOB_YET = "No job can be made of it yet, with or without --anyway."
+_BY_ITSELF = "It becomes runnable by itself when a worker brings the nodes; add jobs then (`comfyrelay workflows`)."
+
 
 @dataclass(frozen=True, slots=True)
 class _Given:
@@ -238,10 +252,20 @@ class _Given:
         return f"{self.node_id}.{self.name}" if self.name else self.node_id
 
 
+async def _what_can_be_kept(client: Client, path: Path) -> str:
+    if any(each.name == path.stem and each.waiting is not None for each in await client.workflows()):
+        return f"{_NO_JOB_YET} It is kept as {path.stem!r}. {_BY_ITSELF}"
+    return f"{_NO_JOB_YET} `comfyrelay workflows add {path} --anyway` keeps it. {_BY_ITSELF}"
+
+
 async def _of_graph(client: Client, path: Path, sets: Sequence[str]) -> Target:
     from comfyrelay.comfy.editor.loading import load_workflow
 
-    described = await client.add_graph(load_workflow(path), name=path.stem)
+    try:
+        described = await client.add_graph(load_workflow(path), name=path.stem)
+    except MissingOnWorkers as error:
+        why = error.detail.partition(" Or add it anyway:")[0]
+        raise MissingOnWorkers(f"{why} {await _what_can_be_kept(client, path)}", missing=error.missing) from None
     graph = described.graph
     given = [_given(described, each) for each in sets]
     types = {each.key: each.type for each in described.workflow.properties}

@@ -43,7 +43,7 @@ def worker(
 
     async def run() -> None:
         with WorkerConsole() as console:
-            await Agent(settings, metrics=metrics, on_status=console.status).run()
+            await Agent(settings, metrics=metrics, on_status=console.status, last_lines=console.recent.last).run()
 
     serving = metrics.serve(metrics_port) if metrics_port is not None else None
     try:

@@ -44,6 +44,7 @@ from comfyrelay.protocol.user import (
     AddedWorkflow,
     Deleted,
     Effect,
+    Lane,
     NewPreset,
     NewWorkflow,
     Preset,
@@ -63,13 +64,15 @@ LOG_SECONDS = 0.5
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DescribedGraph:
     """A workflow that a graph became. `graph` is what was brought, in the API's format; `roles` says which property is
-    the prompt, the seed and so on; `positions`, which inputs each property sets; `remarks`, what else is to be said."""
+    the prompt, the seed and so on; `positions`, which inputs each property sets; `remarks`, what else is to be said;
+    `message`, what was done, with the remarks."""
 
     workflow: Workflow
     graph: dict[str, Any]
     roles: dict[str, str]
     positions: dict[str, list[str]]
     remarks: list[str]
+    message: str
 
 
 class Client:
@@ -196,15 +199,26 @@ class Client:
         )
         return done.data
 
-    async def add_graph(self, graph: Mapping[str, Any], *, name: str | None = None) -> DescribedGraph:
-        """The same, with all that was found out about the graph."""
-        done = await self._calls.send("/api/workflows", AddedWorkflow, NewWorkflow, graph=graph, name=name)
+    async def add_graph(
+        self, graph: Mapping[str, Any], *, name: str | None = None, wait_for_missing: bool = False
+    ) -> DescribedGraph:
+        """The same, with all that was found out about the graph. What ComfyUI's editor saved with nodes that no worker
+        has is `MissingOnWorkers`; with `wait_for_missing` it is added, and `waiting` until a worker has them."""
+        done = await self._calls.send(
+            "/api/workflows",
+            AddedWorkflow,
+            NewWorkflow,
+            graph=graph,
+            name=name,
+            wait_for_missing=wait_for_missing or None,
+        )
         return DescribedGraph(
             workflow=done.data,
             graph=done.data.graph,
             roles=done.data.roles,
             positions=done.data.positions,
             remarks=done.data.remarks,
+            message=done.message,
         )
 
     async def workflows(self) -> list[Workflow]:
@@ -240,10 +254,12 @@ class Client:
         idempotency_key: str | None = None,
         wait_for_missing: bool = False,
         max_wait_seconds: int | None = None,
+        reuse: bool = False,
     ) -> Job:
         """Submit a job. Send the same key again where it is not known whether the first time arrived.
 
-        `MissingOnWorkers` when no worker has all that it needs, unless it may wait for that."""
+        `MissingOnWorkers` when no worker has all that it needs, unless it may wait for that. With `reuse`, an equal job
+        that is done already will do: then it is completed at once with a copy of that one's output."""
         done = await self._calls.send(
             PATHS["job"],
             Job,
@@ -258,6 +274,7 @@ class Client:
             idempotency_key=idempotency_key or uuid4().hex,
             wait_for_missing=wait_for_missing or None,
             max_wait_seconds=max_wait_seconds,
+            reuse=reuse or None,
         )
         return done.data
 
@@ -275,7 +292,7 @@ class Client:
     ) -> AsyncIterator[Job]:
         """Newest first, asked for as they are needed. `search` is a part of a label (also its batch's), error or id."""
         limit = min(page, LARGEST_PAGE)
-        query = {"status": status, "batch_id": batch_id, "no_batch": no_batch, "search": search}
+        query = {"status": status, "batch_id": batch_id, "no_batch": no_batch, "q": search}
         return self._calls.pages(PATHS["job"], Job, **query, limit=limit)
 
     async def some_jobs(self, *, status: str, limit: int) -> tuple[list[Job], bool]:
@@ -316,8 +333,11 @@ class Client:
     async def resume(self, kind: Kind, id_: str) -> Done[Job | Batch]:
         return await self._calls.post(f"{_path(kind, id_)}/resume", BODIES[kind])
 
-    async def move(self, kind: Kind, id_: str, to: str) -> Done[Job | Batch]:
-        return await self._calls.send(f"{_path(kind, id_)}/move", BODIES[kind], Move, to=to)
+    async def move(
+        self, kind: Kind, id_: str, to: str | None = None, *, before: str | None = None
+    ) -> Done[Job | Batch]:
+        """To one end or one place on, or before the job or batch of that id."""
+        return await self._calls.send(f"{_path(kind, id_)}/move", BODIES[kind], Move, to=to, before=before)
 
     async def retry(self, kind: Kind, id_: str, *, new_seeds: bool = False) -> Done[Job | Batch]:
         """A failed or canceled job again, as a new one; of a batch, the items that failed."""
@@ -355,6 +375,7 @@ class Client:
         idempotency_key: str | None = None,
         wait_for_missing: bool = False,
         max_wait_seconds: int | None = None,
+        reuse: bool = False,
     ) -> Batch:
         """Submit jobs together, all or none. An item may have `input_payload`, `input_file_id` and `label`."""
         done = await self._calls.send(
@@ -370,6 +391,7 @@ class Client:
             idempotency_key=idempotency_key or uuid4().hex,
             wait_for_missing=wait_for_missing or None,
             max_wait_seconds=max_wait_seconds,
+            reuse=reuse or None,
         )
         return done.data
 
@@ -462,6 +484,9 @@ class Client:
         return await self._calls.send("/api/desk/batches", Batch, NewDeskBatch, **wish)
 
     # Only for administrators
+
+    async def lanes(self) -> list[Lane]:
+        return (await self._calls.page("/api/lanes", Lane, limit=LARGEST_PAGE)).items
 
     async def workers(self) -> list[WorkerSummary]:
         return (await self._calls.page("/api/admin/workers", WorkerSummary, limit=LARGEST_PAGE)).items

@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from comfyrelay import text as texts
 from comfyrelay.client.find import SHORT
 from comfyrelay.protocol.desk import AboutJob, InputValue
 from comfyrelay.protocol.jobs import Batch, Job
@@ -48,14 +49,7 @@ def since(moment: datetime, now: datetime) -> float:
 
 
 def size_of(count: int | None) -> str:
-    if count is None:
-        return ""
-    size = float(count)
-    for unit in ("B", "KB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"
+    return "" if count is None else texts.size_of(count)
 
 
 def part_done(progress: Mapping[str, Any] | None) -> float | None:
@@ -144,7 +138,8 @@ def batch_table(batches: Iterable[Batch]) -> Table:
 def workflow_table(workflows: Iterable[Workflow]) -> Table:
     table = grid("workflow", "makes", "name")
     for each in workflows:
-        table.add_row(each.slug, each.output_extension, what(printable(each.name)))
+        makes = each.output_extension if each.waiting is None else "-"
+        table.add_row(each.slug, makes, what(printable(each.name), printable(each.waiting or "")))
     return table
 
 
@@ -172,6 +167,7 @@ def job_details(job: Job, label: str, about: AboutJob | None, now: datetime, *, 
         ("attempts", f"{job.attempts} of {job.max_attempts}"),
         ("priority", str(job.priority) if job.priority else ""),
         ("retry of", job.retry_of or ""),
+        ("reused from", job.reused_from or ""),
         ("made", _moment(job.created_at)),
         ("started", _moment(job.started_at) + _waited(job)),
         ("ended", _moment(job.completed_at) + _took(job)),

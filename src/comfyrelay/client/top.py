@@ -18,7 +18,7 @@ from comfyrelay.client.calls import Done
 from comfyrelay.client.client import LARGEST_PAGE, Client, Kind
 from comfyrelay.client.labels import Labels
 from comfyrelay.clock import utc_now
-from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden
+from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, NotFound
 from comfyrelay.portable.terminal import END, keys
 from comfyrelay.protocol.desk import Now, Unit
 from comfyrelay.protocol.jobs import Batch, Job
@@ -76,6 +76,8 @@ class Snapshot:
     waits_for: str | None
     comfyui_away: list[str]
     workers: list[Busy] | None
+    # of each GPU that more than one ComfyUI may share: why there are as many
+    cards: list[str]
     running: list[Job]
     next: list[Coming]
     # those without a batch
@@ -106,6 +108,7 @@ async def take_snapshot(client: Client, labels: Labels) -> Snapshot:
         waits_for=await _why(client, queued[0]) if queued[0] and not runs else None,
         comfyui_away=now.comfyui_away if now else [],
         workers=await _workers(client, now),
+        cards=await _cards(client),
         running=runs,
         next=[await _coming(client, each, labels) for each in now.waiting[:NEXT]] if now else [],
         paused=held,
@@ -140,6 +143,17 @@ async def _workers(client: Client, now: Now | None) -> list[Busy] | None:
     ]
 
 
+async def _cards(client: Client) -> list[str]:
+    try:
+        found = await client.lanes()
+    except (Forbidden, NotFound):
+        # users do not see them, and an older server has none
+        return []
+    shared = [each for each in found if each.on_card is not None and (each.packing or each.on_card > 1)]
+    about = [f"{each.name}, {each.gpu or 'GPU'}: {each.packing or f'{each.on_card} on this card.'}" for each in shared]
+    return list(dict.fromkeys(about))
+
+
 async def _coming(client: Client, unit: Unit, labels: Labels) -> Coming:
     if unit.is_batch:
         batch = await client.batch(unit.id)
@@ -158,6 +172,7 @@ async def _why(client: Client, queued: Sequence[Job]) -> str | None:
 
 def shown(seen: Snapshot, now: datetime, chosen: Choice | None = None) -> RenderableType:
     parts: list[RenderableType] = [_headline(seen), *_about_workers(seen)]
+    parts += [Text(printable(each), style="dim") for each in seen.cards]
     parts += [Text(printable(each), style="red") for each in seen.comfyui_away]
     if seen.waits_for and not seen.comfyui_away:
         parts.append(Text(printable(seen.waits_for), style="yellow"))

@@ -313,6 +313,8 @@ class ComfyClient:
             self._uploader.forget()
             attached = await self._uploader.attach(graph, attachments)
             result = await self._run_once(attached, order)
+        except NotInstalled as refusal:
+            raise await self._with_all_missing(refusal, attached) from refusal
         except OutputGone:
             # it was sent while nobody listened, and the server sends it but once
             result = await self._run_once(attached, order)
@@ -323,6 +325,16 @@ class ComfyClient:
         if result.is_empty:
             raise NoOutput
         return result
+
+    async def _with_all_missing(self, refusal: NotInstalled, graph: Graph) -> NotInstalled:
+        """ComfyUI names the first node that it misses, and no model as long as a node is missing."""
+        try:
+            found = graph_problems(graph, await self.object_info(refresh=True))
+        except ComfyError:
+            return refusal
+        missing = [each.text for each in found if each.kind is NotInstalled]
+        texts = list(dict.fromkeys([*refusal.problems, *missing]))
+        return NotInstalled("; ".join(texts), node_id=refusal.node_id, problems=texts, raw=refusal.raw)
 
     async def _run_once(self, graph: Graph, order: _Order) -> RunResult:
         for _ in range(SUBMISSIONS - 1):

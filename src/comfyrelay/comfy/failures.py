@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from comfyrelay.error_text import user_sentence
-from comfyrelay.errors import ComfyError, DeviceFault, Fault, NodeFailed, OutOfMemory, PaymentRequired
+from comfyrelay.errors import ComfyError, DeviceFault, Fault, ModelUnreadable, NodeFailed, OutOfMemory, PaymentRequired
 
 _MEMORY = re.compile(r"out of memory|allocation on device|can't allocate memory|cannot allocate memory", re.I)
 _DEVICE = re.compile(
     r"(cuda|cudnn\w*|cublas\w*|hip) error|illegal memory access|device-side assert|unspecified launch failure", re.I
 )
-_MODEL_FILE = re.compile(r"deserializing header|safetensor|unpicklingerror|invalid load key|pytorchstreamreader", re.I)
+_MODEL_FILE = re.compile(
+    r"deserializing header|safetensor|unpicklingerror|invalid load key|pytorchstreamreader"
+    r"|could not detect (the type of this model|model type)|^model in folder .{1,200} not found",
+    re.I,
+)
 _DISK = re.compile(r"no space left on device|read-only file system|permission denied", re.I)
 _ODD_SIZE = re.compile(r"libx264|width not divisible|height not divisible", re.I)
 # Of the server or of the service behind it, not of the graph.
@@ -51,6 +55,8 @@ def _explained(where: str, exception: str, message: str, *, node_id: str | None,
         return DeviceFault(text, node_id=node_id, raw=raw)
     if exception in _PAYMENT_TYPES:
         return PaymentRequired(f"{where}: {user_sentence(message)}", node_id=node_id, raw=raw)
+    if _MODEL_FILE.search(message):
+        return ModelUnreadable(f"{where}: {user_sentence(message)}", node_id=node_id, raw=raw)
     return NodeFailed(
         f"{where}: {_reason(exception, message)}", fault=_fault(exception, message), node_id=node_id, raw=raw
     )
@@ -68,6 +74,6 @@ def _reason(exception: str, message: str) -> str:
 
 def _fault(exception: str, message: str) -> Fault:
     """A node that fails on one server fails on all, unless it speaks of the server itself."""
-    if exception in _SERVER_TYPES or _MODEL_FILE.search(message) or _DISK.search(message):
+    if exception in _SERVER_TYPES or _DISK.search(message):
         return Fault.WORKER
     return Fault.JOB

@@ -32,19 +32,24 @@ def open_data_folder(folder: Path) -> FolderLock:
     try:
         lock.take(advice="Stop it, or choose another folder with --data-dir.")
     except ConfigurationError:
-        found = next((each for each in running() if each.data_dir.resolve() == folder.resolve()), None)
-        if found is None:
-            raise
-        raise ConfigurationError(
-            f"Your desk already runs at {found.url}: `comfyrelay open` opens it. A second one needs another folder "
-            "(--data-dir) and another port (--port)."
-        ) from None
+        refuse_second(folder)
+        raise
     try:
         try_sqlite(folder)
     except ConfigurationError:
         lock.give_up()
         raise
     return lock
+
+
+def refuse_second(folder: Path) -> None:
+    """`ConfigurationError` where a desk runs with this folder."""
+    found = next((each for each in running() if each.data_dir.resolve() == folder.resolve()), None)
+    if found is not None:
+        raise ConfigurationError(
+            f"Your desk already runs at {found.url}: `comfyrelay open` opens it. A second one needs another folder "
+            "(--data-dir) and another port (--port)."
+        ) from None
 
 
 def check_filesystem(folder: Path) -> None:

@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 
 from comfyrelay.comfy.client import ComfyClient
+from comfyrelay.comfyui.options import CareSettings
 from comfyrelay.desk.batches.copies import Copies, remove_copies
 from comfyrelay.desk.batches.run_files import about_run
 from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.examples import EXAMPLES, write_sample
+from comfyrelay.desk.findings import examine_own
 from comfyrelay.desk.links import Links
+from comfyrelay.desk.listening import LOOPBACK, open_listeners
 from comfyrelay.desk.local_only import LocalOnly, address_here, own_names
 from comfyrelay.desk.notifications.notifier import Notifier, Occasion, without_secrets
 from comfyrelay.desk.notifications.sending import Notifications
 from comfyrelay.desk.owner_only import OwnerOnly
-from comfyrelay.desk.password import Password, require_password
+from comfyrelay.desk.password import Password, Sessions, require_password
 from comfyrelay.desk.routes.desk import add_desk_routes
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.scripts.config import script_settings
@@ -31,23 +34,25 @@ from comfyrelay.desk.scripts.workflow import CLASS_TYPE, SLUG, ScriptCheck, furn
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.starter_presets import PRESETS
 from comfyrelay.desk.state import DeskState
-from comfyrelay.desk.trying_out import Trying
+from comfyrelay.desk.trying_out import TRIED_MODELS, Trying
+from comfyrelay.domain.queue.settlement import Attempt
+from comfyrelay.domain.queue.states import DispatchStatus, Stage, WorkflowKind
+from comfyrelay.domain.queue.updates import OutputFile
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.records.jobs import DispatchFilter
-from comfyrelay.domain.settlement import Attempt
-from comfyrelay.domain.states import DispatchStatus, Stage, WorkflowKind
-from comfyrelay.errors import ComfyError, ConfigurationError, Conflict, NotFound
+from comfyrelay.domain.records.jobs import DispatchFilter, NewJob
+from comfyrelay.errors import ComfyError, Conflict, NotFound
 from comfyrelay.net import is_loopback
 from comfyrelay.owner import load_secret, noted
 from comfyrelay.protocol.desk import TryingOut
 from comfyrelay.server.app import create_app
 from comfyrelay.server.base.context import SESSION_COOKIE, Owner
 from comfyrelay.server.base.secrets import load_secrets
-from comfyrelay.server.main import listen, serving
+from comfyrelay.server.main import serving
 from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.services.jobs.removal import RemovedFiles
 from comfyrelay.settings import Settings
 from comfyrelay.worker.agent import Agent
+from comfyrelay.worker.check import Finding
 from comfyrelay.worker.comfyui.servers import WrapServer
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import WorkerSettings
@@ -60,7 +65,6 @@ WORKER = "desk"
 # the fleet and the worker of what is tried out
 STAND_IN = "stand-in"
 LOCAL_EMAIL = "desk@localhost"
-LOOPBACK = "127.0.0.1"
 # Nobody else's jobs wait on a desk.
 NO_LIMIT = 1_000_000
 
@@ -75,6 +79,8 @@ class Ready:
     comfyui: list[str]
     # of those, the ones that do not answer yet
     silent: list[str]
+    # from where it is started by the desk itself, if it is
+    comfyui_dir: Path | None
     trying_out: TryingOut
     is_new: bool
     # where other machines find it, if they may
@@ -97,6 +103,7 @@ class Desk:
     on_comfyui: Callable[[], None] = lambda: None
     # by the stage that they work at
     _agents: dict[Stage, Agent] = field(default_factory=dict, init=False)
+    _copies: Copies | None = field(default=None, init=False)
     _sim: "Sim | None" = field(default=None, init=False)
 
     async def run(self) -> None:
@@ -110,12 +117,15 @@ class Desk:
         settings = _for_one_person(self.settings)
         names = own_names(settings, self.desk.allowed_hosts)
         password = self._password(settings)
+        if (care := self.desk.care) is not None:
+            # what cannot be started is said before anything is
+            care.resolved()
         async with AsyncExitStack() as opened:
             opened.callback(open_data_folder(settings.data_dir).give_up)
             write_sample(self.input_folder)
             script = self._script_settings()
             snapshots = Snapshots(settings.data_dir / "script" / "snapshots", script) if script is not None else None
-            listeners = [opened.enter_context(closing(each)) for each in _listen(settings.host, settings.port)]
+            listeners = [opened.enter_context(closing(each)) for each in open_listeners(settings.host, settings.port)]
             address, pass_secret = _loopback(listeners[0]), token_urlsafe(32)
             forget_note = opened.enter_context(noted(settings.data_dir, address=address, secret=pass_secret))
             secrets = load_secrets(settings, is_only_server=True)
@@ -125,7 +135,7 @@ class Desk:
                 settings.data_dir,
                 stage=Stage(settings.stage),
                 is_chosen=self.desk.stand_in,
-                is_named="comfyui_url" in self.desk.model_fields_set,
+                is_named=bool({"comfyui_url", "comfyui_dir"} & self.desk.model_fields_set),
             )
             hooks = self._hooks(notifications, trying, ScriptCheck(script, snapshots) if script and snapshots else None)
             engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing, hooks=hooks))
@@ -139,12 +149,15 @@ class Desk:
             sim = None
             if trying.mode is not TryingOut.NOTHING or await _has_tries(engine, trying.tries_stage):
                 await _furnish_stand_in(engine, trying)
-                sim = self._sim = await opened.enter_async_context(_stand_in(settings.data_dir))
+                sim = self._sim = await opened.enter_async_context(
+                    _stand_in(settings.data_dir, self.desk.stand_in_step_seconds)
+                )
             ready = Ready(
                 url=settings.base_url,
                 data_dir=settings.data_dir,
-                comfyui=self.desk.comfyui_url,
+                comfyui=self._addresses,
                 silent=silent,
+                comfyui_dir=self.desk.comfyui_dir,
                 trying_out=trying.mode,
                 is_new=is_new,
                 url_elsewhere=_url_elsewhere(settings),
@@ -158,14 +171,16 @@ class Desk:
                 worker_ids=(WORKER, STAND_IN),
                 worker_secret=token_urlsafe(32),
                 about_run=self._about_run,
+                session_of=Sessions(engine.accounts.sign_in, settings.data_dir).name_of,
             )
+            self._copies = Copies(engine, self.output_folder, umask=self._umask_of(self.output_folder))
             self._agents = self._make_agents(
                 settings,
                 owner.worker_secret,
                 trying,
                 sim,
                 signals=signals,
-                on_output=Copies(engine, self.output_folder, umask=self._umask_of(self.output_folder)).keep,
+                on_output=self._copies.keep,
                 wrap_server=self._beside_script(script, snapshots) if script and snapshots else None,
                 own_nodes=frozenset({CLASS_TYPE} if script is not None else ()),
             )
@@ -180,9 +195,7 @@ class Desk:
                 script=script,
                 sim=sim,
             )
-            app.add_middleware(
-                OwnerOnly, context=app.state.context, data_dir=settings.data_dir, has_password=password is not None
-            )
+            app.add_middleware(OwnerOnly, context=app.state.context, has_password=password is not None)
             # the outermost: nothing else is asked before it
             app.add_middleware(LocalOnly, names=names, own_addresses=not is_loopback(settings.host))
             async with serving(app, *listeners), notifications.sending(engine, user):
@@ -215,8 +228,10 @@ class Desk:
             desk_workers=(WORKER, STAND_IN),
             sends_notifications=True,
             comfyui_away=self._all_away,
+            is_worker_coming=self._is_worker_coming,
             stage_of=trying.stage_of,
             on_removed=self._remove_copies,
+            on_reused=self._keep_reused,
             more_fleets=[(trying.tries_stage, STAND_IN)],
             live_definitions=lambda: self._definitions(trying),
             on_missing=self._look_for_models,
@@ -225,8 +240,8 @@ class Desk:
     async def _look_for_comfyui(self, engine: Engine, trying: Trying) -> list[str]:
         """Those that do not answer yet."""
         trying.examples = await _example_ids(engine)
-        silent = await _silent(self.desk.comfyui_url)
-        if len(silent) < len(self.desk.comfyui_url):
+        silent = await _silent(self._addresses)
+        if len(silent) < len(self._addresses):
             trying.note_comfyui()
         return silent
 
@@ -235,7 +250,7 @@ class Desk:
     ) -> dict[Stage, Agent]:
         """One for ComfyUI, which hears signals, and one for what is tried out."""
         common |= {"on_status": self._show_held, "is_shared": False}
-        own = self._worker_settings(settings, secret, urls=self.desk.comfyui_url, folders=self.desk.comfyui_folders)
+        own = self._worker_settings(settings, secret, **self._where_comfyui_is)
         agents = {
             trying.stage: Agent(own, on_online=lambda: self._found_comfyui(trying), signals=signals, **common),
         }
@@ -243,8 +258,8 @@ class Desk:
             for_tries = self._worker_settings(
                 settings,
                 secret,
-                urls=[sim.url],
-                folders=[sim.folder],
+                comfyui_base_url=[sim.url],
+                comfyui_folders=[sim.folder],
                 worker_id=STAND_IN,
                 display_name="Stand-in",
                 fleet_slug=STAND_IN,
@@ -258,15 +273,41 @@ class Desk:
         agent = self._agents.get(Stage(stage))
         return agent.comfyui_away if agent is not None and agent.is_without_comfyui else []
 
+    def _is_worker_coming(self, stage: str) -> bool:
+        """Whether the desk has only just begun: the API answers before its workers are there."""
+        agent = self._agents.get(Stage(stage))
+        return agent.is_coming if agent is not None else not self._agents
+
     async def _definitions(self, trying: Trying) -> Mapping[str, Any]:
         """Of the nodes that whatever runs new workflows has at this moment."""
         is_tried = trying.mode is TryingOut.EVERYTHING and self._sim is not None
-        async with ComfyClient(self._sim.url if is_tried and self._sim else self.desk.comfyui_url[0]) as client:
+        own = self._own_urls(trying) or ["http://127.0.0.1:8188"]
+        async with ComfyClient(self._sim.url if is_tried and self._sim else own[0]) as client:
             return await client.object_info()
+
+    @property
+    def _addresses(self) -> list[str]:
+        """Where ComfyUI is, unless the desk starts it itself."""
+        return self.desk.comfyui_url if self.desk.care is None else []
+
+    def _own_urls(self, trying: Trying) -> list[str]:
+        """The same, with those that the desk has started."""
+        agent = self._agents.get(trying.stage)
+        return self._addresses or (agent.comfyui_urls if agent is not None else [])
+
+    @property
+    def _where_comfyui_is(self) -> dict[str, Any]:
+        desk = self.desk
+        if desk.care is None:
+            return {"comfyui_base_url": desk.comfyui_url, "comfyui_folders": desk.comfyui_folders}
+        return {name: getattr(desk, name) for name in CareSettings.model_fields}
 
     def _look_for_models(self) -> None:
         for each in self._agents.values():
             each.look_for_models()
+
+    async def _keep_reused(self, job: NewJob, batch_label: str | None, output: OutputFile) -> dict[str, Any] | None:
+        return None if self._copies is None else await self._copies.keep_reused(job, batch_label, output)
 
     async def _remove_copies(self, attempts: Sequence[Attempt]) -> RemovedFiles:
         return await asyncio.to_thread(remove_copies, self.output_folder, attempts)
@@ -313,13 +354,19 @@ class Desk:
         sim: "Sim | None",
     ) -> None:
         is_all_tried = trying.mode is TryingOut.EVERYTHING
+
+        def find_comfyui() -> list[str]:
+            return [sim.url] if sim is not None and is_all_tried else self._own_urls(trying)
+
         state = DeskState(
-            comfyui=[sim.url] if sim is not None and is_all_tried else ready.comfyui,
+            find_comfyui=find_comfyui,
+            examine=lambda: self._examine([] if is_all_tried else find_comfyui()),
             comfyui_away=lambda: [] if is_all_tried else self._agents[trying.stage].comfyui_away,
             trying=trying,
             data_dir=ready.data_dir,
             input_folder=self.input_folder,
             output_folder=self.output_folder,
+            output_umask=self._umask_of(self.output_folder),
             notify_urls=[without_secrets(each) for each in self.desk.notify_urls],
             notify_on=self.notify_on,
             not_sent=notifications.not_sent,
@@ -328,6 +375,9 @@ class Desk:
             password=password,
         )
         add_desk_routes(app, state)
+
+    def _examine(self, in_use: Sequence[str]) -> AsyncIterator[Finding]:
+        return examine_own(self.settings, self.desk, in_use, script=self.script)
 
     def _beside_script(self, script: ScriptSettings, snapshots: Snapshots) -> WrapServer:
         logs = self.settings.data_dir / "script" / "logs"
@@ -343,9 +393,7 @@ class Desk:
             return None
         return script_settings(self.script, data_dir=self.settings.data_dir, input_folder=self.input_folder)
 
-    def _worker_settings(
-        self, settings: Settings, secret: str, *, urls: list[str], folders: list[Path], **who: Any
-    ) -> WorkerSettings:
+    def _worker_settings(self, settings: Settings, secret: str, **who: Any) -> WorkerSettings:
         named = {
             "fleet_slug": FLEET,
             "fleet_stage": settings.stage,
@@ -357,8 +405,6 @@ class Desk:
             api_base_url=settings.base_url,
             fleet_secret=secret,
             comfy_providers=["self_hosted"],
-            comfyui_base_url=urls,
-            comfyui_folders=folders,
             max_concurrency=self.desk.at_once,
             prefetch=self.desk.prefetch,
             killed_jobs=self.desk.interrupted_jobs,
@@ -371,22 +417,6 @@ class Desk:
             data_dir=settings.data_dir / "worker",
             metadata_url="off",
         )
-
-
-def _listen(host: str, port: int) -> list[socket.socket]:
-    """Where other machines find the desk, the owner's programs still find it at loopback: the first one. Nobody else
-    must listen there, for it is there that they send their pass."""
-    if is_loopback(host):
-        return [listen(host, port)]
-    own = listen(LOOPBACK, port)
-    try:
-        return [own, listen(host, port)]
-    except ConfigurationError:
-        own.close()
-        # Linux lets nobody listen at all addresses and at one of them, so who has all of them has this one, too
-        if host != "0.0.0.0":
-            raise
-        return [listen(host, port)]
 
 
 def _loopback(listener: socket.socket) -> tuple[str, int]:
@@ -498,13 +528,13 @@ async def _furnish_stand_in(engine: Engine, trying: Trying) -> None:
 
 
 @asynccontextmanager
-async def _stand_in(data_dir: Path) -> AsyncIterator["Sim"]:
+async def _stand_in(data_dir: Path, step_seconds: float) -> AsyncIterator["Sim"]:
     # nobody else needs it, nor the HTTP library that it comes with
     from comfyrelay.sim import Sim  # noqa: PLC0415
 
     folder = data_dir / "stand-in"
     folder.mkdir(exist_ok=True)
-    async with Sim(folder=folder) as sim:
+    async with Sim(folder=folder, step_seconds=step_seconds, models=TRIED_MODELS) as sim:
         yield sim
 
 

@@ -1,16 +1,14 @@
 """Nobody but the owner of the desk, also of those who reach it from this very machine."""
 
-from pathlib import Path
-
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from comfyrelay.desk.links import PATH as LINK_PATH
-from comfyrelay.desk.password import is_by_password, is_by_the_one_of_now
+from comfyrelay.desk.password import is_by_password
 from comfyrelay.errors import Forbidden, Unauthorized
-from comfyrelay.server.base.cache import Cached
 from comfyrelay.server.base.context import Context
 from comfyrelay.server.base.problems import problem_response
+from comfyrelay.web.app_files import is_page
 from comfyrelay.web.desk import SIGN_IN_PATH, closed_page, sign_in_page
 
 ADVICE = "This desk is its owner's alone: run `comfyrelay open` for the page, or send the owner's secret as a token."
@@ -30,11 +28,9 @@ class OwnerOnly:
     """Every call needs the owner's secret, a session that was begun with it, or one that was begun with the password
     which the desk has now."""
 
-    def __init__(self, app: ASGIApp, *, context: Context, data_dir: Path, has_password: bool) -> None:
+    def __init__(self, app: ASGIApp, *, context: Context, has_password: bool) -> None:
         self._app = app
         self._context = context
-        self._data_dir = data_dir
-        self._session_of = Cached(context.engine.accounts.sign_in.name_of)
         self._open = OPEN | {SIGN_IN_PATH} if has_password else OPEN
         self._closed_page = sign_in_page if has_password else closed_page
 
@@ -43,9 +39,9 @@ class OwnerOnly:
             await self._app(scope, receive, send)
             return
         secret = self._secret_in(scope)
-        session = await self._session(secret) if await self._is_owner(secret) else None
+        session = await self._context.session_of(secret) if await self._is_owner(secret) else None
         if session is None:
-            answer = self._closed_page() if scope["path"] == "/" else problem_response(Unauthorized(ADVICE))
+            answer = self._closed_page() if is_page(scope["path"]) else problem_response(Unauthorized(ADVICE))
         elif is_by_password(session) and _makes_keys(scope):
             answer = problem_response(Forbidden(NOT_BY_PASSWORD_ADVICE))
         else:
@@ -60,13 +56,6 @@ class OwnerOnly:
         if kind.lower() != "bearer":
             secret = connection.cookies.get(self._context.session_cookie, "")
         return secret
-
-    async def _session(self, secret: str) -> str | None:
-        """What the session of this secret is called, empty for the owner's own secret; none where the password that it
-        was begun with is no longer that of the desk."""
-        assert self._context.owner is not None
-        name = "" if self._context.owner.is_owner(secret) else await self._session_of(secret) or ""
-        return None if is_by_password(name) and not is_by_the_one_of_now(self._data_dir, name) else name
 
     async def _is_owner(self, secret: str) -> bool:
         user = await self._context.user_of(secret) if secret else None

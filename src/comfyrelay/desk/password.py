@@ -11,6 +11,7 @@ from comfyrelay import atomic
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.portable import files
+from comfyrelay.server.base.cache import Cached
 from comfyrelay.server.base.limits import RateLimit
 from comfyrelay.services.accounts.sign_in import LONGEST_PASSWORD, SHORTEST_PASSWORD, SignIn
 
@@ -63,10 +64,21 @@ def is_by_password(session: str) -> bool:
     return session.startswith(_SESSION)
 
 
-def is_by_the_one_of_now(data_dir: Path, session: str) -> bool:
-    """Whether a session by password was begun with the password that there is now: it is read anew each time."""
-    kept = _kept(data_dir)
-    return kept is not None and session == _session(kept)
+class Sessions:
+    """Which sessions are let in: one by password while that is the password of the desk, which is read anew each
+    time."""
+
+    def __init__(self, sign_in: SignIn, data_dir: Path) -> None:
+        self._name_of = Cached(sign_in.name_of)
+        self._data_dir = data_dir
+
+    async def name_of(self, secret: str) -> str | None:
+        """What the session of this secret is called; none where it is let in no longer."""
+        name = await self._name_of(secret) or ""
+        if not is_by_password(name):
+            return name
+        kept = _kept(self._data_dir)
+        return name if kept is not None and name == _session(kept) else None
 
 
 class Password:

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from comfyrelay.settings import ArgumentsOnly, Count, CountOrZero, SecondsOrZero, Words, load, split_words
+from comfyrelay.comfyui.options import CareSettings
+from comfyrelay.settings import Count, CountOrZero, SecondsOrZero, Words, load, split_words
 
 ENV_PREFIX = "COMFYRELAY_DESK_"
 _HOST = re.compile(r"([\w.-]+|\[[0-9a-f:]+\])(:\d{1,5})?")
@@ -22,7 +23,7 @@ def _host(name: str) -> str:
 Hosts = Annotated[list[Annotated[str, AfterValidator(_host)]], NoDecode, BeforeValidator(split_words)]
 
 
-class DeskSettings(ArgumentsOnly):
+class DeskSettings(CareSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX)
 
     comfyui_url: Words = Field(
@@ -39,6 +40,9 @@ class DeskSettings(ArgumentsOnly):
     stand_in: bool = Field(
         False, description="try things out: what is added runs on the built-in stand-in, and not on ComfyUI"
     )
+    stand_in_step_seconds: SecondsOrZero = Field(
+        0, description="how long each step of a sampler takes there: enough to see live previews"
+    )
     input_folder: Path | None = Field(
         None, description="folder whose sub-folders batches take their inputs from; `inputs` in the data folder"
     )
@@ -51,7 +55,9 @@ class DeskSettings(ArgumentsOnly):
         "attempts), `fail` (one click runs it again) or `requeue` (again, however often)",
     )
     at_once: Count | None = Field(None, description="jobs at once; one for each ComfyUI when not set")
-    prefetch: CountOrZero = Field(1, description="jobs whose inputs are fetched while others run")
+    prefetch: CountOrZero = Field(
+        1, description="jobs whose inputs are fetched while others run; for each ComfyUI, while jobs take 10 s at most"
+    )
     finish_seconds: SecondsOrZero = Field(
         10, description="how long Ctrl-C waits for the present job before it is put back"
     )

@@ -1,6 +1,6 @@
 """What the routes of a desk must know about it."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,17 +11,23 @@ from comfyrelay.desk.password import Password
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.trying_out import Trying
 from comfyrelay.protocol.desk import TryingOut
+from comfyrelay.worker.check import Finding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeskState:
-    comfyui: list[str]
+    # those that the desk starts itself come and go
+    find_comfyui: Callable[[], list[str]]
     # of those, the ones that do not answer now
     comfyui_away: Callable[[], Sequence[str]]
+    # what `doctor` would say of it
+    examine: Callable[[], AsyncIterator[Finding]]
     trying: Trying
     data_dir: Path
     input_folder: Path
     output_folder: Path
+    # who may read what is put there, if not as this process says
+    output_umask: int | None
     # without their secrets
     notify_urls: Sequence[str]
     notify_on: Sequence[Occasion]
@@ -31,6 +37,10 @@ class DeskState:
     links: Links
     # opens the page, where other machines can reach it
     password: Password | None
+
+    @property
+    def comfyui(self) -> list[str]:
+        return self.find_comfyui()
 
     @property
     def trying_out(self) -> TryingOut:

@@ -5,11 +5,25 @@ A job keeps the choice that held when it was added: tries run at a stage of thei
 
 from pathlib import Path
 
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.protocol.desk import TryingOut
 
 # Beside the queue: this desk has had a ComfyUI once, and waits for it whenever it is away.
 MARKER = ".comfyui-found"
+# What the stand-in claims to have: beside models of its own, those that ComfyUI's first templates name.
+TRIED_MODELS = {
+    "checkpoints": [
+        "stand-in.safetensors",
+        "broken.safetensors",
+        "v1-5-pruned-emaonly-fp16.safetensors",
+        "v1-5-pruned-emaonly.safetensors",
+        "v1-5-pruned-emaonly.ckpt",
+        "512-inpainting-ema.safetensors",
+        "sd_xl_base_1.0.safetensors",
+        "sd_xl_refiner_1.0.safetensors",
+    ],
+    "loras": ["stand-in.safetensors"],
+}
 
 
 class Trying:

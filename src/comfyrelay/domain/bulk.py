@@ -13,6 +13,8 @@ class BulkAction(StrEnum):
     RESUME = "resume"
     RETRY = "retry"
     DELETE = "delete"
+    PRIORITY = "priority"
+    MOVE = "move"
 
 
 class Mode(StrEnum):

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from comfyrelay.domain.lifecycle import Dispatch
-from comfyrelay.domain.settlement import settlement_of, video_status_of
-from comfyrelay.domain.states import (
+from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.settlement import settlement_of, video_status_of
+from comfyrelay.domain.queue.states import (
     JOB_STATUS_OF,
     TERMINAL_JOB,
     DispatchStatus,

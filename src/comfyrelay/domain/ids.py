@@ -6,6 +6,10 @@ from typing import Any
 
 import uuid_utils
 
+# The formats of posters and of previews.
+POSTERS = ("webp",)
+PREVIEWS = ("mp4", "webm")
+
 
 def new_id() -> str:
     return str(uuid_utils.uuid7())
@@ -30,6 +34,29 @@ def upload_path(*, tenant_id: str, job_id: str, lease_token: str, extension: str
 def output_path(file_id: str, *, tenant_id: str, job_id: str, extension: str) -> str:
     """Where an output is that counts."""
     return f"{job_folder(tenant_id, job_id)}/output-{file_id}.{extension.lstrip('.')}"
+
+
+def poster_path(path: str, extension: str) -> str:
+    """Where the poster of a file is: beside it, by a name that follows from its own."""
+    return f"{path}.poster.{extension}"
+
+
+def preview_path(path: str, extension: str) -> str:
+    return f"{path}.preview.{extension}"
+
+
+def beside(path: str) -> list[str]:
+    """All that may lie beside a file: whoever removes it removes these, whether they are known of or not."""
+    return [*(poster_path(path, each) for each in POSTERS), *(preview_path(path, each) for each in PREVIEWS)]
+
+
+def shown_by(path: str) -> str:
+    """The file that a poster or a preview stands for; any other path is its own."""
+    for name in ("poster", "preview"):
+        whole, found, _ = path.rpartition(f".{name}.")
+        if found and path in beside(whole):
+            return whole
+    return path
 
 
 def job_folder(tenant_id: str, job_id: str) -> str:

@@ -3,10 +3,11 @@
 The graph itself is kept once, under its content hash; a snapshot of 5,000 items is 5,000 small rows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from comfyrelay.domain.ids import digest
 from comfyrelay.domain.properties import Property, Value
 from comfyrelay.errors import InvalidInput
 
@@ -20,6 +21,8 @@ class StoredFile:
     path: str
     mime_type: str
     name: str | None = None
+    # where it is known
+    content_hash: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +75,17 @@ class Snapshot:
     @property
     def primary_input(self) -> Asset | None:
         return next((each for each in self.assets if each.is_primary_input), None)
+
+
+def fingerprint(snapshot: Snapshot, files: Iterable[StoredFile]) -> str | None:
+    """The same for two jobs that run the same graph with the same values on the same files, by their content; `None`
+    where the content of one is not known."""
+    contents = {(each.disk, each.path): each.content_hash for each in files}
+    inputs = {each.placeholder: each.content_hash or contents.get((each.disk, each.path)) for each in snapshot.assets}
+    if None in inputs.values():
+        return None
+    what = (snapshot.output_node_id, snapshot.output_extension, snapshot.output_mime_type)
+    return digest([snapshot.graph_path, dict(snapshot.values), inputs, what])[:32]
 
 
 def text_values(values: Sequence[Value]) -> dict[str, Any]:

@@ -45,6 +45,8 @@ class Role(StrEnum):
     MODEL = "model"
 
 
+# Of a list in a sentence.
+MOST_NAMED = 20
 ASSET_TYPES = frozenset({PropertyType.IMAGE, PropertyType.VIDEO, PropertyType.AUDIO})
 _KINDS = {
     PropertyType.IMAGE: "png jpg jpeg webp gif bmp tif tiff avif apng svg exr",
@@ -390,3 +392,29 @@ def apply_preset(preset: Mapping[str, Any], properties: Sequence[Property]) -> A
             ignored.append(key)
         values.update(dict.fromkeys(found, value))
     return AppliedPreset(values=values, ignored=ignored)
+
+
+def differing(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which inputs of a newer version are not what they were, in sentences: who has presets or scripts must know."""
+    old, new = ({str(each["key"]): each for each in some} for some in (before, after))
+    both = [key for key in old if key in new]
+    kinds = [key for key in both if old[key]["type"] != new[key]["type"]]
+    values = [key for key in both if key not in kinds and not _has_same_value(old[key], new[key])]
+    found = {
+        "Inputs that are gone": [key for key in old if key not in new],
+        "Inputs of another type": [f"{key} ({old[key]['type']}, now {new[key]['type']})" for key in kinds],
+        "Inputs with another value": values,
+        "New inputs": [key for key in new if key not in old],
+    }
+    return [f"{words}: {_some(names)}." for words, names in found.items() if names]
+
+
+def _has_same_value(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    first, second = (each.get("default_value") for each in (one, other))
+    # to Python `true` is 1
+    return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join([*names[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from comfyrelay.errors import InvalidInput, TooLarge
+from comfyrelay.text import printable, size_of
 
 MEDIA_TYPES = ("image/", "video/", "audio/")
 _EXTENSION = re.compile(r"\.[a-z0-9]{1,8}")
@@ -23,10 +24,12 @@ class NewUpload:
 
 def check_upload(new: NewUpload, *, max_bytes: int) -> None:
     if not new.mime_type.startswith(MEDIA_TYPES):
-        problem = f"Only images, videos and audio can be uploaded; {new.original_filename!r} is {new.mime_type}."
+        name = printable(new.original_filename)
+        problem = f"{name} cannot be used here: it is {new.mime_type}, and only pictures, videos and audio can be."
         raise InvalidInput(errors={"mime_type": problem})
     if new.size > max_bytes:
-        raise TooLarge(f"The file is too large: at most {max_bytes} bytes are allowed.")
+        name = printable(new.original_filename)
+        raise TooLarge(f"{name} is too large: it has {size_of(new.size)}, and the limit is {size_of(max_bytes)}.")
 
 
 def extension_of(new: NewUpload) -> str:

@@ -5,7 +5,6 @@ import json
 import secrets
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import SplitResult, urlsplit
 
@@ -28,12 +27,6 @@ NOT_PUBLIC = tuple(
 )
 # A gateway turns the last 32 bits of such an address into an IPv4 address.
 TRANSLATED = IPv6Network("64:ff9b::/96")
-
-
-class DeliveryStatus(StrEnum):
-    PENDING = "pending"
-    DELIVERED = "delivered"
-    GIVEN_UP = "given_up"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +57,11 @@ class EndedJob:
             },
         }
         return json.dumps(event, separators=(",", ":"))
+
+
+def test_body(at: datetime) -> str:
+    """A message that tells of nothing: for whoever wants to know whether theirs arrive."""
+    return json.dumps({"type": "webhook.test", "timestamp": at.isoformat(), "data": {}}, separators=(",", ":"))
 
 
 def new_secret() -> str:

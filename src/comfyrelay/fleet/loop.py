@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling.decide import decide
 from comfyrelay.domain.scaling.machines import Machine
@@ -21,8 +22,7 @@ from comfyrelay.domain.scaling.plan import FleetPlan
 from comfyrelay.domain.scaling.reconciling import Sighting
 from comfyrelay.domain.scaling.recording import reason_class, what_was_seen
 from comfyrelay.domain.scaling.snapshot import SeenFleet, Snapshot
-from comfyrelay.domain.scaling.spec import InstanceType
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.scaling.spec import InstanceType, MachineSpec
 from comfyrelay.errors import ComfyRelayError, LeadershipLost, ProviderError
 from comfyrelay.fleet.providers.base import (
     FleetMachines,
@@ -34,7 +34,6 @@ from comfyrelay.fleet.providers.base import (
 )
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.scaling.machines import Intent
-from comfyrelay.services.scaling.snapshots import foreign_id
 
 log = structlog.get_logger(__name__)
 
@@ -67,7 +66,9 @@ class _Known:
     failure: str | None = None
     # of the last decision that was recorded
     recorded: str | None = None
+    # what its types cost, as the provider tells it of these machines: of others it has told nothing
     prices: Sequence[InstanceType] | None = None
+    priced: MachineSpec | None = None
     prices_at: float = float("-inf")
 
 
@@ -114,8 +115,7 @@ class ScalingLoop:
         async with self._writing:
             fleets = await self._scaled()
             for stage in sorted({each.stage for each in fleets}):
-                prices = {id_: known.prices for id_, known in self._known.items() if known.prices is not None}
-                seen = await self._scaling.snapshots.take(stage, can_launch=self._can_launch, prices=prices)
+                seen = await self._scaling.snapshots.take(stage, can_launch=self._can_launch, types_of=self._types)
                 plans = {each.fleet: each for each in await asyncio.to_thread(decide, seen.snapshot)}
                 for each in seen.snapshot.fleets:
                     fleet = seen.fleets[each.slug]
@@ -205,7 +205,9 @@ class ScalingLoop:
 
     def _types(self, fleet: Fleet) -> Sequence[InstanceType]:
         """As they cost now, where that is known better than the fleet says it."""
-        return self._of(fleet).prices or fleet.machine_spec.instance_types
+        known = self._of(fleet)
+        prices = known.prices if known.priced == fleet.machine_spec else None
+        return prices or fleet.machine_spec.instance_types
 
     def _of(self, fleet: Fleet) -> _Known:
         return self._known.setdefault(fleet.id, _Known())
@@ -251,7 +253,9 @@ class ScalingLoop:
 
     async def _learn_prices(self, fleet: Fleet, provider: MachineProvider) -> None:
         """Without them the last that are known count: machines are looked at, whatever they cost."""
-        known = self._of(fleet)
+        known, spec = self._of(fleet), fleet.machine_spec
+        if known.priced != spec:
+            known.priced, known.prices, known.prices_at = spec, None, float("-inf")
         if time.monotonic() - known.prices_at < PRICES_SECONDS:
             return
         known.prices_at = time.monotonic()
@@ -274,8 +278,6 @@ class ScalingLoop:
 
     async def _carry_out(self, fleet: Fleet, seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> None:
         known = self._of(fleet)
-        own = {each.id for each in seen.machines if not each.id.startswith(foreign_id(""))}
-        plan = _without_foreign(plan, own)
         reason = plan.reason if known.failure is None else f"{plan.reason}; the provider failed: {known.failure}"
         does = not plan.is_nothing and not plan.is_report
         kind = reason_class(reason)
@@ -397,22 +399,6 @@ def _results(wanted: Sequence[Machine], result: LaunchResult) -> tuple[dict[str,
         if refusal.instance_type in (None, machine.instance_type)
     }
     return launched, refused
-
-
-def _without_foreign(plan: FleetPlan, own: set[str]) -> FleetPlan:
-    """Workers that somebody else has started are nobody's to end."""
-    ours = [each for each in plan.end if each in own]
-    if len(ours) == len(plan.end):
-        return plan
-    return FleetPlan(
-        fleet=plan.fleet,
-        desired=plan.desired + len(plan.end) - len(ours),
-        reason=plan.reason,
-        launch=plan.launch,
-        end=ours,
-        is_report=plan.is_report,
-        limit=plan.limit,
-    )
 
 
 def _why(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """Several ComfyUI servers in one process: a queue before them, failover between them, and events from all of them."""
 
-from comfyrelay.domain.failover import Block
+from comfyrelay.domain.queue.failover import Block
 from comfyrelay.pool.events import (
     ClientBlockedWorkflow,
     ClientState,

@@ -5,7 +5,7 @@ from typing import Any
 
 import structlog
 
-from comfyrelay.domain.failover import Block
+from comfyrelay.domain.queue.failover import Block
 from comfyrelay.errors import ComfyError
 from comfyrelay.pool.events import ClientBlockedWorkflow, ClientUnblockedWorkflow, PoolEvent
 from comfyrelay.pool.failover import FailoverStrategy, Pair

@@ -42,11 +42,19 @@ def load_ticket(
         # the bytes of a finished job are gone
         if each["source"] is not None or position in contents
     ]
-    lane = (value.pop("workflow_hash"), *(frozenset(value.pop(each)) for each in Lane._fields[1:]))
+    lane = Lane(
+        value.pop("workflow_hash"),
+        frozenset(value.pop("preferred_clients")),
+        frozenset(value.pop("exclude_clients")),
+        value.pop("memory_bytes", None),
+        value.pop("alone", False),
+        value.pop("keep_loaded", False),
+        value.pop("same_as", None),
+    )
     given = {
         # a queue of an earlier version may lack what has a default
         **value,
-        "lane": Lane(*lane),
+        "lane": lane,
         "created_at": datetime.fromisoformat(value["created_at"]),
         "include_outputs": tuple(value["include_outputs"]),
         "attachments": tuple(attachments),

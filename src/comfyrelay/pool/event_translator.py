@@ -43,8 +43,10 @@ class EventTranslator:
         self._record.prompt_id = event.prompt_id
         match event:
             case Queued():
-                self._emit_as(JobAccepted, event, position=event.position)
+                behind = 1 if self._record.is_behind else None
+                self._emit_as(JobAccepted, event, position=behind if event.position is None else event.position)
             case Started():
+                self._record.has_begun = True
                 self._emit_as(JobStarted, event)
             case NodeStarted():
                 self._emit_progress(event, class_type=event.class_type)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from comfyrelay.comfy.outputs import OutputFile, RunResult
-from comfyrelay.domain.failover import BLOCKED_EVENT, UNBLOCKED_EVENT
+from comfyrelay.domain.queue.failover import BLOCKED_EVENT, UNBLOCKED_EVENT
 from comfyrelay.errors import ComfyError
 
 

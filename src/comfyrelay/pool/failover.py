@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from comfyrelay.clock import utc_now
-from comfyrelay.domain.failover import Block, FailoverPolicy, is_blocked, record_failure
+from comfyrelay.domain.queue.failover import Block, FailoverPolicy, is_blocked, record_failure
 from comfyrelay.errors import ComfyError, Fault, NodeFailed, NotInstalled
 
 Clock = Callable[[], datetime]

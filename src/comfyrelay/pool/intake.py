@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from comfyrelay.clock import utc_now
 from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.domain.failover import Block
+from comfyrelay.domain.queue.failover import Block
 from comfyrelay.errors import Conflict, InvalidInput, RunLost
 from comfyrelay.pool.endings import Endings
 from comfyrelay.pool.events import JobQueued
@@ -28,7 +29,9 @@ class Intake:
         arrived: Callable[[Ticket], None],
         make_job: Callable[[Record], Job],
         restore_blocks: Callable[[Mapping[tuple[str, str], Block]], None],
+        is_cached: Callable[[str], bool],
     ) -> None:
+        """`is_cached` says of a `cache_key` whether a server has run it last."""
         self._queue = queue
         self._registry = registry
         self._endings = endings
@@ -36,6 +39,7 @@ class Intake:
         self._arrived = arrived
         self._make_job = make_job
         self._restore_blocks = restore_blocks
+        self._is_cached = is_cached
         self._is_open = False
         self._next_sequence = 1
         self._turn = asyncio.Lock()
@@ -70,6 +74,7 @@ class Intake:
                 raise Conflict("The pool is not open.")
             ticket = make_ticket(graph, options, sequence=self._next_sequence, created_at=utc_now())
             _check_clients(ticket, client_ids)
+            ticket = self._beside_its_same(ticket)
             self._next_sequence += 1
         await self._put(ticket)
         # nothing else has run since it became available, so no event of it comes before this one
@@ -78,6 +83,14 @@ class Intake:
         self._endings.emit(record, record.event(JobQueued, priority=ticket.priority))
         self._arrived(ticket)
         return job
+
+    def _beside_its_same(self, ticket: Ticket) -> Ticket:
+        """One that is the same as another that has not ended, or that a server has run last, goes where that went."""
+        key = ticket.cache_key
+        if key is None:
+            return ticket
+        is_known = self._is_cached(key) or any(each.ticket.cache_key == key for each in self._registry.unfinished)
+        return replace(ticket, lane=ticket.lane._replace(same_as=key)) if is_known else ticket
 
     async def _put(self, ticket: Ticket) -> None:
         self._arriving += 1

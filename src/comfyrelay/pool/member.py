@@ -10,7 +10,9 @@ import structlog
 from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.hint import Hint
+from comfyrelay.pool.cards import TellsMemory
 from comfyrelay.pool.events import ClientState
+from comfyrelay.pool.ticket import Lane
 
 log = structlog.get_logger(__name__)
 
@@ -37,19 +39,38 @@ class Member:
         owned: bool,
         timings: MemberTimings,
         on_change: Callable[["Member", str | None], None],
+        card: str | None = None,
+        comfyui: TellsMemory | None = None,
     ) -> None:
-        """`owned` servers are closed with the pool. `on_change` hears of each change of state, and why."""
+        """`owned` servers are closed with the pool. `on_change` hears of each change of state, and why. A `card` may
+        have several servers; `comfyui` tells of its memory."""
         self.id = client_id
         self.server = server
         self.owned = owned
         self.state = ClientState.OFFLINE
         self.tried = False
+        self.card = card
+        self.comfyui = comfyui
+        # of what runs there
+        self.lanes: list[Lane] = []
+        # it finishes what runs there, and gets nothing more
+        self.is_resting = False
         self.running = 0
         self.completed = 0
         self.failed = 0
         self.last_used = 0
         # the newest first
         self.warm: dict[str, None] = {}
+        # those, and what has failed or was stopped since: its models may be loaded
+        self.loaded: dict[str, None] = {}
+        # by workflow, about how long its last runs took here
+        self.took: dict[str, float] = {}
+        # when a run last failed that may take the next one with it, by the loop's clock
+        self.failed_at = float("-inf")
+        # the workflow that stays loaded here
+        self.pinned: str | None = None
+        # what is in its cache, or will be once that has run
+        self.cached: str | None = None
         self.usable_from = 0.0
         self._timings = timings
         self._on_change = on_change
@@ -64,12 +85,31 @@ class Member:
 
     def is_free(self, now: float) -> bool:
         """Whether it could take a job at this time of the loop."""
-        return self.state is ClientState.ONLINE and self.running < self.server.slots and now >= self.usable_from
+        is_there = self.state is ClientState.ONLINE and now >= self.usable_from
+        return is_there and self.running < self.server.slots and not self.is_resting
 
-    def note_warm(self, workflow_hash: str) -> None:
+    def may_queue(self, lane: Lane, now: float, *, seconds: float) -> bool:
+        """Whether it could take one more job that begins when the one that runs there is over: both are known to be as
+        short as this, and need the same models."""
+        is_there = self.state is ClientState.ONLINE and now >= self.usable_from and not self.is_resting
+        if not is_there or self.server.slots != 1 or self.running != 1:
+            return False
+        names = [lane.workflow_hash, *(each.workflow_hash for each in self.lanes)]
+        return all(each in self.warm and self.took.get(each, seconds + 1) <= seconds for each in names)
+
+    def note_warm(self, workflow_hash: str, seconds: float) -> None:
         """It has just run this workflow, so its models are loaded; those of the oldest are not any more."""
+        self.note_loaded(workflow_hash)
         newest = [workflow_hash, *(each for each in self.warm if each != workflow_hash)]
         self.warm = dict.fromkeys(newest[:MOST_WARM])
+        # one that was in the cache says little about the next
+        known = max(seconds, self.took.get(workflow_hash, 0.0) / 2)
+        self.took = {each: self.took[each] for each in self.warm if each in self.took} | {workflow_hash: known}
+
+    def note_loaded(self, workflow_hash: str) -> None:
+        """It has run this workflow, to whatever end."""
+        newest = [workflow_hash, *(each for each in self.loaded if each != workflow_hash)]
+        self.loaded = dict.fromkeys(newest[:MOST_WARM])
 
     def doubt(self, reason: str) -> None:
         """A run found the server gone: it gets no more jobs until it has been seen again."""
@@ -103,6 +143,8 @@ class Member:
             self.usable_from = now + self._timings.reconnect_grace_seconds
         self._was_online = True
         self.warm.clear()
+        self.loaded.clear()
+        self.pinned = self.cached = None
         self._doubt = None
         self._change(ClientState.ONLINE)
 

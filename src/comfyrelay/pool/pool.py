@@ -5,13 +5,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfy.graphs.hash import workflow_hash
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.errors import Conflict, NotFound, NotInstalled, RunInterrupted
 from comfyrelay.pool.blocks import Blocks
 from comfyrelay.pool.bus import Bus, Selector
+from comfyrelay.pool.cards import CardMemory, Memory, TellsMemory
 from comfyrelay.pool.endings import Endings
-from comfyrelay.pool.events import PoolEvent
+from comfyrelay.pool.events import ClientState, PoolEvent
 from comfyrelay.pool.failover import FailoverStrategy, SmartFailover
 from comfyrelay.pool.intake import Intake
 from comfyrelay.pool.job import Job
@@ -45,11 +47,14 @@ class WorkflowPool:
         timings: MemberTimings | None = None,
         keep_finished: int = 1000,
         event_buffer: int = 1000,
+        ahead_seconds: float = 0.0,
     ) -> None:
         """Make a pool; nothing happens before it is entered, or `open` is called.
 
         `keep_finished` is how many finished jobs can still be looked up, here and in a durable queue. `event_buffer` is
-        how many events wait for a slow reader before some are dropped.
+        how many events wait for a slow reader before some are dropped. The next job in line is handed to a busy server
+        ahead of time, so that nothing lies between two jobs, if it is known that both take no longer than
+        `ahead_seconds` there.
         """
         # an empty queue is false
         self._queue = MemoryQueue() if queue is None else queue
@@ -59,12 +64,15 @@ class WorkflowPool:
         self._registry = Registry(keep_finished=keep_finished)
         self._tally = Tally()
         emit = self._bus.emit
+        self.memory = CardMemory()
         self._scheduler = Scheduler(
             queue=self._queue,
             failover=self._failover,
+            memory=self.memory,
             start=self._start,
             give_up=self._give_up,
             release=self._release_blocks,
+            ahead_seconds=ahead_seconds,
         )
         self._roster = Roster(servers, timings=timings or MemberTimings(), emit=emit, wake=self._scheduler.wake)
         self._endings = Endings(queue=self._queue, registry=self._registry, tally=self._tally, emit=emit)
@@ -82,6 +90,8 @@ class WorkflowPool:
             tally=self._tally,
             blocks=self._blocks,
             scheduler=self._scheduler,
+            memory=self.memory,
+            members=self._roster.members,
         )
         self._intake = Intake(
             queue=self._queue,
@@ -91,6 +101,7 @@ class WorkflowPool:
             arrived=self._scheduler.arrived,
             make_job=self._make_job,
             restore_blocks=self._blocks.restore,
+            is_cached=lambda key: any(each.cached == key for each in self._roster),
         )
         # made once: `self._cancel_job` is a new object each time
         self._cancel = self._cancel_job
@@ -216,20 +227,65 @@ class WorkflowPool:
         """Events of these types or classes, or all, from now until the pool is closed: `async for event in …`."""
         return self._bus.stream(*which)
 
-    def add_server(self, server: str | ComfyServer, *, name: str | None = None) -> str:
-        """Use one more server; returns its client id."""
+    def add_server(
+        self,
+        server: str | ComfyServer,
+        *,
+        name: str | None = None,
+        card: str | None = None,
+        comfyui: TellsMemory | None = None,
+    ) -> str:
+        """Use one more server; returns its client id.
+
+        Servers of one `card` share its memory: jobs run there side by side only where that is known to hold them.
+        `comfyui` is whom to ask about it, where the server is none itself.
+        """
         if self._closing is not None:
             raise Conflict("The pool is closed.")
-        member = self._roster.add(server, name=name)
+        member = self._roster.add(server, name=name, card=card, comfyui=comfyui)
         if self._was_opened:
             self._roster.watch(member)
         return member.id
 
-    async def remove_server(self, client_id: str) -> None:
-        """Use a server no more. What runs there is interrupted and put back, with that attempt not counted."""
+    def rest(self, client_id: str, *, is_resting: bool = True) -> None:
+        """Give a server no more jobs, or again; what runs there goes on."""
+        member = self._roster.find(client_id)
+        if member is None:
+            raise NotFound(f'This pool has no server "{client_id}".')
+        if member.is_resting is not is_resting:
+            member.is_resting = is_resting
+            self._scheduler.unblocked(client_id)
+
+    async def look_at_memory(self, client_id: str) -> Memory | None:
+        """What a server and its card hold; a workflow that runs there and takes more than before is known by it."""
+        member = self._roster.find(client_id)
+        if member is None:
+            return None
+        found = await self.memory.look(member, self._roster)
+        here = {each.workflow_hash for each in member.lanes}
+        if found is not None and len(here) == 1 and member.loaded.keys() <= here:
+            self.memory.grew(here.pop(), found.held)
+        return found
+
+    async def outgrew(self, graph: Graph, card_bytes: int) -> None:
+        """A workflow did not fit into a card of this size, somewhere else or in an earlier life: it goes to larger ones
+        while there are some."""
+        self.memory.outgrew(workflow_hash(graph), card_bytes)
+        online = [each for each in self._roster if each.state is ClientState.ONLINE]
+        if len(online) > 1:
+            # nobody is spared whose size is not known
+            await self.memory.larger(card_bytes, online)
+
+    async def remove_server(self, client_id: str, *, finish: bool = False) -> None:
+        """Use a server no more. What runs there is interrupted and put back, with that attempt not counted; with
+        `finish`, it is let run to its end first."""
         member = self._roster.take_out(client_id)
+        self.memory.forget(member)
         here = [each for each in self._registry.unfinished if each.task is not None and each.client_id == client_id]
-        await asyncio.gather(*(self._runner.stop(record, Stop.PUT_BACK) for record in here))
+        if finish:
+            await asyncio.gather(*(each.task for each in here if each.task is not None), return_exceptions=True)
+        else:
+            await asyncio.gather(*(self._runner.stop(record, Stop.PUT_BACK) for record in here))
         await self._roster.dismiss(member)
         for record in self._registry.unfinished:
             lane = record.ticket.lane

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from comfyrelay.comfy.outputs import RunResult
-from comfyrelay.domain.failover import Block
+from comfyrelay.domain.queue.failover import Block
 from comfyrelay.errors import ComfyError
 from comfyrelay.pool.lanes import Lanes
 from comfyrelay.pool.ticket import Lane, Ticket

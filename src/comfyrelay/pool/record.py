@@ -55,6 +55,9 @@ class Record:
     task: asyncio.Task[None] | None = None
     stop: Stop | None = None
     can_stop: bool = False
+    # it was given to its server while another ran there, and whether it has begun since
+    is_behind: bool = False
+    has_begun: bool = False
     streams: tuple[EventStream[JobEvent], ...] = ()
     _done: asyncio.Event | None = None
 

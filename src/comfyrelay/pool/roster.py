@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.errors import Conflict, NotFound
+from comfyrelay.pool.cards import TellsMemory
 from comfyrelay.pool.events import ClientState, ClientStateChanged, PoolEvent, PoolReady
 from comfyrelay.pool.member import Member, MemberTimings
 
@@ -38,20 +39,34 @@ class Roster:
     def ids(self) -> Collection[str]:
         return self._members.keys()
 
+    @property
+    def members(self) -> Collection[Member]:
+        return self._members.values()
+
     def find(self, client_id: str | None) -> Member | None:
         return self._members.get(client_id or "")
 
-    def add(self, server: str | ComfyServer, *, name: str | None = None) -> Member:
+    def add(
+        self,
+        server: str | ComfyServer,
+        *,
+        name: str | None = None,
+        card: str | None = None,
+        comfyui: TellsMemory | None = None,
+    ) -> Member:
         owned = isinstance(server, str)
         client_id = name or (server if isinstance(server, str) else server.url)
         if client_id in self._members:
             raise Conflict(f'This pool has a server "{client_id}" already.')
+        connected = ComfyClient(server) if isinstance(server, str) else server
         member = Member(
             client_id,
-            ComfyClient(server) if isinstance(server, str) else server,
+            connected,
             owned=owned,
             timings=self._timings,
             on_change=self._changed,
+            card=card,
+            comfyui=comfyui or (connected if isinstance(connected, ComfyClient) else None),
         )
         self._members[client_id] = member
         return member

@@ -2,6 +2,7 @@
 
 import asyncio
 import traceback
+from collections.abc import Collection
 from dataclasses import replace
 
 import orjson
@@ -10,17 +11,20 @@ import structlog
 from comfyrelay.clock import utc_now
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.comfy.server import ComfyServer
+from comfyrelay.domain.queue.memory import Relief, has_it_alone, relief
 from comfyrelay.errors import (
     ComfyError,
     ComfyRelayError,
     DeviceFault,
     Fault,
     NotInstalled,
+    OutOfMemory,
     RunLost,
     RunTimedOut,
     ServerUnreachable,
 )
 from comfyrelay.pool.blocks import Blocks
+from comfyrelay.pool.cards import CardMemory
 from comfyrelay.pool.endings import Endings
 from comfyrelay.pool.event_translator import EventTranslator
 from comfyrelay.pool.events import JobRetrying
@@ -30,12 +34,27 @@ from comfyrelay.pool.queue import JobStatus, QueueAdapter
 from comfyrelay.pool.record import Record, Stop
 from comfyrelay.pool.scheduler import Scheduler
 from comfyrelay.pool.stats import Tally
-from comfyrelay.pool.ticket import Ticket
+from comfyrelay.pool.ticket import Lane, Ticket
 
 log = structlog.get_logger(__name__)
 
+# After these a server gets no more jobs until it has been seen to be fine.
+_DOUBTFUL = (ServerUnreachable, RunLost, RunTimedOut, DeviceFault)
+# What these leave behind may fail the next run.
+_SPREADING = (*_DOUBTFUL, OutOfMemory)
 # How long a job whose node raised waits for the servers that could be tried, when all of them have gone.
 SECOND_TRY_SECONDS = 10.0
+# How long a job waits whose card was held by other programs.
+CROWDED_SECONDS = 30.0
+
+
+class _TakenAlong(Exception):
+    """An attempt that was given to its server while another ran there failed through that one: it never began, or the
+    server was not fit any more. It waits again, as if it had never been there."""
+
+    def __init__(self, error: ComfyError) -> None:
+        super().__init__(error.detail)
+        self.error = error
 
 
 class Runner:
@@ -48,6 +67,8 @@ class Runner:
         tally: Tally,
         blocks: Blocks,
         scheduler: Scheduler,
+        memory: CardMemory,
+        members: Collection[Member],
     ) -> None:
         self._queue = queue
         self._failover = failover
@@ -55,13 +76,19 @@ class Runner:
         self._tally = tally
         self._blocks = blocks
         self._scheduler = scheduler
+        self._memory = memory
+        self._members = members
         self._uses = 0
 
     def start(self, record: Record, member: Member) -> None:
         """Begin an attempt of a job that was taken from the queue."""
         self._uses += 1
         member.last_used = self._uses
+        record.is_behind = member.running >= member.server.slots
+        record.has_begun = False
         member.running += 1
+        member.lanes.append(record.ticket.lane)
+        member.cached = record.ticket.cache_key
         record.ticket = replace(record.ticket, attempts=record.ticket.attempts + 1)
         record.client_id = member.id
         record.server = member.server
@@ -88,6 +115,12 @@ class Runner:
                 await self._succeed(record, member, verdict)
             else:
                 await self._fail(record, member, verdict)
+        except _TakenAlong as failed:
+            if isinstance(failed.error, _DOUBTFUL):
+                member.doubt(failed.error.detail)
+            if record.has_begun:
+                self._endings.emit(record, record.event(JobRetrying, error=failed.error, delay_seconds=0.0))
+            await self._stopped(record, Stop.PUT_BACK)
         except asyncio.CancelledError:
             if record.stop is None:
                 raise
@@ -98,16 +131,39 @@ class Runner:
             await self._endings.fail(record, _unexpected(error))
 
     async def _run(self, record: Record, member: Member) -> RunResult | ComfyError:
+        lane = record.ticket.lane
+        since = asyncio.get_running_loop().time()
         try:
             # a task that is canceled before its first step never reaches its own clean-up
             record.can_stop = True
             if record.stop is not None:
                 raise asyncio.CancelledError
             await self._queue.begin(record.ticket)
-            return await self._run_on(member.server, record)
+            if member.card is not None or lane.alone:
+                await self._memory.make_room(lane, member, self._members)
+                # what is known of the card now may let others in
+                self._scheduler.ran(member)
+            ran = await self._run_on(member.server, record)
+            if isinstance(ran, _SPREADING):
+                if record.is_behind and (not record.has_begun or member.failed_at >= since):
+                    raise _TakenAlong(ran)
+                member.failed_at = asyncio.get_running_loop().time()
+            if member.card is not None:
+                await self._learn(lane.workflow_hash, member, ran)
+            return ran
         finally:
+            if record.has_begun:
+                member.note_loaded(lane.workflow_hash)
             member.running -= 1
-            self._scheduler.wake()
+            member.lanes.remove(lane)
+            self._scheduler.ran(member)
+
+    async def _learn(self, workflow_hash: str, member: Member, ran: RunResult | ComfyError) -> None:
+        if isinstance(ran, OutOfMemory):
+            self._memory.ran_out(workflow_hash)
+        elif isinstance(ran, RunResult):
+            # before the next one begins there, and takes this one's memory for its own
+            await self._memory.learn(workflow_hash, member, self._members)
 
     async def _run_on(self, server: ComfyServer, record: Record) -> RunResult | ComfyError:
         ticket = record.ticket
@@ -133,7 +189,8 @@ class Runner:
     async def _succeed(self, record: Record, member: Member, result: RunResult) -> None:
         workflow_hash = record.ticket.lane.workflow_hash
         member.completed += 1
-        member.note_warm(workflow_hash)
+        member.note_warm(workflow_hash, result.seconds)
+        self._note_pinned(record.ticket.lane, member)
         self._blocks.succeeded(member.id, workflow_hash)
         for client_id, (verdict, error) in record.failures.items():
             if verdict is Verdict.ELSEWHERE and client_id != member.id:
@@ -141,15 +198,32 @@ class Runner:
                 self._blocks.failed(client_id, workflow_hash, error)
         await self._endings.complete(record, result)
 
+    def _note_pinned(self, lane: Lane, member: Member) -> None:
+        """One server keeps a workflow that stays loaded; once that is not wanted any more, none does."""
+        holders = [each for each in self._members if each.pinned == lane.workflow_hash]
+        if not lane.keep_loaded:
+            for each in holders:
+                each.pinned = None
+        elif not holders and member.pinned is None:
+            member.pinned = lane.workflow_hash
+
     async def _fail(self, record: Record, member: Member, error: ComfyError) -> None:
         member.failed += 1
         record.prompt_id = None
         record.first_error = record.first_error or error
         record.last_error = error
         verdict = self._verdict(record, member, error)
+        if (
+            isinstance(error, OutOfMemory)
+            and verdict is not Verdict.JOB
+            and member.comfyui is not None
+            and not await self._is_crowded(record, member, error)
+        ):
+            await self._ran_out(record, member, error)
+            return
         if verdict is Verdict.SERVER:
             self._blocks.failed(member.id, record.ticket.lane.workflow_hash, error)
-        if isinstance(error, ServerUnreachable | RunLost | RunTimedOut | DeviceFault):
+        if isinstance(error, _DOUBTFUL):
             # it gets no more jobs until it has been seen to be fine
             member.doubt(error.detail)
         if (ticket := self._next_try(record, member, verdict)) is not None:
@@ -159,6 +233,46 @@ class Runner:
             await self._endings.fail(record, refusal_of_all(record))
         else:
             await self._endings.fail(record, error)
+
+    async def _is_crowded(self, record: Record, member: Member, error: OutOfMemory) -> bool:
+        """Whether it was alone among ours, and other programs had much of the card. That says nothing about the job or
+        the card: it is tried again as after any other fault of the server, when they may be gone."""
+        size = await self._memory.size(member) if record.ticket.lane.alone else None
+        if size is None or has_it_alone(size, others := await self._memory.held_by_others(member, self._members)):
+            return False
+        error.others_bytes = others
+        error.retry_after_seconds = CROWDED_SECONDS
+        return True
+
+    async def _ran_out(self, record: Record, member: Member, error: OutOfMemory) -> None:
+        """The memory was not enough: no server is blamed, and what is tried about it costs no attempt."""
+        ticket, lane = record.ticket, record.ticket.lane
+        larger: set[str] = set()
+        if lane.alone and (size := await self._memory.size(member)) is not None:
+            error.card_bytes = size
+            self._memory.outgrew(lane.workflow_hash, size)
+            larger = await self._memory.larger(size, self._members)
+        elsewhere = lane._replace(
+            exclude_clients=lane.exclude_clients | {each.id for each in self._members if each.id not in larger}
+        )
+        next_step = relief(
+            ran_alone=lane.alone,
+            has_moved=ticket.ran_out_bytes is not None,
+            is_larger_there=bool(larger) and self._scheduler.could_run(elsewhere),
+        )
+        again = replace(ticket, attempts=ticket.attempts - 1)
+        if next_step is Relief.ALONE:
+            record.ticket = replace(again, lane=lane._replace(alone=True))
+        elif next_step is Relief.LARGER:
+            # should that one go away, this is what it failed with
+            record.first_error = error
+            record.ticket = replace(
+                again, lane=elsewhere, ran_out_bytes=error.card_bytes, give_up_after_seconds=_patience(ticket)
+            )
+        else:
+            await self._endings.fail(record, error)
+            return
+        await self._retry(record, error)
 
     def _verdict(self, record: Record, member: Member, error: ComfyError) -> Verdict:
         failure = Failure(
@@ -183,10 +297,8 @@ class Runner:
             can_move = self._scheduler.is_anybody_left(elsewhere)
             return replace(ticket, lane=elsewhere, attempts=ticket.attempts - 1) if can_move else None
         if verdict is Verdict.ELSEWHERE:
-            told = ticket.give_up_after_seconds
-            patience = SECOND_TRY_SECONDS if told is None else min(told, SECOND_TRY_SECONDS)
             can_move = self._scheduler.could_run(elsewhere) and not is_last
-            return replace(ticket, lane=elsewhere, give_up_after_seconds=patience) if can_move else None
+            return replace(ticket, lane=elsewhere, give_up_after_seconds=_patience(ticket)) if can_move else None
         if ticket.one_try_per_server and verdict is Verdict.SERVER:
             can_move = self._scheduler.could_run(elsewhere)
             return replace(ticket, lane=elsewhere, attempts=ticket.attempts - 1) if can_move else None
@@ -194,7 +306,9 @@ class Runner:
 
     async def _retry(self, record: Record, error: ComfyError) -> None:
         # another server need not wait for what this one asks for
-        is_moving = record.ticket.one_try_per_server or record.client_id in record.ticket.lane.exclude_clients
+        lane = record.ticket.lane
+        is_relieved = lane.alone and error.retry_after_seconds is None
+        is_moving = record.ticket.one_try_per_server or record.client_id in lane.exclude_clients or is_relieved
         delay = 0.0 if is_moving else max(record.ticket.retry_delay, error.retry_after_seconds or 0.0)
         self._set(record, JobStatus.RETRYING)
         self._endings.emit(record, record.event(JobRetrying, error=error, delay_seconds=delay))
@@ -221,6 +335,11 @@ class Runner:
     def _set(self, record: Record, status: JobStatus) -> None:
         self._tally.moved(record.status, status)
         record.status = status
+
+
+def _patience(ticket: Ticket) -> float:
+    told = ticket.give_up_after_seconds
+    return SECOND_TRY_SECONDS if told is None else min(told, SECOND_TRY_SECONDS)
 
 
 def _unexpected(error: Exception) -> ComfyError:

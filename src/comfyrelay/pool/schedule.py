@@ -1,6 +1,6 @@
 """The rule that says which server gets a job."""
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol, TypeVar
 
 from comfyrelay.pool.ticket import Lane
@@ -15,8 +15,12 @@ class Candidate(Protocol):
     def id(self) -> str: ...
 
     @property
-    def warm(self) -> Container[str]:
-        """The workflow hashes that it has completed since it was last connected."""
+    def warm(self) -> Collection[str]:
+        """The workflow hashes that it has completed since it was last connected, the newest first."""
+
+    @property
+    def cached(self) -> str | None:
+        """What it has run last, as jobs that are the same call it."""
 
     @property
     def foreign_runs(self) -> int:
@@ -35,13 +39,22 @@ def fits(lane: Lane, client_id: str, should_skip: ShouldSkip) -> bool:
     return client_id not in lane.exclude_clients and not should_skip(client_id, lane.workflow_hash)
 
 
+def _coldness(workflow_hash: str, warm: Collection[str]) -> int:
+    """What ran last is loaded; what ran before that may be."""
+    if workflow_hash not in warm:
+        return 2
+    return 0 if next(iter(warm)) == workflow_hash else 1
+
+
 def choose(lane: Lane, candidates: Iterable[C], should_skip: ShouldSkip) -> C | None:
-    """A preferred server, then one that has the models loaded, then the least occupied, then the longest idle."""
+    """A preferred server, then one that has the very result, then one that has the models loaded, then the least
+    occupied, then the longest idle."""
     return min(
         (each for each in candidates if fits(lane, each.id, should_skip)),
         key=lambda each: (
             each.id not in lane.preferred_clients,
-            lane.workflow_hash not in each.warm,
+            lane.same_as is None or lane.same_as != each.cached,
+            _coldness(lane.workflow_hash, each.warm),
             each.foreign_runs,
             each.last_used,
         ),

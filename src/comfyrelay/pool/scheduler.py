@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from comfyrelay.pool.cards import CardMemory
 from comfyrelay.pool.events import ClientState
 from comfyrelay.pool.failover import FailoverStrategy
 from comfyrelay.pool.member import Member
@@ -24,16 +25,21 @@ class Scheduler:
         *,
         queue: QueueAdapter,
         failover: FailoverStrategy,
+        memory: CardMemory,
         start: Callable[[Ticket, Member], None],
         give_up: Callable[[str], None],
         release: Callable[[], None],
+        ahead_seconds: float,
     ) -> None:
-        """`release` announces the blocks that have ended."""
+        """`release` announces the blocks that have ended. The next job in line may wait on a server for the end of the
+        one that runs there, if both are known to take no longer than `ahead_seconds`."""
         self._queue = queue
         self._failover = failover
+        self._memory = memory
         self._start = start
         self._give_up = give_up
         self._release = release
+        self._ahead_seconds = ahead_seconds
         self._roster: Roster | None = None
         self._turn: asyncio.Handle | None = None
         self._alarm: asyncio.TimerHandle | None = None
@@ -41,6 +47,10 @@ class Scheduler:
         # in every turn: 5 ms with 10,000 of them.
         self._unwanted: set[str] = set()
         self._unserved = Unserved()
+        # a job waits for a server that is not free now: others may do once that changes
+        self._is_holding_back = False
+        # the card on which a lane waits for room: it must stay the same one, or none would ever be empty
+        self._awaited: dict[Lane, str] = {}
 
     def open(self, roster: Roster) -> None:
         self._roster = roster
@@ -62,10 +72,17 @@ class Scheduler:
     def withdrawn(self, ticket: Ticket) -> None:
         """A job was taken out of the queue."""
         self._unserved.discard(ticket)
+        self._awaited.pop(ticket.lane, None)
 
     def unblocked(self, client_id: str) -> None:
         """This server may be given a workflow again."""
         self._unwanted.discard(client_id)
+        self.wake()
+
+    def ran(self, member: Member) -> None:
+        """A run is over: others that share its card may have room now."""
+        if member.card is not None and self._roster is not None:
+            self._unwanted.difference_update(each.id for each in self._roster if each.card == member.card)
         self.wake()
 
     def could_run(self, lane: Lane) -> bool:
@@ -89,37 +106,108 @@ class Scheduler:
 
     def _take_turn(self, roster: Roster) -> None:
         self._turn = None
+        if self._is_holding_back:
+            self._is_holding_back = False
+            self._unwanted.clear()
         self._release()
         loop = asyncio.get_running_loop()
         now = loop.time()
         free = [member for member in roster if member.is_free(now) and member.id not in self._unwanted]
+        is_late = False
         while free:
-            if not self._place_one(free):
+            if not self._place_one(free, roster):
                 self._unwanted.update(member.id for member in free)
                 break
             if loop.time() - now > _TURN_SECONDS:
                 self.wake()
+                is_late = True
                 break
             free = [member for member in free if member.is_free(now)]
+        while self._ahead_seconds and not is_late and self._place_ahead(roster, now):
+            pass
         online = [member.id for member in roster if member.state is ClientState.ONLINE]
         for job_id in self._unserved.overdue(online, now=now):
             self._give_up(job_id)
         self._set_alarm(roster, now)
 
-    def _place_one(self, free: list[Member]) -> bool:
+    def _place_one(self, free: list[Member], roster: Roster) -> bool:
         chosen: Member | None = None
+        # cards on which an earlier job waits for room: later ones must not take it away
+        kept: set[str] = set()
+        has_pins = any(each.pinned is not None for each in roster)
 
         def may_run(lane: Lane) -> bool:
             nonlocal chosen
-            chosen = choose(lane, free, self._failover.should_skip)
+            others = [each for each in free if each.card not in kept] if kept else free
+            if spared := self._spared(lane, roster, has_pins=has_pins):
+                self._is_holding_back = True
+                others = [each for each in others if each.id not in spared]
+            chosen = choose(lane, others, self._failover.should_skip)
+            if chosen is None or chosen.card is None or self._memory.has_room(lane, chosen, roster):
+                return chosen is not None
+            first = chosen.card
+            roomy = [each for each in others if each.card is None or self._memory.has_room(lane, each, roster)]
+            chosen = choose(lane, roomy, self._failover.should_skip)
+            if chosen is None:
+                kept.add(self._card_for(lane, first, roster))
             return chosen is not None
 
-        ticket = self._queue.take(may_run)
+        return self._begin(self._queue.take(may_run), chosen)
+
+    def _card_for(self, lane: Lane, first: str, roster: Roster) -> str:
+        """The card that a job of this lane waits for: the one that it waited for before, while it could run there."""
+        skip = self._failover.should_skip
+        able = [each for each in roster if each.state is ClientState.ONLINE and fits(lane, each.id, skip)]
+        if self._awaited.get(lane) not in {each.card for each in able if not each.is_resting}:
+            self._awaited[lane] = first
+        return self._awaited[lane]
+
+    def _place_ahead(self, roster: Roster, now: float) -> bool:
+        """Hand the next job in line to a server that is busy with a short one, so that nothing lies between the two.
+        Only that one: later ones must not get past it."""
+        chosen: Member | None = None
+        is_next = True
+
+        def may_wait(lane: Lane) -> bool:
+            nonlocal chosen, is_next
+            if is_next:
+                seconds = self._ahead_seconds
+                busy = [each for each in roster if each.may_queue(lane, now, seconds=seconds)]
+                roomy = [each for each in busy if self._memory.has_room(lane, each, roster)]
+                chosen = choose(lane, roomy, self._failover.should_skip)
+            is_next = False
+            return chosen is not None
+
+        return self._begin(self._queue.take(may_wait), chosen)
+
+    def _begin(self, ticket: Ticket | None, chosen: Member | None) -> bool:
         if ticket is None or chosen is None:
             return False
         self._unserved.discard(ticket)
+        self._awaited.pop(ticket.lane, None)
         self._start(ticket, chosen)
         return True
+
+    def _spared(self, lane: Lane, roster: Roster, *, has_pins: bool) -> set[str]:
+        """The servers that a job of this lane leaves alone though it could run there, because another can have it, now
+        or once it is free: those whose card is too small, those that keep another workflow loaded, or would have to
+        unload one; and all but one that runs the very same now."""
+        if not has_pins and lane.same_as is None and not self._memory.is_outgrown(lane.workflow_hash):
+            return set()
+        skip = self._failover.should_skip
+        able = [each for each in roster if each.state is ClientState.ONLINE and fits(lane, each.id, skip)]
+        spared: set[str] = set(self._memory.too_small(lane.workflow_hash, able))
+        for is_kept in (_keeps_another, self._would_unload):
+            left = [each for each in able if each.id not in spared]
+            kept = {each.id for each in left if is_kept(lane, each, roster)}
+            spared |= kept if len(kept) < len(left) else set()
+        if any(each.cached == lane.same_as and each.running for each in able if lane.same_as is not None):
+            spared |= {each.id for each in able if each.cached != lane.same_as}
+        return spared
+
+    def _would_unload(self, lane: Lane, member: Member, roster: Roster) -> bool:
+        """Whether a server of its card that keeps a workflow loaded would have to unload that."""
+        return self._memory.takes_from_pinned(lane, member, roster)
 
     def _set_alarm(self, roster: Roster, now: float) -> None:
         """Wake at the end of the next block, of the next server's grace, or of a job's wait for servers."""
@@ -135,3 +223,7 @@ class Scheduler:
             due.append(deadline)
         if due:
             self._alarm = asyncio.get_running_loop().call_at(min(due), self.wake)
+
+
+def _keeps_another(lane: Lane, member: Member, _roster: Roster) -> bool:
+    return member.pinned not in (None, lane.workflow_hash)

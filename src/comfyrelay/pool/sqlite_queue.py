@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from comfyrelay.domain.failover import Block
+from comfyrelay.domain.queue.failover import Block
 from comfyrelay.errors import ConfigurationError, Conflict
 from comfyrelay.pool.codec import dump_outcome, dump_ticket, load_outcome, load_ticket
 from comfyrelay.pool.lanes import Lanes

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from comfyrelay.domain.failover import Block
+from comfyrelay.domain.queue.failover import Block
 from comfyrelay.pool.events import ClientState
 from comfyrelay.pool.failover import FailoverStrategy
 from comfyrelay.pool.member import Member
@@ -17,24 +17,34 @@ class ClientStats:
     their count, and until when it does not get the workflow."""
 
     state: ClientState
+    url: str
+    card: str | None
     running: int
+    # the workflows of what runs there
+    running_hashes: tuple[str, ...]
     completed: int
     failed: int
     blocked_hashes: frozenset[str]
     blocks: Mapping[str, Block]
     # the newest first
     warm_hashes: tuple[str, ...]
+    # the workflow that stays loaded there
+    pinned: str | None
 
     @classmethod
     def of(cls, member: Member, failover: FailoverStrategy) -> "ClientStats":
         return cls(
             state=member.state,
+            url=member.server.url,
+            card=member.card,
             running=member.running,
+            running_hashes=tuple(lane.workflow_hash for lane in member.lanes),
             completed=member.completed,
             failed=member.failed,
             blocked_hashes=failover.blocked_hashes(member.id),
             blocks=dict(failover.blocks(member.id)),
             warm_hashes=tuple(member.warm),
+            pinned=member.pinned,
         )
 
 

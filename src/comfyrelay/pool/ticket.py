@@ -25,6 +25,13 @@ class Lane(NamedTuple):
     workflow_hash: str
     preferred_clients: frozenset[str] = frozenset()
     exclude_clients: frozenset[str] = frozenset()
+    memory_bytes: int | None = None
+    # it ran out of memory beside others, and has its card to itself
+    alone: bool = False
+    # its workflow stays loaded where it runs
+    keep_loaded: bool = False
+    # the same as this was enqueued before: a server that has it in its cache, or will have, need not run it again
+    same_as: str | None = None
 
 
 class JobOptions(TypedDict, total=False):
@@ -36,6 +43,11 @@ class JobOptions(TypedDict, total=False):
     - `attachments`: files that are uploaded to the server before the run.
     - `preferred_clients`: servers to use when one of them is free; others are used when none is.
     - `exclude_clients`: servers never to use.
+    - `memory_bytes`: what it needs at least of a card that several servers share; more, where more was seen.
+    - `keep_loaded`: the server that runs it gets no other workflows while others can have them, and does not unload
+      its models, unless a job needs the memory that fits nowhere else.
+    - `cache_key`: jobs with the same one ask a server for the same work, whose results it finds in its cache the second
+      time: they run on one server, one after the other.
     - `max_attempts`: 3 unless told.
     - `retry_delay`: seconds between a failed attempt and the next; 1 unless told.
     - `one_try_per_server`: a server that fails it through its own fault does not get it again. Another that is online
@@ -52,6 +64,9 @@ class JobOptions(TypedDict, total=False):
     attachments: Iterable[Attachment]
     preferred_clients: Iterable[str]
     exclude_clients: Iterable[str]
+    memory_bytes: int | None
+    keep_loaded: bool
+    cache_key: str | None
     max_attempts: int
     retry_delay: float
     one_try_per_server: bool
@@ -80,6 +95,9 @@ class Ticket:
     timeouts: RunTimeouts | None = None
     extra_data: Mapping[str, Any] | None = None
     attempts: int = 0
+    cache_key: str | None = None
+    # the memory of the card that was too small for it, once it was given to a larger one
+    ran_out_bytes: int | None = None
 
 
 def make_ticket(graph: Graph, options: JobOptions, *, sequence: int, created_at: datetime) -> Ticket:
@@ -99,6 +117,7 @@ def make_ticket(graph: Graph, options: JobOptions, *, sequence: int, created_at:
         one_try_per_server=options.get("one_try_per_server", False),
         give_up_after_seconds=options.get("give_up_after_seconds"),
         timeouts=options.get("timeouts"),
+        cache_key=options.get("cache_key"),
         extra_data=_json_copy(extra_data) if (extra_data := options.get("extra_data")) is not None else None,
     )
     _check(ticket)
@@ -114,6 +133,8 @@ def _lane(graph: Graph, options: JobOptions) -> Lane:
         workflow_hash(graph),
         frozenset(options.get("preferred_clients", ())),
         frozenset(options.get("exclude_clients", ())),
+        options.get("memory_bytes"),
+        keep_loaded=options.get("keep_loaded", False),
     )
 
 
@@ -131,6 +152,8 @@ def _check(ticket: Ticket) -> None:
         errors["max_attempts"] = "must be at least 1"
     if ticket.retry_delay < 0:
         errors["retry_delay"] = "must not be negative"
+    if (ticket.lane.memory_bytes or 0) < 0:
+        errors["memory_bytes"] = "must not be negative"
     if (ticket.give_up_after_seconds or 0) < 0:
         errors["give_up_after_seconds"] = "must not be negative"
     if errors:

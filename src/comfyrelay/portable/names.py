@@ -1,6 +1,7 @@
 """Names and paths that every system takes: a folder may be copied to another, or shared with it."""
 
 import re
+import unicodedata
 from pathlib import PurePath, PureWindowsPath
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -11,10 +12,31 @@ LONGEST_PATH: Final = 259
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³])(?=\s*(?:[.:]|$))", re.IGNORECASE)
 _NOT_IN_NAMES = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
 
+_PLAIN_SIGNS: Final = "_ .()+-\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
+_AT_NO_END: Final = " .-\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
+_LONGEST_PLAIN: Final = 80
+# Disks count bytes, and what is plain gets a number and an ending yet.
+_MOST_PLAIN_BYTES: Final = 200
+
 
 def is_usable(name: str) -> bool:
     """Whether a file or a folder can be called this everywhere, and be found under it again."""
     return not (_NOT_IN_NAMES.search(name) or _DEVICE.match(name) or name.endswith((".", " ")))
+
+
+def plain(text: str) -> str:
+    """A name for a file or a folder, made of any text: letters of all scripts, with the marks and joiners without which
+    many of them fall apart, digits, and a few signs. Empty where nothing of it is left."""
+    whole = unicodedata.normalize("NFC", text)
+    kept = "".join(each if _is_plain(each) else "\0" for each in whole)
+    words = re.sub("\0+", "-", kept).strip(_AT_NO_END)[:_LONGEST_PLAIN]
+    # decode: what was cut in the middle of a letter is left out
+    cut = words.encode()[:_MOST_PLAIN_BYTES].decode(errors="ignore").rstrip(_AT_NO_END)
+    return usable(cut) if cut else ""
+
+
+def _is_plain(letter: str) -> bool:
+    return letter.isalnum() or letter in _PLAIN_SIGNS or unicodedata.category(letter) in ("Mn", "Mc")
 
 
 def can_hold(path: str, *, windows: bool = _IS_WINDOWS) -> bool:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import IO
 
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.portable.apart import APART
 from comfyrelay.portable.system import IS_WINDOWS
 
 NEEDS = "Scripts need Linux, macOS or WSL: start the desk there, or take [desk.script] out of comfyrelay.toml."
-_LAUNCHER = Path(__file__).with_name("launcher.py")
+_LAUNCHER = Path(__file__).with_name("launcher_windows.py" if IS_WINDOWS else "launcher.py")
 
 
 def check_system() -> None:
@@ -31,7 +32,6 @@ async def launch(
 ) -> Process:
     """Start a command under the launcher, which ends it when its standard input is closed. What it says can be read
     from the process, or goes to `output`."""
-    check_system()
     mask = "-" if umask is None else f"{umask:o}"
     return await asyncio.create_subprocess_exec(
         # what is meant for the script (PYTHONPATH, …) does not change the launcher, nor what lies in its folder
@@ -42,5 +42,5 @@ async def launch(
         stdout=PIPE if output is None else output,
         stderr=STDOUT,
         # Ctrl-C in our terminal is for us
-        start_new_session=True,
+        **APART,
     )

@@ -10,10 +10,11 @@ from pydantic import BeforeValidator, Field
 
 from comfyrelay.domain.bulk import Mode, SeedMode
 from comfyrelay.domain.properties import Role
-from comfyrelay.domain.states import JobStatus, WorkerState
+from comfyrelay.domain.queue.states import JobStatus, WorkerState
 from comfyrelay.protocol.base import AnswerBody, Request
 from comfyrelay.protocol.fields import LARGEST_NUMBER, Id, Json, Key, Line, OpenEnum, Priority, Slug
-from comfyrelay.protocol.jobs import WaitForMissing
+from comfyrelay.protocol.jobs import Reuse, WaitForMissing
+from comfyrelay.protocol.missing import Missing
 
 MOST_TRIES = 1000
 # A place on the desk's machine.
@@ -69,6 +70,7 @@ class NewDeskBatch(Request):
     )
     idempotency_key: Key | None = None
     wait_for_missing: WaitForMissing = False
+    reuse: Reuse = False
 
     @property
     def folders(self) -> list[str]:
@@ -76,10 +78,30 @@ class NewDeskBatch(Request):
         return [] if given is None else [given] if isinstance(given, str) else given
 
 
-class Carried(AnswerBody):
-    """The workflow that a file carries; null where it has none."""
+class Odd(AnswerBody):
+    """Something about the inputs that may not be meant, as a sentence; `name` is the file that it is about."""
 
-    graph: Json | None
+    name: str
+    text: str
+
+
+class Estimate(AnswerBody):
+    """What a batch would be. Seconds are from now until its end, with what waits before it: usually, and within which
+    most such batches stay; null while nobody knows how long its jobs take. `inputs` are the names of its files, the
+    first of them; `workers`, how many jobs may run at once; `missing`, what no worker has of what it needs."""
+
+    jobs: int
+    tokens: int
+    workers: int
+    inputs: list[str]
+    input_count: int
+    expected_seconds: float | None
+    fastest_seconds: float | None
+    slowest_seconds: float | None
+    done_at: datetime | None
+    missing: Missing | None
+    odd: list[Odd]
+    remark: str
 
 
 class Script(AnswerBody):
@@ -161,6 +183,47 @@ class Desk(AnswerBody):
     notifications: Notifications
 
 
+class Verdict(StrEnum):
+    """Of a finding: all is well, something is missing, or something cannot work."""
+
+    FINE = "fine"
+    LACKING = "lacking"
+    BROKEN = "broken"
+
+
+class MachineFinding(AnswerBody):
+    """Something about the machine, in a sentence that says what to do."""
+
+    verdict: OpenEnum[Verdict]
+    about: str
+    text: str
+
+
+class MachineFindings(AnswerBody):
+    """`configuration` is the file that settings are read from; null where there is none."""
+
+    configuration: Place | None
+    items: list[MachineFinding]
+
+
+class ComfyuiProcess(AnswerBody):
+    """A ComfyUI that the desk has started. `state` is as `comfyrelay comfyui list` says it, `reason` why it is not up,
+    `lines` what it said last; all of that is in the file `log`."""
+
+    name: str
+    card: str
+    url: str
+    state: str
+    reason: str | None
+    restarts: int
+    log: Place
+    lines: list[str]
+
+
+class ComfyuiProcesses(AnswerBody):
+    items: list[ComfyuiProcess]
+
+
 class Link(AnswerBody):
     """A link that opens the page in one browser, once, for so many seconds from now."""
 
@@ -201,14 +264,22 @@ class Now(AnswerBody):
     fetched: list[Fetched]
 
 
+class Away(AnswerBody):
+    """Of each ComfyUI server that cannot be used, why."""
+
+    comfyui_away: list[str]
+
+
 class InputValue(AnswerBody):
-    """A value; of a file, its name and a URL that works for a while. `is_default`: nobody changed it for this job."""
+    """A value; of a file, its name, a URL that works for a while, and its id while it can be used again.
+    `is_default`: nobody changed it for this job."""
 
     key: str
     label: str
     type: str
     value: Any
     url: str | None
+    file_id: str | None = None
     is_default: bool
     role: OpenEnum[Role] | None
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from comfyrelay.text import is_storable, storable
+from comfyrelay.text import is_storable, one_line, storable
 
 E = TypeVar("E", bound=StrEnum)
 LARGEST_ID = 2**63 - 1
@@ -75,7 +75,8 @@ Number = (
     Annotated[Whole, Field(ge=SMALLEST_NUMBER, le=LARGEST_NUMBER)]
     | Annotated[float, Field(strict=True, allow_inf_nan=False)]
 )
-Line = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
+Email = Annotated[str, Field(max_length=254, pattern=r"^[^@\s\x00-\x1f]+@[^@\s\x00-\x1f]+$")]
+Line = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE), AfterValidator(one_line)]
 # Of answers: a word that a newer server has makes nothing else of its answer unreadable.
 OpenEnum = Annotated[E | str, Field(union_mode="left_to_right")]
 RowId = Annotated[int, Field(ge=1, le=LARGEST_ID)]

@@ -2,19 +2,22 @@
 
 import json
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AnyHttpUrl, Field, model_validator
+from pydantic import AfterValidator, AnyHttpUrl, Field, model_validator
 
 from comfyrelay.domain.bulk import MOST_IDS, MOST_ITEMS, BulkAction
-from comfyrelay.domain.ordering import MoveTo
-from comfyrelay.domain.states import (
+from comfyrelay.domain.queue.ordering import Beside, MoveTo
+from comfyrelay.domain.queue.settlement import Event
+from comfyrelay.domain.queue.states import (
     TERMINAL_EVENTS,
     TERMINAL_JOB,
+    CanceledBy,
     JobEventType,
     JobStatus,
     PauseMode,
     Stage,
+    UnitStatus,
     VideoStatus,
 )
 from comfyrelay.protocol.base import AnswerBody, Request, example
@@ -31,6 +34,7 @@ from comfyrelay.protocol.fields import (
     RowId,
     Slug,
 )
+from comfyrelay.text import one_line
 
 WebhookUrl = Annotated[AnyHttpUrl, Field(max_length=2000)]
 
@@ -40,12 +44,26 @@ WaitForMissing = Annotated[
 ]
 
 
+ExpectedTokens = Annotated[
+    int, Field(ge=0, le=LARGEST_ID, description="the price that you were told: 409 where it costs other than that")
+]
+
+
+Reuse = Annotated[
+    bool,
+    Field(
+        description="an equal job of yours that is done already will do: then this one is completed at once with a "
+        "copy of its output, and costs nothing"
+    ),
+]
+
+
 class NewUpload(Request):
     model_config = example(mime_type="image/png", size=1048576, original_filename="cat.png")
 
     mime_type: Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[A-Za-z0-9.+-]+$")]
     size: Annotated[int, Field(ge=1, le=LARGEST_ID)]
-    original_filename: Annotated[str, Field(min_length=1, max_length=255, pattern=STORABLE)]
+    original_filename: Annotated[str, Field(min_length=1, max_length=255, pattern=STORABLE), AfterValidator(one_line)]
     effect_id: RowId | None = None
 
 
@@ -55,6 +73,16 @@ class File(AnswerBody):
     size: int | None
     original_filename: str | None
     created_at: datetime
+
+
+class StoredFile(File):
+    """With a URL that works for a while, and what was found in it."""
+
+    url: str
+    poster_url: str | None
+    width: int | None
+    height: int | None
+    seconds: float | None
 
 
 class Upload(AnswerBody):
@@ -113,6 +141,7 @@ class Submission(Request):
     stage: Annotated[Stage | None, Field(description="only for administrators; the server's otherwise")] = None
     max_wait_seconds: MaxWait | None = None
     wait_for_missing: WaitForMissing = False
+    reuse: Reuse = False
 
     @property
     def webhook(self) -> str | None:
@@ -123,6 +152,7 @@ class NewJob(Submission, Item):
     model_config = example(effect_id=1, idempotency_key="order-4711", input_payload={"prompt": "a cat in the rain"})
 
     idempotency_key: Key
+    expected_tokens: ExpectedTokens | None = None
 
 
 class NewBatch(Submission):
@@ -144,18 +174,41 @@ class Waiting(AnswerBody):
 
 
 class Output(AnswerBody):
+    """`poster_url` is a small picture of it, `preview_url` a short silent part of a video: null where there is none."""
+
     file_id: str
     url: str
     filename: str
     mime_type: str
     size: int | None
     content_hash: str | None
+    poster_url: str | None = None
+    preview_url: str | None = None
+    width: int | None = None
+    height: int | None = None
+    seconds: float | None = None
+
+
+class JobInput(AnswerBody):
+    """The file that a job was made from."""
+
+    url: str
+    mime_type: str | None
+    name: str | None
+    poster_url: str | None = None
 
 
 class Job(AnswerBody):
+    """`is_only_fetched`: a worker has it, and will begin it after what it runs. `is_expired`: what it made was kept for
+    as long as it is here. `refunded_tokens` came back, and `again_tokens` is what running it once more costs."""
+
     id: str
     status: OpenEnum[JobStatus]
     effect_id: int | None
+    workflow_slug: str | None = None
+    workflow_name: str | None = None
+    prompt: str | None = None
+    input: JobInput | None = None
     video_id: str | None
     batch_id: str | None
     item_no: int
@@ -163,11 +216,19 @@ class Job(AnswerBody):
     input_file_id: str | None
     seed: int | None
     retry_of: str | None
+    retried_as: str | None = None
+    reused_from: str | None = None
     priority: int
     progress: dict[str, Any] | None
+    is_only_fetched: bool = False
+    cancel_requested_at: datetime | None = None
+    canceled_by: OpenEnum[CanceledBy] | None = None
+    is_expired: bool = False
     attempts: int
     max_attempts: int
     reserved_tokens: int
+    refunded_tokens: int = 0
+    again_tokens: int = 0
     max_wait_seconds: int | None = None
     cost_micros: int = 0
     expected_cost_micros: int | None = None
@@ -183,12 +244,49 @@ class Job(AnswerBody):
         return self.status in TERMINAL_JOB
 
 
+class QueueUnit(AnswerBody):
+    """A batch, or a job that belongs to none."""
+
+    id: str
+    is_batch: bool
+
+
+class LiveQueue(AnswerBody):
+    """How many jobs are where, what runs, and the beginning of what waits, in its order."""
+
+    counts: dict[OpenEnum[JobStatus], int]
+    running: list[QueueUnit]
+    waiting: list[QueueUnit]
+
+
+class QueueCounts(AnswerBody):
+    """How many jobs are in which status."""
+
+    counts: dict[OpenEnum[JobStatus], int]
+
+
+class LiveProgress(AnswerBody):
+    """How far a job that runs is, and how many seconds it should still take; null when that is not known."""
+
+    id: str
+    progress: dict[str, Any] | None
+    expected_seconds: float | None
+
+
+class LiveProgresses(AnswerBody):
+    jobs: list[LiveProgress]
+
+
 class JobEvent(AnswerBody):
     """`id` counts the job's events; `progress` has none, because it is not kept."""
 
     type: OpenEnum[JobEventType]
     data: dict[str, Any]
     id: int | None = None
+
+    @classmethod
+    def told(cls, event: Event) -> Self:
+        return cls(id=event.seq, type=event.type, data={**event.data, "at": event.created_at.isoformat()})
 
     @property
     def is_last(self) -> bool:
@@ -212,10 +310,32 @@ class Retry(Request):
     new_seeds: bool = False
 
 
+class JobRetry(Retry):
+    expected_tokens: ExpectedTokens | None = None
+
+
 class Move(Request):
+    """To one end or one place on, or before or after another job or batch that waits."""
+
     model_config = example(to="top")
 
-    to: MoveTo
+    to: MoveTo | None = None
+    before: Id | None = None
+    after: Id | None = None
+
+    @model_validator(mode="after")
+    def _one_of_three(self) -> Self:
+        if sum(each is not None for each in (self.to, self.before, self.after)) != 1:
+            raise ValueError("Send to, before or after, one of the three.")
+        return self
+
+    @property
+    def target(self) -> MoveTo | Beside:
+        if self.to is not None:
+            return self.to
+        id_ = self.before or self.after
+        assert id_ is not None
+        return Beside(id=id_, is_after=self.after is not None)
 
 
 class LogLine(AnswerBody):
@@ -224,8 +344,29 @@ class LogLine(AnswerBody):
 
 
 class BulkFilter(Request):
-    status: JobStatus | None = None
+    """As for the list of jobs, and as the queue calls it: what is `waiting` is queued, or fetched to run next."""
+
+    status: JobStatus | Literal[UnitStatus.RUNNING, UnitStatus.WAITING] | None = None
     batch_id: Id | None = None
+    workflow: Slug | None = None
+    q: Annotated[str, Field(max_length=200, pattern=STORABLE)] | None = None
+    in_queue: Annotated[bool, Field(description="not what was cleared from the queue")] = False
+
+
+class ClearQueue(Request):
+    model_config = example(status=["completed", "canceled"])
+
+    status: Annotated[
+        list[Literal[UnitStatus.COMPLETED, UnitStatus.FAILED, UnitStatus.CANCELED]], Field(min_length=1, max_length=3)
+    ]
+    dry_run: Annotated[bool, Field(description="change nothing; `found` says how many it would be")] = False
+
+
+class QueueCleared(AnswerBody):
+    """Jobs by how they, or the batches that they belong to, ended; and how many of them are out of sight now."""
+
+    found: dict[OpenEnum[UnitStatus], int]
+    cleared: int
 
 
 class BulkRequest(Request):
@@ -237,14 +378,25 @@ class BulkRequest(Request):
     ids: Annotated[list[Id], Field(min_length=1, max_length=MOST_IDS)] | None = None
     filter: BulkFilter | None = None
     mode: PauseMode = PauseMode.AFTER
+    priority: Annotated[Priority | None, Field(description="of `priority`: the new one")] = None
+    to: Annotated[Literal["top", "bottom"] | None, Field(description="of `move`: where to")] = None
     keep_files: Annotated[bool, Field(description="of `delete` on a desk: leave the files in the output folder")] = (
         False
+    )
+
+    dry_run: Annotated[bool, Field(description="change nothing; `matched` says how many it would be")] = False
+    as_of: Annotated[str, Field(max_length=40, pattern=r"^[0-9]+-[0-9]+$")] | None = Field(
+        default=None, description="what a dry run answered: jobs that came to fit the filter since then are left out"
     )
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
         if (self.ids is None) == (self.filter is None):
             raise ValueError("Send ids or filter, one of the two.")
+        if (self.action is BulkAction.PRIORITY) != (self.priority is not None):
+            raise ValueError("Send priority with the action priority, and with no other.")
+        if (self.action is BulkAction.MOVE) != (self.to is not None):
+            raise ValueError("Send to with the action move, and with no other.")
         return self
 
 
@@ -254,13 +406,15 @@ class RefusedJob(AnswerBody):
 
 
 class BulkDone(AnswerBody):
-    """`files` is how many were deleted from a desk's output folder; `left` says which could not be, and why."""
+    """`files` is how many were deleted from a desk's output folder; `left` says which could not be, and why. `as_of`
+    of a dry run with a filter, sent with the action itself, leaves out what came to fit it since."""
 
     matched: int
     changed: int
     files: int
     left: list[str] = Field(default_factory=list)
     refused: list[RefusedJob]
+    as_of: str | None = None
 
 
 class Batch(AnswerBody):
@@ -277,3 +431,60 @@ class Batch(AnswerBody):
     counts: dict[OpenEnum[JobStatus], int]
     held: str | None = None
     created_at: datetime
+
+
+class LiveChanges(AnswerBody):
+    """Jobs and batches as they are now, and the ids of those that are gone."""
+
+    jobs: list[Job]
+    batches: list[Batch]
+    removed: list[str]
+
+
+class LiveGallery(AnswerBody):
+    """The outputs whose stars, rejects, notes or collections changed; or that any of them may have. Without either,
+    only the collections themselves did."""
+
+    outputs: list[str]
+    is_all: bool
+
+
+class QueueItem(AnswerBody):
+    """An item of a batch, as its newest try."""
+
+    id: str
+    item_no: int
+    status: OpenEnum[JobStatus]
+    poster_url: str | None
+    preview_url: str | None
+    input_poster_url: str | None
+
+
+class QueueEntry(AnswerBody):
+    """A batch, or a job that belongs to none. `status` is that of the whole: of a batch that has ended, the worst of
+    its items. `items` are the first of a batch; `next_cursor` is for the others."""
+
+    id: str
+    is_batch: bool
+    label: str | None
+    first_label: str | None
+    workflow_slug: str | None
+    workflow_name: str | None
+    kind: str | None
+    status: OpenEnum[UnitStatus]
+    total: int
+    matched: int
+    counts: dict[OpenEnum[JobStatus], int]
+    fetched: int
+    held: str | None
+    expected_seconds: float | None
+    starts_in_seconds: float | None
+    waiting_text: str | None
+    waiting_reason: str | None
+    priority: int
+    created_at: datetime
+    ended_at: datetime | None
+    error: str | None
+    retried_as: str | None
+    items: list[QueueItem]
+    next_cursor: str | None

@@ -5,9 +5,11 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.scaling.schedules import zone
 from comfyrelay.domain.scaling.snapshot import MachineState
 from comfyrelay.domain.scaling.spec import (
+    END_OF_DAY,
     LEAST_SPEED,
     MOST_BOOT_SECONDS,
     MOST_LAUNCHES_PER_MINUTE,
@@ -18,7 +20,6 @@ from comfyrelay.domain.scaling.spec import (
     MachineProviderName,
     Policy,
 )
-from comfyrelay.domain.states import Stage
 from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol.base import AnswerBody, Request
 from comfyrelay.protocol.fields import Json, Line, OpenEnum, Reported, Whole
@@ -34,14 +35,22 @@ def _known_timezone(name: str) -> str:
 
 def _time_of_day(text: str) -> str:
     try:
-        return f"{time.fromisoformat(text):%H:%M}"
+        found = time.fromisoformat(text)
     except ValueError:
         raise ValueError(f"{text!r} is no time of day. Write it like 09:00.") from None
+    if found.tzinfo is not None:
+        raise ValueError(f"{text!r} has an offset. Write the time alone, like 09:00, and its place as `timezone`.")
+    return f"{found:%H:%M}"
+
+
+def _end_of_time(text: str) -> str:
+    return text if text == END_OF_DAY else _time_of_day(text)
 
 
 Money = Annotated[float, Field(strict=True, ge=0, le=MOST_MONEY, allow_inf_nan=False)]
 Machines = Annotated[Whole, Field(ge=0, le=MOST_MACHINES)]
 TimeOfDay = Annotated[str, Field(max_length=20), AfterValidator(_time_of_day)]
+EndTime = Annotated[str, Field(max_length=20), AfterValidator(_end_of_time)]
 Timezone = Annotated[str, Field(max_length=100), AfterValidator(_known_timezone)]
 Names = Annotated[list[Line], Field(max_length=20_000)]
 
@@ -86,18 +95,18 @@ class FleetMachines(Request):
 
 class Schedule(Request):
     """Never fewer than `at_least` on these days (0 is Monday) between these times; an end before the begin is on the
-    next day."""
+    next day. 24:00 is the end of a day."""
 
     days: Annotated[list[Annotated[Whole, Field(ge=0, le=6)]], Field(min_length=1, max_length=7)]
     begins: TimeOfDay
-    ends: TimeOfDay
+    ends: EndTime
     at_least: Machines
     timezone: Timezone = "UTC"
 
     @model_validator(mode="after")
     def _lasts(self) -> Self:
         if self.begins == self.ends:
-            raise ValueError(f"It ends when it begins, at {self.begins}. For a whole day write 00:00 to 23:59.")
+            raise ValueError(f"It ends when it begins, at {self.begins}. For a whole day write 00:00 to 24:00.")
         return self
 
 

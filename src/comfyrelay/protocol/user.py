@@ -2,13 +2,16 @@
 
 import json
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from comfyrelay.domain.deliveries import DeliveryStatus
 from comfyrelay.domain.properties import PropertyType, Role
+from comfyrelay.domain.queue.states import Stage, WorkerState
+from comfyrelay.domain.records.accounts import SESSION
 from comfyrelay.protocol.base import GRAPH_EXAMPLE, AnswerBody, Request, example
-from comfyrelay.protocol.fields import STORABLE, Json, Line, Number, OpenEnum, PropertyKey
+from comfyrelay.protocol.fields import STORABLE, Email, Json, Line, Number, OpenEnum, PropertyKey
 from comfyrelay.protocol.missing import Missing
 
 
@@ -18,7 +21,6 @@ def _small(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-Email = Annotated[str, Field(max_length=254, pattern=r"^[^@\s\x00-\x1f]+@[^@\s\x00-\x1f]+$")]
 Scalar = str | bool | Number
 Password = Annotated[str, Field(min_length=1, max_length=1024)]
 
@@ -29,6 +31,48 @@ class Credentials(Request):
     email: Email
     password: Password
     name: Line | None = None
+
+
+class Entry(AnswerBody):
+    """What this is, and how one gets in. `stage` is that of new jobs. `needs_setup`: there is no administrator yet.
+    `url_seconds` is how long URLs of files work; those of posters and previews at least half as long."""
+
+    stage: OpenEnum[Stage]
+    is_desk: bool
+    can_sign_up: bool
+    needs_setup: bool
+    url_seconds: float
+
+
+class Setup(Request):
+    """`code` is what the server printed when it was started."""
+
+    model_config = example(
+        code="K7QFA-3WXYZ-ABCDE-23456", email="ada@example.com", password="correct horse battery", name="Ada"
+    )
+
+    code: Annotated[str, Field(min_length=1, max_length=100)]
+    email: Email
+    password: Password
+    name: Line | None = None
+
+
+class ResetToken(Request):
+    model_config = example(token="G3sW0fAl1nkThat1sNone")
+
+    token: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class NewPassword(ResetToken):
+    model_config = example(token="G3sW0fAl1nkThat1sNone", password="correct horse battery")
+
+    password: Password
+
+
+class ResetFor(AnswerBody):
+    """Whose password a link sets."""
+
+    email: str
 
 
 class User(AnswerBody):
@@ -44,10 +88,16 @@ class SignedIn(AnswerBody):
     user: User
 
 
+def _no_browser(name: str) -> str:
+    if name == SESSION:
+        raise ValueError("Signed-in browsers are called so: take another name.")
+    return name
+
+
 class NewToken(Request):
     model_config = example(name="laptop", expires_in_days=90)
 
-    name: Line
+    name: Annotated[Line, AfterValidator(_no_browser)]
     expires_in_days: Annotated[float, Field(gt=0, le=3650)] | None = None
 
 
@@ -56,10 +106,49 @@ class Token(AnswerBody):
     name: str
     created_at: datetime
     expires_at: datetime | None
+    is_session: Annotated[bool, Field(description="whether it is a browser that is signed in")]
+    is_current: Annotated[bool, Field(description="whether this request was made with it")]
 
 
 class IssuedToken(Token):
     token: str
+
+
+class LaneJob(AnswerBody):
+    """What runs there. `node_title` is the author's; `progress` goes from 0 to 1; `expected_seconds` is how long it
+    should still take, by the newest jobs of its workflow; null when that is not known."""
+
+    id: str
+    batch_id: str | None
+    label: str | None
+    item_no: int
+    total: int
+    node: str | None
+    node_title: str | None
+    step: float | None
+    steps: float | None
+    progress: float | None
+    started_at: datetime | None
+    expected_seconds: float | None
+
+
+class Lane(AnswerBody):
+    """A place where one job runs at a time: a ComfyUI with its GPU. Memory is in bytes, `load` goes from 0 to 1; both
+    are null when the worker does not say. `on_card` is how many ComfyUI share the GPU, `packing` why as many and no
+    more. `away` is why its ComfyUI cannot be used."""
+
+    worker_id: str
+    name: str
+    server: str | None
+    gpu: str | None
+    memory_total: int | None
+    memory_used: int | None
+    load: float | None
+    on_card: int | None
+    packing: str | None
+    state: OpenEnum[WorkerState]
+    away: str | None
+    job: LaneJob | None
 
 
 class Deleted(AnswerBody):
@@ -71,12 +160,14 @@ class Transaction(AnswerBody):
     type: str
     amount: int
     job_id: str | None
+    job_label: Annotated[str | None, Field(description="null once the job was deleted")] = None
     description: str | None
     created_at: datetime
 
 
 class Wallet(AnswerBody):
     balance: int
+    top_up_url: Annotated[str | None, Field(description="where more tokens can be had; null: ask the administrator")]
     transactions: list[Transaction]
     next_cursor: str | None
 
@@ -107,9 +198,12 @@ class Effect(AnswerBody):
     name: str
     credits_cost: int
     properties: list[Input]
+    workflow_slug: Annotated[str, Field(description="of the workflow behind it: jobs are found by that")]
     output_mime_type: str
     output_extension: str
     last_processing_time_seconds: float | None
+    cover_url: Annotated[str | None, Field(description="a picture of what it made for you last")] = None
+    preview_url: Annotated[str | None, Field(description="a picture or video of what it makes, for a while")] = None
 
 
 class NewPreset(Request):
@@ -124,6 +218,30 @@ class Preset(AnswerBody):
     name: str
     values: dict[str, Any]
     created_at: datetime
+
+
+class NewView(Request):
+    model_config = example(area="queue", name="Failed today", search={"status": "failed", "q": "portrait"})
+
+    area: Literal["queue"]
+    name: Annotated[Line, Field(max_length=40)]
+    search: Annotated[
+        dict[
+            Annotated[str, Field(pattern=r"^[a-z_]{1,20}$")],
+            Annotated[str, Field(max_length=200, pattern=STORABLE)],
+        ],
+        Field(max_length=10),
+    ]
+
+
+class SavedView(AnswerBody):
+    id: str
+    name: str
+    search: dict[str, str]
+
+
+class SavedViews(AnswerBody):
+    items: list[SavedView]
 
 
 class Property(Request):
@@ -164,6 +282,9 @@ class NewWorkflow(Request):
     output_node_id: NodeId | None = None
     output_extension: Extension | None = None
     output_mime_type: MediaType | None = None
+    wait_for_missing: Annotated[
+        bool, Field(description="whether a file of the editor may be added whose nodes no worker has")
+    ] = False
 
 
 class WorkflowPatch(Request):
@@ -179,6 +300,12 @@ class WorkflowPatch(Request):
     output_mime_type: MediaType | None = None
 
 
+class Carried(AnswerBody):
+    """The workflow that a file carries; null where it has none."""
+
+    graph: Json | None
+
+
 class Workflow(AnswerBody):
     slug: str
     name: str
@@ -187,9 +314,20 @@ class Workflow(AnswerBody):
     output_extension: str
     output_mime_type: str
     is_active: bool
-    missing: Annotated[
-        Missing | None, Field(description="told when it is added: what no worker has of what it needs")
+    cover_url: Annotated[str | None, Field(description="a picture of what it made for you last")] = None
+    waiting: Annotated[
+        str | None, Field(description="why no job can be made of it yet: it waits for nodes that no worker has")
     ] = None
+    missing: Annotated[
+        Missing | None,
+        Field(description="told when it is added, and while it waits: what no worker has of what it needs"),
+    ] = None
+
+
+class Needed(AnswerBody):
+    missing: Annotated[
+        Missing | None, Field(description="what no worker has of what it needs, with its values as they are")
+    ]
 
 
 class AddedWorkflow(Workflow):
@@ -216,10 +354,19 @@ class Webhook(AnswerBody):
     secret: Annotated[str | None, Field(description="shown once: when the webhook is first set, or rotated")] = None
 
 
+class TriedWebhook(AnswerBody):
+    """What the receiver answered to a test, or why there is no answer."""
+
+    is_delivered: bool
+    status_code: int | None
+    error: str | None
+
+
 class Delivery(AnswerBody):
     id: Annotated[str, Field(description="the `webhook-id` of every attempt")]
+    job_id: str
     url: str
-    status: str
+    status: OpenEnum[DeliveryStatus]
     attempts: int
     next_attempt_at: datetime | None
     last_status_code: int | None

@@ -1,4 +1,4 @@
-"""The nine calls of workers: what they send, and what they are answered.
+"""The ten calls of workers: what they send, and what they are answered.
 
 Workers and servers need not be of the same version: who receives ignores what it does not know, and takes the default
 for what is absent or null. A change that cannot be understood so raises `PROTOCOL`, and what is not understood any more
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
-from comfyrelay.domain.states import Provider, Stage
+from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.errors import Fault
 from comfyrelay.protocol.base import WorkerAnswer, WorkerRequest, example
 from comfyrelay.protocol.fields import (
@@ -26,10 +26,13 @@ from comfyrelay.protocol.fields import (
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
 Token = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
 Text = Annotated[str, Field(max_length=1_000_000, pattern=STORABLE)]
+Bytes = Annotated[int, Field(ge=0, le=LARGEST_ID)]
 LONGEST_WAIT_SECONDS = 30.0
 # 2: a registration key, and the protocol itself. Who says nothing of it speaks 1.
 PROTOCOL = 2
 OLDEST_PROTOCOL = 1
+MOST_LOG_LINES = 200
+MOST_LOG_BYTES = 64 * 1024
 SHA256 = r"^[0-9a-f]{64}$"
 NO_ERROR_GIVEN = "The worker reported a failure, and did not say why."
 NO_REASON_GIVEN = "no reason given"
@@ -102,6 +105,27 @@ class WouldRegister(Registered):
     lacking: dict[str, list[str]]
 
 
+class Device(WorkerRequest):
+    """Where a worker runs jobs, by the name that `progress.server` has: a ComfyUI with its GPU, or Comfy Cloud."""
+
+    server: Token
+    name: Annotated[str, Field(max_length=200, pattern=STORABLE)] | None = None
+    memory_total: Bytes | None = None
+    memory_used: Bytes | None = None
+    # of the GPU, from 0 to 1
+    load: Annotated[float, Field(ge=0, le=1)] | None = None
+    # how many jobs it takes at once
+    slots: Annotated[int, Field(ge=1, le=1000)] = 1
+    # how many ComfyUI run on the same GPU, and why as many and no more
+    on_card: Annotated[int, Field(ge=1, le=1000)] | None = None
+    packing: Annotated[str, Field(max_length=1000, pattern=STORABLE)] | None = None
+    # why it cannot be used
+    away: Annotated[str, Field(max_length=1000, pattern=STORABLE)] | None = None
+
+
+Devices = Annotated[list[Device], Field(max_length=100)]
+
+
 class Poll(WorkerRequest):
     model_config = example(worker_id="gpu-1", current_load=0, wait_seconds=30, request_id="gpu-1-000042", prefetch=1)
 
@@ -117,6 +141,7 @@ class Poll(WorkerRequest):
     request_id: Token | None = None
     prefetch: Annotated[int, Field(ge=0, le=100)] = 0
     warm_workflow_hashes: list[Token] = Field(default_factory=list, max_length=1000)
+    devices: Devices | None = None
 
 
 class Asset(WorkerAnswer):
@@ -167,6 +192,10 @@ class LeasedJob(WorkerAnswer):
     job_id: str = ""
     effect_id: int | None = None
     workflow_hash: str = ""
+    # where it runs, its models stay loaded
+    keep_loaded: bool = False
+    # the memory of the largest card that was too small for its workflow, as far as is known
+    ran_out_bytes: int | None = None
 
     @property
     def urls(self) -> Urls:
@@ -176,6 +205,10 @@ class LeasedJob(WorkerAnswer):
 
 class PollAnswer(WorkerAnswer):
     job: LeasedJob | None = None
+    # how many more this worker could have been given now, as far as was looked
+    more_waiting: int = 0
+    # somebody looks at its log: send the last lines of it
+    wants_logs: bool = False
 
 
 class AboutLease(WorkerRequest):
@@ -191,6 +224,9 @@ class Heartbeat(AboutLease):
     wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
     # storage refused the URLs that there are
     fresh_urls: bool = False
+    # for how long it goes on to send previews, unless it hears more; who says nothing of it can send none
+    preview_seconds: Annotated[float, Field(ge=0, le=3600)] | None = None
+    devices: Devices | None = None
 
 
 class HeartbeatAnswer(WorkerAnswer):
@@ -198,6 +234,12 @@ class HeartbeatAnswer(WorkerAnswer):
     # a word that a newer server may have is no reason to stop
     stop: Literal["cancel", "pause", "release"] | str | None = None
     urls: Urls | None = None
+    # somebody watches: put previews there, with these headers, for so long
+    preview_url: str | None = None
+    preview_headers: dict[str, str] = Field(default_factory=dict)
+    preview_seconds: float = 0.0
+    # somebody looks at its log: send the last lines of it
+    wants_logs: bool = False
 
 
 class RunReport(WorkerRequest):
@@ -254,6 +296,8 @@ class Fail(EndOfLease):
     retry_after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0.0
     # what kind of error it is; some would fail the rest of a batch alike
     code: Annotated[str, Field(max_length=100, pattern=STORABLE)] | None = None
+    # of a job that ran out of memory with a card to itself: what that card has
+    card_memory_bytes: Bytes | None = None
 
 
 class Requeue(EndOfLease):
@@ -279,6 +323,24 @@ class HasDefinitions(WorkerRequest):
 class KnownDefinitions(WorkerAnswer):
     # whether they need not be sent
     is_known: bool = True
+
+
+def _in_all(lines: list[str]) -> list[str]:
+    if sum(len(each.encode()) for each in lines) > MOST_LOG_BYTES:
+        raise ValueError(f"These are more than {MOST_LOG_BYTES} bytes.")
+    return lines
+
+
+class Logs(WorkerRequest):
+    """The last lines of a worker's own log, without secrets, oldest first."""
+
+    model_config = example(lines=['{"event": "worker.registered", "level": "info"}'])
+
+    lines: Annotated[list[Text], AfterValidator(_in_all)] = Field(default_factory=list, max_length=MOST_LOG_LINES)
+
+
+class KeptLogs(WorkerAnswer):
+    lines: int = 0
 
 
 class Settled(WorkerAnswer):

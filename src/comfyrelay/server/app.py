@@ -1,10 +1,10 @@
 """The application: every route over one engine."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 
 from comfyrelay import __version__
 from comfyrelay.fleet.cloudwatch import CloudWatch, Publisher
@@ -19,6 +19,7 @@ from comfyrelay.server.operation import docs, files, health, metrics, payments
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import LocalObjects
+from comfyrelay.web import app_files
 
 ROUTERS = (worker.router, *user.ROUTERS, *admin.ROUTERS, payments.router, health.router, metrics.router, docs.router)
 
@@ -56,11 +57,18 @@ def create_app(
     add_problem_handlers(app)
     _add_middleware(app, engine.settings)
     app.add_middleware(Latencies, metrics=context.metrics)
-    for router in ROUTERS:
-        app.include_router(router)
+    # routes are looked at one after the other, and a page asks for hundreds of posters
     if isinstance(engine.objects, LocalObjects):
         app.include_router(files.router)
+    app.include_router(app_files.make_router(storage_origins=_storage_origins))
+    for router in ROUTERS:
+        app.include_router(router)
     return app
+
+
+async def _storage_origins(request: Request) -> Sequence[str]:
+    context: Context = request.app.state.context
+    return await context.storage_origins()
 
 
 @asynccontextmanager

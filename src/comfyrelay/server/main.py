@@ -4,17 +4,18 @@ import asyncio
 import gc
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
-from comfyrelay.errors import ConfigurationError
+from comfyrelay.errors import ConfigurationError, PoolUnavailable
 from comfyrelay.extras import require
 from comfyrelay.fleet.running import scaling_fleets
 from comfyrelay.logs import log_as_json
+from comfyrelay.net import listen
 from comfyrelay.portable.signals import on_stop
 from comfyrelay.server.app import create_app
 from comfyrelay.server.base.connections import CarefulProtocol, HalfOpen
@@ -52,8 +53,10 @@ async def serve(
     *,
     log_level: str = "info",
     on_ready: Callable[[Engine], None] = lambda _engine: None,
+    on_setup_code: Callable[[str], None] = lambda _code: None,
 ) -> None:
-    """Bring the schemas up, listen, and return after SIGTERM or Ctrl-C once every answer is given."""
+    """Bring the schemas up, listen, and return after SIGTERM or Ctrl-C once every answer is given. Where there is no
+    administrator yet, whoever started it is told the code that makes one."""
     # not at the first output, nor never: who is asked to check must be able to
     if settings.output_validation == "fail":
         require("media")
@@ -67,6 +70,10 @@ async def serve(
     fleets = partial(scaling_fleets, engine, secrets=secrets.fleet) if settings.scaling else nullcontext
     app = create_app(engine, secrets, beside=fleets)
     on_ready(engine)
+    # one that takes no changes now is served all the same, and has a code later
+    with suppress(PoolUnavailable):
+        if await engine.accounts.sign_in.needs_setup():
+            on_setup_code(await engine.accounts.links.make_setup_code())
     _collect_garbage_seldom()
     await _Server(_config(app, settings), app.state.context).serve(sockets=[listener])
 
@@ -122,13 +129,3 @@ def _collect_garbage_seldom() -> None:
     often that everybody waits for it. What was made to start with is there to stay and need not be looked at."""
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=4096)
-    except OSError as error:
-        raise ConfigurationError(
-            f"Cannot listen at {host}:{port} ({error.strerror}). Set COMFYRELAY_PORT (of `up`: --port) to another one."
-        ) from None

@@ -13,20 +13,22 @@ from typing import Self
 import structlog
 
 from comfyrelay.clock import utc_now
-from comfyrelay.domain.settlement import JobState
-from comfyrelay.domain.states import Stage, WorkflowKind
+from comfyrelay.domain.queue.settlement import JobState
+from comfyrelay.domain.queue.states import Stage, WorkflowKind
 from comfyrelay.services.accounts import Accounts
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.catalogue.definitions import Live
 from comfyrelay.services.databases import ASK_SECONDS, Databases
 from comfyrelay.services.fleet import Fleet
+from comfyrelay.services.gallery import Gallery
 from comfyrelay.services.ground import Ground
 from comfyrelay.services.jobs import Jobs
 from comfyrelay.services.jobs.accept import StageOf
-from comfyrelay.services.jobs.events import Events
 from comfyrelay.services.jobs.removal import OnRemoved
 from comfyrelay.services.jobs.rerun import Vary
 from comfyrelay.services.jobs.resolve import Check
+from comfyrelay.services.jobs.reuse import OnReused
+from comfyrelay.services.jobs.views.events import Events
 from comfyrelay.services.operations import Operations
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
@@ -34,6 +36,7 @@ from comfyrelay.services.scaling import Scaling
 from comfyrelay.services.webhooks import Webhooks
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import open_objects
+from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.wakeup import LocalWakeup, PostgresWakeup, Wakeup
 
 log = structlog.get_logger(__name__)
@@ -43,9 +46,13 @@ MENDING_SECONDS = 60.0
 REMOVAL_SECONDS = 60.0
 STALE_SECONDS = 900.0
 USAGE_SECONDS = 60.0
+# What is counted is written down this often; how things stand, once a minute.
+SAMPLE_SECONDS = 10.0
 RETENTION_SECONDS = 3600.0
 # Webhooks are sent when a job has ended here; ends that others applied, and retries, are looked for this often.
 WEBHOOK_SECONDS = 5.0
+# Inputs that this process has accepted are drawn at once; what others left is looked for this often.
+DRAWING_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,10 +69,14 @@ class Hooks:
     sends_notifications: bool = False
     # where all workers of a stage are in this process: why none of their ComfyUI servers can be used, if none can
     comfyui_away: Callable[[str], Sequence[str]] = lambda _stage: ()
+    # and whether such a worker has yet to register
+    is_worker_coming: Callable[[str], bool] = lambda _stage: False
     # at which stage the jobs of a workflow run; else that of the server, or what was asked for
     stage_of: StageOf | None = None
     # a job was removed: removes the files of its that only whoever runs the engine knows of
     on_removed: OnRemoved | None = None
+    # a job is answered with a copy of another's output: returns what whoever runs the engine wants to keep of that
+    on_reused: OnReused | None = None
     # other values with which a run differs, of a workflow whose seed is no property
     vary: Vary = lambda _values: None
     # get each new workflow beside the default fleet, where they are
@@ -94,7 +105,7 @@ class Engine:
         self._hooks = hooks or Hooks()
         ground = Ground(settings=settings, databases=self.databases, objects=self.objects, wakeup=self.wakeup)
         events = Events(self.databases)
-        self.outbox = Outbox(ground, on_applied=events.wake, on_ended=self._ended)
+        self.outbox = Outbox(ground, on_applied=self._applied, on_ended=self._ended)
         self.accounts = Accounts(ground)
         self.catalogue = Catalogue(
             ground,
@@ -103,8 +114,20 @@ class Engine:
             more_fleets=self._hooks.more_fleets,
             stage_of=self._hooks.stage_of,
         )
-        self.queue = Queue(ground, self.outbox, self.catalogue.graphs, comfyui_away=self._hooks.comfyui_away)
-        self.fleet = Fleet(ground, self.queue, self.catalogue.graphs, desk_workers=self._hooks.desk_workers)
+        self.queue = Queue(
+            ground,
+            self.outbox,
+            self.catalogue.graphs,
+            comfyui_away=self._hooks.comfyui_away,
+            is_worker_coming=self._hooks.is_worker_coming,
+        )
+        self.fleet = Fleet(
+            ground,
+            self.queue,
+            self.catalogue.graphs,
+            desk_workers=self._hooks.desk_workers,
+            comfyui_away=self._hooks.comfyui_away,
+        )
         self.scaling = Scaling(ground, self.fleet, self.outbox, self.queue)
         self.queue.waiting.why_here = self.scaling.bursting.why_here
         self.jobs = Jobs(
@@ -113,14 +136,21 @@ class Engine:
             self.catalogue,
             self.queue,
             events=events,
+            limit_of=self.accounts.tenancy.max_active_jobs,
             checks=self._hooks.checks,
             sends_notifications=self._hooks.sends_notifications,
             stage_of=self._hooks.stage_of,
             on_removed=self._hooks.on_removed,
+            on_reused=self._hooks.on_reused,
             vary=self._hooks.vary,
         )
+        self.gallery = Gallery(ground, self.jobs)
         self.webhooks = Webhooks(ground)
         self.operations = Operations(ground, self.outbox, self.catalogue, self.queue, self.jobs)
+        self.queue.leasing.on_leased = self.operations.samples.count_begun
+        live = self.operations.live
+        self.queue.decisions.on_moved = lambda: live.tell_soon("dispatches")
+        self.webhooks.deliveries.on_noted = lambda: live.tell_soon("webhooks")
         self._loops: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -134,7 +164,7 @@ class Engine:
         await self.databases.require_current()
         await self.wakeup.start()
         settings = self.settings
-        loops = (
+        loops = [
             _every("reaper", settings.reaper_interval_seconds, self.queue.reaper.run_once),
             _every("recovery", settings.recovery_interval_seconds, self.outbox.recovery.run_once),
             _every("mending", MENDING_SECONDS, self.operations.mending.run_once),
@@ -145,17 +175,28 @@ class Engine:
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),
             _every("fitting", RETENTION_SECONDS, self.catalogue.fitting.forget_unused),
+            # those of workers that come together are read together
+            _every("waiting workflows", 0.2, self.catalogue.waiting.follow),
             # what is queued close together is decided together
             _every("burst", 0.2, self.scaling.bursting.look),
             # ends that come close together are sent together
             _every("webhooks", 0.2, self._send_webhooks),
-        )
+            _every("posters", 0.2, self._draw),
+        ]
+        if not self._hooks.desk_workers:
+            # a desk has nobody who looks at them
+            loops.append(_every("samples", SAMPLE_SECONDS, self.operations.samples.run_once))
         self._loops = [asyncio.create_task(loop) for loop in loops]
 
     async def stop(self) -> None:
         await self.queue.polls.stop()
         self.queue.stops.close()
         self.jobs.events.close()
+        self.jobs.live.close()
+        self.operations.live.close()
+        await self.jobs.live.ended()
+        await self.operations.live.ended()
+        await self.operations.reconciling.close()
         for loop in self._loops:
             loop.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -163,18 +204,26 @@ class Engine:
         self._loops.clear()
         await self.webhooks.deliveries.close()
         await self.outbox.delivery.idle()
+        await self.queue.previews.idle()
         await self.wakeup.stop()
         await self.databases.close()
 
     async def _record_seen(self) -> None:
         """For all workers at once: a poll of its own must not cost a write."""
-        await self.fleet.workers.record_seen(self.queue.leasing.take_pollers())
+        # who told of its GPUs is written down with them
+        told = await self.fleet.lanes.write_noted()
+        await self.fleet.workers.record_seen([each for each in self.queue.leasing.take_pollers() if each not in told])
 
     async def _remove_stale(self) -> None:
         await self.fleet.workers.remove_stale(self.settings.stale_worker_hours * 3600)
 
+    def _applied(self, pool: str, entries: Sequence[OutboxEntry]) -> None:
+        self.jobs.events.wake(pool, entries)
+        self.jobs.live.wake(pool)
+
     def _ended(self, ended: Sequence[JobState]) -> None:
         self.operations.measures.count_ended([job.status for job in ended])
+        self.operations.samples.count_ended(ended)
         self.webhooks.deliveries.hint()
         self.scaling.hint.give()
         self._hooks.on_ended(ended)
@@ -182,6 +231,10 @@ class Engine:
     async def _send_webhooks(self) -> None:
         await self.webhooks.deliveries.start_due()
         await self.webhooks.deliveries.wait(WEBHOOK_SECONDS)
+
+    async def _draw(self) -> None:
+        await self.jobs.drawing.run_once()
+        await self.jobs.drawing.wait(DRAWING_SECONDS)
 
     def _wakeup(self) -> Wakeup:
         central = self.databases.central

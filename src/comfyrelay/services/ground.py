@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from comfyrelay.comfy.graphs.policy import GraphPolicy
-from comfyrelay.domain.failover import FailoverPolicy
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.failover import FailoverPolicy
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.databases import Databases
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import ObjectStore

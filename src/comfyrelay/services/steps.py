@@ -11,6 +11,8 @@ class Step(StrEnum):
     SUBMIT_JOB = "submit.job"
     SUBMIT_ENQUEUE = "submit.enqueue"
     SUBMIT_FORGET = "submit.forget"
+    # before an output is copied for a job that is answered with it
+    REUSE = "reuse"
     # everything that a worker reports or gets: central first, then tenant
     LEASE = "lease"
     HEARTBEAT = "heartbeat"
@@ -31,6 +33,9 @@ class Step(StrEnum):
     # webhooks for the ends of jobs
     WEBHOOK_CLAIM = "webhook.claim"
     WEBHOOK_NOTE = "webhook.note"
+    # posters of inputs, and of outputs that got none in time
+    DRAW_CLAIM = "draw.claim"
+    DRAW_NOTE = "draw.note"
     # machines for workers
     LEAD = "lead"
     LEARN = "learn"
@@ -40,7 +45,7 @@ class Step(StrEnum):
     # what is kept no longer
     RETENTION_MARK = "retention.mark"
     RETENTION_REMOVE = "retention.remove"
-    # what machines cost, and whose turn it is to tell others
+    # what machines cost, whose turn it is to tell others, and how the service was doing
     USAGE = "usage"
     MINUTE = "minute"
     # the rest
@@ -48,6 +53,7 @@ class Step(StrEnum):
     LEDGER = "ledger"
     TENANT = "tenant"
     CATALOGUE = "catalogue"
+    GALLERY = "gallery"
     FITTING = "fitting"
     WORKER = "worker"
     REMOVE = "remove"

@@ -1,6 +1,7 @@
 """A stand-in for ComfyUI and Comfy Cloud: it answers as they do, runs real nodes on the CPU, and fails on request."""
 
 from comfyrelay.sim.active_misbehaviours import ActiveMisbehaviour, read_misbehaviour
+from comfyrelay.sim.card import CardOptions, read_card
 from comfyrelay.sim.log import Log, Received
 from comfyrelay.sim.main import serve, slow_from_text
 from comfyrelay.sim.misbehaviour import (
@@ -27,6 +28,7 @@ from comfyrelay.sim.server import Sim
 
 __all__ = [
     "ActiveMisbehaviour",
+    "CardOptions",
     "DropSocket",
     "EmptyOutputs",
     "EndAs",
@@ -48,6 +50,7 @@ __all__ = [
     "SlowHttp",
     "Stuck",
     "Vary",
+    "read_card",
     "read_misbehaviour",
     "serve",
     "slow_from_text",

@@ -17,6 +17,9 @@ class Log:
     prompts_queued: int = 0
     interrupts: int = 0
     uploads_written: int = 0
+    # what was not in its cache, and what was not in its memory
+    nodes_executed: int = 0
+    models_loaded: int = 0
     # requests that brought a credential to the cloud's file store, which must never see one
     leaked_credentials: list[Received] = field(default_factory=list)
 

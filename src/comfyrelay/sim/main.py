@@ -1,11 +1,12 @@
 """The stand-in as a command: it runs until it is told to stop."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from comfyrelay.errors import InvalidInput
 from comfyrelay.portable.signals import on_stop
+from comfyrelay.sim.card import CardOptions
 from comfyrelay.sim.misbehaviour import Misbehaviour, Slow
 from comfyrelay.sim.options import Options
 from comfyrelay.sim.server import Sim
@@ -21,6 +22,10 @@ async def serve(
     checkpoints: Iterable[str] = tuple(_DEFAULTS.models["checkpoints"]),
     version: str = _DEFAULTS.version,
     vram_bytes: int = _DEFAULTS.vram_bytes,
+    preview_method: str = _DEFAULTS.preview_method,
+    step_seconds: float = _DEFAULTS.step_seconds,
+    card: CardOptions | None = None,
+    arguments: Sequence[str] = (),
     cloud: bool = False,
     api_key: str = _DEFAULTS.api_key,
     misbehaviour: Iterable[Misbehaviour] = (),
@@ -34,6 +39,10 @@ async def serve(
         models={"checkpoints": list(checkpoints)},
         version=version,
         vram_bytes=vram_bytes,
+        preview_method=preview_method,
+        step_seconds=step_seconds,
+        card=card,
+        arguments=arguments,
         cloud=cloud,
         api_key=api_key,
         misbehaviour=misbehaviour,

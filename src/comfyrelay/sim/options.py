@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from comfyrelay.sim.card import CardOptions
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
@@ -23,6 +25,14 @@ class Options:
     version: str = "0.7.0"
     vram_bytes: int = 24 * 1024**3
     max_upload_bytes: int = 100 * 1024**2
+    # how it makes previews, unless a prompt says so: as ComfyUI, it makes none by itself
+    preview_method: str = "none"
+    # how long each step of a sampler takes
+    step_seconds: float = 0.0
+    # the card that it shares with other processes; None has one to itself, whose memory never runs out
+    card: CardOptions | None = None
+    # more that it claims to have been started with
+    arguments: Sequence[str] = ()
     cloud: bool = False
     # what the cloud face wants as X-API-Key
     api_key: str = "stand-in-key"

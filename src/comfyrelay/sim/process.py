@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from comfyrelay.sim.active_misbehaviours import ActiveMisbehaviours
+from comfyrelay.sim.card import Card
 from comfyrelay.sim.folders import Folders
 from comfyrelay.sim.log import Log
 from comfyrelay.sim.misbehaviour import DropSocket, Restart, SilentSocket
@@ -41,13 +42,17 @@ class Process:
         }
         self.sockets = Sockets(features=self.features)
         self.cache = Cache()
+        self.card = Card(options.card) if options.card is not None else None
         self.queue = PromptQueue(on_change=self._send_status)
         self.run: PromptRun | None = None
         self._restart = restart
         self._must_free = False
+        self._must_unload = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
+        if self.card is not None:
+            self.card.open()
         self._tasks = [asyncio.create_task(self.sockets.publish()), asyncio.create_task(self._work())]
 
     async def stop(self) -> None:
@@ -55,6 +60,8 @@ class Process:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.card is not None:
+            self.card.close()
 
     @property
     def status(self) -> dict[str, Any]:
@@ -88,9 +95,10 @@ class Process:
         self.run.interrupt()
         return True
 
-    def free(self) -> None:
-        """Empty the cache, after the prompt that runs."""
-        self._must_free = True
+    def free(self, *, cache: bool, models: bool) -> None:
+        """Empty the cache and unload the models, after the prompt that runs; an empty cache has no models either."""
+        self._must_free = self._must_free or cache
+        self._must_unload = self._must_unload or cache or models
         if self.run is None:
             self._free_if_asked()
 
@@ -98,17 +106,24 @@ class Process:
         if self._must_free:
             self.cache.clear()
             self._must_free = False
+        if self._must_unload:
+            self._must_unload = False
+            if self.card is not None:
+                self.card.unload()
 
     def _send_status(self) -> None:
         self.sockets.post("status", {"status": self.status}, None)
 
     async def _work(self) -> None:
         workshop = Workshop(
+            options=self.options,
             folders=self.folders,
             cache=self.cache,
+            card=self.card,
             sockets=self.sockets,
             misbehaviours=self.misbehaviours,
             on_node=self._on_node,
+            log=self.log,
         )
         while True:
             item = await self.queue.get()
@@ -121,6 +136,7 @@ class Process:
 
     async def _on_node(self, class_type: str) -> None:
         """Let happen what was asked to happen to the whole server when such a node starts."""
+        self.log.nodes_executed += 1
         if self.misbehaviours.take(DropSocket, [class_type]):
             self.sockets.drop()
         if self.misbehaviours.take(SilentSocket, [class_type]):

@@ -12,6 +12,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from comfyrelay.sim.active_misbehaviours import ActiveMisbehaviour, ActiveMisbehaviours
+from comfyrelay.sim.card import CardOptions
 from comfyrelay.sim.cloud.api import CloudFace
 from comfyrelay.sim.folders import Folders
 from comfyrelay.sim.log import Log
@@ -48,6 +49,10 @@ class Sim:
         version: str = _DEFAULTS.version,
         vram_bytes: int = _DEFAULTS.vram_bytes,
         max_upload_bytes: int = _DEFAULTS.max_upload_bytes,
+        preview_method: str = _DEFAULTS.preview_method,
+        step_seconds: float = _DEFAULTS.step_seconds,
+        card: CardOptions | None = None,
+        arguments: Sequence[str] = (),
         cloud: bool = False,
         api_key: str = _DEFAULTS.api_key,
         misbehaviour: Iterable[Misbehaviour] = (),
@@ -60,6 +65,10 @@ class Sim:
             version=version,
             vram_bytes=vram_bytes,
             max_upload_bytes=max_upload_bytes,
+            preview_method=preview_method,
+            step_seconds=step_seconds,
+            card=card,
+            arguments=arguments,
             cloud=cloud,
             api_key=api_key,
         )

@@ -7,6 +7,8 @@ from av.audio.frame import AudioFrame
 from av.container import InputContainer
 from av.stream import Disposition
 from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+from PIL.Image import Image
 
 from comfyrelay.storage.media_info import MediaInfo, ProbeLimits, Refused, check_pixels
 
@@ -18,7 +20,12 @@ FORMATS = {"video": _BOTH, "audio": f"{_BOTH},mp3,flac,wav,w64,aiff,caf,aac,ac3,
 
 def read_container(file: BinaryIO, kind: Literal["audio", "video"], limits: ProbeLimits) -> MediaInfo:
     """Decode the first frame; raises whatever PyAV raises, or `Refused`, when that cannot be done."""
-    with av.open(
+    with open_container(file, kind, limits) as container:
+        return _video(container, limits) if kind == "video" else _audio(container)
+
+
+def open_container(file: BinaryIO, kind: Literal["audio", "video"], limits: ProbeLimits) -> InputContainer:
+    return av.open(
         file,
         mode="r",
         # two walls: PyAV's own `io_open` is not asked for what such a format opens
@@ -27,27 +34,38 @@ def read_container(file: BinaryIO, kind: Literal["audio", "video"], limits: Prob
         # tags in another encoding do not make a file unreadable
         metadata_errors="replace",
         timeout=limits.timeout_seconds,
-    ) as container:
-        return _video(container, limits) if kind == "video" else _audio(container)
+    )
 
 
-def _video(container: InputContainer, limits: ProbeLimits) -> MediaInfo:
+def video_stream(container: InputContainer, limits: ProbeLimits) -> VideoStream:
+    """The one that is looked at, before anything of it is decoded."""
     # the cover of a song is a video stream too
     streams = [each for each in container.streams.video if not each.disposition & Disposition.attached_pic]
     if not streams:
         raise Refused("unreadable")
     check_pixels(streams[0].width, streams[0].height, limits)
-    # one frame is not worth a thread for each core
+    # a few frames are not worth a thread for each core
     streams[0].codec_context.thread_count = 1
-    frame = next(container.decode(streams[0]), None)
+    return streams[0]
+
+
+def turned(image: Image, degrees: int) -> Image:
+    """As a camera that was held otherwise says that its frames are to be shown."""
+    return image.rotate(degrees, expand=True) if degrees % 360 else image
+
+
+def _video(container: InputContainer, limits: ProbeLimits) -> MediaInfo:
+    stream = video_stream(container, limits)
+    frame = next(container.decode(stream), None)
     if not isinstance(frame, VideoFrame):
         raise Refused("unreadable")
+    is_upright = frame.rotation % 180 == 0
     return MediaInfo(
         kind="video",
-        width=frame.width,
-        height=frame.height,
+        width=frame.width if is_upright else frame.height,
+        height=frame.height if is_upright else frame.width,
         duration_seconds=_duration(container),
-        frames=streams[0].frames or None,
+        frames=stream.frames or None,
     )
 
 

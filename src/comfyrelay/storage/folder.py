@@ -140,16 +140,21 @@ class Folder:
                     entries.extend(_entry(name, each))
         return entries, folders
 
-    def sweep(self, path: str, *, older_than_seconds: float) -> int:
-        """Remove the uploads that a killed process left directly in this folder; returns how many."""
+    def sweep(self, path: str, *, older_than_seconds: float) -> tuple[int, list[str]]:
+        """Remove the uploads that a killed process left directly in this folder; returns how many, and the folders in
+        it. There may be a folder for each job, so nothing is asked of files that are left alone."""
         newest = time.time() - older_than_seconds
         removed = 0
-        with disk(path), contextlib.suppress(FileNotFoundError), self._scan(path) as found:
+        folders: list[str] = []
+        with disk(path), contextlib.suppress(FileNotFoundError, NotADirectoryError), self._scan(path) as found:
             for each in found:
-                if each.name.startswith(PART_PREFIX) and each.stat(follow_symlinks=False).st_mtime < newest:
+                if each.is_dir(follow_symlinks=False):
+                    name = f"{path}/{each.name}" if path else each.name
+                    folders += [name] if is_path(name) else []
+                elif each.name.startswith(PART_PREFIX) and each.stat(follow_symlinks=False).st_mtime < newest:
                     remove(Path(each.path), missing_ok=True)
                     removed += 1
-        return removed
+        return removed, folders
 
     def check(self) -> None:
         """Raise when objects cannot be written here."""

@@ -3,7 +3,7 @@
 from os import SEEK_END
 from typing import BinaryIO
 
-from PIL import Image, TiffImagePlugin
+from PIL import ExifTags, Image, TiffImagePlugin
 
 from comfyrelay.storage.media_info import MediaInfo, ProbeLimits, Refused, check_frames, check_pixels
 
@@ -11,6 +11,8 @@ from comfyrelay.storage.media_info import MediaInfo, ProbeLimits, Refused, check
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
 # Programs fill the blocks of a GIF, of 255 bytes at most, but for the last of each part; so many may be smaller.
 SMALL_BLOCKS, USUAL_BLOCK_BYTES = 100_000, 100
+# What a camera writes that was turned by a quarter.
+_ON_ITS_SIDE = (5, 6, 7, 8)
 _EXTENSION, _FRAME = b"\x21", b"\x2c"
 
 
@@ -23,7 +25,11 @@ def read_image(file: BinaryIO, limits: ProbeLimits) -> MediaInfo:
         check_pixels(image.width, image.height, limits)
         frames = frames or _frames(image, limits)
         check_frames(frames, limits)
-        info = MediaInfo(kind="image", width=image.width, height=image.height, frames=frames)
+        width, height = image.size
+        # that of PNG would decode all of it, which is not needed to check it
+        if Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1) in _ON_ITS_SIDE:
+            width, height = height, width
+        info = MediaInfo(kind="image", width=width, height=height, frames=frames)
         has_check_sums = image.format == "PNG"
         image.verify()
     if not has_check_sums:

@@ -1,7 +1,7 @@
 """Object storage in a local folder; its URLs lead to our own server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +21,7 @@ from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload
 
 PIECE_BYTES = 256 * 1024
 SHORTEST_SECRET = 16
+SWEPT_AT_ONCE = 100
 
 
 class LocalObjects:
@@ -165,11 +166,25 @@ class LocalObjects:
     async def sweep(self, *, older_than_seconds: float) -> int:
         """Remove the parts of uploads that a killed process left behind; returns how many."""
         waiting, removed = [""], 0
+
+        def some() -> int:
+            """As many as do not keep a thread for long: to go to it and back for each costs more than to look."""
+            found = 0
+            for _ in range(min(len(waiting), SWEPT_AT_ONCE)):
+                here, folders = self._folder.sweep(waiting.pop(), older_than_seconds=older_than_seconds)
+                waiting.extend(folders)
+                found += here
+            return found
+
         while waiting:
-            folder = waiting.pop()
-            removed += await asyncio.to_thread(self._folder.sweep, folder, older_than_seconds=older_than_seconds)
-            waiting += (await asyncio.to_thread(self._folder.scan, folder))[1]
+            removed += await asyncio.to_thread(some)
         return removed
+
+    async def origin(self) -> str | None:
+        """None: our own server serves them, by whatever name it was reached."""
+
+    async def ensure_cors(self, origins: Sequence[str]) -> None:
+        """Nothing to do: our own server answers to pages of others as its settings say."""
 
     async def check(self) -> None:
         """Raise when objects cannot be stored here."""

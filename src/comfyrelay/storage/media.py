@@ -10,11 +10,11 @@ from comfyrelay.extras import require
 from comfyrelay.media_types import MediaKind, media_kind
 from comfyrelay.storage import probe_process
 from comfyrelay.storage.image_headers import claim_of
-from comfyrelay.storage.media_info import MediaInfo, ProbeLimits, Refused, Why, check_frames, check_pixels
+from comfyrelay.storage.media_info import Drawn, MediaInfo, ProbeLimits, Refused, Why, check_frames, check_pixels
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.storage.paths import no_object
 
-__all__ = ["MediaInfo", "ProbeLimits", "Probes"]
+__all__ = ["Drawn", "MediaInfo", "ProbeLimits", "Probes"]
 
 # What is read first: the header of nearly every file is in it.
 HEAD_BYTES = 1024 * 1024
@@ -55,6 +55,22 @@ class Probes:
             return await self._look(kind, _Reading(store, path, size=size, head=head, limits=self._limits))
         except Refused as error:
             raise InvalidInput(f"The {subject} {self._words(error, kind)}.") from None
+
+    async def draw(
+        self, store: ObjectStore, path: str, *, mime_type: str, size: int, head: bytes = b""
+    ) -> Drawn | None:
+        """Make a poster and a preview of an object that was looked into; nothing where there is none to be made."""
+        kind = media_kind(mime_type)
+        if kind not in ("image", "video"):
+            return None
+        require("media")
+        reading = _Reading(store, path, size=size, head=head, limits=self._limits)
+        await reading.begin()
+        work = partial(probe_process.draw, kind, size=size, limits=self._limits, read=reading.read)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except Refused as error:
+            raise InvalidInput(f"No poster was made: the file {self._words(error, kind)}.") from None
 
     async def _look(self, kind: MediaKind, reading: "_Reading") -> MediaInfo:
         head = await reading.begin()

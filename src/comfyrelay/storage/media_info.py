@@ -22,6 +22,8 @@ class ProbeLimits:
     max_frames: int = 10_000
     max_memory_bytes: int = 2 * 1024**3
     timeout_seconds: float = 20
+    # for a poster and a preview, in all
+    drawing_seconds: float = 5
 
 
 class Refused(Exception):
@@ -53,3 +55,20 @@ class MediaInfo:
     height: int | None = None
     duration_seconds: float | None = None
     frames: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """A poster or a preview: bytes of a small file."""
+
+    name: Literal["poster", "preview"]
+    extension: str
+    data: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drawn:
+    """What was made to be shown in place of a file, as far as it could be."""
+
+    poster: Piece | None = None
+    preview: Piece | None = None

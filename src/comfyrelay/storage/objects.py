@@ -1,6 +1,6 @@
 """Object storage behind one small port."""
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -74,6 +74,13 @@ class ObjectStore(Protocol):
     ) -> str:
         """Return a URL that gives the object; with a file name, browsers save it under that name."""
         ...
+
+    async def origin(self) -> str | None:
+        """The origin of its URLs; none where our own server serves them."""
+        ...
+
+    async def ensure_cors(self, origins: Sequence[str]) -> None:
+        """Let pages of these origins upload and download."""
 
     async def check(self) -> None:
         """Raise when the store cannot be used, saying why."""

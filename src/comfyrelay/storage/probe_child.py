@@ -1,7 +1,8 @@
 """A process that looks into media and does nothing else: it reads what it is given, within limits, and may be killed.
 
 It is asked by a line of JSON on its standard input, and answers on its standard output: with ranges of the file that it
-wants to read, which come as a length and that many bytes, and at last with what it found.
+wants to read, which come as a length and that many bytes, and at last with what it found. Asked to draw, it answers
+with each piece, as a line and that many bytes, before it says that it is done.
 """
 
 import io
@@ -12,8 +13,9 @@ from typing import Any, BinaryIO
 
 from comfyrelay.portable import processes, signals
 from comfyrelay.storage.containers import read_container
+from comfyrelay.storage.drawing import draw
 from comfyrelay.storage.images import read_image
-from comfyrelay.storage.media_info import MediaInfo, ProbeLimits, Refused
+from comfyrelay.storage.media_info import MediaInfo, Piece, ProbeLimits, Refused
 from comfyrelay.storage.ranged import RangedFile
 
 # One read of this size finds the header of nearly every file.
@@ -25,7 +27,7 @@ def main() -> None:
     # whoever presses Ctrl-C means the server, which may still need this
     signals.ignore_ctrl_c()
     asking = sys.stdin.buffer
-    answering = os.fdopen(os.dup(1), "wb", buffering=0)
+    answering = os.fdopen(os.dup(1), "wb")
     # what libraries print is no answer
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     # for good: no dump, no file
@@ -37,7 +39,7 @@ def main() -> None:
         limits = ProbeLimits(**job["limits"])
         processes.limit_memory(own_bytes + limits.max_memory_bytes)
         # should the server be killed meanwhile, nobody else ends this
-        processes.limit_time(limits.timeout_seconds)
+        processes.limit_time(limits.drawing_seconds if job["draws"] else limits.timeout_seconds)
         _send(answering, _answer(job, limits, asking, answering))
 
 
@@ -46,8 +48,15 @@ def _answer(job: dict[str, Any], limits: ProbeLimits, asking: BinaryIO, answerin
         _send(answering, {"read": [start, length]})
         return asking.read(int.from_bytes(asking.read(LENGTH_BYTES)))
 
+    def give(piece: Piece) -> None:
+        _send(answering, {"piece": [piece.name, piece.extension, len(piece.data)]})
+        answering.write(piece.data)
+
     try:
         with io.BufferedReader(RangedFile(fetch, size=job["size"]), BLOCK_BYTES) as file:
+            if job["draws"]:
+                draw(file, job["kind"], limits, give)
+                return {"done": True}
             info = _read(file, job["kind"], limits)
     except Refused as error:
         return {"refused": error.why, "size": error.size}
@@ -66,6 +75,7 @@ def _read(file: BinaryIO, kind: Any, limits: ProbeLimits) -> MediaInfo:
 
 def _send(answering: BinaryIO, message: dict[str, Any]) -> None:
     answering.write(json.dumps(message).encode() + b"\n")
+    answering.flush()
 
 
 if __name__ == "__main__":

@@ -9,20 +9,29 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from typing import IO, Any, Final, get_args
 
 from comfyrelay.errors import StorageUnavailable
 from comfyrelay.media_types import MediaKind
 from comfyrelay.portable.processes import LIMITS_MEMORY, memory_of
-from comfyrelay.storage.media_info import MediaInfo, ProbeLimits, Refused, Why
+from comfyrelay.storage.media_info import Drawn, MediaInfo, Piece, ProbeLimits, Refused, Why
 
 # The length that comes before the bytes that were asked for.
 LENGTH_BYTES = 8
 LONGEST_LINE = 4096
 LARGEST_READ = 64 * 1024 * 1024
+# Of a poster or a preview, and how long it may take to come through the pipe once it is made.
+LARGEST_PIECE = 4 * 1024 * 1024
+PIECE_SECONDS = 5.0
+# What these files have in them, and where.
+MARKS: Final = {
+    ("poster", "webp"): (8, b"WEBP"),
+    ("preview", "mp4"): (4, b"ftyp"),
+    ("preview", "webm"): (0, b"\x1aE\xdf\xa3"),
+}
 # Only a machine with much else to do takes so long to start one.
 START_SECONDS = 120.0
 # How often its memory is looked at, where nothing else limits it.
@@ -68,18 +77,9 @@ class ProbeProcess:
 
     def look(self, kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> MediaInfo:
         """Return what the file is, or raise `Refused`."""
-        self.is_idle = False
-        self._send(json.dumps({"kind": kind, "size": size, "limits": asdict(limits)}).encode() + b"\n")
-        left = limits.timeout_seconds
-        while True:
-            begun = time.monotonic()
-            message = self._receive(left, more_bytes=limits.max_memory_bytes)
-            # the time that storage takes is not its own
-            left -= time.monotonic() - begun
+        self._ask(kind, size, limits, draws=False)
+        for message in self._answers(limits.timeout_seconds, limits, read):
             match message:
-                case {"read": [int(start), int(length)]} if start >= 0 and 0 < length <= LARGEST_READ:
-                    data = read(start, length)
-                    self._send(len(data).to_bytes(LENGTH_BYTES) + data)
                 case {"found": [width, height, duration_seconds, frames]}:
                     self.is_idle = True
                     return MediaInfo(
@@ -89,12 +89,53 @@ class ProbeProcess:
                         duration_seconds=float(duration_seconds) if isinstance(duration_seconds, int | float) else None,
                         frames=_whole(frames),
                     )
+                case _:
+                    break
+        raise Refused("unreadable")
+
+    def draw(self, kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> Drawn:
+        """Return what can be shown in place of the file, as far as it was made in time."""
+        self._ask(kind, size, limits, draws=True)
+        drawn = Drawn()
+        try:
+            for message in self._answers(limits.drawing_seconds, limits, read):
+                match message:
+                    case {"piece": [name, extension, int(length)]} if 0 < length <= LARGEST_PIECE:
+                        drawn = _with_piece(drawn, name, extension, self._bytes(length, limits))
+                    case {"done": True}:
+                        self.is_idle = True
+                        return drawn
+                    case _:
+                        break
+            raise Refused("unreadable")
+        except Refused:
+            if drawn.poster is None:
+                raise
+            return drawn
+
+    def _ask(self, kind: MediaKind, size: int, limits: ProbeLimits, *, draws: bool) -> None:
+        self.is_idle = False
+        job = {"kind": kind, "size": size, "limits": asdict(limits), "draws": draws}
+        self._send(json.dumps(job).encode() + b"\n")
+
+    def _answers(self, seconds: float, limits: ProbeLimits, read: Read) -> Iterator[Any]:
+        """What it says, but for what it wants to read; raises `Refused` when it does, or when its time is up."""
+        left = seconds
+        while True:
+            begun = time.monotonic()
+            message = self._receive(left, more_bytes=limits.max_memory_bytes)
+            # the time that storage takes is not its own
+            left -= time.monotonic() - begun
+            match message:
+                case {"read": [int(start), int(length)]} if start >= 0 and 0 < length <= LARGEST_READ:
+                    data = read(start, length)
+                    self._send(len(data).to_bytes(LENGTH_BYTES) + data)
                 case {"refused": why} if why in get_args(Why):
                     # one that ran out of memory may not have all of it back
                     self.is_idle = why != "memory"
                     raise Refused(why, size=_size(message.get("size")))
                 case _:
-                    raise Refused("unreadable")
+                    yield message
 
     def kill(self) -> None:
         """End it, whatever it does."""
@@ -106,6 +147,21 @@ class ProbeProcess:
                 _opened(pipe).close()
 
     def _receive(self, seconds: float, *, more_bytes: int | None = None) -> Any:
+        line = self._watched(lambda out: out.readline(LONGEST_LINE), seconds, more_bytes)
+        try:
+            return json.loads(line)
+        except ValueError:
+            # it has died of what it read: libraries that run out of memory may end a process
+            raise Refused("unreadable" if line else "memory") from None
+
+    def _bytes(self, length: int, limits: ProbeLimits) -> bytes:
+        data = self._watched(lambda out: out.read(length), PIECE_SECONDS, limits.max_memory_bytes)
+        if len(data) != length:
+            raise Refused("unreadable")
+        return data
+
+    def _watched(self, take: Callable[[IO[bytes]], bytes], seconds: float, more_bytes: int | None) -> bytes:
+        """What comes out of it, as long as it takes no longer, and no more memory, than it may."""
         has_answered = threading.Event()
         ended_for: list[Why] = []
         until = time.monotonic() + seconds
@@ -123,7 +179,7 @@ class ProbeProcess:
         watching = threading.Thread(target=watch, daemon=True)
         watching.start()
         try:
-            line = _opened(self._process.stdout).readline(LONGEST_LINE)
+            taken = take(_opened(self._process.stdout))
         finally:
             has_answered.set()
             watching.join()
@@ -131,11 +187,7 @@ class ProbeProcess:
             ended_for.append("memory")
         if ended_for:
             raise Refused(ended_for[0])
-        try:
-            return json.loads(line)
-        except ValueError:
-            # it has died of what it read: libraries that run out of memory may end a process
-            raise Refused("unreadable" if line else "memory") from None
+        return taken
 
     def _is_too_large(self, more_bytes: int | None) -> bool:
         """Never where the process limits itself."""
@@ -170,14 +222,35 @@ _IDLE = _Idle()
 
 def look(kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> MediaInfo:
     """Look into a file in a process of its own."""
+    with _taken() as process:
+        return process.look(kind, size=size, limits=limits, read=read)
+
+
+def draw(kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> Drawn:
+    """Make what can be shown in place of a file, in a process of its own."""
+    with _taken() as process:
+        return process.draw(kind, size=size, limits=limits, read=read)
+
+
+@contextmanager
+def _taken() -> Iterator[ProbeProcess]:
     process = _IDLE.take()
     try:
-        return process.look(kind, size=size, limits=limits, read=read)
+        yield process
     finally:
         if process.is_idle:
             _IDLE.give_back(process)
         else:
             process.kill()
+
+
+def _with_piece(drawn: Drawn, name: Any, extension: Any, data: bytes) -> Drawn:
+    """What it says to be a picture or a film begins like one, or is not taken."""
+    at, mark = MARKS.get((name, extension), (0, b""))
+    if not mark or data[at : at + len(mark)] != mark:
+        raise Refused("unreadable")
+    piece = Piece(name=name, extension=extension, data=data)
+    return replace(drawn, poster=piece) if name == "poster" else replace(drawn, preview=piece)
 
 
 def _pause(until: float) -> float:

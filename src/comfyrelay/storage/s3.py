@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import BotoCoreError, ClientError
@@ -157,6 +158,11 @@ class S3Objects:
         if content_type is not None:
             parameters["ResponseContentType"] = check_content_type(content_type)
         return await self._sign("get_object", path, parameters, ttl_seconds)
+
+    async def origin(self) -> str | None:
+        """The origin of its URLs, as they are signed: whether the bucket is a part of the name is for boto3 to say."""
+        parts = urlsplit(await self.sign_download("origin", ttl_seconds=60))
+        return f"{parts.scheme}://{parts.netloc}"
 
     async def ensure_cors(self, origins: Sequence[str]) -> None:
         """Let pages of these origins upload and download; rules that others made stay."""

@@ -176,8 +176,9 @@ class _Connections:
             try:
                 yield tx
             except BaseException as error:
-                # the driver knows that the server has ended a connection before it sees it closed
-                is_sound = not isinstance(error, asyncpg.InternalClientError)
+                # The driver knows that the server has ended a connection before it sees it closed; and whoever is
+                # cut off leaves behind what the next one to use it would have to wait for, and might be ended by.
+                is_sound = not isinstance(error, asyncpg.InternalClientError) and not _was_cut_off(error)
                 if _why_not_writable(error) is not None:
                     is_sound = False
                     # those that were opened while the database was read-only would stay so
@@ -322,6 +323,10 @@ def _ends_a_cancelled_task(error: BaseException | None) -> bool:
     if task is None or not task.cancelling():
         # a limit of time ends by a cancellation too, which is over by now
         return False
+    return _was_cut_off(error)
+
+
+def _was_cut_off(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, asyncio.CancelledError):
         error = error.__context__
     return error is not None

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from sqlalchemy import Select, case, func, literal, select
 from sqlalchemy.sql.expression import ColumnElement
 
-from comfyrelay.domain.states import DispatchStatus
-from comfyrelay.domain.webhooks import DeliveryStatus
+from comfyrelay.domain.deliveries import DeliveryStatus
+from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import workflow_blocks, workflows

@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Table, delete, func, insert, select
+from sqlalchemy import BigInteger, Float, Select, Table, Text, bindparam, delete, func, insert, select
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.updates import JobUpdate
+from comfyrelay.domain.queue.updates import JobUpdate
+from comfyrelay.domain.records.operations import StuckStep
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, ids_table, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant import tables as tenant
-from comfyrelay.store.types import relay_now
+from comfyrelay.store.types import json_value, relay_now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,14 +64,21 @@ def _entry(row: Any) -> OutboxEntry:
 
 
 async def entry_ids(tx: Tx, db_pool: str, *, limit: int, after_id: int = 0, older_than_seconds: float = 0) -> list[int]:
+    after = {"after_id": after_id, "since": -older_than_seconds, "most": limit}
+    return [row.id for row in await tx.fetch(_entry_ids, {"db_pool": db_pool, **after})]
+
+
+@cache
+def _entry_ids(_dialect: str) -> Executable:
     box = central.outbox
-    query = (
-        select(box.c.id)
-        .where(box.c.db_pool == db_pool, box.c.id > after_id, box.c.created_at <= relay_now(-older_than_seconds))
-        .order_by(box.c.id)
-        .limit(limit)
-    )
-    return list((await tx.scalars(query)).all())
+    return _older(select(box.c.id), box).where(box.c.db_pool == bindparam("db_pool", type_=Text()))
+
+
+def _older(query: Select[Any], box: Table) -> Select[Any]:
+    """Some of them, in their order, that have been there for a while."""
+    is_due = box.c.created_at <= relay_now(bindparam("since", type_=Float()))
+    query = query.where(box.c.id > bindparam("after_id", type_=BigInteger()), is_due)
+    return query.order_by(box.c.id).limit(bindparam("most", type_=BigInteger()))
 
 
 async def entries_by_ids(tx: Tx, ids: Sequence[int]) -> list[OutboxEntry]:
@@ -93,14 +101,13 @@ def _submit(dialect: str) -> Executable:
 
 
 async def submissions(tx: Tx, *, limit: int, after_id: int = 0, older_than_seconds: float = 0) -> list[Submission]:
-    box = tenant.outbox
-    query = (
-        select(box.c.id, box.c.job_ids)
-        .where(box.c.id > after_id, box.c.created_at <= relay_now(-older_than_seconds))
-        .order_by(box.c.id)
-        .limit(limit)
-    )
-    return [Submission(id=row.id, job_ids=row.job_ids) for row in await tx.execute(query)]
+    found = await tx.fetch(_submissions, {"after_id": after_id, "since": -older_than_seconds, "most": limit})
+    return [Submission(id=row.id, job_ids=json_value(row.job_ids)) for row in found]
+
+
+@cache
+def _submissions(_dialect: str) -> Executable:
+    return _older(select(tenant.outbox.c.id, tenant.outbox.c.job_ids), tenant.outbox)
 
 
 async def remove_entries(tx: Tx, ids: Iterable[int]) -> None:
@@ -121,6 +128,34 @@ async def remove_submissions(tx: Tx, ids: Iterable[int]) -> None:
 def _remove_submissions(dialect: str) -> Executable:
     r = ids_table(dialect)
     return delete(tenant.outbox).where(tenant.outbox.c.id.in_(select(r.c.id)))
+
+
+async def stuck_entries(tx: Tx, *, older_than_seconds: float, limit: int) -> list[StuckStep]:
+    """What the queue has decided and a pool has not got for so long, oldest first."""
+    box = central.outbox
+    query = select(box.c.id, box.c.db_pool, box.c.updates, box.c.created_at)
+    query = query.where(box.c.created_at <= relay_now(-older_than_seconds)).order_by(box.c.id).limit(limit)
+    return [
+        StuckStep(
+            id=row.id,
+            direction="to_pool",
+            db_pool=row.db_pool,
+            job_ids=[JobUpdate.from_json(each).job_id for each in row.updates],
+            created_at=row.created_at,
+        )
+        for row in await tx.execute(query)
+    ]
+
+
+async def stuck_submissions(tx: Tx, db_pool: str, *, older_than_seconds: float, limit: int) -> list[StuckStep]:
+    """Jobs of a pool that have not come to the queue for so long, oldest first."""
+    box = tenant.outbox
+    query = select(box.c.id, box.c.job_ids, box.c.created_at)
+    query = query.where(box.c.created_at <= relay_now(-older_than_seconds)).order_by(box.c.id).limit(limit)
+    return [
+        StuckStep(id=row.id, direction="to_queue", db_pool=db_pool, job_ids=row.job_ids, created_at=row.created_at)
+        for row in await tx.execute(query)
+    ]
 
 
 async def stuck(tx: Tx, box: Table, *, older_than_seconds: float, db_pool: str | None = None) -> int:

@@ -15,22 +15,28 @@ Loose = Callable[[Any], Sequence[ColumnElement[bool]]]
 
 
 async def newest_first(
-    tx: Tx, rows: Select[Any], key: ColumnElement[Any], *, limit: int, loose: Loose | None = None
+    tx: Tx,
+    rows: Select[Any],
+    key: ColumnElement[Any],
+    *,
+    limit: int,
+    loose: Loose | None = None,
+    most: int = MOST_SCANNED,
 ) -> tuple[Sequence[Any], Any]:
     """A page of `rows`, highest key first, and the key to go on before; `None` when there is nothing more.
 
-    `rows` hold what an index finds. `loose` conditions are tried on at most `MOST_SCANNED` of them, so a page
+    `rows` hold what an index finds. `loose` conditions are tried on at most `most` of them, so a page
     may be short, or even empty, and still not be the last.
     """
     name = key.name
     ordered = rows.order_by(key.desc())
     if loose is None:
         return one_page((await tx.execute(ordered.limit(limit + 1))).all(), name, limit=limit)
-    window = ordered.limit(MOST_SCANNED).subquery("scanned")
+    window = ordered.limit(most).subquery("scanned")
     query = select(window).where(*loose(window.c)).order_by(window.c[name].desc()).limit(limit + 1)
     found, after = one_page((await tx.execute(query)).all(), name, limit=limit)
     if after is None:
-        last = ordered.with_only_columns(key).offset(MOST_SCANNED - 1).limit(1)
+        last = ordered.with_only_columns(key).offset(most - 1).limit(1)
         after = await tx.scalar(last)
     return found, after
 

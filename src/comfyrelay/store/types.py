@@ -31,7 +31,7 @@ class UtcTime(TypeDecorator[datetime]):
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         if value is None or dialect.name != "sqlite":
             return value  # type: ignore[no-any-return]
-        return datetime.fromisoformat(value).replace(tzinfo=UTC)
+        return datetime.fromisoformat(f"{value}+00:00")
 
 
 class JsonText(TypeDecorator[Any]):

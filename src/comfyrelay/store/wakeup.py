@@ -5,6 +5,7 @@ A wake-up is a hint: it may be lost, doubled or early. Whoever waits looks for i
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import asyncpg
@@ -15,9 +16,15 @@ from comfyrelay.hint import Hint
 log = structlog.get_logger(__name__)
 
 CHANNEL = "comfyrelay_work"
+WORDS_CHANNEL = "comfyrelay_words"
+# PostgreSQL takes less than 8,000 bytes at once: so many words of 50 letters are 7,650.
+MOST_WORDS = 150
 # At most 20 notifications a second from one process: NOTIFY takes a lock of the whole database at commit.
 DEBOUNCE_SECONDS = 0.05
 RECONNECT_SECONDS = 1.0
+
+
+Listener = Callable[[str], None]
 
 
 class Wakeup(Protocol):
@@ -30,6 +37,12 @@ class Wakeup(Protocol):
     def subscribe(self) -> Hint:
         """A hint of one's own, given whenever `wait` is: what another takes is not taken from whoever has it."""
 
+    def tell(self, word: str) -> None:
+        """Say a word without blanks, such as an id, to every process, this one first. It may be lost."""
+
+    def on_word(self, listener: Listener) -> None:
+        """Call this with each word that is said; some come twice."""
+
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
@@ -41,9 +54,21 @@ class LocalWakeup:
     def __init__(self) -> None:
         self._hint = Hint()
         self._subscribed: list[Hint] = []
+        self._listeners: list[Listener] = []
 
     async def notify(self) -> None:
         self._give()
+
+    def tell(self, word: str) -> None:
+        self._hear([word])
+
+    def on_word(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def _hear(self, words: Iterable[str]) -> None:
+        for word in words:
+            for listener in self._listeners:
+                listener(word)
 
     def subscribe(self) -> Hint:
         hint = Hint()
@@ -77,6 +102,8 @@ class PostgresWakeup(LocalWakeup):
         self._keeper: asyncio.Task[None] | None = None
         self._sender: asyncio.Task[None] | None = None
         self._unsent = False
+        # by when they were said
+        self._untold: dict[str, None] = {}
         self._lost = asyncio.Event()
         self.listening = asyncio.Event()
 
@@ -97,17 +124,30 @@ class PostgresWakeup(LocalWakeup):
         """Wake this process at once, the others within the debounce."""
         await super().notify()
         self._unsent = True
+        self._send_soon()
+
+    def tell(self, word: str) -> None:
+        super().tell(word)
+        self._untold[word] = None
+        self._send_soon()
+
+    def _send_soon(self) -> None:
         if self._keeper is not None and self._sender is None:
             self._sender = asyncio.create_task(self._send())
 
     async def _send(self) -> None:
         """What is announced while this waits is covered by what it sends: that comes after their commits too."""
         try:
-            while self._unsent:
+            while self._unsent or self._untold:
                 await asyncio.sleep(DEBOUNCE_SECONDS)
-                self._unsent = False
-                if self._connection is not None:
+                is_work, self._unsent = self._unsent, False
+                words = [self._untold.popitem()[0] for _ in range(min(len(self._untold), MOST_WORDS))]
+                if self._connection is None:
+                    continue
+                if is_work:
                     await self._connection.execute("SELECT pg_notify($1, '')", CHANNEL)
+                if words:
+                    await self._connection.execute("SELECT pg_notify($1, $2)", WORDS_CHANNEL, " ".join(words))
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             # The others find the work at their next tick.
             log.info("wakeup.notify_failed")
@@ -131,6 +171,7 @@ class PostgresWakeup(LocalWakeup):
         self._connection = connection
         connection.add_termination_listener(lambda *_: self._lost.set())
         await connection.add_listener(CHANNEL, lambda *_: self._give())
+        await connection.add_listener(WORDS_CHANNEL, lambda *heard: self._hear(heard[-1].split()))
         # Look once: whatever was announced while nobody listened is found this way.
         self._give()
         self.listening.set()

@@ -1,1 +1,1 @@
-"""Pages, as files that are served as they are."""
+"""The web app as it was built, and the pages around it."""

@@ -1,22 +1,12 @@
-"""The page of the desk: plain files, from this server alone."""
+"""The pages of a desk that nobody had to sign in for: each is one file, which loads no other."""
 
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
-from fastapi import APIRouter
-from fastapi.responses import FileResponse, HTMLResponse, Response
-from starlette.exceptions import HTTPException
+from fastapi.responses import HTMLResponse, Response
 
 FILES = Path(__file__).parent / "static"
-TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
-HEADERS = {
-    # blob: is a file that was chosen and is shown before it is sent
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' blob:; media-src 'self' blob:; object-src 'none'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    # asked again each time, so that a newer version is never mixed with files of the old one
-    "Cache-Control": "no-cache",
-}
 # For pages that nobody had to sign in for: nothing is loaded, and nothing is kept.
 BARE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
@@ -35,17 +25,6 @@ FORM_HEADERS = {
     "Referrer-Policy": "same-origin",
 }
 SIGN_IN_PATH = "/sign-in"
-router = APIRouter(include_in_schema=False)
-
-
-@router.get("/")
-async def page() -> Response:
-    return _file("index.html")
-
-
-@router.get("/static/{name}")
-async def static(name: str) -> Response:
-    return _file(name)
 
 
 def closed_page() -> Response:
@@ -62,11 +41,3 @@ def sign_in_page(problem: str = "", *, status_code: int = 401, headers: Mapping[
 def opened_page() -> Response:
     """On to the page itself."""
     return HTMLResponse((FILES / "opened.html").read_text("utf-8"), headers=BARE_HEADERS)
-
-
-def _file(name: str) -> Response:
-    place = FILES / name
-    # one folder without others in it, so a name with a way to elsewhere is none of its files
-    if place.parent != FILES or place.suffix not in TYPES or not place.is_file():
-        raise HTTPException(404, "There is no such page.")
-    return FileResponse(place, media_type=TYPES[place.suffix], headers=HEADERS)

@@ -1,17 +1,22 @@
 """The life of a worker: wait for ComfyUI, register, take jobs, and leave in order."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import structlog
 
+from comfyrelay.comfyui.cards import Cards
 from comfyrelay.errors import ComfyRelayError
-from comfyrelay.worker.capacity import Capacity, capacity_for
+from comfyrelay.worker.capacity import Capacity, capacity_for, times_for
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.definitions import Definitions
+from comfyrelay.worker.comfyui.devices import Devices
+from comfyrelay.worker.comfyui.kept import KeptServers
 from comfyrelay.worker.comfyui.leftovers import Leftovers
-from comfyrelay.worker.comfyui.servers import Servers, WrapServer
+from comfyrelay.worker.comfyui.packing import Packer
+from comfyrelay.worker.comfyui.servers import AHEAD_SECONDS, Servers, WrapServer
 from comfyrelay.worker.control import Control
 from comfyrelay.worker.draining import drain
 from comfyrelay.worker.estimate import Typical
@@ -25,7 +30,7 @@ from comfyrelay.worker.host.notices import Notice, Notices
 from comfyrelay.worker.host.protection import Protection
 from comfyrelay.worker.host.scaling_group import ScalingGroup
 from comfyrelay.worker.job import OutputListener, Tools, Work
-from comfyrelay.worker.lease import Lease, Stop
+from comfyrelay.worker.lease import Lease, Phase, Stop
 from comfyrelay.worker.metrics import Metrics
 from comfyrelay.worker.poller import Poller
 from comfyrelay.worker.registration import Registration
@@ -40,6 +45,8 @@ UPLOAD_PATIENCE_SECONDS = 3600.0
 # After trouble with the disk, which is full, most likely, no job is asked for: it would only use up an attempt.
 DISK_PAUSE_SECONDS = 60.0
 SIGN_OFF_SECONDS = 5.0
+# As many as a poll may ask for, with those behind.
+MOST_PREFETCHED = 40
 
 
 class Agent:
@@ -57,6 +64,7 @@ class Agent:
         own_nodes: frozenset[str] = frozenset(),
         is_shared: bool = True,
         signals: bool = True,
+        last_lines: Callable[[], list[str]] | None = None,
     ) -> None:
         """`signals` is whether SIGTERM and Ctrl-C are for this worker; else `stop` ends it.
 
@@ -64,6 +72,7 @@ class Agent:
         `on_online` is called when there is a server again after there was none.
         `wrap_server` stands before each ComfyUI; `own_nodes` are classes of nodes that it runs itself.
         `is_shared` is whether jobs of several people run here.
+        `last_lines` are those of its log, without secrets, for administrators.
         """
         self._settings = settings
         self._metrics = metrics or Metrics()
@@ -73,6 +82,7 @@ class Agent:
         self._own_nodes = own_nodes
         self._policy = settings.policy(is_shared=is_shared)
         self._signals = signals
+        self._last_lines = last_lines
         self._imds = Imds(settings.metadata_url) if settings.has_metadata else None
         self._notices = Notices(
             imds=self._imds,
@@ -89,7 +99,11 @@ class Agent:
         self._online = asyncio.Event()
         self._slots = 0
         self._servers = Servers(settings, on_change=self._on_servers_change, wrap_server=wrap_server)
+        # those that it starts itself, while it lives
+        self._kept: KeptServers | None = None
+        self._packer: Packer | None = None
         self._definitions: Definitions | None = None
+        self._devices: Devices | None = None
         self._capabilities = Capabilities(self._servers, settings.capabilities, on_refresh=self._on_capabilities)
 
     @property
@@ -104,6 +118,20 @@ class Agent:
     def is_without_comfyui(self) -> bool:
         """Whether none of its servers can be used."""
         return len(self._servers.away) == len(self._servers.own)
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether it has yet to register."""
+        return self._poller is None
+
+    @property
+    def cards(self) -> Cards | None:
+        """Where more of the ComfyUI that it starts itself could run, while it lives."""
+        return self._kept
+
+    @property
+    def comfyui_urls(self) -> list[str]:
+        return [each.url for each in self._servers.own]
 
     def look_for_models(self) -> None:
         """Somebody misses something that may be there by now."""
@@ -131,18 +159,21 @@ class Agent:
         state = State(self._settings.data_dir / this.folder_name)
         state.open()
         try:
+            self._keep(state)
             self._find_group(this)
             self._notices.watch()
             await self._live(this, state)
         finally:
             await self._servers.close()
+            if self._kept is not None:
+                await self._kept.close()
             if self._protection is not None:
                 await self._protection.close()
             state.close()
             await self._let_go_of_machine()
 
     async def _live(self, this: Machine, state: State) -> None:
-        control = Control(self._settings.api_base_url, worker_id=this.worker_id)
+        control = Control(self._settings.api_base_url, worker_id=this.worker_id, last_lines=self._last_lines)
         transfers = Transfers(
             patience_seconds=DOWNLOAD_PATIENCE_SECONDS,
             upload_patience_seconds=UPLOAD_PATIENCE_SECONDS,
@@ -172,10 +203,11 @@ class Agent:
     ) -> None:
         registration.require_settings()
         await self._servers.open()
-        await self._some_server(registration)
-        await self._capabilities.refresh()
+        if self._kept is not None:
+            await self._kept.open()
+            if self._kept.is_counted_by_itself:
+                self._packer = Packer(self._kept, self._servers.pool, more_waiting=self._more_waiting)
         details = {
-            "max_concurrency": self._servers.at_once,
             "capacity_type": this.capacity_type,
             "instance_type": this.instance_type,
         }
@@ -189,7 +221,9 @@ class Agent:
                     return
                 capabilities = self._capabilities.current
                 is_at_work = any(each.lease.stop is not Stop.LOST for each in self._works)
-                if await registration.enlist({**details, "capabilities": capabilities}, is_at_work=is_at_work):
+                # more may have been started since
+                now = {"max_concurrency": self._servers.at_once, "capabilities": capabilities}
+                if await registration.enlist({**details, **now}, is_at_work=is_at_work):
                     # megabytes, which the first poll need not bring again
                     self._capabilities.mark_sent(capabilities)
                     self._bring_definitions()
@@ -199,6 +233,8 @@ class Agent:
         tools = self._tools(control, state, transfers)
         registration.recall()
         control.renew = register
+        await self._some_server(registration, before_waiting=lambda: self._settle_after_kill(state, tools))
+        await self._capabilities.refresh()
         await self._settle_after_kill(state, tools)
         await register()
         self._poller = Poller(
@@ -210,19 +246,25 @@ class Agent:
             register=register,
             wait_seconds=self._settings.poll_wait_seconds,
         )
-        keeping = [asyncio.create_task(each.keep()) for each in (self._capabilities, self._definitions)]
+        devices = Devices(self._servers, is_busy=lambda: bool(self._works), why_so_many=self._why_so_many)
+        self._devices = devices
+        control.devices = lambda: devices.current
+        keeping = [asyncio.create_task(each.keep()) for each in (self._capabilities, self._definitions, devices)]
+        if self._packer is not None:
+            keeping.append(asyncio.create_task(self._packer.keep()))
         try:
             await self._poller.run()
         finally:
             self._poller = None
             for task in keeping:
                 task.cancel()
+            await asyncio.gather(*keeping, return_exceptions=True)
 
     async def _settle_after_kill(self, state: State, tools: Tools) -> None:
         """What an earlier process held is settled before anything new begins."""
         for held in state.held_leases():
             work = Work(held.lease, tools)
-            self._begin(work, work.settle_after_kill(held))
+            self._begin(work, work.stop_runs(held) if held.is_settled else work.settle_after_kill(held))
         while self._works:
             await asyncio.wait(self._works.values())
             # the callbacks of what has ended
@@ -248,10 +290,8 @@ class Agent:
             log.warning("worker.not_signed_off", why=str(error) or "the control plane does not answer")
 
     def _tools(self, control: Control, state: State, transfers: Transfers) -> Tools:
-        urls = self._settings.comfyui_base_url if self._settings.tidy_comfyui else ()
-        places = [self._settings.folder_of(url) for url in urls]
         assets = asset_folder(state.folder)
-        folders = ComfyFolders((each for each in places if each is not None), asset_folder=assets)
+        folders = ComfyFolders(self._comfyui_folders, asset_folder=assets)
 
         def on_removed(name: str) -> None:
             folders.remove_asset(name)
@@ -261,7 +301,13 @@ class Agent:
         folders.keep_assets(cache.names)
         self._leftovers = Leftovers(state, servers=self._servers, folders=folders)
         self._leftovers.recall()
-        self._metrics.watch(cache=cache, control=control, servers=self._servers, held=lambda: self.held)
+        self._metrics.watch(
+            cache=cache,
+            control=control,
+            servers=self._servers,
+            held=lambda: self.held,
+            cards=lambda: self._packer.told if self._packer is not None else {},
+        )
         return Tools(
             control=control,
             servers=self._servers,
@@ -280,6 +326,22 @@ class Agent:
             on_output=self._on_output,
             on_disk_error=self._on_disk_error,
         )
+
+    def _keep(self, state: State) -> None:
+        if (care := self._settings.care) is not None:
+            self._kept = KeptServers(care, self._servers, folder=state.folder, held=lambda: self.held)
+
+    def _why_so_many(self, card: str) -> str | None:
+        told = self._packer.told.get(card) if self._packer is not None else None
+        return told.reason if told is not None else None
+
+    def _comfyui_folders(self) -> list[Path]:
+        if not self._settings.tidy_comfyui:
+            return []
+        if self._kept is not None:
+            return self._kept.folders()
+        places = [self._settings.folder_of(url) for url in self._settings.comfyui_base_url]
+        return [each for each in places if each is not None]
 
     def _accept(self, lease: Lease, tools: Tools) -> None:
         log.info(
@@ -310,13 +372,21 @@ class Agent:
             self._poller.pause(DISK_PAUSE_SECONDS)
 
     def _capacity(self) -> Capacity | None:
+        slots: dict[str, int] = {name: self._servers.slots(name) for name in self._settings.providers}
+        running = [each.workflow_hash for each in self.held if each.phase is Phase.RUNNING]
+        times = times_for(
+            map(self._typical.run_seconds, running), slots=sum(slots.values()), short_seconds=AHEAD_SECONDS
+        )
         return capacity_for(
             self.held,
-            slots={name: self._servers.slots(name) for name in self._settings.providers},
+            slots=slots,
             max_concurrency=self._servers.at_once,
-            prefetch=self._settings.prefetch,
-            upload_behind=self._settings.upload_behind,
+            prefetch=min(self._settings.prefetch * times, MOST_PREFETCHED),
+            upload_behind=min(self._settings.upload_behind * times, MOST_PREFETCHED),
         )
+
+    def _more_waiting(self) -> int:
+        return self._poller.more_waiting if self._poller is not None else 0
 
     def _on_change(self) -> None:
         if self._poller is not None:
@@ -334,6 +404,8 @@ class Agent:
             self._on_online()
         if slots > self._slots:
             self._capabilities.refresh_soon()
+        if slots != self._slots and self._devices is not None:
+            self._devices.refresh_soon()
         self._slots = slots
         self._on_change()
 
@@ -349,15 +421,20 @@ class Agent:
         if self._on_status is not None:
             self._on_status(self.held)
 
-    async def _some_server(self, registration: Registration) -> None:
+    async def _some_server(self, registration: Registration, *, before_waiting: Callable[[], Awaitable[None]]) -> None:
         try:
             async with asyncio.timeout(3.0):
                 await self._online.wait()
         except TimeoutError:
             where = [*(each.url for each in self._servers.own), *(each.url for each in self._servers.cloud)]
-            log.warning("worker.waiting_for_comfyui", servers=where)
+            # one that this worker has started takes its time, and is told of by whoever keeps it
+            log_line = log.warning if self._kept is None else log.info
+            log_line("worker.waiting_for_comfyui", servers=where)
             # who waits for long anyway may as well know that it would not be let in
             await registration.check_settings({"max_concurrency": self._servers.at_once})
+            # what an earlier process held must not pass for running meanwhile
+            await before_waiting()
+            await registration.sign_off()
             await self._online.wait()
 
     def _find_group(self, this: Machine) -> None:

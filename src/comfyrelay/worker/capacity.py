@@ -17,6 +17,15 @@ class Capacity:
     current_load: int
 
 
+def times_for(usual: Iterable[float | None], *, slots: int, short_seconds: float) -> int:
+    """For how many servers jobs are fetched ahead and outputs uploaded behind. For each of them, while all that runs is
+    known to be over soon: `usual` is how long each takes. Else for one: a job that is held here for long is nobody
+    else's meanwhile."""
+    known = list(usual)
+    is_short = bool(known) and all(each is not None and each <= short_seconds for each in known)
+    return max(slots, 1) if is_short else 1
+
+
 def capacity_for(
     held: Iterable[Lease],
     *,

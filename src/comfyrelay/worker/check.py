@@ -1,7 +1,9 @@
 """Says in words whether a worker with these settings could work: what is reachable, and what is missing."""
 
+import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -11,17 +13,26 @@ from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.cloud.client import CloudClient
 from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
 from comfyrelay.comfy.graphs.preflight import installed_models
+from comfyrelay.comfyui import mps
+from comfyrelay.comfyui.gpus import find_gpus
+from comfyrelay.comfyui.installs import find_installs
+from comfyrelay.comfyui.options import Care
+from comfyrelay.comfyui.python import try_python
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.extras import install_line, is_installed
 from comfyrelay.lock import FolderLock
+from comfyrelay.portable.words import setting_line
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.control import Control
 from comfyrelay.worker.host.imds import Imds
 from comfyrelay.worker.host.machine import Machine, machine
 from comfyrelay.worker.registration import Registration, explain
-from comfyrelay.worker.settings import WorkerSettings
+from comfyrelay.worker.settings import ENV_PREFIX, WorkerSettings
 from comfyrelay.worker.state import State
+
+# What is said of a ComfyUI begins like this when it does.
+ANSWERS = "It answers"
 
 
 class Verdict(StrEnum):
@@ -46,6 +57,11 @@ async def check(settings: WorkerSettings) -> AsyncIterator[Finding]:
         this = await machine(settings, imds)
         yield _about_machine(this, settings)
         yield _about_folder(settings, this)
+        if (care := settings.care) is not None:
+            yield await about_care(care)
+        elif servers.own and not await _is_any_there(servers):
+            for finding in await about_installs(lambda folder: setting_line(f"{ENV_PREFIX}COMFYUI_DIR", folder)):
+                yield finding
         for client, named in zip(servers.own, settings.comfyui_base_url, strict=False):
             yield await about_comfyui(
                 client, folder=settings.folder_of(named), setting="COMFYRELAY_WORKER_COMFYUI_FOLDERS"
@@ -58,6 +74,49 @@ async def check(settings: WorkerSettings) -> AsyncIterator[Finding]:
         await servers.close()
         if imds is not None:
             await imds.close()
+
+
+async def _is_any_there(servers: Servers) -> bool:
+    for client in servers.own:
+        with suppress(ComfyRelayError):
+            await client.check()
+            return True
+    return False
+
+
+async def about_care(care: Care) -> Finding:
+    """Whether what is to be started here could be: nothing is started."""
+    about = f"ComfyUI {care.folder}"
+    try:
+        install, python = await asyncio.to_thread(care.resolved)
+    except ComfyRelayError as error:
+        return Finding(verdict=Verdict.BROKEN, about=about, text=error.detail)
+    trouble, torch = await asyncio.to_thread(try_python, python)
+    what = f"{install.kind.value.capitalize()}, version {install.version or 'unknown'}, with {python}"
+    if trouble is not None:
+        text = f"{what}, which cannot run it: {trouble} Name another with {care.setting}COMFYUI_PYTHON."
+        return Finding(verdict=Verdict.BROKEN, about=about, text=text)
+    gpus = await asyncio.to_thread(find_gpus, care.arguments)
+    cards = ", ".join(each.name or "one unnamed GPU" for each in gpus)
+    count = "as many as help" if care.per_gpu == "auto" else str(care.per_gpu)
+    text = f"{what} and torch {torch}. It is started on: {cards}; on each {count}."
+    if (sharing := await asyncio.to_thread(mps.plan, care, gpus)) is not None:
+        text = f"{text} {sharing.why}"
+    return Finding(verdict=Verdict.FINE, about=about, text=text)
+
+
+async def about_installs(line: Callable[[str], str]) -> list[Finding]:
+    """Those on this machine that could be started by us; `line` is what does so, for a folder."""
+    found = await asyncio.to_thread(find_installs)
+    return [
+        Finding(
+            verdict=Verdict.FINE,
+            about=f"ComfyUI {each.named}",
+            text=f"A {each.kind.value} is here, version {each.version or 'unknown'}. ComfyRelay can start it itself: "
+            f"{line(str(each.named))}",
+        )
+        for each in found
+    ]
 
 
 def _about_machine(this: Machine, settings: WorkerSettings) -> Finding:
@@ -108,7 +167,7 @@ async def about_comfyui(client: ComfyClient, *, folder: Path | None, setting: st
     system, devices = stats.get("system") or {}, stats.get("devices") or []
     gpus = ", ".join(_gpu(each) for each in devices if isinstance(each, dict)) or "no device reported"
     has = f"{len(info)} kinds of nodes, {len(installed_models(info))} models"
-    text = f"It answers: version {system.get('comfyui_version', 'unknown')}, {gpus}, {has}."
+    text = f"{ANSWERS}: version {system.get('comfyui_version', 'unknown')}, {gpus}, {has}."
     if folder is None:
         more = f"Its folders are not configured, so what jobs leave in them stays ({setting})."
         return Finding(verdict=Verdict.LACKING, about=about, text=f"{text} {more}")

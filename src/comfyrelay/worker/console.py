@@ -1,4 +1,7 @@
-"""What a worker shows: on a terminal a line for each event and how far its jobs are, else lines of JSON."""
+"""What a worker shows: on a terminal a line for each event and how far its jobs are, else lines of JSON.
+
+A desk is one person's: its lines are for people wherever they go.
+"""
 
 import re
 import sys
@@ -23,6 +26,7 @@ from comfyrelay.error_text import SECRET
 from comfyrelay.logs import PROCESSORS, log_as_json, minimum
 from comfyrelay.text import printable
 from comfyrelay.worker.lease import Lease, Phase
+from comfyrelay.worker.recent_lines import RecentLines
 
 WIDE = 80
 MOST_SHOWN = 4
@@ -47,10 +51,21 @@ _URL = re.compile(r"""[a-z][a-z0-9+.-]*://[^\s"'<>]+""", re.I)
 class WorkerConsole:
     """Everything that is logged goes through here while it is open."""
 
-    def __init__(self, console: Console | None = None, *, level: str = "info") -> None:
+    def __init__(
+        self,
+        console: Console | None = None,
+        *,
+        level: str = "info",
+        is_for_machines: bool = True,
+        shows_jobs: bool = True,
+    ) -> None:
+        """`is_for_machines` where there is no terminal; `shows_jobs` where there is one."""
         self._level = level
+        self._is_for_machines = is_for_machines
+        self._shows_jobs = shows_jobs
         # not as FORCE_COLOR has it: in a log file nobody wants a line that moves
         self._console = console or Console(stderr=True, force_terminal=sys.stderr.isatty())
+        self.recent = RecentLines()
         self._before: dict[str, Any] = {}
         self._live: Live | None = None
         self._held: tuple[Lease, ...] | None = None
@@ -59,15 +74,15 @@ class WorkerConsole:
 
     def __enter__(self) -> Self:
         self._before = structlog.get_config()
-        if not self._console.is_terminal:
-            log_as_json(self._level, file=sys.stderr, more=(without_secrets,))
+        if not self._console.is_terminal and self._is_for_machines:
+            log_as_json(self._level, file=sys.stderr, more=(without_secrets, self.recent))
             return self
         structlog.configure(
-            processors=[*PROCESSORS, without_secrets, self._print],
+            processors=[*PROCESSORS, without_secrets, self.recent, self._print],
             wrapper_class=minimum(self._level),
             cache_logger_on_first_use=False,
         )
-        if not self._console.is_dumb_terminal:
+        if self._shows_jobs and self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(
                 console=self._console,
                 get_renderable=self._render,

@@ -1,12 +1,14 @@
-"""The control plane, as a worker speaks to it: nine calls over HTTP."""
+"""The control plane, as a worker speaks to it: ten calls over HTTP."""
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
+import structlog
 from pydantic import ValidationError
 
 from comfyrelay import __version__
@@ -29,7 +31,9 @@ from comfyrelay.protocol.worker import (
     HasDefinitions,
     Heartbeat,
     HeartbeatAnswer,
+    KeptLogs,
     KnownDefinitions,
+    Logs,
     Poll,
     PollAnswer,
     Register,
@@ -42,7 +46,9 @@ from comfyrelay.protocol.worker import (
     WouldRegister,
 )
 from comfyrelay.text import storable
-from comfyrelay.worker.lease import Lease, Stop
+from comfyrelay.worker.lease import Lease, PreviewTarget, Stop
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 A = TypeVar("A", bound=AnswerBody)
@@ -54,12 +60,17 @@ LONGEST_PAUSE_SECONDS = 15.0
 class Control:
     """What it refuses is one of our errors; no answer, or one that is not its own, is `ControlPlaneUnreachable`."""
 
-    def __init__(self, url: str, *, worker_id: str) -> None:
+    def __init__(self, url: str, *, worker_id: str, last_lines: Callable[[], list[str]] | None = None) -> None:
+        """`last_lines` are those of this worker's log, which may be seen by administrators."""
+        self._last_lines = last_lines
+        self._telling: asyncio.Task[None] | None = None
         self.url = url
         self.worker_id = worker_id
         self.token = ""
         # whether the last call was answered
         self.is_up = True
+        # what is told of this worker's GPUs, once that is known
+        self.devices: Callable[[], list[dict[str, Any]]] = list
         # gets another token in place of the one that was refused
         self.renew: Callable[[str], Awaitable[None]] | None = None
         self._http = http_client(
@@ -70,6 +81,9 @@ class Control:
         )
 
     async def close(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.wait({self._telling})
         await self._http.aclose()
 
     async def register(self, proof: Mapping[str, str], details: Mapping[str, Any]) -> Registered:
@@ -82,9 +96,11 @@ class Control:
 
     async def poll(self, wish: Mapping[str, Any]) -> Lease | None:
         """Ask for a job. The same `request_id` gets the same lease, so an answer that was lost loses no job."""
-        body = checked(Poll, worker_id=self.worker_id, **wish)
-        job = (await self._call("poll", body, PollAnswer, waits=body.wait_seconds)).job
-        return Lease(job=job, urls=job.urls) if job is not None else None
+        body = checked(Poll, worker_id=self.worker_id, **wish, **self._about_devices())
+        answer = await self._call("poll", body, PollAnswer, waits=body.wait_seconds)
+        self._tell_lines(answer.wants_logs)
+        job = answer.job
+        return Lease(job=job, urls=job.urls, more_waiting=answer.more_waiting) if job is not None else None
 
     async def heartbeat(
         self,
@@ -103,10 +119,17 @@ class Control:
             logs=logs or [],
             wait_seconds=wait_seconds,
             fresh_urls=fresh_urls,
+            preview_seconds=lease.preview_seconds,
+            **self._about_devices(),
         )
         answer = await self._call_held("heartbeat", body, HeartbeatAnswer, waits=wait_seconds)
+        self._tell_lines(answer.wants_logs)
         if answer.urls is not None:
             lease.urls = answer.urls
+        if answer.preview_url is not None:
+            until = time.monotonic() + answer.preview_seconds
+            lease.preview = PreviewTarget(url=answer.preview_url, headers=answer.preview_headers, until=until)
+            lease.watched.give()
         return Stop(answer.stop) if answer.stop in tuple(Stop) else None
 
     async def complete(self, lease: Lease, run: RunReport, *, output: StoredOutput, provider_job_id: str) -> None:
@@ -123,6 +146,7 @@ class Control:
         fault: Fault,
         retry_after_seconds: float = 0.0,
         code: str | None = None,
+        card_memory_bytes: int | None = None,
     ) -> None:
         body = checked(
             Fail,
@@ -132,6 +156,7 @@ class Control:
             fault=fault,
             retry_after_seconds=retry_after_seconds,
             code=code,
+            card_memory_bytes=card_memory_bytes,
         )
         await self._call_held("fail", body, Settled)
 
@@ -150,6 +175,10 @@ class Control:
         path = f"definitions/{sha256}"
         await self._request("PUT", path, KnownDefinitions, headers=headers, seconds=60.0, content=data)
 
+    async def send_logs(self, lines: list[str]) -> None:
+        """The last lines of this worker's log, for an administrator who looks."""
+        await self._call("logs", checked(Logs, lines=lines), KeptLogs)
+
     async def deregister(self, *, reason: str) -> None:
         await self._call("deregister", checked(Deregister, reason=reason), Released)
 
@@ -161,6 +190,22 @@ class Control:
             raise self._unreachable(error) from error
         if not response.is_success:
             raise ControlPlaneUnreachable(f"{self.url} answered with {response.status_code}.")
+
+    def _tell_lines(self, are_wanted: bool) -> None:
+        """In a task of its own: no job waits for it."""
+        if are_wanted and self._last_lines is not None and (self._telling is None or self._telling.done()):
+            self._telling = asyncio.create_task(self._tell(self._last_lines()))
+
+    async def _tell(self, lines: list[str]) -> None:
+        try:
+            await self.send_logs(lines)
+        except ComfyRelayError as error:
+            # whoever still looks asks again
+            log.debug("worker.logs_not_sent", why=error.detail)
+
+    def _about_devices(self) -> dict[str, Any]:
+        devices = self.devices()
+        return {"devices": devices} if devices else {}
 
     async def _join(self, proof: Mapping[str, str], details: Mapping[str, Any], answer: type[A]) -> A:
         body = checked(Register, worker_id=self.worker_id, protocol=PROTOCOL, version=__version__, **details)

@@ -50,6 +50,8 @@ class Heartbeats:
         self._lease.progress = value
         began_at = self._lease.began_at
         begun = {"began_at": began_at.isoformat()} if began_at is not None else {}
+        if self._lease.server is not None:
+            begun["server"] = self._lease.server
         self._progress = {"value": round(value, 4), "phase": self._lease.phase.value, **begun, **more}
         self._news.give()
 

@@ -1,9 +1,10 @@
 """The work on one lease, from its inputs to its settlement. Whatever happens, nothing of it is left behind."""
 
 import asyncio
+import hashlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,17 +26,30 @@ from comfyrelay.errors import (
     GraphError,
     InvalidInput,
     LeaseLost,
+    ModelUnreadable,
     NotFound,
     NotInstalled,
+    OutOfMemory,
     OutputGone,
+    RunLost,
     TooLarge,
     TransferFailed,
     Unauthorized,
 )
-from comfyrelay.pool import JobAccepted, JobEvent, JobNoted, JobPrinted, JobProgress, JobStarted
+from comfyrelay.pool import (
+    JobAccepted,
+    JobEvent,
+    JobNoted,
+    JobPreview,
+    JobPrinted,
+    JobProgress,
+    JobRetrying,
+    JobStarted,
+)
 from comfyrelay.protocol.base import checked
 from comfyrelay.protocol.worker import RunReport
 from comfyrelay.worker.comfyui.leftovers import Leftovers
+from comfyrelay.worker.comfyui.out_of_memory import runs_again, too_large_for
 from comfyrelay.worker.comfyui.servers import Ran, Servers
 from comfyrelay.worker.control import Control, patiently
 from comfyrelay.worker.estimate import Typical
@@ -46,6 +60,7 @@ from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.heartbeats import Heartbeats
 from comfyrelay.worker.lease import Lease, Phase, Stop
 from comfyrelay.worker.metrics import Metrics
+from comfyrelay.worker.previews import Previews
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import Held, State
 
@@ -101,12 +116,15 @@ class Work:
         self.drain_reason = "shutdown"
         self._tools = tools
         self._heartbeats = Heartbeats(tools.control, lease, interval_seconds=tools.settings.heartbeat_interval_seconds)
+        self._previews = Previews(lease, tools.transfers)
         self._ran = Ran()
         # runs that others look after now
         self._handed_over: set[tuple[str, str]] = set()
         # as it is written down, once there is one
         self._output: Mapping[str, Any] | None = None
-        self._was_killed = False
+        self._was_killed = self._was_behind = False
+        # those of an earlier process, while no server can be asked
+        self._runs_to_stop: Sequence[tuple[str, str]] | None = None
         self._began_at: float | None = None
         self._ran_seconds: float | None = None
         self._outcome = "lost"
@@ -125,14 +143,32 @@ class Work:
     async def settle_after_kill(self, held: Held) -> str:
         """An earlier process of this worker was killed while it held this lease."""
         self._was_killed = True
+        # it was in ComfyUI's queue, and had not begun
+        self._was_behind = bool(held.runs) and held.lease.began_after_seconds is None
         self._ran.runs.extend(held.runs)
         collected = _recalled(held.output)
-        if collected is None:
-            # whatever becomes of the lease, none of them may go on beside a new one
-            found = await self._tools.servers.unfinished_runs(held)
-            self._ran.runs.extend(each for each in found if each not in held.runs)
-            await self._tools.servers.stop(self._ran.runs)
+        if collected is None and not self._tools.servers.is_away:
+            await self._stop_runs(held)
+        elif collected is None:
+            # nobody can stop them now, and nobody waits for that: the lease is settled, they are stopped later
+            self._runs_to_stop = held.runs
         return await self._while_held(self._until_stopped(self._settle_after_kill(collected)))
+
+    async def stop_runs(self, held: Held) -> str:
+        """The lease was settled while no server could be asked: its runs are still to be stopped."""
+        if self._tools.servers.is_away:
+            return self._outcome
+        self._ran.runs.extend(held.runs)
+        await self._stop_runs(held)
+        self._clean_server()
+        self._tools.state.forget(self.lease)
+        return self._outcome
+
+    async def _stop_runs(self, held: Held) -> None:
+        """Whatever becomes of the lease, none of them may go on beside a new one."""
+        found = await self._tools.servers.unfinished_runs(held)
+        self._ran.runs.extend(each for each in found if each not in held.runs)
+        await self._tools.servers.stop(self._ran.runs)
 
     async def _while_held(self, work: Coroutine[Any, Any, None]) -> str:
         """Do it while the lease is kept alive, and clean up however it ends."""
@@ -155,9 +191,15 @@ class Work:
             self._clean_server()
             self._tools.inputs.clean(self.lease)
             if not is_cut_off:
-                self._tools.state.forget(self.lease)
+                self._let_go()
         self._tools.metrics.ended(self._outcome)
         return self._outcome
+
+    def _let_go(self) -> None:
+        if self._runs_to_stop is None:
+            self._tools.state.forget(self.lease)
+        else:
+            self._tools.state.note(self.lease, runs=self._runs_to_stop, is_settled=True)
 
     async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
         doing = asyncio.create_task(work)
@@ -186,7 +228,7 @@ class Work:
         if collected is not None:
             self._move(Phase.STORING)
             await self._store(collected, prompt_id=self._prompt_id)
-        elif not self._ran.runs or killed_jobs == "requeue":
+        elif not self._ran.runs or killed_jobs == "requeue" or self._was_behind:
             await self._requeue("worker_restart")
         else:
             # a job that takes the worker down with it must run out of attempts
@@ -235,9 +277,17 @@ class Work:
 
     async def _run(self, graph: Graph, attachments: Sequence[Attachment]) -> Collected:
         lease, tools = self.lease, self._tools
-        result = await tools.servers.run(
-            lease, graph, attachments, ran=self._ran, on_event=self._on_event, on_move=self._wait_for_server
-        )
+        async with self._previews.being_sent():
+            result = await tools.servers.run(
+                lease,
+                graph,
+                attachments,
+                ran=self._ran,
+                on_event=self._on_event,
+                on_move=self._wait_for_server,
+                usual_seconds=tools.typical.run_seconds(lease.workflow_hash),
+                cache_key=_cache_key(lease, tools.own_nodes),
+            )
         self._note_run()
         self._move(Phase.STORING)
         self._heartbeats.progress(1.0)
@@ -303,17 +353,21 @@ class Work:
         if error.fault is Fault.INTERRUPTED:
             await self._requeue(error.detail)
         else:
+            self._tell_last_lines(error)
             # a sentence for the user, and all there is for the operator
             raw = (error.raw or "")[:LONGEST_RAW]
-            text = json.dumps({"error_message": error.detail, "raw": raw}) if raw else error.detail
-            # what is missing here would be missing at every other try
-            is_final = isinstance(error, NotInstalled) and self._tools.settings.is_only_worker
+            card_bytes = error.card_bytes if isinstance(error, OutOfMemory) else None
+            detail = too_large_for(error, self.lease.graph) if isinstance(error, OutOfMemory) else error.detail
+            text = json.dumps({"error_message": detail, "raw": raw}) if raw else detail
+            # what is missing or broken here would be so at every other try
+            is_final = isinstance(error, NotInstalled | ModelUnreadable) and self._tools.settings.is_only_worker
             fault = Fault.JOB if is_final else error.fault
             await self._fail(
                 text,
                 fault,
                 retry_after_seconds=min(error.retry_after_seconds or 0.0, LONGEST_RETRY_SECONDS),
                 code=error.code,
+                card_memory_bytes=card_bytes,
             )
 
     async def _stopped(self, why: Stop) -> None:
@@ -332,7 +386,13 @@ class Work:
         await self._requeue(reason)
 
     async def _fail(
-        self, error: str, fault: Fault, *, retry_after_seconds: float = 0.0, code: str | None = None
+        self,
+        error: str,
+        fault: Fault,
+        *,
+        retry_after_seconds: float = 0.0,
+        code: str | None = None,
+        card_memory_bytes: int | None = None,
     ) -> None:
         self._heartbeats.log(f"Failed: {user_sentence(error)}")
         await self._settle(
@@ -343,6 +403,7 @@ class Work:
                 fault=fault,
                 retry_after_seconds=retry_after_seconds,
                 code=code,
+                card_memory_bytes=card_memory_bytes,
             )
         )
         self._end("failed", fault=fault.value, error=user_sentence(error))
@@ -381,10 +442,13 @@ class Work:
 
     def _on_event(self, event: JobEvent) -> None:
         lease = self.lease
-        if isinstance(event, JobAccepted | JobStarted) and lease.phase is Phase.WAITING:
+        # one that waits in ComfyUI's queue has not begun, and may be taken back
+        has_begun = isinstance(event, JobStarted) or (isinstance(event, JobAccepted) and not event.position)
+        if has_begun and lease.phase is Phase.WAITING:
             self._move(Phase.RUNNING)
             self._began_at = asyncio.get_running_loop().time()
             lease.began_at = utc_now()
+            lease.server = event.client_id
             lease.began_after_seconds = time.monotonic() - lease.received_at
             # at once: until the first node has something to tell it would pass for one that waits
             self._heartbeats.progress(0.0)
@@ -399,16 +463,28 @@ class Work:
                 event.progress, node_id=event.node_id, node=title, step=event.value, steps=event.maximum
             )
             self._tools.on_progress()
+        elif isinstance(event, JobPreview):
+            self._previews.take(event.image)
         elif isinstance(event, JobPrinted):
             self._heartbeats.log(event.line)
         elif isinstance(event, JobNoted):
             lease.about |= event.about
+        elif isinstance(event, JobRetrying):
+            self._tell_last_lines(event.error)
+            if isinstance(event.error, OutOfMemory):
+                self._heartbeats.log(runs_again(event.error))
         if isinstance(event, JobAccepted | JobStarted | JobNoted):
             self._note_runs()
 
+    def _tell_last_lines(self, error: ComfyError) -> None:
+        """What a ComfyUI said before it died, for whoever owns the machine: among it may be words of others."""
+        if isinstance(error, RunLost) and error.raw and not self._tools.policy.is_shared:
+            for line in error.raw.splitlines():
+                self._heartbeats.log(f"ComfyUI: {line}")
+
     def _wait_for_server(self) -> None:
         """It ran, and has to run once more when there is a server for it."""
-        self._began_at = self._ran_seconds = self.lease.began_at = None
+        self._began_at = self._ran_seconds = self.lease.began_at = self.lease.server = None
         self.lease.node_title = ""
         self._move(Phase.WAITING)
         self._heartbeats.progress(0.0)
@@ -462,6 +538,16 @@ class Work:
         unfinished = {run for run in self._ran.runs if result is None or run[1] != result.prompt_id}
         self._tools.leftovers.add(unfinished - self._handed_over)
         self._handed_over |= unfinished
+
+
+def _cache_key(lease: Lease, own_nodes: Set[str]) -> str | None:
+    """The same for jobs of one tenant of which ComfyUI runs the second from its cache. A file of the user's own has
+    another name there each time; and what never comes to ComfyUI is in no cache of its."""
+    is_private = any(each.content_hash is None for each in lease.payload.assets)
+    if is_private or not own_nodes.isdisjoint(node["class_type"] for node in lease.graph.values()):
+        return None
+    assets = {each.placeholder: each.content_hash for each in lease.payload.assets}
+    return hashlib.sha256(json.dumps([lease.job.tenant_id, lease.graph, assets], sort_keys=True).encode()).hexdigest()
 
 
 def _recalled(output: Mapping[str, Any] | None) -> Collected | None:

@@ -2,11 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from comfyrelay.hint import Hint
 from comfyrelay.protocol.worker import InputPayload, LeasedJob, Urls
 
 
@@ -32,12 +34,27 @@ class Stop(StrEnum):
     DRAINING = "draining"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreviewTarget:
+    """Where previews of a job are wanted, and until when, by a clock that only goes forward."""
+
+    url: str
+    headers: Mapping[str, str]
+    until: float
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self.until - time.monotonic())
+
+
 @dataclass(kw_only=True, eq=False)
 class Lease:
     """`urls` are replaced when heartbeats bring newer ones. `stop` is set once, and wakes who waits in `stopped`."""
 
     job: LeasedJob
     urls: Urls
+    # how many more waited when it was handed over, as far as was told
+    more_waiting: int = 0
     # when it came, by a clock that only goes forward
     received_at: float = field(default_factory=time.monotonic)
     phase: Phase = Phase.FETCHING
@@ -47,6 +64,12 @@ class Lease:
     began_after_seconds: float | None = None
     # of the node that runs now, for people
     node_title: str = ""
+    # where it runs, by the name that its worker gave the server
+    server: str | None = None
+    # where its pictures go while somebody watches
+    preview: PreviewTarget | None = None
+    # given when somebody watches
+    watched: Hint = field(default_factory=Hint)
     # what is to be kept of its run however that ends; names that begin with _ are for this machine alone
     about: dict[str, Any] = field(default_factory=dict)
     stop: Stop | None = None
@@ -80,6 +103,11 @@ class Lease:
     @property
     def graph(self) -> dict[str, Any]:
         return self.payload.workflow
+
+    @property
+    def preview_seconds(self) -> float:
+        """For how long somebody is known to watch."""
+        return self.preview.seconds_left if self.preview is not None else 0.0
 
     def must_stop(self, why: Stop) -> None:
         """The first reason counts, but a lost lease beats all: then nothing may be said about the job any more."""

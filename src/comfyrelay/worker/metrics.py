@@ -4,13 +4,13 @@ import asyncio
 import platform
 import time
 from collections import Counter as Counts
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Info, ProcessCollector, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from comfyrelay import __version__
@@ -43,6 +43,14 @@ class _Servers(Protocol):
     def online(self, provider: str) -> Sequence[str]: ...
 
 
+class _Told(Protocol):
+    @property
+    def processes(self) -> int: ...
+
+    @property
+    def changed(self) -> str | None: ...
+
+
 @dataclass
 class _Figures:
     """How a worker was when it was last read."""
@@ -53,6 +61,8 @@ class _Figures:
     cache_hits: int = 0
     cache_misses: int = 0
     cache_bytes: int = 0
+    # by card: how many ComfyUI are up there, and why that was last changed
+    cards: dict[str, tuple[int, str]] = field(default_factory=dict)
     busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PROVIDERS, 0.0))
 
 
@@ -97,7 +107,13 @@ class Metrics:
         self._bytes.labels(direction).inc(count)
 
     def watch(
-        self, *, cache: _Cache, control: _ControlPlane, servers: _Servers, held: Callable[[], Sequence[Lease]]
+        self,
+        *,
+        cache: _Cache,
+        control: _ControlPlane,
+        servers: _Servers,
+        held: Callable[[], Sequence[Lease]],
+        cards: Callable[[], Mapping[str, _Told]] = dict,
     ) -> None:
         """Read these, in the loop that runs now, whenever somebody asks."""
 
@@ -105,6 +121,7 @@ class Metrics:
             figures.held = Counts(lease.phase.value for lease in held())
             figures.online = {provider: len(servers.online(provider)) for provider in PROVIDERS}
             figures.is_up = control.is_up
+            figures.cards = {key: (each.processes, each.changed or "") for key, each in cards().items()}
             figures.cache_hits, figures.cache_misses, figures.cache_bytes = cache.hits, cache.misses, cache.bytes
 
         self._live.watch(read, held)
@@ -166,6 +183,7 @@ class _Live(Collector):
         for provider, count in figures.online.items():
             online.add_metric([provider], count)
         yield online
+        yield from _about_cards(figures)
         busy = CounterMetricFamily(
             "comfyrelay_worker_busy_seconds", "Seconds that runs took, with those under way.", labels=["provider"]
         )
@@ -201,3 +219,15 @@ class _Live(Collector):
                 # the loop is closed, or has no time: as it was before
                 pass
         return self._figures
+
+
+def _about_cards(figures: _Figures) -> Iterator[Metric]:
+    name = "comfyrelay_worker_comfyui_on_card"
+    counts = GaugeMetricFamily(name, "ComfyUI that are up on a card.", labels=["card"])
+    reasons = InfoMetricFamily("comfyrelay_worker_packing", "Why that was last changed.", labels=["card"])
+    for card, (count, why) in figures.cards.items():
+        counts.add_metric([card], count)
+        if why:
+            reasons.add_metric([card], {"reason": why})
+    yield counts
+    yield reasons

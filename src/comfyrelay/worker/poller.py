@@ -52,6 +52,17 @@ class Poller:
         self._request_id = str(uuid4())
         self._was_cut_off = False
         self._not_before = 0.0
+        # what the last answer said, and since when there has been none
+        self._more_waiting = 0
+        self._asking_since: float | None = None
+
+    @property
+    def more_waiting(self) -> int:
+        """How many jobs wait that this worker could have been given, as far as it was told."""
+        since = self._asking_since
+        # one that waits would have been handed over by now
+        is_in_vain = since is not None and asyncio.get_running_loop().time() - since > SOONEST_SECONDS
+        return 0 if is_in_vain else self._more_waiting
 
     def changed(self) -> None:
         self._changed.set()
@@ -120,6 +131,7 @@ class Poller:
         if (news := self._capabilities.news) is not None:
             wish["capabilities"] = news
         polling = asyncio.create_task(self._control.poll(wish))
+        self._asking_since = self._asking_since or asked_at
         try:
             if not await self._answered(polling, capacity, news or self._capabilities.sent):
                 self._was_cut_off = True
@@ -128,7 +140,9 @@ class Poller:
             if not polling.done():
                 polling.cancel()
                 await asyncio.wait({polling})
+        self._asking_since = None
         lease = polling.result()
+        self._more_waiting = lease.more_waiting if lease is not None else 0
         if news is not None:
             self._capabilities.mark_sent(news)
         self._request_id = str(uuid4())

@@ -59,18 +59,8 @@ class Registration:
         Waits as long as it takes where waiting can help; `ConfigurationError` where only somebody else can. Leases that
         it has from before are given back, unless it `is_at_work` on some.
         """
-        if self._control.token:
-            # an earlier process may have got a lease that it had no time to write down: signing off gives it back
-            try:
-                await patiently(lambda: self._control.deregister(reason="restart"), on_pause=_log_once())
-            except Forbidden as error:
-                # revoked, which may be taken back; without this token it could not be heard of
-                log.warning("worker.forbidden", why=error.detail)
-                return False
-            except (Unauthorized, NotFound):
-                pass
-            self._control.token = ""
-            self._state.forget_token()
+        if not await self.sign_off():
+            return False
         registered = await patiently(lambda: self._register(details), on_pause=_log_once())
         if registered.leases and not is_at_work:
             # of an earlier process, whose token is lost
@@ -83,6 +73,23 @@ class Registration:
             workflows=registered.workflows_assigned,
             protocol=min(PROTOCOL, registered.protocol),
         )
+        return True
+
+    async def sign_off(self) -> bool:
+        """Give back the leases that an earlier process had no time to write down; false when this worker was
+        revoked."""
+        if not self._control.token:
+            return True
+        try:
+            await patiently(lambda: self._control.deregister(reason="restart"), on_pause=_log_once())
+        except Forbidden as error:
+            # revoked, which may be taken back; without this token it could not be heard of
+            log.warning("worker.forbidden", why=error.detail)
+            return False
+        except (Unauthorized, NotFound):
+            pass
+        self._control.token = ""
+        self._state.forget_token()
         return True
 
     async def leave(self, reason: str) -> None:

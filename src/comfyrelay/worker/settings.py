@@ -1,6 +1,5 @@
 """What a worker needs to know: `COMFYRELAY_WORKER_…`, the names that operators know, or `[worker]` in the file."""
 
-import shlex
 import socket
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -11,8 +10,9 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from comfyrelay.comfy.graphs.policy import GraphPolicy
+from comfyrelay.comfyui.options import CareSettings
+from comfyrelay.portable.words import split
 from comfyrelay.settings import (
-    ArgumentsOnly,
     Count,
     CountOrZero,
     GraphPolicyMode,
@@ -42,16 +42,15 @@ PLAIN_NAMES = {
     "asg_name": "ASG_NAME",
 }
 
-# those of them that are for nobody else
-SECRET_NAMES = frozenset({"COMFY_CLOUD_API_KEY", "FLEET_SECRET"})
 NO_METADATA = ("", "off")
 # What a worker finds out by itself.
 OWN_CAPABILITIES = frozenset({"comfyui", "models", "node_types", "providers"})
 
 Provider = Literal["self_hosted", "cloud"]
+PreviewMethod = Literal["auto", "latent2rgb", "taesd", "none", "default"]
 
 
-class WorkerSettings(ArgumentsOnly):
+class WorkerSettings(CareSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX)
 
     api_base_url: str = Field("http://127.0.0.1:8420", description="address of the control plane")
@@ -73,6 +72,11 @@ class WorkerSettings(ArgumentsOnly):
     comfyui_base_url: Words = Field(
         ["http://127.0.0.1:8188"], description="comma-separated: addresses of ComfyUI, one for each GPU"
     )
+    comfyui_cards: Words = Field(
+        [],
+        description="comma-separated, where several of those addresses run on one GPU: a name for the GPU of each, or "
+        "one for all; jobs share it only where its memory holds them",
+    )
     comfyui_folders: Annotated[list[Path], NoDecode, BeforeValidator(split_words)] = Field(
         [],
         description="comma-separated: the folders with ComfyUI's `input` and `output`, one for each address or one for "
@@ -90,9 +94,20 @@ class WorkerSettings(ArgumentsOnly):
     comfy_cloud_base_url: str = Field("https://cloud.comfy.org", description="address of Comfy Cloud")
     comfy_cloud_concurrency: Count = Field(1, description="runs that the plan at Comfy Cloud allows at once")
 
+    preview_method: PreviewMethod = Field(
+        "auto",
+        description="how ComfyUI makes previews while a job runs: `auto` (none for one that takes less than 3 s, "
+        "unless somebody watches), `latent2rgb`, `taesd`, `none`, or `default`: as it was started",
+    )
+
     max_concurrency: Count | None = Field(None, description="jobs at once; as many as the servers take when not set")
-    prefetch: CountOrZero = Field(1, description="jobs whose inputs are fetched while others run")
-    upload_behind: CountOrZero = Field(1, description="jobs whose outputs are uploaded while others run")
+    prefetch: CountOrZero = Field(
+        1, description="jobs whose inputs are fetched while others run; for each ComfyUI, while jobs take 10 s at most"
+    )
+    upload_behind: CountOrZero = Field(
+        1,
+        description="jobs whose outputs are uploaded while others run; for each ComfyUI, while jobs take 10 s at most",
+    )
     poll_wait_seconds: Annotated[float, Field(ge=0, le=30)] = Field(30, description="how long a poll waits for a job")
     heartbeat_interval_seconds: Seconds = Field(30, description="how often a lease is extended")
     run_timeout_seconds: Seconds = Field(3600, description="longest that a run may take")
@@ -165,7 +180,7 @@ class WorkerSettings(ArgumentsOnly):
     @classmethod
     def _words(cls, command: str | None) -> str | None:
         try:
-            shlex.split(command or "")
+            split(command or "")
         except ValueError as error:
             raise ValueError(f"it is no command that can be read ({error})") from None
         return command
@@ -179,24 +194,46 @@ class WorkerSettings(ArgumentsOnly):
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
-        if "self_hosted" in self.providers and not self.comfyui_base_url:
+        if self.comfyui_dir is not None:
+            self._check_care()
+        elif "self_hosted" in self.providers and not self.comfyui_base_url:
             raise ValueError("COMFYUI_BASE_URL is empty: name a ComfyUI, or set COMFY_PROVIDERS=cloud")
         if "cloud" in self.providers and not self.comfy_cloud_api_key:
             raise ValueError("COMFY_CLOUD_API_KEY is not set, and COMFY_PROVIDERS names cloud")
         if self.asg_lifecycle_hook and not self.asg_name:
             raise ValueError(f"{ENV_PREFIX}ASG_LIFECYCLE_HOOK is set: name its group in ASG_NAME")
+        if len(self.comfyui_cards) not in (0, 1, len(self.comfyui_base_url)):
+            raise ValueError(
+                f"{ENV_PREFIX}COMFYUI_CARDS must name one GPU, or one for each address in COMFYUI_BASE_URL"
+            )
         if len(self.comfyui_folders) not in (0, 1, len(self.comfyui_base_url)):
             raise ValueError(
                 f"{ENV_PREFIX}COMFYUI_FOLDERS must name one folder, or one for each address in COMFYUI_BASE_URL"
             )
         return self
 
+    def _check_care(self) -> None:
+        """What we start ourselves has addresses and folders of our own choice."""
+        others = {
+            "COMFYUI_BASE_URL": "comfyui_base_url" in self.model_fields_set,
+            f"{ENV_PREFIX}COMFYUI_CARDS": bool(self.comfyui_cards),
+            f"{ENV_PREFIX}COMFYUI_FOLDERS": bool(self.comfyui_folders),
+            f"{ENV_PREFIX}COMFYUI_RESTART_COMMAND": self.comfyui_restart_command is not None,
+        }
+        if set_too := [name for name, is_set in others.items() if is_set]:
+            raise ValueError(
+                f"{ENV_PREFIX}COMFYUI_DIR is set, so ComfyRelay starts ComfyUI itself: leave out {', '.join(set_too)}"
+            )
+        if "self_hosted" not in self.providers:
+            raise ValueError(f"{ENV_PREFIX}COMFYUI_DIR is set: add self_hosted to COMFY_PROVIDERS, or leave it out")
+
     @property
     def providers(self) -> list[Provider]:
         """Where jobs run. Somebody who sets a key alone has no ComfyUI of their own."""
         if self.comfy_providers:
             return self.comfy_providers
-        own_comfy = "comfyui_base_url" in self.model_fields_set or not self.comfy_cloud_api_key
+        named = self.comfyui_dir is not None or "comfyui_base_url" in self.model_fields_set
+        own_comfy = named or not self.comfy_cloud_api_key
         return [*(["self_hosted"] if own_comfy else []), *(["cloud"] if self.comfy_cloud_api_key else [])]  # type: ignore[list-item]
 
     def policy(self, *, is_shared: bool) -> GraphPolicy:
@@ -215,6 +252,10 @@ class WorkerSettings(ArgumentsOnly):
     @property
     def host_name(self) -> str:
         return socket.gethostname() or "worker"
+
+    def card_of(self, number: int) -> str | None:
+        """The GPU of an address, by its place, where that may be shared."""
+        return self.comfyui_cards[number % len(self.comfyui_cards)] if self.comfyui_cards else None
 
     def folder_of(self, url: str) -> Path | None:
         """ComfyUI's own folders at this address, where they are known."""

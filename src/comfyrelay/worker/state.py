@@ -20,11 +20,13 @@ from comfyrelay.worker.lease import Lease
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
-    """A lease that an earlier process held, with its runs by server and prompt id, and its output if it has one."""
+    """A lease that an earlier process held, with its runs by server and prompt id, and its output if it has one. One
+    that `is_settled` is no longer ours, but its runs may go on."""
 
     lease: Lease
     runs: Sequence[tuple[str, str]]
     output: Mapping[str, Any] | None
+    is_settled: bool = False
 
 
 class _HeldFile(BaseModel):
@@ -36,6 +38,7 @@ class _HeldFile(BaseModel):
     about: dict[str, Any]
     runs: list[tuple[str, str]]
     output: dict[str, Any] | None
+    is_settled: bool = False
 
 
 class State:
@@ -107,7 +110,12 @@ class State:
         return folder
 
     def note(
-        self, lease: Lease, *, runs: Sequence[tuple[str, str]] = (), output: Mapping[str, Any] | None = None
+        self,
+        lease: Lease,
+        *,
+        runs: Sequence[tuple[str, str]] = (),
+        output: Mapping[str, Any] | None = None,
+        is_settled: bool = False,
     ) -> None:
         """Write down that we hold a lease, and how far it has come."""
         # a small file, into the page cache: shorter than handing it to a thread, and in order
@@ -118,6 +126,7 @@ class State:
             about=lease.about,
             runs=list(runs),
             output=dict(output) if output is not None else None,
+            is_settled=is_settled,
         )
         _write(self._entry(lease.name), json.dumps(held.model_dump(mode="json")))
 
@@ -138,7 +147,7 @@ class State:
             lease = Lease(
                 job=held.job, urls=held.urls, began_after_seconds=held.began_after_seconds, about=dict(held.about)
             )
-            found.append(Held(lease=lease, runs=held.runs, output=held.output))
+            found.append(Held(lease=lease, runs=held.runs, output=held.output, is_settled=held.is_settled))
         return found
 
     def record_unfinished(self, server: str, prompt_id: str) -> None:

@@ -2,7 +2,8 @@
 
     python -m tests.comfy.editor http://127.0.0.1:8188
 
-The editor runs in Chromium. Kept are hashes of what it exports, and what a conversion reads of the definitions.
+The editor runs in Chromium. Kept are hashes of what it exports, or the nodes that this ComfyUI lacks for it, and what a
+conversion reads of the definitions.
 """
 
 import argparse
@@ -29,7 +30,7 @@ _EXPORT = """async (workflow) => {
 async def main(url: str) -> None:
     async with httpx.AsyncClient(timeout=60) as http:
         definitions = (await http.get(f"{url}/object_info")).raise_for_status().json()
-    exports: dict[str, str | None] = {}
+    exports: dict[str, str | list[str]] = {}
     used: set[str] = set()
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
@@ -38,12 +39,9 @@ async def main(url: str) -> None:
         await page.wait_for_function(_READY, timeout=180_000)
         for name, workflow in templates():
             graph: dict[str, Any] = await page.evaluate(_EXPORT, workflow)
-            classes = {node.get("class_type") for node in graph.values()}
-            if classes <= definitions.keys():
-                exports[name] = normal_form(graph, definitions)
-            else:
-                # nodes of which this server knows nothing
-                exports[name] = None
+            # nodes of which this server knows nothing
+            missing = sorted({node["class_type"] for node in graph.values()} - definitions.keys())
+            exports[name] = missing or normal_form(graph, definitions)
             used |= _types_in(workflow)
             print(name, flush=True)
         await browser.close()

@@ -12,7 +12,8 @@ from comfyrelay.comfy.editor.workflow import is_editor_file
 
 PACKAGES = tuple(f"comfyui_workflow_templates_media_{each}" for each in ("api", "image", "other", "video"))
 HERE = Path(__file__).parent
-# What the editor made of each template: made anew by `python -m tests.comfy.editor --help`.
+# What the editor made of each template, or the nodes that its server lacked: made anew by
+# `python -m tests.comfy.editor --help`.
 EXPORTS = HERE / "exports.json"
 # Of the definitions of the server that was asked, what decides how a workflow is converted.
 DEFINITIONS = HERE / "definitions.json"

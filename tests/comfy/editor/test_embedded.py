@@ -1,7 +1,9 @@
 """What ComfyUI wrote into a file is found again, whatever kind of file it is."""
 
 import json
+import os
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ from PIL.PngImagePlugin import PngInfo
 
 from comfyrelay.comfy.editor import embedded
 from comfyrelay.comfy.editor.embedded import Embedded, read_embedded
+from comfyrelay.comfy.editor.loading import load_workflow
+from comfyrelay.comfy.graphs.graph import MOST_BYTES
+from comfyrelay.errors import GraphError
 from tests.comfy.editor.files import empty, save, workflow
 
 GRAPH: dict[str, Any] = {"1": {"class_type": "EmptyImage", "inputs": {"width": 64, "note": "für Élise 猫"}}}
@@ -108,6 +113,26 @@ def sound(path: Path) -> None:
         container.mux(stream.encode(None))
 
 
+def safetensors(path: Path) -> None:
+    tensor = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    metadata = {"prompt": PROMPT_TEXT, "workflow": WORKFLOW_TEXT}
+    header = json.dumps({"__metadata__": metadata, "latent_tensor": tensor}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+
+
+def svg(path: Path) -> None:
+    carried = json.dumps({"prompt": GRAPH, "workflow": WORKFLOW}, indent=4)
+    text = f"<?xml version='1.0'?>\n<svg>\n  <metadata>\n<![CDATA[\n{carried}\n]]>\n  </metadata><path/></svg>"
+    path.write_text(text, "utf-8")
+
+
+def glb(path: Path) -> None:
+    scene = {"asset": {"version": "2.0", "extras": {"prompt": PROMPT_TEXT, "workflow": WORKFLOW_TEXT}}}
+    chunk = json.dumps(scene).encode()
+    chunk += b" " * (-len(chunk) % 4)
+    path.write_bytes(struct.pack("<4sIII4s", b"glTF", 2, 20 + len(chunk), len(chunk), b"JSON") + chunk)
+
+
 @pytest.mark.parametrize(
     ("name", "write"),
     [
@@ -118,6 +143,12 @@ def sound(path: Path) -> None:
         ("a.jpg", jpeg),
         ("comment.jpg", jpeg_comment),
         ("a.gif", gif),
+        ("a.tiff", jpeg),
+        ("a.avif", jpeg),
+        ("a.svg", svg),
+        ("a.glb", glb),
+        ("a.latent", safetensors),
+        ("a.safetensors", safetensors),
         ("a.mp4", video_tags),
         ("comment.mp4", video_comment),
         ("a.webm", video_tags),
@@ -132,7 +163,7 @@ def test_a_file_carries_its_graph_and_its_workflow(tmp_path: Path, name: str, wr
     assert read_embedded(tmp_path / name) == BOTH
 
 
-@pytest.mark.parametrize("name", ["a.png", "a.webp", "a.jpg", "a.gif"])
+@pytest.mark.parametrize("name", ["a.png", "a.webp", "a.jpg", "a.gif", "a.tiff", "a.avif"])
 def test_a_picture_of_something_else_carries_nothing(tmp_path: Path, name: str) -> None:
     picture().save(tmp_path / name)
     assert read_embedded(tmp_path / name) is None
@@ -149,6 +180,47 @@ def test_a_text_that_would_fill_the_memory_is_not_unpacked(tmp_path: Path) -> No
     bomb = tmp_path / "bomb.png"
     bomb.write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I4s", 2**31 - 1, b"tEXt") + b"prompt\0{")
     assert read_embedded(bomb) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("a.safetensors", struct.pack("<Q", 2**63) + b"{"),
+        ("a.latent", struct.pack("<Q", 2**31) + b"{"),
+        ("a.glb", struct.pack("<4sIII4s", b"glTF", 2, 2**31, 2**31, b"JSON") + b"{"),
+        ("a.tiff", b"II*\0" + struct.pack("<IHHHII", 8, 1, 0x010F, 2, 2**31, 0)),
+        ("a.svg", b"<svg><metadata><![CDATA[{"),
+        ("deep.latent", struct.pack("<Q", 100_000) + b'{"a":' * 20_000),
+    ],
+)
+def test_a_header_that_names_more_than_may_be_is_not_read(tmp_path: Path, name: str, head: bytes) -> None:
+    (tmp_path / name).write_bytes(head)
+    # sparse: what is read of it would be there
+    os.truncate(tmp_path / name, 64 * MOST_BYTES)
+    tracemalloc.start()
+    try:
+        assert read_embedded(tmp_path / name) is None
+        assert tracemalloc.get_traced_memory()[1] < 4 * MOST_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a.bmp", "a workflow is not read from this kind of file"),
+        ("a.png", "it carries no workflow. ComfyUI has not made it, or it was stripped"),
+    ],
+)
+def test_what_is_not_read_is_not_called_empty(tmp_path: Path, name: str, said: str) -> None:
+    picture().save(tmp_path / name)
+    with pytest.raises(GraphError, match=said):
+        load_workflow(tmp_path / name)
+
+
+def test_a_model_that_comfyui_saved_is_a_workflow(tmp_path: Path) -> None:
+    safetensors(tmp_path / "lora.safetensors")
+    assert load_workflow(tmp_path / "lora.safetensors") == GRAPH
 
 
 def png_of_entries(sizes: list[int], blob: bytes) -> bytes:
@@ -175,10 +247,22 @@ def test_of_many_texts_only_a_few_are_read(
     assert len(read) == most
 
 
-@given(head=st.sampled_from(["png", "webp", "jpg", "gif"]), cut=st.integers(0, 3000), noise=st.binary(max_size=40))
+WRITERS = {
+    "png": png,
+    "webp": webp,
+    "jpg": jpeg,
+    "gif": gif,
+    "tiff": jpeg,
+    "glb": glb,
+    "latent": safetensors,
+    "svg": svg,
+}
+
+
+@given(head=st.sampled_from(sorted(WRITERS)), cut=st.integers(0, 3000), noise=st.binary(max_size=40))
 def test_no_broken_file_breaks_it(tmp_path_factory: pytest.TempPathFactory, head: str, cut: int, noise: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / f"broken.{head}"
-    {"png": png, "webp": webp, "jpg": jpeg, "gif": gif}[head](path)
+    WRITERS[head](path)
     whole = path.read_bytes()
     path.write_bytes(whole[:cut] + noise + whole[cut + len(noise) :])
     read_embedded(path)

@@ -1,8 +1,9 @@
 """AWS as far as moto's server does not play it: a server on a socket that stands in front of it.
 
 Machines come up when they are let (`let_boot`), capacity runs out (`have_capacity`), and calls are throttled or cut
-off. It refuses a desired number above the maximum, keeps Spot quotas and scaling activities, and remembers what moto
-forgets of what it is told: warm-up, changed capacity rebalance, who hears of a budget.
+off. It refuses a desired number above the maximum and filters with too many values, keeps Spot quotas and scaling
+activities, and remembers what moto forgets of what it is told: warm-up, changed capacity rebalance, who hears of a
+budget.
 """
 
 import json
@@ -22,6 +23,7 @@ from xml.sax.saxutils import escape
 SCALING = "http://autoscaling.amazonaws.com/doc/2011-01-01/"
 ElementTree.register_namespace("", SCALING)
 _SERVICE = re.compile(r"Credential=[^/]+/\d+/[^/]+/([^/]+)/")
+_FILTER_VALUE = re.compile(r"Filter\.\d+\.Value\.\d+")
 NO_CAPACITY = (
     "Could not launch Spot Instances. InsufficientInstanceCapacity - There is no Spot capacity available that matches "
     "your request. Launching EC2 instance failed."
@@ -122,6 +124,9 @@ class Proxy:
             if self.throttled:
                 self.throttled -= 1
                 return _error(service, "Throttling", "Rate exceeded", is_json=bool(target))
+            values = Counter(each.split(".")[1] for each in form if _FILTER_VALUE.fullmatch(each))
+            if service == "ec2" and any(count > 200 for count in values.values()):
+                return _error(service, "FilterLimitExceeded", "The maximum number of filter values is 200.")
             if service == "servicequotas":
                 return self._quota(operation, json.loads(body))
             if operation == "DescribeSubscribersForNotification":

@@ -7,7 +7,7 @@ from pathlib import Path
 import hcl2
 import pytest
 
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from tests.commands import Ran, run

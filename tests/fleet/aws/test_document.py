@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.scaling.spec import Policy
 from comfyrelay.domain.scaling.spec_json import machines_to_json
-from comfyrelay.domain.states import Stage
 from comfyrelay.fleet.loop import ScalingLoop
 from comfyrelay.fleet.providers.aws import AwsProvider
 from comfyrelay.fleet.providers.base import FleetMachines
@@ -126,8 +126,11 @@ class TestCostControls:
 class Life:
     """A fleet at AWS with the loop over it; machines become workers when a test says so."""
 
-    def __init__(self, world: World, account: Account, loop: ScalingLoop, effect: Any, slug: str) -> None:
+    def __init__(
+        self, world: World, account: Account, loop: ScalingLoop, effect: Any, slug: str, *, has_alarms: bool
+    ) -> None:
         self.world = world
+        self._has_alarms = has_alarms
         self.account = account
         self.loop = loop
         self.effect = effect
@@ -138,6 +141,11 @@ class Life:
     async def submit(self, jobs: int = 1) -> None:
         for _ in range(jobs):
             await self.world.submit(await self.world.user(), self.effect)
+        if self._has_alarms:
+            # published at the next minute, and acted upon at the one after
+            for _ in range(2):
+                await self.round()
+                await self.pass_time(60)
 
     async def round(self) -> None:
         await self.loop.observe_once()
@@ -192,7 +200,8 @@ async def life(
         await lead(world)
         provider = AwsProvider()
         loop = ScalingLoop(world.engine, Only(provider))
-        yield Life(world, account, loop, await world.effect(workflow, cost=0), slug)
+        effect = await world.effect(workflow, cost=0)
+        yield Life(world, account, loop, effect, slug, has_alarms=request.param is Policy.REFERENCE)
         await provider.close()
 
 

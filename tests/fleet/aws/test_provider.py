@@ -96,6 +96,17 @@ async def test_a_machine_has_the_id_of_its_instance_and_so_has_its_worker(
     assert account.proxy.calls["DescribeInstances"] == before
 
 
+async def test_a_large_group_is_asked_about_in_portions(account: Account, provider: AwsProvider) -> None:
+    fleet = account.fleet(max_machines=201)
+    await provisioned(fleet)
+    account.proxy.let_boot(group_of(fleet))
+    await provider.launch(fleet, orders(201), total=201)
+    before = account.proxy.calls["DescribeInstances"]
+    found = await provider.observe(fleet)
+    assert len(found) == sum(each.launched_at is not None for each in found) == 201
+    assert account.proxy.calls["DescribeInstances"] == before + 2
+
+
 async def test_what_the_group_still_looks_for_is_not_ordered_again(
     account: Account, provider: AwsProvider, fleet: FleetMachines
 ) -> None:

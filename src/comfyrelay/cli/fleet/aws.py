@@ -15,7 +15,7 @@ from rich.console import Console
 
 from comfyrelay.cli.fleet.export import export_app, require_provider, write_files
 from comfyrelay.cli.fleet.here import HERE, with_databases
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound
 from comfyrelay.extras import require
 

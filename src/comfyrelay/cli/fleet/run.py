@@ -12,7 +12,7 @@ from rich.console import Console
 
 from comfyrelay.cli.fleet.here import HERE, with_databases
 from comfyrelay.cli.fleet.tables import Row, show
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import InvalidInput
 from comfyrelay.extras import require
 

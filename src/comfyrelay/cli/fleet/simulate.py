@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.scaling.spec import Policy
-from comfyrelay.domain.states import Stage
 from comfyrelay.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -48,7 +48,9 @@ def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -
     if problems:
         failure = failure_of(problems)
         if isinstance(failure, NotInstalled):
-            raise NotInstalled(_lacking(missing), node_id=failure.node_id, problems=failure.problems)
+            raise NotInstalled(
+                _lacking(missing), node_types=list(missing), node_id=failure.node_id, problems=failure.problems
+            )
         raise failure
     if not graph:
         raise GraphError("The workflow has no node that runs: all of them are muted, bypassed or notes.")

@@ -1,14 +1,16 @@
-"""The graph and the workflow that a picture, a video or a sound carries: ComfyUI writes them into what it saves.
+"""The graph and the workflow that a picture, a video, a sound or a model carries: ComfyUI writes them into what it
+saves.
 
 Only headers and texts are read; nothing is decoded. Pictures are read here, because some savers put the texts where
 libraries do not look; videos and sounds are read with PyAV.
 """
 
+import io
 import json
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,8 +22,11 @@ from comfyrelay.errors import GraphError
 _NAMES = ("prompt", "workflow")
 # A file carries a graph and a workflow, and a few texts of others. More is not looked at, however many there are.
 _MOST_TEXTS, _MOST_IN_ALL = 64, 2 * MOST_BYTES
+# No kind of file that is read, and ComfyUI's own savers write no text into most of them.
+UNREAD_SUFFIXES = (".bmp", ".exr", ".gltf", ".obj", ".ply")
 _EXIF_MARK = b"Exif\0\0"
 _JPEG_EXIF, _JPEG_COMMENT, _JPEG_SCAN = 0xE1, 0xFE, 0xDA
+_TIFF_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 # ASCII and UNDEFINED of TIFF, and where the texts of a camera stand
 _TIFF_TEXTS, _TIFF_CAMERA = (2, 7), 0x8769
 _USER_COMMENT = re.compile(rb"^(?:ASCII|UNICODE|JIS|\0{3,8})\0*")
@@ -70,15 +75,8 @@ def _few(texts: Iterator[tuple[str, bytes | str]]) -> Iterator[tuple[str, bytes 
 def _texts(file: BinaryIO, path: Path) -> Iterator[tuple[str, bytes | str]]:
     head = file.read(16)
     file.seek(0)
-    if head.startswith(b"\x89PNG\r\n\x1a\n"):
-        return _of_png(file)
-    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
-        return _of_webp(file)
-    if head.startswith(b"\xff\xd8"):
-        return _of_jpeg(file)
-    if head.startswith((b"GIF87a", b"GIF89a")):
-        return _of_gif(file)
-    return _of_container(path)
+    read = next((each for how_it_begins, each in _READERS if how_it_begins.match(head)), None)
+    return read(file) if read is not None else _of_container(path)
 
 
 def _of_png(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
@@ -140,24 +138,71 @@ def _of_gif(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
 
 
 def _of_exif(data: bytes) -> Iterator[tuple[str, bytes | str]]:
-    data = data.removeprefix(_EXIF_MARK)
-    order = {b"II": "<", b"MM": ">"}.get(data[:2])
+    return _of_tiff(io.BytesIO(data.removeprefix(_EXIF_MARK)))
+
+
+def _of_tiff(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    order = _TIFF_ORDERS.get(file.read(4))
     if order is None:
         return
-    tables = [struct.unpack_from(f"{order}I", data, 4)[0]]
+    tables = [struct.unpack(f"{order}I", file.read(4))[0]]
     places: set[tuple[int, int]] = set()
     for table in tables:
-        (count,) = struct.unpack_from(f"{order}H", data, table)
-        for entry in range(table + 2, table + 2 + 12 * count, 12):
-            tag, kind, size, value = struct.unpack_from(f"{order}HHII", data, entry)
+        file.seek(table)
+        (count,) = struct.unpack(f"{order}H", file.read(2))
+        entries = file.read(12 * count)
+        for number, (tag, kind, size, value) in enumerate(struct.iter_unpack(f"{order}HHII", entries)):
             if tag == _TIFF_CAMERA and len(tables) == 1:
                 tables.append(value)
-            elif kind in _TIFF_TEXTS:
-                at = value if size > 4 else entry + 8
+            elif kind in _TIFF_TEXTS and size <= MOST_BYTES:
+                at = value if size > 4 else table + 2 + 12 * number + 8
                 if (at, size) in places:
                     continue
                 places.add((at, size))
-                yield "", _USER_COMMENT.sub(b"", data[at : at + size])
+                file.seek(at)
+                yield "", _USER_COMMENT.sub(b"", file.read(size))
+
+
+def _of_avif(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    # where its EXIF begins is told by tables of tables: it is found sooner by how it begins
+    data = file.read(MOST_BYTES)
+    for mark in _TIFF_ORDERS:
+        if (at := data.find(mark)) != -1:
+            yield from _of_exif(data[at:])
+
+
+def _of_glb(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    file.seek(12)
+    size, kind = struct.unpack("<I4s", file.read(8))
+    match _parsed_bytes(file, size) if kind == b"JSON" else None:
+        case {"asset": {"extras": dict() as extras}}:
+            yield "", json.dumps(extras)
+
+
+def _of_safetensors(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    (size,) = struct.unpack("<Q", file.read(8))
+    match _parsed_bytes(file, size):
+        case {"__metadata__": dict() as metadata}:
+            yield "", json.dumps(metadata)
+
+
+def _of_svg(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    for part in file.read(MOST_BYTES).split(b"<![CDATA[")[1:]:
+        yield "", part.partition(b"]]>")[0]
+
+
+_READERS: tuple[tuple[re.Pattern[bytes], Callable[[BinaryIO], Iterator[tuple[str, bytes | str]]]], ...] = (
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), _of_png),
+    (re.compile(rb"RIFF.{4}WEBP", re.DOTALL), _of_webp),
+    (re.compile(rb"\xff\xd8"), _of_jpeg),
+    (re.compile(rb"GIF8[79]a"), _of_gif),
+    (re.compile(rb"II\*\0|MM\0\*"), _of_tiff),
+    (re.compile(rb".{4}ftypavi[fs]", re.DOTALL), _of_avif),
+    (re.compile(rb"glTF"), _of_glb),
+    # its first eight bytes are the size of what follows, of which more than three bytes can tell is not read
+    (re.compile(rb".{3}\0{5}\{", re.DOTALL), _of_safetensors),
+    (re.compile(rb"(\xef\xbb\xbf)?\s*<"), _of_svg),
+)
 
 
 def _of_container(path: Path) -> Iterator[tuple[str, bytes | str]]:
@@ -175,6 +220,11 @@ def _of_container(path: Path) -> Iterator[tuple[str, bytes | str]]:
     except (av.FFmpegError, OSError, ValueError):
         # no video, no sound
         return
+
+
+def _parsed_bytes(file: BinaryIO, size: int) -> Any:
+    """The JSON that comes next, if it is no more than there may be."""
+    return _parsed(_decoded(file.read(size))) if size <= MOST_BYTES else None
 
 
 def _inflated(data: bytes) -> bytes:

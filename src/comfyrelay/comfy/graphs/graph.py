@@ -34,7 +34,7 @@ def read_json(source: str | bytes | Path) -> Any:
 def check_graph(value: object) -> Graph:
     """Check that a value has the shape of a graph, and return it."""
     if not isinstance(value, dict):
-        raise GraphError("The graph must be a JSON object of nodes.")
+        raise GraphError("This is not a ComfyUI workflow: that would be a JSON object of nodes.")
     if isinstance(value.get("nodes"), list):
         raise GraphError(
             "This is a workflow as ComfyUI's editor saves it: it runs where the definitions of its nodes are known. "
@@ -42,6 +42,8 @@ def check_graph(value: object) -> Graph:
         )
     if not value:
         raise GraphError("The graph has no nodes.")
+    if not any(isinstance(each, dict) and ("class_type" in each or "inputs" in each) for each in value.values()):
+        raise GraphError("This is not a ComfyUI workflow: it has nothing like a node.")
     for node_id, node in value.items():
         _check_node(node_id, node)
     return value
@@ -128,7 +130,14 @@ def _parse(text: str | bytes) -> Any:
         # utf-8-sig: some editors on Windows put a byte order mark in front
         decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text.removeprefix("\ufeff")
         return json.loads(decoded, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+    except UnicodeDecodeError:
+        raise GraphError(
+            "The graph is not valid JSON, for it is no text. What pictures, videos and sounds carry is read by "
+            "`ComfyClient.load`."
+        ) from None
+    except RecursionError:
+        raise GraphError("The graph is not valid JSON: it is nested too deeply.") from None
+    except ValueError as error:
         raise GraphError(f"The graph is not valid JSON: {error}.") from None
 
 

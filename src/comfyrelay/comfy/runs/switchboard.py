@@ -46,6 +46,7 @@ class Switchboard:
             progress=progress,
             timeouts=timeouts,
             loading_factor=factor,
+            is_behind=bool(self._watches),
         )
         self._watches[prompt_id] = watch
         try:

@@ -38,7 +38,9 @@ class Watch:
         progress: RunProgress,
         timeouts: RunTimeouts,
         loading_factor: int,
+        is_behind: bool = False,
     ) -> None:
+        """`is_behind` is whether another run of ours is there: then this one has to wait, and it is no use to ask."""
         self.progress = progress
         self._http = http
         self._socket = socket
@@ -53,8 +55,8 @@ class Watch:
         self._accepted_at = self._last_message_at = now
         self._head_since: float | None = now
         self._started_at: float | None = None
-        self._next_check_at = now + FIRST_CHECK_SECONDS
-        self._pause = FIRST_CHECK_SECONDS
+        self._pause = LAST_CHECK_SECONDS if is_behind and socket.is_up else FIRST_CHECK_SECONDS
+        self._next_check_at = now + self._pause
         self._queue_at = now
         self._patience = Patience(timeouts)
         self._missing_since: float | None = None

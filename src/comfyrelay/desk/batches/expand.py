@@ -10,7 +10,7 @@ from typing import Any
 
 from comfyrelay.domain.bulk import MOST_ITEMS, Mode, SeedMode
 from comfyrelay.errors import InvalidInput
-from comfyrelay.text import excerpt
+from comfyrelay.text import excerpt, one_line
 
 __all__ = ["LARGEST_SEED", "MOST_ITEMS", "Item", "Mode", "SeedMode", "SeedPlan", "expand"]
 
@@ -127,6 +127,6 @@ def _seeds(plan: SeedPlan, rng: random.Random) -> Iterator[int]:
 
 
 def _label(source: Path | str | None, prompt: str | None, number: int | None) -> str:
-    name = "" if source is None else PurePath(source).stem
+    name = "" if source is None else one_line(PurePath(source).stem)
     words = excerpt(prompt or "", length=_LABEL_LENGTH)
     return " · ".join(filter(None, (name, words, "" if number is None else f"try {number}")))

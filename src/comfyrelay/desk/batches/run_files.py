@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from comfyrelay.domain.settlement import Attempt
+from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.storage.headers import guess_content_type
 
 # Under this name an attempt keeps where its files were copied to.

@@ -12,9 +12,9 @@ import structlog
 
 from comfyrelay.clock import utc_now
 from comfyrelay.desk.notifications.notifier import BatchNow, Ended, Notification, NotificationRules, Notifier
+from comfyrelay.domain.queue.settlement import JobState
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.settlement import JobState
 from comfyrelay.hint import Hint
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.ended import BatchOutcome, EndedJobs

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -16,8 +17,8 @@ from comfyrelay.desk.notifications.notifier import why_unusable, without_secrets
 from comfyrelay.desk.state import DeskState
 from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.properties import AppliedPreset, apply_preset
+from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.desk import NewDeskBatch
@@ -34,6 +35,36 @@ from comfyrelay.services.jobs.resolve import Target
 router = APIRouter(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a batch is made of. `inputs` are files of the input folder, and ids of files that were uploaded; of a
+    script, folders."""
+
+    effect_id: int | None
+    target: Target
+    inputs: Sequence[Path | str]
+    expanded: Sequence[ExpandedItem]
+    preset: AppliedPreset
+    # of the files that were uploaded
+    names: Mapping[str, str]
+
+    @property
+    def is_script(self) -> bool:
+        return self.target.workflow.kind == WorkflowKind.SCRIPT
+
+    def items(self, files: Mapping[Path | str, str], *, folder: str | None = None) -> list[Item]:
+        """`files` has the ids of the inputs."""
+        return [
+            Item(
+                input_payload=_of_folder(each) if self.is_script else each.payload,
+                input_file_id=files.get(each.input) if each.input is not None else None,
+                label=(each.label if self.is_script else _label(each, self.names)) or None,
+                output_folder=folder,
+            )
+            for each in self.expanded
+        ]
+
+
 @router.post("/batches", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 409, 422, 503))
 @large_body(known_user)
 async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, user: CurrentUser) -> Answer[Batch]:
@@ -41,17 +72,41 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
     state: DeskState = request.app.state.desk
     engine = context.engine
     # of what was asked for: seeds are drawn and files copied anew each time
-    asked = digest(body.model_dump(mode="json", exclude={"idempotency_key", "wait_for_missing"}))
+    asked = digest(body.model_dump(mode="json", exclude={"idempotency_key", "wait_for_missing", "reuse"}))
     if body.idempotency_key is not None:
         known = await engine.jobs.batches.known(
             user.tenant_id, idempotency_key=body.idempotency_key, request_digest=asked
         )
         if known is not None:
             return Answer(data=batch_body(known), message="Already submitted.")
-    effect_id = (await engine.catalogue.effects.get(body.effect_slug)).effect.id if body.effect_slug else None
-    target = await engine.jobs.resolve.target(user.tenant_id, effect_id=effect_id, workflow_slug=body.workflow_slug)
+    plan = await plan_of(body, state, context, user)
     folder = folder_name(body.output_folder) if body.output_folder else None
     await asyncio.to_thread(_check_urls, body.notify_urls)
+    files = {} if plan.is_script else await _kept(plan.inputs, context, user)
+    batch, _ = await engine.jobs.batches.submit_once(
+        BatchRequest(
+            tenant_id=user.tenant_id,
+            user_id=user.id,
+            idempotency_key=body.idempotency_key or new_id(),
+            items=plan.items(files, folder=folder),
+            label=body.label,
+            effect_id=plan.effect_id,
+            workflow_slug=body.workflow_slug,
+            priority=body.priority,
+            notify_urls=body.notify_urls,
+            wait_for_missing=body.wait_for_missing,
+            reuse=body.reuse,
+            shows_workers=user.is_admin,
+            request_digest=asked,
+        )
+    )
+    return Answer(data=batch_body(batch), message=f"Submitted. {plan.preset.remark}".strip())
+
+
+async def plan_of(body: NewDeskBatch, state: DeskState, context: Context, user: User) -> Plan:
+    engine = context.engine
+    effect_id = (await engine.catalogue.effects.get(body.effect_slug)).effect.id if body.effect_slug else None
+    target = await engine.jobs.resolve.target(user.tenant_id, effect_id=effect_id, workflow_slug=body.workflow_slug)
     is_script = target.workflow.kind == WorkflowKind.SCRIPT
     if is_script and body.input_file_ids:
         raise InvalidInput(errors={"input_file_ids": "A script takes folders: name them in input_subdir."})
@@ -59,7 +114,7 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
     inputs = list(body.folders) if is_script else await _inputs(body, state)
     preset = await _preset(body, target, context, user)
     base = {**preset.values, **body.values}
-    items = expand(
+    expanded = expand(
         inputs=inputs,
         prompts=body.prompts,
         negatives=body.negative_prompts,
@@ -69,33 +124,8 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
         base=base,
         roles=roles_of(target.properties),
     )
-    files = {} if is_script else await _kept(inputs, context, user)
     names = await engine.jobs.uploads.names(user, body.input_file_ids) if body.input_file_ids else {}
-    batch, _ = await engine.jobs.batches.submit_once(
-        BatchRequest(
-            tenant_id=user.tenant_id,
-            user_id=user.id,
-            idempotency_key=body.idempotency_key or new_id(),
-            items=[
-                Item(
-                    input_payload=_of_folder(each) if is_script else each.payload,
-                    input_file_id=files.get(each.input) if each.input is not None else None,
-                    label=(each.label if is_script else _label(each, names)) or None,
-                    output_folder=folder,
-                )
-                for each in items
-            ],
-            label=body.label,
-            effect_id=effect_id,
-            workflow_slug=body.workflow_slug,
-            priority=body.priority,
-            notify_urls=body.notify_urls,
-            wait_for_missing=body.wait_for_missing,
-            shows_workers=user.is_admin,
-            request_digest=asked,
-        )
-    )
-    return Answer(data=batch_body(batch), message=f"Submitted. {preset.remark}".strip())
+    return Plan(effect_id=effect_id, target=target, inputs=inputs, expanded=expanded, preset=preset, names=names)
 
 
 def _check_urls(urls: Sequence[str]) -> None:

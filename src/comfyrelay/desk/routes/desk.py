@@ -1,26 +1,62 @@
 """What only a desk serves: its page, and what the page must know about the machine."""
 
+import asyncio
+from pathlib import Path
+
 from fastapi import APIRouter, FastAPI, Request
 
 from comfyrelay import __version__
-from comfyrelay.desk.routes import batches, carried, opening, page, scripts
+from comfyrelay.comfyui import notes
+from comfyrelay.comfyui.log import last_lines_in
+from comfyrelay.desk.routes import batches, carried, estimates, gallery, opening, page, scripts
 from comfyrelay.desk.scripts.workflow import SLUG
 from comfyrelay.desk.state import DeskState
 from comfyrelay.protocol.base import Answer
-from comfyrelay.protocol.desk import Desk, Notifications
+from comfyrelay.protocol.desk import (
+    ComfyuiProcess,
+    ComfyuiProcesses,
+    Desk,
+    MachineFinding,
+    MachineFindings,
+    Notifications,
+)
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.problems import may_answer
-from comfyrelay.web import desk as page_files
+from comfyrelay.settings import config_path
 
 router = APIRouter(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
-ROUTERS = (*(each.router for each in (carried, batches, page, scripts, opening, page_files)), router)
+ROUTERS = (*(each.router for each in (carried, estimates, batches, gallery, page, scripts, opening)), router)
 
 
 def add_desk_routes(app: FastAPI, state: DeskState) -> None:
     app.state.desk = state
     for each in ROUTERS:
         app.include_router(each)
+
+
+@router.get("/findings", responses=may_answer(401))
+async def findings(request: Request, _user: CurrentUser) -> Answer[MachineFindings]:
+    """What `comfyrelay doctor` would say of this desk now: its folders, its disk, and each ComfyUI. That takes a
+    moment."""
+    state: DeskState = request.app.state.desk
+    found = [MachineFinding.of(each) async for each in state.examine()]
+    path = config_path()
+    return Answer(data=MachineFindings.of(configuration=path.absolute() if path else None, items=found))
+
+
+@router.get("/comfyui", responses=may_answer(401))
+async def comfyui(request: Request, _user: CurrentUser) -> Answer[ComfyuiProcesses]:
+    """Each ComfyUI that this desk has started itself, with what it said last."""
+    state: DeskState = request.app.state.desk
+    return Answer(data=ComfyuiProcesses(items=await asyncio.to_thread(_started, state.data_dir)))
+
+
+def _started(data_dir: Path) -> list[ComfyuiProcess]:
+    return [
+        ComfyuiProcess.of(note, state=note.state_now, log=path, lines=last_lines_in(path))
+        for note, path in notes.find(data_dir / "worker")
+    ]
 
 
 @router.get("", responses=may_answer(401))

@@ -10,18 +10,18 @@ from comfyrelay.desk.batches.copies import copies_of
 from comfyrelay.desk.batches.run_files import RunFile, files_of
 from comfyrelay.desk.examples import sample_picture
 from comfyrelay.desk.state import DeskState
-from comfyrelay.domain.states import WorkerState
+from comfyrelay.domain.queue.states import WorkerState
 from comfyrelay.errors import NotFound
 from comfyrelay.protocol import desk as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.fields import LARGEST_ID
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.bodies import BodyRoute
-from comfyrelay.server.base.context import Context, ContextOf
+from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.parameters import IdInPath
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.operation.files import CAREFUL
-from comfyrelay.services.jobs.overview import AboutJob, Overview
+from comfyrelay.services.jobs.views.overview import AboutJob
 from comfyrelay.storage.headers import content_disposition
 
 router = APIRouter(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
@@ -35,8 +35,8 @@ AT_WORK = (WorkerState.IDLE, WorkerState.BUSY)
 async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer[wire.Now]:
     """Whether the worker is well, how many jobs are where, and what runs and comes next."""
     state: DeskState = request.app.state.desk
-    glance = await _overview(context).glance(user.tenant_id, limit=MOST_WAITING)
-    workers = (await context.engine.fleet.views.workers(limit=MOST_WORKERS)).items
+    glance = await context.engine.jobs.overview.glance(user.tenant_id, limit=MOST_WAITING)
+    workers = [each.worker for each in (await context.engine.fleet.views.workers(limit=MOST_WORKERS)).items]
     # the one that works, of those in this process: ComfyUI's and the stand-in's, which may both have jobs
     worker = max(workers, key=lambda each: (each.leases, each.state in AT_WORK), default=None)
     busy = max(0, sum(each.leases for each in workers) - len(glance.fetched))
@@ -48,6 +48,13 @@ async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer
             fetched=[wire.Fetched.of(each, id=each.job_id) for each in glance.fetched],
         )
     )
+
+
+@router.get("/away", responses=may_answer(401))
+async def away(request: Request, _user: CurrentUser) -> Answer[wire.Away]:
+    """Which ComfyUI servers cannot be used, and why: what a page asks for again and again, so nothing is counted."""
+    state: DeskState = request.app.state.desk
+    return Answer(data=wire.Away.of(comfyui_away=list(state.comfyui_away())))
 
 
 @router.get(
@@ -63,7 +70,7 @@ async def sample(_user: CurrentUser) -> Response:
 @router.get("/jobs/{job_id}", responses=may_answer(401, 404, 422, 503))
 async def about_job(job_id: IdInPath, request: Request, context: ContextOf, user: CurrentUser) -> Answer[wire.AboutJob]:
     """What a job was made of, what was said when it failed, and each attempt."""
-    about = await _overview(context).about(user.tenant_id, job_id)
+    about = await context.engine.jobs.overview.about(user.tenant_id, job_id)
     files = await asyncio.to_thread(_files, about, request)
     shown = [
         wire.RunFile.of(
@@ -96,7 +103,7 @@ async def run_file(
     user: CurrentUser,
 ) -> Response:
     """One of the files that the run of a job made, by its place among them."""
-    files = await asyncio.to_thread(_files, await _overview(context).about(user.tenant_id, job_id), request)
+    files = await asyncio.to_thread(_files, await context.engine.jobs.overview.about(user.tenant_id, job_id), request)
     file = files[number - 1] if number <= len(files) else None
     if file is None or file.place is None:
         raise NotFound("This job has no such file, or it was moved or deleted.")
@@ -107,8 +114,3 @@ async def run_file(
 def _files(about: AboutJob, request: Request) -> list[RunFile]:
     state: DeskState = request.app.state.desk
     return files_of(about.attempts, about.output_metadata, folders=state.own_folders)
-
-
-def _overview(context: Context) -> Overview:
-    engine = context.engine
-    return Overview(engine.databases, engine.objects, ttl_seconds=engine.settings.presigned_ttl_seconds)

@@ -10,8 +10,9 @@ from pathlib import Path
 from comfyrelay.desk.scripts.command import ScriptSettings, check_settings, command_of, shown
 from comfyrelay.desk.scripts.errors import error_sentence
 from comfyrelay.desk.scripts.log import BoundedLog, Line, Lines
-from comfyrelay.desk.scripts.process import Child
 from comfyrelay.desk.scripts.reading import Progress, Reading, saved_files
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.portable.children import Child
 from comfyrelay.protocol.desk import ScriptJob
 from comfyrelay.settings import ENV_PREFIX
 
@@ -98,13 +99,17 @@ class ScriptRunner:
         )
 
     async def _watch(self, argv: list[str], output: "_Output") -> None:
-        child = await Child.start(
-            argv,
-            folder=self._settings.working_folder,
-            environment=self._variables(),
-            grace_seconds=self._settings.grace_seconds,
-            umask=self._umask,
-        )
+        folder = self._settings.working_folder
+        try:
+            child = await Child.start(
+                argv,
+                folder=folder,
+                environment=self._variables(),
+                grace_seconds=self._settings.grace_seconds,
+                umask=self._umask,
+            )
+        except OSError as error:
+            raise ConfigurationError(f"The script cannot be started in {folder}: {error.strerror}.") from None
         try:
             while piece := await child.read():
                 await output.take(piece)

@@ -12,8 +12,8 @@ from typing import Any
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.desk.scripts.command import ScriptSettings, check_job, templates
 from comfyrelay.desk.scripts.snapshots import Snapshots
+from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.protocol.base import checked

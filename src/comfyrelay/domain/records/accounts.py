@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+# What the session of a browser is called among the tokens of its user; nothing else is called so.
+SESSION = "session"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tenant:
@@ -27,11 +30,37 @@ class ListedTenant:
     id: str
     db_pool: str
     max_wait_seconds: int | None
+    max_active_jobs: int | None
     created_at: datetime
     user_id: str
     email: str
     name: str
     is_admin: bool
+    disabled_at: datetime | None
+
+    @property
+    def is_disabled(self) -> bool:
+        return self.disabled_at is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedUser:
+    """A user as administrators see one; `last_sign_in_at` is of a browser."""
+
+    id: str
+    tenant_id: str
+    email: str
+    name: str
+    is_admin: bool
+    created_at: datetime
+    disabled_at: datetime | None
+    has_password: bool
+    last_sign_in_at: datetime | None
+    api_tokens: int
+
+    @property
+    def is_disabled(self) -> bool:
+        return self.disabled_at is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,3 +82,5 @@ class Transaction:
     reference: str | None
     description: str | None
     created_at: datetime
+    # in lists, while the job is there
+    job_label: str | None = None

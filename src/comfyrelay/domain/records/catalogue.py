@@ -5,7 +5,33 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from comfyrelay.domain.states import WorkflowProvider
+from comfyrelay.domain.capabilities import Kind
+from comfyrelay.domain.queue.states import WorkflowProvider
+
+MOST_NAMED = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """Why a workflow has no graph yet: the nodes that no worker has told of, or what was wrong when all had come."""
+
+    node_types: Sequence[str]
+    problem: str | None = None
+
+    @property
+    def text(self) -> str:
+        if self.problem is not None:
+            return f"It cannot be read: {self.problem} Replace it, or remove it."
+        more = len(self.node_types) - MOST_NAMED
+        names = [*self.node_types[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
+        return (
+            f"Waits for nodes: {', '.join(names)} (no worker has them). Its inputs are known, and jobs can be added, "
+            "once a worker has them."
+        )
+
+    @property
+    def missing(self) -> list[dict[str, Any]]:
+        return [{"kind": Kind.NODE, "name": each, "workers": 0, "on": []} for each in self.node_types]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,8 +52,14 @@ class Workflow:
     output_extension: str
     output_mime_type: str
     is_active: bool
+    keep_loaded: bool
+    waiting: Mapping[str, Any] | None
     created_at: datetime
     updated_at: datetime
+
+    @property
+    def waits_for(self) -> Waiting | None:
+        return None if self.waiting is None else Waiting(**self.waiting)
 
     @property
     def may_run_at(self) -> WorkflowProvider:
@@ -46,8 +78,22 @@ class Effect:
     is_active: bool
     last_processing_time_seconds: float | None
     max_wait_seconds: int | None
+    preview_path: str | None
     created_at: datetime
     updated_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkflowVersion:
+    """What a workflow ran, from when on."""
+
+    number: int
+    graph_path: str
+    properties: Sequence[Mapping[str, Any]]
+    output_node_id: str | None
+    output_extension: str
+    output_mime_type: str
+    created_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -85,6 +85,62 @@ class ListedWorker:
     version: str | None
     last_seen_at: datetime
     created_at: datetime
+    # how many workflows it is kept from at the moment
+    blocked: int
+    devices: Sequence[Mapping[str, Any]] | None
+    warm_hashes: Sequence[str] | None
+    # what it said of its servers when it registered
+    comfyui: Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerJob:
+    """A job that a worker has."""
+
+    dispatch_id: int
+    job_id: str
+    tenant_id: str
+    worker_id: str
+    workflow_slug: str
+    leased_at: datetime
+    is_prefetch: bool
+    progress: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Registration:
+    """How a worker was let in: with the `secret` of its stage, an `identity_document`, or by its `desk`; and who has
+    approved or revoked it since, if anybody."""
+
+    proof: str
+    decision: str | None = None
+    decided_by: str | None = None
+    decided_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerMachine:
+    """The machine that was ordered for a worker."""
+
+    key: str
+    provider_id: str | None
+    instance_type: str | None
+    price_per_hour: float | None
+    ordered_at: datetime
+    launched_at: datetime | None
+    registered_at: datetime | None
+    ending_at: datetime | None
+    ended_at: datetime | None
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LackedHash:
+    """What a worker is known to lack of what jobs of a hash need."""
+
+    workflow_hash: str
+    node_types: Sequence[str]
+    models: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +178,22 @@ class AuditRecord:
     event: str
     dispatch_id: int | None
     data: dict[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """A lease of a dispatch, and what came of it."""
+
+    epoch: int
+    attempt: int
+    worker_id: str
+    leased_at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+    ended_by: str | None
+    reason: str | None
+    status_after: str | None
+    cost: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

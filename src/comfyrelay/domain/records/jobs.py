@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from comfyrelay.domain.lifecycle import Dispatch
-from comfyrelay.domain.states import DispatchStatus, Stage
+from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.states import DispatchStatus, Stage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +35,7 @@ class Job:
     webhook_url: str | None
     reserved_tokens: int
     max_wait_seconds: int | None
+    only_worker: str | None
     cost_micros: int
     expected_cost_micros: int | None
     provider_job_id: str | None
@@ -46,6 +47,16 @@ class Job:
     created_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
+    # equal jobs of a tenant have the same
+    fingerprint: str | None = None
+    # the job whose output it was answered with, and what it would have cost
+    reused_from: str | None = None
+    saved_tokens: int | None = None
+
+    @property
+    def again_tokens(self) -> int:
+        """What it costs to run it once more: one that cost nothing because it did not run, what it would have cost."""
+        return self.reserved_tokens if self.saved_tokens is None else self.saved_tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +84,11 @@ class NewJob:
     retry_of: str | None = None
     webhook_url: str | None = None
     max_wait_seconds: int | None = None
+    # nobody else may run it
+    only_worker: str | None = None
+    fingerprint: str | None = None
+    reused_from: str | None = None
+    saved_tokens: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +103,12 @@ class File:
     content_hash: str | None
     original_filename: str | None
     created_at: datetime
+    width: int | None
+    height: int | None
+    seconds: float | None
+    # the formats of what lies beside it
+    poster: str | None
+    preview: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,3 +175,12 @@ class DispatchFilter:
 class ListedDispatch:
     dispatch: Dispatch
     progress: Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavedView:
+    """What was looked for in an area, under a name."""
+
+    id: str
+    name: str
+    search: Mapping[str, str]

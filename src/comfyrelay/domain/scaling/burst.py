@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf
 
+from comfyrelay.domain.queue.states import Provider
+from comfyrelay.domain.queue.waiting import span
 from comfyrelay.domain.scaling.snapshot import MachineState, SeenMachine
 from comfyrelay.domain.scaling.staffing import free_from
-from comfyrelay.domain.states import Provider
-from comfyrelay.domain.waiting import span
 
 NOBODY_LEFT = "Comes back from Comfy Cloud: no worker is left that runs it there."
 
@@ -24,9 +24,12 @@ class Runner:
     workflows: frozenset[int]
     # of jobs on which it failed lately, or that need what it lacks
     refused_hashes: frozenset[str] = frozenset()
+    # by workflow and hash, those that need a larger card
+    outgrown: frozenset[tuple[int, str]] = frozenset()
 
     def could_run(self, job: "WaitingJob") -> bool:
-        return job.workflow in self.workflows and job.workflow_hash not in self.refused_hashes
+        is_outgrown = (job.workflow, job.workflow_hash) in self.outgrown
+        return job.workflow in self.workflows and job.workflow_hash not in self.refused_hashes and not is_outgrown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,7 @@ from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork, SeenFle
 from comfyrelay.domain.scaling.spec import Policy
 from comfyrelay.domain.scaling.staffing import (
     ROUNDING,
+    Load,
     arriving,
     can_do,
     drained_in,
@@ -20,6 +21,7 @@ from comfyrelay.domain.scaling.staffing import (
     is_capacity,
     is_idle,
     machines_for,
+    may_end,
     queued_seconds,
     rate,
     seconds_per_job,
@@ -74,7 +76,7 @@ class _Stage:
             for number in fleet.workflows & self.work.keys():
                 boots[number] = min(boots.get(number, inf), fleet.boot_seconds)
         self.load = {number: arriving(each, boots.get(number, inf)) for number, each in self.work.items()}
-        self.shared: dict[tuple[str, str], float] = {}
+        self.shared: dict[tuple[str, str], Load] = {}
         self.left = self._beyond_what_is_there()
 
     def plan(self, fleet: SeenFleet) -> FleetPlan:
@@ -130,7 +132,8 @@ class _Stage:
 
     def _weighed(self, fleet: SeenFleet, work: Sequence[QueuedWork], jobs: int, floor: int) -> _Wish:
         own = self.capacity[fleet.slug]
-        for_rate = self._for_arrivals(fleet, sum(self.load[each.workflow] for each in work))
+        load = sum((self.load[each.workflow] for each in work), Load())
+        for_rate = self._for_arrivals(fleet, load.to_launch)
         elsewhere = self._elsewhere(fleet)
         for_queue = self._for_queue(fleet)
         known = max(for_queue, for_rate - elsewhere - own, floor - own, 0)
@@ -148,18 +151,18 @@ class _Stage:
             else:
                 why = f"what arrives needs {words.count(own + more, 'machine')}"
             return _Wish(more=more, why=why)
-        keep = max(floor, for_rate - self._elsewhere(fleet, cheaper=True))
+        keep = max(floor, self._for_arrivals(fleet, load.to_keep) - self._elsewhere(fleet, cheaper=True))
         return self._idle(fleet, work, jobs, keep)
 
     def _idle(self, fleet: SeenFleet, work: Sequence[QueuedWork], jobs: int, keep: int) -> _Wish:
         """Each machine by its own idle time: waiting longer than a boot takes costs more than booting again."""
         own = self.capacity[fleet.slug]
         limit = WEIGHTS[fleet.scaling.policy].idle_boots * fleet.boot_seconds
-        idle = sorted((each for each in fleet.machines if is_idle(each)), key=_longest_idle)
+        idle = sum(is_idle(each) for each in fleet.machines)
         # those that what waits will take in a moment are not idle
-        spare = min(own - keep, len(idle) - ceil(jobs / fleet.slots))
+        spare = min(own - keep, idle - ceil(jobs / fleet.slots))
         ended: list[SeenMachine] = []
-        for machine in idle[: max(0, spare)]:
+        for machine in _idle_longest_first(fleet)[: max(0, spare)]:
             limit_now = fleet.scaling.last_idle_seconds if own - len(ended) == 1 else limit
             if machine.idle_seconds < limit_now:
                 break
@@ -186,10 +189,10 @@ class _Stage:
         return machines_for(load / (kind.speed * fleet.slots), WEIGHTS[fleet.scaling.policy].spare)
 
     def _with_what_follows(self, fleet: SeenFleet, work: Sequence[QueuedWork], jobs: int) -> int:
-        """Where nothing is up yet and a second job waits: machines for these and for what usually follows, which
-        should not wait for a second boot."""
+        """Where nothing is up yet and something waits: machines for it and for what usually follows, which should not
+        wait for a second boot."""
         follow = WEIGHTS[fleet.scaling.policy].following * (1 + fleet.following_jobs - jobs)
-        if jobs < 2 or follow <= 0:
+        if not jobs or follow <= 0:
             return 0
         serving = [each for each in self.by_price if each.workflows & fleet.workflows]
         if any(machine.state in _UP for each in serving for machine in each.machines):
@@ -208,21 +211,23 @@ class _Stage:
                 continue
             if not self.capacity[other.slug] or other.scaling.policy is Policy.REFERENCE:
                 continue
-            load = self._shared_load(fleet, other)
+            load = self._shared_load(fleet, other).to_launch
             found += min(self.capacity[other.slug], self._for_arrivals(other, load))
         return found
 
-    def _shared_load(self, fleet: SeenFleet, other: SeenFleet) -> float:
+    def _shared_load(self, fleet: SeenFleet, other: SeenFleet) -> Load:
         """Each two are asked about from both sides, and more than once."""
         pair = (min(fleet.slug, other.slug), max(fleet.slug, other.slug))
         if pair not in self.shared:
             both = fleet.workflows & other.workflows & self.load.keys()
-            self.shared[pair] = sum(self.load[number] for number in sorted(both))
+            self.shared[pair] = sum((self.load[number] for number in sorted(both)), Load())
         return self.shared[pair]
 
     def _reference(self, fleet: SeenFleet, jobs: int, floor: int) -> _Wish:
         own = self.capacity[fleet.slug]
         more = max(reference.wanted(fleet, jobs), floor) - own
+        if more > 0 and reference.has_acted(fleet):
+            return _Wish(more=0, why="its alarms have acted, and look again in a minute")
         if more > 0:
             return _Wish(more=more, why=f"a backlog of {reference.BACKLOG_TARGET:g} for each needs {own + more}")
         ended = reference.to_end(fleet, jobs, floor)
@@ -230,11 +235,9 @@ class _Stage:
 
     def _within_limits(self, fleet: SeenFleet, wish: _Wish, seen: str) -> FleetPlan:
         own = self.capacity[fleet.slug]
-        excess = beyond_limits(fleet)
-        if excess:
-            ended = _dispensable(fleet)[:excess]
-            why = f"{words.count(excess, 'machine')} beyond the limits; ending {len(ended)} of them, busy ones never"
-            wish = _Wish(more=0, why=why, end=ended)
+        excess = beyond_limits(fleet, _dispensable(fleet))
+        if excess.count:
+            wish = _Wish(more=0, why=words.beyond(fleet, excess.count, len(excess.end)), end=excess.end)
         space = room(fleet) if wish.more > 0 else NO_ROOM
         launched = max(0, min(wish.more, space.launches))
         why = wish.why
@@ -317,8 +320,11 @@ def _longest_idle(machine: SeenMachine) -> tuple[float, float, str]:
     return (-machine.idle_seconds, -machine.price_per_hour, machine.id)
 
 
+def _idle_longest_first(fleet: SeenFleet) -> list[SeenMachine]:
+    return sorted((each for each in fleet.machines if may_end(each)), key=_longest_idle)
+
+
 def _dispensable(fleet: SeenFleet) -> list[SeenMachine]:
     """Idle ones, and then those that still have the longest to boot. Never a busy one."""
-    idle = sorted((each for each in fleet.machines if is_idle(each)), key=_longest_idle)
     booting = [each for each in fleet.machines if each.state is MachineState.BOOTING]
-    return idle + sorted(booting, key=lambda each: (-each.boot_seconds_left, each.id))
+    return _idle_longest_first(fleet) + sorted(booting, key=lambda each: (-each.boot_seconds_left, each.id))

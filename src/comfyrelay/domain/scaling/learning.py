@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import exp, log
+from math import exp, inf, log
 from statistics import median, quantiles
 
 from comfyrelay.domain.scaling.machines import FAILED_BOOTS, Ended, Machine
@@ -22,6 +22,8 @@ LOCAL_BOOT_SECONDS = 30.0
 # So many of the newest boots tell how long one takes.
 NEWEST_BOOTS = 20
 LAUNCHES_SECONDS = 300.0
+# Two reads of one clock may differ by this, whichever came first.
+CLOCK_ERROR_SECONDS = 1.0
 # Fewer arrivals tell no rate, and after so long a silence it is another stream that begins.
 LEAST_ARRIVALS = 5
 SILENCE_SECONDS = 3 * HALF_LIFE_SECONDS
@@ -36,18 +38,16 @@ REFUSED_SECONDS = {"capacity": 60.0, "throttled": 15.0, "quota": 300.0, "setup":
 class Duration:
     jobs: int
     mean_seconds: float
-    mean_square: float
 
     def with_one_more(self, seconds: float) -> "Duration":
         weight = max(1 / (self.jobs + 1), LEAST_WEIGHT)
         return Duration(
             jobs=self.jobs + 1,
             mean_seconds=self.mean_seconds + weight * (seconds - self.mean_seconds),
-            mean_square=self.mean_square + weight * (seconds * seconds - self.mean_square),
         )
 
 
-NOTHING_LEARNT = Duration(jobs=0, mean_seconds=0.0, mean_square=0.0)
+NOTHING_LEARNT = Duration(jobs=0, mean_seconds=0.0)
 
 
 @dataclass(slots=True)
@@ -73,6 +73,9 @@ class Rate:
             self._weight += exp(-_DECAY * (self._at - at).total_seconds())
 
     def at(self, now: datetime) -> float:
+        if self._at is not None and self._since is not None and self._at > now:
+            # the clock went back: what came then came now at the latest, and is forgotten from now on
+            self._at, self._since = now, min(self._since, now)
         return self._left(now) * _DECAY
 
     def seen_seconds(self) -> float:
@@ -107,8 +110,8 @@ class Rates:
 
 @dataclass(slots=True)
 class Following:
-    """How many jobs usually follow one that found nothing up, within the boot that it waits for. Nothing is up after a
-    silence. One that stays alone is no burst: nothing is launched for what may follow before a second waits."""
+    """How many jobs usually follow one that found nothing up, within the boot that it waits for: none, where most stay
+    alone. Nothing is up after a silence."""
 
     _followed: deque[int] = field(default_factory=lambda: deque(maxlen=NEWEST_BURSTS))
     _began: datetime | None = None
@@ -132,7 +135,7 @@ class Following:
         return float(median(self._followed)) if len(self._followed) >= LEAST_BURSTS else 0.0
 
     def _close(self) -> None:
-        if self._now:
+        if self._began is not None:
             self._followed.append(self._now)
         self._began, self._now = None, 0
 
@@ -164,11 +167,19 @@ def seconds_left(expected: float, passed: float) -> float:
     return max(LEAST_SECONDS_LEFT, expected - passed)
 
 
-def failed_boots(newest: Iterable[Machine]) -> list[Machine]:
+def seconds_ago(then: datetime, now: datetime) -> float:
+    """What is to come is of a clock that was wrong: it is long past, for nobody should wait until it comes."""
+    ago = (now - then).total_seconds()
+    return max(0.0, ago) if ago >= -CLOCK_ERROR_SECONDS else inf
+
+
+def failed_boots(newest: Iterable[Machine], now: datetime) -> list[Machine]:
     """The newest launches in a row that never became a worker. Those that boot yet, that were refused, and that were
-    ended because nobody needed them, tell nothing."""
+    ended because nobody needed them, tell nothing; nor do those of a time to come."""
     failed = []
     for each in newest:
+        if seconds_ago(each.ordered_at, now) == inf:
+            continue
         if each.registered_at is not None:
             break
         if each.ended in FAILED_BOOTS:
@@ -177,9 +188,8 @@ def failed_boots(newest: Iterable[Machine]) -> list[Machine]:
 
 
 def launches_ago(newest: Iterable[Machine], now: datetime) -> list[float]:
-    ago = [(now - each.ordered_at).total_seconds() for each in newest if each.ended != Ended.REFUSED]
-    # what is to come is a clock that is wrong
-    return [max(0.0, each) for each in ago if -1.0 <= each <= LAUNCHES_SECONDS]
+    ago = [seconds_ago(each.ordered_at, now) for each in newest if each.ended != Ended.REFUSED]
+    return [each for each in ago if each <= LAUNCHES_SECONDS]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,7 +208,7 @@ def available_types(types: Sequence[InstanceType], newest: Iterable[Machine], no
     for each in newest:
         if each.ended == Ended.REFUSED and each.ended_at is not None:
             _, kind, text = (each.reason or "").split(":", 2)
-            seconds_left = REFUSED_SECONDS.get(kind, 60.0) - (now - each.ended_at).total_seconds()
+            seconds_left = REFUSED_SECONDS.get(kind, 60.0) - seconds_ago(each.ended_at, now)
             if seconds_left > 0:
                 # what is not about a type is about the fleet
                 refused.add(each.instance_type if kind == "capacity" else None)

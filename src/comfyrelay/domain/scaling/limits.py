@@ -1,10 +1,11 @@
 """What may be launched: limits on machines, on launches a minute, on money an hour, and the breaker."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from comfyrelay.domain.scaling.breaker import pause_left
 from comfyrelay.domain.scaling.plan import Launch
-from comfyrelay.domain.scaling.snapshot import MachineState, SeenFleet
+from comfyrelay.domain.scaling.snapshot import MachineState, SeenFleet, SeenMachine
 from comfyrelay.domain.scaling.spec import InstanceType
 
 # Sums of prices that differ by less are the same money.
@@ -43,6 +44,7 @@ def room(fleet: SeenFleet) -> Room:
             limits.launches_per_minute - sum(ago < LAUNCHES_OF_SECONDS for ago in fleet.launches_ago),
             f"the limit is {limits.launches_per_minute} launches a minute",
         ),
+        *_places(fleet),
     ]
     if limits.cost_per_hour is not None:
         left = limits.cost_per_hour - cost_per_hour(fleet)
@@ -56,10 +58,11 @@ def room(fleet: SeenFleet) -> Room:
             affordable = int((left + MONEY_ERROR) / price)
         elif kind is _ANY and not any(each.state in _UP for each in fleet.machines):
             # one tells what they cost; where nobody has told it once that is up, nobody ever does
-            affordable = 1 - len(fleet.machines) if left > -MONEY_ERROR else 0
+            affordable = 1 - len(fleet.machines) if left > MONEY_ERROR else 0
             text += ", and the first has not told its price yet"
         else:
-            affordable = bounds[0][0] if left > -MONEY_ERROR else 0
+            # of what may cost something, none for nothing
+            affordable = bounds[0][0] if left > (MONEY_ERROR if kind is _ANY else -MONEY_ERROR) else 0
         bounds.append((affordable, text))
     if fleet.all_refused:
         bounds.append((0, fleet.refusal or "none of its instance types can be had now"))
@@ -74,27 +77,55 @@ def room(fleet: SeenFleet) -> Room:
     return Room(launches=max(0, launches), instance_type=kind or _ANY, limit=limit, told=told)
 
 
+def _places(fleet: SeenFleet) -> list[tuple[int, str]]:
+    """What is launched beyond these could not become a worker."""
+    there, found = len(fleet.machines) + fleet.workers_beside, []
+    if fleet.max_workers is not None:
+        found.append((fleet.max_workers - there, f"{fleet.max_workers} workers may register in the fleet"))
+    if fleet.max_workers_of_all is not None:
+        left = fleet.max_workers_of_all - fleet.workers_elsewhere - there
+        found.append((left, f"{fleet.max_workers_of_all} workers may register in all fleets together"))
+    if not fleet.can_register:
+        found.append((0, "no workflow is mapped to it, so that no worker could register"))
+    return found
+
+
 def cost_per_hour(fleet: SeenFleet) -> float:
     return sum(each.price_per_hour for each in fleet.machines)
 
 
-def beyond_limits(fleet: SeenFleet) -> int:
-    """How many machines there are too many, as after a limit was lowered. Draining ones are going already."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Excess:
+    """How many machines there are too many, and which of them are to end."""
+
+    count: int
+    end: Sequence[SeenMachine] = ()
+
+
+def beyond_limits(fleet: SeenFleet, dispensable: Sequence[SeenMachine]) -> Excess:
+    """As after a limit was lowered. Draining ones are going already. For money the dearest of the dispensable end, for
+    their number the first."""
     limits = fleet.scaling.limits
-    if len(fleet.machines) <= limits.max_machines and limits.cost_per_hour is None:
-        return 0
-    staying = sorted(each.price_per_hour for each in fleet.machines if each.state is not MachineState.DRAINING)
+    staying = [each for each in fleet.machines if each.state is not MachineState.DRAINING]
     count = max(0, len(staying) - limits.max_machines)
-    if limits.cost_per_hour is not None:
-        left = sum(staying) - limits.cost_per_hour
-        dearest = len(staying)
-        too_dear = 0
-        while left > MONEY_ERROR and dearest > 0:
-            dearest -= 1
-            left -= staying[dearest]
-            too_dear += 1
-        count = max(count, too_dear)
-    return count
+    if limits.cost_per_hour is None:
+        return Excess(count=count, end=dispensable[:count])
+    allowed = limits.cost_per_hour
+    too_dear = len(_dearest_beyond(allowed, staying, sum(each.price_per_hour for each in staying)))
+    ended = _dearest_beyond(allowed, dispensable, sum(each.price_per_hour for each in staying))
+    ended += [each for each in dispensable if each not in ended][: max(0, count - len(ended))]
+    return Excess(count=max(count, too_dear, len(ended)), end=ended)
+
+
+def _dearest_beyond(allowed: float, machines: Sequence[SeenMachine], cost: float) -> list[SeenMachine]:
+    """Those that end until the others cost no more than is allowed. What costs nothing stays."""
+    found = []
+    for each in sorted(machines, key=lambda each: -each.price_per_hour):
+        if cost <= allowed + MONEY_ERROR or each.price_per_hour <= 0:
+            break
+        cost -= each.price_per_hour
+        found.append(each)
+    return found
 
 
 def preferred_type(fleet: SeenFleet) -> InstanceType:

@@ -14,6 +14,8 @@ class Ended(StrEnum):
     UNNEEDED = "unneeded"
     # its provider would not make it
     REFUSED = "refused"
+    # its provider never took the order
+    UNANSWERED = "unanswered"
     # it took far too long to become a worker
     BOOT_FAILED = "boot_failed"
     # it disappeared before it became a worker

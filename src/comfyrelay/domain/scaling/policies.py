@@ -14,12 +14,12 @@ class Weights:
     spare: float
     # a machine beyond the last one stays so many boot times without work
     idle_boots: float
-    # two that wait while no machine is up begin a burst: this share of what usually follows counts as if it waited
+    # what waits while no machine is up begins a burst: this share of what usually follows counts as if it waited
     following: float
 
 
 WEIGHTS: Mapping[Policy, Weights] = {
     Policy.CHEAP: Weights(drain_seconds=120.0, spare=0.0, idle_boots=0.5, following=0.3),
-    Policy.BALANCED: Weights(drain_seconds=30.0, spare=1.0, idle_boots=1.4, following=1.0),
+    Policy.BALANCED: Weights(drain_seconds=30.0, spare=1.3, idle_boots=1.45, following=1.0),
     Policy.FAST: Weights(drain_seconds=20.0, spare=1.5, idle_boots=3.0, following=1.0),
 }

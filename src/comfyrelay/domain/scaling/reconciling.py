@@ -113,6 +113,10 @@ def reconcile(
         elif machine.ending_at is not None:
             if now - machine.ending_at >= END_AGAIN and not (sighting is not None and sighting.is_ending):
                 found.end_again.append(machine.key)
+        elif _is_unanswered(machine, sighting, worker, boot_seconds=boot_seconds, now=now):
+            # no boot that failed: whoever needs one orders it anew. One that cannot be asked may have made it.
+            if sightings is not None:
+                found.change(machine.key, ended_at=..., reason=str(Ended.UNANSWERED))
         elif (why := _useless(machine, worker, absent_since, boot_seconds=boot_seconds, now=now)) is not None:
             found.end[machine.key] = why
         elif machine.provider_id is None and sighting is None and now - machine.ordered_at >= ORDER_AGAIN:
@@ -166,13 +170,13 @@ def _matched(machines: Sequence[Machine], sightings: Iterable[Sighting]) -> dict
 
 
 def price_of(machine: Machine, sighting: Sighting, prices: Mapping[str, float]) -> float | None:
-    """What an order costs that became this. A group may choose another type than was ordered: `prices` tells, by type,
-    what they cost now."""
+    """What a machine costs now: as its provider tells it of this one, else as `prices` tell it of its type. A group may
+    choose another type than was ordered. A type without a price tells nothing."""
     if sighting.price_per_hour is not None:
         return sighting.price_per_hour
-    if sighting.instance_type in (None, machine.instance_type):
-        return machine.price_per_hour
-    return prices.get(sighting.instance_type)
+    is_as_ordered = sighting.instance_type in (None, machine.instance_type)
+    known = machine.price_per_hour if is_as_ordered else None
+    return prices.get(sighting.instance_type or machine.instance_type or "") or known
 
 
 def _note(found: Reconciled, machine: Machine, sighting: Sighting, prices: Mapping[str, float]) -> None:
@@ -185,8 +189,12 @@ def _note(found: Reconciled, machine: Machine, sighting: Sighting, prices: Mappi
             instance_type=sighting.instance_type or machine.instance_type,
             price_per_hour=price_of(machine, sighting, prices),
         )
-    elif sighting.worker_id is not None and sighting.worker_id != machine.worker_id:
+        return
+    if sighting.worker_id is not None and sighting.worker_id != machine.worker_id:
         found.change(machine.key, worker_id=sighting.worker_id)
+    # some tell it late, and it rises and falls: the limit of money is on what is paid now
+    if (price := price_of(machine, sighting, prices)) not in (None, machine.price_per_hour):
+        found.change(machine.key, price_per_hour=price)
 
 
 def _as_worker(sighting: Sighting) -> str:
@@ -214,6 +222,18 @@ def _note_gone(found: Reconciled, machine: Machine, worker: Registered | None) -
         found.change(machine.key, ended_at=..., reason=str(Ended.GONE if was_worker else Ended.GONE_BOOTING))
 
 
+def _longest_boot(boot_seconds: float) -> timedelta:
+    return timedelta(seconds=BOOT_FACTOR * boot_seconds) + BOOT_MARGIN
+
+
+def _is_unanswered(
+    machine: Machine, sighting: Sighting | None, worker: Registered | None, *, boot_seconds: float, now: datetime
+) -> bool:
+    """Whether an order is too old to be placed again, as after a pause."""
+    is_open = machine.provider_id is None and sighting is None and worker is None
+    return is_open and now - machine.ordered_at >= _longest_boot(boot_seconds)
+
+
 def _useless(
     machine: Machine,
     worker: Registered | None,
@@ -224,8 +244,7 @@ def _useless(
 ) -> str | None:
     """Why a machine that costs and does nothing is to be ended."""
     if machine.registered_at is None and worker is None:
-        longest = timedelta(seconds=BOOT_FACTOR * boot_seconds) + BOOT_MARGIN
-        if now - machine.ordered_at >= longest:
+        if now - machine.ordered_at >= _longest_boot(boot_seconds):
             return f"{Ended.BOOT_FAILED}: no worker after {(now - machine.ordered_at).total_seconds():.0f} s"
         return None
     if worker is None:

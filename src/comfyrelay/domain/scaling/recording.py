@@ -1,6 +1,7 @@
 """How a decision is written down."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -8,8 +9,11 @@ from typing import Any
 from comfyrelay.domain.scaling.limits import LAUNCHES_OF_SECONDS
 from comfyrelay.domain.scaling.plan import FleetPlan
 from comfyrelay.domain.scaling.schedules import at_least
-from comfyrelay.domain.scaling.snapshot import SeenFleet, Snapshot
+from comfyrelay.domain.scaling.snapshot import MachineState, SeenFleet, Snapshot
 from comfyrelay.domain.scaling.spec import InstanceType
+
+# Of a large fleet so many are kept with each decision, beside how many there were of each state.
+MACHINES_KEPT = 50
 
 
 def reason_class(reason: str) -> str:
@@ -22,6 +26,8 @@ def what_was_seen(
 ) -> Mapping[str, Any]:
     """What a decision was made on, as it is kept."""
     left = {each.name for each in seen.instance_types}
+    # those that boot first: whose job waits is told of them
+    kept = sorted(seen.machines, key=lambda each: each.state is not MachineState.BOOTING)[:MACHINES_KEPT]
     return {
         "work": [
             {
@@ -29,6 +35,7 @@ def what_was_seen(
                 "jobs": each.jobs,
                 "seconds": round(each.seconds, 1),
                 "jobs_per_second": round(each.jobs_per_second, 5),
+                "arrivals_seconds": round(each.arrivals_seconds, 1),
             }
             for each in snapshot.work
             if each.workflow in seen.workflows and (each.jobs or each.jobs_per_second > 1e-5)
@@ -44,14 +51,17 @@ def what_was_seen(
                 "busy_seconds_left": round(each.busy_seconds_left, 1),
                 "idle_seconds": round(each.idle_seconds, 1),
             }
-            for each in seen.machines
+            for each in kept
         ],
+        "machines_left_out": len(seen.machines) - len(kept),
+        "machines_by_state": dict(Counter(str(each.state) for each in seen.machines)),
         "prices": {each.name: each.price_per_hour for each in types},
         "refused_types": [each.name for each in types if each.name not in left],
         "limits": asdict(seen.scaling.limits),
         "scheduled_machines": at_least(seen.scaling.schedules, snapshot.now),
         "launches_last_minute": sum(ago < LAUNCHES_OF_SECONDS for ago in seen.launches_ago),
         "boot_seconds": round(seen.boot_seconds, 1),
+        "following_jobs": round(seen.following_jobs, 1),
         "failed_boots": seen.failed_boots,
         "limit": plan.limit,
     }

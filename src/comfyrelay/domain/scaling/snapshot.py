@@ -34,6 +34,8 @@ class SeenMachine:
     busy_seconds_left: float = 0.0
     # since when it is paid for
     age_seconds: float = 0.0
+    # somebody else has started it: it is capacity, and nobody's to end
+    is_foreign: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,10 +46,18 @@ class QueuedWork:
     jobs: int = 0
     seconds: float = 0.0
     seconds_per_job: float = 0.0
-    oldest_seconds: float = 0.0
     # arrivals lately, and over how long they were seen
     jobs_per_second: float = 0.0
     arrivals_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alarm:
+    """What alarms on published figures act on: how deep the queue was a minute before they last looked, and how long
+    ago that look was."""
+
+    depth: int
+    seconds_ago: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +72,14 @@ class SeenFleet:
     all_refused: bool = False
     # what its provider said when it would launch nothing at all for the fleet, and when it is asked again
     refusal: str | None = None
+    # whether a worker of the fleet could register: one that would get no workflow could not
+    can_register: bool = True
+    # workers that may register in it, and in all fleets together
+    max_workers: int | None = None
+    max_workers_of_all: int | None = None
+    # its workers that are no machine here, as those that were not heard of lately; and what other fleets have or boot
+    workers_beside: int = 0
+    workers_elsewhere: int = 0
     # jobs that a machine to be launched runs at once
     slots: int = 1
     # learnt, or what the operator expects
@@ -79,7 +97,8 @@ class SeenFleet:
     failed_boot_seconds_ago: float | None = None
     # since when nothing was queued or leased for it; `None` while something is
     idle_seconds: float | None = None
-    # since when its backlog was low, as alarms see it (`reference` alone asks); `None` where nobody keeps it
+    # for `reference` alone: what its alarms see, and since when the backlog was low; `None` where nobody keeps it
+    alarm: Alarm | None = None
     low_seconds: float | None = None
 
 

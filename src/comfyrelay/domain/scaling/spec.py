@@ -16,6 +16,8 @@ MOST_MONEY = 1e9
 MOST_LAUNCHES_PER_MINUTE = 100
 LEAST_SPEED, MOST_SPEED = 0.001, 1000.0
 MOST_BOOT_SECONDS = 86_400.0
+# Midnight, as the end of a schedule is written.
+END_OF_DAY = "24:00"
 
 
 class Policy(StrEnum):
@@ -73,7 +75,7 @@ class MachineSpec:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
     """Never fewer than `at_least` from `begins` to `ends` on these days (Monday is 0), as clocks in `timezone` show it.
-    An end before the begin is on the next day."""
+    An end that is not after the begin is on the next day."""
 
     days: frozenset[int]
     begins: time

@@ -11,6 +11,7 @@ from typing import Any
 
 from comfyrelay.domain.scaling.schedules import zone
 from comfyrelay.domain.scaling.spec import (
+    END_OF_DAY,
     LEAST_SPEED,
     MOST_LAUNCHES_PER_MINUTE,
     MOST_MACHINES,
@@ -105,7 +106,7 @@ def scaling_to_json(spec: ScalingSpec) -> dict[str, Any]:
             {
                 "days": sorted(each.days),
                 "begins": f"{each.begins:%H:%M}",
-                "ends": f"{each.ends:%H:%M}",
+                "ends": f"{each.ends:%H:%M}" if each.ends != time() else END_OF_DAY,
                 "at_least": each.at_least,
                 "timezone": each.timezone,
             }
@@ -125,7 +126,7 @@ def _schedule(found: Mapping[str, Any]) -> Schedule:
             **values,
             "days": frozenset(values["days"]),
             "begins": time.fromisoformat(values["begins"]),
-            "ends": time.fromisoformat(values["ends"]),
+            "ends": time() if values["ends"] == END_OF_DAY else time.fromisoformat(values["ends"]),
         }
     )
 

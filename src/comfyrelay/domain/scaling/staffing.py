@@ -1,6 +1,7 @@
 """How much work machines can take, how long work waits for them, and how many machines arriving work needs."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil, sqrt
 
 from comfyrelay.domain.scaling.learning import ONE_ARRIVAL, UNKNOWN_SECONDS
@@ -18,6 +19,10 @@ def is_capacity(machine: SeenMachine) -> bool:
 
 def is_idle(machine: SeenMachine) -> bool:
     return machine.state is MachineState.READY and machine.leases == 0
+
+
+def may_end(machine: SeenMachine) -> bool:
+    return is_idle(machine) and not machine.is_foreign
 
 
 def seconds_per_job(work: QueuedWork) -> float:
@@ -38,9 +43,22 @@ def rate(work: QueuedWork, boot_seconds: float) -> float:
     return max(0.0, work.jobs_per_second - work.jobs * ONE_ARRIVAL)
 
 
-def arriving(work: QueuedWork, boot_seconds: float) -> float:
-    """Machines with a speed of 1 that what arrives keeps busy."""
-    return rate(work, boot_seconds) * (work.seconds_per_job or seconds_per_job(work))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Load:
+    """Machines with a speed of 1 that what arrives keeps busy. The newest arrival alone launches none and ends none:
+    just after each of them a constant load counts as one more, and both sides of a border would be seen in turn."""
+
+    to_launch: float = 0.0
+    to_keep: float = 0.0
+
+    def __add__(self, other: "Load") -> "Load":
+        return Load(to_launch=self.to_launch + other.to_launch, to_keep=self.to_keep + other.to_keep)
+
+
+def arriving(work: QueuedWork, boot_seconds: float) -> Load:
+    known, each = rate(work, boot_seconds), work.seconds_per_job or seconds_per_job(work)
+    newest = 0.0 if work.jobs else ONE_ARRIVAL
+    return Load(to_launch=max(0.0, known - newest) * each, to_keep=known * each)
 
 
 def machines_for(load: float, spare: float) -> int:

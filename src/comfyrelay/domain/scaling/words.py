@@ -34,6 +34,11 @@ def machines(fleet: SeenFleet) -> str:
     return " + ".join(parts) or "no machine"
 
 
+def beyond(fleet: SeenFleet, count_: int, ended: int) -> str:
+    never = "busy ones and those that others have started" if any(each.is_foreign for each in fleet.machines) else ""
+    return f"{count(count_, 'machine')} beyond the limits; ending {ended} of them, {never or 'busy ones'} never"
+
+
 def ending(ended: Sequence[SeenMachine], limit_seconds: float) -> str:
     idle = [each.idle_seconds for each in ended if each.state is MachineState.READY]
     if not idle:

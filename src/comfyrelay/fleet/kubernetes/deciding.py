@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import structlog
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling.decide import decide
 from comfyrelay.domain.scaling.learning import seconds_left
@@ -17,7 +18,6 @@ from comfyrelay.domain.scaling.plan import FleetPlan
 from comfyrelay.domain.scaling.recording import reason_class, what_was_seen
 from comfyrelay.domain.scaling.snapshot import MachineState, SeenFleet, SeenMachine
 from comfyrelay.domain.scaling.spec import MachineProviderName
-from comfyrelay.domain.states import Stage
 from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
 from comfyrelay.fleet.kubernetes.desired import Desired
 from comfyrelay.fleet.kubernetes.pods import Pod, Pods, labels_of

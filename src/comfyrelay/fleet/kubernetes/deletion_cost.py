@@ -10,8 +10,8 @@ import httpx
 import structlog
 
 from comfyrelay.clock import utc_now
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.scaling.snapshot import MachineState, SeenMachine
-from comfyrelay.domain.states import Stage
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.fleet.kubernetes.desired import DesiredOf
 from comfyrelay.fleet.kubernetes.pods import Pods, labels_of

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.scaling.snapshot import MachineState, SeenMachine
-from comfyrelay.domain.states import Stage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,8 @@ from typing import Any
 
 import yaml
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.fleet import Fleet
-from comfyrelay.domain.states import Stage
 from comfyrelay.errors import InvalidInput
 from comfyrelay.fleet.kubernetes.manifests.base import ClusterFleet, Manifest
 from comfyrelay.fleet.kubernetes.manifests.scaler import scaler_manifests

@@ -9,7 +9,7 @@ from ssl import create_default_context
 
 import httpx
 
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.fleet.kubernetes.names import label_value
 

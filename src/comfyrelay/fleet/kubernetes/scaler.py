@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput, NotFound
 from comfyrelay.fleet.kubernetes import messages
 from comfyrelay.fleet.kubernetes.deletion_cost import DeletionCosts, FleetPods

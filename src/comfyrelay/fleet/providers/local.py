@@ -112,10 +112,10 @@ class LocalProvider:
         self._programs = programs
         self._worker = worker
         self._stand_in = stand_in
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     async def observe(self, fleet: FleetMachines) -> Sequence[Observed]:
-        return await self._aside(lambda: [each.observed() for each in self._there(fleet)])
+        return await self._aside(lambda: self._observe(fleet))
 
     async def launch(self, fleet: FleetMachines, orders: Sequence[Order], *, total: int) -> LaunchResult:  # noqa: ARG002
         return await self._aside(lambda: self._launch(fleet, orders))
@@ -133,6 +133,16 @@ class LocalProvider:
 
     async def close(self) -> None:
         """Machines go on: whoever comes next finds them."""
+
+    def _observe(self, fleet: FleetMachines) -> list[Observed]:
+        there = self._there(fleet)
+        for machine in there:
+            # whoever ordered it may have died before its process was started, and who sees it orders it no more
+            if machine.is_waiting_for_process and machine.id not in self._children:
+                # a server without the secret of its fleet cannot, and the order is forgotten after a while
+                with suppress(ConfigurationError):
+                    self._start(fleet, machine)
+        return [each.observed() for each in there]
 
     def _launch(self, fleet: FleetMachines, orders: Sequence[Order]) -> LaunchResult:
         try:
@@ -184,9 +194,8 @@ class LocalProvider:
             **slots,
         }
         argv = (*MACHINE, str(machine.folder))
-        self._children.append(
-            apart.start(argv, folder=machine.folder, environment=environment, log=machine.folder / "machine.log")
-        )
+        log = machine.folder / "machine.log"
+        self._children[machine.id] = apart.start(argv, folder=machine.folder, environment=environment, log=log)
 
     def _template(self, fleet: FleetMachines) -> dict[str, Any]:
         """What machines of a fleet run; `ConfigurationError` when they could not."""
@@ -241,7 +250,7 @@ class LocalProvider:
 
     async def _aside(self, work: Callable[[], T]) -> T:
         """Off the loop: disks and processes may take their time."""
-        self._children = [each for each in self._children if each.poll() is None]
+        self._children = {name: each for name, each in self._children.items() if each.poll() is None}
         try:
             return await asyncio.to_thread(work)
         except (OSError, ValueError, KeyError) as error:

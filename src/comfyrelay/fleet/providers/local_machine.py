@@ -10,7 +10,6 @@ What the worker needs to know is in the environment, so that no secret is in a f
 import asyncio
 import json
 import os
-import socket
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from urllib.request import ProxyHandler, build_opener
 from comfyrelay.atomic import write_new
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.lock import FolderLock
+from comfyrelay.net import free_port
 from comfyrelay.portable import apart, files
 from comfyrelay.portable.scripts import launch
 from comfyrelay.portable.signals import on_stop
@@ -72,7 +72,7 @@ def _is_taken(lock: FolderLock, folder: Path) -> bool:
 
 
 async def _run(folder: Path, order: Mapping[str, Any], stop: asyncio.Event) -> None:
-    port = _free_port()
+    port = free_port()
     url = order["comfyui_url"] or f"http://127.0.0.1:{port}"
     work = folder / "comfyui"
     work.mkdir(exist_ok=True)
@@ -134,12 +134,6 @@ def _answers(url: str) -> bool:
             return bool(answer.status == 200)
     except (URLError, OSError, ValueError):
         return False
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _say(text: str) -> None:

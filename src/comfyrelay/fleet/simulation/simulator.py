@@ -12,7 +12,7 @@ from random import Random
 from comfyrelay.domain.scaling import learning
 from comfyrelay.domain.scaling.decide import decide
 from comfyrelay.domain.scaling.plan import FleetPlan
-from comfyrelay.domain.scaling.reference import LOW_BACKLOG, backlog
+from comfyrelay.domain.scaling.reference import METRIC_SECONDS, Alarms
 from comfyrelay.domain.scaling.snapshot import QueuedWork, SeenFleet, Snapshot
 from comfyrelay.domain.scaling.spec import Limits, Policy, ScalingSpec
 from comfyrelay.fleet.simulation.traces import Request
@@ -21,8 +21,6 @@ from comfyrelay.fleet.simulation.world import Machine, Queue, Setting, Waiting, 
 # The loop acts within a second of an event, and looks again by itself.
 DEBOUNCE_SECONDS = 1.0
 LOOK_SECONDS = 20.0
-# The reference: figures are published once a minute, and an alarm has looked at them for a minute before it acts.
-METRIC_SECONDS = 60.0
 # What arrived so long ago that its rate is below this is forgotten.
 FORGOTTEN_RATE = 1e-5
 REFUSED_SECONDS = 60.0
@@ -58,14 +56,6 @@ class Outcome:
     events: int = 0
 
 
-@dataclass(slots=True)
-class _Metrics:
-    depth: int = 0
-    workers: int = 0
-    idle_since: float = 0.0
-    low_since: float | None = 0.0
-
-
 class Simulation:
     def __init__(
         self,
@@ -99,7 +89,7 @@ class Simulation:
         self._refused_until = -inf
         self._next_look = inf
         self._empty_since: float = 0.0
-        self._published: list[_Metrics] = [_Metrics(), _Metrics()]
+        self._alarms = Alarms()
         self._numbers = {name: number for number, name in enumerate(sorted({each.workflow for each in requests}), 1)}
         self.outcome = Outcome()
 
@@ -236,7 +226,7 @@ class Simulation:
         if self._is_reference:
             self._publish(now)
             self._look_at(now + METRIC_SECONDS)
-            if not self._machines and self._published[0].depth == 0:
+            if not self._machines and self._alarms.alarm(now).depth == 0:
                 return
         elif self._machines or self._queue:
             self._look_at(now + LOOK_SECONDS)
@@ -276,20 +266,8 @@ class Simulation:
     # what is seen
 
     def _publish(self, now: float) -> None:
-        """Figures of this minute; the alarm sees those of the minute before."""
-        last = self._published[1]
         depth = len(self._queue) + sum(each.running is not None for each in self._machines.values())
-        workers = sum(each.is_ready for each in self._machines.values())
-        is_low = backlog(depth, workers) < LOW_BACKLOG
-        self._published = [
-            last,
-            _Metrics(
-                depth=depth,
-                workers=workers,
-                idle_since=last.idle_since if depth == 0 else now,
-                low_since=(now if last.low_since is None else last.low_since) if is_low else None,
-            ),
-        ]
+        self._alarms.look(now, depth=depth, workers=sum(each.is_ready for each in self._machines.values()))
 
     def _run_seconds(self, workflow: str) -> float:
         learnt = self._durations.get(workflow)
@@ -315,25 +293,12 @@ class Simulation:
             )
         return found
 
-    def _published_work(self, leases: int) -> list[QueuedWork]:
-        """The reference knows how deep the queue was a minute ago, and nothing else."""
-        jobs = max(0, self._published[0].depth - leases)
-        return [QueuedWork(workflow=1, jobs=jobs, seconds=jobs * learning.UNKNOWN_SECONDS)]
-
     def _snapshot(self, now: float) -> Snapshot:
-        setting, metrics = self._setting, self._published[0]
-        boot = self._boot_seconds
+        setting, boot = self._setting, self._boot_seconds
         machines = [
             seen(each, now, boot, self._run_seconds(each.running.request.workflow) if each.running else 0.0, setting)
             for each in self._machines.values()
         ]
-        low = None
-        if self._is_reference:
-            work = self._published_work(sum(each.leases for each in machines))
-            # the alarm looks at what was published a minute before
-            low = 0.0 if metrics.low_since is None else now - METRIC_SECONDS - metrics.low_since
-        else:
-            work = self._work(now)
         is_refused = now < self._refused_until
         fleet = SeenFleet(
             slug="fleet",
@@ -345,10 +310,11 @@ class Simulation:
             boot_seconds=boot,
             following_jobs=self._following.jobs(),
             launches_ago=[now - each for each in self._launched],
-            idle_seconds=now - METRIC_SECONDS - metrics.idle_since if metrics.depth == 0 else None,
-            low_seconds=low,
+            alarm=self._alarms.alarm(now) if self._is_reference else None,
+            idle_seconds=self._alarms.idle_seconds(now) if self._is_reference else None,
+            low_seconds=self._alarms.low_seconds(now) if self._is_reference else None,
         )
-        return Snapshot(now=_at(now), work=work, fleets=[fleet])
+        return Snapshot(now=_at(now), work=self._work(now), fleets=[fleet])
 
 
 def _at(seconds: float) -> datetime:

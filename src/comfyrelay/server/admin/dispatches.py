@@ -4,8 +4,8 @@ from typing import Annotated
 
 from fastapi import Query
 
+from comfyrelay.domain.queue.states import DispatchStatus, Stage
 from comfyrelay.domain.records.jobs import DispatchFilter
-from comfyrelay.domain.states import DispatchStatus, Stage
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
@@ -87,6 +87,19 @@ async def set_priority(dispatch_id: DispatchId, body: wire.NewPriority, context:
 async def why_waiting(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.WaitingDetails]:
     """Why a job is waiting: one reason, in words and in data."""
     return Answer(data=wire.WaitingDetails.of(await context.engine.operations.inspection.waiting(dispatch_id)))
+
+
+@router.get("/{dispatch_id}/audit", responses=may_answer(404, 422))
+async def audit_dispatch(
+    dispatch_id: DispatchId, context: ContextOf, limit: Limit = 50, cursor: NumberCursor = None
+) -> Answer[wire.DispatchAudit]:
+    """What happened to a job in the queue, newest first: its attempts, on whichever workers, and all that was written
+    down of it."""
+    found = await context.engine.operations.inspection.audit_of(dispatch_id, cursor=cursor, limit=limit)
+    entries = page_of(found.entries, wire.AuditEntry.of).data
+    return Answer(
+        data=wire.DispatchAudit(attempts=[wire.DispatchAttempt.of(each) for each in found.attempts], entries=entries)
+    )
 
 
 def _body(view: DispatchView) -> wire.Dispatch:

@@ -33,7 +33,8 @@ async def list_effects(
 async def create_effect(body: wire.NewEffect, context: ContextOf) -> Answer[wire.EffectDetails]:
     """Offer a workflow to users, at a price."""
     effect = await context.engine.catalogue.effects.create(**body.model_dump())
-    return Answer(data=_body(EffectView(effect=effect, workflow_slug=body.workflow_slug)), message="Created.")
+    view = await context.engine.catalogue.effects.shown(EffectView(effect=effect, workflow_slug=body.workflow_slug))
+    return Answer(data=_body(view), message="Created.")
 
 
 @router.get("/{slug}", responses=may_answer(404, 422))

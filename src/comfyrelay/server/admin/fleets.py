@@ -5,8 +5,8 @@ from typing import Any
 
 from fastapi import status
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.scaling.spec_json import machines_to_json, scaling_to_json
-from comfyrelay.domain.states import Stage
 from comfyrelay.errors import InvalidInput
 from comfyrelay.fleet import options
 from comfyrelay.fleet.providers import registry

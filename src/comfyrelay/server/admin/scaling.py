@@ -1,7 +1,7 @@
 """How fleets are scaled: what there is, what was decided and why, and the switch that stops it."""
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.scaling.machines import ScalingDecision
-from comfyrelay.domain.states import Stage
 from comfyrelay.protocol import scaling as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
@@ -12,6 +12,8 @@ from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.scaling.views import ScalingView
 
 router = admin_router("/fleets/{stage}/{slug}")
+# Of more, `by_state` tells how many there are; those that were ordered come first.
+MOST_MACHINES = 200
 
 
 @router.get("/scaling", responses=may_answer(404, 422))
@@ -60,7 +62,7 @@ def status_body(view: ScalingView) -> wire.FleetScalingStatus:
         provider=view.fleet.machine_spec.provider,
         leader=None if view.leader is None else view.leader.holder,
         decision=None if view.decision is None else decision_body(view.decision),
-        machines=[wire.Machine.of(each) for each in view.machines],
+        machines=[wire.Machine.of(each) for each in view.machines[:MOST_MACHINES]],
     )
 
 

@@ -9,6 +9,7 @@ from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import AnyId, Limit, NumberCursor, TenantId, TextCursor
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.operations.inspection import TenantView
+from comfyrelay.services.paging import listed
 
 router = admin_router()
 
@@ -22,15 +23,33 @@ async def list_tenants(
     return page_of(page, _body)
 
 
+@router.get("/tenants/{tenant_id}", responses=may_answer(404, 422))
+async def get_tenant(tenant_id: TenantId, context: ContextOf) -> Answer[wire.TenantDetails]:
+    """A tenant with its users, its balance and its limits."""
+    found = await context.engine.operations.inspection.tenant(tenant_id)
+    limits = wire.TenantLimits.of(found.tenant, usual_active_jobs=context.settings.max_active_jobs_per_user)
+    users = [wire.TenantUser.of(each) for each in found.users]
+    return Answer(data=wire.TenantDetails.of(found, found.tenant, users=users, limits=limits))
+
+
+@router.get("/tenants/{tenant_id}/transactions", responses=may_answer(404, 422))
+async def list_transactions(
+    tenant_id: TenantId, context: ContextOf, limit: Limit = 50, cursor: NumberCursor = None
+) -> Answer[Page[wire.TenantTransaction]]:
+    """What moved in a tenant's wallet, newest first."""
+    _balance, found = await context.engine.accounts.ledger.statement(tenant_id, limit=limit + 1, before_id=cursor)
+    return page_of(listed(found, lambda each: each.id, limit=limit), wire.TenantTransaction.of)
+
+
 @router.patch("/tenants/{tenant_id}", responses=may_answer(404, 422))
 async def change_tenant(tenant_id: TenantId, body: wire.TenantPatch, context: ContextOf) -> Answer[wire.ChangedTenant]:
-    """Say how long a tenant's jobs may wait before they may go to Comfy Cloud."""
+    """Say how long a tenant's jobs may wait before they may go to Comfy Cloud, and how many may be under way."""
     changes = body.changes()
-    if "max_wait_seconds" not in changes:
+    if not changes:
         raise InvalidInput(errors={"max_wait_seconds": "Say what is to be changed; null takes it away."})
-    await context.engine.accounts.tenancy.set_max_wait(tenant_id, body.max_wait_seconds)
-    data = wire.ChangedTenant(id=tenant_id, max_wait_seconds=body.max_wait_seconds)
-    return Answer(data=data, message="Changed.")
+    await context.engine.accounts.tenancy.limit(tenant_id, changes)
+    found = await context.engine.operations.inspection.tenant(tenant_id)
+    return Answer(data=wire.ChangedTenant.of(found.tenant), message="Changed.")
 
 
 @router.post("/tenants/{tenant_id}/credits", responses=may_answer(404, 409, 422))

@@ -1,16 +1,25 @@
 """Workers: who there is and what each may do. They register themselves; nobody is made or assigned by hand."""
 
-from comfyrelay.domain.states import Stage, WorkerState
+from typing import Annotated
+
+from fastapi import Query, Response, status
+
+from comfyrelay.domain.queue.states import Stage, WorkerState
+from comfyrelay.domain.queue.worker_order import WorkerSort
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.base.auth import Admin
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.pages import page_of
-from comfyrelay.server.base.parameters import AnyId, Limit, NumberCursor, TextCursor, WorkerId
+from comfyrelay.server.base.parameters import AnyId, Limit, NumberCursor, PlaceCursor, WorkerId
 from comfyrelay.server.base.problems import may_answer
 
 router = admin_router("/workers")
+# A worker that waits for a job is let go, and one that runs one beats at least this often.
+LOGS_WITHIN_SECONDS = 30.0
+SORTS = f"{', '.join(WorkerSort)}; with `-` before it, the other way round"
+Sort = Annotated[str, Query(pattern=f"^-?({'|'.join(WorkerSort)})$", description=SORTS)]
 
 
 @router.get("", responses=may_answer(422))
@@ -20,14 +29,25 @@ async def list_workers(
     fleet: AnyId = None,
     stage: Stage | None = None,
     state: WorkerState | None = None,
+    search: AnyId = None,
+    sort: Sort = "name",
     limit: Limit = 50,
-    cursor: TextCursor = None,
-) -> Answer[Page[wire.WorkerSummary]]:
-    """Workers by their ids; `fleet` is the slug of a fleet."""
-    page = await context.engine.fleet.views.workers(
-        fleet_slug=fleet, stage=stage, state=state, cursor=cursor, limit=limit
+    cursor: PlaceCursor = None,
+) -> Answer[wire.WorkerPage]:
+    """Workers by their names; `fleet` is the slug of a fleet, `search` words of which each is a part of an id, a name,
+    a fleet, a GPU, a version or a workflow that it runs. `counts` are by state, whichever state is asked for."""
+    found = await context.engine.fleet.views.workers(
+        fleet_slug=fleet,
+        stage=stage,
+        state=state,
+        search=search,
+        sort=WorkerSort(sort.removeprefix("-")),
+        is_down=sort.startswith("-"),
+        cursor=cursor,
+        limit=limit,
     )
-    return page_of(page, wire.WorkerSummary.of)
+    items = [wire.WorkerSummary.of(each, each.worker) for each in found.items]
+    return Answer(data=wire.WorkerPage(items=items, next_cursor=found.next_cursor, counts=dict(found.counts)))
 
 
 # A worker's id may hold slashes, so it takes what is left of the path: longer paths come first.
@@ -38,6 +58,17 @@ async def list_worker_audit_logs(
     """What a worker did and what was done to it, newest first; also of one that has left."""
     page = await context.engine.operations.inspection.audit_logs_of(worker_id, event=event, cursor=cursor, limit=limit)
     return page_of(page, wire.AuditEntry.of)
+
+
+@router.get("/{worker_id:path}/logs", responses={202: {"model": Answer[wire.WorkerLogs]}, **may_answer(404, 422)})
+async def worker_logs(worker_id: WorkerId, response: Response, context: ContextOf) -> Answer[wire.WorkerLogs]:
+    """The last lines of a worker's log. Asking for them is what makes it send them: 202 until it has; ask every few
+    seconds while you look."""
+    found = await context.engine.queue.worker_logs.last(worker_id)
+    if found.received_at is None:
+        response.status_code = status.HTTP_202_ACCEPTED
+    data = wire.WorkerLogs.of(found, worker_id=worker_id, within_seconds=LOGS_WITHIN_SECONDS)
+    return Answer(data=data, message="OK" if found.received_at else "The worker is asked for its log.")
 
 
 @router.get("/{worker_id:path}", responses=may_answer(404, 422))
@@ -86,4 +117,14 @@ async def rotate_worker_token(worker_id: WorkerId, context: ContextOf, admin: Ad
 
 async def _worker(context: Context, worker_id: str) -> wire.WorkerDetails:
     view = await context.engine.fleet.views.worker(worker_id)
-    return wire.WorkerDetails.of(view, view.worker)
+    return wire.WorkerDetails.of(
+        view,
+        view.line,
+        view.worker,
+        blocks=[wire.Block.of(each, workflow_slug=view.slugs.get(each.workflow_hash)) for each in view.blocks],
+        lacks=[wire.Lack.of(each, workflow_slug=view.slugs.get(each.workflow_hash)) for each in view.lacks],
+        loaded=[
+            wire.Loaded(workflow_hash=each, workflow_slug=view.slugs.get(each))
+            for each in view.worker.warm_hashes or ()
+        ],
+    )

@@ -7,12 +7,12 @@ from fastapi import status
 
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer, Page
-from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.base.auth import known_admin
+from comfyrelay.server.admin.router import admin_router, changes_nothing
+from comfyrelay.server.base.auth import Admin, known_admin
 from comfyrelay.server.base.bodies import large_body
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
-from comfyrelay.server.base.parameters import AnyId, Limit, SlugInPath, TextCursor
+from comfyrelay.server.base.parameters import AnyId, DispatchId, Limit, NumberCursor, SlugInPath, TextCursor
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.catalogue.incoming import NewWorkflow
 from comfyrelay.services.catalogue.workflows import WorkerFitness, WorkflowView
@@ -60,6 +60,7 @@ async def create_workflow(body: wire.NewCatalogueWorkflow, context: ContextOf) -
         provider=body.provider,
         **{name: getattr(body, name) for name in wire.PRICES},
         is_active=body.is_active,
+        keep_loaded=body.keep_loaded,
     )
     return _answer(await engine.catalogue.workflows.get(workflow.slug), "Registered", read.remark)
 
@@ -92,6 +93,7 @@ async def delete_workflow(slug: SlugInPath, context: ContextOf) -> Answer[wire.D
 
 
 @router.post("/{slug}/validate", responses=may_answer(404, 422))
+@changes_nothing
 async def validate_workflow(
     slug: SlugInPath, context: ContextOf, limit: Limit = 50, cursor: TextCursor = None
 ) -> Answer[wire.Validated]:
@@ -104,6 +106,33 @@ async def validate_workflow(
         workers=page_of(found.workers, _check).data,
     )
     return Answer(data=data, message=found.text)
+
+
+@router.get("/{slug}/versions", responses=may_answer(404, 422))
+async def list_versions(
+    slug: SlugInPath, context: ContextOf, limit: Limit = 50, cursor: NumberCursor = None
+) -> Answer[Page[wire.WorkflowVersion]]:
+    """What the workflow ran from when on, newest first."""
+    page = await context.engine.catalogue.workflows.versions(slug, cursor=cursor, limit=limit)
+    return page_of(page, wire.WorkflowVersion.of)
+
+
+@router.get("/{slug}/versions/{number}", responses=may_answer(404, 422))
+async def get_version(slug: SlugInPath, number: DispatchId, context: ContextOf) -> Answer[wire.WorkflowVersionDetails]:
+    """One of them with its graph: sent with PATCH, it is what new jobs run again."""
+    found, graph = await context.engine.catalogue.workflows.version(slug, number)
+    return Answer(data=wire.WorkflowVersionDetails.of(found, graph=graph))
+
+
+@router.post("/{slug}/test-run", status_code=status.HTTP_201_CREATED, responses=may_answer(404, 409, 422, 429))
+@changes_nothing
+@large_body(known_admin)
+async def test_run(slug: SlugInPath, body: wire.TestRun, context: ContextOf, admin: Admin) -> Answer[wire.StartedTest]:
+    """Run a workflow of the catalogue as a job of your own, at no cost; on one worker alone, if it is named."""
+    job = await context.engine.jobs.testing.run(
+        admin, slug, worker_id=body.worker_id, values=body.values, input_file_id=body.input_file_id
+    )
+    return Answer(data=wire.StartedTest(job_id=job.id, only_worker=job.only_worker), message="Submitted.")
 
 
 def _body(view: WorkflowView) -> wire.WorkflowDetails:

@@ -1,5 +1,6 @@
 """Who is calling: a user by token or session cookie, an administrator, or a worker by its token."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Generic, TypeVar
 from urllib.parse import urlsplit
@@ -18,6 +19,8 @@ from comfyrelay.server.base.context import Context
 
 T = TypeVar("T")
 POLL_REMEMBER_SECONDS = 3600.0
+# Whoever has signed out meanwhile hears no more of a stream after this long.
+CHECK_SECONDS = 15.0
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _bearer = HTTPBearer(auto_error=False, description="An API token")
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
@@ -36,17 +39,46 @@ class _Caller(SecurityBase, Generic[T]):
 
 
 async def known_user(request: Request, context: Context) -> User:
-    bearer = await _bearer(request)
-    secret = bearer.credentials if bearer else request.cookies.get(context.session_cookie)
+    secret, is_bearer = await _secret_in(request, context)
     if not secret:
         raise Unauthorized
-    if bearer is None and request.method not in SAFE_METHODS:
+    if not is_bearer and request.method not in SAFE_METHODS:
         _refuse_other_sites(request, context)
     user = await context.user_of(secret)
     if user is None:
         raise Unauthorized("This token is not valid, or no longer.")
     structlog.contextvars.bind_contextvars(tenant_id=user.tenant_id, user_id=user.id)
     return user
+
+
+class StillLetIn:
+    """Whether who opened a stream would be let in now, asked before each message and found out now and then."""
+
+    def __init__(
+        self, request: Request, context: Context, find: Callable[[Request, Context], Awaitable[User]] = known_user
+    ) -> None:
+        self._request = request
+        self._context = context
+        self._find = find
+        self._now = asyncio.get_running_loop().time
+        self._checked_at = self._now()
+
+    async def __call__(self) -> bool:
+        if self._now() - self._checked_at < CHECK_SECONDS:
+            return True
+        self._checked_at = self._now()
+        try:
+            await self._find(self._request, self._context)
+        except (Unauthorized, Forbidden):
+            return False
+        secret, _is_bearer = await _secret_in(self._request, self._context)
+        return await self._context.session_of(secret) is not None
+
+
+async def _secret_in(request: Request, context: Context) -> tuple[str, bool]:
+    """What the caller is known by, and whether it came as a token."""
+    bearer = await _bearer(request)
+    return (bearer.credentials, True) if bearer else (request.cookies.get(context.session_cookie, ""), False)
 
 
 async def known_admin(request: Request, context: Context) -> User:

@@ -1,7 +1,7 @@
 """What every request has at hand: the engine and what belongs to the server itself."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Annotated, Any
@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.fleet import Worker
+from comfyrelay.errors import ComfyRelayError
 from comfyrelay.server.base.cache import Cached
 from comfyrelay.server.base.limits import RateLimit
 from comfyrelay.server.base.measuring import Metrics
@@ -19,6 +20,8 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 
 SESSION_COOKIE = "comfyrelay_session"
+# More than from one address: who guesses from many must not keep somebody out too easily.
+GUESSES_FACTOR = 3
 About = dict[str, Any] | None
 
 
@@ -37,6 +40,8 @@ class Owner:
     worker_secret: str = field(repr=False)
     # what is kept of a run, by its lease: what a worker reports, but for what only the desk itself can know
     about_run: Callable[[str, About], About]
+    # what the session of a secret is called; nothing for one that is let in no longer, though its token still works
+    session_of: Callable[[str], Awaitable[str | None]]
 
     def is_owner(self, secret: str) -> bool:
         return any(compare_digest(secret.encode(), each.encode()) for each in (self.secret, self.pass_secret))
@@ -54,15 +59,22 @@ class Context:
     owner: Owner | None = None
     registrations: RateLimit = field(init=False)
     sign_ins: RateLimit = field(init=False)
+    # the same for one account, from wherever it is tried
+    guesses: RateLimit = field(init=False)
+    # messages that a tenant has sent to a place of its choice
+    webhook_tests: RateLimit = field(init=False)
     # set when the server is told to stop: whoever waits is answered at once
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.registrations = RateLimit(self.settings.requests_per_minute)
         self.sign_ins = RateLimit(self.settings.requests_per_minute)
+        self.guesses = RateLimit(GUESSES_FACTOR * self.settings.requests_per_minute)
+        self.webhook_tests = RateLimit(self.settings.requests_per_minute)
         self.metrics = Metrics(self.engine)
         self.user_of: Cached[User] = Cached(self._user)
         self.worker_of: Cached[Worker] = Cached(self._worker)
+        self._storage_origins: Sequence[str] | None = None
 
     @property
     def settings(self) -> Settings:
@@ -72,12 +84,31 @@ class Context:
     def session_cookie(self) -> str:
         return self.owner.session_cookie if self.owner is not None else SESSION_COOKIE
 
+    async def storage_origins(self) -> Sequence[str]:
+        """Where browsers find files, beside this server; none while the storage cannot say."""
+        if self._storage_origins is None:
+            try:
+                origin = await self.engine.objects.origin()
+            except ComfyRelayError:
+                return ()
+            self._storage_origins = () if origin is None else (origin,)
+        return self._storage_origins
+
     async def stop_waiting(self) -> None:
         """Answer everybody who waits, so that the server can stop."""
         self.stopping.set()
         self.engine.queue.stops.close()
         self.engine.jobs.events.close()
+        self.engine.jobs.live.close()
+        self.engine.operations.live.close()
         await self.engine.queue.polls.stop()
+
+    async def session_of(self, secret: str) -> str | None:
+        """What the session of this secret is called, empty where that says nothing; none for one that is let in no
+        longer."""
+        if self.owner is None or self.owner.is_owner(secret):
+            return ""
+        return await self.owner.session_of(secret)
 
     def forget_worker(self, worker_id: str) -> None:
         """Something about the worker has changed that its next call must know."""

@@ -1,4 +1,4 @@
-"""How often one address may try something."""
+"""How often one address may try something, or one account be tried."""
 
 import time
 from collections import OrderedDict, deque
@@ -9,23 +9,23 @@ from fastapi import Request
 from comfyrelay.errors import TooManyRequests
 
 WINDOW_SECONDS = 60.0
-# Addresses that are remembered; an attacker with more of them is not held back by a limit per address anyway.
+# Keys that are remembered; an attacker with more of them is not held back by a limit per address anyway.
 MOST_ADDRESSES = 10_000
 
 
 class RateLimit:
-    """At most so many in a minute from one address, in this process."""
+    """At most so many in a minute by one key, an address or an account, in this process."""
 
     def __init__(self, per_minute: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_minute = per_minute
         self._clock = clock
         self._calls: OrderedDict[str, deque[float]] = OrderedDict()
 
-    def check(self, address: str) -> None:
+    def check(self, key: str) -> None:
         """Count one more try; `TooManyRequests` when there were too many."""
         now = self._clock()
-        calls = self._calls.setdefault(address, deque())
-        self._calls.move_to_end(address)
+        calls = self._calls.setdefault(key, deque())
+        self._calls.move_to_end(key)
         while calls and calls[0] <= now - WINDOW_SECONDS:
             calls.popleft()
         if len(calls) >= self._per_minute:
@@ -33,6 +33,10 @@ class RateLimit:
         calls.append(now)
         if len(self._calls) > MOST_ADDRESSES:
             self._calls.popitem(last=False)
+
+    def forgive(self, key: str) -> None:
+        """It was no guess: forget what was counted."""
+        self._calls.pop(key, None)
 
 
 def address_of(request: Request) -> str:

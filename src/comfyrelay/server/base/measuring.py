@@ -10,8 +10,8 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from comfyrelay import __version__
-from comfyrelay.domain.states import TERMINAL_JOB
-from comfyrelay.domain.webhooks import DeliveryStatus
+from comfyrelay.domain.deliveries import DeliveryStatus
+from comfyrelay.domain.queue.states import TERMINAL_JOB
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.operations.measures import Figures
 from comfyrelay.services.operations.mending import SAFE

@@ -16,7 +16,11 @@ TenantId = Annotated[str, Path(max_length=64, pattern=r"^[^\x00/]+$")]
 DispatchId = Annotated[int, Path(ge=1, le=LARGEST_ID)]
 
 AnyId = Annotated[str | None, Query(max_length=200, pattern=STORABLE)]
+Words = Annotated[
+    str | None, Query(max_length=200, pattern=STORABLE, description="in prompts and other values, labels, errors, ids")
+]
 Limit = Annotated[int, Query(ge=1, le=200, description="how many at most")]
 Cursor = Annotated[str | None, Query(max_length=64, pattern=ID, description=_NEXT)]
 NumberCursor = Annotated[int | None, Query(ge=0, le=LARGEST_ID, description=_NEXT)]
+PlaceCursor = Annotated[str | None, Query(max_length=220, pattern=r"^[0-9]{1,9}/", description=_NEXT)]
 TextCursor = Annotated[str | None, Query(max_length=200, pattern=STORABLE, description=_NEXT)]

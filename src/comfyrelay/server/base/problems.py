@@ -23,6 +23,7 @@ from comfyrelay.errors import (
     NotReady,
     NotWritable,
     PoolUnavailable,
+    PriceChanged,
     RequestTimeout,
     StorageUnavailable,
     TooLarge,
@@ -45,6 +46,7 @@ STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
     (Forbidden, 403, "Not allowed"),
     (NotFound, 404, "Not found"),
     (MissingOnWorkers, 409, "No worker has what this needs"),
+    (PriceChanged, 409, "The price has changed"),
     (Conflict, 409, "In conflict with what is there"),
     (RequestTimeout, 408, "The request took too long"),
     (TooLarge, 413, "Too large"),
@@ -118,7 +120,7 @@ def problem_response(error: ComfyRelayError) -> JSONResponse | None:
                 detail=error.detail,
                 headers=_headers(error),
                 errors=error.errors if isinstance(error, InvalidInput | NotReady) else None,
-                required_tokens=error.required_tokens if isinstance(error, InsufficientTokens) else None,
+                required_tokens=error.required_tokens if isinstance(error, InsufficientTokens | PriceChanged) else None,
                 missing=_missing(error) if isinstance(error, MissingOnWorkers) else None,
             )
     return None
@@ -148,6 +150,8 @@ def _sentence(request: Request, error: Mapping[str, Any]) -> str:
         *place, _unknown_name = error["loc"][1:]
         if body is not None and (model := _model_at(body.field_info.annotation, place)) is not None:
             return f"There is no such field. Fields: {', '.join(sorted(model.model_fields))}."
+    if error["type"] == "string_pattern_mismatch" and "@" in error["ctx"]["pattern"]:
+        return "This is not an email address."
     return str(error["msg"]).removeprefix("Value error, ")
 
 

@@ -12,6 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from comfyrelay.domain.ids import shown_by
 from comfyrelay.errors import InvalidInput
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
@@ -19,6 +20,7 @@ from comfyrelay.server.operation.ranges import Unsatisfiable, parse_range
 from comfyrelay.storage.headers import content_disposition
 from comfyrelay.storage.objects import LocalObjects, ObjectStat
 from comfyrelay.storage.paths import no_object
+from comfyrelay.storage.previews import MOST_BYTES, is_preview, is_preview_path
 from comfyrelay.storage.signing import Grant
 
 PREFIX = "/files/"
@@ -28,6 +30,8 @@ CAREFUL = {
     "Cross-Origin-Resource-Policy": "cross-origin",
     "X-Content-Type-Options": "nosniff",
 }
+# What stands for a file is shown many times, and no less right for being an hour old.
+POSTER_CACHE = "private, max-age=3600"
 router = APIRouter(prefix="/files", tags=["files"])
 
 
@@ -96,10 +100,16 @@ async def upload(
     """Store a file by a URL that this server has signed, with the type and the length that were signed with it."""
     grant = objects.verify("PUT", path, request.query_params)
     grant.check_upload(content_type=content_type, content_length=content_length)
+    seen = bytearray()
     try:
         async with objects.receive(path, size=grant.size, max_size=grant.max_size) as receiver:
             async for piece in request.stream():
                 await receiver.write(piece)
+                if is_preview_path(path):
+                    # at most what the grant allows, which is little
+                    seen += piece
+            if is_preview_path(path) and not is_preview(bytes(seen)):
+                raise InvalidInput(f"A preview is a JPEG of at most {MOST_BYTES // 1024} KiB.")
     except ClientDisconnect:
         raise InvalidInput("The upload was cut off.") from None
     return Response(headers={"ETag": _tag(await _stat(objects, path))})
@@ -143,7 +153,7 @@ def _headers(grant: Grant, stat: ObjectStat) -> dict[str, str]:
     headers = {
         **CAREFUL,
         "Accept-Ranges": "bytes",
-        "Cache-Control": "private, max-age=0, must-revalidate",
+        "Cache-Control": POSTER_CACHE if shown_by(grant.path) != grant.path else "private, max-age=0, must-revalidate",
         "Content-Type": grant.content_type or stat.content_type or "application/octet-stream",
         "ETag": _tag(stat),
         "Last-Modified": _date(stat),

@@ -5,7 +5,7 @@ from typing import Literal
 from fastapi import APIRouter, Request, Response, status
 
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.errors import Forbidden
+from comfyrelay.errors import Conflict, Forbidden
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.base.auth import Bearer, CurrentUser
@@ -15,9 +15,11 @@ from comfyrelay.server.base.limits import address_of
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit, NumberCursor
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.services.accounts.sign_in import SESSION
 from comfyrelay.services.paging import listed
 
 SECONDS_A_DAY = 86_400.0
+NOT_MADE = "No account could be made with this email. If it is yours, sign in, or ask your administrator for a link."
 router = APIRouter(prefix="/api", tags=["account"], route_class=BodyRoute)
 
 
@@ -30,19 +32,26 @@ async def register(
     context.sign_ins.check(address_of(request))
     if not context.settings.allow_registration:
         raise Forbidden("This server takes no new accounts. Ask its administrator for one.")
-    user = await context.engine.accounts.sign_in.register(email=body.email, password=body.password, name=body.name)
-    return Answer(data=await _signed_in(context, user, response), message="Welcome.")
+    try:
+        user = await context.engine.accounts.sign_in.register(email=body.email, password=body.password, name=body.name)
+    except Conflict:
+        raise Conflict(NOT_MADE) from None
+    return Answer(data=await signed_in(context, user, response), message="Welcome.")
 
 
-@router.post("/login", responses=may_answer(401, 422, 429, 503))
+@router.post("/login", responses=may_answer(401, 403, 422, 429, 503))
 @anonymous_body
 async def login(
     body: wire.Credentials, request: Request, response: Response, context: ContextOf
 ) -> Answer[wire.SignedIn]:
     """Sign in. The token works as a bearer token, and is the session cookie of a browser."""
     context.sign_ins.check(address_of(request))
+    # whether there is such an account or not, so that nothing is told by it
+    account = body.email.lower()
+    context.guesses.check(account)
     user = await context.engine.accounts.sign_in.sign_in(email=body.email, password=body.password)
-    return Answer(data=await _signed_in(context, user, response), message="Signed in.")
+    context.guesses.forgive(account)
+    return Answer(data=await signed_in(context, user, response), message="Signed in.")
 
 
 @router.post("/logout", responses=may_answer(401, 403, 503))
@@ -50,8 +59,7 @@ async def logout(
     request: Request, response: Response, context: ContextOf, user: CurrentUser, bearer: Bearer
 ) -> Answer[None]:
     """Sign out: the token, or the session, that this request was made with works no longer."""
-    secret = bearer.credentials if bearer else request.cookies[context.session_cookie]
-    await context.engine.accounts.sign_in.sign_out(user, secret)
+    await context.engine.accounts.sign_in.sign_out(user, _secret(request, context, bearer))
     context.forget_user(user)
     response.delete_cookie(context.session_cookie, httponly=True, samesite="lax", secure=_is_secure(context))
     return Answer(data=None, message="Signed out.")
@@ -70,16 +78,27 @@ async def wallet(
     """The balance, and the transactions behind it, newest first."""
     balance, found = await context.engine.accounts.ledger.statement(user.tenant_id, limit=limit + 1, before_id=cursor)
     page = listed(found, lambda each: each.id, limit=limit)
-    return Answer(data=wire.Wallet.of(page, balance=balance, transactions=page.items))
+    url = context.settings.top_up_url
+    return Answer(data=wire.Wallet.of(page, balance=balance, top_up_url=url, transactions=page.items))
 
 
 @router.get("/tokens", responses=may_answer(401, 422, 503))
 async def tokens(
-    context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: Cursor = None
+    request: Request,
+    context: ContextOf,
+    user: CurrentUser,
+    bearer: Bearer,
+    *,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> Answer[Page[wire.Token]]:
     """Your tokens and sessions, newest first."""
     found = await context.engine.accounts.sign_in.tokens_of(user, before_id=cursor, limit=limit + 1)
-    return page_of(listed(found, lambda each: each.id, limit=limit), wire.Token.of)
+    current = await context.engine.accounts.sign_in.id_of(_secret(request, context, bearer))
+    return page_of(
+        listed(found, lambda each: each.id, limit=limit),
+        lambda each: wire.Token.of(each, is_session=each.name == SESSION, is_current=each.id == current),
+    )
 
 
 @router.post("/tokens", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 422, 503))
@@ -87,7 +106,7 @@ async def create_token(body: wire.NewToken, context: ContextOf, user: CurrentUse
     """Make a token for a program. It is shown this once."""
     lifetime = body.expires_in_days * SECONDS_A_DAY if body.expires_in_days is not None else None
     issued = await context.engine.accounts.sign_in.issue(user, name=body.name, lifetime_seconds=lifetime)
-    data = wire.IssuedToken.of(issued.token, token=issued.secret)
+    data = wire.IssuedToken.of(issued.token, token=issued.secret, is_session=False, is_current=False)
     return Answer(data=data, message="Keep this token: it is not shown again.")
 
 
@@ -99,7 +118,8 @@ async def revoke_token(token_id: IdInPath, context: ContextOf, user: CurrentUser
     return Answer(data=wire.Deleted(id=token_id), message="Revoked.")
 
 
-async def _signed_in(context: Context, user: User, response: Response) -> wire.SignedIn:
+async def signed_in(context: Context, user: User, response: Response) -> wire.SignedIn:
+    """A session, in this browser and as a token."""
     secret = await begin_session(context, user, response, samesite="lax")
     return wire.SignedIn(token=secret, user=wire.User.of(user))
 
@@ -110,7 +130,7 @@ async def begin_session(
     response: Response,
     *,
     samesite: Literal["lax", "strict"],
-    name: str = "session",
+    name: str = SESSION,
     is_secure: bool = False,
 ) -> str:
     """A session in the browser that gets this response; only its hash is kept here, so it outlives the process."""
@@ -125,6 +145,11 @@ async def begin_session(
         secure=is_secure or _is_secure(context),
     )
     return issued.secret
+
+
+def _secret(request: Request, context: Context, bearer: Bearer) -> str:
+    """What somebody who is known made this request with."""
+    return bearer.credentials if bearer else request.cookies[context.session_cookie]
 
 
 def _is_secure(context: Context) -> bool:

@@ -5,8 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Response, status
 
 from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.states import JobStatus
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.base.auth import CurrentUser, known_user
@@ -46,6 +46,7 @@ async def submit(body: wire.NewBatch, response: Response, context: ContextOf, us
         stage=chosen_stage(user, body.stage),
         max_wait_seconds=body.max_wait_seconds,
         wait_for_missing=body.wait_for_missing,
+        reuse=body.reuse,
         shows_workers=user.is_admin,
     )
     state, is_new = await context.engine.jobs.batches.submit_once(request)
@@ -118,7 +119,7 @@ async def run_again(
 @router.post("/{batch_id}/move", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def move(batch_id: IdInPath, body: wire.Move, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
     """Move the waiting items together among your own jobs."""
-    has_moved = await context.engine.queue.control.move_batch(user.tenant_id, batch_id, body.to)
+    has_moved = await context.engine.queue.control.move_batch(user.tenant_id, batch_id, body.target)
     return await _answer(context, user, batch_id, moved(has_moved=has_moved))
 
 

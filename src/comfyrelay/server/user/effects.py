@@ -1,15 +1,16 @@
 """What can be run: the effects on offer, and graphs of the user's own."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Response, status
+from fastapi import APIRouter, Query, Response, status
 
 from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol import missing as wire_missing
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
+from comfyrelay.protocol.fields import LARGEST_ID
 from comfyrelay.server.base.auth import CurrentUser, known_user
 from comfyrelay.server.base.bodies import BodyRoute, large_body
 from comfyrelay.server.base.context import ContextOf
@@ -19,6 +20,7 @@ from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.catalogue.fitting import Missing
 from comfyrelay.services.catalogue.incoming import NewWorkflow
 from comfyrelay.services.catalogue.library import OfferedEffect, inputs_of
+from comfyrelay.services.catalogue.own_workflows import Added
 
 NO_FLEET = "No fleet runs it yet: an administrator maps it to one, or sets COMFYRELAY_DEFAULT_FLEET."
 router = APIRouter(prefix="/api", tags=["effects"], route_class=BodyRoute)
@@ -26,11 +28,12 @@ router = APIRouter(prefix="/api", tags=["effects"], route_class=BodyRoute)
 
 @router.get("/effects", responses=may_answer(401, 422, 503))
 async def effects(
-    context: ContextOf, _user: CurrentUser, limit: Limit = 50, cursor: NumberCursor = None
+    context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[wire.Effect]]:
     """The effects that can be used."""
     page = await context.engine.catalogue.library.effects(after_id=cursor or 0, limit=limit)
-    return page_of(page, _effect)
+    covers = (await context.engine.jobs.recent.covers(user.tenant_id)).effects
+    return page_of(page, lambda each: _effect(each, covers.get(each.effect.id)))
 
 
 @router.get("/effects/{slug}", responses=may_answer(401, 404, 422, 503))
@@ -45,7 +48,8 @@ async def workflows(
 ) -> Answer[Page[wire.Workflow]]:
     """Your own workflows, newest first."""
     page = await context.engine.catalogue.own_workflows.page(user.tenant_id, before_id=cursor, limit=limit)
-    return page_of(page, workflow_body)
+    covers = (await context.engine.jobs.recent.covers(user.tenant_id)).workflows
+    return page_of(page, lambda each: workflow_body(each, covers.get(each.id)))
 
 
 @router.post(
@@ -60,11 +64,16 @@ async def create_workflow(
     """Bring a graph of your own, in ComfyUI's API format or as its editor saves it. Submit jobs with its slug.
 
     Without `properties`, all that can be changed in it becomes one, with the types, ranges and choices of the nodes
-    that workers have. The same once more is the workflow that is there, and 200."""
+    that workers have. The same once more is the workflow that is there, and 200.
+
+    What the editor saved can be read only with the definitions of its nodes. Where no worker has some of them it is
+    refused, and with `wait_for_missing` added: then it is `waiting`, and read as soon as a worker has them."""
     added = await context.engine.catalogue.own_workflows.add(user.tenant_id, _new(body, body.graph))
     if not added.is_new:
         response.status_code = status.HTTP_200_OK
     workflow, read = added.workflow, added.read
+    if read is None:
+        return _waiting(added)
     missing = await context.engine.catalogue.fitting.of_workflow(workflow, shows_names=user.is_admin)
     remarks = [*filter(None, [read.remark]), *([] if added.has_fleet else [NO_FLEET])]
     data = wire.AddedWorkflow.of(
@@ -74,10 +83,23 @@ async def create_workflow(
         roles=read.roles,
         positions=read.positions,
         remarks=remarks,
+        waiting=None,
         missing=_missing(missing),
     )
-    done = "Added." if added.is_new else f"You have this workflow already, as {workflow.name!r}."
-    return Answer(data=data, message=" ".join([done, *remarks]))
+    return Answer(data=data, message=" ".join([_done(added), *remarks]))
+
+
+@router.get("/missing", responses=may_answer(401, 404, 409, 422, 503))
+async def missing(
+    context: ContextOf,
+    user: CurrentUser,
+    effect_id: Annotated[int | None, Query(ge=0, le=LARGEST_ID)] = None,
+    workflow_slug: Annotated[str | None, Query(max_length=200)] = None,
+) -> Answer[wire.Needed]:
+    """What no worker has of what an effect, or a workflow of your own, needs: known before any value is filled in."""
+    target = await context.engine.jobs.resolve.target(user.tenant_id, effect_id=effect_id, workflow_slug=workflow_slug)
+    found = await context.engine.catalogue.fitting.of_workflow(target.workflow, shows_names=user.is_admin)
+    return Answer(data=wire.Needed(missing=_missing(found)))
 
 
 @router.patch("/workflows/{slug}", responses=may_answer(401, 403, 404, 409, 422, 503))
@@ -89,8 +111,9 @@ async def change_workflow(
     before keep their graph."""
     own = context.engine.catalogue.own_workflows
     if body.graph is not None:
-        changed, read = await own.replace(user.tenant_id, slug, _new(body, body.graph))
-        return Answer(data=workflow_body(changed), message=" ".join(filter(None, ("Replaced.", read.remark))))
+        done = await own.replace(user.tenant_id, slug, _new(body, body.graph))
+        sentences = ("Replaced.", *done.differences, done.read.remark)
+        return Answer(data=workflow_body(done.workflow), message=" ".join(filter(None, sentences)))
     if lone := body.model_fields_set - {"name", "graph"}:
         raise InvalidInput(errors=dict.fromkeys(sorted(lone), "This describes a graph: send that, too."))
     if body.name is None:
@@ -106,16 +129,36 @@ async def delete_workflow(slug: SlugInPath, context: ContextOf, user: CurrentUse
     return Answer(data=wire.Deleted(id=slug), message="Deleted.")
 
 
-def _effect(offered: OfferedEffect) -> wire.Effect:
-    return wire.Effect.of(offered, offered.effect, properties=offered.inputs)
+def _effect(offered: OfferedEffect, cover_url: str | None = None) -> wire.Effect:
+    return wire.Effect.of(offered, offered.effect, properties=offered.inputs, cover_url=cover_url)
 
 
 def _new(body: wire.NewWorkflow | wire.WorkflowPatch, graph: Mapping[str, Any]) -> NewWorkflow:
     return NewWorkflow(**body.model_dump(mode="json", exclude={"graph"}), graph=graph)
 
 
-def workflow_body(workflow: Workflow) -> wire.Workflow:
-    return wire.Workflow.of(workflow, properties=inputs_of(workflow, {}))
+def workflow_body(workflow: Workflow, cover_url: str | None = None) -> wire.Workflow:
+    properties = inputs_of(workflow, {})
+    return wire.Workflow.of(workflow, properties=properties, cover_url=cover_url, **_why_it_waits(workflow))
+
+
+def _waiting(added: Added) -> Answer[wire.AddedWorkflow]:
+    workflow, why = added.workflow, _why_it_waits(added.workflow)
+    remarks = [why["waiting"], *([] if added.has_fleet else [NO_FLEET])]
+    nothing: dict[str, Any] = {"properties": [], "graph": {}, "roles": {}, "positions": {}}
+    data = wire.AddedWorkflow.of(workflow, **nothing, **why, remarks=remarks)
+    return Answer(data=data, message=" ".join([_done(added), *remarks]))
+
+
+def _why_it_waits(workflow: Workflow) -> dict[str, Any]:
+    waiting = workflow.waits_for
+    if waiting is None:
+        return {"waiting": None}
+    return {"waiting": waiting.text, "missing": wire_missing.Missing(text=waiting.text, items=waiting.missing)}
+
+
+def _done(added: Added) -> str:
+    return "Added." if added.is_new else f"You have this workflow already, as {added.workflow.name!r}."
 
 
 def _missing(missing: Missing | None) -> wire_missing.Missing | None:

@@ -1,24 +1,24 @@
-"""A job's events as a stream that a browser can follow."""
+"""A job's events, as a list and as a stream that a browser can follow."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Response, status
+from fastapi import APIRouter, Header, Request, Response, status
 from fastapi.responses import StreamingResponse
 
+from comfyrelay.domain.queue.states import TERMINAL_JOB
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import TERMINAL_JOB
+from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.jobs import JobEvent
-from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.auth import CurrentUser, StillLetIn
 from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import Context, ContextOf
-from comfyrelay.server.base.parameters import IdInPath
+from comfyrelay.server.base.pages import page_of
+from comfyrelay.server.base.parameters import IdInPath, Limit, NumberCursor
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.streams import KEEP_ALIVE_SECONDS, EventStream, may_stream
 
-# Proxies close a connection that is silent for 30 s or more.
-KEEP_ALIVE_SECONDS = 15.0
-HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 router = APIRouter(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
 
 
@@ -26,12 +26,12 @@ router = APIRouter(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
     "/{job_id}/events",
     response_class=StreamingResponse,
     responses={
-        200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
         204: {"description": "The job has ended and all its events were seen: do not ask again"},
-        **may_answer(401, 404, 422, 503),
+        **may_stream(401, 404, 422, 503),
     },
 )
 async def events(
+    request: Request,
     job_id: IdInPath,
     context: ContextOf,
     user: CurrentUser,
@@ -46,18 +46,30 @@ async def events(
     if job.status in TERMINAL_JOB and last_event_id >= job.event_seq:
         # a browser reconnects by itself whenever a stream ends, until it hears this
         return Response(status_code=status.HTTP_204_NO_CONTENT)
-    return StreamingResponse(_stream(context, job, last_event_id), media_type="text/event-stream", headers=HEADERS)
+    stream = _stream(request, context, job, last_event_id)
+    return EventStream(stream)
 
 
-async def _stream(context: Context, job: Job, after_seq: int) -> AsyncIterator[str]:
+@router.get("/{job_id}/history", responses=may_answer(401, 404, 422, 503))
+async def history(
+    job_id: IdInPath, context: ContextOf, user: CurrentUser, limit: Limit = 200, cursor: NumberCursor = None
+) -> Answer[Page[JobEvent]]:
+    """What has happened to a job so far, oldest first: its events without `progress`."""
+    page = await context.engine.jobs.views.history(user.tenant_id, job_id, after_seq=cursor or 0, limit=limit)
+    return page_of(page, JobEvent.told)
+
+
+async def _stream(request: Request, context: Context, job: Job, after_seq: int) -> AsyncGenerator[str, None]:
     changes = context.engine.jobs.events.follow(job, after_seq=after_seq, quiet_seconds=KEEP_ALIVE_SECONDS)
+    is_still_let_in = StillLetIn(request, context)
     # the first bytes let a proxy, and a browser, know that the stream is open
     yield ": events\n\n"
     async with aclosing(changes):
         async for change in changes:
+            if not await is_still_let_in():
+                return
             for event in change.events:
-                data = {**event.data, "at": event.created_at.isoformat()}
-                yield JobEvent(id=event.seq, type=event.type, data=data).as_sent()
+                yield JobEvent.told(event).as_sent()
             if change.progress is not None:
                 yield JobEvent(type="progress", data=change.progress).as_sent()
             if not change.events and change.progress is None:

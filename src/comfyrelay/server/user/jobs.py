@@ -1,11 +1,13 @@
 """Jobs: submitting them, seeing how far they are, and the verbs."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Body, Query, Response, status
+from fastapi import APIRouter, Body, Path, Query, Response, status
 
+from comfyrelay.domain.queue.ordering import MoveTo
+from comfyrelay.domain.queue.states import JobStatus, UnitStatus
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import JobStatus
+from comfyrelay.errors import NotFound
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.fields import ID, STORABLE
@@ -14,12 +16,14 @@ from comfyrelay.server.base.auth import CurrentUser, known_user
 from comfyrelay.server.base.bodies import BodyRoute, large_body
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.pages import page_of
-from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit, NumberCursor
+from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit, NumberCursor, Words
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.jobs.bulk import BulkFilter
 from comfyrelay.services.jobs.requests import Item, JobRequest, chosen_stage
-from comfyrelay.services.jobs.views import JobView
+from comfyrelay.services.jobs.views.jobs import JobView
 
+AskedStatus = Literal["queued", "processing", "completed", "failed", "canceled", "paused", "running", "waiting"]
+AS_THE_QUEUE_CALLS_IT = ("running", "waiting")
 router = APIRouter(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
 
 
@@ -45,12 +49,14 @@ async def submit(body: wire.NewJob, response: Response, context: ContextOf, user
         stage=chosen_stage(user, body.stage),
         max_wait_seconds=body.max_wait_seconds,
         wait_for_missing=body.wait_for_missing,
+        reuse=body.reuse,
+        expected_tokens=body.expected_tokens,
         shows_workers=user.is_admin,
     )
     submitted = await context.engine.jobs.submit.submit_once(request)
     if submitted.is_new:
         # nothing can be said of it yet that would be worth a query
-        return Answer(data=_body(JobView(job=submitted.job, seed=submitted.seed)), message="Submitted.")
+        return Answer(data=job_body(JobView(job=submitted.job, seed=submitted.seed)), message="Submitted.")
     response.status_code = status.HTTP_200_OK
     return await _answer(context, submitted.job, "Submitted before.")
 
@@ -60,33 +66,51 @@ async def jobs(
     *,
     context: ContextOf,
     user: CurrentUser,
-    status: JobStatus | None = None,
+    status: AskedStatus | None = None,
     batch_id: Annotated[str | None, Query(max_length=64, pattern=ID)] = None,
     no_batch: Annotated[bool, Query(description="only those that belong to no batch")] = False,
-    search: Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="in labels, errors, ids")] = None,
+    expired: Annotated[bool, Query(description="only those whose outputs have expired")] = False,
+    workflow: Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="the slug of one")] = None,
+    q: Words = None,
+    sort: Literal["newest", "oldest"] = "newest",
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Answer[Page[wire.Job]]:
-    """Your jobs, newest first. What they wait for is shown when one is asked for."""
+    """Your jobs, newest first unless you sort otherwise. What they wait for is shown when one is asked for. `running`
+    and `waiting` are as the queue calls it: what a worker has only fetched waits."""
     page = await context.engine.jobs.views.jobs(
         user.tenant_id,
-        status=status,
+        status=status and (UnitStatus(status) if status in AS_THE_QUEUE_CALLS_IT else JobStatus(status)),
         batch_id=batch_id,
         no_batch=no_batch,
-        search=search,
-        before_id=cursor,
+        expired=expired,
+        workflow=workflow,
+        search=q,
+        oldest_first=sort == "oldest",
+        after_id=cursor,
         limit=limit,
     )
-    return page_of(page, _body)
+    return page_of(page, job_body)
 
 
-@router.post("/bulk", responses=may_answer(401, 403, 422, 503))
+@router.post("/bulk", responses=may_answer(401, 403, 409, 422, 503))
 @large_body(known_user)
 async def bulk(body: wire.BulkRequest, context: ContextOf, user: CurrentUser) -> Answer[wire.BulkDone]:
     """One verb for many jobs: those named, or all that fit the filter."""
     among = BulkFilter(**dict(body.filter)) if body.filter else None
+    if body.dry_run:
+        found = await context.engine.jobs.bulk.count(user.tenant_id, ids=body.ids, among=among)
+        return Answer(data=wire.BulkDone.of(found))
     done = await context.engine.jobs.bulk.run(
-        user.tenant_id, body.action, ids=body.ids, among=among, mode=body.mode, keep_files=body.keep_files
+        user.tenant_id,
+        body.action,
+        ids=body.ids,
+        among=among,
+        mode=body.mode,
+        priority=body.priority or 0,
+        to=MoveTo(body.to or MoveTo.TOP),
+        keep_files=body.keep_files,
+        as_of=body.as_of,
     )
     return Answer(data=wire.BulkDone.of(done))
 
@@ -94,7 +118,7 @@ async def bulk(body: wire.BulkRequest, context: ContextOf, user: CurrentUser) ->
 @router.get("/{job_id}", responses=may_answer(401, 404, 422, 503))
 async def job(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
     """One job: how far it is, what it waits for, and its output with a URL that works for a while."""
-    return Answer(data=_body(await context.engine.jobs.views.job(user.tenant_id, job_id)))
+    return Answer(data=job_body(await context.engine.jobs.views.job(user.tenant_id, job_id)))
 
 
 @router.delete("/{job_id}", responses=may_answer(401, 403, 404, 409, 422, 503))
@@ -116,12 +140,32 @@ async def delete_job(
     "/{job_id}/again", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 409, 422, 429, 503)
 )
 async def run_again(
-    job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.Retry | None, Body()] = None
+    job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.JobRetry | None, Body()] = None
 ) -> Answer[wire.Job]:
     """A job that has ended once more, however it ended, as a new job."""
-    new_seeds = (body or wire.Retry()).new_seeds
-    made = await context.engine.jobs.submit.run_again(user.tenant_id, job_id, new_seeds=new_seeds)
+    made = await context.engine.jobs.submit.run_again(user.tenant_id, job_id, **dict(body or wire.JobRetry()))
     return await _answer(context, made, "Submitted again.")
+
+
+@router.post(
+    "/{job_id}/outputs/{number}/as-input",
+    status_code=status.HTTP_201_CREATED,
+    responses=may_answer(401, 403, 404, 409, 422, 503),
+)
+async def output_as_input(
+    job_id: IdInPath,
+    number: Annotated[int, Path(ge=1, le=1000, description="which output, from 1 on")],
+    context: ContextOf,
+    user: CurrentUser,
+) -> Answer[wire.File]:
+    """An output as a file that jobs can take as their input; it stays when this job is deleted."""
+    outputs = (await context.engine.jobs.views.job(user.tenant_id, job_id)).outputs
+    if number > len(outputs):
+        raise NotFound(f"This job has no output {number}.")
+    output = outputs[number - 1]
+    return Answer(
+        data=wire.File.of(await context.engine.jobs.uploads.copy_of_output(user, output.file, output.filename))
+    )
 
 
 @router.get("/{job_id}/logs", responses=may_answer(401, 404, 422, 503))
@@ -142,11 +186,10 @@ async def cancel(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Ans
 
 @router.post("/{job_id}/retry", responses=may_answer(401, 403, 404, 409, 422, 429, 503))
 async def retry(
-    job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.Retry | None, Body()] = None
+    job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.JobRetry | None, Body()] = None
 ) -> Answer[wire.Job]:
     """A failed or canceled job again, as a new job."""
-    new_seeds = (body or wire.Retry()).new_seeds
-    made = await context.engine.jobs.submit.retry_once(user.tenant_id, job_id, new_seeds=new_seeds)
+    made = await context.engine.jobs.submit.retry_once(user.tenant_id, job_id, **dict(body or wire.JobRetry()))
     if made.is_new:
         return await _answer(context, made.job, "Submitted again.")
     return await _answer(context, made.job, f"It was retried before, as {made.job.id}, which is {made.job.status}.")
@@ -171,12 +214,12 @@ async def resume(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Ans
 @router.post("/{job_id}/move", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def move(job_id: IdInPath, body: wire.Move, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
     """Move a waiting job among your own of the same priority."""
-    message = moved(has_moved=await context.engine.queue.control.move(user.tenant_id, job_id, body.to))
-    return Answer(data=_body(await context.engine.jobs.views.job(user.tenant_id, job_id)), message=message)
+    message = moved(has_moved=await context.engine.queue.control.move(user.tenant_id, job_id, body.target))
+    return Answer(data=job_body(await context.engine.jobs.views.job(user.tenant_id, job_id)), message=message)
 
 
 async def _answer(context: Context, found: Job, message: str) -> Answer[wire.Job]:
-    return Answer(data=_body(await context.engine.jobs.views.of_job(found)), message=message)
+    return Answer(data=job_body(await context.engine.jobs.views.of_job(found)), message=message)
 
 
 def _canceled(found: Job) -> str:
@@ -189,6 +232,6 @@ def moved(*, has_moved: bool) -> str:
     return "Moved." if has_moved else "It is there already: a move is among your own jobs of the same priority."
 
 
-def _body(view: JobView) -> wire.Job:
+def job_body(view: JobView) -> wire.Job:
     outputs = [wire.Output.of(each, each.file, file_id=each.file.id) for each in view.outputs]
     return wire.Job.of(view, view.job, outputs=outputs, error=view.job.error_message)

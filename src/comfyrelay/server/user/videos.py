@@ -12,7 +12,7 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.base.problems import may_answer
-from comfyrelay.services.jobs.views import VideoView
+from comfyrelay.services.jobs.views.jobs import VideoView
 
 router = APIRouter(prefix="/api/videos", tags=["videos"], route_class=BodyRoute)
 
@@ -24,6 +24,13 @@ async def begin_upload(body: wire.NewUpload, context: ContextOf, user: CurrentUs
     signed = upload.signed
     data = wire.Upload.of(upload, signed, upload_url=signed.url, upload_headers=signed.headers)
     return Answer(data=data, message="Send the bytes with PUT.")
+
+
+@router.get("/uploads/{file_id}", responses=may_answer(401, 404, 422, 503))
+async def uploaded(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.StoredFile]:
+    """A file of yours, with a URL that works for a while."""
+    found = await context.engine.jobs.views.file(user.tenant_id, file_id)
+    return Answer(data=wire.StoredFile.of(found, found.file))
 
 
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 422, 503))

@@ -1,14 +1,18 @@
 """Where a user is notified of the ends of jobs, and what has come of it."""
 
-from fastapi import APIRouter, status
+from typing import Annotated
 
-from comfyrelay.domain.records.webhooks import TenantWebhook
+from fastapi import APIRouter, Query, status
+
+from comfyrelay.domain.deliveries import DeliveryStatus
+from comfyrelay.domain.records.webhooks import Delivery, TenantWebhook
 from comfyrelay.protocol import user as wire
-from comfyrelay.protocol.base import Answer
+from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.parameters import IdInPath
+from comfyrelay.server.base.pages import page_of
+from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.base.problems import may_answer
 
 router = APIRouter(prefix="/api", tags=["webhooks"], route_class=BodyRoute)
@@ -35,12 +39,44 @@ async def delete_webhook(context: ContextOf, user: CurrentUser) -> None:
     await context.engine.webhooks.endpoints.remove(user.tenant_id)
 
 
+@router.post("/webhook/test", responses=may_answer(401, 403, 409, 429, 503))
+async def test_webhook(context: ContextOf, user: CurrentUser) -> Answer[wire.TriedWebhook]:
+    """Send a signed message of the type `webhook.test` now, once, and say what was answered."""
+    context.webhook_tests.check(user.tenant_id)
+    sent = await context.engine.webhooks.deliveries.send_test(user.tenant_id)
+    data = wire.TriedWebhook(is_delivered=sent.is_ok, status_code=sent.status_code, error=sent.error)
+    return Answer(data=data, message="It arrived." if sent.is_ok else "It did not arrive.")
+
+
+@router.get("/deliveries", responses=may_answer(401, 422, 503))
+async def all_deliveries(
+    context: ContextOf,
+    user: CurrentUser,
+    wanted: Annotated[DeliveryStatus | None, Query(alias="status")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Answer[Page[wire.Delivery]]:
+    """What has come of telling others of the ends of your jobs, newest first."""
+    endpoints = context.engine.webhooks.endpoints
+    return page_of(await endpoints.page(user.tenant_id, status=wanted, before_id=cursor, limit=limit), _delivery)
+
+
+@router.post("/deliveries/{delivery_id}/redeliver", responses=may_answer(401, 403, 404, 422, 503))
+async def redeliver(delivery_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Delivery]:
+    """Send it again now, with the same id, to where its job would be told of today."""
+    found = await context.engine.webhooks.deliveries.send_again(delivery_id, tenant_id=user.tenant_id)
+    return Answer(data=_delivery(found), message="It is sent again.")
+
+
 @router.get("/ai-jobs/{job_id}/deliveries", responses=may_answer(401, 404, 422, 503))
 async def deliveries(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Deliveries]:
     """What has come of telling others of this job's end."""
     found = await context.engine.webhooks.endpoints.deliveries_of(user.tenant_id, job_id)
-    shown = [wire.Delivery.of(each, next_attempt_at=each.due_at) for each in found]
-    return Answer(data=wire.Deliveries(deliveries=shown))
+    return Answer(data=wire.Deliveries(deliveries=[_delivery(each) for each in found]))
+
+
+def _delivery(found: Delivery) -> wire.Delivery:
+    return wire.Delivery.of(found, next_attempt_at=found.due_at)
 
 
 def _webhook(found: TenantWebhook | None, *, secret: str | None = None) -> wire.Webhook:

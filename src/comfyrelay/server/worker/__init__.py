@@ -1,4 +1,4 @@
-"""The API of workers: nine calls, by workers that can only reach out."""
+"""The API of workers: ten calls, by workers that can only reach out."""
 
 from comfyrelay.server.worker.api import router
 

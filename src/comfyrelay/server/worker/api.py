@@ -1,4 +1,4 @@
-"""The worker protocol: nine calls, by workers that can only reach out."""
+"""The worker protocol: ten calls, by workers that can only reach out."""
 
 import asyncio
 import random
@@ -12,6 +12,7 @@ from fastapi import APIRouter, Header, HTTPException, Path, Request, Response, s
 
 from comfyrelay.domain.records.fleet import Worker
 from comfyrelay.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
+from comfyrelay.hint import Hint
 from comfyrelay.protocol import worker as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.base.auth import CurrentWorker, PollingWorker, known_worker
@@ -142,11 +143,20 @@ async def poll(body: wire.Poll, request: Request, context: ContextOf, worker: Po
         token_hash=worker.token_hash,
         current_load=body.current_load,
     )
+    _note_devices(context, worker, body.devices)
+    context.engine.fleet.lanes.note_warm(worker.worker_id, body.warm_workflow_hashes)
+    if body.max_concurrency not in (None, worker.max_concurrency):
+        await context.engine.fleet.workers.note_slots(worker.worker_id, body.max_concurrency)
+        context.forget_worker(worker.worker_id)
     if body.capabilities is not None:
         await context.engine.fleet.workers.note_capabilities(worker, body.capabilities)
     wait_seconds = 0.0 if context.stopping.is_set() else _spread(min(body.wait_seconds, wire.LONGEST_WAIT_SECONDS))
-    leased = await _unless_gone(request, _lease(context, wish, wait_seconds))
-    return Answer(data=wire.PollAnswer(job=leased), message="Here is a job." if leased else "There is nothing to do.")
+    logs = context.engine.queue.worker_logs
+    wants_logs = logs.are_wanted(worker.worker_id)
+    answer = await _unless_gone(request, _lease(context, wish, 0.0 if wants_logs else wait_seconds))
+    is_looked_at = wants_logs or logs.are_wanted(worker.worker_id)
+    data = answer.model_copy(update={"wants_logs": is_looked_at})
+    return Answer(data=data, message="Here is a job." if answer.job else "There is nothing to do.")
 
 
 @router.post("/heartbeat", responses=may_answer(401, 403, 404, 422, 503))
@@ -162,16 +172,42 @@ async def heartbeat(
         logs=body.logs,
         worker_id=worker.worker_id,
     )
+    _note_devices(context, worker, body.devices)
     wait_seconds = min(body.wait_seconds, wire.LONGEST_WAIT_SECONDS)
     # before the first look, so that nothing is missed between it and the wait
-    with context.engine.queue.stops.watching(body.dispatch_id) as hint:
+    logs = context.engine.queue.worker_logs
+    with context.engine.queue.stops.watching(body.dispatch_id) as hint, logs.waking(worker.worker_id, hint):
         answer = await context.engine.queue.heartbeats.beat(given)
         if answer.stop is None and wait_seconds > 0 and not context.stopping.is_set():
-            await _unless_gone(request, hint.wait(wait_seconds))
+            await _wait(context, request, body, hint, wait_seconds)
             answer = await context.engine.queue.heartbeats.beat(replace(given, progress=None, logs=()))
     urls = await context.engine.queue.handover.fresh_urls(body.dispatch_id, body.lease_token, at_once=body.fresh_urls)
-    data = wire.HeartbeatAnswer.of(answer, urls=urls)
+    wants_logs = logs.are_wanted(worker.worker_id)
+    data = wire.HeartbeatAnswer.of(answer, urls=urls, wants_logs=wants_logs, **await _preview(context, body))
     return Answer(data=data, message="Stop." if answer.stop else "Go on.")
+
+
+async def _wait(context: Context, request: Request, body: wire.Heartbeat, hint: Hint, seconds: float) -> None:
+    """Until there is something to hear: to stop, or that somebody watches whom it does not know of."""
+    if body.preview_seconds is None:
+        await _unless_gone(request, hint.wait(seconds))
+        return
+    previews = context.engine.queue.previews
+    job_id = (await context.engine.queue.handover.of_lease(body.dispatch_id, body.lease_token)).job_id
+    # the same hint for both, and before the look
+    with previews.waking(job_id, hint):
+        patience = previews.patience(job_id, sends_for=body.preview_seconds)
+        await _unless_gone(request, hint.wait(min(seconds, patience)))
+
+
+async def _preview(context: Context, body: wire.Heartbeat) -> dict[str, Any]:
+    if body.preview_seconds is None:
+        return {}
+    handed = await context.engine.queue.handover.of_lease(body.dispatch_id, body.lease_token)
+    offer = await context.engine.queue.previews.offer(handed.tenant_id, handed.job_id, body.lease_token)
+    if offer is None:
+        return {}
+    return {"preview_url": offer.url, "preview_headers": offer.headers, "preview_seconds": offer.seconds}
 
 
 @router.post("/complete", responses=may_answer(401, 403, 404, 422, 503))
@@ -197,6 +233,7 @@ async def fail(body: wire.Fail, context: ContextOf, worker: CurrentWorker) -> An
         fault=body.fault,
         retry_after_seconds=body.retry_after_seconds,
         code=body.code,
+        card_bytes=body.card_memory_bytes,
     )
 
 
@@ -233,12 +270,25 @@ async def send_definitions(
     return Answer(data=wire.KnownDefinitions(is_known=True), message="They are kept.")
 
 
+@router.post("/logs", responses=may_answer(401, 403, 422, 503))
+async def send_logs(body: wire.Logs, context: ContextOf, worker: CurrentWorker) -> Answer[wire.KeptLogs]:
+    """Send the last lines of the worker's log, when an answer has said that they are wanted."""
+    await context.engine.queue.worker_logs.keep(worker.worker_id, body.lines)
+    return Answer(data=wire.KeptLogs(lines=len(body.lines)), message="Thank you.")
+
+
 @router.post("/deregister", responses=may_answer(401, 403, 404, 422, 503))
 async def deregister(body: wire.Deregister, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Released]:
     """Leave the fleet; any lease that is still held is requeued."""
     released = await context.engine.fleet.workers.deregister(worker.worker_id, reason=body.reason)
     context.forget_worker(worker.worker_id)
     return Answer(data=wire.Released(released=released), message="Deregistered.")
+
+
+def _note_devices(context: Context, worker: Worker, devices: list[wire.Device] | None) -> None:
+    if devices is not None:
+        told = [each.model_dump(exclude_none=True) for each in devices]
+        context.engine.fleet.lanes.note(worker.worker_id, told)
 
 
 def _is_own_worker(context: Context, worker_id: str, secret: str) -> bool:
@@ -266,13 +316,16 @@ async def _try_to_register(context: Context, body: wire.Register) -> wire.WouldR
     )
 
 
-async def _lease(context: Context, wish: LeaseRequest, wait_seconds: float) -> wire.LeasedJob | None:
+async def _lease(context: Context, wish: LeaseRequest, wait_seconds: float) -> wire.PollAnswer:
     try:
         leased = await context.engine.queue.polls.poll(wish, wait_seconds=wait_seconds)
     except (Unauthorized, Forbidden):
         context.forget_worker(wish.worker_id)
         raise
-    return leased_job(leased[0], await context.engine.queue.handover.urls(leased[0])) if leased else None
+    if not leased:
+        return wire.PollAnswer()
+    job = leased_job(leased[0], await context.engine.queue.handover.urls(leased[0]))
+    return wire.PollAnswer(job=job, more_waiting=leased[0].more_waiting)
 
 
 def _spread(wait_seconds: float) -> float:

@@ -23,4 +23,6 @@ def leased_job(job: LeasedJob, urls: Urls) -> wire.LeasedJob:
         attempt=dispatch.attempts,
         job_id=dispatch.tenant_job_id,
         input_payload=payload,
+        keep_loaded=job.keep_loaded,
+        ran_out_bytes=job.ran_out_bytes,
     )

@@ -1,12 +1,12 @@
 """Tokens: credited, reserved, consumed, refunded. The wallet is locked while its balance changes."""
 
+from comfyrelay.domain.queue.states import TransactionType
 from comfyrelay.domain.records.accounts import Transaction
-from comfyrelay.domain.states import TransactionType
 from comfyrelay.errors import IdempotencyConflict, InsufficientTokens, InvalidInput
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant import ledger
+from comfyrelay.store.tenant import changes, ledger
 from comfyrelay.store.tenant.ledger import Entry
 
 
@@ -34,6 +34,7 @@ class Ledger:
                 description=description,
             )
             await ledger.append(tx, [entry])
+            await changes.write_credit(tx, tenant_id)
             return await ledger.balance(tx, tenant_id)
 
         return await (await self._databases.pool_of(tenant_id)).run(Step.LEDGER, work)

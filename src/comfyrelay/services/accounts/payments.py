@@ -11,8 +11,9 @@ from comfyrelay.errors import Conflict, NotFound, Unauthorized
 from comfyrelay.services.accounts.ledger import Ledger
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import dispatches, payments
+from comfyrelay.store.central import payments
 from comfyrelay.store.central.payments import PaymentEvent
+from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.database import Tx
 
 log = structlog.get_logger(__name__)

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pwdlib import PasswordHash
 
 from comfyrelay.domain.ids import new_id
-from comfyrelay.domain.records.accounts import Token, User
-from comfyrelay.errors import InvalidInput, NotFound, Unauthorized
+from comfyrelay.domain.records.accounts import SESSION, Token, User
+from comfyrelay.errors import Forbidden, InvalidInput, NotFound, Unauthorized
 from comfyrelay.services.accounts.tenancy import Tenancy
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import api_tokens, tenants
+
+__all__ = ["SESSION", "NewToken", "SignIn", "hash_of"]
 
 SHORTEST_PASSWORD = 8
 LONGEST_PASSWORD = 1024
@@ -37,11 +39,15 @@ class SignIn:
         self._passwords = PasswordHash.recommended()
 
     async def register(self, *, email: str, password: str, name: str | None = None, is_admin: bool = False) -> User:
+        hashed = await self.hashed(password)
+        return await self._tenancy.create_user(email=email, name=name, password_hash=hashed, is_admin=is_admin)
+
+    async def hashed(self, password: str) -> str:
+        """A new password as it is kept."""
         if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
             raise InvalidInput(errors={"password": f"This must have at least {SHORTEST_PASSWORD} characters."})
         # hashing is made to be slow: not in the event loop
-        hashed = await asyncio.to_thread(self._passwords.hash, password)
-        return await self._tenancy.create_user(email=email, name=name, password_hash=hashed, is_admin=is_admin)
+        return await asyncio.to_thread(self._passwords.hash, password)
 
     async def sign_in(self, *, email: str, password: str) -> User:
         async with self._databases.central.read() as tx:
@@ -50,7 +56,16 @@ class SignIn:
         is_right = await asyncio.to_thread(self._verify, password[:LONGEST_PASSWORD], hashed)
         if user is None or hashed is None or not is_right:
             raise Unauthorized(WRONG)
+        async with self._databases.central.read() as tx:
+            # only who knows the password is told
+            if await tenants.is_disabled(tx, user.id):
+                raise Forbidden("This account is disabled. Ask your administrator.")
         return user
+
+    async def needs_setup(self) -> bool:
+        """Whether nobody is an administrator yet."""
+        async with self._databases.central.read() as tx:
+            return not await tenants.has_admin(tx)
 
     async def issue(self, user: User, *, name: str, lifetime_seconds: float | None = None) -> NewToken:
         """Make a token for a user."""
@@ -76,6 +91,11 @@ class SignIn:
         """What a token or a session is called."""
         async with self._databases.central.read() as tx:
             return await api_tokens.name_of(tx, hash_of(secret))
+
+    async def id_of(self, secret: str) -> str | None:
+        """Which of the tokens and sessions this is."""
+        async with self._databases.central.read() as tx:
+            return await api_tokens.id_of(tx, hash_of(secret))
 
     async def tokens_of(self, user: User, *, before_id: str | None = None, limit: int = 200) -> Sequence[Token]:
         """Those that still work, newest first, page by page through `before_id`."""

@@ -1,18 +1,30 @@
 """Tenants and users: one tenant per user, each placed in a pool once and for good."""
 
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import structlog
+
 from comfyrelay.domain.ids import new_id
-from comfyrelay.domain.records.accounts import Tenant, User
-from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.domain.records.accounts import SESSION, Tenant, User
+from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import tenants
+from comfyrelay.store.central import api_tokens, tenants
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import ledger, media
+
+log = structlog.get_logger(__name__)
+
+REMEMBER_SECONDS = 5.0
+MOST_REMEMBERED = 20_000
 
 
 class Tenancy:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
+        # by tenant, its limit and until when it is believed
+        self._active_jobs: dict[str, tuple[int | None, float]] = {}
 
     async def create_user(
         self,
@@ -22,8 +34,10 @@ class Tenancy:
         pool: str | None = None,
         password_hash: str | None = None,
         is_admin: bool = False,
+        first: Callable[[Tx], Awaitable[None]] | None = None,
     ) -> User:
-        """Make a user and its tenant, in the named pool or the emptiest one."""
+        """Make a user and its tenant, in the named pool or the emptiest one; where it must be done with `first`, or not
+        at all, in one transaction with that."""
         if "@" not in email:
             raise InvalidInput(errors={"email": "This must be an email address."})
         if pool is not None and pool not in self._databases.pools:
@@ -31,6 +45,8 @@ class Tenancy:
             raise InvalidInput(errors={"pool": f"There is no tenant pool {pool!r}. Pools: {known}."})
 
         async def work(tx: Tx) -> User:
+            if first is not None:
+                await first(tx)
             chosen = pool or self._emptiest(await tenants.count_by_pool(tx))
             tenant = Tenant(id=new_id(), name=name or email, db_pool=chosen)
             return await tenants.create(
@@ -49,11 +65,53 @@ class Tenancy:
         await database.run(Step.TENANT, lambda tx: ledger.open_wallets(tx, [user.tenant_id]))
         return user
 
-    async def set_max_wait(self, tenant_id: str, seconds: int | None) -> None:
-        """How long the tenant's jobs may wait before they may cost more; `None`: as long as it takes."""
-        found = await self._databases.central.run(Step.TENANT, lambda tx: tenants.set_max_wait(tx, tenant_id, seconds))
+    async def limit(self, tenant_id: str, limits: Mapping[str, int | None]) -> None:
+        """`max_wait_seconds` is how long the tenant's jobs may wait before they may cost more, `None`: as long as it
+        takes; `max_active_jobs` how many its user may have under way, `None`: as many as everybody."""
+        found = await self._databases.central.run(Step.TENANT, lambda tx: tenants.change(tx, tenant_id, **limits))
         if not found:
             raise NotFound(f"There is no tenant {tenant_id!r}.")
+        self._active_jobs.pop(tenant_id, None)
+
+    async def max_active_jobs(self, tenant_id: str) -> int | None:
+        """The tenant's own limit, a few seconds old at most."""
+        now = asyncio.get_running_loop().time()
+        limit, until = self._active_jobs.get(tenant_id, (None, 0.0))
+        if until <= now:
+            async with self._databases.central.read() as tx:
+                limit = await tenants.max_active_jobs(tx, tenant_id)
+            if len(self._active_jobs) >= MOST_REMEMBERED:
+                self._active_jobs.clear()
+            self._active_jobs[tenant_id] = (limit, now + REMEMBER_SECONDS)
+        return limit
+
+    async def change_user(
+        self,
+        user_id: str,
+        *,
+        is_admin: bool | None = None,
+        is_disabled: bool | None = None,
+        name: str | None = None,
+        by: User,
+    ) -> User:
+        """A user who is disabled gets in by nothing, and the sessions of all browsers end; API tokens work again when
+        that is taken back. Somebody always remains who administers."""
+
+        async def work(tx: Tx) -> User:
+            if is_admin is False or is_disabled:
+                admins = await tenants.lock_admins(tx)
+                if admins == {user_id}:
+                    raise Conflict("This is the only administrator: make another one first.")
+            user = await tenants.change_user(tx, user_id, is_admin=is_admin, is_disabled=is_disabled, name=name)
+            if user is None:
+                raise NotFound("There is no such user.")
+            if is_disabled:
+                await api_tokens.revoke_all_named(tx, user_id, SESSION)
+            return user
+
+        user = await self._databases.central.run(Step.TENANT, work)
+        log.info("account.changed", user_id=user_id, is_admin=is_admin, is_disabled=is_disabled, by=by.id)
+        return user
 
     async def user_of(self, email: str) -> User | None:
         async with self._databases.central.read() as tx:

@@ -14,7 +14,7 @@ from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.backup.checking import leads_out
 from comfyrelay.services.backup.copying import Counter, Progress, disk_errors, keep, make_folder, read
 from comfyrelay.services.backup.manifest import PREFIX, Entry, Manifest
-from comfyrelay.services.backup.places import DATABASES, FILES, OBJECTS, Places, walk
+from comfyrelay.services.backup.places import DATABASES, FILES, OBJECTS, Places
 from comfyrelay.settings import Settings
 from comfyrelay.store.snapshot import copy_databases, is_database, revision_of
 
@@ -60,7 +60,7 @@ def _fill(folder: Path, places: Places, progress: Progress) -> Manifest:
     others = list(places.files())
     databases = {f"{DATABASES}/{name}": path for name, path in places.databases.items()}
     databases |= {_path_of(each, places): each for each in others if not each.is_symlink() and is_database(each)}
-    everything = chain(databases.values(), others, walk(places.objects))
+    everything = chain(databases.values(), others, places.object_files())
     # a database is written, and then read for its hash
     counter = Counter(progress, sum(each.lstat().st_size for each in (*everything, *databases.values())))
 
@@ -69,7 +69,7 @@ def _fill(folder: Path, places: Places, progress: Progress) -> Manifest:
     copy_databases({path: folder / name for name, path in databases.items()}, on_copied=counter.add)
     made_at = utc_now()
     entries = [_database(folder, path, source, counter) for path, source in databases.items()]
-    for each in walk(places.objects):
+    for each in places.object_files():
         path = f"{OBJECTS}/{each.relative_to(places.objects).as_posix()}"
         entries.append(keep(each, folder, path, counter, is_immutable=True))
     for each in others:

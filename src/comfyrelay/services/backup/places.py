@@ -10,6 +10,7 @@ from comfyrelay.atomic import PART_PREFIX
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.portable.names import path_of_url
 from comfyrelay.settings import Settings
+from comfyrelay.storage.previews import PREVIEWS
 from comfyrelay.store.database import async_url
 from comfyrelay.store.migrate import Schema
 from comfyrelay.store.snapshot import SIDE_FILES
@@ -57,6 +58,10 @@ class Places:
     def files(self) -> Iterator[Path]:
         """The files of the data folder that are none of these databases, and no objects."""
         return walk(self.data_dir, leave_out=lambda path: path == self.objects or self._is_left_out(path))
+
+    def object_files(self) -> Iterator[Path]:
+        """The objects, but for previews: those are of jobs that run just now."""
+        return walk(self.objects, leave_out=lambda path: path == self.objects / PREVIEWS)
 
     def _is_left_out(self, path: Path) -> bool:
         if path in self.databases.values():

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.hint import Hint
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.definitions import Definitions, Live
 from comfyrelay.services.catalogue.effects import Effects
@@ -13,6 +14,7 @@ from comfyrelay.services.catalogue.library import Library
 from comfyrelay.services.catalogue.own_workflows import OwnWorkflows
 from comfyrelay.services.catalogue.presets import Presets
 from comfyrelay.services.catalogue.readers import Readers
+from comfyrelay.services.catalogue.waiting import WaitingWorkflows
 from comfyrelay.services.catalogue.workflows import Workflows
 from comfyrelay.services.ground import Ground
 
@@ -38,8 +40,11 @@ class Catalogue:
         default = [ground.default_fleet] if ground.default_fleet is not None else []
         self.workflows = Workflows(databases, self.graphs, self.assets, default_fleets=[*default, *more_fleets])
         self.effects = Effects(databases, self.assets)
-        self.library = Library(databases)
-        self.definitions = Definitions(databases, objects, stage=Stage(settings.stage), live=live_definitions)
+        self.library = Library(databases, self.assets)
+        has_new = Hint()
+        self.definitions = Definitions(
+            databases, objects, stage=Stage(settings.stage), live=live_definitions, on_new=has_new.give
+        )
         readers = Readers()
         self.incoming = Incoming(self.definitions, self.graphs, readers)
         self.own_workflows = OwnWorkflows(
@@ -50,5 +55,6 @@ class Catalogue:
             policy=ground.graph_policy,
             most=settings.max_own_workflows,
         )
+        self.waiting = WaitingWorkflows(databases, self.definitions, self.own_workflows, hint=has_new)
         self.presets = Presets(databases)
         self.fitting = Fitting(databases, self.graphs, stage=settings.stage, on_missing=on_missing, stage_of=stage_of)

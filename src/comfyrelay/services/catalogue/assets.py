@@ -4,6 +4,7 @@ Workers keep what has a hash, so that a file of an effect is fetched once and no
 """
 
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,11 @@ from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.properties import Property
 from comfyrelay.domain.uploads import NewUpload, check_upload, extension_of
 from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.media_types import guess_media_type
 from comfyrelay.storage.objects import ObjectStore, SignedUpload
+
+FOLDER = "catalogue/assets/"
+KEPT_URLS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,11 +33,13 @@ class Assets:
         self._objects = objects
         self._max_bytes = max_bytes
         self._ttl_seconds = ttl_seconds
+        # by path, with when another is to be made
+        self._urls: dict[str, tuple[str, float]] = {}
 
     async def begin(self, new: NewUpload) -> AssetUpload:
         """Say where a new file's bytes go. Each has a path of its own, so what a job was promised never changes."""
         check_upload(new, max_bytes=self._max_bytes)
-        path = f"catalogue/assets/{new_id()}{extension_of(new)}"
+        path = f"{FOLDER}{new_id()}{extension_of(new)}"
         signed = await self._objects.sign_upload(
             path, content_type=new.mime_type, size=new.size, ttl_seconds=self._ttl_seconds
         )
@@ -59,6 +66,28 @@ class Assets:
         assets = {each.key for each in map(Property.from_json, properties) if each.is_asset}
         paths = [str(value) for key, value in overrides.items() if key in assets and value is not None]
         return {path: known for path in paths if (known := await self._hash(path)) is not None}
+
+    async def check_preview(self, path: str) -> None:
+        """What shows an effect must be a picture or a video that was uploaded here, for everybody sees it."""
+        kind = guess_media_type(path) or ""
+        if not (path.startswith(FOLDER) and ".." not in path and kind.startswith(("image/", "video/"))):
+            problem = "This must be the path of a picture or a video that was uploaded by POST /api/admin/assets."
+            raise InvalidInput(errors={"preview_path": problem})
+        if not await self._objects.exists(path):
+            raise InvalidInput(errors={"preview_path": "There is no such file: send its bytes to `upload_url` first."})
+
+    async def preview_url(self, path: str | None) -> str | None:
+        """Where it can be had: the same for a while, so that browsers need not fetch it again."""
+        if path is None:
+            return None
+        now = time.monotonic()
+        url, fresh_until = self._urls.get(path, ("", 0.0))
+        if now >= fresh_until:
+            url = await self._objects.sign_download(path, ttl_seconds=self._ttl_seconds)
+            if len(self._urls) >= KEPT_URLS:
+                self._urls.clear()
+            self._urls[path] = (url, now + self._ttl_seconds / 2)
+        return url
 
     async def _hash(self, path: str) -> str | None:
         digest = hashlib.sha256()

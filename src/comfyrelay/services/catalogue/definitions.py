@@ -9,7 +9,7 @@ import structlog
 from comfyrelay.clock import utc_now
 from comfyrelay.comfy.graphs.definitions import Merging, unpack
 from comfyrelay.comfy.graphs.shapes import in_shape
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import ComfyError, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
@@ -27,11 +27,21 @@ Live = Callable[[], Awaitable[Mapping[str, Any]]]
 
 
 class Definitions:
-    def __init__(self, databases: Databases, objects: ObjectStore, *, stage: Stage, live: Live | None = None) -> None:
+    def __init__(
+        self,
+        databases: Databases,
+        objects: ObjectStore,
+        *,
+        stage: Stage,
+        live: Live | None = None,
+        on_new: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_new` is told when a worker has others than before."""
         self._databases = databases
         self._objects = objects
         self._stage = stage
         self._live = live
+        self._on_new = on_new
         self._merging = asyncio.Lock()
         self._merged: tuple[Sequence[str], Mapping[str, Any] | None] | None = None
 
@@ -43,6 +53,7 @@ class Definitions:
             known = await definitions.of_worker(tx, worker_id)
         if known != sha256:
             await self._databases.central.run(Step.WORKER, lambda tx: definitions.note(tx, worker_id, sha256))
+            self._on_new()
         return True
 
     async def keep(self, worker_id: str, sha256: str, data: bytes) -> None:
@@ -50,6 +61,7 @@ class Definitions:
         await asyncio.to_thread(unpack, data, sha256=sha256)
         await self._objects.put(_path(sha256), data)
         await self._databases.central.run(Step.WORKER, lambda tx: definitions.note(tx, worker_id, sha256))
+        self._on_new()
 
     async def known(self) -> tuple[Mapping[str, Any] | None, str]:
         """Those of a ComfyUI that can be asked, else those of the workers; where there are none, why."""

@@ -1,7 +1,7 @@
 """Effects: what end users pick, made of a workflow, overrides of its properties, and a price."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from comfyrelay.domain.properties import Property, check_overrides
@@ -20,6 +20,7 @@ from comfyrelay.store.database import Tx
 class EffectView:
     effect: Effect
     workflow_slug: str
+    preview_url: str | None = None
 
 
 class Effects:
@@ -37,9 +38,12 @@ class Effects:
         name: str | None = None,
         is_active: bool = True,
         max_wait_seconds: int | None = None,
+        preview_path: str | None = None,
     ) -> Effect:
         if credits_cost < 0:
             raise InvalidInput(errors={"credits_cost": "This must not be negative."})
+        if preview_path is not None:
+            await self._assets.check_preview(preview_path)
         overrides = dict(property_overrides or {})
         hashes = await self._hashes_for(workflow_slug, overrides)
 
@@ -56,6 +60,7 @@ class Effects:
                 credits_cost=credits_cost,
                 is_active=is_active,
                 max_wait_seconds=max_wait_seconds,
+                preview_path=preview_path,
             )
 
         return await self._databases.central.run(Step.CATALOGUE, work)
@@ -63,6 +68,8 @@ class Effects:
     async def change(self, slug: str, changes: Mapping[str, Any]) -> EffectView:
         """Change an effect; jobs that were submitted before keep what they were promised."""
         more: dict[str, Any] = {}
+        if (preview_path := changes.get("preview_path")) is not None:
+            await self._assets.check_preview(preview_path)
         if changes.keys() & {"workflow_slug", "property_overrides"}:
             before = await self.get(slug)
             # by path, so they are right even if somebody changes the effect at the same moment
@@ -85,7 +92,11 @@ class Effects:
             changed = await catalogue.update_effect(tx, effect.id, **values) if values else effect
             return EffectView(effect=changed, workflow_slug=workflow.slug)
 
-        return await self._databases.central.run(Step.CATALOGUE, work)
+        return await self.shown(await self._databases.central.run(Step.CATALOGUE, work))
+
+    async def shown(self, view: EffectView) -> EffectView:
+        """With where its picture can be had."""
+        return replace(view, preview_url=await self._assets.preview_url(view.effect.preview_path))
 
     async def _hashes_for(self, workflow_slug: str, overrides: Mapping[str, Any]) -> dict[str, str]:
         async with self._databases.central.read() as tx:
@@ -107,7 +118,7 @@ class Effects:
             if effect is None:
                 raise NotFound(f"There is no effect {slug!r}.")
             workflow = _of_effect(effect, await catalogue.workflow(tx, id_=effect.workflow_id))
-        return EffectView(effect=effect, workflow_slug=workflow.slug)
+        return await self.shown(EffectView(effect=effect, workflow_slug=workflow.slug))
 
     async def page(
         self, *, workflow_slug: str | None = None, is_active: bool | None = None, cursor: str | None = None, limit: int
@@ -123,7 +134,7 @@ class Effects:
                 tx, workflow_id=workflow_id, is_active=is_active, after_slug=cursor, limit=limit
             )
             slugs = await catalogue.workflow_slugs(tx, {each.workflow_id for each in found})
-        views = [EffectView(effect=each, workflow_slug=slugs[each.workflow_id]) for each in found]
+        views = [await self.shown(EffectView(effect=each, workflow_slug=slugs[each.workflow_id])) for each in found]
         return Listed(items=views, next_cursor=after)
 
 

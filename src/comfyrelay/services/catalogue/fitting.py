@@ -29,13 +29,13 @@ from comfyrelay.domain.capabilities import (
 )
 from comfyrelay.domain.capabilities import gaps as gaps_between
 from comfyrelay.domain.properties import Property
+from comfyrelay.domain.queue.states import Provider, WorkflowKind
 from comfyrelay.domain.records.catalogue import Workflow
-from comfyrelay.domain.states import Provider, WorkflowKind
 from comfyrelay.errors import MissingOnWorkers
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import gaps
+from comfyrelay.store.central.queue import gaps, memory
 from comfyrelay.store.database import Tx
 
 # Inputs that people type into: what they say may end like a model's name, and no server lists it.
@@ -44,6 +44,8 @@ _TYPED = re.compile(r"(^|_)(text|prompt|value|string|filename|prefix|path|url)(_
 LATELY_SECONDS = 600.0
 # and its needs are kept for so long after its last job: longer than a submission is ever under way.
 UNUSED_SECONDS = 86_400.0
+# That a card is too small is believed for a week.
+MEMORY_SECONDS = 7 * 86_400.0
 # Each has at most as many names as a graph has nodes.
 HASHES_AT_ONCE = 100
 
@@ -143,10 +145,13 @@ class Fitting:
         return Missing(gaps=gaps_between(lacking), workers=len(lacking), shows_names=shows_names)
 
     async def forget_unused(self) -> int:
-        """Forget what no job has needed for a day."""
-        return await self._databases.central.run(
-            Step.FITTING, lambda tx: gaps.forget_unused(tx, unused_seconds=UNUSED_SECONDS)
-        )
+        """Forget what no job has needed for a day, and which cards were too small long ago."""
+
+        async def work(tx: Tx) -> int:
+            old = await memory.forget_old(tx, seconds=MEMORY_SECONDS)
+            return old + await gaps.forget_unused(tx, unused_seconds=UNUSED_SECONDS)
+
+        return await self._databases.central.run(Step.FITTING, work)
 
     async def _learn(self, workflow: Workflow, new: Mapping[str, Mapping[str, Any]]) -> None:
         """Note what jobs of these hashes need, and who of all workers lacks what of it."""
@@ -244,7 +249,9 @@ def lacking_of(needs: Needs, reports: Iterable[tuple[str, str]]) -> list[Lacking
 
 
 def is_judged(workflow: Workflow) -> bool:
-    return workflow.kind == WorkflowKind.GRAPH and workflow.provider == Provider.SELF_HOSTED
+    """Whether it has a graph whose nodes and models workers of ours must have."""
+    is_graph = workflow.kind == WorkflowKind.GRAPH and workflow.waiting is None
+    return is_graph and workflow.provider == Provider.SELF_HOSTED
 
 
 def _gaps_of_all(needed: Mapping[str, Needs], reports: Mapping[str, str]) -> dict[gaps.Pair, Fitness]:

@@ -55,11 +55,19 @@ class Graphs:
 
     async def store(self, graph: Graph) -> str:
         """Keep a graph; returns its path. Jobs refer to it by that path, so it must never change."""
-        text = await asyncio.to_thread(_packed, graph)
-        path = f"workflows/{hashlib.sha256(text).hexdigest()}.json"
-        if not await self._objects.exists(path):
-            await self._objects.put(path, text)
-        return path
+        return await self._put(await asyncio.to_thread(_packed, graph))
+
+    async def keep(self, brought: Mapping[str, Any]) -> str:
+        """Keep what cannot be read yet, by its content as graphs are; returns its path."""
+        text = await asyncio.to_thread(lambda: json.dumps(brought, sort_keys=True).encode())
+        if len(text) > MOST_BYTES:
+            raise TooLarge(f"A workflow has at most {MOST_BYTES} bytes.")
+        return await self._put(text)
+
+    async def kept(self, path: str) -> dict[str, Any]:
+        text = await self._objects.get(path)
+        found: dict[str, Any] = await asyncio.to_thread(json.loads, text)
+        return found
 
     async def get(self, path: str) -> Graph:
         return (await self.sized(path))[0]
@@ -74,6 +82,12 @@ class Graphs:
                 self._known.pop(next(iter(self._known)))
             self._known[path] = known
         return known
+
+    async def _put(self, text: bytes) -> str:
+        path = f"workflows/{hashlib.sha256(text).hexdigest()}.json"
+        if not await self._objects.exists(path):
+            await self._objects.put(path, text)
+        return path
 
 
 def _packed(graph: Graph) -> bytes:

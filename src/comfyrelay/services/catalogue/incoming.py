@@ -8,7 +8,9 @@ from typing import Any
 from comfyrelay.comfy.editor.loading import as_graph
 from comfyrelay.comfy.editor.workflow import is_editor_file
 from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.errors import ComfyError, GraphError, NotInstalled
+from comfyrelay.domain.capabilities import MOST_NAMES_KEPT
+from comfyrelay.domain.records.catalogue import Waiting
+from comfyrelay.errors import ComfyError, GraphError, MissingOnWorkers, NotInstalled
 from comfyrelay.services.catalogue.definitions import Definitions
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.readers import Readers
@@ -20,10 +22,7 @@ _UNREADABLE = (
 )
 # Administrators are one among the tenants.
 _ADMINISTRATORS = ""
-_ANYWAY = (
-    "Only they know the fields of this file of ComfyUI's editor: install what is missing, and add it again; or save it "
-    'with "Export (API)" in a ComfyUI that has it: such a file can be added anyway.'
-)
+_INSTALL = 'Install what is missing, and add it again; or save it with "Export (API)" in a ComfyUI that has it.'
 _GUESSED = "The types of its inputs were guessed from their values."
 
 
@@ -37,6 +36,7 @@ class NewWorkflow:
     output_node_id: str | None = None
     output_extension: str | None = None
     output_mime_type: str | None = None
+    wait_for_missing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,8 @@ class Incoming:
         self._readers = readers
 
     async def read(self, new: NewWorkflow, *, tenant_id: str = _ADMINISTRATORS) -> ReadWorkflow:
-        """`GraphError` says what is wrong with it, or what is missing to read it; `TooLarge` where it is too large."""
+        """`GraphError` says what is wrong with it; `MissingOnWorkers`, which nodes are missing to read it; `TooLarge`
+        where it is too large."""
         if new.properties is not None:
             graph = await self.as_graph(new.graph, tenant_id=tenant_id)
             return ReadWorkflow(
@@ -109,12 +110,12 @@ class Incoming:
     ) -> Graph:
         if not is_editor_file(value):
             self._graphs.check_size(dict(value))
-        elif known is None:
-            raise GraphError(f"{_UNREADABLE} {why}")
         try:
             graph = await self._readers.run(tenant_id, partial(as_graph, value, known or {}))
         except NotInstalled as error:
-            raise GraphError(f"{error.detail} {_ANYWAY}") from error
+            detail = f"{_UNREADABLE} {why}" if known is None else f"{error.detail} {_INSTALL}"
+            waiting = Waiting(node_types=error.node_types[:MOST_NAMES_KEPT])
+            raise MissingOnWorkers(detail, missing=waiting.missing) from error
         except ComfyError as error:
             raise GraphError(error.detail) from error
         self._graphs.check_size(graph)

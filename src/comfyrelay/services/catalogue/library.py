@@ -7,6 +7,7 @@ from typing import Any
 from comfyrelay.domain.properties import Property, PropertyType, Role, defaults
 from comfyrelay.domain.records.catalogue import Effect, Workflow
 from comfyrelay.errors import NotFound
+from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
 from comfyrelay.store.central import library
@@ -37,26 +38,39 @@ class Input:
 class OfferedEffect:
     effect: Effect
     inputs: Sequence[Input]
+    workflow_slug: str
     output_mime_type: str
     output_extension: str
+    preview_url: str | None
 
 
 class Library:
-    def __init__(self, databases: Databases) -> None:
+    def __init__(self, databases: Databases, assets: Assets) -> None:
         self._databases = databases
+        self._assets = assets
 
     async def effects(self, *, after_id: int = 0, limit: int) -> Listed[OfferedEffect]:
         async with self._databases.central.read() as tx:
             found = await library.offers(tx, after_id=after_id, limit=limit + 1)
         page = listed(found, lambda each: each.effect.id, limit=limit)
-        return page.holding([_offered(each) for each in page.items])
+        return page.holding([await self._offered(each) for each in page.items])
 
     async def effect(self, *, slug: str | None = None, id_: int | None = None) -> OfferedEffect:
         async with self._databases.central.read() as tx:
             found = await library.offer(tx, slug=slug, id_=id_)
         if found is None:
             raise NotFound("There is no such effect.")
-        return _offered(found)
+        return await self._offered(found)
+
+    async def _offered(self, offer: Offer) -> OfferedEffect:
+        return OfferedEffect(
+            effect=offer.effect,
+            inputs=inputs_of(offer.workflow, offer.effect.property_overrides),
+            workflow_slug=offer.workflow.slug,
+            output_mime_type=offer.workflow.output_mime_type,
+            output_extension=offer.workflow.output_extension,
+            preview_url=await self._assets.preview_url(offer.effect.preview_path),
+        )
 
 
 def inputs_of(workflow: Workflow, overrides: Mapping[str, Any]) -> list[Input]:
@@ -82,13 +96,4 @@ def _input(prop: Property, preset: Any) -> Input:
         scaled_from=prop.scaled_from,
         label=prop.words,
         group=prop.group,
-    )
-
-
-def _offered(offer: Offer) -> OfferedEffect:
-    return OfferedEffect(
-        effect=offer.effect,
-        inputs=inputs_of(offer.workflow, offer.effect.property_overrides),
-        output_mime_type=offer.workflow.output_mime_type,
-        output_extension=offer.workflow.output_extension,
     )

@@ -10,11 +10,20 @@ from typing import Any
 
 from comfyrelay.comfy.graphs.graph import Graph, replace_placeholders
 from comfyrelay.comfy.graphs.policy import GraphPolicy
-from comfyrelay.domain.properties import ASSET_TYPES
-from comfyrelay.domain.records.catalogue import Workflow
-from comfyrelay.domain.states import WorkflowKind
-from comfyrelay.errors import Conflict, GraphNotAllowed, InvalidInput, NotFound
+from comfyrelay.domain.properties import ASSET_TYPES, differing
+from comfyrelay.domain.queue.states import WorkflowKind
+from comfyrelay.domain.records.catalogue import Waiting, Workflow
+from comfyrelay.errors import (
+    Conflict,
+    GraphError,
+    GraphNotAllowed,
+    InvalidInput,
+    MissingOnWorkers,
+    NotFound,
+    TooLarge,
+)
 from comfyrelay.media_types import guess_media_type
+from comfyrelay.protocol.fields import LONGEST_NAME
 from comfyrelay.services.catalogue.incoming import Incoming, NewWorkflow, ReadWorkflow
 from comfyrelay.services.catalogue.readers import Readers
 from comfyrelay.services.catalogue.workflows import Workflows
@@ -30,12 +39,26 @@ TEXT_TYPE = "text/plain"
 TEXT_EXTENSION = "txt"
 
 
+# All but its name, which may change while it waits.
+_BROUGHT = ("graph", "properties", "output_node_id", "output_extension", "output_mime_type")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Added:
-    """`is_new` is false where the tenant had it already; `has_fleet`, whether some fleet runs it."""
+class Replaced:
+    """`differences` says, in sentences, which inputs are not what they were."""
 
     workflow: Workflow
     read: ReadWorkflow
+    differences: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Added:
+    """`read` is nothing where it waits for nodes; `is_new` is false where the tenant had it already; `has_fleet`,
+    whether some fleet runs it."""
+
+    workflow: Workflow
+    read: ReadWorkflow | None
     is_new: bool
     has_fleet: bool
 
@@ -60,22 +83,32 @@ class OwnWorkflows:
         self._most = most
 
     async def add(self, tenant_id: str, new: NewWorkflow) -> Added:
-        """A new workflow; or the one that is there, where the tenant has brought the same before, whatever its name."""
-        read = await self._read(tenant_id, new)
-        values = _values(read)
+        """A new workflow; or the one that is there, where the tenant has brought the same before, whatever its name.
+
+        What cannot be read for nodes that no worker has is `MissingOnWorkers`, or waits for them."""
+        read: ReadWorkflow | None = None
+        try:
+            read = await self._read(tenant_id, new)
+            values = _values(read)
+        except MissingOnWorkers as error:
+            if not new.wait_for_missing:
+                anyway = f"{error.detail} Or add it anyway: then it waits until a worker has them."
+                raise MissingOnWorkers(anyway, missing=error.missing) from error
+            values = self._unread(new, [each["name"] for each in error.missing])
         slug = _slug(new.name)
 
         async def same(tx: Tx, graph_path: str) -> Workflow | None:
             # two who bring the same at once wait for each other
             await tenants.lock(tx, tenant_id)
             found = await library.own_with_graph(tx, tenant_id, graph_path)
-            twin = next((each for each in found if _is_same(each, values, is_described=new.properties is None)), None)
+            is_described = new.properties is None
+            twin = next((each for each in found if _is_same(each, values, is_described=is_described)), None)
             if twin is None and await library.count_own(tx, tenant_id) >= self._most:
                 raise Conflict(
                     f"You have {self._most} workflows of your own, and may have no more "
                     f"({ENV_PREFIX}MAX_OWN_WORKFLOWS): remove some that you no longer need."
                 )
-            if twin is None or new.properties is not None or await catalogue.effects_of(tx, twin.id):
+            if twin is None or read is None or not is_described or await catalogue.effects_of(tx, twin.id):
                 return twin
             # the choices may be newer than those of the time when it was brought
             return await catalogue.update_workflow(tx, twin.id, properties=values["properties"])
@@ -95,14 +128,34 @@ class OwnWorkflows:
         await self._own(tenant_id, slug)
         return (await self._workflows.change(slug, {"name": name})).workflow
 
-    async def replace(self, tenant_id: str, slug: str, new: NewWorkflow) -> tuple[Workflow, ReadWorkflow]:
+    async def replace(self, tenant_id: str, slug: str, new: NewWorkflow) -> Replaced:
         """Run another graph under the same slug. Jobs that were submitted before keep theirs."""
-        _refuse_script(await self._own(tenant_id, slug))
+        before = await self._own(tenant_id, slug)
+        _refuse_script(before)
         read = await self._read(tenant_id, new)
         changes = _values(read)
         if new.name is not None:
             changes["name"] = new.name
-        return (await self._workflows.change(slug, changes)).workflow, read
+        after = (await self._workflows.change(slug, changes, before=before)).workflow
+        differences = [] if before.waiting is not None else differing(before.properties, after.properties)
+        return Replaced(workflow=after, read=read, differences=differences)
+
+    async def read_waiting(self, before: Workflow) -> bool:
+        """Read what waited for nodes, if they are there now; false when it waits on. `Conflict` when somebody has
+        changed it meanwhile."""
+        assert before.tenant_id is not None
+        try:
+            brought = await self._workflows.brought(before)
+            read = await self._read(before.tenant_id, NewWorkflow(**brought))
+            await self._workflows.change(before.slug, _values(read), before=before)
+        except MissingOnWorkers as error:
+            waiting = Waiting(node_types=[each["name"] for each in error.missing])
+        except (GraphError, InvalidInput, NotFound, TooLarge) as error:
+            waiting = Waiting(node_types=[], problem=error.detail)
+        else:
+            return True
+        await self._workflows.note_waiting(before, waiting)
+        return False
 
     async def remove(self, tenant_id: str, slug: str) -> None:
         """No job can be made with it any more. Those that were made with it stay as they are."""
@@ -115,6 +168,23 @@ class OwnWorkflows:
         if found is None:
             raise NotFound(f"There is no workflow {slug!r} of yours.")
         return found
+
+    def _unread(self, new: NewWorkflow, node_types: Sequence[str]) -> dict[str, Any]:
+        """What a workflow is made of that waits for these nodes. What the policy never lets run is not waited for."""
+        for each in node_types:
+            if len(each) > LONGEST_NAME:
+                raise GraphError(f"The workflow contains a name of more than {LONGEST_NAME} characters.")
+            if (why := self._policy.why_not(each)) is not None:
+                raise GraphNotAllowed(f"A workflow of your own may not have the node {each}: {why}.")
+        return {
+            "graph": {name: getattr(new, name) for name in _BROUGHT if getattr(new, name) is not None},
+            "waiting": Waiting(node_types=node_types),
+            "properties": [],
+            "output_node_id": None,
+            # nobody knows yet what it makes
+            "output_extension": "bin",
+            "output_mime_type": "application/octet-stream",
+        }
 
     async def _read(self, tenant_id: str, new: NewWorkflow) -> ReadWorkflow:
         """As it was brought, held to the policy."""

@@ -1,16 +1,16 @@
 """Workflows in the hands of an administrator: registered, looked at, changed, deleted, held against the workers."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from comfyrelay.comfy.graphs.graph import Graph, check_graph, placeholders_in, replace_placeholders
 from comfyrelay.comfy.graphs.nodes import files_in, models_in
 from comfyrelay.domain.capabilities import Fit, Fitness, Needs, fitness
 from comfyrelay.domain.properties import Property, check_overrides
-from comfyrelay.domain.records.catalogue import Workflow
+from comfyrelay.domain.queue.states import Provider, Stage, WorkflowKind, WorkflowProvider
+from comfyrelay.domain.records.catalogue import Waiting, Workflow, WorkflowVersion
 from comfyrelay.domain.records.fleet import Equipped
-from comfyrelay.domain.states import Provider, Stage, WorkflowKind, WorkflowProvider
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.checks import check_output_node, read_properties
@@ -18,7 +18,8 @@ from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import catalogue, dispatch_list, worker_list, workers
+from comfyrelay.store.central import catalogue, worker_list, workers
+from comfyrelay.store.central.queue import dispatch_list
 from comfyrelay.store.database import Tx
 
 # Given where the graph is kept, the workflow that is there already.
@@ -91,14 +92,20 @@ class Workflows:
         tenant_id: str | None = None,
         kind: WorkflowKind = WorkflowKind.GRAPH,
         is_active: bool = True,
+        keep_loaded: bool = False,
+        waiting: Waiting | None = None,
         same: Same | None = None,
     ) -> Workflow:
-        """Make a workflow, unless `same` finds one that takes its place."""
-        self._graphs.check_size(graph)
+        """Make a workflow, unless `same` finds one that takes its place. Of one that is `waiting`, the `graph` is all
+        that was brought."""
         _check_price(provider, cloud_micros_per_second)
-        read_properties(properties)
-        check_output_node(check_graph(graph), output_node_id)
-        path = await self._graphs.store(graph)
+        if waiting is not None:
+            path = await self._graphs.keep(graph)
+        else:
+            self._graphs.check_size(graph)
+            read_properties(properties)
+            check_output_node(check_graph(graph), output_node_id)
+            path = await self._graphs.store(graph)
         values = {
             "slug": slug,
             "name": name or slug,
@@ -114,6 +121,8 @@ class Workflows:
             "output_extension": output_extension.lstrip("."),
             "output_mime_type": output_mime_type,
             "is_active": is_active,
+            "keep_loaded": keep_loaded,
+            "waiting": None if waiting is None else asdict(waiting),
         }
 
         async def work(tx: Tx) -> Workflow:
@@ -149,20 +158,23 @@ class Workflows:
         return Listed(items=found, next_cursor=after)
 
     async def get(self, slug: str) -> WorkflowView:
+        """Of one that waits, the graph is what was brought."""
         workflow = await self._workflow(slug)
-        return _view(workflow, await self._graphs.get(workflow.graph_path))
+        return _view(workflow, await self._graph_of(workflow))
 
-    async def change(self, slug: str, changes: Mapping[str, Any]) -> WorkflowView:
-        """Change a workflow. Jobs that were submitted before keep the graph that they were submitted with."""
-        before = await self._workflow(slug)
+    async def change(self, slug: str, changes: Mapping[str, Any], *, before: Workflow | None = None) -> WorkflowView:
+        """Change a workflow. Jobs that were submitted before keep the graph that they were submitted with. `Conflict`
+        when it is not as it was `before`."""
+        before = before or await self._workflow(slug)
         values = dict(changes)
         if "graph" in values:
             self._graphs.check_size(values["graph"])
             graph = check_graph(values.pop("graph"))
-            values["graph_path"] = await self._graphs.store(graph)
+            values |= {"graph_path": await self._graphs.store(graph), "waiting": None}
         else:
-            graph = await self._graphs.get(before.graph_path)
-        check_output_node(graph, values.get("output_node_id", before.output_node_id))
+            graph = await self._graph_of(before)
+        if before.waiting is None or "graph" in changes:
+            check_output_node(graph, values.get("output_node_id", before.output_node_id))
         if "properties" in values:
             read_properties(values["properties"])
             values["properties"] = await self._assets.with_hashes(values["properties"])
@@ -176,6 +188,15 @@ class Workflows:
             values["output_extension"] = values["output_extension"].lstrip(".")
         changed = await self._databases.central.run(Step.CATALOGUE, lambda tx: _change(tx, before, values))
         return _view(changed, graph)
+
+    async def brought(self, workflow: Workflow) -> dict[str, Any]:
+        """All that was brought for a workflow that waits."""
+        return await self._graphs.kept(workflow.graph_path)
+
+    async def note_waiting(self, before: Workflow, waiting: Waiting) -> None:
+        """It still waits, for something else. `Conflict` when it is not as it was `before`."""
+        values = {"waiting": asdict(waiting)}
+        await self._databases.central.run(Step.CATALOGUE, lambda tx: _change(tx, before, values))
 
     async def delete(self, slug: str) -> None:
         async def work(tx: Tx) -> None:
@@ -191,12 +212,25 @@ class Workflows:
 
         await self._databases.central.run(Step.CATALOGUE, work)
 
+    async def versions(self, slug: str, *, cursor: int | None = None, limit: int) -> Listed[WorkflowVersion]:
+        """What it ran from when on, newest first."""
+        workflow = await self._workflow(slug)
+        async with self._databases.central.read() as tx:
+            found, after = await catalogue.list_versions(tx, workflow.id, before=cursor, limit=limit)
+        return Listed(items=found, next_cursor=None if after is None else str(after))
+
+    async def version(self, slug: str, number: int) -> tuple[WorkflowVersion, Graph]:
+        workflow = await self._workflow(slug)
+        async with self._databases.central.read() as tx:
+            found = await catalogue.version(tx, workflow.id, number)
+        if found is None:
+            raise NotFound(f"The workflow {slug!r} has no version {number}.")
+        return found, await self._graphs.get(found.graph_path)
+
     async def inspect(self, slug: str, *, cursor: str | None = None, limit: int) -> Inspected:
         """Which nodes and models the workers that have the workflow lack, as far as they tell."""
         workflow = await self._workflow(slug)
-        needs = _needs(
-            await self._graphs.get(workflow.graph_path), [Property.from_json(each) for each in workflow.properties]
-        )
+        needs = await self._needs_of(workflow)
         async with self._databases.central.read() as tx:
             count = await worker_list.assigned_to(tx, workflow.id)
             found, after = await worker_list.capabilities_of(tx, workflow.id, after_id=cursor, limit=limit)
@@ -208,12 +242,21 @@ class Workflows:
         found = {}
         for slug in slugs:
             workflow = await self._workflow(slug)
-            needs = _needs(
-                await self._graphs.get(workflow.graph_path), [Property.from_json(each) for each in workflow.properties]
-            )
+            needs = await self._needs_of(workflow)
             judged = fitness(needs, capabilities)
             found[slug] = [*judged.missing_node_types, *judged.missing_models]
         return {slug: names for slug, names in found.items() if names}
+
+    async def _graph_of(self, workflow: Workflow) -> Graph:
+        if workflow.waiting is None:
+            return await self._graphs.get(workflow.graph_path)
+        found: Graph = (await self.brought(workflow))["graph"]
+        return found
+
+    async def _needs_of(self, workflow: Workflow) -> Needs:
+        if (waiting := workflow.waits_for) is not None:
+            return Needs(node_types=frozenset(waiting.node_types), models=frozenset())
+        return _needs(await self._graphs.get(workflow.graph_path), _properties_of(workflow))
 
     async def _workflow(self, slug: str) -> Workflow:
         async with self._databases.central.read() as tx:
@@ -273,7 +316,9 @@ def _missing(slug: str) -> NotFound:
 
 
 def _view(workflow: Workflow, graph: Graph) -> WorkflowView:
-    return WorkflowView(workflow=workflow, graph=graph, warnings=_warnings(graph, workflow.properties))
+    waiting = workflow.waits_for
+    warnings = _warnings(graph, workflow.properties) if waiting is None else [waiting.text]
+    return WorkflowView(workflow=workflow, graph=graph, warnings=warnings)
 
 
 def _warnings(graph: Graph, properties: Sequence[Mapping[str, Any]]) -> list[str]:

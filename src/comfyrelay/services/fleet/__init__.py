@@ -1,13 +1,14 @@
 """Who runs it: workers and their fleets."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.fleet.bundles import Bundles
 from comfyrelay.services.fleet.fleets import Fleets
 from comfyrelay.services.fleet.identity import Identities
 from comfyrelay.services.fleet.instances import Instances
+from comfyrelay.services.fleet.lanes import Lanes
 from comfyrelay.services.fleet.nodes import Nodes
 from comfyrelay.services.fleet.views import FleetViews
 from comfyrelay.services.fleet.workers import Workers
@@ -18,7 +19,15 @@ __all__ = ["Fleet"]
 
 
 class Fleet:
-    def __init__(self, ground: Ground, queue: Queue, graphs: Graphs, *, desk_workers: Collection[str]) -> None:
+    def __init__(
+        self,
+        ground: Ground,
+        queue: Queue,
+        graphs: Graphs,
+        *,
+        desk_workers: Collection[str],
+        comfyui_away: Callable[[str], Sequence[str]],
+    ) -> None:
         settings, databases = ground.settings, ground.databases
         self.fleets = Fleets(databases, bundles=Bundles(graphs))
         self.identities = Identities(
@@ -37,5 +46,6 @@ class Fleet:
             default_fleet=ground.default_fleet,
         )
         self.views = FleetViews(databases, worker_stale_seconds=settings.worker_stale_seconds)
+        self.lanes = Lanes(databases, worker_stale_seconds=settings.worker_stale_seconds, comfyui_away=comfyui_away)
         self.nodes = Nodes(databases, stage=Stage(settings.stage), policy=ground.graph_policy)
         self.instances = Instances(is_on=settings.validate_asg_instance)

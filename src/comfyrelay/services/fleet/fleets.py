@@ -4,15 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling.spec import Bundle
 from comfyrelay.domain.scaling.spec_json import machines_from_json, scaling_from_json
-from comfyrelay.domain.states import Stage
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.fleet.bundles import Bundles
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import catalogue, fleets, gaps, workers
+from comfyrelay.store.central import catalogue, fleets, workers
+from comfyrelay.store.central.queue import gaps
 from comfyrelay.store.central.scaling import machines as machine_rows
 from comfyrelay.store.database import Tx
 

@@ -5,12 +5,23 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from comfyrelay.domain.records.fleet import BlockedHash, Fleet, ListedWorker
-from comfyrelay.domain.states import Stage, WorkerState
+from comfyrelay.domain.queue.lanes import gpus_of
+from comfyrelay.domain.queue.states import RegistrationSource, Stage, WorkerState
+from comfyrelay.domain.queue.worker_order import WorkerSort, after, counted, in_order
+from comfyrelay.domain.records.fleet import (
+    BlockedHash,
+    Fleet,
+    LackedHash,
+    ListedWorker,
+    Registration,
+    WorkerJob,
+    WorkerMachine,
+)
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
-from comfyrelay.store.central import catalogue, dispatches, fleets, worker_list
+from comfyrelay.store.central import audit, catalogue, fleets, tenants, worker_list
+from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.database import Tx
 
 LATELY = timedelta(hours=1)
@@ -67,11 +78,40 @@ class FleetMetrics:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkerView:
+class WorkerLine:
+    """A worker in a list, with what it runs."""
+
     worker: ListedWorker
+    jobs: Sequence[WorkerJob]
+
+    @property
+    def gpus(self) -> list[dict[str, Any]]:
+        return gpus_of(self.worker.devices, self.worker.comfyui)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedWorkers(Listed[WorkerLine]):
+    """`counts` is how many there are in each state, whichever is asked for."""
+
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerView:
+    """`slugs` are those of workflows by the hashes that it was given lately."""
+
+    line: WorkerLine
     workflow_slugs: Sequence[str]
     blocks: Sequence[BlockedHash]
+    lacks: Sequence[LackedHash]
+    slugs: Mapping[str, str]
+    registration: Registration
+    machine: WorkerMachine | None
     capabilities: Mapping[str, Any]
+
+    @property
+    def worker(self) -> ListedWorker:
+        return self.line.worker
 
 
 class FleetViews:
@@ -105,32 +145,57 @@ class FleetViews:
         fleet_slug: str | None = None,
         stage: Stage | None = None,
         state: WorkerState | None = None,
+        search: str | None = None,
+        sort: WorkerSort = WorkerSort.NAME,
+        is_down: bool = False,
         cursor: str | None = None,
         limit: int,
-    ) -> Listed[ListedWorker]:
+    ) -> ListedWorkers:
+        """All that are asked for are counted and put in order; of a page of them everything is read."""
+        stale = self._stale_seconds
         async with self._databases.central.read() as tx:
-            found, after = await worker_list.page(
-                tx,
-                stale_seconds=self._stale_seconds,
-                fleet_slug=fleet_slug,
-                stage=stage,
-                state=state,
-                after_id=cursor,
-                limit=limit,
+            found = await worker_list.places(
+                tx, stale_seconds=stale, sort=sort, fleet_slug=fleet_slug, stage=stage, search=search
             )
-        return Listed(items=found, next_cursor=after)
+            wanted = [each for each in found if state in (None, each.state)]
+            ids, next_cursor = after(in_order(wanted, sort, is_down=is_down), cursor, limit=limit)
+            shown = await worker_list.listed(tx, ids, stale_seconds=stale)
+            jobs = await worker_list.jobs_of(tx, [each.worker_id for each in shown if each.leases])
+        lines = [WorkerLine(worker=each, jobs=jobs.get(each.worker_id, ())) for each in shown]
+        return ListedWorkers(items=lines, next_cursor=next_cursor, counts=counted(found))
 
     async def worker(self, worker_id: str) -> WorkerView:
         async with self._databases.central.read() as tx:
             found = await worker_list.get(tx, worker_id, stale_seconds=self._stale_seconds)
             if found is None:
                 raise NotFound(f"There is no worker {worker_id!r}.")
+            jobs = await worker_list.jobs_of(tx, [worker_id])
             return WorkerView(
-                worker=found[0],
+                line=WorkerLine(worker=found[0], jobs=jobs.get(worker_id, ())),
                 workflow_slugs=await worker_list.assigned_workflows(tx, worker_id),
                 blocks=await worker_list.blocks_of(tx, worker_id),
+                lacks=await worker_list.lacks_of(tx, worker_id),
+                slugs=await worker_list.hashes_known_to(tx, worker_id),
+                registration=await _registration(tx, found[0]),
+                machine=await worker_list.machine_of(tx, worker_id),
                 capabilities=found[1],
             )
+
+
+async def _registration(tx: Tx, worker: ListedWorker) -> Registration:
+    if worker.registration_source == RegistrationSource.DESK:
+        return Registration(proof="desk")
+    proof = "identity_document" if await worker_list.has_identity(tx, worker.worker_id) else "secret"
+    decided = await audit.newest_decision(tx, worker.worker_id)
+    if decided is None:
+        return Registration(proof=proof)
+    by = await tenants.user(tx, str((decided.data or {}).get("by")))
+    return Registration(
+        proof=proof,
+        decision=decided.event,
+        decided_by=by.email if by is not None else None,
+        decided_at=decided.created_at,
+    )
 
 
 async def _fleet(tx: Tx, stage: Stage, slug: str) -> Fleet:

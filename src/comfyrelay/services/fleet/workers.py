@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from comfyrelay.domain import lifecycle
+from comfyrelay.domain.queue import lifecycle
+from comfyrelay.domain.queue.states import RegistrationSource, Stage
 from comfyrelay.domain.records.fleet import AuditEntry, Fleet, Worker
-from comfyrelay.domain.states import RegistrationSource, Stage
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound
 from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.catalogue.fitting import held_against_needs, note_gaps
@@ -15,7 +15,8 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.fleet.identity import Identities, Identity
 from comfyrelay.services.queue.decisions import Decided, Decisions, Judge
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import audit, catalogue, definitions, dispatches, fleets, gaps, workers
+from comfyrelay.store.central import audit, catalogue, definitions, fleets, workers
+from comfyrelay.store.central.queue import dispatches, gaps
 from comfyrelay.store.central.scaling import machines, members
 from comfyrelay.store.database import Tx
 
@@ -165,6 +166,10 @@ class Workers:
                 await note_gaps(tx, worker.worker_id, capabilities, held)
 
         await self._databases.central.run(Step.WORKER, work)
+
+    async def note_slots(self, worker_id: str, slots: int) -> None:
+        """A worker runs more jobs at once than it registered with, or fewer: its ComfyUI have become more, or fewer."""
+        await self._databases.central.run(Step.WORKER, lambda tx: workers.change(tx, worker_id, max_concurrency=slots))
 
     async def set_draining(self, worker_id: str, *, is_draining: bool, by: str | None = None) -> Worker:
         """What it runs, it finishes; what it has only fetched, it is asked to give back. `by` is the user who asks for

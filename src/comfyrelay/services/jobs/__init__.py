@@ -1,21 +1,32 @@
 """What users submit and see: jobs, batches, files, events."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
-from comfyrelay.domain.states import WorkflowKind
+from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.ground import DISK, Ground
 from comfyrelay.services.jobs.accept import Acceptance, StageOf
 from comfyrelay.services.jobs.batches import Batches
 from comfyrelay.services.jobs.bulk import Bulk
+from comfyrelay.services.jobs.clearing import Clearing
 from comfyrelay.services.jobs.ended import Ends
-from comfyrelay.services.jobs.events import Events
 from comfyrelay.services.jobs.removal import OnRemoved, Removals
 from comfyrelay.services.jobs.rerun import Vary
 from comfyrelay.services.jobs.resolve import Check, JobDefaults, Resolver
+from comfyrelay.services.jobs.reuse import STRAY_SECONDS, OnReused, Reuse
+from comfyrelay.services.jobs.saved_views import SavedViews
 from comfyrelay.services.jobs.submit import Submit
+from comfyrelay.services.jobs.testing import Testing
 from comfyrelay.services.jobs.uploads import Uploads
-from comfyrelay.services.jobs.views import Views
+from comfyrelay.services.jobs.views.drawing import Drawing
+from comfyrelay.services.jobs.views.estimate import Estimates
+from comfyrelay.services.jobs.views.events import Events
+from comfyrelay.services.jobs.views.jobs import Views
+from comfyrelay.services.jobs.views.live import Live
+from comfyrelay.services.jobs.views.media import MediaViews
+from comfyrelay.services.jobs.views.overview import Overview
+from comfyrelay.services.jobs.views.recent import Recent
+from comfyrelay.services.jobs.views.units import Units
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
 
@@ -31,10 +42,12 @@ class Jobs:
         queue: Queue,
         *,
         events: Events,
+        limit_of: Callable[[str], Awaitable[int | None]],
         checks: Mapping[WorkflowKind, Check],
         sends_notifications: bool = False,
         stage_of: StageOf | None = None,
         on_removed: OnRemoved | None = None,
+        on_reused: OnReused | None = None,
         vary: Vary = lambda _values: None,
     ) -> None:
         settings, databases, objects = ground.settings, ground.databases, ground.objects
@@ -46,6 +59,7 @@ class Jobs:
             priority_max=settings.user_priority_max,
             catalogue_disk=DISK,
         )
+        reuse = Reuse(objects, stray_seconds=STRAY_SECONDS, on_reused=on_reused, on_removed=on_removed)
         self.resolve = Resolver(
             databases,
             catalogue.graphs,
@@ -53,9 +67,19 @@ class Jobs:
             checks=checks,
             policy=ground.graph_policy,
             fitting=catalogue.fitting,
+            reuse=reuse,
         )
-        self.accept = Acceptance(outbox.recovery, max_active_jobs=settings.max_active_jobs_per_user, stage_of=stage_of)
-        self.submit = Submit(databases, self.resolve, self.accept, vary=vary)
+        self.drawing = Drawing(databases, objects, queue.posters, disk=DISK)
+        self.accept = Acceptance(
+            outbox.recovery,
+            outbox.applying,
+            max_active_jobs=settings.max_active_jobs_per_user,
+            limit_of=limit_of,
+            stage_of=stage_of,
+            on_files_used=self.drawing.hint,
+        )
+        self.submit = Submit(databases, self.resolve, self.accept, reuse, vary=vary)
+        self.testing = Testing(databases, self.submit)
         self.removal = Removals(databases, objects, on_removed=on_removed)
         self.uploads = Uploads(
             databases,
@@ -69,12 +93,29 @@ class Jobs:
             databases,
             self.resolve,
             self.accept,
+            reuse,
             queue.control,
             max_nodes=settings.max_batch_nodes,
             sends_notifications=sends_notifications,
             vary=vary,
         )
-        self.bulk = Bulk(databases, queue.control, self.submit, self.batches, self.removal)
-        self.views = Views(databases, objects, queue.waiting, ttl_seconds=ttl_seconds)
+        self.bulk = Bulk(databases, queue.control, self.submit, self.batches, self.removal, defaults=defaults)
+        self.media = MediaViews(databases, objects, ttl_seconds=ttl_seconds)
+        self.views = Views(databases, objects, queue.waiting, self.media, ttl_seconds=ttl_seconds)
+        self.recent = Recent(databases, self.media)
+        self.overview = Overview(databases, objects, ttl_seconds=ttl_seconds)
+        self.estimate = Estimates(
+            databases,
+            self.resolve,
+            self.recent,
+            self.overview,
+            worker_stale_seconds=settings.worker_stale_seconds,
+            stage=settings.stage,
+            stage_of=stage_of,
+        )
+        self.clearing = Clearing(databases)
+        self.saved_views = SavedViews(databases)
+        self.units = Units(databases, self.batches, queue.waiting, self.media)
         self.events = events
+        self.live = Live(databases, self.views, self.batches, self.overview, ground.wakeup)
         self.ends = Ends(databases)

@@ -1,15 +1,20 @@
 """Accepting: one transaction reserves the tokens and writes the jobs and their outbox row; then come the dispatches."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TypeVar
 
 import structlog
 
+from comfyrelay.domain.queue.settlement import JobState, apply_updates
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.domain.queue.updates import reused as reused_update
 from comfyrelay.domain.records.jobs import Job, NewJob
-from comfyrelay.domain.states import Stage
 from comfyrelay.errors import TooManyActiveJobs
 from comfyrelay.services.accounts.ledger import reserve
+from comfyrelay.services.jobs.reuse import Reused
+from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
@@ -22,6 +27,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 # From the id of a workflow to the stage that its jobs run at.
 StageOf = Callable[[int], Stage]
+_NOTHING: Mapping[str, Reused] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,15 +35,32 @@ class Accepted:
     """Jobs that were written, and the outbox row that leads them to the queue."""
 
     jobs: Sequence[Job]
-    submission: Submission
+    submission: Submission | None
+    uses_files: bool
+    # those of them that were answered with outputs of others, and are not for the queue
+    ended: Sequence[JobState] = ()
 
 
 class Acceptance:
-    def __init__(self, recovery: OutboxRecovery, *, max_active_jobs: int, stage_of: StageOf | None = None) -> None:
-        """`stage_of` decides at which stage jobs run, whatever was asked for; also when they are run again."""
+    def __init__(
+        self,
+        recovery: OutboxRecovery,
+        applying: Applying,
+        *,
+        max_active_jobs: int,
+        limit_of: Callable[[str], Awaitable[int | None]],
+        stage_of: StageOf | None = None,
+        on_files_used: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`stage_of` decides at which stage jobs run, whatever was asked for; also when they are run again.
+        `on_files_used` is called when jobs were written that name files. `limit_of` is a tenant's own limit of active
+        jobs, if it has one."""
         self._recovery = recovery
+        self._applying = applying
         self._max_active_jobs = max_active_jobs
+        self._limit_of = limit_of
         self._stage_of = stage_of
+        self._on_files_used = on_files_used
 
     async def run(
         self, pool: Database, tenant_id: str, work: Callable[[Tx], Awaitable[tuple[T, Accepted | None]]]
@@ -51,16 +74,26 @@ class Acceptance:
 
         answer, accepted = await pool.run(Step.SUBMIT_JOB, locked)
         if accepted is not None:
+            if accepted.uses_files:
+                self._on_files_used()
+            if accepted.ended:
+                self._applying.announce(pool.name, accepted.ended)
             await self._enqueue(pool, accepted)
         return answer, accepted is not None
 
-    async def check_limit(self, tx: Tx, tenant_id: str, user_id: str, *, batch_id: str | None = None) -> None:
+    async def check_limit(
+        self, tx: Tx, tenant_id: str, user_id: str, *, batch_id: str | None = None, more: int = 1
+    ) -> None:
         """Counted under the wallet's lock, so that two submissions cannot both be the last one allowed."""
-        if await jobs.count_active(tx, tenant_id, user_id, beside=batch_id) >= self._max_active_jobs:
-            raise TooManyActiveJobs(limit=self._max_active_jobs)
+        own = await self._limit_of(tenant_id)
+        limit = self._max_active_jobs if own is None else own
+        if await jobs.count_active(tx, tenant_id, user_id, beside=batch_id) + more > limit:
+            raise TooManyActiveJobs(limit=limit)
 
-    async def write(self, tx: Tx, new: Sequence[NewJob]) -> Accepted:
+    async def write(self, tx: Tx, new: Sequence[NewJob], reused: Mapping[str, Reused] = _NOTHING) -> Accepted:
+        """`reused` has, by job, what some of them are answered with: they cost nothing, and end at once."""
         tenant_id = new[0].tenant_id
+        new = [_answered(job, reused[job.id]) if job.id in reused else job for job in new]
         if self._stage_of is not None:
             new = [replace(job, stage=self._stage_of(job.workflow_id)) for job in new]
         await reserve(tx, tenant_id, {job.id: job.reserved_tokens for job in new})
@@ -69,7 +102,33 @@ class Acceptance:
             await media.use_files(tx, tenant_id, paths)
         if videos := {job.video_id: job.id for job in new if job.video_id is not None}:
             await media.attach_job(tx, videos)
-        return Accepted(jobs=made, submission=await outbox.submit(tx, [job.id for job in new]))
+        ended = await self._complete(tx, [job for job in made if job.id in reused], reused) if reused else {}
+        waiting = [job.id for job in new if job.id not in reused]
+        return Accepted(
+            jobs=[replace(job, **ended[job.id]._asdict()) if job.id in ended else job for job in made],
+            submission=await outbox.submit(tx, waiting) if waiting else None,
+            uses_files=bool(paths),
+            ended=list(ended.values()),
+        )
+
+    async def _complete(self, tx: Tx, made: Sequence[Job], copies: Mapping[str, Reused]) -> dict[str, JobState]:
+        """As if the queue had told of it: tokens, output, video, events and webhook in this very transaction."""
+        states = await jobs.lock_states(tx, [job.id for job in made])
+        updates = {
+            job.id: reused_update(
+                tenant_id=job.tenant_id,
+                job_id=job.id,
+                priority=job.priority,
+                at=job.created_at,
+                reused_from=copies[job.id].job_id,
+                output=copies[job.id].output,
+                about=copies[job.id].about,
+            )
+            for job in made
+        }
+        settled = [each for id_, state in states.items() if (each := apply_updates(state, [updates[id_]])) is not None]
+        await self._applying.write(tx, settled)
+        return {each.job.id: each.job for each in settled}
 
     async def ensure_dispatch(self, pool: Database, job: Job) -> None:
         """For a job that was accepted before: it may still be on its way to the queue."""
@@ -77,8 +136,15 @@ class Acceptance:
 
     async def _enqueue(self, pool: Database, accepted: Accepted) -> None:
         """If this fails, the jobs are accepted all the same, and the outbox recovery does it."""
+        if accepted.submission is None:
+            return
+        ended = {each.id for each in accepted.ended}
         try:
-            await self._recovery.enqueue(pool.name, accepted.jobs)
+            await self._recovery.enqueue(pool.name, [job for job in accepted.jobs if job.id not in ended])
             await self._recovery.forget(pool.name, [accepted.submission.id])
         except Exception:
             log.warning("submit.left_to_recovery", pool=pool.name, submission=accepted.submission.id, exc_info=True)
+
+
+def _answered(job: NewJob, by: Reused) -> NewJob:
+    return replace(job, reserved_tokens=0, saved_tokens=job.reserved_tokens, reused_from=by.job_id, delay_seconds=0)

@@ -1,21 +1,22 @@
 """Batches: jobs submitted together, with one progress, one pause, one cancel and one retry of what failed."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from comfyrelay.domain.bulk import MOST_ITEMS
 from comfyrelay.domain.ids import digest, new_id
+from comfyrelay.domain.queue.states import JobStatus, Stage
+from comfyrelay.domain.queue.waiting import NEWEST_DONE, expected_seconds
 from comfyrelay.domain.records.jobs import Batch, Job, NewJob
-from comfyrelay.domain.states import JobStatus, Stage
-from comfyrelay.domain.waiting import NEWEST_DONE, expected_seconds
 from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound, TooLarge
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs import rerun
 from comfyrelay.services.jobs.accept import Acceptance, Accepted
 from comfyrelay.services.jobs.requests import Item, JobRequest, check_texts, waits
 from comfyrelay.services.jobs.resolve import Resolver, Target
+from comfyrelay.services.jobs.reuse import Reuse
 from comfyrelay.services.paging import Listed, listed
 from comfyrelay.services.queue.control import Control
 from comfyrelay.store.database import Database, Tx
@@ -38,6 +39,7 @@ class BatchRequest:
     max_wait_seconds: int | None = None
     wait_for_missing: bool = False
     shows_workers: bool = False
+    reuse: bool = False
     # what makes it the same request as another with its key; that of all the rest, where none is given
     request_digest: str | None = None
 
@@ -74,6 +76,7 @@ class Batches:
         databases: Databases,
         resolve: Resolver,
         accept: Acceptance,
+        reuse: Reuse,
         control: Control,
         *,
         max_nodes: int,
@@ -84,6 +87,7 @@ class Batches:
         self._databases = databases
         self._resolve = resolve
         self._accept = accept
+        self._reuse = reuse
         self._control = control
         self._max_nodes = max_nodes
         self._sends_notifications = sends_notifications
@@ -128,12 +132,19 @@ class Batches:
     async def _create(self, pool: Database, request: BatchRequest, request_digest: str) -> tuple[Batch, bool]:
         batch_id = new_id()
         new = await self._new_jobs(pool, request, batch_id, request_digest)
+        reused = await self._reuse.copies(pool, new, batch_label=request.label) if request.reuse else {}
+
+        is_written = False
 
         async def work(tx: Tx) -> tuple[Batch, Accepted | None]:
+            nonlocal is_written
+            is_written = False
             known = await media.batch(tx, request.tenant_id, key=request.idempotency_key)
             if known is not None:
                 return known, None
-            await self._accept.check_limit(tx, request.tenant_id, request.user_id)
+            # what is answered is never active
+            if len(reused) < len(new):
+                await self._accept.check_limit(tx, request.tenant_id, request.user_id)
             batch = await media.create_batch(
                 tx,
                 id=batch_id,
@@ -144,9 +155,15 @@ class Batches:
                 request_digest=request_digest,
                 notify_urls=list(request.notify_urls) or None,
             )
-            return batch, await self._accept.write(tx, new)
+            accepted = await self._accept.write(tx, new, reused)
+            is_written = True
+            return batch, accepted
 
-        return await self._accept.run(pool, request.tenant_id, work)
+        try:
+            return await self._accept.run(pool, request.tenant_id, work)
+        finally:
+            if not is_written:
+                await self._reuse.forget(reused)
 
     async def _new_jobs(
         self, pool: Database, request: BatchRequest, batch_id: str, request_digest: str
@@ -155,7 +172,7 @@ class Batches:
             request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug
         )
         self._check_size(len(request.items), target)
-        found = await self._resolve.media(pool, request.tenant_id, request.items, target)
+        found = await self._resolve.media(pool, request.tenant_id, request.items, target, reads=request.reuse)
         return await self._resolve.jobs(
             [_job_request(request, item, number) for number, item in enumerate(request.items)],
             target,
@@ -180,6 +197,13 @@ class Batches:
                 raise NotFound(f"There is no batch {batch_id!r}.")
             [state] = await _states(tx, tenant_id, [batch])
         return state
+
+    async def states(self, tenant_id: str, batch_ids: Collection[str]) -> list[BatchState]:
+        """Those of the batches that are there."""
+        if not batch_ids:
+            return []
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            return await _states(tx, tenant_id, await media.batches_of(tx, tenant_id, batch_ids))
 
     async def page(self, tenant_id: str, *, before_id: str | None = None, limit: int) -> Listed[BatchState]:
         """Newest first."""
@@ -335,4 +359,5 @@ def _job_request(request: BatchRequest, item: Item, number: int) -> JobRequest:
         max_wait_seconds=request.max_wait_seconds,
         wait_for_missing=request.wait_for_missing,
         shows_workers=request.shows_workers,
+        reuse=request.reuse,
     )

@@ -3,20 +3,22 @@
 Storage may be out of reach for a while: what is noted is removed later, and nothing is forgotten.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from asyncio import gather
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from comfyrelay.domain.ids import job_folder
-from comfyrelay.domain.settlement import Attempt
-from comfyrelay.domain.states import TERMINAL_JOB
-from comfyrelay.errors import Conflict, NotFound, PoolUnavailable
+from comfyrelay.domain.ids import beside, job_folder
+from comfyrelay.domain.queue.settlement import Attempt
+from comfyrelay.domain.queue.states import TERMINAL_JOB
+from comfyrelay.domain.records.jobs import Job
+from comfyrelay.errors import ComfyRelayError, Conflict, NotFound, PoolUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.database import Database, Tx
-from comfyrelay.store.tenant import jobs, ledger, media, removals
+from comfyrelay.store.tenant import gallery, jobs, ledger, media, removals
 from comfyrelay.store.tenant.removals import Removal
 
 log = structlog.get_logger(__name__)
@@ -33,6 +35,15 @@ class RemovedFiles:
 
     removed: Sequence[str] = ()
     left: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemovedJobs:
+    """How many are gone, what became of their files, and why others are not."""
+
+    count: int
+    files: RemovedFiles
+    refused: Mapping[str, ComfyRelayError]
 
 
 # Removes what only whoever runs the engine knows of the attempts of a job that was removed.
@@ -60,31 +71,62 @@ class Removals:
         await self._run(tenant_id, work)
 
     async def job(self, tenant_id: str, job_id: str, *, keep_files: bool = False) -> RemovedFiles:
-        """Remove a job that has ended, with its history and its output. What it cost stays in the ledger.
+        """Remove a job that has ended, with its history and its outputs. What it cost stays in the ledger.
 
         Returns what became of its other files; `keep_files` leaves those where they are.
         """
+        done = await self.jobs(tenant_id, [job_id], keep_files=keep_files)
+        for error in done.refused.values():
+            raise error
+        return done.files
+
+    async def jobs(self, tenant_id: str, job_ids: Sequence[str], *, keep_files: bool = False) -> RemovedJobs:
+        """The same for several, together, but for those that are refused."""
+        try:
+            return await self._jobs(tenant_id, job_ids, keep_files=keep_files)
+        except Conflict as error:
+            if len(job_ids) == 1:
+                return RemovedJobs(count=0, files=RemovedFiles(), refused={job_ids[0]: error})
+        # something that one of them made is in use, and the others go
+        half = len(job_ids) // 2
+        first = await self.jobs(tenant_id, job_ids[:half], keep_files=keep_files)
+        second = await self.jobs(tenant_id, job_ids[half:], keep_files=keep_files)
+        return RemovedJobs(
+            count=first.count + second.count,
+            files=RemovedFiles(
+                removed=[*first.files.removed, *second.files.removed], left=[*first.files.left, *second.files.left]
+            ),
+            refused={**first.refused, **second.refused},
+        )
+
+    async def _jobs(self, tenant_id: str, job_ids: Sequence[str], *, keep_files: bool) -> RemovedJobs:
+        going: list[str] = []
         attempts: list[Attempt] = []
+        refused: dict[str, ComfyRelayError] = {}
         # leases that ended without a result may have left something, too
-        leftovers = [each.path async for each in self._objects.list(job_folder(tenant_id, job_id))]
+        leftovers = dict(zip(job_ids, await gather(*(self._left_of(tenant_id, each) for each in job_ids)), strict=True))
 
         async def work(tx: Tx) -> list[Removal]:
             await ledger.lock_wallet(tx, tenant_id)
-            job = await jobs.get(tx, tenant_id, job_id)
-            if job is None:
-                raise NotFound(f"There is no job {job_id!r}.")
-            if job.status not in TERMINAL_JOB:
-                raise Conflict(f"Only a job that has ended can be deleted; this one is {job.status}.")
-            named = [job.output_file_id] if job.output_file_id else []
-            attempts[:] = await jobs.attempts_of(tx, job_id)
-            removed = await _remove_files(tx, tenant_id, named, leftovers=leftovers)
-            await removals.remove_job(tx, tenant_id, job_id)
+            found = {each.id: each for each in await jobs.by_ids(tx, job_ids) if each.tenant_id == tenant_id}
+            refused.clear()
+            refused.update({each: why for each in job_ids if (why := _why_not(each, found.get(each))) is not None})
+            going[:] = [each for each in job_ids if each not in refused]
+            named = await gallery.of_jobs(tx, tenant_id, going)
+            attempts[:] = await jobs.attempts_of(tx, going)
+            paths = [path for each in going for path in leftovers[each]]
+            removed = await _remove_files(tx, tenant_id, named, leftovers=paths)
+            await removals.remove_jobs(tx, tenant_id, going)
             return removed
 
         await self._run(tenant_id, work)
-        if self._on_removed is None or keep_files:
-            return RemovedFiles()
-        return await self._on_removed(attempts)
+        files = RemovedFiles()
+        if going and self._on_removed is not None and not keep_files:
+            files = await self._on_removed(attempts)
+        return RemovedJobs(count=len(going), files=files, refused=refused)
+
+    async def _left_of(self, tenant_id: str, job_id: str) -> list[str]:
+        return [each.path async for each in self._objects.list(job_folder(tenant_id, job_id))]
 
     async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> int:
         """Remove the objects that are still noted; returns how many there were."""
@@ -110,8 +152,16 @@ class Removals:
 
     async def _remove_objects(self, pool: Database, found: Sequence[Removal]) -> None:
         if found:
-            await self._objects.remove_many([each.path for each in found])
+            await self._objects.remove_many([path for each in found for path in (each.path, *beside(each.path))])
             await pool.run(Step.REMOVE_FORGET, lambda tx: removals.finish(tx, [each.id for each in found]))
+
+
+def _why_not(job_id: str, job: Job | None) -> ComfyRelayError | None:
+    if job is None:
+        return NotFound(f"There is no job {job_id!r}.")
+    if job.status not in TERMINAL_JOB:
+        return Conflict(f"Only a job that has ended can be deleted; this one is {job.status}.")
+    return None
 
 
 async def _remove_files(
@@ -124,6 +174,6 @@ async def _remove_files(
         raise Conflict(IN_USE)
     if video_id is not None:
         await removals.remove_video(tx, tenant_id, video_id)
-    staying = {each.path for each in found.values() if each.id in kept}
+    staying = {path for id_ in kept for path in (found[id_].path, *beside(found[id_].path))}
     paths = {*leftovers, *(each.path for each in going)} - staying
     return await removals.remove_files(tx, tenant_id, [each.id for each in going], paths)

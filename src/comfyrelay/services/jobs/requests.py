@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from comfyrelay.domain.ids import digest
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.states import Stage
 from comfyrelay.domain.webhooks import url_problem
 from comfyrelay.errors import Forbidden, InvalidInput
 from comfyrelay.text import is_storable
@@ -44,10 +44,17 @@ class JobRequest:
     stage: Stage | None = None
     # So long it may wait before it may cost more.
     max_wait_seconds: int | None = None
-    # Whether it may wait until a worker has what it needs, and whether its user may know the workers by name. Neither
-    # makes it another request.
+    # Whether it may wait until a worker has what it needs, whether its user may know the workers by name, whether a
+    # copy of what an equal job has made will do, and the price that its user was told. None of them makes it another
+    # request.
     wait_for_missing: bool = False
     shows_workers: bool = False
+    # An administrator tries out a workflow of the catalogue, which needs no effect and costs nothing; on one worker
+    # alone, if it is named.
+    is_test: bool = False
+    only_worker: str | None = None
+    reuse: bool = False
+    expected_tokens: int | None = None
 
     def digest(self) -> str:
         return digest(

@@ -10,7 +10,7 @@ from comfyrelay.domain.records.jobs import Job, NewJob
 from comfyrelay.errors import Conflict
 from comfyrelay.services.jobs.seeds import new_seed
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant import jobs
+from comfyrelay.store.tenant import clearing, jobs, media
 
 # Other values with which a run differs, of a workflow whose seed is no property; `None` where it is not known how.
 Vary = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
@@ -19,21 +19,44 @@ Vary = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 async def retries(tx: Tx, old: Sequence[Job], *, new_seeds: bool, vary: Vary) -> list[NewJob]:
     """A job is retried at most once: its key says so."""
     payloads = await _payloads(tx, old, vary if new_seeds else None)
-    return [_copy_of(job, payloads[job.id], idempotency_key=f"retry:{job.id}", retry_of=job.id) for job in old]
+    if batch_ids := {job.batch_id for job in old if job.batch_id is not None}:
+        await clearing.show_batches(tx, batch_ids)
+    return [
+        _copy_of(job, payloads[job.id], new_seeds, idempotency_key=f"retry:{job.id}", retry_of=job.id) for job in old
+    ]
 
 
 async def batch_copies(tx: Tx, old: Sequence[Job], *, batch_id: str, new_seeds: bool, vary: Vary) -> list[NewJob]:
     payloads = await _payloads(tx, old, vary if new_seeds else None)
     return [
-        _copy_of(job, payloads[job.id], idempotency_key=f"batch:again:{batch_id}:{job.item_no}", batch_id=batch_id)
+        _copy_of(
+            job,
+            payloads[job.id],
+            new_seeds,
+            idempotency_key=f"batch:again:{batch_id}:{job.item_no}",
+            batch_id=batch_id,
+        )
         for job in old
     ]
 
 
 async def copy_alone(tx: Tx, old: Job, *, new_seeds: bool, vary: Vary) -> NewJob:
-    """Of whatever batch it was, the copy is a job of its own."""
+    """Of whatever batch it was, the copy is a job of its own; where that was made of a video, of a video of its own, so
+    that both results are kept for as long as videos are."""
     payload = (await _payloads(tx, [old], vary if new_seeds else None))[old.id]
-    return _copy_of(old, payload, idempotency_key=f"again:{new_id()}", batch_id=None, item_no=0, video_id=None)
+    key = f"again:{new_id()}"
+    video_id = await _video_again(tx, old)
+    return _copy_of(old, payload, new_seeds, idempotency_key=key, batch_id=None, item_no=0, video_id=video_id)
+
+
+async def _video_again(tx: Tx, old: Job) -> str | None:
+    video = await media.video(tx, old.tenant_id, old.video_id) if old.video_id is not None else None
+    if video is None:
+        return None
+    kept = {name: getattr(video, name) for name in ("tenant_id", "user_id", "title", "effect_id", "original_file_id")}
+    again = new_id()
+    await media.create_video(tx, id=again, **kept)
+    return again
 
 
 async def _payloads(tx: Tx, old: Sequence[Job], vary: Vary | None) -> Mapping[str, Mapping[str, Any]]:
@@ -63,10 +86,12 @@ def _refuse_without_input(old: Sequence[Job], payloads: Mapping[str, Any]) -> No
             raise Conflict("The input of this job was deleted, so it cannot be retried.")
 
 
-def _copy_of(old: Job, payload: Mapping[str, Any], *, idempotency_key: str, **changes: Any) -> NewJob:
-    copied = {
-        name: getattr(old, name)
-        for name in NewJob.__dataclass_fields__
-        if name not in {"id", "idempotency_key", "input_payload", "delay_seconds", "retry_of"}
-    }
+_OWN = {"id", "idempotency_key", "input_payload", "delay_seconds", "retry_of", "reused_from", "saved_tokens"}
+
+
+def _copy_of(old: Job, payload: Mapping[str, Any], is_varied: bool, *, idempotency_key: str, **changes: Any) -> NewJob:
+    copied = {name: getattr(old, name) for name in NewJob.__dataclass_fields__ if name not in _OWN}
+    copied["reserved_tokens"] = old.again_tokens
+    if is_varied:
+        copied["fingerprint"] = None
     return NewJob(**{**copied, **changes}, id=new_id(), idempotency_key=idempotency_key, input_payload=payload)

@@ -7,18 +7,19 @@ from typing import Any
 from comfyrelay.comfy.graphs.graph import Graph, input_texts
 from comfyrelay.comfy.graphs.policy import GraphPolicy
 from comfyrelay.domain.ids import new_id
-from comfyrelay.domain.payloads import Snapshot, StoredFile, asset_list, text_values
+from comfyrelay.domain.payloads import Snapshot, StoredFile, asset_list, fingerprint, text_values
 from comfyrelay.domain.properties import Property, Value, resolve
+from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.catalogue import Effect, Workflow
 from comfyrelay.domain.records.jobs import NewJob, Video
-from comfyrelay.domain.states import WorkflowKind
-from comfyrelay.errors import Conflict, InvalidInput, NotFound, TooLarge
-from comfyrelay.services.catalogue.fitting import Fitting
+from comfyrelay.errors import Conflict, InvalidInput, MissingOnWorkers, NotFound, TooLarge
+from comfyrelay.services.catalogue.fitting import Fitting, Missing
 from comfyrelay.services.catalogue.graphs import GRAPHS_IN_MEMORY, Graphs, WorkflowHasher
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.naming import label_for
 from comfyrelay.services.jobs.own_inputs import OwnInputs
 from comfyrelay.services.jobs.requests import Item, JobRequest
+from comfyrelay.services.jobs.reuse import Reuse
 from comfyrelay.services.jobs.seeds import drawn_seeds
 from comfyrelay.services.jobs.turns import SMALL_BYTES, Turns
 from comfyrelay.store.central import catalogue
@@ -36,6 +37,9 @@ class JobDefaults:
     priority_min: int
     priority_max: int
     catalogue_disk: str
+
+    def clamped(self, priority: int) -> int:
+        return max(self.priority_min, min(self.priority_max, priority))
 
 
 # As much as ComfyUI takes in one request, with room to spare. A prompt may stand in a graph thousands of times.
@@ -97,6 +101,7 @@ class Resolver:
         checks: Mapping[WorkflowKind, Check],
         policy: GraphPolicy,
         fitting: Fitting,
+        reuse: Reuse,
     ) -> None:
         """`checks` know what this machine alone can tell of a kind of workflow; `policy` is for graphs of tenants."""
         self._databases = databases
@@ -105,12 +110,15 @@ class Resolver:
         self._checks = checks
         self._policy = policy
         self._fitting = fitting
+        self._reuse = reuse
         self._turns = Turns()
         # graphs by path, which never change, and the placeholders of their files, that the policy has passed
         self._passed: dict[tuple[str, frozenset[str]], None] = {}
 
-    async def target(self, tenant_id: str, *, effect_id: int | None, workflow_slug: str | None) -> Target:
-        """The effect's workflow, or a workflow of the tenant's own."""
+    async def target(
+        self, tenant_id: str, *, effect_id: int | None, workflow_slug: str | None, is_test: bool = False
+    ) -> Target:
+        """The effect's workflow, or a workflow of the tenant's own; for a test also one of the catalogue."""
         if (effect_id is None) == (workflow_slug is None):
             raise InvalidInput(errors={"effect_id": "Name an effect or a workflow of your own, one of the two."})
         async with self._databases.central.read() as tx:
@@ -120,10 +128,15 @@ class Resolver:
             id_ = effect.workflow_id if effect else None
             workflow = await catalogue.workflow(tx, id_=id_, slug=workflow_slug)
         # A workflow without an effect has no price, so it must be the tenant's own.
-        if workflow is None or (effect is None and workflow.tenant_id != tenant_id):
+        may_run = effect is not None or (workflow is not None and workflow.tenant_id == tenant_id)
+        if workflow is None or not (may_run or (is_test and workflow.tenant_id is None)):
             raise NotFound(f"There is no workflow {workflow_slug!r}.")
         if not workflow.is_active:
             raise Conflict("This effect cannot be used at the moment: its workflow is switched off.")
+        if (waiting := workflow.waits_for) is not None:
+            if waiting.problem is not None:
+                raise Conflict(waiting.text)
+            raise MissingOnWorkers(waiting.text, missing=waiting.missing)
         properties = [Property.from_json(each) for each in workflow.properties]
         graph, graph_bytes = await self._graphs.sized(workflow.graph_path)
 
@@ -134,7 +147,7 @@ class Resolver:
                 effect=effect,
                 properties=properties,
                 hasher=hasher,
-                own_inputs=self._own_inputs(workflow, graph, properties) if effect is None else None,
+                own_inputs=self._own_inputs(workflow, graph, properties) if workflow.tenant_id else None,
                 size=max(len(graph), hasher.filled),
                 graph_bytes=graph_bytes,
                 occurrences=_occurrences(graph, properties),
@@ -156,8 +169,11 @@ class Resolver:
         texts = [each.placeholder for each in properties if not each.is_asset]
         return OwnInputs(self._policy, graph, texts=texts, files=files)
 
-    async def media(self, pool: Database, tenant_id: str, items: Sequence[Item], target: Target) -> Media:
-        """Look up, in the tenant's own rows, every file and video that the items name."""
+    async def media(
+        self, pool: Database, tenant_id: str, items: Sequence[Item], target: Target, *, reads: bool = False
+    ) -> Media:
+        """Look up, in the tenant's own rows, every file and video that the items name. With `reads`, files whose
+        content is not known are read for its hash: only with that are jobs known to be equal."""
         assets = {each.key for each in target.properties if each.is_asset}
         named = {each.input_file_id for each in items if each.input_file_id is not None}
         for item in items:
@@ -168,11 +184,16 @@ class Resolver:
             videos = await media.videos_of(tx, tenant_id, of_videos)
             named.update(each.original_file_id for each in videos.values() if each.original_file_id is not None)
             files = await media.stored_files(tx, tenant_id, named)
-        return Media(files=files, videos=videos)
+        return Media(files=await self._reuse.hashed(files) if reads else files, videos=videos)
 
     async def one(self, pool: Database, request: JobRequest, *, request_digest: str) -> NewJob:
-        target = await self.target(request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug)
-        found = await self.media(pool, request.tenant_id, [request.item], target)
+        target = await self.target(
+            request.tenant_id,
+            effect_id=request.effect_id,
+            workflow_slug=request.workflow_slug,
+            is_test=request.is_test,
+        )
+        found = await self.media(pool, request.tenant_id, [request.item], target, reads=request.reuse)
         [new] = await self.jobs([request], target, found, request_digest=request_digest)
         return new
 
@@ -186,6 +207,31 @@ class Resolver:
         batch_id: str | None = None,
     ) -> list[NewJob]:
         """Those of a batch, or one alone. What no worker can run is refused, unless it may wait."""
+        made = await self.made(requests, target, found, request_digest=request_digest, batch_id=batch_id)
+        first = requests[0]
+        await self._fitting.require(
+            target.workflow,
+            _wanted(made),
+            stage=made[0].stage,
+            waits=first.wait_for_missing,
+            shows_names=first.shows_workers,
+        )
+        return made
+
+    async def missing(self, made: Sequence[NewJob], target: Target, *, shows_names: bool) -> Missing | None:
+        """What no worker has of what these jobs need."""
+        return await self._fitting.missing(target.workflow, _wanted(made), stage=made[0].stage, shows_names=shows_names)
+
+    async def made(
+        self,
+        requests: Sequence[JobRequest],
+        target: Target,
+        found: Media,
+        *,
+        request_digest: str,
+        batch_id: str | None = None,
+    ) -> list[NewJob]:
+        """The same, whether a worker can run them or not."""
 
         def resolved(number: int) -> NewJob:
             try:
@@ -198,19 +244,7 @@ class Resolver:
                 fields = {f"items.{number}.{key}": text for key, text in error.errors.items()}
                 raise InvalidInput(f"Item {number} is not valid.", errors=fields) from error
 
-        made = await self._resolved(requests, target, resolved)
-        first = requests[0]
-        wanted: dict[str, Mapping[str, Any]] = {}
-        for job in made:
-            wanted.setdefault(job.workflow_hash, job.input_payload["values"])
-        await self._fitting.require(
-            target.workflow,
-            wanted,
-            stage=made[0].stage,
-            waits=first.wait_for_missing,
-            shows_names=first.shows_workers,
-        )
-        return made
+        return await self._resolved(requests, target, resolved)
 
     async def _resolved(
         self, requests: Sequence[JobRequest], target: Target, resolved: Callable[[int], NewJob]
@@ -274,7 +308,7 @@ class Resolver:
             workflow_hash=target.hasher.hash(snapshot.values),
             provider=target.workflow.provider,
             stage=request.stage or defaults.stage,
-            priority=max(defaults.priority_min, min(defaults.priority_max, request.priority)),
+            priority=defaults.clamped(request.priority),
             max_attempts=defaults.max_attempts,
             idempotency_key=request.idempotency_key,
             request_digest=request_digest,
@@ -288,7 +322,20 @@ class Resolver:
             input_file_id=primary.id if primary else None,
             webhook_url=request.webhook_url,
             max_wait_seconds=request.max_wait_seconds,
+            only_worker=request.only_worker,
+            # what a script does is known to nobody
+            fingerprint=fingerprint(snapshot, found.files.values())
+            if target.workflow.kind == WorkflowKind.GRAPH
+            else None,
         )
+
+
+def _wanted(made: Sequence[NewJob]) -> dict[str, Mapping[str, Any]]:
+    """By workflow hash, the values of one job."""
+    wanted: dict[str, Mapping[str, Any]] = {}
+    for job in made:
+        wanted.setdefault(job.workflow_hash, job.input_payload["values"])
+    return wanted
 
 
 def _files(properties: Sequence[Property]) -> list[str]:

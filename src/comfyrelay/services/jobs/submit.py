@@ -1,16 +1,18 @@
 """Submitting: a request is resolved, then accepted: a job with its tokens reserved and its dispatch in the queue."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from comfyrelay.domain.payloads import Snapshot
-from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import TERMINAL_JOB, JobStatus
-from comfyrelay.errors import Conflict, IdempotencyConflict, NotFound
+from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
+from comfyrelay.domain.records.jobs import Job, NewJob
+from comfyrelay.errors import Conflict, IdempotencyConflict, NotFound, PriceChanged
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs import rerun
 from comfyrelay.services.jobs.accept import Acceptance, Accepted
 from comfyrelay.services.jobs.requests import JobRequest, check_texts
 from comfyrelay.services.jobs.resolve import Resolver
+from comfyrelay.services.jobs.reuse import Reuse
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import jobs
 
@@ -25,8 +27,11 @@ class Submitted:
 
 
 class Submit:
-    def __init__(self, databases: Databases, resolve: Resolver, accept: Acceptance, *, vary: rerun.Vary) -> None:
+    def __init__(
+        self, databases: Databases, resolve: Resolver, accept: Acceptance, reuse: Reuse, *, vary: rerun.Vary
+    ) -> None:
         self._databases = databases
+        self._reuse = reuse
         self._resolve = resolve
         self._accept = accept
         self._vary = vary
@@ -45,16 +50,29 @@ class Submit:
         if known is not None:
             return await self._repeated(pool, known, request_digest)
         new = await self._resolve.one(pool, request, request_digest=request_digest)
+        _check_price(new, request.expected_tokens)
+        reused = await self._reuse.copies(pool, [new]) if request.reuse else {}
+
+        is_written = False
 
         async def work(tx: Tx) -> tuple[Job, Accepted | None]:
+            nonlocal is_written
+            is_written = False
             known = await jobs.by_key(tx, request.tenant_id, request.idempotency_key)
             if known is not None:
                 return known, None
-            await self._accept.check_limit(tx, request.tenant_id, request.user_id)
-            accepted = await self._accept.write(tx, [new])
+            # what is answered is never active
+            if not reused:
+                await self._accept.check_limit(tx, request.tenant_id, request.user_id)
+            accepted = await self._accept.write(tx, [new], reused)
+            is_written = True
             return accepted.jobs[0], accepted
 
-        job, is_new = await self._accept.run(pool, request.tenant_id, work)
+        try:
+            job, is_new = await self._accept.run(pool, request.tenant_id, work)
+        finally:
+            if not is_written:
+                await self._reuse.forget(reused)
         if not is_new:
             return await self._repeated(pool, job, request_digest)
         return Submitted(job=job, is_new=True, seed=Snapshot.from_json(new.input_payload).seed)
@@ -63,7 +81,9 @@ class Submit:
         """A failed or canceled job again, as a new job with its own reservation; a job is retried at most once."""
         return (await self.retry_once(tenant_id, job_id, new_seeds=new_seeds)).job
 
-    async def retry_once(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> Submitted:
+    async def retry_once(
+        self, tenant_id: str, job_id: str, *, new_seeds: bool = False, expected_tokens: int | None = None
+    ) -> Submitted:
         """The same, and whether it was retried just now or before."""
         pool = await self._databases.pool_of(tenant_id)
 
@@ -77,6 +97,7 @@ class Submit:
                 raise Conflict(f"Only a failed or canceled job can be retried; this one is {old.status}.")
             await self._accept.check_limit(tx, tenant_id, old.user_id, batch_id=old.batch_id)
             again = await rerun.retries(tx, [old], new_seeds=new_seeds, vary=self._vary)
+            _check_price(again[0], expected_tokens)
             accepted = await self._accept.write(tx, again)
             return accepted.jobs[0], accepted
 
@@ -85,7 +106,33 @@ class Submit:
             await self._accept.ensure_dispatch(pool, job)
         return Submitted(job=job, is_new=is_new)
 
-    async def run_again(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> Job:
+    async def retry_together(self, tenant_id: str, job_ids: Sequence[str]) -> int:
+        """All of them or none, in one go; returns how many were not retried before. Whoever is refused asks for each by
+        itself, to hear which it was."""
+        pool = await self._databases.pool_of(tenant_id)
+
+        async def work(tx: Tx) -> tuple[int, Accepted | None]:
+            found = {each.id: each for each in await jobs.by_ids(tx, job_ids) if each.tenant_id == tenant_id}
+            known = await jobs.retries_of(tx, job_ids)
+            old = [found[each] for each in job_ids if each in found and each not in known]
+            if any(each.status not in {JobStatus.FAILED, JobStatus.CANCELED} for each in old):
+                raise Conflict("Only failed or canceled jobs can be retried.")
+            if not old:
+                return 0, None
+            for user_id in {each.user_id for each in old}:
+                # a batch counts as one
+                units = {each.batch_id or each.id for each in old if each.user_id == user_id}
+                await self._accept.check_limit(tx, tenant_id, user_id, more=len(units))
+            again = await rerun.retries(tx, old, new_seeds=False, vary=self._vary)
+            accepted = await self._accept.write(tx, again)
+            return len(accepted.jobs), accepted
+
+        made, _ = await self._accept.run(pool, tenant_id, work)
+        return made
+
+    async def run_again(
+        self, tenant_id: str, job_id: str, *, new_seeds: bool = False, expected_tokens: int | None = None
+    ) -> Job:
         """A job that has ended once more, however it ended, as a new job that belongs to no batch."""
         pool = await self._databases.pool_of(tenant_id)
 
@@ -97,6 +144,7 @@ class Submit:
                 raise Conflict(f"Only a job that has ended can be run again; this one is {old.status}.")
             await self._accept.check_limit(tx, tenant_id, old.user_id)
             again = await rerun.copy_alone(tx, old, new_seeds=new_seeds, vary=self._vary)
+            _check_price(again, expected_tokens)
             accepted = await self._accept.write(tx, [again])
             return accepted.jobs[0], accepted
 
@@ -109,3 +157,9 @@ class Submit:
         if job.status in {JobStatus.QUEUED, JobStatus.PROCESSING}:
             await self._accept.ensure_dispatch(pool, job)
         return Submitted(job=job, is_new=False)
+
+
+def _check_price(new: NewJob, expected_tokens: int | None) -> None:
+    """Who was told a price pays that one, or nothing; whoever was told none pays what it costs."""
+    if expected_tokens is not None and new.reserved_tokens != expected_tokens:
+        raise PriceChanged(expected_tokens=expected_tokens, required_tokens=new.reserved_tokens)

@@ -12,7 +12,7 @@ from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import File, Video
 from comfyrelay.domain.uploads import NewUpload, check_upload, extension_of
-from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.catalogue.library import Library
 from comfyrelay.services.databases import Databases
@@ -88,6 +88,24 @@ class Uploads:
         for start in range(0, len(rows), GROUP_SIZE):
             await self._copy_group(pool, dict([*rows.items()][start : start + GROUP_SIZE]))
         return {source: row["id"] for source, row in rows.items()}
+
+    async def copy_of_output(self, user: User, output: File, name: str) -> File:
+        """An output as an input of its own, which stays when the job that made it is deleted."""
+        new = NewUpload(mime_type=output.mime_type, size=output.size or 0, original_filename=name)
+        if not new.mime_type.startswith(("image/", "video/", "audio/")):
+            raise Conflict(f"Only a picture, a video or audio can be an input; this output is {new.mime_type}.")
+        row = {**self._row(user, new), "content_hash": output.content_hash}
+        if await self._objects.stat(output.path) is None:
+            raise NotFound("The file of this output is gone.")
+        pool = await self._databases.pool_of(user.tenant_id)
+        try:
+            row["size"] = (await self._objects.copy(output.path, row["path"])).size
+            await pool.run(Step.TENANT, lambda tx: media.create_files(tx, [row]))
+        except BaseException:
+            # nobody else knows of it
+            await self._objects.remove(row["path"])
+            raise
+        return (await self._files(pool, user, [row["id"]]))[0]
 
     async def _copy_group(self, pool: Database, rows: Mapping[Path, dict[str, Any]]) -> None:
         new = list(rows.values())

@@ -1,14 +1,20 @@
 """What keeps the service in order, and shows how it is."""
 
+from urllib.parse import urlsplit
+
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.ground import DISK, Ground
 from comfyrelay.services.jobs import Jobs
 from comfyrelay.services.operations.inspection import Inspection
+from comfyrelay.services.operations.live import AdminLive
 from comfyrelay.services.operations.measures import Measures
 from comfyrelay.services.operations.mending import Mending
 from comfyrelay.services.operations.readiness import Readiness
 from comfyrelay.services.operations.reconcile import Reconciler
+from comfyrelay.services.operations.reconciling import Reconciling
 from comfyrelay.services.operations.retention import Retention
+from comfyrelay.services.operations.samples import Samples
+from comfyrelay.services.operations.storage_check import StorageChecks
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
 
@@ -20,11 +26,17 @@ class Operations:
         settings, databases, objects = ground.settings, ground.databases, ground.objects
         self.reconciler = Reconciler(databases, queue.decisions, outbox.applying, outbox.recovery)
         self.mending = Mending(databases, self.reconciler)
+        stale_seconds = settings.worker_stale_seconds
+        self.samples = Samples(databases, worker_stale_seconds=stale_seconds)
+        self.live = AdminLive(databases, ground.wakeup, worker_stale_seconds=stale_seconds)
+        self.reconciling = Reconciling(databases, self.reconciler)
         self.retention = Retention(
             databases,
             objects,
             jobs.removal,
             catalogue.definitions,
+            queue.previews,
+            forget_old=(self.samples.forget_old, queue.worker_logs.forget_old),
             disk=DISK,
             retention_days=settings.retention_days,
             unused_upload_hours=settings.unused_upload_hours,
@@ -32,3 +44,6 @@ class Operations:
         self.inspection = Inspection(databases, queue.control, jobs.submit, queue.waiting)
         self.measures = Measures(databases)
         self.readiness = Readiness(databases, objects)
+        own = urlsplit(settings.base_url)
+        origins = [f"{own.scheme}://{own.netloc}", *settings.allowed_origins]
+        self.storage_checks = StorageChecks(objects, origins=origins)

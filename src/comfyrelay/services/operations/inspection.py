@@ -4,21 +4,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from comfyrelay.domain.lifecycle import Dispatch
-from comfyrelay.domain.records.accounts import ListedTenant
-from comfyrelay.domain.records.fleet import AuditRecord
+from comfyrelay.domain.queue.lifecycle import BY_ADMINISTRATOR, Dispatch
+from comfyrelay.domain.queue.waiting import Waiting
+from comfyrelay.domain.records.accounts import SESSION, ListedTenant, ListedUser
+from comfyrelay.domain.records.fleet import Attempt, AuditRecord
 from comfyrelay.domain.records.jobs import DispatchFilter, Job, ListedDispatch
-from comfyrelay.domain.waiting import Waiting
 from comfyrelay.errors import NotFound, PoolUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submit import Submit
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.queue.control import Control
 from comfyrelay.services.queue.waiting import WhyWaiting
-from comfyrelay.store.central import audit, catalogue, dispatch_list, dispatches, tenants, workers
+from comfyrelay.store.central import audit, catalogue, tenants, workers
+from comfyrelay.store.central.queue import dispatch_list, dispatches, leases
 from comfyrelay.store.central.scaling import usage
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant import ledger
+from comfyrelay.store.tenant import jobs, ledger
+
+MOST_ATTEMPTS = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +50,20 @@ class TenantView:
 
     tenant: ListedTenant
     balance: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TenantDetails(TenantView):
+    users: Sequence[ListedUser]
+    active_jobs: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DispatchAudit:
+    """What workers had a dispatch and what came of it, and what was written down of it; newest first."""
+
+    attempts: Sequence[Attempt]
+    entries: Listed[AuditRecord]
 
 
 class Inspection:
@@ -78,7 +95,7 @@ class Inspection:
 
     async def cancel(self, dispatch_id: int) -> DispatchView:
         found = (await self.dispatch(dispatch_id)).dispatch
-        await self._control.cancel(found.tenant_id, found.tenant_job_id)
+        await self._control.cancel(found.tenant_id, found.tenant_job_id, reason=BY_ADMINISTRATOR)
         return await self.dispatch(dispatch_id)
 
     async def set_priority(self, dispatch_id: int, priority: int) -> DispatchView:
@@ -100,12 +117,38 @@ class Inspection:
         found = (await self.dispatch(dispatch_id)).dispatch
         return await self._waiting.of_job(found.tenant_id, found.tenant_job_id)
 
+    async def audit_of(self, dispatch_id: int, *, cursor: int | None = None, limit: int) -> DispatchAudit:
+        async with self._databases.central.read() as tx:
+            if await dispatch_list.get(tx, dispatch_id) is None:
+                raise NotFound(f"There is no dispatch {dispatch_id}.")
+            attempts = await leases.attempts_of(tx, dispatch_id, limit=MOST_ATTEMPTS)
+            found, before = await audit.of_dispatch(tx, dispatch_id, before_id=cursor, limit=limit)
+        entries = Listed(items=found, next_cursor=None if before is None else str(before))
+        return DispatchAudit(attempts=attempts, entries=entries)
+
     async def tenants(self, *, email: str | None = None, cursor: str | None = None, limit: int) -> Listed[TenantView]:
         async with self._databases.central.read() as tx:
             found, before = await tenants.page(tx, email=email, before_id=cursor, limit=limit)
         balances = await self._balances(found)
         views = [TenantView(tenant=each, balance=balances.get(each.id)) for each in found]
         return Listed(items=views, next_cursor=before)
+
+    async def tenant(self, tenant_id: str) -> TenantDetails:
+        async with self._databases.central.read() as tx:
+            found = await tenants.listed(tx, tenant_id)
+            if found is None:
+                raise NotFound(f"There is no tenant {tenant_id!r}.")
+            users = await tenants.users_of(tx, tenant_id, session=SESSION)
+        balance = active = None
+        try:
+            with self._databases.watched(found.db_pool):
+                async with self._databases.pool(found.db_pool).read() as tx:
+                    balance = await ledger.balance(tx, tenant_id)
+                    active = sum([await jobs.count_active(tx, tenant_id, each.id) for each in users])
+        except PoolUnavailable:
+            # the rest can be told all the same
+            pass
+        return TenantDetails(tenant=found, balance=balance, users=users, active_jobs=active)
 
     async def audit_logs(
         self, *, worker_id: str | None = None, event: str | None = None, cursor: int | None = None, limit: int

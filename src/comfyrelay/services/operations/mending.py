@@ -15,7 +15,8 @@ from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.operations.reconcile import Reconciler
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import audit, dispatches
+from comfyrelay.store.central import audit
+from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.tenant import jobs
 
 log = structlog.get_logger(__name__)

@@ -11,14 +11,21 @@ from functools import partial
 
 import structlog
 
-from comfyrelay.domain import lifecycle
 from comfyrelay.domain.consistency import SETTLEMENTS, Finding, JobFacts, Kind, disagreements
-from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.queue import lifecycle
+from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.settlement import settlement_of, video_status_of
+from comfyrelay.domain.queue.states import (
+    ACTIVE_JOB,
+    JOB_STATUS_OF,
+    DispatchStatus,
+    JobEventType,
+    JobStatus,
+    TransactionType,
+)
+from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.accounts import Transaction
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.settlement import settlement_of, video_status_of
-from comfyrelay.domain.states import ACTIVE_JOB, JOB_STATUS_OF, DispatchStatus, JobEventType, JobStatus, TransactionType
-from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.applying import Applying
@@ -26,8 +33,8 @@ from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
-from comfyrelay.store.central import dispatches, leases
 from comfyrelay.store.central import tables as central
+from comfyrelay.store.central.queue import dispatches, leases
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs, ledger, media

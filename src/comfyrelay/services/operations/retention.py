@@ -18,10 +18,11 @@ from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.catalogue.definitions import Definitions
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.removal import Removals
+from comfyrelay.services.queue.previews import Previews
 from comfyrelay.services.steps import Step
 from comfyrelay.storage.objects import LocalObjects, ObjectStore
 from comfyrelay.store.database import Database, Tx
-from comfyrelay.store.tenant import removals, retention
+from comfyrelay.store.tenant import changes, removals, retention
 from comfyrelay.store.tenant.retention import OldVideo, Stray
 
 log = structlog.get_logger(__name__)
@@ -31,6 +32,8 @@ AT_ONCE = 500
 LISTED_AT_ONCE = 8
 # Longer than a submission can be under way, and than a URL works that somebody is just downloading from.
 GRACE_SECONDS = 1800.0
+# Whoever followed a tenant and comes back later than this is told to begin anew.
+CHANGES_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +45,7 @@ class Retained:
     removed: int = 0
     strays: int = 0
     definitions: int = 0
+    previews: int = 0
 
 
 class Retention:
@@ -51,16 +55,20 @@ class Retention:
         objects: ObjectStore,
         removing: Removals,
         definitions: Definitions,
+        previews: Previews,
         *,
+        forget_old: Sequence[Callable[[], Awaitable[None]]] = (),
         disk: str,
         retention_days: float | None,
         unused_upload_hours: float,
     ) -> None:
-        """Without `retention_days` videos are kept for ever."""
+        """Without `retention_days` videos are kept for ever. `forget_old` forgets what others keep for a while."""
         self._databases = databases
         self._objects = objects
         self._removing = removing
         self._definitions = definitions
+        self._previews = previews
+        self._forget_old = forget_old
         self._disk = disk
         self._video_seconds = retention_days * 86400 if retention_days is not None else None
         self._unused_seconds = unused_upload_hours * 3600
@@ -74,7 +82,13 @@ class Retention:
                     done = _sum(done, await self._run(self._databases.pool(name), grace_seconds))
             except PoolUnavailable:
                 log.info("retention.pool_down", pool=name)
-        done = replace(done, definitions=await self._definitions.remove_unused(grace_seconds=grace_seconds))
+        done = replace(
+            done,
+            definitions=await self._definitions.remove_unused(grace_seconds=grace_seconds),
+            previews=await self._previews.sweep(older_than_seconds=grace_seconds),
+        )
+        for forget in self._forget_old:
+            await forget()
         if isinstance(self._objects, LocalObjects):
             # of uploads that were cut off when a process was killed
             await self._objects.sweep(older_than_seconds=max(self._unused_seconds, grace_seconds))
@@ -86,6 +100,7 @@ class Retention:
         expired = await self._in_pages(lambda after: self._expire(pool, after)) if self._video_seconds else 0
         unused = await self._in_pages(lambda after: self._mark_unused(pool, after))
         removed = await self._in_pages(lambda after: self._remove(pool, after, grace_seconds))
+        await pool.run(Step.RETENTION_REMOVE, lambda tx: changes.forget(tx, older_than_seconds=CHANGES_SECONDS))
         return Retained(expired=expired, unused=unused, removed=removed, strays=await self._remove_strays(pool))
 
     async def _in_pages(self, do: Callable[[str], Awaitable[tuple[int, str | None]]]) -> int:

@@ -2,16 +2,18 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
-from comfyrelay.domain.settlement import CANCELED_TEXT, JobState, Settled, apply_updates, video_status_of
-from comfyrelay.domain.states import JobStatus, TransactionType
-from comfyrelay.domain.updates import JobUpdate
+from comfyrelay.domain.gallery import output_kind
+from comfyrelay.domain.queue.settlement import CANCELED_TEXT, JobState, Settled, apply_updates, video_status_of
+from comfyrelay.domain.queue.states import JobStatus, TransactionType
+from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import OutboxEntry
-from comfyrelay.store.tenant import deliveries, jobs, ledger, media, retention
+from comfyrelay.store.tenant import deliveries, gallery, jobs, ledger, media, retention
 from comfyrelay.store.tenant.retention import Stray
 
 
@@ -62,7 +64,7 @@ class Applying:
         states = await jobs.lock_states(tx, updates)
         settled = [each for state in states.values() if (each := apply_updates(state, updates[state.id])) is not None]
         if settled:
-            await self._write(tx, settled)
+            await self.write(tx, settled)
         versions = {job_id: state.dispatch_version for job_id, state in states.items()}
         versions.update({each.job.id: each.job.dispatch_version for each in settled})
         # A job that is gone needs no update.
@@ -73,7 +75,12 @@ class Applying:
         ]
         return applied, [each.job for each in settled if each.settlement is not None]
 
-    async def _write(self, tx: Tx, settled: Sequence[Settled]) -> None:
+    def announce(self, pool: str, ended: Sequence[JobState]) -> None:
+        """After the commit: these have ended without the queue."""
+        self._on_applied(pool, ())
+        self._on_ended(ended)
+
+    async def write(self, tx: Tx, settled: Sequence[Settled]) -> None:
         entries = [_token_entry(each) for each in settled if each.settlement is not None]
         refunded = {each.tenant_id for each in entries if each.amount}
         if refunded:
@@ -82,6 +89,7 @@ class Applying:
         outputs = [each for each in settled if each.output is not None]
         if outputs:
             await media.write_outputs(tx, [_output_row(each, self._output_disk) for each in outputs])
+            await gallery.write(tx, [_gallery_row(each) for each in outputs])
         await jobs.write_settled(tx, settled)
         await jobs.write_attempts(tx, [attempt for job in settled for attempt in job.attempts.values()])
         await jobs.write_events(tx, [event for job in settled for event in job.events])
@@ -124,7 +132,14 @@ def _output_row(settled: Settled, disk: str) -> dict[str, object]:
         "size": output.size,
         "content_hash": output.sha256,
         "metadata": output.metadata,
+        **asdict(output.media),
     }
+
+
+def _gallery_row(settled: Settled) -> dict[str, object]:
+    assert settled.output is not None
+    kind = output_kind(settled.output.mime_type)
+    return {"id": settled.output.file_id, "job_id": settled.job.id, "number": 1, "kind": kind}
 
 
 def _video_change(settled: Settled) -> media.VideoChange:

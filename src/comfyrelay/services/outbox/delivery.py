@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from comfyrelay.domain.updates import JobUpdate
+from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.group_commit import GroupCommit, Patience
 from comfyrelay.services.outbox.applying import Applying

@@ -9,18 +9,19 @@ from functools import partial
 
 import structlog
 
+from comfyrelay.domain.queue.states import JobEventType, JobStatus
+from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import JobEventType, JobStatus
-from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.hint import Hint
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
-from comfyrelay.store.central import catalogue, dispatches
+from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.catalogue import Priced
-from comfyrelay.store.central.dispatches import NewDispatch
+from comfyrelay.store.central.queue import dispatches
+from comfyrelay.store.central.queue.dispatches import NewDispatch
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs
@@ -201,6 +202,7 @@ def new_dispatch(pool: str, job: Job, priced: Priced) -> NewDispatch:
         batch_id=job.batch_id,
         available_at=job.available_at,
         max_wait_seconds=job.max_wait_seconds,
+        only_worker=job.only_worker,
         self_hosted_micros_per_second=priced.self_hosted_micros_per_second,
         cloud_micros_per_second=priced.cloud_micros_per_second,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from comfyrelay.domain.routing import WarmPolicy
+from comfyrelay.domain.queue.routing import WarmPolicy
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.ground import Ground
 from comfyrelay.services.outbox import Outbox
@@ -16,10 +16,13 @@ from comfyrelay.services.queue.heartbeats import Heartbeats
 from comfyrelay.services.queue.leasing import Leasing
 from comfyrelay.services.queue.outputs import Outputs
 from comfyrelay.services.queue.polls import Polls
+from comfyrelay.services.queue.posters import Posters
+from comfyrelay.services.queue.previews import Previews
 from comfyrelay.services.queue.reaper import Reaper
 from comfyrelay.services.queue.settle import Settle
 from comfyrelay.services.queue.stops import Stops
 from comfyrelay.services.queue.waiting import WhyWaiting
+from comfyrelay.services.queue.worker_logs import WorkerLogs
 from comfyrelay.settings import Settings
 from comfyrelay.storage.media import ProbeLimits, Probes
 
@@ -28,12 +31,21 @@ __all__ = ["Queue"]
 
 class Queue:
     def __init__(
-        self, ground: Ground, outbox: Outbox, graphs: Graphs, *, comfyui_away: Callable[[str], Sequence[str]]
+        self,
+        ground: Ground,
+        outbox: Outbox,
+        graphs: Graphs,
+        *,
+        comfyui_away: Callable[[str], Sequence[str]],
+        is_worker_coming: Callable[[str], bool],
     ) -> None:
         settings, databases, delivery = ground.settings, ground.databases, outbox.delivery
         ttl = timedelta(seconds=settings.lease_ttl_seconds)
         self.stops = Stops(databases)
-        self.decisions = Decisions(databases, delivery, ground.wakeup, self.stops, policy=ground.failover)
+        self.previews = Previews(ground.objects, ground.wakeup)
+        self.decisions = Decisions(
+            databases, delivery, ground.wakeup, self.stops, self.previews, policy=ground.failover
+        )
         self.leasing = Leasing(
             databases,
             delivery,
@@ -43,9 +55,10 @@ class Queue:
                 lookahead_rows=settings.warm_lookahead_rows,
                 longest_wait=timedelta(seconds=settings.warm_wait_seconds),
             ),
+            worker_stale_seconds=settings.worker_stale_seconds,
         )
-        self.demand = Demand(databases, self.decisions)
-        self.settle = Settle(databases, self.decisions, delivery)
+        self.demand = Demand(databases, self.decisions, worker_stale_seconds=settings.worker_stale_seconds)
+        self.settle = Settle(databases, self.decisions, delivery, worker_stale_seconds=settings.worker_stale_seconds)
         self.handover = Handover(
             databases,
             ground.objects,
@@ -54,13 +67,16 @@ class Queue:
             max_output_files=settings.max_output_files,
         )
         self.polls = Polls(self.leasing, self.demand, self.settle, ground.wakeup)
+        self.worker_logs = WorkerLogs(databases, ground.wakeup, on_asked=self.polls.let_go)
         self.heartbeats = Heartbeats(databases, ttl=ttl)
+        self.posters = Posters(_probes(settings), ground.objects, seconds=settings.poster_seconds)
         self.outputs = Outputs(
             databases,
             self.handover,
             self.settle,
             ground.objects,
             _probes(settings),
+            posters=self.posters,
             validation=settings.output_validation,
             max_bytes=settings.max_output_bytes,
         )
@@ -73,7 +89,10 @@ class Queue:
             grace=timedelta(seconds=settings.late_seconds),
         )
         self.waiting = WhyWaiting(
-            databases, worker_stale_seconds=settings.worker_stale_seconds, comfyui_away=comfyui_away
+            databases,
+            worker_stale_seconds=settings.worker_stale_seconds,
+            comfyui_away=comfyui_away,
+            is_worker_coming=is_worker_coming,
         )
 
 
@@ -83,5 +102,6 @@ def _probes(settings: Settings) -> Probes:
         max_frames=settings.probe_max_frames,
         max_memory_bytes=settings.probe_memory_bytes,
         timeout_seconds=settings.probe_timeout_seconds,
+        drawing_seconds=settings.poster_seconds,
     )
     return Probes(limits, processes=settings.probe_processes)

@@ -2,18 +2,19 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 import structlog
 
 from comfyrelay.comfy.graphs.graph import Graph, replace_placeholders
-from comfyrelay.domain import lifecycle
 from comfyrelay.domain.ids import upload_path
-from comfyrelay.domain.lifecycle import Dispatch, Move
 from comfyrelay.domain.payloads import Snapshot
+from comfyrelay.domain.queue import lifecycle
+from comfyrelay.domain.queue.lifecycle import Dispatch, Move
 from comfyrelay.errors import GraphError, NotFound, PoolUnavailable
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.databases import Databases
@@ -34,6 +35,12 @@ class LeasedJob:
     snapshot: Snapshot
     graph: Graph
     output_path: str
+    # how many more its worker could have been given, as far as was looked
+    more_waiting: int = 0
+    # where it runs, its models stay loaded
+    keep_loaded: bool = False
+    # the memory of the largest card that was too small for its workflow
+    ran_out_bytes: int | None = None
 
     @property
     def lease_token(self) -> str:
@@ -52,8 +59,16 @@ class Building:
         self._graphs = graphs
         self._deferral = deferral
 
-    async def build(self, leased: Sequence[Dispatch]) -> dict[int, LeasedJob]:
-        """Build what each lease is to run. One that cannot be built now goes back; one that never can be fails."""
+    async def build(
+        self,
+        leased: Sequence[Dispatch],
+        *,
+        pinned: Set[int] = frozenset(),
+        ran_out: Mapping[tuple[int, str], int] = MappingProxyType({}),
+    ) -> dict[int, LeasedJob]:
+        """Build what each lease is to run. One that cannot be built now goes back; one that never can be fails. The
+        models of workflows that are `pinned` stay loaded; those in `ran_out`, by id and hash, did not fit into a card
+        of this size."""
         by_pool: dict[str, list[Dispatch]] = defaultdict(list)
         for each in leased:
             by_pool[each.db_pool].append(each)
@@ -70,7 +85,12 @@ class Building:
                 else:
                     try:
                         snapshot = Snapshot.from_json(known[dispatch.tenant_job_id])
-                        built[dispatch.id] = await self._leased_job(dispatch, snapshot)
+                        job = await self._leased_job(dispatch, snapshot)
+                        built[dispatch.id] = replace(
+                            job,
+                            keep_loaded=dispatch.workflow_id in pinned,
+                            ran_out_bytes=ran_out.get((dispatch.workflow_id, dispatch.workflow_hash)),
+                        )
                     except (NotFound, GraphError, KeyError, TypeError) as error:
                         hopeless[dispatch.id] = f"The workflow cannot be built: {error}"
                     except OSError as error:

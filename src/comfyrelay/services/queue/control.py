@@ -1,20 +1,20 @@
 """What users and operators ask of jobs: cancel, pause, resume, priority, order. Central first, then the tenant."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from datetime import datetime
 
-from comfyrelay.domain import lifecycle, ordering
-from comfyrelay.domain.lifecycle import Dispatch, Move
-from comfyrelay.domain.ordering import MoveTo
+from comfyrelay.domain.queue import lifecycle, ordering
+from comfyrelay.domain.queue.lifecycle import Dispatch, Move
+from comfyrelay.domain.queue.ordering import After, Before, Beside, MoveTo
+from comfyrelay.domain.queue.states import TERMINAL_JOB, DispatchStatus, JobStatus, PauseMode
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import TERMINAL_JOB, DispatchStatus, JobStatus, PauseMode
 from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.services.queue.decisions import Decisions, Judge
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import dispatches
-from comfyrelay.store.central.dispatches import Condition
+from comfyrelay.store.central.queue import dispatches
+from comfyrelay.store.central.queue.dispatches import Condition
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs, media
 
@@ -25,8 +25,9 @@ class Control:
         self._decisions = decisions
         self._recovery = recovery
 
-    async def cancel(self, tenant_id: str, job_id: str) -> Job:
-        return await self._on_job(tenant_id, job_id, "cancel", _cancel)
+    async def cancel(self, tenant_id: str, job_id: str, *, reason: str | None = None) -> Job:
+        """With a `reason` where it is not its user who wants it."""
+        return await self._on_job(tenant_id, job_id, "cancel", _cancel_for(reason))
 
     async def pause(self, tenant_id: str, job_id: str, *, mode: PauseMode = PauseMode.AFTER) -> Job:
         return await self._on_job(tenant_id, job_id, "pause", _pause(mode))
@@ -60,16 +61,28 @@ class Control:
     async def resume_jobs(self, tenant_id: str, job_ids: Sequence[str]) -> int:
         return await self._on_jobs(tenant_id, job_ids, "resume", _resume)
 
-    async def move(self, tenant_id: str, job_id: str, to: MoveTo) -> bool:
-        """Move a waiting job among its tenant's own jobs of the same priority; returns whether its place changed."""
+    async def set_priority_of_jobs(self, tenant_id: str, job_ids: Sequence[str], priority: int) -> int:
+        return await self._on_jobs(tenant_id, job_ids, "priority", _set_priority(priority))
+
+    async def move(self, tenant_id: str, job_id: str, to: MoveTo | Beside) -> bool:
+        """Move a waiting job among its tenant's own jobs of the same priority, also beside one of them, or a batch, by
+        its id; returns whether its place changed."""
         job = await self._ensure_dispatch(tenant_id, job_id)
         async with self._databases.central.read() as tx:
             dispatch = (await dispatches.by_job(tx, tenant_id, [job.id])).get(job.id)
-        if dispatch is None or dispatch.status not in {DispatchStatus.QUEUED, DispatchStatus.PAUSED}:
+        if dispatch is None or dispatch.status not in _WAITING:
             raise Conflict(f"Only a waiting job can be moved; this one is {job.status}.")
         return await self._move(tenant_id, {dispatch.id: dispatch.priority}, to)
 
-    async def move_batch(self, tenant_id: str, batch_id: str, to: MoveTo) -> bool:
+    async def move_jobs(self, tenant_id: str, job_ids: Sequence[str], to: MoveTo) -> int:
+        """Move those that wait together, keeping their order; returns how many they are, or 0 where all stay."""
+        await self._recovery.enqueue_pending(await self._databases.pool_name_of(tenant_id))
+        async with self._databases.central.read() as tx:
+            found = (await dispatches.by_job(tx, tenant_id, job_ids)).values()
+        waiting = {each.id: each.priority for each in found if each.status in _WAITING}
+        return len(waiting) if waiting and await self._move(tenant_id, waiting, to) else 0
+
+    async def move_batch(self, tenant_id: str, batch_id: str, to: MoveTo | Beside) -> bool:
         """Move a batch's waiting items together, keeping their order; returns whether their places changed."""
         await self._require_batch(tenant_id, batch_id)
         await self._recovery.enqueue_pending(await self._databases.pool_name_of(tenant_id))
@@ -79,18 +92,39 @@ class Control:
             raise Conflict("Nothing of this batch is waiting.")
         return await self._move(tenant_id, waiting, to)
 
-    async def _move(self, tenant_id: str, moving: dict[int, int], to: MoveTo) -> bool:
+    async def _move(self, tenant_id: str, moving: dict[int, int], to: MoveTo | Beside) -> bool:
+        target = to if isinstance(to, MoveTo) else await self._beside(tenant_id, to, set(moving.values()))
+
         async def work(tx: Tx) -> bool:
             has_moved = False
             for priority in sorted(set(moving.values())):
                 places = await dispatches.places(tx, tenant_id, priority)
                 chosen = {id_ for id_, its in moving.items() if its == priority}
-                if ranks := ordering.move(places, chosen, to):
+                if not isinstance(target, MoveTo) and target.ids.isdisjoint(each.id for each in places):
+                    # those of another priority; or it has begun to run
+                    continue
+                if not isinstance(target, MoveTo) and target.ids <= chosen:
+                    continue
+                if ranks := ordering.move(places, chosen, target):
                     await dispatches.write_ranks(tx, ranks)
                     has_moved = True
             return has_moved
 
         return await self._databases.central.run(Step.MOVE, work)
+
+    async def _beside(self, tenant_id: str, to: Beside, priorities: Set[int]) -> Before | After:
+        """What waits of a job or a batch of the tenant's, of one of these priorities."""
+        async with self._databases.central.read() as tx:
+            job = (await dispatches.by_job(tx, tenant_id, [to.id])).get(to.id)
+            found = await dispatches.waiting_of_batch(tx, tenant_id, to.id)
+        if job is not None and job.status in _WAITING:
+            found = {job.id: job.priority}
+        where = "after" if to.is_after else "before"
+        if not found:
+            raise Conflict(f"What it should be moved {where} does not wait: it runs, has ended, or is not there.")
+        if priorities.isdisjoint(found.values()):
+            raise Conflict(f"What it should be moved {where} has another priority: give both the same one first.")
+        return After(set(found)) if to.is_after else Before(set(found))
 
     async def _on_job(self, tenant_id: str, job_id: str, verb: str, judge: Judge) -> Job:
         job = await self._ensure_dispatch(tenant_id, job_id)
@@ -137,8 +171,15 @@ class Control:
                 raise NotFound(f"There is no batch {batch_id!r}.")
 
 
+_WAITING = {DispatchStatus.QUEUED, DispatchStatus.PAUSED}
+
+
 def _cancel(dispatch: Dispatch, now: datetime) -> Move | None:
     return lifecycle.cancel(dispatch, now=now)
+
+
+def _cancel_for(reason: str | None) -> Judge:
+    return lambda dispatch, now: lifecycle.cancel(dispatch, now=now, reason=reason)
 
 
 def _resume(dispatch: Dispatch, now: datetime) -> Move | None:

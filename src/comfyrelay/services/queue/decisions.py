@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from comfyrelay.domain.failover import (
+from comfyrelay.domain.queue.failover import (
     BLOCKED_EVENT,
     UNBLOCKED_EVENT,
     Block,
@@ -14,18 +14,20 @@ from comfyrelay.domain.failover import (
     is_blocked,
     record_failure,
 )
-from comfyrelay.domain.lifecycle import Dispatch, Move, ran_seconds
+from comfyrelay.domain.queue.lifecycle import Dispatch, Move, ran_seconds
+from comfyrelay.domain.queue.states import DispatchStatus, JobEventType, Outcome
+from comfyrelay.domain.queue.updates import JobUpdate, OutputFile, update_of
 from comfyrelay.domain.records.fleet import AuditEntry
-from comfyrelay.domain.states import DispatchStatus, JobEventType, Outcome
-from comfyrelay.domain.updates import JobUpdate, OutputFile, update_of
 from comfyrelay.errors import Fault
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.delivery import OutboxDelivery
+from comfyrelay.services.queue.previews import Previews
 from comfyrelay.services.queue.stops import Stops
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
-from comfyrelay.store.central import audit, blocks, catalogue, dispatches, leases
-from comfyrelay.store.central.dispatches import Condition
+from comfyrelay.store.central import audit, catalogue
+from comfyrelay.store.central.queue import blocks, dispatches, leases
+from comfyrelay.store.central.queue.dispatches import Condition
 from comfyrelay.store.central.scaling import bursts
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import OutboxEntry
@@ -78,6 +80,7 @@ class Decisions:
         delivery: OutboxDelivery,
         wakeup: Wakeup,
         stops: Stops,
+        previews: Previews,
         *,
         policy: FailoverPolicy,
     ) -> None:
@@ -85,7 +88,10 @@ class Decisions:
         self._delivery = delivery
         self._wakeup = wakeup
         self._stops = stops
+        self._previews = previews
         self._policy = policy
+        # dispatches have moved, and no row tells of it but their own
+        self.on_moved: Callable[[], None] = lambda: None
 
     async def decide(self, step: Step, which: Which, judge: Judge, *, by: str, post: bool = True) -> Decided:
         """Lock, judge and write in a transaction of its own, and announce it."""
@@ -133,11 +139,16 @@ class Decisions:
 
     async def announce(self, decided: Decided) -> None:
         """After the commit: wake whom it concerns, and deliver it to the tenant pools."""
-        await self.wake_pollers(decided)
+        await self.settled(decided)
         self._stops.wake(move.before.id for move in decided.moves if _stops(move))
         await self._delivery.deliver(decided.entries)
 
-    async def wake_pollers(self, decided: Decided) -> None:
+    async def settled(self, decided: Decided) -> None:
+        """After the commit, where whoever held the leases knows of it: wake pollers, and forget what was seen."""
+        self._previews.ended(decided.moves)
+        # the end of a lease is in the audit
+        if any(move.ended is None for move in decided.moves):
+            self.on_moved()
         if decided.has_work:
             await self._wakeup.notify()
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Sequence
 
-from comfyrelay.domain.routing import Held, IdleWorker, Queued, wanted_by
+from comfyrelay.domain.queue.routing import Held, IdleWorker, Queued, wanted_by
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.store.central import blocks, demand, dispatches, gaps
+from comfyrelay.store.central.queue import blocks, demand, dispatches, gaps, memory
 from comfyrelay.store.database import Tx
 
 # So many of each kind are read; when they are gone, the next ones are.
@@ -18,9 +18,10 @@ RECALL_AFTER_SECONDS = 5.0
 class Demand:
     """Reads that lock nothing: the claim checks everything once more, and locks."""
 
-    def __init__(self, databases: Databases, decisions: Decisions) -> None:
+    def __init__(self, databases: Databases, decisions: Decisions, *, worker_stale_seconds: float) -> None:
         self._databases = databases
         self._decisions = decisions
+        self._stale_seconds = worker_stale_seconds
 
     async def queued(self) -> list[Queued]:
         """What could be leased now, the first of each kind. One statement."""
@@ -40,7 +41,7 @@ class Demand:
     async def recall(self, prefetched: Sequence[Held], idle: Sequence[LeaseRequest]) -> int:
         """Ask for prefetched jobs back that those who are idle could run now; returns for how many."""
         async with self._databases.central.read() as tx:
-            wanted = await _wanted(tx, prefetched, idle)
+            wanted = await _wanted(tx, prefetched, idle, stale_seconds=self._stale_seconds)
         return await self._decisions.recall(dispatches.numbered(wanted)) if wanted else 0
 
     async def late(self, waiting: Sequence[LeaseRequest]) -> list[int]:
@@ -49,13 +50,14 @@ class Demand:
             return []
         async with self._databases.central.read() as tx:
             late = await demand.late(tx, down_pools=self._databases.down())
-            return await _wanted(tx, late, waiting) if late else []
+            return await _wanted(tx, late, waiting, stale_seconds=self._stale_seconds) if late else []
 
 
-async def _wanted(tx: Tx, held: Sequence[Held], idle: Sequence[LeaseRequest]) -> list[int]:
+async def _wanted(tx: Tx, held: Sequence[Held], idle: Sequence[LeaseRequest], *, stale_seconds: float) -> list[int]:
     free = {kind: await _free_slots(tx, idle, [kind]) for kind in {each.kind for each in held}}
     ids = [each.worker_id for each in idle]
     blocked, lacking = await blocks.standing(tx, ids), await gaps.pairs_of(tx, ids)
+    outgrown = await memory.outgrown(tx, ids, stale_seconds=stale_seconds)
     workers = [
         IdleWorker(
             worker_id=worker.worker_id,
@@ -63,6 +65,7 @@ async def _wanted(tx: Tx, held: Sequence[Held], idle: Sequence[LeaseRequest]) ->
             kinds={kind for kind, slots in free.items() if slots.get(worker.worker_id, 0) > 0},
             blocked_hashes={hash_ for worker_id, hash_ in blocked if worker_id == worker.worker_id},
             lacking_hashes={hash_ for worker_id, hash_ in lacking if worker_id == worker.worker_id},
+            outgrown=outgrown.get(worker.worker_id, frozenset()),
         )
         for worker in idle
     ]

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from comfyrelay.domain.ids import upload_path
-from comfyrelay.domain.lifecycle import Dispatch
 from comfyrelay.domain.payloads import Snapshot
+from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.errors import LeaseLost
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.storage.objects import ObjectStore
-from comfyrelay.store.central import dispatches
+from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.tenant import jobs
 
 T = TypeVar("T")

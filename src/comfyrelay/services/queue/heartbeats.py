@@ -8,13 +8,13 @@ from typing import Any
 
 import structlog
 
-from comfyrelay.domain.lifecycle import stop_request
+from comfyrelay.domain.queue.lifecycle import stop_request
 from comfyrelay.errors import LeaseLost, PoolUnavailable
 from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import dispatches
-from comfyrelay.store.central.dispatches import Beat, BeatAnswer
+from comfyrelay.store.central.queue import dispatches
+from comfyrelay.store.central.queue.dispatches import Beat, BeatAnswer
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs
 

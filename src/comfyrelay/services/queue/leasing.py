@@ -1,26 +1,27 @@
 """Leasing: handing queued dispatches to the workers that ask."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from comfyrelay.domain import lifecycle
-from comfyrelay.domain.failover import UNBLOCKED_EVENT, is_blocked
 from comfyrelay.domain.ids import new_lease_token
-from comfyrelay.domain.lifecycle import Dispatch
-from comfyrelay.domain.records.fleet import AuditEntry
-from comfyrelay.domain.routing import (
+from comfyrelay.domain.queue import lifecycle
+from comfyrelay.domain.queue.failover import UNBLOCKED_EVENT, is_blocked
+from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.routing import (
     Ask,
     Entitlement,
     Grant,
     WarmPolicy,
     free_slots,
+    left_over,
     outbid,
     route,
     slots_by_entitlement,
 )
-from comfyrelay.domain.updates import JobUpdate, start_of
+from comfyrelay.domain.queue.updates import JobUpdate, start_of
+from comfyrelay.domain.records.fleet import AuditEntry
 from comfyrelay.errors import ComfyRelayError, Conflict, Forbidden, Unauthorized
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.delivery import OutboxDelivery
@@ -28,8 +29,9 @@ from comfyrelay.services.queue.building import Building, LeasedJob
 from comfyrelay.services.queue.decisions import block_event
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
-from comfyrelay.store.central import audit, blocks, claims, dispatches, leases
-from comfyrelay.store.central.claims import WorkerFacts
+from comfyrelay.store.central import audit
+from comfyrelay.store.central.queue import blocks, claims, dispatches, leases, memory
+from comfyrelay.store.central.queue.claims import WorkerFacts
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import OutboxEntry
 
@@ -66,8 +68,14 @@ class _Leased:
     dispatches: dict[int, list[Dispatch]] = field(default_factory=lambda: defaultdict(list))
     granted: list[Dispatch] = field(default_factory=list)
     refused: dict[int, ComfyRelayError] = field(default_factory=dict)
+    # how many more were in sight that nobody was given
+    left: dict[int, int] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
     entries: list[OutboxEntry] = field(default_factory=list)
+    # the workflows whose models stay loaded
+    pinned: frozenset[int] = frozenset()
+    # by workflow id and hash, the memory of the largest card that was too small
+    ran_out: Mapping[memory.Outgrown, int] = field(default_factory=dict)
 
 
 class Leasing:
@@ -79,13 +87,17 @@ class Leasing:
         *,
         ttl: timedelta,
         warm: WarmPolicy,
+        worker_stale_seconds: float,
     ) -> None:
         self._databases = databases
         self._delivery = delivery
         self._building = building
         self._ttl = ttl
         self._warm = warm
+        self._stale_seconds = worker_stale_seconds
         self._pollers: set[str] = set()
+        # is handed what was leased just now; it must not take time, nor raise
+        self.on_leased: Callable[[Sequence[Dispatch]], None] = lambda _leased: None
 
     async def lease(self, request: LeaseRequest) -> list[LeasedJob]:
         answer = (await self.lease_many([request]))[0]
@@ -118,11 +130,17 @@ class Leasing:
             # The same request id was served by another server in between: now its lease is there to be found.
             leased = await self._databases.central.run(Step.LEASE, lambda tx: self._lease(tx, requests))
         self._delivery.delay(leased.entries)
+        if leased.granted:
+            self.on_leased(leased.granted)
         every = [dispatch for found in leased.dispatches.values() for dispatch in found]
-        built = await self._building.build(every) if every else {}
+        built = await self._building.build(every, pinned=leased.pinned, ran_out=leased.ran_out) if every else {}
         return [
             leased.refused.get(index)
-            or [built[dispatch.id] for dispatch in leased.dispatches.get(index, ()) if dispatch.id in built]
+            or [
+                replace(built[dispatch.id], more_waiting=leased.left.get(index, 0))
+                for dispatch in leased.dispatches.get(index, ())
+                if dispatch.id in built
+            ]
             or (None if index in leased.ended else [])
             for index in range(len(requests))
         ]
@@ -130,11 +148,14 @@ class Leasing:
     async def _lease(self, tx: Tx, requests: Sequence[LeaseRequest]) -> _Leased:
         leased = _Leased()
         answered = await self._answer_repeats(tx, requests, leased)
-        facts = await claims.worker_facts(tx, sorted({each.worker_id for each in requests}))
+        facts = await claims.worker_facts(
+            tx, sorted({each.worker_id for each in requests}), stale_seconds=self._stale_seconds
+        )
         if not facts:
             await self._refuse(tx, requests, facts, leased)
             return leased
         now = next(iter(facts.values())).now
+        leased.pinned = frozenset(id_ for each in facts.values() for id_ in each.pinned_ids)
         await _end_expired_blocks(tx, facts, now=now)
         await self._refuse(tx, requests, facts, leased)
         asks = _asks(requests, facts, skip=answered | leased.refused.keys(), now=now)
@@ -144,9 +165,13 @@ class Leasing:
             routing = route(asks, candidates, policy=self._warm, now=now)
             if routing.passed_over:
                 await claims.note_passed_over(tx, sorted(routing.passed_over))
+            leased.left |= left_over(asks, candidates, routing.grants)
             if routing.grants:
                 await self._grant(tx, requests, routing.grants, leased, now)
             asks = outbid(asks, candidates, routing.grants)
+        if leased.dispatches and any(each.is_any_outgrown for each in facts.values()):
+            every = {each.workflow_id for found in leased.dispatches.values() for each in found}
+            leased.ran_out = await memory.ran_out(tx, every)
         leased.entries = await _post_starts(tx, leased.granted)
         return leased
 
@@ -261,4 +286,12 @@ def _asks(
 
 def _entitlement(request: LeaseRequest, fact: WorkerFacts, *, now: datetime) -> Entitlement:
     blocked = tuple(sorted(h for h, until in fact.blocks.items() if is_blocked(until, now=now))) if fact.blocks else ()
-    return Entitlement(fact.stage, tuple(sorted(set(request.providers))), fact.workflow_ids, blocked, fact.lacks)
+    return Entitlement(
+        fact.stage,
+        tuple(sorted(set(request.providers))),
+        fact.workflow_ids,
+        blocked,
+        fact.lacks,
+        fact.outgrown,
+        fact.worker_id if fact.is_chosen else None,
+    )

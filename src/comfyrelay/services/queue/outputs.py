@@ -5,6 +5,8 @@ A worker may write to its upload until the URL expires. So what counts is a copy
 write; it is checked, and then settled with. Each step may be the last before a crash: the upload stays until the
 verdict is written, so a `complete` that is repeated makes another copy, and what is left over is removed with the other
 strays of the job.
+
+A poster and a preview are made of the copy that was found to be good, and lie beside it: they share its fate.
 """
 
 import asyncio
@@ -14,15 +16,16 @@ from typing import Literal
 
 import structlog
 
-from comfyrelay.domain.ids import new_id, output_path
+from comfyrelay.domain.ids import beside, new_id, output_path
 from comfyrelay.domain.outputs import output_type
 from comfyrelay.errors import ConfigurationError, InvalidInput, LeaseLost, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.handover import Handed, Handover
+from comfyrelay.services.queue.posters import Posters
 from comfyrelay.services.queue.settle import Output, Report, Settle, Settlement
 from comfyrelay.storage.media import HEAD_BYTES, Probes
 from comfyrelay.storage.objects import ObjectStore
-from comfyrelay.store.central import dispatches
+from comfyrelay.store.central.queue import dispatches
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +54,7 @@ class Outputs:
         objects: ObjectStore,
         probes: Probes,
         *,
+        posters: Posters,
         validation: Literal["fail", "warn"],
         max_bytes: int,
     ) -> None:
@@ -59,6 +63,7 @@ class Outputs:
         self._settle = settle
         self._objects = objects
         self._probes = probes
+        self._posters = posters
         self._validation = validation
         self._max_bytes = max_bytes
 
@@ -143,7 +148,7 @@ class Outputs:
         if kept is None:
             return output, f"The output is {told.mime_type}, but this job makes {promised}."
         try:
-            await self._probes.look(self._objects, copy, mime_type=kept, size=size, head=head)
+            info = await self._probes.look(self._objects, copy, mime_type=kept, size=size, head=head)
         except InvalidInput as error:
             return output, error.detail
         except ConfigurationError as error:
@@ -151,7 +156,8 @@ class Outputs:
             if self._validation == "warn":
                 return output, error.detail
             raise
-        return output, None
+        media = await self._posters.of_output(copy, info, mime_type=kept, size=size, head=head)
+        return replace(output, media=media), None
 
     async def _read(self, path: str) -> tuple[str, bytes]:
         """The SHA-256 of an object, and its first bytes, so that they need not be read again."""
@@ -173,6 +179,6 @@ class Outputs:
         if path is None:
             return
         try:
-            await self._objects.remove(path)
+            await self._objects.remove_many([path, *beside(path)])
         except Exception:
             log.warning("output.not_removed", path=path, exc_info=True)

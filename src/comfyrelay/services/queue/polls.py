@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from comfyrelay.domain.routing import Queued
+from comfyrelay.domain.queue.routing import Queued
 from comfyrelay.errors import ComfyRelayError, LeaseLost
 from comfyrelay.hint import Hint
 from comfyrelay.services.queue.building import LeasedJob
@@ -102,6 +102,11 @@ class Polls:
             poll.answer.add_done_callback(self._give_back)
             self._withdraw(poll)
             raise
+
+    def let_go(self, worker_id: str) -> None:
+        """Answer a worker that waits with nothing: there is something else for it to hear."""
+        for poll in [each for each in self._parked if each.waits and each.request.worker_id == worker_id]:
+            self._answer(poll, [])
 
     async def stop(self) -> None:
         """Answer every parked poll with nothing, and stop. Leases that are being granted are still handed over."""
@@ -234,7 +239,11 @@ class Polls:
         self._unplaced.update(each.id for each in queued)
 
     async def _queued(self) -> list[Queued]:
-        return [each for each in await self._demand.queued() if each.id not in self._unplaced]
+        queued = [each for each in await self._demand.queued() if each.id not in self._unplaced]
+        if not any(each.only_worker for each in queued):
+            return queued
+        here = {each.request.worker_id for each in self._parked}
+        return [each for each in queued if each.only_worker is None or each.only_worker in here]
 
     async def _able(self, queued: Sequence[Queued]) -> AsyncIterator[tuple[list[_Poll], list[_Poll]]]:
         """Those who may run some of it: with a free slot, and without one but ready to prefetch. Warm ones first, then

@@ -9,14 +9,14 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from comfyrelay.domain import lifecycle
-from comfyrelay.domain.lifecycle import Dispatch, Move
+from comfyrelay.domain.queue import lifecycle
+from comfyrelay.domain.queue.lifecycle import Dispatch, Move
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.demand import Demand
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import dispatches
+from comfyrelay.store.central.queue import dispatches
 
 log = structlog.get_logger(__name__)
 

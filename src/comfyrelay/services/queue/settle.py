@@ -11,19 +11,19 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, assert_never
 
-from comfyrelay.domain import lifecycle
-from comfyrelay.domain.holding import hold_text, holds_the_rest, may_hold
 from comfyrelay.domain.ids import output_id, output_path, upload_path
-from comfyrelay.domain.lifecycle import Dispatch, Move
-from comfyrelay.domain.states import DispatchStatus, Outcome
-from comfyrelay.domain.updates import OutputFile
-from comfyrelay.errors import Fault, LeaseLost
+from comfyrelay.domain.queue import lifecycle
+from comfyrelay.domain.queue.holding import hold_text, holds_the_rest, may_hold
+from comfyrelay.domain.queue.lifecycle import Dispatch, Move
+from comfyrelay.domain.queue.states import DispatchStatus, Outcome, Provider
+from comfyrelay.domain.queue.updates import NOTHING_FOUND, Media, OutputFile
+from comfyrelay.errors import Fault, LeaseLost, OutOfMemory
 from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.queue.decisions import Decided, Decision, Decisions, Details
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import dispatches, leases
+from comfyrelay.store.central.queue import dispatches, leases, memory
 from comfyrelay.store.database import Tx
 
 
@@ -50,6 +50,7 @@ class Output:
     # all that it said of it
     sent: dict[str, Any] | None = None
     file_id: str | None = None
+    media: Media = NOTHING_FOUND
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +73,8 @@ class Report:
     code: str | None = None
     reason: str = ""
     retry_after_seconds: float = 0.0
+    # of a job that ran out of memory with a card to itself: what that card has
+    card_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,8 +102,11 @@ class _Batch:
 
 
 class Settle:
-    def __init__(self, databases: Databases, decisions: Decisions, delivery: OutboxDelivery) -> None:
+    def __init__(
+        self, databases: Databases, decisions: Decisions, delivery: OutboxDelivery, *, worker_stale_seconds: float
+    ) -> None:
         self._databases = databases
+        self._stale_seconds = worker_stale_seconds
         self._decisions = decisions
         self._delivery = delivery
         self._group: GroupCommit[Report, tuple[Settlement, asyncio.Future[None] | None]] = GroupCommit(self._handle)
@@ -137,6 +143,7 @@ class Settle:
         retry_after_seconds: float = 0.0,
         worker_id: str | None = None,
         code: str | None = None,
+        card_bytes: int | None = None,
     ) -> Settlement:
         return await self.report(
             Report(
@@ -148,6 +155,7 @@ class Settle:
                 fault=fault,
                 retry_after_seconds=retry_after_seconds,
                 worker_id=worker_id,
+                card_bytes=card_bytes,
             )
         )
 
@@ -195,7 +203,7 @@ class Settle:
         for failure in batch.holds:
             await self._hold_rest(failure)
         # Whoever reports knows that its lease has ended: there is nobody to stop.
-        await self._decisions.wake_pollers(batch.decided)
+        await self._decisions.settled(batch.decided)
         return batch
 
     async def _hold_rest(self, failure: Move) -> None:
@@ -225,7 +233,8 @@ class Settle:
             batch.pools[index] = dispatch.db_pool
             if dispatch.id not in decisions and _is_holder(dispatch, report):
                 began_at = lifecycle.began_at(dispatch, after_seconds=report.began_after_seconds, now=now)
-                move = _charged(_move(dispatch, report, now, began_at), report, now, began_at)
+                decided = await self._ran_out(tx, dispatch, report, now, began_at)
+                move = _charged(decided or _move(dispatch, report, now, began_at), report, now, began_at)
                 move = await _with_hold(tx, move, report)
                 details = _details(dispatch, report, began_at)
                 decisions[dispatch.id] = Decision(move=move, by=report.verb, details=details)
@@ -244,6 +253,25 @@ class Settle:
             tx, list(decisions.values()), found=found, now=now, has_blocks=has_blocks
         )
         return batch
+
+    async def _ran_out(
+        self, tx: Tx, dispatch: Dispatch, report: Report, now: datetime, began_at: datetime | None
+    ) -> Move | None:
+        """A job that had a card to itself and not enough memory; what that teaches is kept. Nothing of any other."""
+        is_it = report.verb is Verb.FAIL and report.code == OutOfMemory.code and report.card_bytes
+        if not is_it or report.card_bytes is None or dispatch.provider != Provider.SELF_HOSTED:
+            return None
+        await memory.note(tx, dispatch, report.card_bytes)
+        return lifecycle.run_out(
+            dispatch,
+            card_bytes=report.card_bytes,
+            is_larger_there=await memory.is_larger_there(
+                tx, dispatch, report.card_bytes, stale_seconds=self._stale_seconds
+            ),
+            error=report.error,
+            now=now,
+            began_at=began_at,
+        )
 
     async def _answer_repeats(self, tx: Tx, undecided: dict[int, Report], batch: _Batch) -> None:
         """An accepted complete or fail, reported once more with the same token, is answered like the first time."""
@@ -331,4 +359,5 @@ def _output_file(dispatch: Dispatch, lease_token: str, output: Output) -> Output
         sha256=output.sha256,
         metadata=output.metadata,
         sent=output.sent,
+        media=output.media,
     )

@@ -12,7 +12,7 @@ import structlog
 
 from comfyrelay.hint import Hint
 from comfyrelay.services.databases import Databases
-from comfyrelay.store.central import dispatches
+from comfyrelay.store.central.queue import dispatches
 
 log = structlog.get_logger(__name__)
 

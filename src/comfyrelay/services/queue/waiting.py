@@ -1,41 +1,84 @@
 """Why is it waiting?"""
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
-from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.states import JOB_STATUS_OF, DispatchStatus, Provider
+from comfyrelay.domain.queue.waiting import (
+    NOTHING_COMING,
+    Coming,
+    Reason,
+    Serving,
+    Waiting,
+    explain,
+    explain_fetched,
+)
 from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling.learning import NEWEST_BOOTS, boot_seconds, seconds_left
 from comfyrelay.domain.scaling.snapshot import MachineState
 from comfyrelay.domain.scaling.spec import MachineProviderName
-from comfyrelay.domain.states import JOB_STATUS_OF, DispatchStatus, Provider
-from comfyrelay.domain.waiting import NOTHING_COMING, Coming, Reason, Serving, Waiting, explain
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.store.central import blocks, catalogue, dispatches, gaps, workers
+from comfyrelay.store.central import catalogue, lanes, workers
+from comfyrelay.store.central.queue import blocks, dispatches, gaps, memory
 from comfyrelay.store.central.scaling import bursts, decisions, machines, seen
 from comfyrelay.store.database import Tx
 
 
 class WhyWaiting:
     def __init__(
-        self, databases: Databases, *, worker_stale_seconds: float, comfyui_away: Callable[[str], Sequence[str]]
+        self,
+        databases: Databases,
+        *,
+        worker_stale_seconds: float,
+        comfyui_away: Callable[[str], Sequence[str]],
+        is_worker_coming: Callable[[str], bool],
     ) -> None:
-        """`comfyui_away` says why no server of a stage can be used, where its only worker is in this process."""
+        """`comfyui_away` says why no server of a stage can be used, where its only worker is in this process;
+        `is_worker_coming`, whether that has yet to register."""
         self._databases = databases
         self._worker_stale_seconds = worker_stale_seconds
         self._comfyui_away = comfyui_away
+        self._is_worker_coming = is_worker_coming
         # why a job that waits for longer than it accepts was not sent to the cloud
         self.why_here: Callable[[int], str | None] = lambda _dispatch_id: None
 
     async def of_job(self, tenant_id: str, job_id: str) -> Waiting:
+        found = await self.of_jobs(tenant_id, [job_id])
+        if job_id not in found:
+            raise NotFound(f"There is no job {job_id!r} in the queue.")
+        return found[job_id]
+
+    async def of_jobs(self, tenant_id: str, job_ids: Iterable[str]) -> dict[str, Waiting]:
+        """By job, of those that are in the queue. What is the same of several is asked for once."""
+        explained: dict[str, Waiting] = {}
         async with self._databases.central.read() as tx:
-            found = await dispatches.of_jobs(tx, [(tenant_id, job_id)])
-            if job_id not in found:
-                raise NotFound(f"There is no job {job_id!r} in the queue.")
-            waiting = await self._of(tx, found[job_id])
-            return replace(waiting, text=await self._with_burst(tx, found[job_id], waiting.text))
+            found = await dispatches.of_jobs(tx, [(tenant_id, each) for each in job_ids])
+            alike: dict[tuple[Any, ...], dict[str, Dispatch]] = {}
+            for job_id, each in found.items():
+                if each.status in {DispatchStatus.QUEUED, DispatchStatus.PAUSED}:
+                    same = (
+                        each.workflow_id,
+                        each.stage,
+                        each.provider,
+                        each.workflow_hash,
+                        each.effect_id,
+                        each.only_worker,
+                    )
+                    alike.setdefault(same, {})[job_id] = each
+                elif (fetched := await _only_fetched(tx, each)) is not None:
+                    explained[job_id] = fetched
+                else:
+                    status = JOB_STATUS_OF[DispatchStatus(each.status)]
+                    explained[job_id] = Waiting(reason=Reason.NOT_WAITING, text=f"It is not waiting: it is {status}.")
+            for some in alike.values():
+                for job_id, waiting in (await self._of(tx, some)).items():
+                    text = await self._with_burst(tx, found[job_id], waiting.text)
+                    explained[job_id] = replace(waiting, text=text)
+        return explained
 
     async def _with_burst(self, tx: Tx, dispatch: Dispatch, text: str) -> str:
         """Where it waits may be where nobody expects it: first comes why."""
@@ -48,10 +91,9 @@ class WhyWaiting:
         why_here = self.why_here(dispatch.id)
         return text if why_here is None else f"{text} {why_here}"
 
-    async def _of(self, tx: Tx, dispatch: Dispatch) -> Waiting:
-        if dispatch.status not in {DispatchStatus.QUEUED, DispatchStatus.PAUSED}:
-            status = JOB_STATUS_OF[DispatchStatus(dispatch.status)]
-            return Waiting(reason=Reason.NOT_WAITING, text=f"It is not waiting: it is {status}.")
+    async def _of(self, tx: Tx, alike: Mapping[str, Dispatch]) -> dict[str, Waiting]:
+        """Why these wait, which run the same in the same place."""
+        dispatch = next(iter(alike.values()))
         able = await workers.serving(
             tx,
             dispatch.workflow_id,
@@ -59,30 +101,50 @@ class WhyWaiting:
             provider=Provider(dispatch.provider),
             stale_seconds=self._worker_stale_seconds,
         )
+        able = [each for each in able if dispatch.only_worker in (None, each.worker_id)]
         blocked = await blocks.of_hash(tx, dispatch.workflow_hash)
-        lacking = await gaps.of_hash(tx, dispatch.workflow_hash) if dispatch.provider == Provider.SELF_HOSTED else {}
-        shared = await workers.workflows_of(tx, [each.worker_id for each in able])
-        return explain(
-            is_paused=dispatch.status == DispatchStatus.PAUSED,
-            available_at=dispatch.available_at,
-            pool_is_down=dispatch.db_pool in self._databases.down(),
-            comfyui_away=self._comfyui_away(dispatch.stage),
-            serving=[
-                Serving(
-                    slots=each.max_concurrency,
-                    leases=each.leases,
-                    blocked_until=blocked.get(each.worker_id),
-                    lacking=lacking.get(each.worker_id),
-                )
-                for each in able
-            ],
-            ahead=await dispatches.ahead_of(tx, dispatch, shared),
-            seconds_per_job=await self._seconds_per_job(tx, dispatch, shared),
-            now=await dispatches.now(tx),
-            coming=await _coming(tx, dispatch, {each.worker_id for each in able})
-            if dispatch.provider == Provider.SELF_HOSTED
-            else NOTHING_COMING,
-        )
+        is_ours = dispatch.provider == Provider.SELF_HOSTED
+        lacking = await gaps.of_hash(tx, dispatch.workflow_hash) if is_ours else {}
+        ids = [each.worker_id for each in able]
+        # one that a worker was chosen for is tried there, however small its card
+        is_spared = is_ours and dispatch.only_worker is None
+        ran_out = await memory.ran_out_on(tx, dispatch.workflow_id, dispatch.workflow_hash) if is_spared else None
+        small: set[str] = set()
+        if ran_out is not None:
+            outgrown = await memory.outgrown(tx, ids, stale_seconds=self._worker_stale_seconds)
+            this = (dispatch.workflow_id, dispatch.workflow_hash)
+            small = {worker_id for worker_id, workflows in outgrown.items() if this in workflows}
+        shared = await workers.workflows_of(tx, ids)
+        serving = [
+            Serving(
+                slots=each.max_concurrency,
+                leases=each.leases,
+                blocked_until=blocked.get(each.worker_id),
+                lacking=lacking.get(each.worker_id),
+                is_too_small=each.worker_id in small,
+            )
+            for each in able
+        ]
+        ahead = await _ahead(tx, list(alike.values()), shared)
+        seconds_per_job = await self._seconds_per_job(tx, dispatch, shared)
+        now = await dispatches.now(tx)
+        coming = await _coming(tx, dispatch, {each.worker_id for each in able}) if is_ours else NOTHING_COMING
+        return {
+            job_id: explain(
+                is_paused=each.status == DispatchStatus.PAUSED,
+                available_at=each.available_at,
+                pool_is_down=each.db_pool in self._databases.down(),
+                comfyui_away=self._comfyui_away(each.stage),
+                serving=serving,
+                ahead=ahead.get(each.id, 0),
+                seconds_per_job=seconds_per_job,
+                now=now,
+                coming=coming,
+                ran_out_bytes=ran_out,
+                is_worker_coming=self._is_worker_coming(each.stage),
+            )
+            for job_id, each in alike.items()
+        }
 
     async def _seconds_per_job(self, tx: Tx, dispatch: Dispatch, shared: list[int]) -> float | None:
         mean = await dispatches.mean_duration(tx, shared or [dispatch.workflow_id])
@@ -90,6 +152,30 @@ class WhyWaiting:
             effect = await catalogue.effect(tx, id_=dispatch.effect_id)
             return effect.last_processing_time_seconds if effect else None
         return mean
+
+
+async def _only_fetched(tx: Tx, dispatch: Dispatch) -> Waiting | None:
+    """Of what a worker has fetched while another runs there; `None` for all else."""
+    if not dispatch.is_leased or not dispatch.is_prefetch or dispatch.worker_id is None:
+        return None
+    held, now = await lanes.held_by(tx, [dispatch.worker_id])
+    fetched = [each.job_id for each in held if each.is_only_fetched]
+    if dispatch.tenant_job_id not in fetched:
+        return None
+    usual = {each: await dispatches.mean_duration(tx, [each]) for each in {job.workflow_id for job in held}}
+    before = fetched.index(dispatch.tenant_job_id)
+    left = [each.seconds_left(usual[each.workflow_id], now) for each in held if not each.is_only_fetched]
+    return explain_fetched(
+        running_seconds_left=left,
+        before=[usual[each.workflow_id] for each in held if each.job_id in fetched[:before]],
+    )
+
+
+async def _ahead(tx: Tx, alike: Sequence[Dispatch], shared: Sequence[int]) -> dict[int, int]:
+    if len(alike) == 1:
+        return {alike[0].id: await dispatches.ahead_of(tx, alike[0], shared)}
+    ids, first = [each.id for each in alike], alike[0]
+    return await dispatches.ahead_of_each(tx, ids, stage=first.stage, provider=first.provider, workflow_ids=shared)
 
 
 async def _coming(tx: Tx, dispatch: Dispatch, known: Set[str]) -> Coming:

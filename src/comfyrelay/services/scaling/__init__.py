@@ -11,7 +11,7 @@ from comfyrelay.services.scaling.figures import FiguresOfFleets
 from comfyrelay.services.scaling.history import History
 from comfyrelay.services.scaling.leadership import Leadership
 from comfyrelay.services.scaling.machines import Machines
-from comfyrelay.services.scaling.snapshots import Snapshots
+from comfyrelay.services.scaling.snapshots import Places, Snapshots
 from comfyrelay.services.scaling.usage import Usage
 from comfyrelay.services.scaling.views import ScalingViews
 
@@ -23,10 +23,15 @@ LEADER = "scaling"
 class Scaling:
     def __init__(self, ground: Ground, fleet: Fleet, outbox: Outbox, queue: Queue) -> None:
         databases, stale_seconds = ground.databases, ground.settings.worker_stale_seconds
+        places = Places(
+            of_fleet=ground.settings.max_fleet_workers,
+            of_all=ground.settings.max_workers,
+            default_fleet=ground.default_fleet,
+        )
         # given when there may be something to decide: a job came or ended
         self.hint = ground.wakeup.subscribe()
         self.leadership = Leadership(databases, LEADER)
-        self.snapshots = Snapshots(databases, stale_seconds=stale_seconds)
+        self.snapshots = Snapshots(databases, stale_seconds=stale_seconds, places=places)
         self.machines = Machines(databases, self.leadership, fleet.workers, stale_seconds=stale_seconds)
         self.durations = Durations(self.leadership)
         self.history = History(databases)
@@ -39,4 +44,5 @@ class Scaling:
             hint=outbox.recovery.burst_hint,
             limit_micros_per_hour=ground.settings.burst_micros_per_hour,
             worker_stale_seconds=stale_seconds,
+            places=places,
         )

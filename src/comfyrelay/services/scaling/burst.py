@@ -8,8 +8,9 @@ from datetime import datetime
 
 import structlog
 
-from comfyrelay.domain import lifecycle
-from comfyrelay.domain.lifecycle import Dispatch, Move
+from comfyrelay.domain.queue import lifecycle
+from comfyrelay.domain.queue.lifecycle import Dispatch, Move
+from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.domain.records.fleet import Burst
 from comfyrelay.domain.scaling.burst import (
     BurstDecision,
@@ -17,12 +18,12 @@ from comfyrelay.domain.scaling.burst import (
     Money,
     decide_bursts,
 )
-from comfyrelay.domain.states import Provider, Stage
 from comfyrelay.hint import Hint
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.queue.decisions import Decided, Decisions
 from comfyrelay.services.scaling.burst_seen import take_snapshot
+from comfyrelay.services.scaling.snapshots import Places
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.scaling import bursts
@@ -44,6 +45,7 @@ class Bursting:
         hint: Hint,
         limit_micros_per_hour: int | None,
         worker_stale_seconds: float,
+        places: Places,
     ) -> None:
         """`hint` is given when something was queued that may go to the cloud."""
         self._databases = databases
@@ -51,6 +53,7 @@ class Bursting:
         self._hint = hint
         self._limit_micros = limit_micros_per_hour
         self._stale_seconds = worker_stale_seconds
+        self._places = places
         self._stays: dict[Stage, Mapping[int, str]] = {}
 
     async def run_once(self, stage: Stage) -> Sequence[BurstDecision]:
@@ -126,6 +129,7 @@ class Bursting:
                 money=money,
                 down_pools=self._databases.down(),
                 stale_seconds=self._stale_seconds,
+                places=self._places,
             )
         )
 

@@ -4,18 +4,18 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
 
+from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling.burst import BurstSnapshot, Money, Runner, WaitingJob, accepted_wait
 from comfyrelay.domain.scaling.limits import room
 from comfyrelay.domain.scaling.snapshot import MachineState, SeenFleet, SeenMachine
 from comfyrelay.domain.scaling.spec import MachineProviderName
-from comfyrelay.domain.states import Provider, Stage
 from comfyrelay.services.scaling.durations import Predictions
-from comfyrelay.services.scaling.snapshots import NEWEST_ORDERS, Rows, by_field, seen_fleet, worker_of
-from comfyrelay.store.central import blocks, dispatches, gaps
+from comfyrelay.services.scaling.snapshots import NEWEST_ORDERS, Places, Rows, by_field, by_worker, seen_fleet
+from comfyrelay.store.central.queue import blocks, dispatches, gaps, memory
 from comfyrelay.store.central.scaling import bursts, machines, seen
 from comfyrelay.store.central.scaling.bursts import Serving, Waiting
-from comfyrelay.store.central.workers import serves
+from comfyrelay.store.central.workers import count_of_fleets, serves
 from comfyrelay.store.database import Tx
 
 # So many of each workflow are looked at: what waits behind them is looked at once they have gone.
@@ -32,6 +32,7 @@ async def take_snapshot(
     money: Money,
     down_pools: Collection[str],
     stale_seconds: float,
+    places: Places,
 ) -> BurstSnapshot:
     """`may_burst` are the workflows whose jobs may go to the cloud, `gone` those of which some are there; of `money`
     what is spent is found out."""
@@ -68,20 +69,24 @@ async def take_snapshot(
         newest={each: await machines.newest(tx, each, most=NEWEST_ORDERS) for each in ids},
         workflows=mapped,
         predictions=predictions,
+        all_workers=await count_of_fleets(tx) if places.of_all is not None else 0,
+        places=places,
     )
     found = {each.id: seen_fleet(each, rows) for each in fleets}
     there = {
-        worker_of(machine, rows.machines.get(id_, ())): machine
-        for id_, fleet in ((each.id, seen_fleet(each, rows, providers=tuple(Provider))) for each in fleets)
-        for machine in fleet.machines
+        worker_id: machine
+        for each in fleets
+        for worker_id, machine in by_worker(
+            seen_fleet(each, rows, providers=tuple(Provider)).machines, rows.machines.get(each.id, ())
+        ).items()
     }
     spent = await bursts.spent(tx)
     return BurstSnapshot(
         here=[
-            *await _runners(tx, workers, there, Provider.SELF_HOSTED),
+            *await _runners(tx, workers, there, Provider.SELF_HOSTED, stale_seconds=stale_seconds),
             *[runner for each in fleets for runner in _coming(each, found[each.id])],
         ],
-        cloud=await _runners(tx, workers, there, Provider.CLOUD),
+        cloud=await _runners(tx, workers, there, Provider.CLOUD, stale_seconds=stale_seconds),
         queue=queues[Provider.SELF_HOSTED],
         cloud_queue=queues[Provider.CLOUD],
         money=replace(money, spent_micros=sum(spent.values()), workflow_spent_micros=spent),
@@ -103,18 +108,26 @@ def _job(row: Waiting, may_burst: Set[int], predictions: Predictions, now: datet
 
 
 async def _runners(
-    tx: Tx, workers: Sequence[Serving], there: Mapping[str, SeenMachine], provider: Provider
+    tx: Tx,
+    workers: Sequence[Serving],
+    there: Mapping[str, SeenMachine],
+    provider: Provider,
+    *,
+    stale_seconds: float,
 ) -> list[Runner]:
     serving = [each for each in workers if serves(each.providers, provider) and each.worker_id in there]
     ids = [each.worker_id for each in serving]
     refused = await blocks.standing(tx, ids)
+    outgrown: Mapping[str, frozenset[memory.Outgrown]] = {}
     if provider is Provider.SELF_HOSTED:
         refused = refused | await gaps.pairs_of(tx, ids)
+        outgrown = await memory.outgrown(tx, ids, stale_seconds=stale_seconds)
     return [
         Runner(
             machine=there[each.worker_id],
             workflows=each.workflow_ids,
             refused_hashes=frozenset(hash_ for worker_id, hash_ in refused if worker_id == each.worker_id),
+            outgrown=outgrown.get(each.worker_id, frozenset()),
         )
         for each in serving
     ]

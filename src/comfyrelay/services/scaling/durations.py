@@ -63,10 +63,7 @@ async def _learn(tx: Tx) -> tuple[int, bool]:
 async def _write(tx: Tx, done: list[Completed]) -> None:
     speeds = await _speeds(tx, {each.worker_id for each in done})
     before = await durations.known(tx, {each.workflow_id for each in done if each.workflow_id is not None})
-    found = {
-        key: Duration(jobs=each.jobs, mean_seconds=each.mean_seconds, mean_square=each.mean_square)
-        for key, each in before.items()
-    }
+    found = {key: Duration(jobs=each.jobs, mean_seconds=each.mean_seconds) for key, each in before.items()}
     changed = set()
     for each in done:
         assert each.workflow_id is not None
@@ -78,7 +75,7 @@ async def _write(tx: Tx, done: list[Completed]) -> None:
             changed.add(key)
     await durations.write(
         tx,
-        [Learnt(*key, found[key].jobs, found[key].mean_seconds, found[key].mean_square) for key in sorted(changed)],
+        [Learnt(*key, found[key].jobs, found[key].mean_seconds) for key in sorted(changed)],
     )
 
 

@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
-from comfyrelay.domain.states import DispatchStatus, Outcome
+from comfyrelay.domain.queue.states import DispatchStatus, Outcome
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import dispatches
+from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.scaling import cursors, figures, members
 from comfyrelay.store.central.scaling.figures import EndedLease, SeenWorker
 from comfyrelay.store.database import Tx

@@ -3,10 +3,11 @@
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.store.central import catalogue, dispatches
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.scaling import history, seen
 from comfyrelay.store.central.scaling.history import Done
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling import learning
 from comfyrelay.domain.scaling.machines import Ended, Machine
@@ -13,13 +14,13 @@ from comfyrelay.domain.scaling.plan import FleetPlan
 from comfyrelay.domain.scaling.reconciling import Reconciled, Registered, Sighting, price_of, reconcile
 from comfyrelay.domain.scaling.recording import reason_class
 from comfyrelay.domain.scaling.spec import InstanceType
-from comfyrelay.domain.states import Stage
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.fleet.workers import Workers
 from comfyrelay.services.scaling.leadership import Leadership
 from comfyrelay.services.scaling.snapshots import NEWEST_ORDERS
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import catalogue, dispatches
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.scaling import decisions, machines, seen
 from comfyrelay.store.database import Tx
 

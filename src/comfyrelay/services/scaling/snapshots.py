@@ -10,15 +10,16 @@ from typing import Any, TypeVar
 
 import structlog
 
+from comfyrelay.domain.queue.states import Provider
 from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling import learning, reference
 from comfyrelay.domain.scaling.machines import Machine
 from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
 from comfyrelay.domain.scaling.spec import InstanceType, MachineProviderName, Policy, ScalingSpec
-from comfyrelay.domain.states import Provider
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.scaling.durations import Predictions
-from comfyrelay.store.central import dispatches
+from comfyrelay.store.central import workers
+from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.scaling import machines, seen
 from comfyrelay.store.central.scaling.seen import Lease, SeenWorker, Waiting
 from comfyrelay.store.central.workers import serves
@@ -47,6 +48,16 @@ class StageSeen:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Places:
+    """How many workers may register: in a fleet that says nothing itself, and in all of them together. In the default
+    fleet they may before it has a workflow."""
+
+    of_fleet: int | None = None
+    of_all: int | None = None
+    default_fleet: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Rows:
     """What is read of the fleets of a stage."""
 
@@ -58,6 +69,9 @@ class Rows:
     newest: Mapping[int, Sequence[Machine]]
     workflows: Mapping[int, set[int]]
     predictions: Predictions
+    # of all stages, where they are limited
+    all_workers: int = 0
+    places: Places = field(default_factory=Places)
 
 
 @dataclass(slots=True)
@@ -94,13 +108,14 @@ class _Memory:
     last_id: int | None = None
     counted: set[int] = field(default_factory=set)
     idle_since: dict[int, datetime] = field(default_factory=dict)
-    low_since: dict[int, datetime] = field(default_factory=dict)
+    alarms: dict[int, reference.Alarms] = field(default_factory=lambda: defaultdict(reference.Alarms))
 
 
 class Snapshots:
-    def __init__(self, databases: Databases, *, stale_seconds: float) -> None:
+    def __init__(self, databases: Databases, *, stale_seconds: float, places: Places) -> None:
         self._databases = databases
         self._stale_seconds = stale_seconds
+        self._places = places
         self._memory = _Memory()
         self._counting = asyncio.Lock()
 
@@ -113,10 +128,10 @@ class Snapshots:
         stage: str,
         *,
         can_launch: Callable[[Fleet], bool] = lambda _fleet: True,
-        prices: Mapping[int, Sequence[InstanceType]] | None = None,
+        types_of: Callable[[Fleet], Sequence[InstanceType]] = lambda fleet: fleet.machine_spec.instance_types,
     ) -> StageSeen:
-        """`prices` are the instance types of fleets as they cost now, where that is known better than the fleet says
-        it. Reads lock nothing: a job that moves meanwhile may be seen twice, and the next snapshot sees it once."""
+        """`types_of` tells what a fleet's instance types cost now, where that is known better than the fleet says it.
+        Reads lock nothing: a job that moves meanwhile may be seen twice, and the next snapshot sees it once."""
         async with self._databases.central.read() as tx:
             fleets = [each for each in await seen.fleets_of(tx) if each.stage == stage]
             rows = await self._read(tx, stage, fleets)
@@ -128,10 +143,7 @@ class Snapshots:
             snapshot=Snapshot(
                 now=rows.now,
                 work=self._work(stage, rows),
-                fleets=[
-                    self._fleet_or_why(each, rows, can_launch=can_launch, types=(prices or {}).get(each.id))
-                    for each in fleets
-                ],
+                fleets=[self._fleet_or_why(each, rows, can_launch=can_launch, types_of=types_of) for each in fleets],
             ),
             fleets={each.slug: each for each in fleets},
             machines=rows.machines,
@@ -150,6 +162,8 @@ class Snapshots:
             newest={each: await machines.newest(tx, each, most=NEWEST_ORDERS) for each in ids},
             workflows=workflows,
             predictions=await Predictions.read(tx, all_workflows),
+            all_workers=await workers.count_of_fleets(tx) if self._places.of_all is not None else 0,
+            places=self._places,
         )
 
     async def _count_arrivals(self, tx: Tx) -> None:
@@ -184,7 +198,6 @@ class Snapshots:
                     jobs=jobs,
                     seconds=seconds,
                     seconds_per_job=seconds / jobs if jobs else rows.predictions.seconds(workflow),
-                    oldest_seconds=max((_since(each.oldest_at, rows.now) for each in its), default=0.0),
                     jobs_per_second=rate.at(rows.now),
                     arrivals_seconds=rate.seen_seconds(),
                 )
@@ -197,10 +210,10 @@ class Snapshots:
         rows: Rows,
         *,
         can_launch: Callable[[Fleet], bool],
-        types: Sequence[InstanceType] | None,
+        types_of: Callable[[Fleet], Sequence[InstanceType]],
     ) -> SeenFleet:
         try:
-            return self._fleet(fleet, rows, can_launch=can_launch(fleet), types=types)
+            return self._fleet(fleet, rows, can_launch=can_launch(fleet), types=types_of(fleet))
         except Exception as error:
             # one fleet of which nothing can be made is no other's concern
             log.exception("scaling.fleet_unreadable", fleet=fleet.slug, stage=fleet.stage)
@@ -208,29 +221,31 @@ class Snapshots:
             workflows = frozenset(rows.workflows.get(fleet.id, ()))
             return SeenFleet(slug=fleet.slug, workflows=workflows, scaling=ScalingSpec(is_paused=True, unreadable=why))
 
-    def _fleet(self, fleet: Fleet, rows: Rows, *, can_launch: bool, types: Sequence[InstanceType] | None) -> SeenFleet:
+    def _fleet(self, fleet: Fleet, rows: Rows, *, can_launch: bool, types: Sequence[InstanceType]) -> SeenFleet:
         found = seen_fleet(fleet, rows, types=types)
+        alarms = self._alarms(fleet, rows, found.machines)
         return replace(
             found,
             following_jobs=self._following_jobs(fleet, found.workflows, found.boot_seconds),
             can_launch=can_launch,
             idle_seconds=self._idle_seconds(fleet, rows, found.machines),
-            low_seconds=self._low_seconds(fleet, rows, found.machines),
+            alarm=None if alarms is None else alarms.alarm(rows.now.timestamp()),
+            low_seconds=None if alarms is None else alarms.low_seconds(rows.now.timestamp()),
         )
 
-    def _low_seconds(self, fleet: Fleet, rows: Rows, found: Sequence[SeenMachine]) -> float | None:
-        """For `reference` alone: since when the backlog of each worker was low. Who has just begun to look knows of no
-        earlier time."""
+    def _alarms(self, fleet: Fleet, rows: Rows, found: Sequence[SeenMachine]) -> reference.Alarms | None:
+        """For `reference` alone, with what they see now."""
         if fleet.scaling_spec.policy is not Policy.REFERENCE:
             return None
         workflows = rows.workflows.get(fleet.id, set())
         depth = sum(each.jobs for each in rows.waiting if each.workflow_id in workflows)
-        depth += sum(each.leases for each in found)
-        workers = sum(each.state in (MachineState.READY, MachineState.BUSY) for each in found)
-        if reference.backlog(depth, workers) >= reference.LOW_BACKLOG:
-            self._memory.low_since.pop(fleet.id, None)
-            return 0.0
-        return _since(self._memory.low_since.setdefault(fleet.id, rows.now), rows.now)
+        alarms = self._memory.alarms[fleet.id]
+        alarms.look(
+            rows.now.timestamp(),
+            depth=depth + sum(each.leases for each in found),
+            workers=sum(each.state in (MachineState.READY, MachineState.BUSY) for each in found),
+        )
+        return alarms
 
     def _following_jobs(self, fleet: Fleet, workflows: frozenset[int], boot_seconds: float) -> float:
         bursts = self._memory.bursts.get(fleet.id)
@@ -273,12 +288,21 @@ def seen_fleet(
     types = types if types is not None else spec.instance_types
     boot = learning.boot_seconds(newest, spec)
     available = learning.available_types(types, newest, rows.now)
-    failed = learning.failed_boots(newest)
+    failed = learning.failed_boots(newest, rows.now)
+    places, ordered = rows.places, rows.machines.get(fleet.id, ())
+    found = _Fleet(fleet, rows, boot_seconds=boot, types={each.name: each for each in types}).machines(providers)
+    registered = {each.worker_id for each in rows.workers.get(fleet.id, ())}
+    booting = sum(each.registered_at is None for id_, its in rows.machines.items() if id_ != fleet.id for each in its)
     return SeenFleet(
         slug=fleet.slug,
         workflows=frozenset(rows.workflows.get(fleet.id, ())),
         scaling=fleet.scaling_spec,
-        machines=_Fleet(fleet, rows, boot_seconds=boot, types={each.name: each for each in types}).machines(providers),
+        machines=found,
+        can_register=bool(rows.workflows.get(fleet.id)) or (fleet.stage, fleet.slug) == places.default_fleet,
+        max_workers=places.of_fleet if fleet.max_workers is None else fleet.max_workers,
+        max_workers_of_all=places.of_all,
+        workers_beside=len(registered - by_worker(found, ordered).keys()),
+        workers_elsewhere=max(0, rows.all_workers - len(registered)) + booting,
         instance_types=available.types,
         all_refused=available.all_refused,
         refusal=available.refusal,
@@ -288,15 +312,16 @@ def seen_fleet(
         launches_ago=learning.launches_ago(newest, rows.now),
         failed_boots=len(failed),
         failed_boot_seconds_ago=min(
-            (_since(at, rows.now) for each in failed if (at := each.ending_at or each.ended_at)), default=None
+            (learning.seconds_ago(at, rows.now) for each in failed if (at := each.ending_at or each.ended_at)),
+            default=None,
         ),
     )
 
 
-def worker_of(machine: SeenMachine, ordered: Sequence[Machine]) -> str:
-    """The id of the worker on a machine of a fleet of which these were ordered."""
+def by_worker(found: Sequence[SeenMachine], ordered: Sequence[Machine]) -> dict[str, SeenMachine]:
+    """Machines of a fleet of which these were ordered, by the ids of their workers."""
     workers = {each.key: each.worker for each in ordered}
-    return workers.get(machine.id, machine.id.removeprefix(foreign_id("")))
+    return {workers.get(each.id, each.id.removeprefix(foreign_id(""))): each for each in found}
 
 
 class _Fleet:
@@ -346,9 +371,10 @@ class _Fleet:
     def _foreign(self, worker: SeenWorker) -> SeenMachine:
         """Capacity, but not ours to end: it is never idle for long."""
         kind = self._types.get(worker.instance_type or "")
-        return self._unordered(worker, foreign_id(worker.worker_id), speed=kind.speed if kind else 1.0)
+        speed = kind.speed if kind else 1.0
+        return self._unordered(worker, foreign_id(worker.worker_id), speed=speed, is_foreign=True)
 
-    def _unordered(self, worker: SeenWorker, id_: str, *, speed: float) -> SeenMachine:
+    def _unordered(self, worker: SeenWorker, id_: str, *, speed: float, is_foreign: bool = False) -> SeenMachine:
         takes = worker.is_approved and not worker.is_draining
         leases = len(self._leases(worker))
         return SeenMachine(
@@ -360,6 +386,7 @@ class _Fleet:
             leases=leases,
             busy_seconds_left=self._left(worker, speed),
             age_seconds=_since(worker.created_at, self._rows.now),
+            is_foreign=is_foreign,
         )
 
     def _in_cluster(self, worker: SeenWorker) -> SeenMachine:

@@ -12,12 +12,12 @@ from enum import StrEnum
 from functools import partial
 from itertools import takewhile
 
+from comfyrelay.domain.queue.states import Outcome
 from comfyrelay.domain.scaling.spec import MachineSpec
 from comfyrelay.domain.scaling.spec_json import machines_from_json
-from comfyrelay.domain.states import Outcome
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import dispatches
+from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.scaling import cursors, members, usage
 from comfyrelay.store.central.scaling.members import Member
 from comfyrelay.store.central.scaling.usage import Machine, Summed, Uncounted, Used
@@ -139,7 +139,9 @@ class Usage:
             await usage.set_costs(tx, costs)
             await usage.add(tx, used)
         # What is young may have neighbours that are not committed yet: it is read again. So is all that follows it.
-        settled = [each.id for each in takewhile(lambda each: each.created_at < now - OVERLAP, entries)]
+        # SQLite has one writer at a time, and no such neighbours.
+        overlap = OVERLAP if tx.dialect == "postgresql" else timedelta(0)
+        settled = [each.id for each in takewhile(lambda each: each.created_at <= now - overlap, entries)]
         if settled and begins == position:
             await cursors.move(tx, ENDS, settled[-1])
         return _Batch(

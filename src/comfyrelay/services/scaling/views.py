@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling.decide import decide
 from comfyrelay.domain.scaling.limits import cost_per_hour
 from comfyrelay.domain.scaling.machines import Leader, ScalingDecision
 from comfyrelay.domain.scaling.plan import FleetPlan
 from comfyrelay.domain.scaling.snapshot import MachineState, SeenFleet, SeenMachine
-from comfyrelay.domain.states import Stage
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.fleet.fleets import Fleets

@@ -3,6 +3,7 @@
 from comfyrelay.services.ground import Ground
 from comfyrelay.services.webhooks.deliveries import Deliveries
 from comfyrelay.services.webhooks.endpoints import Endpoints
+from comfyrelay.services.webhooks.overview import DeliveryOverview
 from comfyrelay.services.webhooks.sender import WebhookSender
 
 __all__ = ["Webhooks"]
@@ -14,3 +15,4 @@ class Webhooks:
         sender = WebhookSender(allow_private=ground.settings.webhook_allow_private)
         self.endpoints = Endpoints(databases)
         self.deliveries = Deliveries(databases, sender)
+        self.overview = DeliveryOverview(databases)

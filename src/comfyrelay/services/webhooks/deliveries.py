@@ -6,13 +6,16 @@ when that process dies, another sends it again with the same id.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from comfyrelay.domain.webhooks import WAITS_SECONDS, DeliveryStatus, EndedJob, new_secret, signed
-from comfyrelay.errors import PoolUnavailable
+from comfyrelay.domain.deliveries import DeliveryStatus
+from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.records.webhooks import Delivery
+from comfyrelay.domain.webhooks import WAITS_SECONDS, EndedJob, new_secret, signed, test_body
+from comfyrelay.errors import Conflict, NotFound, PoolUnavailable
 from comfyrelay.group_commit import GroupCommit
 from comfyrelay.hint import Hint
 from comfyrelay.services.databases import Databases
@@ -48,6 +51,8 @@ class Deliveries:
         self._noting = {pool: self._group_commit(pool) for pool in databases.pools}
         # Attempts of this process by what came of them, for whoever measures.
         self.attempts: Counter[str] = Counter()
+        # what came of some was written down
+        self.on_noted: Callable[[], None] = lambda: None
 
     def hint(self) -> None:
         """Jobs have ended: there may be something to send."""
@@ -68,6 +73,29 @@ class Deliveries:
             sent += started
             await asyncio.gather(*self._tasks())
         return sent
+
+    async def send_again(self, delivery_id: str, *, tenant_id: str | None = None) -> Delivery:
+        """Once more and at once, whatever came of it before; of any tenant, or of this one alone."""
+        pools = list(self._databases.pools) if tenant_id is None else [await self._databases.pool_name_of(tenant_id)]
+        for pool in pools:
+            database = self._databases.pool(pool)
+            found = await database.run(
+                Step.TENANT, lambda tx: deliveries.send_again(tx, delivery_id, tenant_id=tenant_id)
+            )
+            if found is not None:
+                self.on_noted()
+                self.hint()
+                return found
+        raise NotFound("There is no such delivery." if tenant_id is None else "There is no such delivery of yours.")
+
+    async def send_test(self, tenant_id: str) -> Sent:
+        """Try the tenant's webhook with a message that tells of nothing, once; nothing of it is kept."""
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            webhook, at = await deliveries.webhook(tx, tenant_id), await deliveries.now(tx)
+        if webhook is None or webhook.url is None:
+            raise Conflict("There is no webhook to test: save its URL first.")
+        body = test_body(at)
+        return await self._sender.send(webhook.url, body, signed(body, id_=new_id(), at=at, secret=webhook.secret))
 
     async def close(self) -> None:
         """What is being sent is sent again by somebody else, once its claim has run out; what was sent is noted."""
@@ -142,6 +170,7 @@ class Deliveries:
 
     async def _note(self, pool: str, outcomes: Sequence[DeliveryOutcome]) -> Sequence[None]:
         await self._databases.pool(pool).run(Step.WEBHOOK_NOTE, lambda tx: deliveries.note(tx, outcomes))
+        self.on_noted()
         return [None] * len(outcomes)
 
 

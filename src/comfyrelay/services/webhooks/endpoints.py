@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from comfyrelay.domain.deliveries import DeliveryStatus
 from comfyrelay.domain.records.webhooks import Delivery, TenantWebhook
 from comfyrelay.domain.webhooks import new_secret, url_problem
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.paging import Listed, listed
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import deliveries, jobs
@@ -56,6 +58,14 @@ class Endpoints:
             if await jobs.get(tx, tenant_id, job_id) is None:
                 raise NotFound("There is no such job of yours.")
             return await deliveries.of_job(tx, tenant_id, job_id)
+
+    async def page(
+        self, tenant_id: str, *, status: DeliveryStatus | None = None, before_id: str | None = None, limit: int
+    ) -> Listed[Delivery]:
+        """What has come of telling of all jobs, newest first."""
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            found = await deliveries.page(tx, tenant_id, status=status, before_id=before_id, limit=limit + 1)
+        return listed(found, lambda each: each.id, limit=limit)
 
 
 def _problem(url: str) -> str | None:

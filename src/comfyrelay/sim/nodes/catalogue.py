@@ -1,5 +1,5 @@
-"""The node classes that the stand-in knows, as a real server described them: those that need no weights, and some that
-do."""
+"""The node classes that the stand-in knows, as a real server describes them: those that need no weights, and what the
+first workflows of ComfyUI's own templates are made of."""
 
 import json
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from comfyrelay.sim.nodes.definitions import Listing, NodeDefinition
 _LISTED = {
     "CheckpointLoaderSimple": ("ckpt_name", Listing.CHECKPOINTS),
     "LoraLoader": ("lora_name", Listing.LORAS),
+    "LoraLoaderModelOnly": ("lora_name", Listing.LORAS),
     "LoadImage": ("image", Listing.INPUT_IMAGES),
     "LoadVideo": ("file", Listing.INPUT_VIDEOS),
 }

@@ -65,7 +65,6 @@ def object_info(process: Process) -> dict[str, Any]:
 
 
 def system_stats(process: Process) -> dict[str, Any]:
-    vram = process.options.vram_bytes
     return {
         "system": {
             "os": PLATFORM,
@@ -78,17 +77,29 @@ def system_stats(process: Process) -> dict[str, Any]:
             "python_version": sys.version,
             "pytorch_version": "none (stand-in)",
             "embedded_python": False,
-            "argv": ["main.py"],
+            "argv": ["main.py", "--preview-method", process.options.preview_method, *process.options.arguments],
         },
-        "devices": [
-            {
-                "name": "cuda:0 stand-in",
-                "type": "cuda",
-                "index": 0,
-                "vram_total": vram,
-                "vram_free": vram,
-                "torch_vram_total": 0,
-                "torch_vram_free": 0,
-            }
-        ],
+        "devices": [_device(process)],
     }
+
+
+def _device(process: Process) -> dict[str, Any]:
+    if "--cpu" in process.options.arguments:
+        memory = {"vram_total": _RAM, "vram_free": _RAM // 2, "torch_vram_total": _RAM, "torch_vram_free": _RAM // 2}
+        return {"name": "cpu", "type": "cpu", "index": None, **memory}
+    return {"name": "cuda:0 stand-in", "type": "cuda", "index": 0, **_memory(process)}
+
+
+def _memory(process: Process) -> dict[str, int]:
+    if (card := process.card) is not None:
+        return {
+            "vram_total": card.options.memory_bytes,
+            "vram_free": card.free + card.torch_free,
+            "torch_vram_total": card.torch_total,
+            "torch_vram_free": card.torch_free,
+        }
+    vram = process.options.vram_bytes
+    # what a model would take
+    held = vram // 3 if process.run is not None else 0
+    used = max(held, vram // 20)
+    return {"vram_total": vram, "vram_free": vram - used, "torch_vram_total": held, "torch_vram_free": 0}

@@ -111,8 +111,7 @@ class PromptRoutes:
 
     async def post_free(self, request: web.Request) -> web.Response:
         body = await request.json()
-        if body.get("free_memory"):
-            self._process.free()
+        self._process.free(cache=bool(body.get("free_memory")), models=bool(body.get("unload_models")))
         return web.Response()
 
 

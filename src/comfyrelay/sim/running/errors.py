@@ -13,6 +13,15 @@ class StagedError(Exception):
         self.exception_type = exception_type
 
 
+def out_of_memory() -> StagedError:
+    """As ComfyUI tells of a card without memory left."""
+    message = (
+        "Allocation on device \nThis error means you ran out of memory on your GPU.\n\nTIPS: If the workflow worked "
+        "before you might have accidentally set the batch_size to a large number."
+    )
+    return StagedError(exception_type="torch.OutOfMemoryError", message=message)
+
+
 # clients must not show such paths to their users; a staged failure has them, so that they can be tested for it
 STAGED_TRACEBACK = (
     '  File "/comfyui/execution.py", line 518, in execute\n',

@@ -3,6 +3,7 @@
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from io import BytesIO
 from secrets import token_hex
@@ -12,27 +13,37 @@ from PIL import Image
 
 from comfyrelay.comfy.graphs.graph import Graph, is_link
 from comfyrelay.sim.active_misbehaviours import ActiveMisbehaviours
+from comfyrelay.sim.card import Card
 from comfyrelay.sim.folders import Folders
+from comfyrelay.sim.log import Log
 from comfyrelay.sim.misbehaviour import EmptyOutputs, Fail, LateHistory, OutOfMemory, Slow, Stuck, Vary
 from comfyrelay.sim.nodes.calls import known_values, run_node
 from comfyrelay.sim.nodes.catalogue import DEFINITIONS
+from comfyrelay.sim.nodes.models import glimpse, steps_of
 from comfyrelay.sim.nodes.results import Run
+from comfyrelay.sim.options import Options
 from comfyrelay.sim.running.cache import Cache, Kept, signatures_of
-from comfyrelay.sim.running.errors import STAGED_TRACEBACK, Interrupted, StagedError, type_name
+from comfyrelay.sim.running.errors import STAGED_TRACEBACK, Interrupted, StagedError, out_of_memory, type_name
 from comfyrelay.sim.running.messages import PromptMessages
 from comfyrelay.sim.running.ordering import RunOrder
 from comfyrelay.sim.running.queue import Item
 from comfyrelay.sim.sockets import Sockets
+
+# Nobody sees more of them.
+PREVIEW_SECONDS = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workshop:
     """What prompts share: where files are, what earlier prompts left, and who listens."""
 
+    options: Options
     folders: Folders
     cache: Cache
+    card: Card | None
     sockets: Sockets
     misbehaviours: ActiveMisbehaviours
+    log: Log
     # called with a node's class when the node starts
     on_node: Callable[[str], Awaitable[None]]
 
@@ -102,6 +113,7 @@ class PromptRun:
         self.messages.executing(node_id)
         self._stop_if_interrupted()
         await self._misbehave(node_id, class_type)
+        await self._sample(node_id, class_type)
         drawn = {"drawn": token_hex()} if self._workshop.misbehaviours.take(Vary, [class_type]) else {}
         run = Run(
             folders=self._workshop.folders,
@@ -123,6 +135,45 @@ class PromptRun:
         self._executed.append(node_id)
         self.messages.finished(node_id)
 
+    @property
+    def _has_previews(self) -> bool:
+        """Whether samplers show what they do: as the prompt says, or else as the server was started."""
+        asked = self._extra_data.get("preview_method")
+        known = asked in ("none", "auto", "latent2rgb", "taesd")
+        return (asked if known else self._workshop.options.preview_method) != "none"
+
+    async def _sample(self, node_id: str, class_type: str) -> None:
+        """A sampler tells each of its steps, can be interrupted there, and shows what it has so far."""
+        steps = steps_of(class_type, self._current_inputs)
+        card = self._workshop.card if steps else None
+        if card is not None:
+            await self._load(card)
+        with card.sampling() if card is not None else nullcontext():
+            await self._take_steps(node_id, steps, card)
+
+    async def _load(self, card: Card) -> None:
+        """Bring the sampler's model into the card's memory, and take what the sampler itself needs."""
+        model, latent = str(self._current_inputs["model"]), self._current_inputs["latent_image"]
+        if not card.has(model):
+            self._workshop.log.models_loaded += 1
+            await asyncio.sleep(card.options.load_seconds)
+        pixels = latent.width * latent.height * latent.count
+        if not await asyncio.to_thread(card.load, model, pixels=pixels):
+            raise out_of_memory()
+
+    async def _take_steps(self, node_id: str, steps: int, card: Card | None) -> None:
+        loop = asyncio.get_running_loop()
+        next_at = loop.time()
+        for step in range(1, steps + 1):
+            shared = card.options.gpu_seconds * card.busy if card is not None else 0.0
+            await asyncio.sleep(self._workshop.options.step_seconds + shared)
+            self._stop_if_interrupted()
+            image = None
+            if self._has_previews and loop.time() >= next_at:
+                image = await asyncio.to_thread(glimpse, self._current_inputs, step / steps)
+                next_at = loop.time() + PREVIEW_SECONDS
+            self.messages.progress(node_id, step, steps, image)
+
     async def _misbehave(self, node_id: str, class_type: str) -> None:
         await self._workshop.on_node(class_type)
         misbehaviours = self._workshop.misbehaviours
@@ -131,8 +182,7 @@ class PromptRun:
         if slow := misbehaviours.take(Slow, [class_type]):
             await self._be_slow(node_id, slow.what)
         if misbehaviours.take(OutOfMemory, [class_type]):
-            message = "Allocation on device \nThis error means you ran out of memory on your GPU."
-            raise StagedError(exception_type="torch.OutOfMemoryError", message=message)
+            raise out_of_memory()
         if fail := misbehaviours.take(Fail, [class_type]):
             raise StagedError(exception_type=fail.what.exception_type, message=fail.what.message)
 

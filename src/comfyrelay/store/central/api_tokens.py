@@ -28,7 +28,7 @@ async def create(
 
 
 async def owner(tx: Tx, token_hash: str) -> User | None:
-    """Whose token it is; nobody's once it was revoked or has expired."""
+    """Whose token it is; nobody's once it was revoked or has expired, or while its user is disabled."""
     query = (
         select(*USER_COLUMNS)
         .join(api_tokens, api_tokens.c.user_id == users.c.id)
@@ -36,6 +36,7 @@ async def owner(tx: Tx, token_hash: str) -> User | None:
             api_tokens.c.token_hash == token_hash,
             api_tokens.c.revoked_at.is_(None),
             api_tokens.c.expires_at.is_(None) | (api_tokens.c.expires_at > relay_now()),
+            users.c.disabled_at.is_(None),
         )
     )
     row = (await tx.execute(query)).one_or_none()
@@ -45,6 +46,11 @@ async def owner(tx: Tx, token_hash: str) -> User | None:
 async def name_of(tx: Tx, token_hash: str) -> str | None:
     """What a token is called, also one that works no longer."""
     found: str | None = await tx.scalar(select(api_tokens.c.name).where(api_tokens.c.token_hash == token_hash))
+    return found
+
+
+async def id_of(tx: Tx, token_hash: str) -> str | None:
+    found: str | None = await tx.scalar(select(api_tokens.c.id).where(api_tokens.c.token_hash == token_hash))
     return found
 
 
@@ -63,6 +69,14 @@ async def of_user(tx: Tx, user_id: str, *, before_id: str | None = None, limit: 
     if before_id is not None:
         query = query.where(api_tokens.c.id < before_id)
     return [Token(**row._mapping) for row in await tx.execute(query)]
+
+
+async def revoke_all_named(tx: Tx, user_id: str, name: str) -> None:
+    """Revoke those of the user's tokens that have this name."""
+    query = update(api_tokens).where(
+        api_tokens.c.user_id == user_id, api_tokens.c.name == name, api_tokens.c.revoked_at.is_(None)
+    )
+    await tx.execute(query.values(revoked_at=relay_now()))
 
 
 async def revoke(tx: Tx, user_id: str, *, id_: str | None = None, token_hash: str | None = None) -> bool:

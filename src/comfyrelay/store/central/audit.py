@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Text, insert, select
+from sqlalchemy import BigInteger, Select, Text, insert, select
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.records.fleet import AuditEntry, AuditRecord
@@ -12,7 +12,11 @@ from comfyrelay.store.central.tables import worker_audit_logs
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first
 from comfyrelay.store.rows import rows_table, with_rows
-from comfyrelay.store.types import JsonText, relay_now
+from comfyrelay.store.types import JsonText, relay_now, word
+
+_RECORD = [worker_audit_logs.c[name] for name in AuditRecord.__dataclass_fields__]
+# What an administrator decides of a worker, as the index has it.
+DECISIONS = ("approve", "revoke")
 
 
 async def record(tx: Tx, entries: Sequence[AuditEntry]) -> None:
@@ -34,12 +38,39 @@ def _record(dialect: str) -> Executable:
     return insert(worker_audit_logs).from_select(names, rows)
 
 
+async def newest_decision(tx: Tx, worker_id: str) -> AuditRecord | None:
+    """Whether somebody has approved a worker or shut it out, last of all, however much it has done since."""
+    row = (await tx.execute(decision_query(worker_id))).one_or_none()
+    return AuditRecord(**row._mapping) if row else None
+
+
+def decision_query(worker_id: str) -> Select[Any]:
+    a = worker_audit_logs
+    its = select(*_RECORD).where(a.c.worker_id == worker_id, a.c.event.in_([word(each) for each in DECISIONS]))
+    return its.order_by(a.c.id.desc()).limit(1)
+
+
+async def of_dispatch(
+    tx: Tx, dispatch_id: int, *, before_id: int | None = None, limit: int
+) -> tuple[list[AuditRecord], int | None]:
+    """All that was written down of a dispatch, whichever worker had it: newest first, and the id to go on before."""
+    query = dispatch_query(dispatch_id, before_id=before_id)
+    rows, before = await newest_first(tx, query, worker_audit_logs.c.id, limit=limit)
+    return [AuditRecord(**row._mapping) for row in rows], before
+
+
+def dispatch_query(dispatch_id: int, *, before_id: int | None = None) -> Select[Any]:
+    a = worker_audit_logs
+    query = select(*_RECORD).where(a.c.dispatch_id == dispatch_id)
+    return query if before_id is None else query.where(a.c.id < before_id)
+
+
 async def page(
     tx: Tx, *, worker_id: str | None = None, event: str | None = None, before_id: int | None = None, limit: int = 50
 ) -> tuple[list[AuditRecord], int | None]:
     """The newest first, and the id to go on before."""
     a = worker_audit_logs
-    query = select(*(a.c[name] for name in AuditRecord.__dataclass_fields__))
+    query = select(*_RECORD)
     if worker_id is not None:
         query = query.where(a.c.worker_id == worker_id)
     if before_id is not None:

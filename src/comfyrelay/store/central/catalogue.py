@@ -4,14 +4,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Float, Text, bindparam, delete, insert, select, update
+from sqlalchemy import BigInteger, Float, Text, bindparam, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.records.catalogue import Effect, Workflow
+from comfyrelay.domain.gallery import prompt_placeholder
+from comfyrelay.domain.records.catalogue import Effect, Workflow, WorkflowVersion
 from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.errors import Conflict
-from comfyrelay.store.central.tables import effects, fleets, worker_workflows, workflow_fleets, workflows
+from comfyrelay.store.central.tables import (
+    effects,
+    fleets,
+    worker_workflows,
+    workflow_fleets,
+    workflow_versions,
+    workflows,
+)
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
 from comfyrelay.store.rows import ids_table, rows_table, with_ids, with_rows
@@ -20,6 +28,8 @@ from comfyrelay.store.types import json_value, relay_now
 _WORKFLOW = [workflows.c[name] for name in Workflow.__dataclass_fields__]
 _EFFECT = [effects.c[name] for name in Effect.__dataclass_fields__]
 FLEET_COLUMNS = [fleets.c[name] for name in Fleet.__dataclass_fields__]
+_VERSION = [workflow_versions.c[name] for name in WorkflowVersion.__dataclass_fields__]
+_VERSIONED = ("graph_path", "properties", "output_node_id", "output_extension", "output_mime_type")
 _PRESENT = workflows.c.deleted_at.is_(None)
 
 
@@ -29,17 +39,57 @@ async def create_workflow(tx: Tx, **values: Any) -> Workflow:
         row = (await tx.execute(query.returning(*_WORKFLOW))).one()
     except IntegrityError as error:
         raise Conflict(f"There is already a workflow {values['slug']!r}.") from error
-    return Workflow(**row._mapping)
+    made = Workflow(**row._mapping)
+    await _keep_version(tx, made)
+    return made
 
 
 async def update_workflow(tx: Tx, workflow_id: int, **values: Any) -> Workflow:
     query = update(workflows).where(workflows.c.id == workflow_id).values(**values, updated_at=relay_now())
-    return Workflow(**(await tx.execute(query.returning(*_WORKFLOW))).one()._mapping)
+    changed = Workflow(**(await tx.execute(query.returning(*_WORKFLOW))).one()._mapping)
+    if values.keys() & set(_VERSIONED):
+        await _keep_version(tx, changed)
+    return changed
+
+
+async def _keep_version(tx: Tx, workflow: Workflow) -> None:
+    """What it runs from now on, unless that is what it ran before; one that waits cannot be run yet."""
+    newest = await version(tx, workflow.id)
+    runs = {name: getattr(workflow, name) for name in _VERSIONED}
+    if workflow.waiting is not None or (newest and runs == {name: getattr(newest, name) for name in _VERSIONED}):
+        return
+    number = newest.number + 1 if newest else 1
+    query = insert(workflow_versions).values(workflow_id=workflow.id, number=number, created_at=relay_now(), **runs)
+    await tx.execute(query)
+
+
+async def version(tx: Tx, workflow_id: int, number: int | None = None) -> WorkflowVersion | None:
+    """This one, or the newest."""
+    query = select(*_VERSION).where(workflow_versions.c.workflow_id == workflow_id)
+    if number is not None:
+        query = query.where(workflow_versions.c.number == number)
+    row = (await tx.execute(query.order_by(workflow_versions.c.number.desc()).limit(1))).one_or_none()
+    return WorkflowVersion(**row._mapping) if row else None
+
+
+async def list_versions(
+    tx: Tx, workflow_id: int, *, before: int | None, limit: int
+) -> tuple[list[WorkflowVersion], int | None]:
+    """The newest first, and the number to go on before."""
+    v = workflow_versions.c
+    query = select(*_VERSION).where(v.workflow_id == workflow_id).order_by(v.number.desc()).limit(limit + 1)
+    if before is not None:
+        query = query.where(v.number < before)
+    rows, after = one_page((await tx.execute(query)).all(), "number", limit=limit)
+    return [WorkflowVersion(**row._mapping) for row in rows], after
 
 
 async def workflow(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> Workflow | None:
     rows = await tx.fetch(_workflow_by_slug if slug is not None else _workflow_by_id, {"slug": slug, "id": id_})
-    return Workflow(**{**rows[0]._mapping, "properties": json_value(rows[0].properties)}) if rows else None
+    if not rows:
+        return None
+    decoded = {name: json_value(getattr(rows[0], name)) for name in ("properties", "waiting")}
+    return Workflow(**{**rows[0]._mapping, **decoded})
 
 
 @cache
@@ -117,10 +167,50 @@ async def workflow_ever(tx: Tx, workflow_id: int) -> Workflow | None:
     return Workflow(**row._mapping) if row else None
 
 
+async def workflows_ever(tx: Tx, ids: Iterable[int]) -> dict[int, Workflow]:
+    """By id, deleted or not."""
+    query = select(*_WORKFLOW).where(workflows.c.id.in_(set(ids)))
+    return {row.id: Workflow(**row._mapping) for row in await tx.execute(query)}
+
+
+async def workflow_ids_named(tx: Tx, tenant_id: str, slug: str) -> list[int]:
+    """All that ever had this slug, of the tenant's own and of everybody's: their jobs are still told by it."""
+    w = workflows.c
+    query = select(w.id).where(w.slug == slug, or_(w.tenant_id.is_(None), w.tenant_id == tenant_id))
+    return list((await tx.scalars(query)).all())
+
+
 async def workflow_slugs(tx: Tx, ids: Iterable[int]) -> dict[int, str]:
     """The slugs by id, of deleted ones too."""
     query = select(workflows.c.id, workflows.c.slug).where(workflows.c.id.in_(set(ids)))
     return {row.id: row.slug for row in await tx.execute(query)}
+
+
+class Named(NamedTuple):
+    """What a workflow is called, and the placeholder of its main prompt, where it says which one that is."""
+
+    slug: str
+    name: str
+    prompt: str | None = None
+
+
+async def workflow_names(tx: Tx, ids: Iterable[int]) -> dict[int, Named]:
+    """By id, of deleted ones too."""
+    w = workflows.c
+    query = select(w.id, w.slug, w.name, w.properties).where(w.id.in_(set(ids)))
+    return {row.id: Named(row.slug, row.name, prompt_placeholder(row.properties)) for row in await tx.execute(query)}
+
+
+async def workflows_called(tx: Tx, tenant_id: str, *, slug: str | None = None, part: str = "") -> frozenset[int]:
+    """Those with this slug, or with a part of their slug or name, of the catalogue and the tenant's own; deleted ones,
+    too: what they made is still there."""
+    called = (
+        workflows.c.slug == slug
+        if slug is not None
+        else or_(*(each.icontains(part, autoescape=True) for each in (workflows.c.slug, workflows.c.name)))
+    )
+    visible = or_(workflows.c.tenant_id.is_(None), workflows.c.tenant_id == tenant_id)
+    return frozenset((await tx.scalars(select(workflows.c.id).where(called, visible))).all())
 
 
 async def create_effect(tx: Tx, **values: Any) -> Effect:

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 
+from comfyrelay.domain.queue.states import DispatchStatus, Provider
 from comfyrelay.domain.records.fleet import Fleet
-from comfyrelay.domain.states import DispatchStatus, Provider
 from comfyrelay.errors import Conflict
 from comfyrelay.store.central.catalogue import FLEET_COLUMNS
 from comfyrelay.store.central.tables import ai_job_dispatches as d

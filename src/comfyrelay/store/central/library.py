@@ -81,6 +81,14 @@ async def own_with_graph(tx: Tx, tenant_id: str, graph_path: str) -> list[Workfl
     return [Workflow(**row._mapping) for row in await tx.execute(query)]
 
 
+async def waiting(tx: Tx, *, after_id: int = 0, limit: int) -> list[Workflow]:
+    """Everybody's own workflows that wait for nodes, page by page through `after_id`."""
+    columns = [workflows.c[name] for name in Workflow.__dataclass_fields__]
+    query = select(*columns).where(workflows.c.waiting.is_not(None), workflows.c.deleted_at.is_(None))
+    query = query.where(workflows.c.id > after_id, workflows.c.tenant_id.is_not(None))
+    return [Workflow(**row._mapping) for row in await tx.execute(query.order_by(workflows.c.id).limit(limit))]
+
+
 async def has_fleet(tx: Tx, workflow_id: int) -> bool:
     """Whether some fleet runs a workflow."""
     return bool(await tx.scalar(select(exists().where(workflow_fleets.c.workflow_id == workflow_id))))

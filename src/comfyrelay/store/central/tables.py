@@ -22,7 +22,15 @@ from sqlalchemy import (
     true,
 )
 
-from comfyrelay.domain.states import DispatchStatus, PauseMode, Provider, RegistrationSource, Stage, WorkflowKind
+from comfyrelay.domain.queue.states import (
+    DispatchStatus,
+    LinkKind,
+    PauseMode,
+    Provider,
+    RegistrationSource,
+    Stage,
+    WorkflowKind,
+)
 from comfyrelay.store.types import JsonText, UtcTime
 
 NAMES = {
@@ -56,6 +64,8 @@ tenants = Table(
     Column("db_pool", Text, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Column("max_wait_seconds", Integer),
+    # Jobs that its user may have queued or running; null: as many as the server's own limit.
+    Column("max_active_jobs", Integer),
 )
 
 users = Table(
@@ -68,7 +78,10 @@ users = Table(
     Column("password_hash", Text),
     Column("is_admin", Boolean, nullable=False, server_default=false()),
     Column("created_at", UtcTime, nullable=False),
+    # Since when neither a password nor a token of theirs opens anything.
+    Column("disabled_at", UtcTime),
 )
+partial_index("ix_users_admins", users.c.id, where="is_admin")
 
 api_tokens = Table(
     "api_tokens",
@@ -81,6 +94,19 @@ api_tokens = Table(
     # A browser's session is a token that expires.
     Column("expires_at", UtcTime),
     Column("revoked_at", UtcTime),
+)
+
+account_links = Table(
+    "account_links",
+    metadata,
+    Column("token_hash", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    # Whose password it sets; the code that makes the first administrator is nobody's yet.
+    Column("user_id", Text, ForeignKey("users.id", ondelete="CASCADE"), index=True),
+    Column("created_at", UtcTime, nullable=False),
+    Column("expires_at", UtcTime, nullable=False),
+    Column("used_at", UtcTime),
+    one_of("kind", LinkKind),
 )
 
 workflows = Table(
@@ -106,6 +132,10 @@ workflows = Table(
     Column("output_extension", Text, nullable=False),
     Column("output_mime_type", Text, nullable=False),
     Column("is_active", Boolean, nullable=False, server_default=true()),
+    # Whether the ComfyUI that runs it keeps its models, and leaves other workflows to others.
+    Column("keep_loaded", Boolean, nullable=False, server_default=false()),
+    # Which nodes it waits for, of a file of ComfyUI's editor that cannot be read yet. Its path leads to that file.
+    Column("waiting", JsonText),
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
     # Its row stays, because dispatches that have ended refer to it; its slug is free again.
@@ -116,6 +146,21 @@ workflows = Table(
     sqlite_autoincrement=True,
 )
 partial_index("uq_workflows_slug", workflows.c.slug, where="deleted_at IS NULL", unique=True)
+partial_index("ix_workflows_waiting", workflows.c.id, where="waiting IS NOT NULL AND deleted_at IS NULL")
+
+workflow_versions = Table(
+    "workflow_versions",
+    metadata,
+    # What a workflow ran from when on: written when its graph, its properties or its output change.
+    Column("workflow_id", BigInteger, ForeignKey("workflows.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("graph_path", Text, nullable=False),
+    Column("properties", JsonText, nullable=False),
+    Column("output_node_id", Text),
+    Column("output_extension", Text, nullable=False),
+    Column("output_mime_type", Text, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+)
 
 effects = Table(
     "effects",
@@ -132,6 +177,8 @@ effects = Table(
     Column("last_processing_time_seconds", Float),
     # How long its jobs may wait before they may cost more; of effect, tenant and job the strictest counts.
     Column("max_wait_seconds", Integer),
+    # A picture or a short video of what it makes, in object storage.
+    Column("preview_path", Text),
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
     CheckConstraint("credits_cost >= 0", name="credits_cost"),
@@ -178,8 +225,15 @@ workers = Table(
     Column("protocol", Integer, nullable=False, server_default=text("1")),
     Column("version", Text),
     Column("capabilities", JsonText, nullable=False),
+    # Of these, the providers that it says it serves: the rest is long.
+    Column("providers", JsonText),
     # Of the definitions of its nodes, which are in object storage.
     Column("definitions_hash", Text),
+    # Its GPUs, as it told of them last: name, memory and load; and the hashes of the workflows that it has loaded.
+    Column("devices", JsonText),
+    Column("warm_hashes", JsonText),
+    # Of the largest of them.
+    Column("memory_bytes", BigInteger),
     # The slugs a worker asked to be narrowed to; null means all of its fleet's.
     Column("narrowed_to", JsonText),
     Column("max_concurrency", Integer, nullable=False),
@@ -256,7 +310,6 @@ workflow_durations = Table(
     Column("effect_id", BigInteger, primary_key=True),
     Column("jobs", BigInteger, nullable=False),
     Column("mean_seconds", Float, nullable=False),
-    Column("mean_square", Float, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
 )
 
@@ -292,6 +345,15 @@ instance_identities = Table(
     Column("account_id", Text, nullable=False),
     Column("registration_key_hash", Text, nullable=False),
     Column("created_at", UtcTime, nullable=False),
+)
+
+worker_logs = Table(
+    "worker_logs",
+    metadata,
+    # The last lines that a worker logged, for an administrator who asked for them; forgotten after an hour.
+    Column("worker_id", Text, ForeignKey("workers.worker_id", ondelete="CASCADE"), primary_key=True),
+    Column("lines", JsonText, nullable=False),
+    Column("received_at", UtcTime, nullable=False),
 )
 
 worker_workflows = Table(
@@ -334,6 +396,16 @@ worker_gaps = Table(
     Index(None, "workflow_hash"),
 )
 
+workflow_memory = Table(
+    "workflow_memory",
+    metadata,
+    # Learnt from jobs that had a card to themselves: the largest of those whose memory was not enough.
+    Column("workflow_id", BigInteger, ForeignKey("workflows.id", ondelete="CASCADE"), primary_key=True),
+    Column("workflow_hash", Text, primary_key=True),
+    Column("ran_out_bytes", BigInteger, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+)
+
 ai_job_dispatches = Table(
     "ai_job_dispatches",
     metadata,
@@ -359,6 +431,8 @@ ai_job_dispatches = Table(
     Column("cloud_micros_per_second", BigInteger),
     Column("cost_micros", BigInteger, nullable=False, server_default=text("0")),
     Column("expected_cost_micros", BigInteger),
+    # The memory of the card that was too small for it, once it was given back for a larger one, which happens once.
+    Column("ran_out_bytes", BigInteger),
     Column("duration_seconds", Float),
     Column("max_wait_seconds", Integer),
     Column("priority", Integer, nullable=False, server_default=text("0")),
@@ -374,6 +448,8 @@ ai_job_dispatches = Table(
     Column("db_pool", Text, nullable=False),
     Column("batch_id", Text),
     Column("workflow_hash", Text, nullable=False),
+    # Nobody else may lease it.
+    Column("only_worker", Text),
     Column("worker_id", Text),
     Column("lease_token", Text),
     Column("lease_request_id", Text),
@@ -430,6 +506,12 @@ partial_index(
     ai_job_dispatches.c.priority,
     ai_job_dispatches.c.rank,
     where="status IN ('queued', 'paused')",
+)
+# Hardly any are for one worker alone.
+partial_index(
+    "ix_ai_job_dispatches_only_worker",
+    ai_job_dispatches.c.only_worker,
+    where="status = 'queued' AND only_worker IS NOT NULL",
 )
 partial_index("ix_ai_job_dispatches_batch", ai_job_dispatches.c.batch_id, where="batch_id IS NOT NULL")
 # Few rows are ever in these states, so lists of them need not read past the completed ones.
@@ -488,6 +570,7 @@ dispatch_leases = Table(
     # What it cost of its machine, written as it is added to `usage`; null: it has not been.
     Column("cost", Float),
     UniqueConstraint("dispatch_id", "epoch"),
+    Index(None, "worker_id", "dispatch_id"),
     partial_index("uq_dispatch_leases_request", "worker_id", "request_id", where="request_id IS NOT NULL", unique=True),
     # Each is written twice, at its begin and at its end: with room on the page the end is a HOT update.
     postgresql_with={"fillfactor": "50"},
@@ -503,6 +586,8 @@ worker_audit_logs = Table(
     Column("event", Text, nullable=False),
     Column("data", JsonText),
     Index(None, "worker_id", "id"),
+    partial_index("ix_worker_audit_logs_dispatch", "dispatch_id", "id", where="dispatch_id IS NOT NULL"),
+    partial_index("ix_worker_audit_logs_decisions", "worker_id", "id", where="event IN ('approve', 'revoke')"),
 )
 
 outbox = Table(
@@ -524,4 +609,39 @@ payment_events = Table(
     Column("amount", BigInteger, nullable=False),
     Column("currency", Text),
     Column("created_at", UtcTime, nullable=False),
+)
+
+samples = Table(
+    "samples",
+    metadata,
+    # One a minute, by its number since 1970. What was counted in it by all processes together, and how things stood as
+    # one of them looked; null: nobody has.
+    Column("minute", BigInteger, primary_key=True, autoincrement=False),
+    Column("waiting", Integer),
+    Column("oldest_wait_seconds", Float),
+    Column("busy", Integer),
+    Column("slots", Integer),
+    Column("workers", Integer),
+    Column("begun", BigInteger, nullable=False, server_default=text("0")),
+    # of those that were begun, together
+    Column("waited_seconds", Float, nullable=False, server_default=text("0")),
+    Column("done", BigInteger, nullable=False, server_default=text("0")),
+    Column("failed", BigInteger, nullable=False, server_default=text("0")),
+    Column("tokens", BigInteger, nullable=False, server_default=text("0")),
+)
+
+reconcile_runs = Table(
+    "reconcile_runs",
+    metadata,
+    Column("id", BigId, primary_key=True),
+    Column("started_at", UtcTime, nullable=False),
+    # Null: it goes on, or its process has ended.
+    Column("ended_at", UtcTime),
+    Column("jobs", BigInteger),
+    Column("findings", JsonText),
+    # How many there are; the first are kept.
+    Column("count", Integer),
+    Column("pools_down", JsonText),
+    # Why it came to nothing.
+    Column("problem", Text),
 )

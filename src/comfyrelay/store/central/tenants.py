@@ -1,16 +1,17 @@
 """Tenants, their users, and the pool each tenant lives in."""
 
+from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import Select, func, insert, select, type_coerce, update
 from sqlalchemy.exc import IntegrityError
 
-from comfyrelay.domain.records.accounts import ListedTenant, Tenant, User
+from comfyrelay.domain.records.accounts import ListedTenant, ListedUser, Tenant, User
 from comfyrelay.errors import Conflict
-from comfyrelay.store.central.tables import tenants, users
+from comfyrelay.store.central.tables import api_tokens, tenants, users
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first
-from comfyrelay.store.types import relay_now
+from comfyrelay.store.types import UtcTime, relay_now
 
 _TENANT = [tenants.c[name] for name in Tenant.__dataclass_fields__]
 USER_COLUMNS = [users.c[name] for name in User.__dataclass_fields__]
@@ -37,15 +38,86 @@ async def lock(tx: Tx, tenant_id: str) -> None:
     await tx.execute(select(tenants.c.id).where(tenants.c.id == tenant_id).with_for_update(key_share=True))
 
 
-async def set_max_wait(tx: Tx, tenant_id: str, seconds: int | None) -> bool:
-    """How long its jobs may wait before they may cost more; whether there is such a tenant."""
-    query = update(tenants).where(tenants.c.id == tenant_id).values(max_wait_seconds=seconds)
+async def change(tx: Tx, tenant_id: str, **limits: int | None) -> bool:
+    """Set limits of a tenant; whether there is such a tenant."""
+    query = update(tenants).where(tenants.c.id == tenant_id).values(**limits)
     return (await tx.execute(query.returning(tenants.c.id))).first() is not None
+
+
+async def max_active_jobs(tx: Tx, tenant_id: str) -> int | None:
+    found: int | None = await tx.scalar(select(tenants.c.max_active_jobs).where(tenants.c.id == tenant_id))
+    return found
+
+
+async def users_of(tx: Tx, tenant_id: str, *, session: str) -> list[ListedUser]:
+    """A tenant's users; what a `session` is called tells those of browsers from other tokens."""
+    is_session, theirs = api_tokens.c.name == session, api_tokens.c.user_id == users.c.id
+    last = select(func.max(api_tokens.c.created_at)).where(theirs, is_session).scalar_subquery()
+    is_valid = api_tokens.c.expires_at.is_(None) | (api_tokens.c.expires_at > relay_now())
+    tokens = (
+        select(func.count()).where(theirs, ~is_session, api_tokens.c.revoked_at.is_(None), is_valid).scalar_subquery()
+    )
+    own = ("id", "tenant_id", "email", "name", "is_admin", "created_at", "disabled_at")
+    query = select(
+        *(users.c[name] for name in own),
+        users.c.password_hash.is_not(None).label("has_password"),
+        type_coerce(last, UtcTime()).label("last_sign_in_at"),
+        tokens.label("api_tokens"),
+    ).where(users.c.tenant_id == tenant_id)
+    return [ListedUser(**row._mapping) for row in await tx.execute(query)]
+
+
+async def lock_admins(tx: Tx) -> set[str]:
+    """Who may administer, held against others who change that."""
+    may = users.c.is_admin & users.c.disabled_at.is_(None)
+    return set((await tx.scalars(select(users.c.id).where(may).order_by(users.c.id).with_for_update())).all())
+
+
+async def change_user(
+    tx: Tx, user_id: str, *, is_admin: bool | None, is_disabled: bool | None, name: str | None
+) -> User | None:
+    values: dict[str, Any] = {}
+    if is_admin is not None:
+        values["is_admin"] = is_admin
+    if name is not None:
+        values["name"] = name
+    if is_disabled is not None:
+        values["disabled_at"] = func.coalesce(users.c.disabled_at, relay_now()) if is_disabled else None
+    query = update(users).where(users.c.id == user_id).values(**values).returning(*USER_COLUMNS)
+    row = (await tx.execute(query)).one_or_none()
+    return User(**row._mapping) if row else None
+
+
+async def is_disabled(tx: Tx, user_id: str) -> bool:
+    query = select(users.c.id).where(users.c.id == user_id, users.c.disabled_at.is_not(None))
+    return (await tx.execute(query)).first() is not None
+
+
+async def listed(tx: Tx, tenant_id: str) -> ListedTenant | None:
+    row = (await tx.execute(_listed().where(tenants.c.id == tenant_id))).one_or_none()
+    return ListedTenant(**row._mapping) if row else None
+
+
+def _listed() -> Select[Any]:
+    own = ("id", "db_pool", "max_wait_seconds", "max_active_jobs", "created_at")
+    of_user = (users.c.email, users.c.name, users.c.is_admin, users.c.disabled_at)
+    query = select(*(tenants.c[name] for name in own), users.c.id.label("user_id"), *of_user)
+    return query.join_from(tenants, users, users.c.tenant_id == tenants.c.id)
 
 
 async def user(tx: Tx, user_id: str) -> User | None:
     row = (await tx.execute(select(*USER_COLUMNS).where(users.c.id == user_id))).one_or_none()
     return User(**row._mapping) if row else None
+
+
+async def emails_of(tx: Tx, tenant_ids: Collection[str]) -> dict[str, str]:
+    """The emails of tenants' users."""
+    query = select(users.c.tenant_id, users.c.email).where(users.c.tenant_id.in_(list(tenant_ids)))
+    return {row.tenant_id: row.email for row in await tx.execute(query)}
+
+
+async def has_admin(tx: Tx) -> bool:
+    return (await tx.execute(select(users.c.id).where(users.c.is_admin).limit(1))).first() is not None
 
 
 async def password_hash(tx: Tx, email: str) -> tuple[User, str | None] | None:
@@ -58,6 +130,10 @@ async def password_hash(tx: Tx, email: str) -> tuple[User, str | None] | None:
     return User(**fields), hashed
 
 
+async def set_password(tx: Tx, user_id: str, password_hash: str) -> None:
+    await tx.execute(update(users).where(users.c.id == user_id).values(password_hash=password_hash))
+
+
 async def count_by_pool(tx: Tx) -> dict[str, int]:
     result = await tx.execute(select(tenants.c.db_pool, func.count().label("jobs")).group_by(tenants.c.db_pool))
     return {row.db_pool: row.jobs for row in result}
@@ -67,9 +143,7 @@ async def page(
     tx: Tx, *, email: str | None = None, before_id: str | None = None, limit: int = 50
 ) -> tuple[list[ListedTenant], str | None]:
     """The newest tenants first, those whose user's email contains `email`; and the id to go on before."""
-    of_user = [users.c.id.label("user_id"), users.c.email, users.c.name, users.c.is_admin]
-    query = select(tenants.c.id, tenants.c.db_pool, tenants.c.max_wait_seconds, tenants.c.created_at, *of_user)
-    query = query.join_from(tenants, users, users.c.tenant_id == tenants.c.id)
+    query = _listed()
     if before_id is not None:
         query = query.where(tenants.c.id < before_id)
     loose = None if email is None else lambda c: [c.email.contains(email.lower(), autoescape=True)]

@@ -3,20 +3,41 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, case, func, select
+from sqlalchemy import ColumnElement, Select, case, func, or_, select
 
-from comfyrelay.domain.records.fleet import BlockedHash, Equipped, ListedWorker
-from comfyrelay.domain.states import WorkerState
-from comfyrelay.store.central.dispatches import LEASES
-from comfyrelay.store.central.tables import fleets, worker_workflows, workers, workflow_blocks, workflows
+from comfyrelay.domain.queue.states import DispatchStatus, WorkerState
+from comfyrelay.domain.queue.worker_order import Placed, WorkerSort
+from comfyrelay.domain.records.fleet import BlockedHash, Equipped, LackedHash, ListedWorker, WorkerJob, WorkerMachine
+from comfyrelay.store.central.queue.dispatches import LEASES
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import (
+    fleets,
+    instance_identities,
+    machines,
+    worker_audit_logs,
+    worker_gaps,
+    worker_workflows,
+    workers,
+    workflow_blocks,
+    workflows,
+)
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
-from comfyrelay.store.types import relay_now, word
+from comfyrelay.store.types import json_value, relay_now, word
 
-_OWN = [workers.c[name] for name in ListedWorker.__dataclass_fields__ if name not in {"fleet_slug", "state", "leases"}]
+_MADE = {"fleet_slug", "state", "leases", "blocked", "comfyui"}
+_OWN = [workers.c[name] for name in ListedWorker.__dataclass_fields__ if name not in _MADE]
+_BLOCKED = (
+    select(func.count())
+    .where(workflow_blocks.c.worker_id == workers.c.worker_id, workflow_blocks.c.blocked_until > relay_now())
+    .correlate(workers)
+    .scalar_subquery()
+)
+# Of so many of its newest leases a worker's hashes are known by name.
+NEWEST_LEASES = 300
 
 
-def _state(stale_seconds: float) -> ColumnElement[str]:
+def state_of(stale_seconds: float) -> ColumnElement[str]:
     return case(
         (~workers.c.is_approved, word(WorkerState.REVOKED)),
         (workers.c.last_seen_at < relay_now(-stale_seconds), word(WorkerState.OFFLINE)),
@@ -26,48 +47,166 @@ def _state(stale_seconds: float) -> ColumnElement[str]:
     )
 
 
-def _listed(stale_seconds: float) -> Select[Any]:
-    shown = [*_OWN, fleets.c.slug.label("fleet_slug"), LEASES.label("leases"), _state(stale_seconds).label("state")]
+def said_of_comfyui(dialect: str) -> ColumnElement[Any]:
+    """What a worker said of its servers when it registered; all that it says it has is long."""
+    if dialect == "postgresql":
+        return func.json_extract_path_text(workers.c.capabilities, "comfyui")
+    return func.json_extract(workers.c.capabilities, "$.comfyui")
+
+
+def _listed(stale_seconds: float, dialect: str) -> Select[Any]:
+    shown = [
+        *_OWN,
+        fleets.c.slug.label("fleet_slug"),
+        LEASES.label("leases"),
+        state_of(stale_seconds).label("state"),
+        _BLOCKED.label("blocked"),
+        # who tells of its GPUs need not be looked up
+        case((workers.c.devices.is_(None), said_of_comfyui(dialect))).label("comfyui"),
+    ]
     return select(*shown).join(fleets, fleets.c.id == workers.c.fleet_id)
 
 
-async def page(
+def _worker(fields: Mapping[str, Any]) -> ListedWorker:
+    return ListedWorker(**{**fields, "comfyui": json_value(fields["comfyui"])})
+
+
+def _gpu(dialect: str) -> ColumnElement[Any]:
+    """The name of its first GPU."""
+    if dialect == "postgresql":
+        return func.json_extract_path_text(workers.c.devices, "0", "name")
+    return func.json_extract(workers.c.devices, "$[0].name")
+
+
+def _sorted_by(sort: WorkerSort, stale_seconds: float, dialect: str) -> ColumnElement[Any]:
+    match sort:
+        case WorkerSort.NAME:
+            return func.coalesce(func.nullif(workers.c.display_name, ""), workers.c.worker_id)
+        case WorkerSort.STATE:
+            return state_of(stale_seconds)
+        case WorkerSort.FLEET:
+            return fleets.c.slug + "/" + workers.c.stage
+        case WorkerSort.GPU:
+            return _gpu(dialect)
+        case WorkerSort.VERSION:
+            return workers.c.version
+        case WorkerSort.SEEN:
+            return workers.c.last_seen_at
+
+
+async def places(
     tx: Tx,
     *,
     stale_seconds: float,
+    sort: WorkerSort,
     fleet_slug: str | None = None,
     stage: str | None = None,
-    state: str | None = None,
-    after_id: str | None = None,
-    limit: int = 50,
-) -> tuple[list[ListedWorker], str | None]:
-    """Workers by their ids, and the id to go on after."""
-    query = _listed(stale_seconds).order_by(workers.c.worker_id).limit(limit + 1)
+    search: str | None = None,
+) -> list[Placed]:
+    """Every worker that is asked for, in no order, with no more than what a list of them is sorted and counted by."""
+    key = _sorted_by(sort, stale_seconds, tx.dialect).label("key")
+    query = select(workers.c.worker_id, state_of(stale_seconds).label("state"), key)
+    query = query.join(fleets, fleets.c.id == workers.c.fleet_id)
+    for each in (search or "").split():
+        query = query.where(_names(each, tx.dialect))
     if fleet_slug is not None:
         query = query.where(fleets.c.slug == fleet_slug)
     if stage is not None:
         query = query.where(workers.c.stage == stage)
-    if state is not None:
-        query = query.where(_state(stale_seconds) == state)
-    if after_id is not None:
-        query = query.where(workers.c.worker_id > after_id)
-    rows, after = one_page((await tx.execute(query)).all(), "worker_id", limit=limit)
-    return [ListedWorker(**row._mapping) for row in rows], after
+    return [Placed._make(row) for row in await tx.execute(query)]
+
+
+def _names(part: str, dialect: str) -> ColumnElement[bool]:
+    """Whether this is a part of what a list shows of a worker."""
+    w = workers.c
+    shown = (w.worker_id, w.display_name, fleets.c.slug, w.version, w.instance_type, _gpu(dialect))
+    runs = (
+        select(d.c.id)
+        .join(workflows, workflows.c.id == d.c.workflow_id)
+        .where(d.c.worker_id == w.worker_id, d.c.status == word(DispatchStatus.LEASED))
+        .where(workflows.c.slug.icontains(part, autoescape=True))
+        .correlate(workers)
+        .exists()
+    )
+    return or_(*(each.icontains(part, autoescape=True) for each in shown), runs)
+
+
+async def listed(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: float) -> list[ListedWorker]:
+    """These, in this order; but for those that are gone."""
+    query = _listed(stale_seconds, tx.dialect).where(workers.c.worker_id.in_(worker_ids))
+    found = {row.worker_id: _worker(dict(row._mapping)) for row in await tx.execute(query)}
+    return [found[each] for each in worker_ids if each in found]
 
 
 async def get(tx: Tx, worker_id: str, *, stale_seconds: float) -> tuple[ListedWorker, Mapping[str, Any]] | None:
     """A worker, and what it says it has."""
-    query = _listed(stale_seconds).add_columns(workers.c.capabilities).where(workers.c.worker_id == worker_id)
+    query = _listed(stale_seconds, tx.dialect).add_columns(workers.c.capabilities)
+    query = query.where(workers.c.worker_id == worker_id)
     row = (await tx.execute(query)).one_or_none()
     if row is None:
         return None
     fields = dict(row._mapping)
     capabilities = fields.pop("capabilities")
-    return ListedWorker(**fields), capabilities
+    return _worker(fields), capabilities
+
+
+async def jobs_of(tx: Tx, worker_ids: Sequence[str]) -> dict[str, list[WorkerJob]]:
+    """By worker, what it has, the longest first."""
+    query = (
+        select(
+            d.c.id.label("dispatch_id"),
+            d.c.tenant_job_id.label("job_id"),
+            d.c.tenant_id,
+            d.c.worker_id,
+            workflows.c.slug.label("workflow_slug"),
+            d.c.leased_at,
+            d.c.is_prefetch,
+            d.c.progress,
+        )
+        .join(workflows, workflows.c.id == d.c.workflow_id)
+        .where(d.c.status == word(DispatchStatus.LEASED), d.c.worker_id.in_(list(worker_ids)))
+        .order_by(d.c.leased_at, d.c.id)
+    )
+    found: dict[str, list[WorkerJob]] = {}
+    for row in await tx.execute(query):
+        found.setdefault(row.worker_id, []).append(WorkerJob(**row._mapping))
+    return found
+
+
+async def hashes_known_to(tx: Tx, worker_id: str) -> dict[str, str]:
+    """By hash, the slug of the workflow, of what the worker was given lately."""
+    a = worker_audit_logs
+    newest = select(a.c.dispatch_id).where(a.c.worker_id == worker_id).order_by(a.c.id.desc()).limit(NEWEST_LEASES)
+    query = (
+        select(d.c.workflow_hash, workflows.c.slug)
+        .join(workflows, workflows.c.id == d.c.workflow_id)
+        .where(d.c.id.in_(newest))
+        .distinct()
+    )
+    return {row.workflow_hash: row.slug for row in await tx.execute(query)}
+
+
+async def lacks_of(tx: Tx, worker_id: str) -> list[LackedHash]:
+    columns = [worker_gaps.c[name] for name in LackedHash.__dataclass_fields__]
+    query = select(*columns).where(worker_gaps.c.worker_id == worker_id).order_by(worker_gaps.c.workflow_hash)
+    return [LackedHash(**row._mapping) for row in await tx.execute(query)]
+
+
+async def has_identity(tx: Tx, worker_id: str) -> bool:
+    """Whether it registered with its identity document."""
+    query = select(instance_identities.c.instance_id).where(instance_identities.c.instance_id == worker_id)
+    return (await tx.execute(query)).first() is not None
+
+
+async def machine_of(tx: Tx, worker_id: str) -> WorkerMachine | None:
+    columns = [machines.c[name] for name in WorkerMachine.__dataclass_fields__]
+    query = select(*columns).where(machines.c.worker_id == worker_id).order_by(machines.c.ordered_at.desc()).limit(1)
+    row = (await tx.execute(query)).one_or_none()
+    return WorkerMachine(**row._mapping) if row else None
 
 
 async def count_by_state(tx: Tx, fleet_id: int, *, stale_seconds: float) -> dict[str, int]:
-    each = select(_state(stale_seconds).label("state")).where(workers.c.fleet_id == fleet_id).subquery()
+    each = select(state_of(stale_seconds).label("state")).where(workers.c.fleet_id == fleet_id).subquery()
     query = select(each.c.state, func.count().label("workers")).group_by(each.c.state)
     return {row.state: row.workers for row in await tx.execute(query)}
 

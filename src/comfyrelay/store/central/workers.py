@@ -1,17 +1,18 @@
 """The worker registry: who there is, what each may run, and who could take a dispatch."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Text, bindparam, delete, func, insert, select, update
+from sqlalchemy import Text, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
+from comfyrelay.domain.queue.memory import largest_card
+from comfyrelay.domain.queue.states import DispatchStatus, Provider, RegistrationSource, WorkflowKind
 from comfyrelay.domain.records.fleet import ServingWorker, Worker
-from comfyrelay.domain.states import DispatchStatus, Provider, RegistrationSource, WorkflowKind
 from comfyrelay.errors import Conflict
-from comfyrelay.store.central.dispatches import LEASES
+from comfyrelay.store.central.queue.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import worker_workflows, workers, workflow_fleets, workflows
 from comfyrelay.store.database import Tx
@@ -22,7 +23,7 @@ _WORKER = [workers.c[name] for name in Worker.__dataclass_fields__]
 
 
 async def create(tx: Tx, **values: Any) -> Worker:
-    query = insert(workers).values(**values, created_at=relay_now(), last_seen_at=relay_now())
+    query = insert(workers).values(**_with_providers(values), created_at=relay_now(), last_seen_at=relay_now())
     try:
         row = (await tx.execute(query.returning(*_WORKER))).one()
     except IntegrityError as error:
@@ -82,7 +83,8 @@ def _by_token(_dialect: str) -> Executable:
 
 
 async def change(tx: Tx, worker_id: str, **values: Any) -> Worker | None:
-    query = update(workers).where(workers.c.worker_id == worker_id).values(**values).returning(*_WORKER)
+    query = update(workers).where(workers.c.worker_id == worker_id).values(**_with_providers(values))
+    query = query.returning(*_WORKER)
     row = (await tx.execute(query)).one_or_none()
     return Worker(**row._mapping) if row else None
 
@@ -168,16 +170,52 @@ def _record_seen(dialect: str) -> Executable:
     return update(workers).values(last_seen_at=relay_now()).where(workers.c.worker_id == r.c.id)
 
 
-def said_providers(dialect: str) -> ColumnElement[str]:
-    """The providers that a worker says it serves, as JSON; the rest of what it says of itself is long."""
-    if dialect == "postgresql":
-        return func.json_extract_path_text(workers.c.capabilities, "providers")
-    return func.json_extract(workers.c.capabilities, "$.providers")
+async def record_devices(tx: Tx, devices: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Keep what many workers told of their GPUs, by worker; they were heard of, too."""
+    rows = [
+        {"worker_id": worker_id, "devices": told, "memory_bytes": largest_card(map(_card_bytes, told))}
+        for worker_id, told in sorted(devices.items())
+    ]
+    await tx.write(_record_devices, with_rows(rows))
 
 
-def read_providers(said: str | None) -> list[str] | None:
-    found = None if said is None else json_value(said)
-    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else None
+@cache
+def _record_devices(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(workers, "worker_id", "devices", "memory_bytes"))
+    # a ComfyUI that is away tells nothing, and its card is still there
+    memory_bytes = func.coalesce(r.c.memory_bytes, workers.c.memory_bytes)
+    return (
+        update(workers)
+        .values(devices=r.c.devices, memory_bytes=memory_bytes, last_seen_at=relay_now())
+        .where(workers.c.worker_id == r.c.worker_id)
+    )
+
+
+async def record_warm(tx: Tx, warm: Mapping[str, Sequence[str]]) -> None:
+    """Keep which workflows many workers have loaded, by their hashes."""
+    rows = [{"worker_id": worker_id, "warm_hashes": list(hashes)} for worker_id, hashes in sorted(warm.items())]
+    await tx.write(_record_warm, with_rows(rows))
+
+
+@cache
+def _record_warm(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(workers, "worker_id", "warm_hashes"))
+    return update(workers).values(warm_hashes=r.c.warm_hashes).where(workers.c.worker_id == r.c.worker_id)
+
+
+def _card_bytes(device: Mapping[str, Any]) -> int | None:
+    """What is no card has the memory of its machine."""
+    return device.get("memory_total") if device.get("name") not in ("cpu", "mps") else None
+
+
+def _with_providers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """With the providers that a worker says it serves by themselves: the rest of what it says of itself is long, and
+    who looks at all workers need not read it."""
+    if "capabilities" not in values:
+        return dict(values)
+    said = values["capabilities"].get("providers")
+    providers = [each for each in said if isinstance(each, str)] if isinstance(said, list) else None
+    return {**values, "providers": providers}
 
 
 def serves(said: Sequence[str] | None, provider: Provider) -> bool:
@@ -190,9 +228,8 @@ async def serving(
 ) -> list[ServingWorker]:
     """Workers that may run the workflow now, with how many leases each holds; without those that say that they serve
     other providers."""
-    said = said_providers(tx.dialect).label("said")
     query = (
-        select(workers.c.worker_id, workers.c.max_concurrency, LEASES.label("leases"), said)
+        select(workers.c.worker_id, workers.c.max_concurrency, LEASES.label("leases"), workers.c.providers)
         .join(worker_workflows, worker_workflows.c.worker_id == workers.c.worker_id)
         .join(workflows, workflows.c.id == worker_workflows.c.workflow_id)
         .where(
@@ -207,7 +244,7 @@ async def serving(
     return [
         ServingWorker(worker_id=row.worker_id, max_concurrency=row.max_concurrency, leases=row.leases)
         for row in await tx.execute(query)
-        if provider in (read_providers(row.said) or Provider)
+        if provider in (row.providers or Provider)
     ]
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from sqlalchemy import BigInteger, Float, Text, bindparam, case, func, select, update
 from sqlalchemy.sql import Executable
 
+from comfyrelay.domain.deliveries import DeliveryStatus
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.webhooks import Delivery, TenantWebhook
-from comfyrelay.domain.webhooks import DeliveryStatus, EndedJob
+from comfyrelay.domain.webhooks import EndedJob
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, insert_into, rows_table, with_rows
 from comfyrelay.store.tenant.tables import ai_jobs, webhook_deliveries, webhooks
@@ -120,6 +121,47 @@ def _note(dialect: str) -> Executable:
 async def of_job(tx: Tx, tenant_id: str, job_id: str) -> list[Delivery]:
     query = select(*_DELIVERY).where(d.c.tenant_id == tenant_id, d.c.job_id == job_id)
     return [Delivery(**row._mapping) for row in await tx.execute(query)]
+
+
+async def page(
+    tx: Tx, tenant_id: str, *, status: DeliveryStatus | None = None, before_id: str | None = None, limit: int
+) -> list[Delivery]:
+    """All of a tenant's, newest first, page by page through `before_id`."""
+    query = select(*_DELIVERY).where(d.c.tenant_id == tenant_id).order_by(d.c.id.desc()).limit(limit)
+    if status is not None:
+        query = query.where(d.c.status == status)
+    if before_id is not None:
+        query = query.where(d.c.id < before_id)
+    return [Delivery(**row._mapping) for row in await tx.execute(query)]
+
+
+async def send_again(tx: Tx, id_: str, *, tenant_id: str | None = None) -> Delivery | None:
+    """Make a delivery due now, whatever came of it, to where its job would be told of today. One that ended begins
+    anew; of one that is pending the attempts go on counting, for whoever sends it this moment has an older one."""
+    own = select(ai_jobs.c.webhook_url).where(ai_jobs.c.id == d.c.job_id).scalar_subquery()
+    usual = select(webhooks.c.url).where(webhooks.c.tenant_id == d.c.tenant_id).scalar_subquery()
+    ended = d.c.status != word(DeliveryStatus.PENDING)
+    query = (
+        update(d)
+        .where(d.c.id == id_)
+        .values(
+            url=func.coalesce(own, usual, d.c.url),
+            status=DeliveryStatus.PENDING,
+            attempts=case((ended, 0), else_=d.c.attempts),
+            due_at=relay_now(),
+            delivered_at=None,
+        )
+    )
+    if tenant_id is not None:
+        query = query.where(d.c.tenant_id == tenant_id)
+    row = (await tx.execute(query.returning(*_DELIVERY))).one_or_none()
+    return Delivery(**row._mapping) if row else None
+
+
+async def now(tx: Tx) -> datetime:
+    """The clock by which messages are signed."""
+    at: datetime = (await tx.execute(select(relay_now().label("at")))).scalar_one()
+    return at
 
 
 async def webhook(tx: Tx, tenant_id: str) -> TenantWebhook | None:

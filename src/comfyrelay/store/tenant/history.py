@@ -7,8 +7,10 @@ from typing import NamedTuple
 from sqlalchemy import select
 from sqlalchemy.sql import Executable
 
+from comfyrelay.domain.queue.lifecycle import BY_ADMINISTRATOR
+from comfyrelay.domain.queue.settlement import Event
+from comfyrelay.domain.queue.states import JobEventType
 from comfyrelay.domain.records.jobs import LogLine
-from comfyrelay.domain.settlement import Event
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, rows_table, with_rows
 from comfyrelay.store.tenant.tables import job_events, job_logs
@@ -38,6 +40,24 @@ def _events_after(dialect: str) -> Executable:
         (job_events.c.job_id == r.c.job_id) & (job_events.c.tenant_id == r.c.tenant_id) & (job_events.c.seq > r.c.seq)
     )
     return select(job_events).join(r, newer).order_by(job_events.c.job_id, job_events.c.seq)
+
+
+async def canceled_by_others(tx: Tx, tenant_id: str, job_ids: Iterable[str]) -> set[str]:
+    """Those of the jobs that their user did not cancel."""
+    e = job_events.c
+    asked = e.type.in_([JobEventType.CANCEL_REQUESTED, JobEventType.CANCELED])
+    found = await tx.execute(
+        select(e.job_id, e.data).where(e.tenant_id == tenant_id, e.job_id.in_(list(job_ids)), asked)
+    )
+    return {row.job_id for row in found if row.data.get("reason") == BY_ADMINISTRATOR}
+
+
+async def event_page(tx: Tx, tenant_id: str, job_id: str, *, after_seq: int, limit: int) -> list[Event]:
+    """A job's events, oldest first, page by page through `after_seq`."""
+    e = job_events.c
+    of_job = select(job_events).where(e.tenant_id == tenant_id, e.job_id == job_id, e.seq > after_seq)
+    found = await tx.execute(of_job.order_by(e.seq).limit(limit))
+    return [Event(**row._mapping) for row in found]
 
 
 async def log_page(tx: Tx, tenant_id: str, job_id: str, *, after_id: int, limit: int) -> list[LogLine]:

@@ -1,9 +1,9 @@
 """Jobs in a tenant pool: making them, reading them, and writing what the queue's messages changed."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import asyncpg
 from sqlalchemy import (
@@ -27,20 +27,23 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
+from comfyrelay.domain.queue.settlement import Attempt, Event, JobState, Settled
+from comfyrelay.domain.queue.states import ACTIVE_JOB, JobStatus, TransactionType, VideoStatus
+from comfyrelay.domain.queue.waiting import Done
 from comfyrelay.domain.records.jobs import Job, NewJob
-from comfyrelay.domain.settlement import Attempt, Event, JobState, Settled
-from comfyrelay.domain.states import ACTIVE_JOB, JobStatus, TransactionType
-from comfyrelay.domain.waiting import Done
 from comfyrelay.errors import Conflict
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.tenant import changes
 from comfyrelay.store.tenant.tables import (
     ai_jobs,
     batches,
+    files,
     job_attempts,
     job_events,
     job_logs,
     token_transactions,
+    videos,
 )
 from comfyrelay.store.types import json_value, relay_now, word
 
@@ -83,6 +86,7 @@ async def create(tx: Tx, new: Sequence[NewJob]) -> list[Job]:
     for row in first:
         row["data"] = {"status": JobStatus.QUEUED}
     await tx.write(_create_events, with_rows(first))
+    await changes.write(tx, _by_tenant(new))
     return [made[each.id] for each in new]
 
 
@@ -126,6 +130,13 @@ async def retry_of(tx: Tx, job_id: str) -> Job | None:
     return Job(**row._mapping) if row else None
 
 
+async def retries_of(tx: Tx, job_ids: Collection[str]) -> dict[str, str]:
+    """By job, the one that it was retried as."""
+    j = ai_jobs.c
+    found = await tx.execute(select(j.retry_of, j.id).where(j.retry_of.is_not(None), j.retry_of.in_(job_ids)))
+    return {row.retry_of: row.id for row in found}
+
+
 async def by_ids(tx: Tx, job_ids: Iterable[str]) -> list[Job]:
     """The jobs, in the order in which they were made."""
     result = await tx.fetch(_by_ids, with_ids(job_ids))
@@ -150,41 +161,89 @@ def _payloads(dialect: str) -> Executable:
     return select(ai_jobs.c.id, ai_jobs.c.input_payload).join(r, ai_jobs.c.id == r.c.id)
 
 
+class Standing(NamedTuple):
+    """Jobs by how they stand in the queue: what a worker has only `fetched` is called processing, and waits."""
+
+    status: str
+    fetched: Sequence[str] = ()
+
+    @property
+    def condition(self) -> ColumnElement[bool]:
+        is_so = ai_jobs.c.status == self.status
+        is_fetched = (ai_jobs.c.status == JobStatus.PROCESSING) & ai_jobs.c.id.in_(self.fetched)
+        if not self.fetched or self.status not in {JobStatus.QUEUED, JobStatus.PROCESSING}:
+            return is_so
+        return is_so | is_fetched if self.status == JobStatus.QUEUED else is_so & ~is_fetched
+
+
 def list_query(
     tenant_id: str,
     *,
     status: str | None = None,
+    standing: Standing | None = None,
+    only_newest: bool = False,
+    only_shown: bool = False,
     batch_id: str | None = None,
     no_batch: bool = False,
+    expired: bool = False,
+    workflow_ids: Collection[int] | None = None,
     search: str | None = None,
-    before_id: str | None = None,
+    after_id: str | None = None,
+    oldest_first: bool = False,
     limit: int = 50,
     dialect: str = "postgresql",
 ) -> Select[Any]:
-    """A tenant's newest jobs first, page by page through `before_id`. `search` is part of a label, also the batch's, an
-    error or an id; of the newest, also part of a value that they run with, as a prompt."""
+    """A tenant's jobs, newest first or the other way round, page by page through `after_id`. `search` is part of a
+    label, also the batch's, an error or an id; of the newest, also part of a value that they run with, as a prompt.
+    With `only_newest` items of batches that were retried are left out: their newest tries stand for them; with
+    `only_shown`, what was put out of sight in the queue."""
     # a batch has an index of its own; SQLite would rather look through all of the tenant's
     tenant = ai_jobs.c.tenant_id if batch_id is None or status is not None else ai_jobs.c.tenant_id.concat("")
-    query = select(*_JOB).where(tenant == tenant_id).order_by(ai_jobs.c.id.desc()).limit(limit)
+    order = ai_jobs.c.id if oldest_first else ai_jobs.c.id.desc()
+    query = select(*_JOB).where(tenant == tenant_id).order_by(order).limit(limit)
     if status is not None:
         query = query.where(ai_jobs.c.status == status)
+    if standing is not None:
+        query = query.where(standing.condition)
+    if only_newest:
+        retry = ai_jobs.alias("retry")
+        is_retried = exists(select(literal(1)).where(retry.c.retry_of == ai_jobs.c.id))
+        query = query.where(or_(ai_jobs.c.batch_id.is_(None), ~is_retried))
+    if only_shown:
+        query = query.where(ai_jobs.c.cleared_at.is_(None))
     if batch_id is not None:
         query = query.where(ai_jobs.c.batch_id == batch_id)
     if no_batch:
         query = query.where(ai_jobs.c.batch_id.is_(None))
+    if expired:
+        is_over = (videos.c.id == ai_jobs.c.video_id) & (videos.c.status == VideoStatus.EXPIRED)
+        query = query.where(
+            ai_jobs.c.status == JobStatus.COMPLETED, exists(select(literal(1)).where(is_over)), ~_has_output()
+        )
+    if workflow_ids is not None:
+        query = query.where(ai_jobs.c.workflow_id.in_(workflow_ids))
     if search:
-        texts = (ai_jobs.c.label, ai_jobs.c.error_message)
-        # SQLite's LIKE takes capitals for small letters by itself; to change them in every row takes a third longer
-        holds = ColumnElement.contains if dialect == "sqlite" else ColumnElement.icontains
-        found = [holds(each, search, autoescape=True) for each in texts]
-        # looked for once, not for every job
-        named = select(batches.c.id).where(batches.c.tenant_id == tenant_id)
-        found.append(ai_jobs.c.batch_id.in_(named.where(holds(batches.c.label, search, autoescape=True))))
-        found.append(_has_value(tenant_id, lambda text: holds(text, search, autoescape=True), dialect))
-        query = query.where(or_(*found, ai_jobs.c.id.contains(search.lower(), autoescape=True)))
-    if before_id is not None:
-        query = query.where(ai_jobs.c.id < before_id)
+        query = query.where(found_by(tenant_id, search, dialect))
+    if after_id is not None:
+        query = query.where(ai_jobs.c.id > after_id if oldest_first else ai_jobs.c.id < after_id)
     return query
+
+
+def _has_output() -> ColumnElement[bool]:
+    is_there = (files.c.id == ai_jobs.c.output_file_id) & files.c.removing_at.is_(None)
+    return exists(select(literal(1)).where(is_there))
+
+
+def found_by(tenant_id: str, search: str, dialect: str) -> ColumnElement[bool]:
+    texts = (ai_jobs.c.label, ai_jobs.c.error_message)
+    # SQLite's LIKE takes capitals for small letters by itself; to change them in every row takes a third longer
+    holds = ColumnElement.contains if dialect == "sqlite" else ColumnElement.icontains
+    found = [holds(each, search, autoescape=True) for each in texts]
+    # looked for once, not for every job
+    named = select(batches.c.id).where(batches.c.tenant_id == tenant_id)
+    found.append(ai_jobs.c.batch_id.in_(named.where(holds(batches.c.label, search, autoescape=True))))
+    found.append(_has_value(tenant_id, lambda text: holds(text, search, autoescape=True), dialect))
+    return or_(*found, ai_jobs.c.id.contains(search.lower(), autoescape=True))
 
 
 def _has_value(
@@ -205,6 +264,14 @@ def _has_value(
 
 async def listed(tx: Tx, tenant_id: str, **filters: Any) -> list[Job]:
     return [Job(**row._mapping) for row in await tx.execute(list_query(tenant_id, **filters, dialect=tx.dialect))]
+
+
+async def count_listed(tx: Tx, tenant_id: str, **filters: Any) -> int:
+    """How many there are in the whole of a list."""
+    found = list_query(tenant_id, **filters, dialect=tx.dialect).order_by(None).limit(None)
+    # without its columns: what a job was given is large
+    counted = found.with_only_columns(func.count())
+    return int((await tx.execute(counted)).scalar_one())
 
 
 async def count_active(tx: Tx, tenant_id: str, user_id: str, *, beside: str | None = None) -> int:
@@ -241,6 +308,14 @@ def _lock_states(dialect: str) -> Executable:
 async def write_settled(tx: Tx, settled: Sequence[Settled]) -> None:
     rows = as_rows([each.job for each in settled], ("id", *_SETTLED))
     await tx.write(_write_settled, with_rows(rows))
+    await changes.write(tx, _by_tenant([each.job for each in settled]))
+
+
+def _by_tenant(changed: Sequence[NewJob | JobState]) -> dict[str, list[str]]:
+    theirs: dict[str, list[str]] = {}
+    for each in changed:
+        theirs.setdefault(each.tenant_id, []).append(each.id)
+    return theirs
 
 
 @cache
@@ -283,10 +358,11 @@ def _write_events(dialect: str) -> Executable:
     return insert(job_events).from_select(names, select(*(r.c[name] for name in names)))
 
 
-async def attempts_of(tx: Tx, job_id: str) -> list[Attempt]:
+async def attempts_of(tx: Tx, job_ids: Collection[str]) -> list[Attempt]:
     columns = [job_attempts.c[name] for name in Attempt.__dataclass_fields__]
-    query = select(*columns).where(job_attempts.c.job_id == job_id).order_by(job_attempts.c.epoch)
-    return [_attempt(row._mapping) for row in await tx.execute(query)]
+    query = select(*columns).where(job_attempts.c.job_id.in_(job_ids))
+    in_order = query.order_by(job_attempts.c.job_id, job_attempts.c.epoch)
+    return [_attempt(row._mapping) for row in await tx.execute(in_order)]
 
 
 def _attempt(row: Mapping[Any, Any]) -> Attempt:
@@ -377,6 +453,19 @@ async def count_in_batches(tx: Tx, tenant_id: str, batch_ids: Sequence[str]) -> 
     return counts
 
 
+async def batch_sizes(tx: Tx, batch_ids: Iterable[str]) -> dict[str, int]:
+    """By batch, how many items it has, however often each was tried."""
+    wanted = list(batch_ids)
+    if not wanted:
+        return {}
+    query = (
+        select(ai_jobs.c.batch_id, func.count(ai_jobs.c.item_no.distinct()).label("items"))
+        .where(ai_jobs.c.batch_id.in_(wanted))
+        .group_by(ai_jobs.c.batch_id)
+    )
+    return {row.batch_id: row.items for row in await tx.execute(query)}
+
+
 async def newest_done(
     tx: Tx, tenant_id: str, batch_ids: Sequence[str], *, limit: int
 ) -> tuple[dict[str, list[Done]], datetime]:
@@ -388,6 +477,8 @@ async def newest_done(
             ai_jobs.c.tenant_id == tenant_id,
             ai_jobs.c.batch_id.in_(batch_ids),
             ai_jobs.c.status == JobStatus.COMPLETED,
+            # what did not run says nothing of how long a run takes
+            ai_jobs.c.reused_from.is_(None),
         )
         .subquery()
     )

@@ -7,8 +7,8 @@ from functools import cache
 from sqlalchemy import BigInteger, Text, bindparam, func, literal, select, update
 from sqlalchemy.sql import Executable
 
+from comfyrelay.domain.queue.states import TransactionType
 from comfyrelay.domain.records.accounts import Transaction
-from comfyrelay.domain.states import TransactionType
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant.tables import ai_jobs, token_transactions, token_wallets
@@ -128,7 +128,13 @@ async def by_reference(tx: Tx, tenant_id: str, reference: str) -> Transaction | 
 async def transactions(tx: Tx, tenant_id: str, *, limit: int = 100, before_id: int | None = None) -> list[Transaction]:
     """Newest first, page by page through `before_id`."""
     t = token_transactions
-    query = select(t).where(t.c.tenant_id == tenant_id).order_by(t.c.id.desc()).limit(limit)
+    query = (
+        select(t, ai_jobs.c.label.label("job_label"))
+        .outerjoin(ai_jobs, ai_jobs.c.id == t.c.job_id)
+        .where(t.c.tenant_id == tenant_id)
+        .order_by(t.c.id.desc())
+        .limit(limit)
+    )
     if before_id is not None:
         query = query.where(t.c.id < before_id)
     return [Transaction(**row._mapping) for row in await tx.execute(query)]
@@ -145,6 +151,15 @@ async def of_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, list[Transaction]
 def _of_jobs(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
     return select(token_transactions).join(r, token_transactions.c.job_id == r.c.id)
+
+
+async def refunds_of(tx: Tx, job_ids: Iterable[str]) -> dict[str, int]:
+    """By job, the tokens that came back for it."""
+    theirs = await of_jobs(tx, job_ids)
+    return {
+        job_id: sum(each.amount for each in found if each.type == TransactionType.JOB_REFUND)
+        for job_id, found in theirs.items()
+    }
 
 
 async def drifted_wallets(tx: Tx) -> dict[str, tuple[int, int]]:

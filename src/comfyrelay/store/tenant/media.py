@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Text, bindparam, insert, literal, select, update
+from sqlalchemy import Boolean, Text, bindparam, case, insert, literal, or_, select, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.payloads import StoredFile
+from comfyrelay.domain.queue.settlement import BatchHold
 from comfyrelay.domain.records.jobs import Batch, File, Video
-from comfyrelay.domain.settlement import BatchHold
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant.tables import batches, files, videos
@@ -32,7 +32,10 @@ _FILE = [files.c[name] for name in File.__dataclass_fields__]
 _VIDEO = [videos.c[name] for name in Video.__dataclass_fields__]
 _BATCH = [batches.c[name] for name in Batch.__dataclass_fields__]
 _NEW_FILE = ("id", "tenant_id", "user_id", "disk", "path", "mime_type", "size", "content_hash", "original_filename")
-_OUTPUT = ("id", "tenant_id", "user_id", "disk", "path", "mime_type", "size", "content_hash", "metadata")
+_OUTPUT = (
+    *("id", "tenant_id", "user_id", "disk", "path", "mime_type", "size", "content_hash", "metadata"),
+    *("width", "height", "seconds", "poster", "preview"),
+)
 
 
 async def create_files(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -59,6 +62,12 @@ def _files_of(dialect: str) -> Executable:
     return select(*_FILE).join(r, files.c.id == r.c.id).where(own, files.c.removing_at.is_(None))
 
 
+async def ids_at(tx: Tx, tenant_id: str, paths: Sequence[str]) -> dict[str, str]:
+    """By path, the ids of the tenant's own files."""
+    query = select(files.c.path, files.c.id).where(files.c.tenant_id == tenant_id, files.c.path.in_(paths))
+    return {row.path: row.id for row in await tx.execute(query.where(files.c.removing_at.is_(None)))} if paths else {}
+
+
 async def metadata_of(tx: Tx, tenant_id: str, file_id: str) -> Mapping[str, Any] | None:
     """What was told of a file when it was made."""
     query = select(files.c.metadata).where(files.c.id == file_id, files.c.tenant_id == tenant_id)
@@ -76,6 +85,7 @@ async def stored_files(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[
             path=row.path,
             mime_type=row.mime_type,
             name=row.original_filename,
+            content_hash=row.content_hash,
         )
         for row in result
     }
@@ -94,14 +104,15 @@ async def write_outputs(tx: Tx, outputs: Sequence[Mapping[str, Any]]) -> None:
 
 @cache
 def _write_outputs(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(files, *_OUTPUT))
-    rows = select(*(r.c[name] for name in _OUTPUT), relay_now(), relay_now()).where(literal(1) == 1)
-    query = insert_into(dialect, files).from_select([*_OUTPUT, "created_at", "used_at"], rows)
+    r = rows_table(dialect, {**columns_of(files, *_OUTPUT), "undrawn": Boolean()})
+    due = case((r.c.undrawn, relay_now()))
+    rows = select(*(r.c[name] for name in _OUTPUT), relay_now(), relay_now(), due).where(literal(1) == 1)
+    query = insert_into(dialect, files).from_select([*_OUTPUT, "created_at", "used_at", "draw_due_at"], rows)
     return query.on_conflict_do_nothing()
 
 
 async def use_files(tx: Tx, tenant_id: str, paths: Iterable[str]) -> None:
-    """Note that jobs need the files at these paths: an upload that is used is kept."""
+    """Note that jobs need the files at these paths: an upload that is used is kept, and gets a poster."""
     rows = [{"path": each} for each in paths]
     await tx.write(_use_files, {**with_rows(rows), "owner": tenant_id})
 
@@ -112,7 +123,9 @@ def _use_files(dialect: str) -> Executable:
     own = files.c.tenant_id == bindparam("owner", type_=Text())
     # not a join: SQLite would go through all rows for each file, which takes half a minute for 5,000
     named = files.c.disk.is_not(None) & files.c.path.in_(select(r.c.path))
-    return update(files).values(used_at=relay_now()).where(own, named, files.c.used_at.is_(None))
+    is_shown = or_(files.c.mime_type.startswith("image/"), files.c.mime_type.startswith("video/"))
+    values = {"used_at": relay_now(), "draw_due_at": case((is_shown, relay_now()))}
+    return update(files).values(values).where(own, named, files.c.used_at.is_(None))
 
 
 async def create_video(tx: Tx, **values: Any) -> None:

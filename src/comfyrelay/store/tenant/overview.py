@@ -1,55 +1,111 @@
 """A tenant's queue at a glance: how many jobs are where, and what runs and comes next."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 
+from comfyrelay.domain.queue.states import DispatchStatus
+from comfyrelay.domain.queue.waiting import is_only_fetched
 from comfyrelay.domain.records.jobs import Unit
-from comfyrelay.domain.states import DispatchStatus
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import ai_jobs
-from comfyrelay.store.types import word
+from comfyrelay.store.types import relay_now, word
 
 
-async def count_by_status(tx: Tx, tenant_id: str) -> dict[str, int]:
-    counted = select(ai_jobs.c.status, func.count().label("jobs")).where(ai_jobs.c.tenant_id == tenant_id)
-    return {row.status: row.jobs for row in await tx.execute(counted.group_by(ai_jobs.c.status))}
+async def count_by_status(tx: Tx, tenant_ids: Collection[str]) -> dict[str, dict[str, int]]:
+    """How many jobs that are in sight are in which status, for each tenant. Of an item of a batch that was retried, its
+    newest try counts."""
+    found: dict[str, dict[str, int]] = {each: {} for each in tenant_ids}
+    counted = _counted(select(ai_jobs.c.tenant_id, ai_jobs.c.status, func.count().label("jobs")))
+    counted = counted.where(ai_jobs.c.tenant_id.in_(tenant_ids))
+    for row in await tx.execute(counted):
+        found[row.tenant_id][row.status] = row.jobs
+    # both are few, or in an index of their own
+    for query in (counted.where(ai_jobs.c.cleared_at.is_not(None)), _retried(tenant_ids)):
+        for row in await tx.execute(query):
+            found[row.tenant_id][row.status] -= row.jobs
+    return found
+
+
+def _retried(tenant_ids: Collection[str]) -> Select[Any]:
+    """Items of batches that are in sight and were retried."""
+    retry = ai_jobs.alias("retry")
+    # retries are few, and an index has only those; SQLite would rather look through all of the tenant's
+    of_tenants = retry.c.tenant_id.concat("").in_(tenant_ids)
+    query = select(ai_jobs.c.tenant_id, ai_jobs.c.status, func.count().label("jobs")).join_from(
+        retry, ai_jobs, ai_jobs.c.id == retry.c.retry_of
+    )
+    query = query.where(of_tenants, retry.c.retry_of.is_not(None), ai_jobs.c.batch_id.is_not(None))
+    return _counted(query.where(ai_jobs.c.cleared_at.is_(None)))
+
+
+def _counted(query: Select[Any]) -> Select[Any]:
+    return query.group_by(ai_jobs.c.tenant_id, ai_jobs.c.status)
 
 
 class Leased(NamedTuple):
-    """A job that a worker has."""
+    """A job that a worker has, and for how long it has had it."""
 
     job_id: str
     batch_id: str | None
     is_prefetch: bool
     progress: Mapping[str, Any] | None
+    workflow_id: int
+    effect_id: int | None
+    seconds: float
+
+    @property
+    def is_only_fetched(self) -> bool:
+        return is_only_fetched(is_prefetch=self.is_prefetch, progress=self.progress)
 
     @property
     def unit(self) -> Unit:
         return Unit(self.batch_id or self.job_id, self.batch_id is not None)
 
 
-async def leased(tx: Tx, tenant_id: str) -> list[Leased]:
-    """What workers have, the longest first."""
+async def leased(tx: Tx, tenant_ids: Collection[str]) -> dict[str, list[Leased]]:
+    """What workers have of each tenant, the longest first."""
     # few are leased, and an index has only those; SQLite would rather look through all of the tenant's
-    of_tenant = d.c.tenant_id.concat("") == tenant_id
-    query = select(d.c.tenant_job_id, d.c.batch_id, d.c.is_prefetch, d.c.progress)
-    query = query.where(of_tenant, d.c.status == word(DispatchStatus.LEASED)).order_by(d.c.leased_at, d.c.id)
-    return [Leased._make(row) for row in await tx.execute(query)]
+    of_tenants = d.c.tenant_id.concat("").in_(tenant_ids)
+    query = select(
+        d.c.tenant_id,
+        *(d.c.tenant_job_id, d.c.batch_id, d.c.is_prefetch, d.c.progress, d.c.workflow_id, d.c.effect_id),
+        d.c.leased_at,
+        relay_now().label("now"),
+    )
+    query = query.where(of_tenants, d.c.status == word(DispatchStatus.LEASED)).order_by(d.c.leased_at, d.c.id)
+    found: dict[str, list[Leased]] = {each: [] for each in tenant_ids}
+    for row in await tx.execute(query):
+        one = Leased(
+            job_id=row.tenant_job_id,
+            batch_id=row.batch_id,
+            is_prefetch=row.is_prefetch,
+            progress=row.progress,
+            workflow_id=row.workflow_id,
+            effect_id=row.effect_id,
+            seconds=max(0.0, (row.now - row.leased_at).total_seconds()),
+        )
+        found[row.tenant_id].append(one)
+    return found
 
 
-async def waiting(tx: Tx, tenant_id: str, *, limit: int) -> Sequence[Unit]:
-    """What is queued, in the order in which it will run; a batch stands where its first item does."""
+async def waiting(tx: Tx, tenant_ids: Collection[str], *, limit: int) -> dict[str, list[Unit]]:
+    """What is queued of each tenant, in the order in which it will run; a batch stands where its first item does."""
     unit = func.coalesce(d.c.batch_id, d.c.tenant_job_id)
     # an index has only those that wait, but SQLite knows that of its own words only
     waits = d.c.status.in_([word(DispatchStatus.QUEUED), word(DispatchStatus.PAUSED)])
-    query = (
-        select(unit.label("unit"), func.max(d.c.batch_id).label("batch_id"))
-        .where(d.c.tenant_id == tenant_id, waits, d.c.status == word(DispatchStatus.QUEUED))
-        .group_by(unit)
-        .order_by(func.max(d.c.priority).desc(), func.min(d.c.rank), func.min(d.c.id))
-        .limit(limit)
+    order = (func.max(d.c.priority).desc(), func.min(d.c.rank), func.min(d.c.id))
+    place = func.row_number().over(partition_by=d.c.tenant_id, order_by=order)
+    units = (
+        select(d.c.tenant_id, unit.label("unit"), func.max(d.c.batch_id).label("batch_id"), place.label("place"))
+        .where(d.c.tenant_id.in_(tenant_ids), waits, d.c.status == word(DispatchStatus.QUEUED))
+        .group_by(d.c.tenant_id, unit)
+        .subquery()
     )
-    return [Unit(row.unit, row.batch_id is not None) for row in await tx.execute(query)]
+    found: dict[str, list[Unit]] = {each: [] for each in tenant_ids}
+    query = select(units).where(units.c.place <= limit).order_by(units.c.tenant_id, units.c.place)
+    for row in await tx.execute(query):
+        found[row.tenant_id].append(Unit(row.unit, row.batch_id is not None))
+    return found

@@ -3,15 +3,21 @@
 Whoever removes holds the wallet's lock, as whoever submits does: nothing of a live job is ever removed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Text, cast, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Text, cast, delete, insert, or_, select, update
 
 from comfyrelay.domain.records.jobs import File
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant.tables import ai_jobs, files, job_attempts, job_events, removals, videos
+from comfyrelay.store.tenant import changes
+from comfyrelay.store.tenant.tables import ai_jobs, files, job_attempts, job_events, outputs, removals, videos
 from comfyrelay.store.types import relay_now
+
+# How long a file that is due to be drawn is in the hands of who draws it.
+DRAW_SECONDS = 600.0
+# Of one statement: SQLite takes an expression that is a thousand deep.
+MOST_ASKED = 200
 
 
 class Removal(NamedTuple):
@@ -33,12 +39,16 @@ async def has_live_job(tx: Tx, tenant_id: str, found: Sequence[File], *, video_i
     """Whether a job that has not ended needs one of the files, or the video."""
     # A job names its inputs by path, in the payload that was fixed when it was submitted. A tenant's live jobs are few.
     payload = cast(ai_jobs.c.input_payload, Text)
-    uses = [payload.contains(each.path, autoescape=True) for each in found]
-    uses.append(ai_jobs.c.input_file_id.in_([each.id for each in found]))
-    if video_id is not None:
-        uses.append(ai_jobs.c.video_id == video_id)
     live = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.completed_at.is_(None)
-    return await tx.scalar(select(ai_jobs.c.id).where(live, or_(*uses)).limit(1)) is not None
+    uses: list[list[ColumnElement[bool]]] = [[ai_jobs.c.input_file_id.in_([each.id for each in found])]]
+    if video_id is not None:
+        uses.append([ai_jobs.c.video_id == video_id])
+    for start in range(0, len(found), MOST_ASKED):
+        uses.append([payload.contains(each.path, autoescape=True) for each in found[start : start + MOST_ASKED]])
+    for some in uses:
+        if await tx.scalar(select(ai_jobs.c.id).where(live, or_(*some)).limit(1)) is not None:
+            return True
+    return False
 
 
 async def keep(tx: Tx, file_ids: Iterable[str], *, beside: str | None = None) -> set[str]:
@@ -55,28 +65,37 @@ async def remove_video(tx: Tx, tenant_id: str, video_id: str) -> None:
     await tx.execute(delete(videos).where(videos.c.tenant_id == tenant_id, videos.c.id == video_id))
 
 
-async def remove_job(tx: Tx, tenant_id: str, job_id: str) -> None:
-    """Remove a job with its history. Its retry becomes the first of its chain, its video one without a job."""
-    await tx.execute(update(ai_jobs).where(ai_jobs.c.retry_of == job_id).values(retry_of=None))
-    followed = (videos.c.tenant_id == tenant_id) & (videos.c.job_id == job_id) & (videos.c.status != "expired")
+async def remove_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> None:
+    """Remove jobs with their history. A retry becomes the first of its chain, a video one without a job."""
+    if not job_ids:
+        return
+    await tx.execute(update(ai_jobs).where(ai_jobs.c.retry_of.in_(job_ids)).values(retry_of=None))
+    followed = (videos.c.tenant_id == tenant_id) & videos.c.job_id.in_(job_ids) & (videos.c.status != "expired")
     nothing = {"job_id": None, "processed_file_id": None, "processing_details": None}
     await tx.execute(update(videos).where(followed).values(**nothing, status="uploaded", updated_at=relay_now()))
-    for history in (job_events, job_attempts):
-        await tx.execute(delete(history).where(history.c.tenant_id == tenant_id, history.c.job_id == job_id))
-    await tx.execute(delete(ai_jobs).where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.id == job_id))
+    for history in (job_events, job_attempts, outputs):
+        await tx.execute(delete(history).where(history.c.tenant_id == tenant_id, history.c.job_id.in_(job_ids)))
+    own = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.id.in_(job_ids)
+    batches = (await tx.scalars(delete(ai_jobs).where(own).returning(ai_jobs.c.batch_id))).all()
+    await changes.write(tx, {tenant_id: [*job_ids, *sorted({each for each in batches if each})]})
 
 
 async def remove_files(tx: Tx, tenant_id: str, file_ids: Sequence[str], paths: Iterable[str]) -> list[Removal]:
     """Remove the rows of files, and write down which objects are to follow.
 
-    What names them as an output is left alone: one that is gone is not found.
+    What names them as an output is left alone: one that is gone is not found. What is being drawn may be put beside a
+    file that is gone already, by a process that dies then: such a file is removed once more when that is over.
     """
+    undrawn = select(files.c.path).where(files.c.id.in_(file_ids), files.c.draw_due_at.is_not(None))
+    drawn_late = set((await tx.scalars(undrawn)).all()).intersection(paths := set(paths))
     named = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.input_file_id.in_(file_ids)
     await tx.execute(update(ai_jobs).where(named).values(input_file_id=None))
     await tx.execute(delete(files).where(files.c.tenant_id == tenant_id, files.c.id.in_(file_ids)))
-    rows = [{"tenant_id": tenant_id, "path": each, "created_at": relay_now()} for each in sorted(set(paths))]
+    rows = [{"tenant_id": tenant_id, "path": each, "created_at": relay_now()} for each in sorted(paths)]
     if not rows:
         return []
+    if later := [{**each, "created_at": relay_now(DRAW_SECONDS)} for each in rows if each["path"] in drawn_late]:
+        await tx.execute(insert(removals).values(later))
     made = await tx.execute(insert(removals).values(rows).returning(removals.c.id, removals.c.path))
     return [Removal._make(row) for row in made]
 

@@ -13,8 +13,9 @@ from typing import Any
 from sqlalchemy import Double, Text, and_, delete, literal, or_, select, update
 from sqlalchemy.sql import Executable
 
+from comfyrelay.domain.ids import shown_by
+from comfyrelay.domain.queue.states import VideoStatus
 from comfyrelay.domain.records.jobs import File
-from comfyrelay.domain.states import VideoStatus
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant.tables import ai_jobs, files, stray_outputs, videos
@@ -176,9 +177,11 @@ async def due_strays(tx: Tx, *, limit: int) -> list[Stray]:
 
 
 async def known_paths(tx: Tx, disk: str, paths: Iterable[str]) -> set[str]:
-    """Those of the paths that a file stands for."""
-    query = select(files.c.path).where(files.c.disk == disk, files.c.path.in_(list(paths)))
-    return set((await tx.scalars(query)).all())
+    """Those of the paths that a file stands for, or that lie beside one."""
+    shown = {path: shown_by(path) for path in paths}
+    query = select(files.c.path).where(files.c.disk == disk, files.c.path.in_(sorted(set(shown.values()))))
+    known = set((await tx.scalars(query)).all())
+    return {path for path, file in shown.items() if file in known}
 
 
 async def forget_strays(tx: Tx, job_ids: Iterable[str]) -> None:

@@ -5,6 +5,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Double,
     ForeignKey,
     Index,
     Integer,
@@ -15,8 +16,9 @@ from sqlalchemy import (
     text,
 )
 
-from comfyrelay.domain.states import JobStatus, Outcome, Provider, Stage, TransactionType, VideoStatus
-from comfyrelay.domain.webhooks import DeliveryStatus
+from comfyrelay.domain.deliveries import DeliveryStatus
+from comfyrelay.domain.gallery import Mark
+from comfyrelay.domain.queue.states import JobStatus, Outcome, Provider, Stage, TransactionType, VideoStatus
 from comfyrelay.store.central.tables import NAMES, BigId, one_of, partial_index
 from comfyrelay.store.types import JsonText, UtcTime
 
@@ -40,9 +42,19 @@ files = Table(
     Column("used_at", UtcTime),
     # From then on nobody may use it any more; its object is removed a while later, and then the row.
     Column("removing_at", UtcTime),
+    # What was found in it, as far as it applies.
+    Column("width", Integer),
+    Column("height", Integer),
+    Column("seconds", Double),
+    # The formats of its poster and its preview, which lie beside it under names that follow from its path.
+    Column("poster", Text),
+    Column("preview", Text),
+    # When a poster is to be made of it. Whoever does so puts this off first, so that nobody else does.
+    Column("draw_due_at", UtcTime),
     UniqueConstraint("disk", "path"),
 )
 partial_index("ix_files_unused", files.c.id, where="used_at IS NULL AND removing_at IS NULL")
+partial_index("ix_files_undrawn", files.c.draw_due_at, where="draw_due_at IS NOT NULL")
 partial_index("ix_files_removing", files.c.id, where="removing_at IS NOT NULL")
 
 batches = Table(
@@ -59,6 +71,8 @@ batches = Table(
     Column("created_at", UtcTime, nullable=False),
     # Why the rest of it is held, since when, and the jobs whose failures did it.
     Column("held", JsonText),
+    # When it was put out of sight in the queue, with all its jobs.
+    Column("cleared_at", UtcTime),
     UniqueConstraint("tenant_id", "idempotency_key"),
     Index(None, "tenant_id", "id"),
 )
@@ -120,9 +134,16 @@ ai_jobs = Table(
     Column("reserved_tokens", BigInteger, nullable=False),
     # How long its user lets it wait before it may cost more.
     Column("max_wait_seconds", Integer),
+    # The worker that alone may run it.
+    Column("only_worker", Text),
     # What its runs have cost, and what going to the cloud should cost, if it went: in millionths of a currency.
     Column("cost_micros", BigInteger, nullable=False, server_default=text("0")),
     Column("expected_cost_micros", BigInteger),
+    # Of what it runs: graph, values and inputs. Equal jobs of a tenant have the same.
+    Column("fingerprint", Text),
+    # The job whose output it was answered with, which may be gone, and what it would have cost.
+    Column("reused_from", Text),
+    Column("saved_tokens", BigInteger),
     Column("provider_job_id", Text),
     Column("error_message", Text),
     Column("error_detail", Text),
@@ -133,6 +154,8 @@ ai_jobs = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("started_at", UtcTime),
     Column("completed_at", UtcTime),
+    # When it was put out of sight in the queue.
+    Column("cleared_at", UtcTime),
     UniqueConstraint("tenant_id", "idempotency_key"),
     one_of("status", JobStatus),
     one_of("provider", Provider),
@@ -156,11 +179,21 @@ Index(
     ai_jobs.c.batch_id,
     info={"only": "sqlite"},
 )
+# It shows batches by their first items, and sums all of them up: the largest have thousands.
+Index(
+    "ix_ai_jobs_items",
+    *(ai_jobs.c[name] for name in ("batch_id", "item_no", "id", "tenant_id", "status", "completed_at", "priority")),
+    *(ai_jobs.c[name] for name in ("workflow_id", "effect_id")),
+    sqlite_where=text("batch_id IS NOT NULL"),
+    info={"only": "sqlite"},
+)
 # Not by status: a job that starts must not have to be indexed anew.
 partial_index("ix_ai_jobs_active", ai_jobs.c.tenant_id, ai_jobs.c.user_id, where="completed_at IS NULL")
 # A job is retried at most once; the retry may be retried in turn, so a chain never forks.
 partial_index("uq_ai_jobs_retry_of", ai_jobs.c.retry_of, where="retry_of IS NOT NULL", unique=True)
+partial_index("ix_ai_jobs_fingerprint", ai_jobs.c.tenant_id, ai_jobs.c.fingerprint, where="fingerprint IS NOT NULL")
 partial_index("ix_ai_jobs_batch", ai_jobs.c.batch_id, ai_jobs.c.id, where="batch_id IS NOT NULL")
+partial_index("ix_ai_jobs_cleared", ai_jobs.c.tenant_id, ai_jobs.c.status, where="cleared_at IS NOT NULL")
 partial_index("ix_ai_jobs_video", ai_jobs.c.video_id, where="video_id IS NOT NULL")
 partial_index("ix_ai_jobs_input_file", ai_jobs.c.input_file_id, where="input_file_id IS NOT NULL")
 
@@ -196,6 +229,20 @@ job_events = Table(
     Column("type", Text, nullable=False),
     Column("data", JsonText, nullable=False),
     Column("created_at", UtcTime, nullable=False),
+)
+
+changes = Table(
+    "changes",
+    metadata,
+    # What one transaction changed or removed of a tenant's, for those who follow all that happens. Kept for an hour.
+    Column("id", BigId, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    # The number of the transaction. Ids, and these, are given out before the commit: they are not in its order.
+    Column("txid", BigInteger, nullable=False),
+    # Of jobs; of one that was removed, its batch's too; of outputs that were marked.
+    Column("ids", JsonText, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Index(None, "tenant_id", "txid"),
 )
 
 job_logs = Table(
@@ -267,6 +314,92 @@ presets = Table(
     UniqueConstraint("tenant_id", "name"),
 )
 
+views = Table(
+    "views",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("area", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("search", JsonText, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    UniqueConstraint("tenant_id", "area", "name"),
+)
+
+outputs = Table(
+    "outputs",
+    metadata,
+    # One row for each file that a job made, under the file's own id: it goes with the file.
+    Column("id", Text, ForeignKey("files.id", ondelete="CASCADE"), primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    # No foreign key, as in `job_attempts`.
+    Column("job_id", Text, nullable=False),
+    # Of several outputs of a job, which: from 1 on.
+    Column("number", Integer, nullable=False),
+    # What the job says, too, and what never changes: the gallery filters by it without reading jobs.
+    Column("batch_id", Text),
+    Column("item_no", Integer, nullable=False),
+    Column("workflow_id", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("label", Text),
+    # The texts that the job ran with, as its prompts: taken out of JSON once, not for every search.
+    Column("texts", Text),
+    Column("mark", Text),
+    Column("note", Text),
+    Column("created_at", UtcTime, nullable=False),
+    UniqueConstraint("job_id", "number"),
+    one_of("mark", Mark, nullable=True),
+)
+# With what is filtered by, so that what does not fit is passed over, and all that does counted, without reading rows.
+Index(
+    "ix_outputs_newest",
+    outputs.c.tenant_id,
+    outputs.c.created_at,
+    outputs.c.id,
+    outputs.c.workflow_id,
+    outputs.c.kind,
+    outputs.c.batch_id,
+)
+partial_index(
+    "ix_outputs_marked",
+    outputs.c.tenant_id,
+    outputs.c.mark,
+    outputs.c.created_at,
+    outputs.c.id,
+    where="mark IS NOT NULL",
+)
+
+collections = Table(
+    "collections",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    UniqueConstraint("tenant_id", "name"),
+)
+
+collection_items = Table(
+    "collection_items",
+    metadata,
+    Column("collection_id", Text, ForeignKey("collections.id", ondelete="CASCADE"), primary_key=True),
+    Column("output_id", Text, ForeignKey("outputs.id", ondelete="CASCADE"), primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Index(None, "output_id"),
+)
+
+zips = Table(
+    "zips",
+    metadata,
+    # Outputs that a user may download as one file for a while. The id is a secret.
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("output_ids", JsonText, nullable=False),
+    Column("expires_at", UtcTime, nullable=False),
+    Index(None, "expires_at"),
+)
+
 webhooks = Table(
     "webhooks",
     metadata,
@@ -296,7 +429,9 @@ webhook_deliveries = Table(
     Column("delivered_at", UtcTime),
     one_of("status", DeliveryStatus),
     CheckConstraint("(due_at IS NOT NULL) = (status = 'pending')", name="due_iff_pending"),
+    Index(None, "tenant_id", "id"),
 )
+Index("ix_webhook_deliveries_status", webhook_deliveries.c.status, webhook_deliveries.c.id)
 partial_index("ix_webhook_deliveries_due", webhook_deliveries.c.due_at, where="status = 'pending'")
 
 stray_outputs = Table(

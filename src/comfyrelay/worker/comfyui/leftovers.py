@@ -3,12 +3,11 @@
 import asyncio
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 
 import structlog
 
 from comfyrelay.comfy.outputs import OutputFile
-from comfyrelay.errors import ComfyError
+from comfyrelay.errors import ComfyError, Conflict
 from comfyrelay.worker.comfyui.recovering import RecoveringClient
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.files.folders import ComfyFolders
@@ -75,7 +74,12 @@ class Leftovers:
 
 async def _files_of(server: RecoveringClient, prompt_id: str) -> Sequence[OutputFile] | None:
     """What a run has made, as far as only the server knows; `None` while it is not over, or the server is away."""
-    with suppress(ComfyError):
+    try:
         if prompt_id not in await server.prompts():
             return await server.forget(prompt_id)
+    except ComfyError:
+        return None
+    except Conflict:
+        # this worker has no such server any more: nobody knows more than the names of folders
+        return ()
     return None

@@ -1,16 +1,27 @@
 """A ComfyUI that is taken care of after a failure, before the next job can begin on it."""
 
 from contextlib import suppress
-from typing import Any
+from time import monotonic
+from typing import Any, Protocol
 
 import structlog
 
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
+from comfyrelay.comfy.runs.events import RunEvent, Started
 from comfyrelay.comfy.runs.history import prompt_of
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
-from comfyrelay.errors import ComfyError, DeviceFault, OutOfMemory, ServerRefused
+from comfyrelay.comfyui.keeper import Ending
+from comfyrelay.errors import (
+    ComfyError,
+    DeviceFault,
+    OutOfMemory,
+    RunLost,
+    RunTimedOut,
+    ServerRefused,
+    ServerUnreachable,
+)
 from comfyrelay.net import PortClosed
 from comfyrelay.worker.state import Held
 
@@ -23,18 +34,36 @@ MARK = "comfyrelay_lease"
 NEWEST_RUNS = 100
 
 
+class Endings(Protocol):
+    """Of the process of a ComfyUI that this worker has started: how it ended, and what it needs before it runs."""
+
+    async def since(self, began: float) -> Ending | None:
+        """How it ended after this time of `monotonic`; nothing when it did not."""
+
+    async def lend_inputs(self) -> None:
+        """Let it find what its user has put into ComfyUI's own input folder since."""
+
+    def stuck(self, why: str) -> None:
+        """A run there does not go on: it is to be started anew."""
+
+
 class RecoveringClient(ComfyClient):
     """After running out of memory it frees what ComfyUI holds. After a fault of the GPU it is not fit until ComfyUI was
     restarted: until then ComfyUI answers as if nothing were wrong, and fails every job."""
 
-    def __init__(self, url: str, *, timeouts: RunTimeouts, is_tidied: bool = True) -> None:
-        """`is_tidied` is whether runs of ours are deleted from the server's history when they are over."""
+    def __init__(
+        self, url: str, *, timeouts: RunTimeouts, is_tidied: bool = True, endings: Endings | None = None
+    ) -> None:
+        """`is_tidied` is whether runs of ours are deleted from the server's history when they are over. `endings` knows
+        how the process ended, where this worker has started it."""
         super().__init__(url, timeouts=timeouts, forget_history=is_tidied)
         self._is_tidied = is_tidied
+        self._endings = endings
         # the connection on which the GPU failed; another one is to another process
         self._sick_on: int | None = None
         # it may answer meanwhile, and is about to be stopped
         self.is_restarting = False
+        self._runs_here = 0
 
     @property
     def is_sick(self) -> bool:
@@ -76,8 +105,30 @@ class RecoveringClient(ComfyClient):
         return result_of(entry.get("outputs") or {}, prompt_id=prompt_id).files
 
     async def run(self, graph: Graph, **options: Any) -> RunResult:
+        sent = monotonic()
+        # while another runs here, what is said is of that one
+        began: float | None = None if self._runs_here else sent
+        told = options.pop("on_event", None)
+
+        def on_event(event: RunEvent) -> None:
+            nonlocal began
+            if began is None and isinstance(event, Started):
+                began = monotonic()
+            if told is not None:
+                told(event)
+
+        self._runs_here += 1
         try:
-            return await super().run(graph, **options)
+            if self._endings is not None:
+                await self._endings.lend_inputs()
+            return await super().run(graph, on_event=on_event, **options)
+        except (RunLost, ServerUnreachable) as error:
+            raise await self._with_last_lines(error, sent=sent, began=began) from error
+        except RunTimedOut as error:
+            if self._endings is not None:
+                # it may never come back to its senses
+                self._endings.stuck(error.detail)
+            raise
         except OutOfMemory:
             with suppress(ComfyError):
                 await self.free()
@@ -86,3 +137,13 @@ class RecoveringClient(ComfyClient):
             log.warning("worker.comfyui_sick", server=self.url)
             self._sick_on = self.connection
             raise
+        finally:
+            self._runs_here -= 1
+
+    async def _with_last_lines(self, error: ComfyError, *, sent: float, began: float | None) -> ComfyError:
+        """How the process ended that was lost, with what it said last of this run, where that is known."""
+        ending = await self._endings.since(sent) if self._endings is not None else None
+        if ending is None:
+            return error
+        lines = ending.lines_since(began) if began is not None else []
+        return RunLost(f"The run was lost: {ending.reason}", raw="\n".join(lines) or None)

@@ -1,17 +1,15 @@
 """Restarting a ComfyUI that is gone or in a bad state, by the command that the operator gave."""
 
 import asyncio
-import os
 from asyncio.subprocess import DEVNULL
 from collections.abc import Sequence
 from contextlib import suppress
 
 import structlog
 
+from comfyrelay.comfyui.environment import without_ours
 from comfyrelay.errors import ComfyError
-from comfyrelay.settings import ENV_PREFIX
 from comfyrelay.worker.comfyui.recovering import RecoveringClient
-from comfyrelay.worker.settings import SECRET_NAMES
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +51,7 @@ class Restarts:
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
-                env=_variables(client.url),
+                env={**without_ours(), "COMFYUI_URL": client.url},
                 stdin=DEVNULL,
                 stdout=DEVNULL,
                 stderr=DEVNULL,
@@ -71,18 +69,6 @@ class Restarts:
         if code:
             log.error("worker.restart_failed", server=client.url, exit_code=code)
         return code == 0
-
-
-def _variables(url: str) -> dict[str, str]:
-    """Without our own, which hold the fleet's secret and the key of Comfy Cloud: a ComfyUI that is started by this
-    command would hand them to its custom nodes."""
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        # ours are read in any case
-        if name not in SECRET_NAMES and not name.upper().startswith(ENV_PREFIX)
-    }
-    return {**inherited, "COMFYUI_URL": url}
 
 
 async def _is_well_within(client: RecoveringClient, seconds: float) -> bool:

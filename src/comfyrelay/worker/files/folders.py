@@ -1,7 +1,7 @@
 """ComfyUI keeps what it was given and what it made. On a worker's own machine, a job's files are removed after it."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import structlog
@@ -26,9 +26,14 @@ class ComfyFolders:
     `asset_folder` is where this worker's effect assets are on them.
     """
 
-    def __init__(self, folders: Iterable[Path], *, asset_folder: str) -> None:
-        self._folders = tuple(dict.fromkeys(folders))
+    def __init__(self, folders: Callable[[], Iterable[Path]], *, asset_folder: str) -> None:
+        # servers may come and go
+        self._find_folders = folders
         self._assets = Path(UPLOAD_FOLDER, asset_folder)
+
+    @property
+    def _folders(self) -> Iterable[Path]:
+        return dict.fromkeys(self._find_folders())
 
     def remove(self, *, lease: Lease, result: RunResult | None, prompt_ids: Iterable[str]) -> None:
         """Remove the files of a job wherever they are, as far as that is possible; what is not, is only logged."""

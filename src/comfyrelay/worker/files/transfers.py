@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -119,6 +119,18 @@ class Transfers:
             await self._patiently(once, refresh, what="The output could not be stored", is_upload=True)
         except OSError as error:
             raise TransferFailed(f"The output cannot be read on the worker: {error.strerror or error}.") from error
+
+    async def put(self, data: bytes, url: str, headers: Mapping[str, str], *, seconds: float) -> None:
+        """Put a few bytes, once, within so many seconds; `TransferFailed` when that does not work."""
+        request = self._here.build_request("PUT", url, headers=dict(headers), content=data, timeout=seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._client_for(request).send(request)
+        except (TimeoutError, httpx.HTTPError) as error:
+            raise TransferFailed(f"It could not be stored: {type(error).__name__}.") from None
+        self._on_bytes("upload", len(data))
+        if not response.is_success:
+            raise TransferFailed(f"It could not be stored: storage answered with {response.status_code}.")
 
     async def _patiently(
         self,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from comfyrelay import __version__
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.fleet.kubernetes.names import scaled_name
 from comfyrelay.fleet.kubernetes.pods import labels_of
 

@@ -24,6 +24,8 @@ _RUNNING = ("InService", "EnteringStandby", "Standby")
 _ENDING = ("Terminating", "Detaching")
 # How many of the latest activities are asked for: far more than a group begins between two looks.
 _ACTIVITIES = 50
+# EC2 takes no more values in one filter.
+_IDS_AT_ONCE = 200
 _SPOT_PRICES_OF = "Linux/UNIX"
 
 
@@ -181,11 +183,11 @@ class AwsProvider:
     async def _about(self, fleet: FleetMachines, ids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         name = Names(fleet.slug, fleet.stage).group
         known = self._known[name] = {each: found for each, found in self._known.get(name, {}).items() if each in ids}
-        if new := [each for each in ids if each not in known]:
+        new = [each for each in ids if each not in known]
+        for begin in range(0, len(new), _IDS_AT_ONCE):
             # a filter: an instance that EC2 has not heard of yet is then no error
-            reservations = await self._aws(fleet).pages(
-                "ec2", "describe_instances", "Reservations", Filters=[{"Name": "instance-id", "Values": new}]
-            )
+            asked = {"Name": "instance-id", "Values": new[begin : begin + _IDS_AT_ONCE]}
+            reservations = await self._aws(fleet).pages("ec2", "describe_instances", "Reservations", Filters=[asked])
             known.update(
                 (each["InstanceId"], {"launched_at": each["LaunchTime"]})
                 for reservation in reservations

@@ -23,12 +23,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.lifecycle import Move
+from comfyrelay.domain.queue.lifecycle import Move
+from comfyrelay.domain.queue.states import DispatchStatus, Provider
 from comfyrelay.domain.records.fleet import Burst
-from comfyrelay.domain.states import DispatchStatus, Provider
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import bursts, effects, tenants, worker_workflows, workers, workflows
-from comfyrelay.store.central.workers import read_providers, said_providers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first
 from comfyrelay.store.rows import columns_of, ids_table, rows_table, with_ids, with_rows
@@ -136,6 +135,8 @@ def queue_query(dialect: str) -> Executable:
         q.c.provider == bindparam("provider", type_=Text()),
         q.c.attempts < q.c.max_attempts,
         q.c.available_at <= relay_now(),
+        # nobody in the cloud is the one that was chosen
+        q.c.only_worker.is_(None),
     ]
     order = (q.c.priority.desc(), q.c.rank, q.c.id)
     most = bindparam("most", type_=BigInteger())
@@ -180,8 +181,7 @@ async def serving(tx: Tx, *, stage: str, stale_seconds: float) -> list[Serving]:
         ~workers.c.is_draining,
         workers.c.last_seen_at >= relay_now(-stale_seconds),
     )
-    said = said_providers(tx.dialect).label("said")
-    query = select(workers.c.worker_id, workers.c.fleet_id, workers.c.max_concurrency, said)
+    query = select(workers.c.worker_id, workers.c.fleet_id, workers.c.max_concurrency, workers.c.providers)
     rows = (await tx.execute(query.where(*is_there).order_by(workers.c.worker_id))).all()
     assigned = select(worker_workflows.c.worker_id, worker_workflows.c.workflow_id)
     ids = [row.worker_id for row in rows]
@@ -189,9 +189,7 @@ async def serving(tx: Tx, *, stage: str, stale_seconds: float) -> list[Serving]:
     for row in await tx.execute(assigned.where(worker_workflows.c.worker_id.in_(ids))):
         its[row.worker_id].add(row.workflow_id)
     return [
-        Serving(
-            row.worker_id, row.fleet_id, row.max_concurrency, read_providers(row.said), frozenset(its[row.worker_id])
-        )
+        Serving(row.worker_id, row.fleet_id, row.max_concurrency, row.providers, frozenset(its[row.worker_id]))
         for row in rows
     ]
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import BigInteger, Float, Select, bindparam, func, select
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import cursors, effects, worker_audit_logs
 from comfyrelay.store.central.tables import workflow_durations as t
@@ -34,7 +34,6 @@ class Learnt(NamedTuple):
     effect_id: int
     jobs: int
     mean_seconds: float
-    mean_square: float
 
 
 async def position(tx: Tx, name: str) -> int | None:
@@ -107,11 +106,10 @@ def _write(dialect: str) -> Executable:
         "effect_id": BigInteger(),
         "jobs": BigInteger(),
         "mean_seconds": Float(53),
-        "mean_square": Float(53),
     }
     r = rows_table(dialect, types)
     # the WHERE keeps SQLite's parser from taking the ON of ON CONFLICT for a join's
     rows = select(*(r.c[name] for name in types), relay_now()).where(r.c.workflow_id.is_not(None))
     query = insert_into(dialect, t).from_select([*types, "updated_at"], rows)
-    changed = {name: query.excluded[name] for name in ("jobs", "mean_seconds", "mean_square", "updated_at")}
+    changed = {name: query.excluded[name] for name in ("jobs", "mean_seconds", "updated_at")}
     return query.on_conflict_do_update(index_elements=["workflow_id", "effect_id"], set_=changed)

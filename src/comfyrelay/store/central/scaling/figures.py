@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Select, func, select
 
-from comfyrelay.domain.states import DispatchStatus, Provider
-from comfyrelay.store.central.dispatches import LEASES
+from comfyrelay.domain.queue.states import DispatchStatus, Provider
+from comfyrelay.store.central.queue.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import dispatch_leases, fleets, worker_audit_logs, workers, workflow_fleets
 from comfyrelay.store.database import Tx

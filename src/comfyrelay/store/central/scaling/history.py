@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Select, select
 
-from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import workflows
 from comfyrelay.store.database import Tx

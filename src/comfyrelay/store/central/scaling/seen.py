@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Select, func, select
 
+from comfyrelay.domain.queue.states import DispatchStatus, Provider
 from comfyrelay.domain.records.fleet import Fleet
-from comfyrelay.domain.states import DispatchStatus, Provider
 from comfyrelay.store.central.catalogue import FLEET_COLUMNS
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import fleets, worker_audit_logs, workers, workflow_fleets
-from comfyrelay.store.central.workers import read_providers, said_providers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.types import relay_now, word
 
@@ -22,7 +21,6 @@ class Waiting(NamedTuple):
     workflow_id: int
     effect_id: int | None
     jobs: int
-    oldest_at: datetime
 
 
 class SeenWorker(NamedTuple):
@@ -80,7 +78,7 @@ async def workflows_of(tx: Tx, fleet_ids: Collection[int]) -> dict[int, set[int]
 def waiting_query(stage: str, workflow_ids: Collection[int], *, down_pools: Sequence[str]) -> Select[Any]:
     """All leading columns of the queue's index are named, so that it is used."""
     return (
-        select(d.c.workflow_id, d.c.effect_id, func.count().label("jobs"), func.min(d.c.created_at).label("oldest_at"))
+        select(d.c.workflow_id, d.c.effect_id, func.count().label("jobs"))
         .where(
             d.c.status == word(DispatchStatus.QUEUED),
             d.c.stage == stage,
@@ -101,7 +99,7 @@ async def waiting(tx: Tx, stage: str, workflow_ids: Collection[int], *, down_poo
     return [Waiting._make(row) for row in rows]
 
 
-def workers_query(dialect: str, fleet_ids: Collection[int], *, stale_seconds: float) -> Select[Any]:
+def workers_query(fleet_ids: Collection[int], *, stale_seconds: float) -> Select[Any]:
     a = worker_audit_logs
     last = (
         select(a.c.created_at)
@@ -114,15 +112,15 @@ def workers_query(dialect: str, fleet_ids: Collection[int], *, stale_seconds: fl
     w = workers.c
     is_stale = w.last_seen_at < relay_now(-stale_seconds)
     shown = (w.worker_id, w.fleet_id, w.max_concurrency, w.is_approved, w.is_draining)
-    rest = (w.instance_type, w.created_at, w.last_seen_at, last.label("last_at"), said_providers(dialect).label("said"))
+    rest = (w.instance_type, w.created_at, w.last_seen_at, last.label("last_at"), w.providers)
     return select(*shown, is_stale.label("is_stale"), *rest).where(w.fleet_id.in_(sorted(fleet_ids)))
 
 
 async def workers_of(tx: Tx, fleet_ids: Collection[int], *, stale_seconds: float) -> list[SeenWorker]:
     if not fleet_ids:
         return []
-    rows = await tx.execute(workers_query(tx.dialect, fleet_ids, stale_seconds=stale_seconds))
-    return [SeenWorker._make([*row[:-1], read_providers(row.said)]) for row in rows]
+    rows = await tx.execute(workers_query(fleet_ids, stale_seconds=stale_seconds))
+    return [SeenWorker._make(row) for row in rows]
 
 
 def leases_query(fleet_ids: Collection[int]) -> Select[Any]:

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import BigInteger, Select, func, or_, select, update
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.states import Provider
-from comfyrelay.store.central.dispatches import LEASES
+from comfyrelay.domain.queue.states import Provider
+from comfyrelay.store.central.queue.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import (
     dispatch_leases,

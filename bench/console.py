@@ -1,0 +1,283 @@
+"""The pages of administrators over a large service: how long all that each fetches takes, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
+
+import aiohttp
+import asyncpg
+
+from bench.figure import Figure
+from bench.http import Site, site
+from bench.postgres import Server, postgres_server
+
+WORKERS = 1_000
+DISPATCHES = 1_000_000
+CALLS = 40
+GOAL_MS = 100.0
+# How the tenants' side is sized by that of the queue.
+TENANTS = 2_000
+MOVED = 100_000
+
+# One statement each. Most jobs are done, a week's work; each worker has one, some wait, some have failed.
+CENTRAL = (
+    """
+    INSERT INTO workers (worker_id, display_name, fleet_id, stage, capabilities, devices, warm_hashes, max_concurrency,
+                         version, protocol, last_seen_at, created_at)
+    SELECT 'crowd-' || lpad(n::text, 5, '0'), 'GPU ' || n, (SELECT id FROM fleets LIMIT 1), 'production',
+           json_build_object('node_types', (SELECT json_agg('NodeOfSomePack' || m) FROM generate_series(1, 1000) AS m)),
+           json_build_array(json_build_object('server', 'http://127.0.0.1:8188', 'name', 'RTX 4090', 'slots', 1,
+                                              'memory_total', 25757220864, 'memory_used', 9000000000, 'load', 0.9)),
+           json_build_array('hash-' || n % 20), 1, '0.1.0', 2, now() + interval '1 day', now()
+      FROM generate_series(1, $1::bigint) AS n
+    """,
+    """
+    INSERT INTO worker_workflows
+    SELECT worker_id, (SELECT id FROM workflows LIMIT 1) FROM workers WHERE worker_id LIKE 'crowd-%'
+    """,
+    """
+    INSERT INTO ai_job_dispatches
+           (tenant_id, tenant_job_id, db_pool, workflow_id, workflow_hash, provider, stage, status, priority, rank,
+            max_attempts, attempts, available_at, created_at, finished_at, duration_seconds, last_error,
+            worker_id, lease_token, leased_at, lease_expires_at, progress)
+    SELECT 'crowd-' || n % $3::bigint, 'crowd-' || n, 'main', (SELECT id FROM workflows LIMIT 1), 'hash-' || n % 20,
+           'self_hosted', 'production', status, 0, n, 3, 1, now(),
+           now() - make_interval(secs => ($1::bigint - n) * 0.6),
+           CASE WHEN status IN ('completed', 'failed') THEN now() - make_interval(secs => ($1::bigint - n) * 0.6) END,
+           12.5,
+           CASE status WHEN 'failed' THEN 'CUDA out of memory' END,
+           CASE status WHEN 'leased' THEN 'crowd-' || lpad((n - $1::bigint + $2::bigint)::text, 5, '0') END,
+           CASE status WHEN 'leased' THEN 'token-' || n END,
+           CASE status WHEN 'leased' THEN now() END,
+           CASE status WHEN 'leased' THEN now() + interval '1 day' END,
+           CASE status WHEN 'leased' THEN '{"value": 0.5, "phase": "running"}'::json END
+      FROM (SELECT n, CASE WHEN n > $1::bigint - $2::bigint THEN 'leased' WHEN n % 100 = 0 THEN 'failed'
+                           WHEN n > $1::bigint - 10 * $2::bigint THEN 'queued' ELSE 'completed' END AS status
+              FROM generate_series(1, $1::bigint) AS n) AS rows
+    """,
+    """
+    INSERT INTO dispatch_leases (lease_token, dispatch_id, epoch, attempt, worker_id, leased_at, ended_at, outcome,
+                                 status_after)
+    SELECT 'lease-' || n, n, 1, 1, 'crowd-' || lpad((1 + n % $2::bigint)::text, 5, '0'), now(), now(), 'completed',
+           'completed'
+      FROM generate_series(1, $1::bigint) AS n
+    """,
+    """
+    INSERT INTO worker_audit_logs (created_at, dispatch_id, worker_id, event)
+    SELECT now() - make_interval(secs => ($1::bigint - n) * 0.6), n,
+           'crowd-' || lpad((1 + n % $2::bigint)::text, 5, '0'),
+           CASE WHEN n % 2 = 0 THEN 'lease' ELSE 'complete' END
+      FROM generate_series(1, $1::bigint) AS n
+    """,
+    """
+    INSERT INTO tenants (id, name, db_pool, created_at)
+    SELECT 'crowd-' || n, 'Tenant ' || n, 'main', now() FROM generate_series(0, $1::bigint - 1) AS n
+    """,
+    """
+    INSERT INTO users (id, tenant_id, email, name, created_at)
+    SELECT 'crowd-' || n, 'crowd-' || n, 'user-' || n || '@example.org', 'User ' || n, now()
+      FROM generate_series(0, $1::bigint - 1) AS n
+    """,
+    """
+    INSERT INTO samples (minute, waiting, oldest_wait_seconds, busy, slots, workers, begun, waited_seconds, done,
+                         tokens)
+    SELECT extract(epoch FROM now())::bigint / 60 - n, n % 500, n % 60, n % 1000, 1000, 1000, 100, 900, 95, 700
+      FROM generate_series(0, 8 * 24 * 60) AS n
+    ON CONFLICT DO NOTHING
+    """,
+)
+POOL = (
+    "INSERT INTO token_wallets SELECT 'crowd-' || n, 500, now() FROM generate_series(0, $1::bigint - 1) AS n",
+    """
+    INSERT INTO token_transactions (tenant_id, type, amount, description, created_at)
+    SELECT 'crowd-' || n % 20, 'ADJUSTMENT', 1, 'x', now() FROM generate_series(1, $1::bigint) AS n
+    """,
+    """
+    INSERT INTO ai_jobs (id, tenant_id, user_id, workflow_id, workflow_hash, provider, stage, status, priority,
+                         max_attempts, idempotency_key, request_digest, input_payload, reserved_tokens, available_at,
+                         created_at, completed_at)
+    SELECT 'crowd-' || lpad(n::text, 8, '0'), 'crowd-' || n % 2000, 'crowd-' || n % 2000, 1, 'h', 'self_hosted',
+           'production', 'completed', 0, 3, 'k' || n, 'd', '{}', 1, now(), now(), now()
+      FROM generate_series(1, $1::bigint) AS n
+    """,
+    """
+    INSERT INTO webhook_deliveries (id, tenant_id, job_id, url, status, attempts, created_at, delivered_at)
+    SELECT id, tenant_id, id, 'https://example.org/hook',
+           CASE WHEN row_number() OVER () % 200 = 0 THEN 'given_up' ELSE 'delivered' END, 1, now(), now()
+      FROM ai_jobs WHERE id LIKE 'crowd-%'
+    """,
+)
+# What each page fetches until it is complete, as its code does: the calls of a step side by side, and the next step
+# when they are answered, where it needs what they say.
+Steps = Sequence[Sequence[str]]
+FLEETS, WORKFLOWS, EFFECTS = "/fleets?limit=200", "/workflows?limit=200", "/effects?limit=200"
+FLEET, WORKER = "/fleets/production/bench", "/workers/crowd-00500"
+LATELY = f"from={date.today() - timedelta(days=29)}&to={date.today()}"
+DEAD = "/webhooks/deliveries?status=dead"
+FIT = "POST /workflows/bench/validate?limit=200"
+PAGES: Mapping[str, Steps] = {
+    f"overview, {range_}": [
+        [
+            f"/overview?range={range_}",
+            "/workers?state=busy&limit=8",
+            f"{DEAD}&limit=200",
+            FLEETS,
+        ],
+        ["/workers?state=revoked&limit=1", "/workers?state=offline&limit=1", f"{FLEET}/scaling"],
+    ]
+    for range_ in ("hour", "day", "week")
+} | {
+    "workers": [["/workers?limit=50", FLEETS]],
+    "workers, the next": [["/workers?limit=50&cursor=500/crowd-00500"]],
+    "workers, by GPU": [["/workers?limit=50&sort=-gpu", FLEETS]],
+    "workers, busy ones": [["/workers?limit=50&state=busy", FLEETS]],
+    "workers, searched": [["/workers?limit=50&search=0099", FLEETS]],
+    "workers, nothing found": [["/workers?limit=50&search=nowhere", FLEETS]],
+    "add a worker": [
+        ["/workers?limit=50", FLEETS],
+        [f"{FLEET}/join-command", "/audit-logs?event=register&limit=20"],
+    ],
+    "worker": [[WORKER], [f"{WORKER}/audit-logs?limit=50"]],
+    "worker's log": [[f"{WORKER}/logs"]],
+    "fleets": [[FLEETS, f"/usage?by=fleet&{LATELY}"], [f"{FLEET}/scaling"]],
+    "fleet": [[FLEET, f"{FLEET}/scaling"], [f"{FLEET}/metrics"]],
+    "fleet's workflows": [[FLEET, f"{FLEET}/scaling"], [WORKFLOWS]],
+    "fleet's decisions": [[FLEET, f"{FLEET}/scaling"], [f"{FLEET}/decisions?limit=50"]],
+    "fleet's costs": [
+        [FLEET, f"{FLEET}/scaling"],
+        [f"/usage?by=fleet&{LATELY}", f"/usage?by=workflow&{LATELY}"],
+    ],
+    "dispatches": [["/dispatches?limit=100", WORKFLOWS]],
+    "dispatches, queued": [["/dispatches?limit=100&status=queued", WORKFLOWS]],
+    "dispatches, leased": [["/dispatches?limit=100&status=leased", WORKFLOWS]],
+    "dispatches, failed": [["/dispatches?limit=100&status=failed", WORKFLOWS]],
+    "dispatches, done": [["/dispatches?limit=100&status=completed", WORKFLOWS]],
+    "dispatches of a workflow": [["/dispatches?limit=100&workflow=bench", WORKFLOWS]],
+    "dispatches of a tenant": [["/dispatches?limit=100&tenant=crowd-7", WORKFLOWS]],
+    "dispatches of a worker": [["/dispatches?limit=100&worker=crowd-00500", WORKFLOWS]],
+    "dispatches of a stage without any": [["/dispatches?limit=100&stage=staging", WORKFLOWS]],
+    "dispatches, searched": [["/dispatches?limit=100&search=memory", WORKFLOWS]],
+    "dispatches, nothing found": [["/dispatches?limit=100&search=nowhere", WORKFLOWS]],
+    "dispatch that is done": [
+        ["/dispatches?limit=100", WORKFLOWS, "/dispatches/500001"],
+        [f"{WORKER}/audit-logs?limit=200"],
+    ],
+    "dispatch that waits": [
+        ["/dispatches?limit=100&status=queued", WORKFLOWS, "/dispatches/995001"],
+        ["/dispatches/995001/waiting"],
+    ],
+    "workflows": [[WORKFLOWS, EFFECTS, FLEETS]],
+    "workflow": [["/workflows/bench"]],
+    "workflow's workers": [["/workflows/bench"], [FIT, FLEETS]],
+    "workflow's versions": [["/workflows/bench"], ["/workflows/bench/versions?limit=200"]],
+    "effects": [[EFFECTS, WORKFLOWS]],
+    "effect": [["/effects/bench"], [WORKFLOWS, FLEETS]],
+    "tenants": [["/tenants?limit=50"]],
+    "tenants, searched": [["/tenants?limit=50&search=user-19"]],
+    "tenants, nobody found": [["/tenants?limit=50&search=nobody"]],
+    "tenant": [["/tenants/crowd-7"], ["/tenants/crowd-7/transactions?limit=50"]],
+    "webhooks": [["/webhooks/deliveries?limit=50", "/outbox/dead"]],
+    "webhooks, dead": [[f"{DEAD}&limit=50", "/outbox/dead"]],
+    "reconcile": [["/reconcile/findings"]],
+    "settings": [["/settings"]],
+}
+
+
+async def fill(here: Site, pool: str, scale: float) -> None:
+    """Rows by the million, without going through the services."""
+    workers, rows = max(10, int(WORKERS * scale)), max(1_000, int(DISPATCHES * scale))
+    given: Sequence[tuple[int, ...]] = (
+        (workers,),
+        (),
+        (rows, workers, TENANTS),
+        (rows, workers),
+        (rows, workers),
+        (TENANTS,),
+        (TENANTS,),
+        (),
+    )
+    await _execute(here.central, CENTRAL, given)
+    moved = int(MOVED * scale)
+    await _execute(pool, POOL, ((TENANTS,), (moved,), (moved,), ()))
+
+
+async def _execute(url: str, statements: Sequence[str], given: Sequence[tuple[int, ...]]) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute("SET synchronous_commit = off")
+        for statement, values in zip(statements, given, strict=True):
+            await connection.execute(statement, *values, timeout=600)
+        await connection.execute("VACUUM ANALYZE", timeout=600)
+    finally:
+        await connection.close()
+
+
+async def page_figures(here: Site, token: str, scale: float) -> list[Figure]:
+    return await figures_of(here.urls[0], token, scale, PAGES)
+
+
+async def figures_of(url: str, token: str, scale: float, pages: Mapping[str, Steps]) -> list[Figure]:
+    headers = {"Authorization": f"Bearer {token}"}
+    async with aiohttp.ClientSession(url, headers=headers) as session:
+        return [await _page(session, name, _there(steps, scale)) for name, steps in pages.items()]
+
+
+def _there(steps: Steps, scale: float) -> Steps:
+    """With less of everything, the one in the middle is another one."""
+    if scale >= 1:
+        return steps
+    last = int(DISPATCHES * scale)
+    moved = {"crowd-00500": "crowd-00005", "500/": "5/", "/500001": "/501", "/995001": f"/{last - last // 200 + 1}"}
+    return [[_replaced(each, moved) for each in step] for step in steps]
+
+
+def _replaced(text: str, moved: Mapping[str, str]) -> str:
+    for before, after in moved.items():
+        text = text.replace(before, after)
+    return text
+
+
+async def _page(session: aiohttp.ClientSession, name: str, steps: Steps) -> Figure:
+    took = []
+    for _ in range(CALLS + 3):
+        began = time.perf_counter()
+        for step in steps:
+            await asyncio.gather(*(_call(session, each) for each in step))
+        took.append(1000 * (time.perf_counter() - began))
+    # the first ones warm connections and plans
+    took = sorted(took[3:])
+    p50, p95 = statistics.median(took), took[int(0.95 * len(took))]
+    print(f"{name:<34} p50 {p50:>7.1f} ms  p95 {p95:>7.1f} ms  least {took[0]:>7.1f} ms", flush=True)
+    reach = f"< {GOAL_MS:g} ms"
+    said = f"p50 {p50:.1f} ms, best {took[0]:.1f} ms"
+    return Figure(f"console: {name}, p95", p95, "ms", said, None, reach, p95 < GOAL_MS)
+
+
+async def _call(session: aiohttp.ClientSession, call: str) -> None:
+    method, _, path = call.rpartition(" ")
+    async with session.request(method or "GET", f"/api/admin{path}") as answer:
+        body = await answer.read()
+    if answer.status >= 400:
+        raise RuntimeError(f"{call}: {answer.status} {body[:300]!r}")
+
+
+async def measure(scale: float) -> list[Figure]:
+    """Of a service with 1,000 workers and 1,000,000 dispatches."""
+    async with postgres_server() as server:
+        return await _measure(server, scale)
+
+
+async def _measure(server: Server, scale: float) -> list[Figure]:
+    async with site(server, "console", 1) as here:
+        began = time.perf_counter()
+        await fill(here, server.url("console_main"), scale)
+        print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
+        filled = Figure("console: filling, before it is measured", time.perf_counter() - began, "s")
+        accounts = here.engine.accounts
+        admin = await accounts.tenancy.create_user(email="root@example.org", is_admin=True)
+        token = (await accounts.sign_in.issue(admin, name="bench")).secret
+        return [filled, *await page_figures(here, token, scale)]

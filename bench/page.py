@@ -1,0 +1,248 @@
+"""The web app as somebody sees it who has made a lot: how soon it is there, how soon it answers, and what it costs.
+
+The desk is a process, as `comfyrelay up` starts it, and the page is in a real Chromium; both share the machine with
+whatever else runs there. The history is made by the services; then every output gets a picture, the same for all.
+"""
+
+import asyncio
+import gzip
+import os
+import re
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from playwright.async_api import BrowserContext, Page
+
+from bench.desk import (
+    PROMPTS,
+    DeskProcess,
+    add,
+    end_some,
+    own_workflow,
+    prompts,
+    running,
+    write_pictures,
+)
+from bench.figure import Figure
+from comfyrelay.client import Client
+from comfyrelay.domain.ids import poster_path
+from comfyrelay.sim import Sim, Slow
+from comfyrelay.web.app_files import APP
+from tests.web.app import build_app
+from tests.web.filling import picture
+from tests.web.looking import open_chromium
+
+JOBS = 20_000
+BATCH = 5_000
+LOADS = 7
+EVENTS = 40
+PRESSES = 40
+IDLE_SECONDS = 30.0
+GOAL_BYTES = 200_000
+GOAL_PAINT_MS = 200.0
+GOAL_READY_MS = 1_000.0
+GOAL_EVENT_MS = 1_000.0
+GOAL_INPUT_MS = 50.0
+GOAL_IDLE_PERCENT = 3.0
+# The least that the browser's own clock of events tells.
+LEAST_INPUT_MS = 16.0
+_SCRIPT = re.compile(r'(?:type="module"[^>]*src|rel="modulepreload"[^>]*href)="/(assets/[^"]+)"')
+# When the area stands, everything in it can be used, and nothing keeps the page from answering.
+_LOADED = """async () => {
+  const frame = () => new Promise((done) => requestAnimationFrame(done));
+  const there = () => IS_THERE;
+  const busy = [];
+  new PerformanceObserver((seen) => busy.push(...seen.getEntries())).observe({ type: "longtask", buffered: true });
+  while (!there()) await frame();
+  await frame();
+  await frame();
+  const shown = performance.now();
+  const ready = () => Math.max(shown, ...busy.map((each) => each.startTime + each.duration));
+  while (performance.now() - ready() < 300) await frame();
+  const [navigation] = performance.getEntriesByType("navigation");
+  const [painted] = performance.getEntriesByName("first-contentful-paint");
+  return {
+    byte: navigation.responseStart - navigation.requestStart,
+    paint: painted.startTime,
+    ready: ready(),
+  };
+}"""
+# A batch by its label, or a job by its prompt.
+_QUEUE = '/of the cat|cat on a roof/.test(document.querySelector("main")?.innerText)'
+_GALLERY = '[...document.querySelectorAll("main img")].some((each) => each.complete && each.naturalWidth)'
+# Tells, by the clock of the machine, when a text came on the screen.
+SEEN = """(text) => new Promise((done) => {
+  const look = () => {
+    if (!document.querySelector("main").innerText.includes(text)) return requestAnimationFrame(look);
+    requestAnimationFrame(() => done(Date.now()));
+  };
+  look();
+})"""
+_INPUT = """() => {
+  window.inputs = [];
+  new PerformanceObserver((seen) => window.inputs.push(...seen.getEntries().map((each) => [each.name, each.duration])))
+    .observe({ type: "event", durationThreshold: 16 });
+}"""
+
+
+@asynccontextmanager
+async def history(folder: Path, sim_url: str, jobs: int) -> AsyncIterator[tuple[DeskProcess, Client]]:
+    """A desk with so many jobs that have ended, most of them with an output, and nothing left to do."""
+    batch = min(jobs, BATCH)
+    write_pictures(folder / "data" / "inputs" / "many", batch // PROMPTS)
+    async with running(folder, sim_url) as (_, client):
+        slug = await own_workflow(client)
+        for _ in range(jobs // batch):
+            await add(client, slug, "many", prompts(PROMPTS))
+        # what runs already is the worker's own
+        for each in [each async for each in client.jobs(status="processing")]:
+            await client.cancel("job", each.id)
+    await end_some(folder / "data", jobs)
+    draw_all(folder / "data")
+    async with running(folder, sim_url) as (desk, client):
+        yield desk, client
+
+
+def draw_all(data_dir: Path) -> None:
+    """Every output is a picture, with its poster."""
+    original = data_dir / "objects" / "bench.png"
+    original.write_bytes(picture(1))
+    with sqlite3.connect(next(data_dir.glob("tenant*.db"))) as database:
+        of_outputs = "id IN (SELECT id FROM outputs)"
+        database.execute(f"UPDATE files SET poster = 'webp', width = 640, height = 480 WHERE {of_outputs}")
+        for (path,) in database.execute(f"SELECT path FROM files WHERE {of_outputs}"):
+            for each in (path, poster_path(path, "webp")):
+                place = data_dir / "objects" / each
+                place.parent.mkdir(parents=True, exist_ok=True)
+                os.link(original, place)
+
+
+# ------------------------------------------------------------------------------------------------ loading
+
+
+def script_figure() -> Figure:
+    """What must be there before anything is shown, as it goes over the wire."""
+    names = _SCRIPT.findall((APP / "index.html").read_text("utf-8"))
+    size = sum(len(gzip.compress((APP / each).read_bytes(), 9)) for each in names) / 1000
+    goal = GOAL_BYTES / 1000
+    return Figure("initial script, gzip", size, "KB", f"{len(names)} files", reach=f"≤ {goal:g} KB", holds=size <= goal)
+
+
+async def load_figures(context: BrowserContext, path: str, is_there: str, name: str) -> list[Figure]:
+    """Of several loads, each with nothing kept from the one before."""
+    found = [await _load(context, path, is_there) for _ in range(LOADS)]
+    middle = {key: statistics.median(each[key] for each in found) for key in found[0]}
+    worst = {key: max(each[key] for each in found) for key in found[0]}
+
+    def figure(key: str, what: str, goal: float | None = None) -> Figure:
+        reach = "" if goal is None else f"≤ {goal:g} ms"
+        holds = None if goal is None else middle[key] <= goal
+        return Figure(f"{name}: {what}", middle[key], "ms", f"worst {worst[key]:.0f} ms", reach=reach, holds=holds)
+
+    return [
+        figure("byte", "time to first byte"),
+        figure("paint", "first paint", GOAL_PAINT_MS),
+        figure("ready", "time to interactive", GOAL_READY_MS),
+    ]
+
+
+async def _load(context: BrowserContext, path: str, is_there: str) -> dict[str, float]:
+    page = await context.new_page()
+    session = await context.new_cdp_session(page)
+    await session.send("Network.clearBrowserCache")
+    await page.goto(path, wait_until="commit")
+    found: dict[str, float] = await page.evaluate(_LOADED.replace("IS_THERE", is_there))
+    await page.close()
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ answering
+
+
+async def event_figures(page: Page, client: Client, slug: str, file_id: str) -> list[Figure]:
+    """From the answer to whoever adds a job until the page that somebody else looks at shows it."""
+    took = []
+    for number in range(EVENTS):
+        label = f"seen {number:03d}"
+        seen = asyncio.create_task(page.evaluate(SEEN, label))
+        job = await client.submit(
+            workflow_slug=slug, input_payload={"prompt": label}, input_file_id=file_id, label=label
+        )
+        began = time.time()
+        took.append(max(0.0, await seen - 1000 * began))
+        await client.cancel("job", job.id)
+    took.sort()
+    p50, p95 = statistics.median(took), took[int(0.95 * len(took))]
+    reach = f"≤ {GOAL_EVENT_MS:g} ms"
+    return [
+        Figure("event to screen, p50", p50, "ms"),
+        Figure("event to screen, p95", p95, "ms", reach=reach, holds=p95 <= GOAL_EVENT_MS),
+    ]
+
+
+async def input_figures(page: Page, name: str, keys: Sequence[str]) -> list[Figure]:
+    """From a key until the next paint shows what it did, as the browser itself measures it."""
+    await page.evaluate(_INPUT)
+    for number in range(PRESSES):
+        await page.keyboard.press(keys[number % len(keys)], delay=40)
+    # entries come a moment after the paint that they tell of
+    await page.wait_for_timeout(1000)
+    slow = sorted(each for kind, each in await page.evaluate("window.inputs") if kind == "keydown")
+    took = [LEAST_INPUT_MS] * (PRESSES - len(slow)) + slow
+    p95 = took[int(0.95 * len(took))]
+    reach = f"≤ {GOAL_INPUT_MS:g} ms"
+    return [Figure(f"{name}, p95", p95, "ms", f"worst {took[-1]:.0f} ms", reach=reach, holds=p95 <= GOAL_INPUT_MS)]
+
+
+async def idle_figure(desk: DeskProcess) -> Figure:
+    """With the page open, and nothing to do."""
+    used = desk.processor_seconds()
+    await asyncio.sleep(IDLE_SECONDS)
+    share = 100 * (desk.processor_seconds() - used) / IDLE_SECONDS
+    reach = f"≤ {GOAL_IDLE_PERCENT:g} %"
+    return Figure(
+        "the desk while idle, a page open", share, "%", "of one core", reach=reach, holds=share <= GOAL_IDLE_PERCENT
+    )
+
+
+# ------------------------------------------------------------------------------------------------ all of it
+
+
+async def measure(scale: float) -> list[Figure]:
+    """The figures of the page."""
+    jobs = max(PROMPTS, int(JOBS * scale))
+    build_app()
+    figures = [script_figure()]
+    with tempfile.TemporaryDirectory(prefix="bench-page-") as place:
+        async with Sim() as sim, open_chromium() as chromium:
+            sim.misbehave(Slow(class_type="ImageInvert", seconds=3600, steps=3600))
+            async with history(Path(place), sim.url, jobs) as (desk, client):
+                context = await chromium.new_context(base_url=desk.url, viewport={"width": 1440, "height": 900})
+                await sign_in(context, client)
+                figures += await load_figures(context, "/queue", _QUEUE, f"queue, {jobs:,} jobs")
+                figures += await load_figures(context, "/gallery", _GALLERY, f"gallery, {jobs:,} outputs")
+                page = await context.new_page()
+                await page.goto("/queue", wait_until="commit")
+                await page.evaluate(_LOADED.replace("IS_THERE", _QUEUE))
+                figures.append(await idle_figure(desk))
+                figures += await input_figures(page, "a key in the list", ["j", "j", "j", "k"])
+                await page.keyboard.press("/")
+                figures += await input_figures(page, "a key in the search", [*"roof", *(["Backspace"] * 4)])
+                await page.keyboard.press("Escape")
+                slug = await own_workflow(client)
+                file_id = await client.upload(next((Path(place) / "data" / "inputs" / "many").iterdir()))
+                figures += await event_figures(page, client, slug, file_id)
+                await context.close()
+    return figures
+
+
+async def sign_in(context: BrowserContext, client: Client) -> None:
+    page = await context.new_page()
+    await page.goto((await client.add_link()).url)
+    await page.get_by_role("navigation", name="Areas").wait_for()
+    await page.close()

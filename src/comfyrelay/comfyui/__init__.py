@@ -1,0 +1,1 @@
+"""ComfyUI processes that ComfyRelay starts itself, watches over and stops."""

@@ -1,0 +1,120 @@
+"""What a batch would be, before it is added: how many jobs, how long, and what may not be meant."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from comfyrelay.desk.routes.batches import Plan, plan_of
+from comfyrelay.desk.state import DeskState
+from comfyrelay.domain.payloads import StoredFile
+from comfyrelay.domain.properties import Role
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.shapes import Odd, Shape, odd_shapes
+from comfyrelay.media_types import guess_media_type
+from comfyrelay.protocol import desk as wire
+from comfyrelay.protocol.base import Answer
+from comfyrelay.protocol.missing import Missing
+from comfyrelay.server.base.auth import CurrentUser, known_user
+from comfyrelay.server.base.bodies import BodyRoute, large_body
+from comfyrelay.server.base.context import Context, ContextOf
+from comfyrelay.server.base.problems import may_answer
+from comfyrelay.services.jobs.views.estimate import Wanted
+from comfyrelay.storage.image_headers import claim_of
+from comfyrelay.storage.local import LocalObjects
+
+router = APIRouter(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
+# Who looks through more of them?
+MOST_NAMED = 60
+MOST_LOOKED_AT = 200
+# Sizes stand before the picture itself, in all but a few files.
+HEAD_BYTES = 64 * 1024
+
+
+@router.post("/batches/estimate", responses=may_answer(401, 403, 404, 409, 422, 503))
+@large_body(known_user)
+async def estimate(
+    body: wire.NewDeskBatch, request: Request, context: ContextOf, user: CurrentUser
+) -> Answer[wire.Estimate]:
+    """What this batch would be. Nothing is added or copied; what would be refused is refused here, too."""
+    state: DeskState = request.app.state.desk
+    plan = await plan_of(body, state, context, user)
+    # files of the input folder go by their places: they are not stored yet
+    files = {each: str(each) for each in plan.inputs}
+    wanted = Wanted(
+        tenant_id=user.tenant_id,
+        user_id=user.id,
+        target=plan.target,
+        items=plan.items(files),
+        files={str(each): _unstored(each) for each in plan.inputs if isinstance(each, Path)},
+        priority=body.priority,
+        shows_workers=user.is_admin,
+    )
+    found = await context.engine.jobs.estimate.of(wanted)
+    names = [each.name if isinstance(each, Path) else plan.names.get(each, each) for each in plan.inputs]
+    expected, missing = found.forecast, found.missing
+    return Answer(
+        data=wire.Estimate.of(
+            found,
+            inputs=names[:MOST_NAMED],
+            input_count=len(names),
+            expected_seconds=expected.seconds if expected else None,
+            fastest_seconds=expected.fastest if expected else None,
+            slowest_seconds=expected.slowest if expected else None,
+            missing=None if missing is None else Missing.of(missing, items=missing.to_json()),
+            odd=await _odd(plan, context, user),
+            remark=plan.preset.remark,
+        )
+    )
+
+
+def _unstored(file: Path) -> StoredFile:
+    mime_type = guess_media_type(file.name) or "application/octet-stream"
+    return StoredFile(id=str(file), disk="", path=str(file), mime_type=mime_type, name=file.name)
+
+
+async def _odd(plan: Plan, context: Context, user: User) -> list[Odd]:
+    if plan.is_script or not plan.inputs:
+        return []
+    looked_at = plan.inputs[:MOST_LOOKED_AT]
+    uploaded = [each for each in looked_at if isinstance(each, str)]
+    places = {each: each.name for each in looked_at if isinstance(each, Path)}
+    shapes: list[Shape] = []
+    objects = context.engine.objects
+    for id_, facts in (await context.engine.jobs.media.of_files(user.tenant_id, uploaded)).items():
+        file = facts.file
+        name = plan.names.get(id_) or "file"
+        if file.width and file.height:
+            shapes.append(Shape(name=name, width=file.width, height=file.height))
+        elif isinstance(objects, LocalObjects) and (place := await objects.file_of(file.path)) is not None:
+            places[place] = name
+    shapes += await asyncio.to_thread(_shapes, places)
+    return odd_shapes(shapes, wanted=_size(plan.expanded[0].payload, plan))
+
+
+def _shapes(places: Mapping[Path, str]) -> Sequence[Shape]:
+    found = []
+    for place, name in places.items():
+        try:
+            with place.open("rb") as file:
+                claim = claim_of(file.read(HEAD_BYTES))
+        except OSError:
+            # whoever copies it will say so
+            continue
+        if claim is not None:
+            found.append(Shape(name=name, width=claim.width, height=claim.height))
+    return found
+
+
+def _size(payload: Mapping[str, Any], plan: Plan) -> tuple[int, int] | None:
+    """That of the result, where the workflow has one."""
+    sides = []
+    for role in (Role.WIDTH, Role.HEIGHT):
+        prop = next((each for each in plan.target.properties if each.role is role), None)
+        value = None if prop is None else payload.get(prop.key, plan.target.overrides.get(prop.key, prop.default_value))
+        if not isinstance(value, int) or value <= 0:
+            return None
+        sides.append(value)
+    return sides[0], sides[1]

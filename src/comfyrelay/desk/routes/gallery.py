@@ -1,0 +1,36 @@
+"""Outputs of the gallery into a folder."""
+
+from fastapi import APIRouter, Request
+
+from comfyrelay.desk.batches.chosen import copy_chosen
+from comfyrelay.desk.state import DeskState
+from comfyrelay.protocol import gallery as wire
+from comfyrelay.protocol.base import Answer
+from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.bodies import BodyRoute
+from comfyrelay.server.base.context import ContextOf
+from comfyrelay.server.base.problems import may_answer
+
+router = APIRouter(prefix="/api/desk/gallery", tags=["desk"], route_class=BodyRoute)
+
+
+@router.post("/copy", responses=may_answer(401, 403, 422, 503))
+async def copy_outputs(
+    body: wire.CopyOutputs, request: Request, context: ContextOf, user: CurrentUser
+) -> Answer[wire.CopiedOutputs]:
+    """Copy outputs to a folder inside the output folder. The copies are yours: they stay when a job is deleted."""
+    state: DeskState = request.app.state.desk
+    done = await copy_chosen(
+        context.engine,
+        user.tenant_id,
+        list(dict.fromkeys(body.ids)),
+        root=state.output_folder,
+        folder=body.folder,
+        umask=state.output_umask,
+    )
+    copied = [str(each) for each in done.copied]
+    left = f" Not copied: {len(done.not_copied)}." if done.not_copied else ""
+    return Answer(
+        data=wire.CopiedOutputs.of(done, folder=str(done.folder), copied=copied),
+        message=f"Copied {len(copied)} to {done.folder}.{left}",
+    )

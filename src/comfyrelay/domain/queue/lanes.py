@@ -1,0 +1,164 @@
+"""Lanes: the places where a worker runs one job at a time, and which of its jobs is on which. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from comfyrelay.domain.queue.states import WorkerState
+from comfyrelay.domain.queue.waiting import is_only_fetched
+
+# Of a worker that does not say how many places it has, as of one that says nonsense, no more are shown.
+MOST_LANES = 64
+# What a worker calls the part of a job that comes after its run.
+AFTER_RUN = ("storing", "settling")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """A job that a worker has."""
+
+    tenant_id: str
+    job_id: str
+    db_pool: str
+    workflow_id: int
+    worker_id: str
+    is_prefetch: bool
+    leased_at: datetime
+    progress: Mapping[str, Any] | None
+
+    def said(self, name: str) -> Any:
+        return (self.progress or {}).get(name)
+
+    @property
+    def number(self) -> dict[str, float | None]:
+        """How far it is, as far as its worker says so in numbers."""
+        return {
+            "progress": _number(self.said("value")),
+            "step": _number(self.said("step")) or None,
+            "steps": _number(self.said("steps")) or None,
+        }
+
+    @property
+    def is_only_fetched(self) -> bool:
+        return is_only_fetched(is_prefetch=self.is_prefetch, progress=self.progress)
+
+    def seconds_left(self, usual: float | None, now: datetime) -> float | None:
+        """How long it should still run, where it is known how long such a job `usual`ly does."""
+        so_far = (now - (self.began_at or self.leased_at)).total_seconds()
+        return None if usual is None else max(usual - max(so_far, 0.0), 0.0)
+
+    def text(self, name: str) -> str | None:
+        found = self.said(name)
+        return found if isinstance(found, str) else None
+
+    @property
+    def began_at(self) -> datetime | None:
+        """When it began to run, where its worker says so."""
+        try:
+            found = datetime.fromisoformat(self.text("began_at") or "")
+        except ValueError:
+            return None
+        return found if found.tzinfo is not None else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lane:
+    worker_id: str
+    name: str
+    state: WorkerState
+    server: str | None = None
+    gpu: str | None = None
+    memory_total: int | None = None
+    memory_used: int | None = None
+    load: float | None = None
+    on_card: int | None = None
+    packing: str | None = None
+    away: str | None = None
+    held: Held | None = None
+
+
+def lanes_of(
+    *,
+    worker_id: str,
+    name: str,
+    state: WorkerState,
+    max_concurrency: int,
+    devices: Sequence[Mapping[str, Any]] | None,
+    comfyui: Any,
+    held: Sequence[Held],
+) -> list[Lane]:
+    """`devices` are what it told last; an older worker told only of its `comfyui` when it registered."""
+    places = _places(devices) if devices else _older_places(comfyui, max_concurrency)
+    lanes = [Lane(worker_id=worker_id, name=name, state=state, **each) for each in places[:MOST_LANES]]
+    running = [each for each in held if not each.is_only_fetched]
+    # what only has to be stored makes room for what runs
+    running.sort(key=lambda each: (each.said("phase") in AFTER_RUN, each.leased_at))
+    for knows_place in (True, False):
+        for job in list(running):
+            for number, lane in enumerate(lanes):
+                is_there = lane.server is not None and lane.server == job.said("server")
+                if lane.held is None and (is_there if knows_place else job.said("server") is None):
+                    lanes[number] = replace(lane, held=job)
+                    running.remove(job)
+                    break
+    return [replace(each, state=_state(each)) for each in lanes]
+
+
+def gpus_of(devices: Sequence[Mapping[str, Any]] | None, comfyui: Any) -> list[dict[str, Any]]:
+    """What a worker tells of its GPUs, each once; of an older one what it said when it registered."""
+    names = ("server", "name", "memory_total", "memory_used", "load", "slots", "on_card", "packing", "away")
+    if devices:
+        return [{name: each.get(name) for name in names} for each in devices]
+    older = _older_places(comfyui, len(comfyui) if isinstance(comfyui, list) else 0)
+    return [{"name": each.get("gpu"), "memory_total": each.get("memory_total")} for each in older if each]
+
+
+def _state(lane: Lane) -> WorkerState:
+    """Of a worker that works, each place is busy or idle by itself; one that runs something was heard of."""
+    if lane.state is WorkerState.REVOKED:
+        return lane.state
+    if lane.held is not None:
+        return WorkerState.DRAINING if lane.state is WorkerState.DRAINING else WorkerState.BUSY
+    return WorkerState.IDLE if lane.state is WorkerState.BUSY else lane.state
+
+
+def _places(devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "server": each.get("server"),
+            "gpu": each.get("name"),
+            "memory_total": each.get("memory_total"),
+            "memory_used": each.get("memory_used"),
+            "load": each.get("load"),
+            "on_card": each.get("on_card"),
+            "packing": each.get("packing"),
+            "away": each.get("away"),
+        }
+        for each in devices
+        for _ in range(min(each.get("slots", 1), MOST_LANES))
+    ]
+
+
+def _older_places(comfyui: Any, max_concurrency: int) -> list[dict[str, Any]]:
+    servers = comfyui if isinstance(comfyui, list) else []
+    gpus = [each["gpus"][0] for each in servers if isinstance(each, dict) and _has_gpu(each)]
+    known = [{"gpu": _text(each.get("name")), "memory_total": _whole(each.get("memory_total"))} for each in gpus]
+    return [known[number] if number < len(known) else {} for number in range(min(max_concurrency, MOST_LANES))]
+
+
+def _has_gpu(server: Mapping[str, Any]) -> bool:
+    gpus = server.get("gpus")
+    return isinstance(gpus, list) and bool(gpus) and isinstance(gpus[0], dict)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

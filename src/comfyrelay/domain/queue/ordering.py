@@ -1,0 +1,116 @@
+"""Moving a tenant's own queued dispatches among themselves, inside one priority."""
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+
+class MoveTo(StrEnum):
+    TOP = "top"
+    UP = "up"
+    DOWN = "down"
+    BOTTOM = "bottom"
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Before the first of these dispatches; where that is an item of another batch, before all of the batch."""
+
+    ids: Set[int]
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """After the last of these dispatches; where that is an item of another batch, after all of the batch."""
+
+    ids: Set[int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beside:
+    """Before or after a job or a batch, by its id."""
+
+    id: str
+    is_after: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """One dispatch's place in the queue: `rank` orders, `group` keeps a batch's items together."""
+
+    id: int
+    rank: int
+    group: str
+
+
+def move(places: Sequence[Place], moving: Set[int], to: MoveTo | Before | After) -> dict[int, int]:
+    """New ranks by dispatch id, for those that change.
+
+    `places` are in queue order. The tenant's own ranks are permuted, so nobody else's place changes. Up and down step
+    over one neighbour: a job, or a whole batch; inside its own batch an item steps over one other.
+    """
+    block = [each for each in places if each.id in moving]
+    if not block:
+        return {}
+    order = _reordered(list(places), block, to)
+    ranks = _strictly_rising(sorted(each.rank for each in places))
+    return {each.id: rank for each, rank in zip(order, ranks, strict=True) if each.rank != rank}
+
+
+def _reordered(places: list[Place], block: list[Place], to: MoveTo | Before | After) -> list[Place]:
+    moving = {each.id for each in block}
+    rest = [each for each in places if each.id not in moving]
+    match to:
+        case MoveTo.TOP:
+            return block + rest
+        case MoveTo.BOTTOM:
+            return rest + block
+        case Before(ids):
+            at = _start_of(rest, ids, own={each.group for each in block})
+        case After(ids):
+            # what goes after something goes before it, seen from the end
+            at = len(rest) - _start_of(rest[::-1], ids, own={each.group for each in block})
+        case MoveTo.UP:
+            ahead = [each for each in places[: places.index(block[0])] if each.id not in moving]
+            at = _start_of_last_group(ahead, own=block[0].group)
+        case MoveTo.DOWN:
+            ahead_count = sum(each.id not in moving for each in places[: places.index(block[-1])])
+            at = _end_of_first_group(rest, ahead_count, own=block[-1].group)
+        case _:
+            assert_never(to)
+    return rest[:at] + block + rest[at:]
+
+
+def _start_of(rest: list[Place], ids: Set[int], *, own: Set[str]) -> int:
+    """Where the first of these stands; at the end, if none is there."""
+    at = next((n for n, each in enumerate(rest) if each.id in ids), len(rest))
+    if at < len(rest) and rest[at].group not in own:
+        at = next(n for n, each in enumerate(rest) if each.group == rest[at].group)
+    return at
+
+
+def _start_of_last_group(ahead: list[Place], *, own: str) -> int:
+    at = len(ahead)
+    if ahead and ahead[-1].group == own:
+        return at - 1
+    while at > 0 and ahead[at - 1].group == ahead[-1].group:
+        at -= 1
+    return at
+
+
+def _end_of_first_group(rest: list[Place], start: int, *, own: str) -> int:
+    at = start
+    if at < len(rest) and rest[at].group == own:
+        return at + 1
+    while at < len(rest) and rest[at].group == rest[start].group:
+        at += 1
+    return at
+
+
+def _strictly_rising(ranks: list[int]) -> list[int]:
+    """Equal ranks cannot be permuted, so ties are spread by the smallest step."""
+    risen: list[int] = []
+    for rank in ranks:
+        risen.append(max(rank, risen[-1] + 1) if risen else rank)
+    return risen

@@ -1,0 +1,240 @@
+"""How a job, its attempts, events, tokens, video and output follow from the queue's updates.
+
+Applying is by version: a update counts only if it is the very next one, so that updates may be delivered often,
+late and by several processes, and each still takes effect once and in order.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from comfyrelay.domain.queue.states import TERMINAL_JOB, JobEventType, JobStatus, Outcome, TransactionType, VideoStatus
+from comfyrelay.domain.queue.updates import JobUpdate, OutputFile
+from comfyrelay.error_text import user_sentence
+
+CANCELED_TEXT = "Canceled."
+
+_VIDEO_STATUS_OF = {
+    JobStatus.QUEUED: VideoStatus.QUEUED,
+    JobStatus.PAUSED: VideoStatus.QUEUED,
+    JobStatus.PROCESSING: VideoStatus.PROCESSING,
+    JobStatus.COMPLETED: VideoStatus.COMPLETED,
+    JobStatus.FAILED: VideoStatus.FAILED,
+    JobStatus.CANCELED: VideoStatus.FAILED,
+}
+
+
+class JobState(NamedTuple):
+    """What a tenant pool knows of a job before the updates are applied."""
+
+    id: str
+    tenant_id: str
+    user_id: str
+    video_id: str | None
+    status: str
+    priority: int
+    attempts: int
+    reserved_tokens: int
+    dispatch_version: int
+    event_seq: int
+    started_at: datetime | None
+    completed_at: datetime | None
+    output_file_id: str | None
+    provider_job_id: str | None
+    error_message: str | None
+    error_detail: str | None
+    cost_micros: int = 0
+    expected_cost_micros: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    job_id: str
+    epoch: int
+    tenant_id: str
+    number: int
+    worker_id: str | None
+    started_at: datetime | None
+    ended_at: datetime | None = None
+    outcome: str | None = None
+    fault: str | None = None
+    error: str | None = None
+    seed: int | None = None
+    about: dict[str, Any] | None = None
+    provider_job_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    job_id: str
+    seq: int
+    tenant_id: str
+    type: str
+    data: dict[str, Any]
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchHold:
+    """A batch is held because of this job's failure."""
+
+    batch_id: str
+    job_id: str
+    text: str
+    at: datetime
+    began_at: datetime | None = None
+
+    def noted(self, held: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What is kept of it, with what was there before: a failure of what ran already when the batch was held is no
+        other reason, but is run again with the others."""
+        before = list(held["jobs"]) if held else []
+        was_under_way = held is not None and (self.began_at or self.at) <= datetime.fromisoformat(held["at"])
+        kept = (
+            held
+            if held is not None and was_under_way
+            else {"text": self.text, "at": self.at.isoformat(), "by": self.job_id}
+        )
+        return {**kept, "jobs": [*before, self.job_id]}
+
+
+@dataclass(kw_only=True, slots=True)
+class Settled:
+    """Everything one job's updates change."""
+
+    job: JobState
+    attempts: dict[int, Attempt] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    settlement: TransactionType | None = None
+    settled_at: datetime | None = None
+    output: OutputFile | None = None
+    # Of a failure that holds the rest of its batch: which one, and why.
+    hold: BatchHold | None = None
+    # How often the job was leased before it ended: each lease may have left uploads, and may still send one.
+    leases: int = 0
+
+
+def settlement_of(status: str) -> TransactionType | None:
+    """completed means consumed; failed or canceled means refunded."""
+    if status == JobStatus.COMPLETED:
+        return TransactionType.JOB_CONSUME
+    if status in {JobStatus.FAILED, JobStatus.CANCELED}:
+        return TransactionType.JOB_REFUND
+    return None
+
+
+def video_status_of(job_status: str) -> VideoStatus:
+    return _VIDEO_STATUS_OF[JobStatus(job_status)]
+
+
+def apply_updates(job: JobState, updates: Sequence[JobUpdate]) -> Settled | None:
+    """Apply what is next in line; updates already applied, and those after a gap, are left out."""
+    settled = Settled(job=job)
+    for update in sorted(updates, key=lambda each: each.version):
+        if update.version == settled.job.dispatch_version + 1 and settled.job.status not in TERMINAL_JOB:
+            _apply(settled, update)
+    return settled if settled.job is not job else None
+
+
+def _apply(settled: Settled, update: JobUpdate) -> None:
+    job = settled.job
+    terminal = update.status in TERMINAL_JOB
+    seq = job.event_seq + 1
+    error_message, error_detail = _error_texts(job, update)
+    settled.job = job._replace(
+        status=update.status,
+        priority=update.priority,
+        attempts=update.attempts,
+        dispatch_version=update.version,
+        event_seq=seq,
+        started_at=_started_at(job, update),
+        completed_at=update.at if terminal else None,
+        output_file_id=update.output.file_id if update.output else job.output_file_id,
+        provider_job_id=update.provider_job_id or job.provider_job_id,
+        error_message=error_message,
+        error_detail=error_detail,
+        cost_micros=update.cost_micros,
+        expected_cost_micros=update.expected_cost_micros,
+    )
+    settled.events.append(
+        Event(
+            job_id=job.id,
+            seq=seq,
+            tenant_id=job.tenant_id,
+            type=update.event_type,
+            data=_event_data(update, error_message),
+            created_at=update.at,
+        )
+    )
+    if update.event_type == JobEventType.STARTED or update.outcome is not None:
+        settled.attempts[update.epoch] = _attempt(update)
+    if terminal:
+        settled.settlement = settlement_of(update.status)
+        settled.settled_at = update.at
+        settled.output = update.output
+        settled.leases = update.epoch
+        if update.hold is not None and update.batch_id is not None:
+            settled.hold = BatchHold(
+                batch_id=update.batch_id, job_id=job.id, text=update.hold, at=update.at, began_at=update.started_at
+            )
+
+
+def _started_at(job: JobState, update: JobUpdate) -> datetime | None:
+    """When it was first taken; once an attempt has ended, when the run of that one began."""
+    if update.outcome is not None and update.started_at is not None:
+        return update.started_at
+    return job.started_at or update.started_at
+
+
+def _error_texts(job: JobState, update: JobUpdate) -> tuple[str | None, str | None]:
+    """The user's sentence and the operator's raw text. A retried job keeps the raw text of its last error."""
+    if update.status == JobStatus.FAILED:
+        return user_sentence(update.error), update.error
+    if update.status == JobStatus.CANCELED:
+        return CANCELED_TEXT, job.error_detail
+    return None, update.error or job.error_detail
+
+
+def _attempt(update: JobUpdate) -> Attempt:
+    ended = update.outcome is not None
+    return Attempt(
+        job_id=update.job_id,
+        epoch=update.epoch,
+        tenant_id=update.tenant_id,
+        number=update.attempt or update.attempts,
+        worker_id=update.worker_id,
+        started_at=update.started_at,
+        ended_at=update.at if ended else None,
+        outcome=update.outcome,
+        fault=update.fault,
+        error=update.error or (update.reason if update.outcome == Outcome.REQUEUED else None),
+        seed=update.seed,
+        about=update.about,
+        provider_job_id=update.provider_job_id,
+    )
+
+
+def _event_data(update: JobUpdate, error_message: str | None) -> dict[str, Any]:
+    """Events are the tenant's to read: no worker id, no raw error text."""
+    data: dict[str, Any] = {"status": update.status, "attempt": update.attempt or update.attempts}
+    if error_message is not None:
+        data["error"] = error_message
+    elif update.error is not None:
+        data["error"] = user_sentence(update.error)
+    if update.reason is not None:
+        data["reason"] = user_sentence(update.reason)
+    if update.hold is not None:
+        data["hold"] = update.hold
+    if update.event_type == JobEventType.PRIORITY:
+        data["priority"] = update.priority
+    if update.provider is not None:
+        data["provider"] = update.provider
+    if update.event_type == JobEventType.PROVIDER:
+        data["expected_cost_micros"] = update.expected_cost_micros
+    if update.status in TERMINAL_JOB and update.cost_micros:
+        data["cost_micros"] = update.cost_micros
+    if update.output is not None:
+        data["output_file_id"] = update.output.file_id
+    if update.reused_from is not None:
+        data["reused_from"] = update.reused_from
+    return data

@@ -1,0 +1,161 @@
+"""The words of the state machine. `docs/state-machine.md` draws it; the schema repeats these sets as constraints."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class DispatchStatus(StrEnum):
+    QUEUED = "queued"
+    LEASED = "leased"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    PAUSED = "paused"
+
+
+class JobStatus(StrEnum):
+    QUEUED = "queued"
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    PAUSED = "paused"
+
+
+class UnitStatus(StrEnum):
+    """How a batch, or a job that belongs to none, stands in the queue."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+
+def ended_as(counts: Mapping[str, int]) -> UnitStatus:
+    """How a unit ended of which nothing is left to run: the worst of its items speaks for it."""
+    for worst in (UnitStatus.FAILED, UnitStatus.CANCELED):
+        if counts.get(worst):
+            return worst
+    return UnitStatus.COMPLETED
+
+
+class VideoStatus(StrEnum):
+    UPLOADED = "uploaded"
+    QUEUED = "queued"
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    EXPIRED = "expired"
+
+
+class Provider(StrEnum):
+    SELF_HOSTED = "self_hosted"
+    CLOUD = "cloud"
+
+
+class WorkflowProvider(StrEnum):
+    """Where jobs of a workflow may run. A dispatch is always at one of the two: with `any` it begins self-hosted."""
+
+    SELF_HOSTED = "self_hosted"
+    CLOUD = "cloud"
+    ANY = "any"
+
+
+class Stage(StrEnum):
+    STAGING = "staging"
+    PRODUCTION = "production"
+
+
+class WorkflowKind(StrEnum):
+    GRAPH = "graph"
+    SCRIPT = "script"
+
+
+class RegistrationSource(StrEnum):
+    """By whom a worker was let in: only the desk's own worker runs scripts."""
+
+    FLEET = "fleet"
+    DESK = "desk"
+
+
+class PauseMode(StrEnum):
+    AFTER = "after"
+    NOW = "now"
+
+
+class CanceledBy(StrEnum):
+    USER = "user"
+    ADMINISTRATOR = "administrator"
+
+
+class Outcome(StrEnum):
+    """How a lease, and the attempt that mirrors it, ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    REQUEUED = "requeued"
+    EXPIRED = "expired"
+    CANCELED = "canceled"
+    DEFERRED = "deferred"
+
+
+class JobEventType(StrEnum):
+    """What the queue tells a tenant pool about a job; also the type of the event that records it."""
+
+    QUEUED = "job:queued"
+    STARTED = "job:started"
+    REQUEUED = "job:requeued"
+    RETRYING = "job:retrying"
+    COMPLETED = "job:completed"
+    FAILED = "job:failed"
+    CANCELED = "job:canceled"
+    PAUSED = "job:paused"
+    RESUMED = "job:resumed"
+    CANCEL_REQUESTED = "job:cancel_requested"
+    PAUSE_REQUESTED = "job:pause_requested"
+    PRIORITY = "job:priority"
+    PROVIDER = "job:provider"
+
+
+class TransactionType(StrEnum):
+    PAYMENT_CREDIT = "PAYMENT_CREDIT"
+    JOB_RESERVE = "JOB_RESERVE"
+    JOB_CONSUME = "JOB_CONSUME"
+    JOB_REFUND = "JOB_REFUND"
+    ADJUSTMENT = "ADJUSTMENT"
+
+
+class WorkerState(StrEnum):
+    """The first that holds, from the gravest to the best."""
+
+    REVOKED = "revoked"
+    OFFLINE = "offline"
+    DRAINING = "draining"
+    BUSY = "busy"
+    IDLE = "idle"
+
+
+TERMINAL_DISPATCH = frozenset({DispatchStatus.COMPLETED, DispatchStatus.FAILED, DispatchStatus.CANCELED})
+TERMINAL_JOB = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELED})
+TERMINAL_EVENTS = frozenset({JobEventType.COMPLETED, JobEventType.FAILED, JobEventType.CANCELED})
+ACTIVE_JOB = frozenset({JobStatus.QUEUED, JobStatus.PROCESSING})
+
+JOB_STATUS_OF = {
+    DispatchStatus.QUEUED: JobStatus.QUEUED,
+    DispatchStatus.LEASED: JobStatus.PROCESSING,
+    DispatchStatus.COMPLETED: JobStatus.COMPLETED,
+    DispatchStatus.FAILED: JobStatus.FAILED,
+    DispatchStatus.CANCELED: JobStatus.CANCELED,
+    DispatchStatus.PAUSED: JobStatus.PAUSED,
+}
+
+
+class LinkKind(StrEnum):
+    """What works once, and opens an account."""
+
+    # sets a new password
+    RESET = "reset"
+    # makes the first administrator
+    SETUP = "setup"

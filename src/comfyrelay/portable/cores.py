@@ -1,0 +1,104 @@
+"""Processor cores, and how many of them nobody needs."""
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+# Those that this process may use, where the system says which.
+OURS = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else list(range(os.cpu_count() or 1))
+CORES = len(OURS)
+# Over how long their use is looked at: a process that starts takes all there is for a moment.
+WINDOW_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """So many cores, and for how many seconds they have worked until now, all together."""
+
+    cores: float
+    worked: Callable[[], float]
+
+
+class SpareCores:
+    """How many cores were to spare in the last seconds, each time that it is called.
+
+    What counts is for how long they have worked. The load average would count what waits as well, threads of ours that
+    never run at the same time, and what was over a minute ago.
+    """
+
+    def __init__(self, budgets: Sequence[Budget] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        """`budgets` are the machine's cores, and what a container may use of them; the least of all is to spare."""
+        self._budgets = (Budget(cores=CORES, worked=seconds_worked), *quotas()) if budgets is None else tuple(budgets)
+        self._clock = clock
+        self._looks: deque[tuple[float, list[float]]] = deque()
+
+    def __call__(self, own: int) -> float:
+        """`own` is how many we know to be busy now: what began a moment ago is not in the mean yet."""
+        now, worked = self._clock(), [each.worked() for each in self._budgets]
+        self._looks.append((now, worked))
+        # the one before the window stays: it is the beginning
+        while len(self._looks) > 2 and self._looks[1][0] <= now - WINDOW_SECONDS:
+            self._looks.popleft()
+        since, before = self._looks[0]
+        seconds = now - since
+        return min(
+            each.cores - max((last - first) / seconds if seconds > 0 else 0.0, float(own))
+            for each, first, last in zip(self._budgets, before, worked, strict=True)
+        )
+
+
+def seconds_worked() -> float:
+    """Of the cores that this process may use, since the machine was started."""
+    of_each = psutil.cpu_times(percpu=True)
+    return sum(_worked(of_each[each]) for each in OURS if each < len(of_each))
+
+
+def _worked(times: object) -> float:
+    """Without what is counted twice, and without waiting."""
+    return sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
+
+
+def quotas(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[Budget]:
+    """What containers and services around this process allow it of the processors; nothing where they allow all."""
+    found: list[Budget] = []
+    with suppress(OSError):
+        for line in own.read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            tree = root / controllers if controllers else root
+            inner = tree / path.lstrip("/")
+            # a container may see its own end of the path only
+            found += [each for folder in (inner, *inner.parents) if folder.is_relative_to(tree) for each in _of(folder)]
+    return found
+
+
+def _of(folder: Path) -> Iterator[Budget]:
+    """What one control group allows: `cpu.max` in version 2, `cpu.cfs_quota_us` in version 1."""
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        allowed, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+        if allowed != "max":
+            yield Budget(cores=int(allowed) / int(period), worked=partial(_usage, folder / "cpu.stat"))
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        quota = int((folder / "cpu.cfs_quota_us").read_text(encoding="ascii"))
+        if quota > 0:
+            period_us = int((folder / "cpu.cfs_period_us").read_text(encoding="ascii"))
+            yield Budget(cores=quota / period_us, worked=partial(_usage, folder / "cpuacct.usage"))
+
+
+def _usage(path: Path) -> float:
+    """For how many seconds the processes of a control group have worked; nothing where it does not tell."""
+    with suppress(OSError, ValueError, StopIteration):
+        text = path.read_text(encoding="ascii")
+        if path.name == "cpuacct.usage":
+            return int(text) / 1e9
+        return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("usage_usec ")) / 1e6
+    return 0.0

@@ -1,0 +1,76 @@
+"""How the service is doing, now and over time; and that something has changed."""
+
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic_core import to_json
+
+from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.base import Answer
+from comfyrelay.server.admin.router import admin_router
+from comfyrelay.server.base.auth import StillLetIn, known_admin
+from comfyrelay.server.base.context import ContextOf
+from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.streams import KEEP_ALIVE_SECONDS, LONGEST_SECONDS, EventStream, may_stream, told
+from comfyrelay.services.following import Message, Reset
+from comfyrelay.services.operations.live import Told
+from comfyrelay.services.operations.samples import MINUTES, Now, Range, Series
+
+router = admin_router()
+
+
+@router.get("/overview", responses=may_answer(422))
+async def overview(context: ContextOf, range: Range = Range.HOUR) -> Answer[wire.Overview]:
+    """How things stand, and how they were over an hour, a day or a week."""
+    samples = context.engine.operations.samples
+    data = wire.Overview(
+        range=range,
+        bucket_seconds=MINUTES[range][1] * 60,
+        now=_now(await samples.now()),
+        series=_series(await samples.series(range)),
+    )
+    return Answer(data=data)
+
+
+@router.get("/events", response_class=StreamingResponse, responses=may_stream(429))
+async def events(request: Request, context: ContextOf) -> Response:
+    """What changes: `changed` names it by kind, so that a page fetches it anew, at most twice a second. `workers`,
+    `fleets` (with their stages), `workflows`, `effects` and `tenants` are lists of names, where `*` is any of them;
+    `dispatches`, `samples`, `webhooks` and `reconcile` only say whether. `reset` comes first, and whenever something
+    was missed: fetch everything anew."""
+    live = context.engine.operations.live
+    live.check_room()
+    let_in = StillLetIn(request, context, known_admin)
+    messages = live.follow(quiet_seconds=KEEP_ALIVE_SECONDS)
+    return EventStream(told(messages, _encoded, is_still_let_in=let_in, longest_seconds=LONGEST_SECONDS))
+
+
+def _encoded(message: Message[Told]) -> str:
+    match message.what:
+        case None:
+            return ": still here\n\n"
+        case Reset():
+            return "event: reset\ndata: {}\n\n"
+        case changed:
+            return f"event: changed\ndata: {to_json(changed).decode()}\n\n"
+
+
+def _now(now: Now) -> wire.OverviewNow:
+    return wire.OverviewNow.of(
+        now.standing,
+        running=now.standing.busy,
+        workers_online=now.standing.workers,
+        wait_hour_seconds=_rounded(now.hour.waited_seconds / now.hour.begun) if now.hour.begun else None,
+        done_hour=now.hour.done,
+        failed_hour=now.hour.failed,
+        tokens_hour=now.hour.tokens,
+    )
+
+
+def _series(series: Series) -> wire.OverviewSeries:
+    names = ("waiting", "wait_seconds", "done", "failed", "busy", "slots", "tokens")
+    columns = {name: [_rounded(getattr(each, name, None)) for each in series.times] for name in names}
+    return wire.OverviewSeries.model_validate({"at": series.at, **columns})
+
+
+def _rounded(value: float | None) -> float | None:
+    return round(value, 3) if isinstance(value, float) else value

@@ -1,0 +1,33 @@
+"""Letting the reconciler look, and what it found."""
+
+from fastapi import status
+
+from comfyrelay.domain.records.operations import ReconcileRun
+from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.base import Answer
+from comfyrelay.server.admin.router import admin_router
+from comfyrelay.server.base.context import ContextOf
+from comfyrelay.server.base.problems import may_answer
+
+router = admin_router("/reconcile")
+
+
+@router.post("", status_code=status.HTTP_202_ACCEPTED, responses=may_answer(409))
+async def start_reconcile(context: ContextOf) -> Answer[wire.ReconcileRun]:
+    """Compare queue, jobs and ledger, and repair nothing. It goes on by itself: look for its findings."""
+    run = await context.engine.operations.reconciling.start()
+    return Answer(data=_run(run), message="It looks.")
+
+
+@router.get("/findings")
+async def reconcile_findings(context: ContextOf) -> Answer[wire.Findings]:
+    """What the last run found, and whether one goes on."""
+    runs = await context.engine.operations.reconciling.runs()
+    last = next((each for each in runs if each.ended_at is not None), None)
+    running = runs[0] if runs and runs[0].ended_at is None else None
+    data = wire.Findings(last=_run(last) if last else None, running=_run(running) if running else None)
+    return Answer(data=data)
+
+
+def _run(run: ReconcileRun) -> wire.ReconcileRun:
+    return wire.ReconcileRun.of(run, findings=run.findings or [], pools_down=run.pools_down or [])

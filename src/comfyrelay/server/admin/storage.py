@@ -1,0 +1,25 @@
+"""Whether object storage does all that is asked of it."""
+
+from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.base import Answer
+from comfyrelay.server.admin.router import admin_router
+from comfyrelay.server.base.context import ContextOf
+from comfyrelay.services.operations.storage_check import CONTENT
+
+router = admin_router("/storage")
+
+
+@router.post("/check")
+async def check_storage(context: ContextOf) -> Answer[wire.StorageCheck]:
+    """Write, read and remove a small file, and let pages of this server upload where the storage takes such a rule. A
+    browser then tries by itself: it puts `upload_text` to `upload_url`, and gets it from `download_url`."""
+    found = await context.engine.operations.storage_checks.run()
+    data = wire.StorageCheck(
+        url=context.settings.objects_url,
+        tried=[wire.StorageTried.of(each) for each in found.tried],
+        upload_url=found.upload.url if found.upload else None,
+        upload_headers=dict(found.upload.headers) if found.upload else None,
+        upload_text=CONTENT.decode(),
+        download_url=found.download_url,
+    )
+    return Answer(data=data)

@@ -1,0 +1,53 @@
+"""Accounts that an administrator makes, and links that set a new password."""
+
+from fastapi import status
+
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.errors import InvalidInput
+from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.base import Answer
+from comfyrelay.server.admin.router import admin_router
+from comfyrelay.server.base.auth import Admin
+from comfyrelay.server.base.context import Context, ContextOf
+from comfyrelay.server.base.parameters import IdInPath
+from comfyrelay.server.base.problems import may_answer
+from comfyrelay.services.accounts.links import NewLink
+
+router = admin_router("/users")
+KEEP = "Hand the link over: it works once, for a day, and is not shown again."
+
+
+@router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(409, 422))
+async def create_user(body: wire.NewUser, context: ContextOf, admin: Admin) -> Answer[wire.ResetLink]:
+    """Make an account, and the link by which its user sets a password."""
+    user, link = await context.engine.accounts.links.invite(**body.model_dump(), by=admin)
+    return Answer(data=_link(context, user, link), message=KEEP)
+
+
+@router.patch("/{user_id}", responses=may_answer(404, 409, 422))
+async def change_user(
+    user_id: IdInPath, body: wire.UserPatch, context: ContextOf, admin: Admin
+) -> Answer[wire.TenantUser]:
+    """Make somebody an administrator, or take that away; disable an account, whose sessions and tokens work no longer
+    at once here and within 5 seconds elsewhere, or enable it again. 409 for the only administrator."""
+    changes = body.changes()
+    if not changes:
+        raise InvalidInput(errors={"is_disabled": "Say what is to be changed."})
+    user = await context.engine.accounts.tenancy.change_user(user_id, **changes, by=admin)
+    context.forget_user(user)
+    found = await context.engine.operations.inspection.tenant(user.tenant_id)
+    [shown] = [each for each in found.users if each.id == user_id]
+    return Answer(data=wire.TenantUser.of(shown), message="Changed.")
+
+
+@router.post("/{user_id}/reset-link", status_code=status.HTTP_201_CREATED, responses=may_answer(404, 422))
+async def make_reset_link(user_id: IdInPath, context: ContextOf, admin: Admin) -> Answer[wire.ResetLink]:
+    """Make a link by which a user sets a new password; those that were made before work no longer."""
+    user, link = await context.engine.accounts.links.make_reset(user_id, by=admin)
+    return Answer(data=_link(context, user, link), message=KEEP)
+
+
+def _link(context: Context, user: User, link: NewLink) -> wire.ResetLink:
+    # behind `#`, which browsers send nowhere: it is in no log, of ours or of a proxy
+    url = f"{context.settings.base_url}/reset#{link.secret}"
+    return wire.ResetLink.of(link, user_id=user.id, email=user.email, url=url)

@@ -1,0 +1,57 @@
+"""Webhooks of all tenants, those that were given up among them, and steps that are stuck between the databases."""
+
+from typing import Annotated
+
+from fastapi import Query
+
+from comfyrelay.domain.deliveries import Standing, standing_of
+from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.base import Answer, Page
+from comfyrelay.server.admin.router import admin_router
+from comfyrelay.server.base.context import ContextOf
+from comfyrelay.server.base.pages import page_of
+from comfyrelay.server.base.parameters import AnyId, Cursor, IdInPath, Limit
+from comfyrelay.server.base.problems import may_answer
+from comfyrelay.services.webhooks.overview import ToldDelivery
+
+router = admin_router()
+
+
+@router.get("/webhooks/deliveries", responses=may_answer(404, 422))
+async def list_deliveries(
+    context: ContextOf,
+    wanted: Annotated[Standing | None, Query(alias="status")] = None,
+    tenant: AnyId = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Answer[Page[wire.TenantDelivery]]:
+    """What has come of telling others of the ends of jobs, newest first."""
+    page = await context.engine.webhooks.overview.page(standing=wanted, tenant_id=tenant, cursor=cursor, limit=limit)
+    return page_of(page, _delivery)
+
+
+@router.get("/webhooks/counts")
+async def count_deliveries(context: ContextOf) -> Answer[wire.DeliveryCounts]:
+    """How many deliveries were given up, and how many are still to be made; `most` stands for as many or more."""
+    return Answer(data=wire.DeliveryCounts.of(await context.engine.webhooks.overview.counts()))
+
+
+@router.post("/webhooks/deliveries/{delivery_id}/redeliver", responses=may_answer(404, 422))
+async def redeliver(delivery_id: IdInPath, context: ContextOf) -> Answer[wire.TenantDelivery]:
+    """Send it again now, with the same id; one that was given up is tried as often as a new one."""
+    found = await context.engine.webhooks.deliveries.send_again(delivery_id)
+    [told] = await context.engine.webhooks.overview.told([found])
+    return Answer(data=_delivery(told), message="It is sent again.")
+
+
+@router.get("/outbox/dead")
+async def list_stuck_steps(context: ContextOf) -> Answer[wire.StuckSteps]:
+    """Steps that have not crossed between the databases for a minute, oldest first; at most 200."""
+    found = await context.engine.operations.reconciling.stuck()
+    return Answer(data=wire.StuckSteps(items=[wire.StuckStep.of(each) for each in found]))
+
+
+def _delivery(told: ToldDelivery) -> wire.TenantDelivery:
+    found = told.delivery
+    status = standing_of(found.status, found.attempts)
+    return wire.TenantDelivery.of(told, found, status=status, next_attempt_at=found.due_at)

@@ -1,0 +1,196 @@
+"""The gallery: what was made, what its user thinks of it, collections, and downloads of many."""
+
+from datetime import UTC, date, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, status
+from fastapi.responses import StreamingResponse
+
+from comfyrelay.domain.gallery import Grouping, MarkChange, MarkFilter, OutputKind, Sort
+from comfyrelay.protocol import gallery as wire
+from comfyrelay.protocol.base import Answer
+from comfyrelay.protocol.fields import ID, STORABLE
+from comfyrelay.protocol.user import Deleted
+from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.bodies import BodyRoute
+from comfyrelay.server.base.context import ContextOf
+from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
+from comfyrelay.server.base.problems import may_answer
+from comfyrelay.services.gallery.collections import CollectionView
+from comfyrelay.services.gallery.listing import GalleryQuery, Group, OutputView
+from comfyrelay.storage.headers import content_disposition
+
+router = APIRouter(prefix="/api", tags=["gallery"], route_class=BodyRoute)
+_SEARCH = "words, each of them in the prompt or another value, the label, the note, or the name of workflow or batch"
+_ZIP_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    # a proxy that gathers it first would hold all of it
+    "X-Accel-Buffering": "no",
+}
+
+
+async def _query(
+    *,
+    q: Annotated[str, Query(max_length=200, pattern=STORABLE, description=_SEARCH)] = "",
+    workflow: Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="its slug")] = None,
+    batch: Annotated[str | None, Query(max_length=64, pattern=ID, description="its id")] = None,
+    kind: OutputKind | None = None,
+    mark: MarkFilter | None = None,
+    collection: Annotated[str | None, Query(max_length=64, pattern=ID, description="its id")] = None,
+    from_: Annotated[date | None, Query(alias="from", description="the first day")] = None,
+    to: Annotated[date | None, Query(description="the last day")] = None,
+    tz: Annotated[str, Query(max_length=64, pattern=STORABLE, description="whose days: as Europe/Vienna")] = "UTC",
+) -> GalleryQuery:
+    return GalleryQuery(
+        search=q,
+        workflow=workflow,
+        batch_id=batch,
+        kind=kind,
+        mark=mark,
+        collection_id=collection,
+        first_day=from_,
+        last_day=to,
+        zone=tz,
+    )
+
+
+Wanted = Annotated[GalleryQuery, Depends(_query)]
+SomeIds = Annotated[
+    str, Query(max_length=6500, pattern=r"^[A-Za-z0-9_-]{1,64}(,[A-Za-z0-9_-]{1,64}){0,99}$", description="100 at most")
+]
+
+
+@router.get("/gallery", responses=may_answer(401, 422, 503))
+async def gallery(
+    *,
+    wanted: Wanted,
+    context: ContextOf,
+    user: CurrentUser,
+    sort: Sort = Sort.NEWEST,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Answer[wire.GalleryPage]:
+    """What your jobs have made, by the time at which they made it."""
+    page = await context.engine.gallery.listing.page(user.tenant_id, wanted, sort=sort, cursor=cursor, limit=limit)
+    items = [_item(each) for each in page.listed.items]
+    return Answer(data=wire.GalleryPage(items=items, next_cursor=page.listed.next_cursor, total=page.total))
+
+
+@router.get("/gallery/days", responses=may_answer(401, 422, 503))
+async def gallery_days(wanted: Wanted, context: ContextOf, user: CurrentUser) -> Answer[wire.GalleryDays]:
+    """How many outputs were made on each day that has any, newest first."""
+    found = await context.engine.gallery.listing.days(user.tenant_id, wanted)
+    return Answer(data=wire.GalleryDays(days=[wire.GalleryDay(day=day, count=count) for day, count in found]))
+
+
+@router.get("/gallery/index", responses=may_answer(401, 422, 503))
+async def gallery_index(
+    *, wanted: Wanted, context: ContextOf, user: CurrentUser, sort: Sort = Sort.NEWEST, by: Grouping = Grouping.DAY
+) -> Answer[wire.GalleryIndex]:
+    """The ids and shapes of all that fits, by groups, for a grid that is as long as it will be."""
+    found = await context.engine.gallery.listing.index(user.tenant_id, wanted, by=by, sort=sort)
+    return Answer(data=wire.GalleryIndex(groups=[_group(each) for each in found.groups], total=found.total))
+
+
+@router.get("/gallery/items", responses=may_answer(401, 422, 503))
+async def gallery_items(ids: SomeIds, context: ContextOf, user: CurrentUser) -> Answer[wire.GalleryItems]:
+    """These outputs, in this order, without those that are not there."""
+    listing = context.engine.gallery.listing
+    found = await listing.by_ids(user.tenant_id, ids.split(","))
+    views = await listing.views(user.tenant_id, list(found.values()))
+    return Answer(data=wire.GalleryItems(items=[_item(each) for each in views]))
+
+
+@router.post("/gallery/marks", responses=may_answer(401, 403, 404, 422, 503))
+async def mark_outputs(body: wire.NewMarks, context: ContextOf, user: CurrentUser) -> Answer[wire.Marked]:
+    """Star, reject or note outputs, and put them into a collection or take them out."""
+    change = MarkChange(starred=body.starred, rejected=body.rejected, note=body.note)
+    done = await context.engine.gallery.choosing.mark(
+        user.tenant_id, body.ids, change, add_to=body.add_to, remove_from=body.remove_from
+    )
+    return Answer(data=wire.Marked.of(done))
+
+
+@router.post("/gallery/delete", responses=may_answer(401, 403, 422, 503))
+async def delete_outputs(
+    body: wire.DeleteOutputs, context: ContextOf, user: CurrentUser
+) -> Answer[wire.DeletedOutputs]:
+    """Delete outputs with the jobs that made them: their logs, and all that they made. What they cost stays in the
+    ledger."""
+    done = await context.engine.gallery.choosing.delete(user.tenant_id, body.ids, keep_files=body.keep_files)
+    data = wire.DeletedOutputs.of(done, done.jobs, jobs=done.jobs.changed)
+    files = f" and {data.files} files in the output folder" if data.files else ""
+    return Answer(data=data, message=f"Deleted {len(data.deleted)} outputs, with {data.jobs} jobs{files}.")
+
+
+@router.post("/gallery/zip", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 422, 503))
+async def make_zip(body: wire.ChosenOutputs, context: ContextOf, user: CurrentUser) -> Answer[wire.Zip]:
+    """A URL of a zip with these outputs, for you alone: a download must begin within 15 minutes."""
+    zip_id = await context.engine.gallery.zips.create(user, body.ids)
+    return Answer(data=wire.Zip(url=f"{router.prefix}/gallery/zips/{zip_id}"))
+
+
+@router.get(
+    "/gallery/zips/{zip_id}",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "description": "The zip",
+            "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}},
+        },
+        **may_answer(401, 404, 422, 503),
+    },
+)
+async def download_zip(zip_id: IdInPath, context: ContextOf, user: CurrentUser) -> StreamingResponse:
+    """The zip, made while it is sent. What is not there any more is named in a text file in it."""
+    pieces = await context.engine.gallery.zips.open(user, zip_id)
+    name = f"outputs-{datetime.now(UTC):%Y-%m-%d-%H%M}.zip"
+    return StreamingResponse(
+        pieces, media_type="application/zip", headers=_ZIP_HEADERS | {"Content-Disposition": content_disposition(name)}
+    )
+
+
+@router.get("/collections", responses=may_answer(401, 503))
+async def collections(context: ContextOf, user: CurrentUser) -> Answer[wire.Collections]:
+    """Your collections, by name."""
+    found = await context.engine.gallery.collections.all(user.tenant_id)
+    return Answer(data=wire.Collections(items=[_collection(each) for each in found]))
+
+
+@router.post("/collections", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 409, 422, 503))
+async def create_collection(body: wire.NewCollection, context: ContextOf, user: CurrentUser) -> Answer[wire.Collection]:
+    """A collection with a name that none of yours has."""
+    made = await context.engine.gallery.collections.create(user.tenant_id, body.name)
+    return Answer(data=_collection(made), message="Made.")
+
+
+@router.patch("/collections/{collection_id}", responses=may_answer(401, 403, 404, 409, 422, 503))
+async def rename_collection(
+    collection_id: IdInPath, body: wire.NewCollection, context: ContextOf, user: CurrentUser
+) -> Answer[wire.Collection]:
+    """Give a collection another name."""
+    renamed = await context.engine.gallery.collections.rename(user.tenant_id, collection_id, body.name)
+    return Answer(data=_collection(renamed), message="Renamed.")
+
+
+@router.delete("/collections/{collection_id}", responses=may_answer(401, 403, 404, 422, 503))
+async def delete_collection(collection_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Deleted]:
+    """Delete a collection. What is in it stays in the gallery."""
+    await context.engine.gallery.collections.remove(user.tenant_id, collection_id)
+    return Answer(data=Deleted(id=collection_id), message="Deleted. What was in it is still in the gallery.")
+
+
+def _item(view: OutputView) -> wire.GalleryItem:
+    return wire.GalleryItem.of(view, view.made, collections=list(view.collections))
+
+
+def _group(group: Group) -> wire.GalleryGroup:
+    ratios = [round(100 * each.width / each.height) if each.width and each.height else 0 for each in group.items]
+    return wire.GalleryGroup(key=group.key, name=group.name, ids=[each.id for each in group.items], ratios=ratios)
+
+
+def _collection(view: CollectionView) -> wire.Collection:
+    cover = view.cover
+    shown = wire.Cover.of(cover, cover.made) if cover is not None else None
+    return wire.Collection.of(view, cover=shown)

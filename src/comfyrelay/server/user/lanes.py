@@ -1,0 +1,26 @@
+"""Where jobs run: each GPU with its memory and load, and the job that is on it."""
+
+from fastapi import APIRouter
+
+from comfyrelay.protocol.base import Answer, Page
+from comfyrelay.protocol.user import Lane, LaneJob
+from comfyrelay.server.base.auth import Admin
+from comfyrelay.server.base.bodies import BodyRoute
+from comfyrelay.server.base.context import ContextOf
+from comfyrelay.server.base.pages import page_of
+from comfyrelay.server.base.parameters import Limit, TextCursor
+from comfyrelay.server.base.problems import may_answer
+from comfyrelay.services.fleet.lanes import LaneView
+
+router = APIRouter(prefix="/api/lanes", tags=["lanes"], route_class=BodyRoute)
+
+
+@router.get("", responses=may_answer(401, 403, 422, 503))
+async def lanes(context: ContextOf, _admin: Admin, limit: Limit = 100, cursor: TextCursor = None) -> Answer[Page[Lane]]:
+    """The lanes of so many workers, by their ids: one for each job that a worker runs at once. On a desk its owner
+    sees them; on a server only administrators, for they show jobs of everybody."""
+    return page_of(await context.engine.fleet.lanes.page(cursor=cursor, limit=limit), _body)
+
+
+def _body(view: LaneView) -> Lane:
+    return Lane.of(view.lane, job=LaneJob.of(view.job) if view.job is not None else None)

@@ -1,0 +1,84 @@
+"""All that changes for a tenant, as one stream that each open page follows."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request, Response
+from fastapi.responses import StreamingResponse
+
+from comfyrelay.protocol import jobs as wire
+from comfyrelay.server.base.auth import CurrentUser, StillLetIn
+from comfyrelay.server.base.bodies import BodyRoute
+from comfyrelay.server.base.context import ContextOf
+from comfyrelay.server.base.streams import KEEP_ALIVE_SECONDS, LONGEST_SECONDS, EventStream, may_stream, told
+from comfyrelay.server.user.batches import batch_body
+from comfyrelay.server.user.jobs import job_body
+from comfyrelay.services.following import Message, Reset
+from comfyrelay.services.jobs.views.live import Changed, Told
+from comfyrelay.services.jobs.views.overview import Glance
+
+router = APIRouter(prefix="/api/events", tags=["jobs"], route_class=BodyRoute)
+
+
+@router.get(
+    "",
+    response_class=StreamingResponse,
+    responses=may_stream(401, 422, 429, 503),
+)
+async def events(
+    request: Request,
+    context: ContextOf,
+    user: CurrentUser,
+    last_event_id: Annotated[str | None, Header(max_length=200, description="the last id that was heard")] = None,
+) -> Response:
+    """All that changes of your jobs, batches, queue, gallery and wallet.
+
+    `changed` has jobs and batches as they are now, and the ids of those that are gone; `queue` the counts, what runs
+    and what waits; `progress` how far jobs are; `gallery` which outputs were marked; `wallet` says that tokens came
+    which are of no job; `reset` says to fetch everything anew. After `Last-Event-ID` comes first what was missed.
+    """
+    live = context.engine.jobs.live
+    live.check_room(user.tenant_id)
+    messages = live.follow(user.tenant_id, cursor=last_event_id, quiet_seconds=KEEP_ALIVE_SECONDS)
+    let_in = StillLetIn(request, context)
+    return EventStream(told(messages, _encoded, is_still_let_in=let_in, longest_seconds=LONGEST_SECONDS))
+
+
+def _encoded(message: Message[Told]) -> str:
+    number = f"id: {message.cursor}\n" if message.cursor is not None else ""
+    match message.what:
+        case None:
+            # no event, but from here on it is replayed
+            return f": still here\n{number}\n"
+        case Reset():
+            type_, data = "reset", "{}"
+        case Changed() as changed:
+            parts = [f"event: {each}\ndata: {data}\n\n" for each, data in _parts(changed)]
+            # who hears a part only, and comes back, hears all of it
+            return "".join([*parts[:-1], number, parts[-1]])
+        case Glance() as glance:
+            type_, data = "queue", wire.LiveQueue.of(glance).model_dump_json()
+        case progress:
+            type_, data = (
+                "progress",
+                wire.LiveProgresses(jobs=[wire.LiveProgress.of(each) for each in progress]).model_dump_json(),
+            )
+    return f"{number}event: {type_}\ndata: {data}\n\n"
+
+
+def _parts(changed: Changed) -> Iterator[tuple[str, str]]:
+    if changed.has_jobs or (changed.marked is None and not changed.has_credit):
+        yield "changed", _changes(changed).model_dump_json()
+    if changed.marked is not None:
+        told = wire.LiveGallery(outputs=sorted(changed.marked.ids), is_all=changed.marked.is_all)
+        yield "gallery", told.model_dump_json()
+    if changed.has_credit:
+        yield "wallet", "{}"
+
+
+def _changes(changed: Changed) -> wire.LiveChanges:
+    return wire.LiveChanges(
+        jobs=[job_body(each) for each in changed.jobs],
+        batches=[batch_body(each) for each in changed.batches],
+        removed=list(changed.removed),
+    )

@@ -1,0 +1,53 @@
+"""The newest picture of a job that runs. Asking for it is what makes its worker send any."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Response, status
+
+from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
+from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.bodies import BodyRoute
+from comfyrelay.server.base.context import ContextOf
+from comfyrelay.server.base.parameters import IdInPath
+from comfyrelay.server.base.problems import may_answer
+from comfyrelay.storage.previews import TYPE
+
+# Whatever a worker has sent is shown, and never run.
+HEADERS = {
+    "Cache-Control": "private, no-cache",
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "X-Content-Type-Options": "nosniff",
+}
+router = APIRouter(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
+
+
+@router.get(
+    "/{job_id}/preview",
+    response_class=Response,
+    responses={
+        200: {"description": "The picture", "content": {TYPE: {"schema": {"type": "string", "format": "binary"}}}},
+        204: {"description": "There is none: the job does not run, or has not sent any"},
+        304: {"description": "It is as you have it"},
+        **may_answer(401, 404, 422, 503),
+    },
+)
+async def preview(
+    job_id: IdInPath,
+    context: ContextOf,
+    user: CurrentUser,
+    if_none_match: Annotated[str | None, Header(description="the `ETag` of the one you have")] = None,
+) -> Response:
+    """The newest small picture of a job that runs. Ask about once a second while you look: for 10 s after each call
+    the worker sends a picture at most once a second."""
+    job = await context.engine.jobs.views.plain_job(user.tenant_id, job_id)
+    previews = context.engine.queue.previews
+    if job.status not in TERMINAL_JOB:
+        # also before it runs: its first pictures are sent at once then
+        previews.watch(job.id)
+    picture = await previews.newest(user.tenant_id, job.id) if job.status == JobStatus.PROCESSING else None
+    if picture is None:
+        return Response(status_code=status.HTTP_204_NO_CONTENT, headers=HEADERS)
+    headers = {**HEADERS, "ETag": picture.tag}
+    if picture.tag in {each.strip().removeprefix("W/") for each in (if_none_match or "").split(",")}:
+        return Response(status_code=status.HTTP_304_NOT_MODIFIED, headers=headers)
+    return Response(picture.data, media_type=TYPE, headers=headers)

@@ -1,0 +1,72 @@
+"""The queue: batches and single jobs, what runs first, then what waits in its order, then what has ended."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from comfyrelay.domain.queue.states import JobStatus, UnitStatus
+from comfyrelay.protocol import jobs as wire
+from comfyrelay.protocol.base import Answer, Page
+from comfyrelay.protocol.fields import STORABLE
+from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.bodies import BodyRoute
+from comfyrelay.server.base.context import ContextOf
+from comfyrelay.server.base.pages import page_of
+from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit, NumberCursor, Words
+from comfyrelay.server.base.problems import may_answer
+from comfyrelay.services.jobs.views.units import Sort, UnitFilter, UnitView
+
+router = APIRouter(prefix="/api/queue", tags=["queue"], route_class=BodyRoute)
+
+
+@router.get("", responses=may_answer(401, 422, 503))
+async def queue(
+    *,
+    context: ContextOf,
+    user: CurrentUser,
+    status: UnitStatus | None = None,
+    workflow: Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="the slug of one")] = None,
+    q: Words = None,
+    sort: Sort = Sort.QUEUE,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Answer[Page[wire.QueueEntry]]:
+    """Your batches, and the jobs that belong to none: what runs, what waits in its order, and what has ended, newest
+    first; or all by when they were made."""
+    wanted = UnitFilter(status=status, workflow=workflow, search=q)
+    page = await context.engine.jobs.units.page(user.tenant_id, wanted, sort=sort, cursor=cursor, limit=limit)
+    return page_of(page, _entry)
+
+
+@router.post("/clear", responses=may_answer(401, 403, 422, 503))
+async def clear(body: wire.ClearQueue, context: ContextOf, user: CurrentUser) -> Answer[wire.QueueCleared]:
+    """Put what has ended so out of sight here. Outputs, values and logs stay, and so does all of it in the gallery. A
+    batch goes as a whole, once nothing of it is left to run; when some of it is retried, it is back."""
+    found = await context.engine.jobs.clearing.count(user.tenant_id)
+    cleared = 0 if body.dry_run else await context.engine.jobs.clearing.clear(user.tenant_id, body.status)
+    return Answer(data=wire.QueueCleared(found={**found}, cleared=cleared))
+
+
+@router.get("/counts", responses=may_answer(401, 503))
+async def counts(context: ContextOf, user: CurrentUser) -> Answer[wire.QueueCounts]:
+    """How many of your jobs are where; what is only fetched counts as waiting."""
+    return Answer(data=wire.QueueCounts.of(await context.engine.jobs.overview.glance(user.tenant_id, limit=1)))
+
+
+@router.get("/{batch_id}/items", responses=may_answer(401, 404, 422, 503))
+async def items(
+    *,
+    batch_id: IdInPath,
+    context: ContextOf,
+    user: CurrentUser,
+    status: JobStatus | None = None,
+    limit: Limit = 200,
+    cursor: NumberCursor = None,
+) -> Answer[Page[wire.QueueItem]]:
+    """The items of a batch in its order, each as its newest try."""
+    page = await context.engine.jobs.units.items(user.tenant_id, batch_id, status=status, after=cursor, limit=limit)
+    return page_of(page, wire.QueueItem.of)
+
+
+def _entry(unit: UnitView) -> wire.QueueEntry:
+    return wire.QueueEntry.of(unit, counts={each: unit.counts.get(each, 0) for each in JobStatus})

@@ -1,0 +1,38 @@
+"""Views of the web app's areas, kept under a name."""
+
+from typing import Literal
+
+from fastapi import APIRouter
+
+from comfyrelay.protocol import user as wire
+from comfyrelay.protocol.base import Answer
+from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.bodies import BodyRoute
+from comfyrelay.server.base.context import ContextOf
+from comfyrelay.server.base.parameters import IdInPath
+from comfyrelay.server.base.problems import may_answer
+
+router = APIRouter(prefix="/api/views", tags=["views"], route_class=BodyRoute)
+
+
+@router.get("", responses=may_answer(401, 422, 503))
+async def views(context: ContextOf, user: CurrentUser, area: Literal["queue"] = "queue") -> Answer[wire.SavedViews]:
+    """Your views of an area, the oldest first."""
+    found = await context.engine.jobs.saved_views.of_area(user.tenant_id, area)
+    return Answer(data=wire.SavedViews(items=[wire.SavedView.of(each) for each in found]))
+
+
+@router.put("", responses=may_answer(401, 403, 409, 422, 503))
+async def keep_view(body: wire.NewView, context: ContextOf, user: CurrentUser) -> Answer[wire.SavedView]:
+    """Keep what an area shows under a name; one of that name is replaced."""
+    kept = await context.engine.jobs.saved_views.keep(
+        user.tenant_id, area=body.area, name=body.name, search=body.search
+    )
+    return Answer(data=wire.SavedView.of(kept), message="Saved.")
+
+
+@router.delete("/{view_id}", responses=may_answer(401, 403, 404, 422, 503))
+async def forget_view(view_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Deleted]:
+    """Forget a view."""
+    await context.engine.jobs.saved_views.remove(user.tenant_id, view_id)
+    return Answer(data=wire.Deleted(id=view_id), message="Forgotten.")

@@ -1,0 +1,44 @@
+"""Whoever follows what happens: handed messages, and told to begin anew after having left too many unread."""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+W = TypeVar("W")
+
+# What a follower may leave unread.
+MOST_UNREAD = 64
+
+
+class Reset:
+    """What was missed cannot be told."""
+
+
+@dataclass(kw_only=True, eq=False, slots=True)
+class Message(Generic[W]):
+    """`cursor` is set where all before it has been heard with it. `what` is nothing where there is nothing new."""
+
+    what: W | Reset | None
+    cursor: str | None = None
+    # as it goes over the wire: made by the first who sends it
+    encoded: str | None = None
+
+
+class Follower(Generic[W]):
+    def __init__(self) -> None:
+        self._unread: deque[Message[W]] = deque()
+        self.has_news = asyncio.Event()
+
+    def hand(self, message: Message[W]) -> None:
+        if len(self._unread) >= MOST_UNREAD:
+            self._unread.clear()
+            message = Message(what=Reset(), cursor=message.cursor)
+        self._unread.append(message)
+        self.has_news.set()
+
+    def take(self) -> Message[W] | None:
+        message = self._unread.popleft() if self._unread else None
+        if not self._unread:
+            self.has_news.clear()
+        return message

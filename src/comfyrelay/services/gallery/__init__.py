@@ -1,0 +1,19 @@
+"""What users have made: looking through it, marking and gathering it, and taking it with them."""
+
+from comfyrelay.services.gallery.choosing import Choosing
+from comfyrelay.services.gallery.collections import Collections
+from comfyrelay.services.gallery.listing import Listing
+from comfyrelay.services.gallery.zips import Zips
+from comfyrelay.services.ground import Ground
+from comfyrelay.services.jobs import Jobs
+
+__all__ = ["Gallery"]
+
+
+class Gallery:
+    def __init__(self, ground: Ground, jobs: Jobs) -> None:
+        databases, objects = ground.databases, ground.objects
+        self.listing = Listing(databases, objects, jobs.media, ttl_seconds=ground.settings.presigned_ttl_seconds)
+        self.choosing = Choosing(databases, jobs.bulk)
+        self.collections = Collections(databases, self.listing)
+        self.zips = Zips(databases, objects, self.listing)

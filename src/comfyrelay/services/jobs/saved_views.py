@@ -1,0 +1,39 @@
+"""Views of an area of the web app, kept under a name: what was looked for, and in which order."""
+
+from collections.abc import Mapping
+
+from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.records.jobs import SavedView
+from comfyrelay.errors import Conflict, NotFound
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.steps import Step
+from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant import saved_views
+
+MOST = 50
+
+
+class SavedViews:
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
+
+    async def of_area(self, tenant_id: str, area: str) -> list[SavedView]:
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            return await saved_views.of_area(tx, tenant_id, area)
+
+    async def keep(self, tenant_id: str, *, area: str, name: str, search: Mapping[str, str]) -> SavedView:
+        """One of that name is replaced."""
+        pool = await self._databases.pool_of(tenant_id)
+
+        async def work(tx: Tx) -> SavedView:
+            known = await saved_views.of_area(tx, tenant_id, area)
+            if len(known) >= MOST and name not in {each.name for each in known}:
+                raise Conflict(f"There are {MOST} views already: forget one of them first.")
+            return await saved_views.keep(tx, id_=new_id(), tenant_id=tenant_id, area=area, name=name, search=search)
+
+        return await pool.run(Step.TENANT, work)
+
+    async def remove(self, tenant_id: str, view_id: str) -> None:
+        pool = await self._databases.pool_of(tenant_id)
+        if not await pool.run(Step.TENANT, lambda tx: saved_views.remove(tx, tenant_id, view_id)):
+            raise NotFound("There is no such view of yours.")

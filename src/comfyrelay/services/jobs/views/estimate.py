@@ -1,0 +1,123 @@
+"""What adding jobs would mean: how many, how long, at what price, and what stands in their way. Nothing is added."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from comfyrelay.domain.payloads import StoredFile
+from comfyrelay.domain.queue.states import JobStatus, Provider, Stage, WorkflowKind
+from comfyrelay.domain.queue.waiting import Forecast, Pace, forecast
+from comfyrelay.services.catalogue.fitting import Missing
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.jobs.requests import Item, JobRequest
+from comfyrelay.services.jobs.resolve import Media, Resolver, Target
+from comfyrelay.services.jobs.views.overview import Overview
+from comfyrelay.services.jobs.views.recent import Recent
+from comfyrelay.store.central import workers
+from comfyrelay.store.central.queue import dispatches
+
+# Items of a batch differ in an input, a prompt and a seed: what is wrong with all is seen in the first.
+MOST_TRIED = 50
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """`files` are further ones that items name, which are not stored yet."""
+
+    tenant_id: str
+    user_id: str
+    target: Target
+    items: Sequence[Item]
+    files: Mapping[str, StoredFile]
+    priority: int = 0
+    shows_workers: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """`forecast` is nothing where nobody knows how long such a job takes; `workers` are those that may run it."""
+
+    jobs: int
+    tokens: int
+    workers: int
+    forecast: Forecast | None
+    done_at: datetime | None
+    missing: Missing | None
+
+
+class Estimates:
+    def __init__(
+        self,
+        databases: Databases,
+        resolve: Resolver,
+        recent: Recent,
+        overview: Overview,
+        *,
+        worker_stale_seconds: float,
+        stage: str,
+        stage_of: Callable[[int], Stage] | None = None,
+    ) -> None:
+        self._databases = databases
+        self._resolve = resolve
+        self._recent = recent
+        self._overview = overview
+        self._stale_seconds = worker_stale_seconds
+        self._stage = stage
+        self._stage_of = stage_of
+
+    async def of(self, wanted: Wanted) -> Estimate:
+        """`InvalidInput` for what would be refused, by the fields of one job."""
+        target = wanted.target
+        missing = await self._missing(wanted)
+        jobs = len(wanted.items)
+        slots, expected, now = await self._forecast(wanted, jobs)
+        return Estimate(
+            jobs=jobs,
+            tokens=jobs * target.cost,
+            workers=slots,
+            forecast=expected,
+            done_at=None if expected is None else now + timedelta(seconds=expected.seconds),
+            missing=missing,
+        )
+
+    async def _missing(self, wanted: Wanted) -> Missing | None:
+        target = wanted.target
+        if target.workflow.kind == WorkflowKind.SCRIPT:
+            # its values are checked by its preview; checking them as a job copies what is to be run
+            return None
+        tried = wanted.items[:MOST_TRIED]
+        pool = await self._databases.pool_of(wanted.tenant_id)
+        found = await self._resolve.media(pool, wanted.tenant_id, tried, target)
+        requests = [
+            JobRequest(tenant_id=wanted.tenant_id, user_id=wanted.user_id, idempotency_key="estimate", item=each)
+            for each in tried
+        ]
+        media = Media(files={**found.files, **wanted.files}, videos=found.videos)
+        made = await self._resolve.made(requests, target, media, request_digest="")
+        return await self._resolve.missing(made, target, shows_names=wanted.shows_workers)
+
+    async def _forecast(self, wanted: Wanted, jobs: int) -> tuple[int, Forecast | None, datetime]:
+        workflow, effect = wanted.target.workflow, wanted.target.effect
+        stage = self._stage if self._stage_of is None else self._stage_of(workflow.id)
+        async with self._databases.central.read() as tx:
+            able = await workers.serving(
+                tx, workflow.id, stage=stage, provider=Provider(workflow.provider), stale_seconds=self._stale_seconds
+            )
+            usual = await dispatches.mean_duration(
+                tx, await workers.workflows_of(tx, [each.worker_id for each in able])
+            )
+            now = await dispatches.now(tx)
+        slots = sum(each.max_concurrency for each in able)
+        pace = await self._recent.pace(
+            wanted.tenant_id, workflow_id=workflow.id, effect_id=effect.id if effect else None
+        )
+        if pace is None and effect is not None and effect.last_processing_time_seconds is not None:
+            last = effect.last_processing_time_seconds
+            pace = Pace(last, last, last)
+        if pace is None or not slots:
+            return slots, None, now
+        counts = await self._overview.counts(wanted.tenant_id)
+        # what is more urgent goes before what waits, and not before what runs
+        waiting = 0 if wanted.priority > 0 else counts.get(JobStatus.QUEUED, 0)
+        ahead = waiting + counts.get(JobStatus.PROCESSING, 0)
+        return slots, forecast(jobs, pace, slots=slots, ahead=ahead, seconds_ahead=usual), now

@@ -1,0 +1,377 @@
+"""Jobs and videos as their owner sees them: how far they are, what they wait for, and where their files can be had."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import PurePosixPath
+from typing import Any
+
+from comfyrelay.domain.gallery import main_prompt, prompt_placeholder
+from comfyrelay.domain.payloads import Snapshot
+from comfyrelay.domain.queue.settlement import Event
+from comfyrelay.domain.queue.states import CanceledBy, JobStatus, UnitStatus, VideoStatus
+from comfyrelay.domain.queue.waiting import Reason, Waiting
+from comfyrelay.domain.records.jobs import File, Job, LogLine, Video
+from comfyrelay.errors import NotFound
+from comfyrelay.media_types import guess_media_type
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.jobs.views.media import MediaViews
+from comfyrelay.services.jobs.views.overview import JOB_STATUS, standing
+from comfyrelay.services.paging import Listed, listed
+from comfyrelay.services.queue.waiting import WhyWaiting
+from comfyrelay.storage.headers import servable_content_type
+from comfyrelay.storage.objects import ObjectStore
+from comfyrelay.store.central import catalogue, library
+from comfyrelay.store.central.queue import dispatches
+from comfyrelay.store.central.queue.dispatches import Running
+from comfyrelay.store.tenant import history, jobs, ledger, media
+
+AT_ONCE = 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputView:
+    file: File
+    filename: str
+    url: str
+    poster_url: str | None = None
+    preview_url: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputView:
+    """The file that a job was made from."""
+
+    url: str
+    mime_type: str | None
+    name: str | None
+    poster_url: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobView:
+    """`waiting` is told of one job that is asked for, not in lists: it takes several queries. `seed` is that of every
+    attempt: it was drawn, or given, when the job was accepted."""
+
+    job: Job
+    seed: int | None = None
+    workflow_slug: str | None = None
+    workflow_name: str | None = None
+    # the beginning of the main one
+    prompt: str | None = None
+    input: InputView | None = None
+    progress: Mapping[str, Any] | None = None
+    # a worker has it, and runs another one first
+    is_only_fetched: bool = False
+    # of one that runs, and is asked to stop
+    cancel_requested_at: datetime | None = None
+    canceled_by: CanceledBy | None = None
+    # what it made was kept for as long as it is kept
+    is_expired: bool = False
+    refunded_tokens: int = 0
+    waiting: Waiting | None = None
+    # the job that it was retried as
+    retried_as: str | None = None
+    outputs: Sequence[OutputView] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VideoView:
+    video: Video
+    progress: Mapping[str, Any] | None
+    error: str | None
+    original_file_url: str | None
+    processed_file_url: str | None
+
+
+class Views:
+    def __init__(
+        self,
+        databases: Databases,
+        objects: ObjectStore,
+        waiting: WhyWaiting,
+        facts: MediaViews,
+        *,
+        ttl_seconds: float,
+    ) -> None:
+        self._databases = databases
+        self._objects = objects
+        self._waiting = waiting
+        self._facts = facts
+        self._ttl_seconds = ttl_seconds
+
+    async def plain_job(self, tenant_id: str, job_id: str) -> Job:
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            job = await jobs.get(tx, tenant_id, job_id)
+        if job is None:
+            raise NotFound(f"There is no job {job_id!r}.")
+        return job
+
+    async def job(self, tenant_id: str, job_id: str) -> JobView:
+        return await self.of_job(await self.plain_job(tenant_id, job_id))
+
+    async def of_job(self, job: Job) -> JobView:
+        [view] = await self.of_jobs(job.tenant_id, [job])
+        return replace(view, waiting=await self._why_waiting(job, is_only_fetched=view.is_only_fetched))
+
+    async def jobs(
+        self,
+        tenant_id: str,
+        *,
+        status: JobStatus | UnitStatus | None = None,
+        batch_id: str | None = None,
+        no_batch: bool = False,
+        expired: bool = False,
+        workflow: str | None = None,
+        search: str | None = None,
+        oldest_first: bool = False,
+        after_id: str | None = None,
+        limit: int,
+    ) -> Listed[JobView]:
+        """Newest first, or the other way round."""
+        workflow_ids = await workflows_named(self._databases, tenant_id, workflow)
+        # those that the queue calls otherwise
+        named = (
+            await standing(self._databases, tenant_id, status) if status is not None and status in JOB_STATUS else None
+        )
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            found = await jobs.listed(
+                tx,
+                tenant_id,
+                status=None if named is not None else status,
+                standing=named,
+                batch_id=batch_id,
+                no_batch=no_batch,
+                expired=expired,
+                workflow_ids=workflow_ids,
+                search=search,
+                oldest_first=oldest_first,
+                after_id=after_id,
+                limit=limit + 1,
+            )
+        page = listed(found, lambda each: each.id, limit=limit)
+        return page.holding(await self.of_jobs(tenant_id, page.items))
+
+    async def file(self, tenant_id: str, file_id: str) -> OutputView:
+        """A file of the tenant's own, by the name that it came with."""
+        found = (await self._files(tenant_id, [file_id])).get(file_id)
+        if found is None:
+            raise NotFound("There is no such file of yours.")
+        return await self._output(found, _stem(found) or "file")
+
+    async def job_with_snapshot(self, tenant_id: str, job_id: str) -> tuple[Job, Snapshot]:
+        """A job and what it runs."""
+        job = await self.plain_job(tenant_id, job_id)
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            payloads = await jobs.payloads(tx, [job.id])
+        return job, Snapshot.from_json(payloads[job.id])
+
+    async def snapshots(self, tenant_id: str, *, workflow_id: int) -> AsyncIterator[Snapshot]:
+        """What the jobs of a workflow run, newest first."""
+        pool, before = await self._databases.pool_of(tenant_id), None
+        while True:
+            async with pool.read() as tx:
+                found = await jobs.listed(tx, tenant_id, after_id=before, limit=AT_ONCE)
+                of_workflow = [each.id for each in found if each.workflow_id == workflow_id]
+                payloads = await jobs.payloads(tx, of_workflow) if of_workflow else {}
+            for each in payloads.values():
+                yield Snapshot.from_json(each)
+            if len(found) < AT_ONCE:
+                return
+            before = found[-1].id
+
+    async def logs(self, tenant_id: str, job_id: str, *, after_id: int, limit: int) -> Listed[LogLine]:
+        """What the workers printed, oldest first."""
+        await self.plain_job(tenant_id, job_id)
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            found = await history.log_page(tx, tenant_id, job_id, after_id=after_id, limit=limit + 1)
+        return listed(found, lambda each: each.id, limit=limit)
+
+    async def history(self, tenant_id: str, job_id: str, *, after_seq: int, limit: int) -> Listed[Event]:
+        """What happened to a job, oldest first."""
+        await self.plain_job(tenant_id, job_id)
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            found = await history.event_page(tx, tenant_id, job_id, after_seq=after_seq, limit=limit + 1)
+        return listed(found, lambda each: each.seq, limit=limit)
+
+    async def video(self, tenant_id: str, video_id: str) -> VideoView:
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            found = await media.video(tx, tenant_id, video_id)
+        if found is None:
+            raise NotFound(f"There is no video {video_id!r}.")
+        [view] = await self._of_videos(tenant_id, [found])
+        return view
+
+    async def videos(self, tenant_id: str, *, before_id: str | None = None, limit: int) -> Listed[VideoView]:
+        """Newest first."""
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            found = await media.video_page(tx, tenant_id, before_id=before_id, limit=limit + 1)
+        page = listed(found, lambda each: each.id, limit=limit)
+        return page.holding(await self._of_videos(tenant_id, page.items))
+
+    async def _why_waiting(self, job: Job, *, is_only_fetched: bool) -> Waiting | None:
+        if job.status not in {JobStatus.QUEUED, JobStatus.PAUSED} and not is_only_fetched:
+            return None
+        if job.status == JobStatus.PAUSED and (held := await self._why_held(job)) is not None:
+            return Waiting(reason=Reason.HELD, text=held)
+        try:
+            return await self._waiting.of_job(job.tenant_id, job.id)
+        except NotFound:
+            # it was accepted this moment, and is on its way to the queue
+            return None
+
+    async def _why_held(self, job: Job) -> str | None:
+        if job.batch_id is None:
+            return None
+        async with (await self._databases.pool_of(job.tenant_id)).read() as tx:
+            batch = await media.batch(tx, job.tenant_id, id_=job.batch_id)
+        return batch.held_text if batch is not None else None
+
+    async def of_jobs(self, tenant_id: str, found: Sequence[Job]) -> list[JobView]:
+        if not found:
+            return []
+        named = {file_id for job in found for file_id in (job.input_file_id, job.output_file_id) if file_id}
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            files = await media.files_of(tx, tenant_id, named) if named else {}
+            payloads = await jobs.payloads(tx, [each.id for each in found])
+            lost = [each.id for each in found if each.status in {JobStatus.FAILED, JobStatus.CANCELED}]
+            retries = await jobs.retries_of(tx, lost) if lost else {}
+            refunds = await ledger.refunds_of(tx, lost) if lost else {}
+            canceled = [each.id for each in found if each.status == JobStatus.CANCELED]
+            by_others = await history.canceled_by_others(tx, tenant_id, canceled) if canceled else set()
+            gone = {each.video_id for each in found if each.video_id and _has_lost_output(each, files)}
+            videos = await media.videos_of(tx, tenant_id, gone) if gone else {}
+        expired = {each.id for each in videos.values() if each.status == VideoStatus.EXPIRED}
+        running = [each.id for each in found if each.status == JobStatus.PROCESSING]
+        nameless = {each.effect_id for each in found if each.output_file_id and each.effect_id is not None}
+        leased, slugs = await self._from_queue(tenant_id, running, nameless)
+        async with self._databases.central.read() as tx:
+            workflows = await catalogue.workflows_ever(tx, {each.workflow_id for each in found})
+        prompts = {each.id: prompt_placeholder(each.properties) for each in workflows.values()}
+        views = []
+        for job in found:
+            output = files.get(job.output_file_id or "")
+            source = files.get(job.input_file_id or "")
+            subject = _stem(source) or slugs.get(job.effect_id or 0, "job")
+            workflow = workflows.get(job.workflow_id)
+            # one may have been deleted just now
+            snapshot = Snapshot.from_json(payloads[job.id]) if job.id in payloads else None
+            here = leased.get(job.id, dispatches.NOT_RUNNING)
+            views.append(
+                JobView(
+                    job=job,
+                    seed=snapshot.seed if snapshot else None,
+                    workflow_slug=workflow.slug if workflow else None,
+                    workflow_name=workflow.name if workflow else None,
+                    prompt=main_prompt(snapshot, prompts.get(job.workflow_id)) if snapshot else None,
+                    input=await self._input(snapshot, source),
+                    progress=here.progress,
+                    is_only_fetched=here.is_only_fetched,
+                    cancel_requested_at=here.cancel_requested_at,
+                    canceled_by=_canceled_by(job, by_others),
+                    is_expired=job.video_id in expired and _has_lost_output(job, files),
+                    refunded_tokens=refunds.get(job.id, 0),
+                    retried_as=retries.get(job.id),
+                    outputs=[await self._output(output, f"{subject}-{job.id[-8:]}")] if output else [],
+                )
+            )
+        return views
+
+    async def _input(self, snapshot: Snapshot | None, source: File | None) -> InputView | None:
+        if source is not None:
+            name = source.original_filename
+            facts = await self._facts.of(source)
+            return InputView(
+                url=await self._url(source, name or "input"),
+                mime_type=source.mime_type,
+                name=name,
+                poster_url=facts.poster_url,
+            )
+        asset = snapshot.primary_input if snapshot else None
+        # a file of the user's has its type beside it, and is gone where the job does not name it any more
+        if asset is None or asset.mime_type is not None:
+            return None
+        name = PurePosixPath(asset.path).name
+        mime_type = servable_content_type(guess_media_type(name))
+        url = await self._objects.sign_download(
+            asset.path, ttl_seconds=self._ttl_seconds, filename=name, content_type=mime_type
+        )
+        return InputView(url=url, mime_type=mime_type, name=name)
+
+    async def _of_videos(self, tenant_id: str, found: Sequence[Video]) -> list[VideoView]:
+        named = {file_id for video in found for file_id in (video.original_file_id, video.processed_file_id) if file_id}
+        files = await self._files(tenant_id, named)
+        running = [each.job_id for each in found if each.status == VideoStatus.PROCESSING and each.job_id]
+        leased, _ = await self._from_queue(tenant_id, running, ())
+        there = [leased.get(each.job_id or "", dispatches.NOT_RUNNING) for each in found]
+        return [await self._of_video(each, files, its.progress) for each, its in zip(found, there, strict=True)]
+
+    async def _of_video(self, video: Video, files: Mapping[str, File], progress: Any) -> VideoView:
+        original, processed = files.get(video.original_file_id or ""), files.get(video.processed_file_id or "")
+        subject = video.title or _stem(original) or "video"
+        details = video.processing_details or {}
+        return VideoView(
+            video=video,
+            progress=progress,
+            error=details.get("error"),
+            original_file_url=await self._url(original, original.original_filename or subject) if original else None,
+            processed_file_url=(await self._output(processed, f"{subject}-{video.id[-8:]}")).url if processed else None,
+        )
+
+    async def _files(self, tenant_id: str, ids: Iterable[str]) -> dict[str, File]:
+        wanted = list(ids)
+        if not wanted:
+            return {}
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            return await media.files_of(tx, tenant_id, wanted)
+
+    async def _from_queue(
+        self, tenant_id: str, running: Sequence[str], effect_ids: Iterable[int]
+    ) -> tuple[dict[str, Running], dict[int, str]]:
+        wanted = list(effect_ids)
+        if not running and not wanted:
+            return {}, {}
+        async with self._databases.central.read() as tx:
+            leased = await dispatches.running_of(tx, tenant_id, running) if running else {}
+            return leased, await library.slugs(tx, wanted) if wanted else {}
+
+    async def _output(self, file: File, name: str) -> OutputView:
+        filename = f"{name}{PurePosixPath(file.path).suffix}"
+        facts = await self._facts.of(file)
+        return OutputView(
+            file=file,
+            filename=filename,
+            url=await self._url(file, filename),
+            poster_url=facts.poster_url,
+            preview_url=facts.preview_url,
+        )
+
+    async def _url(self, file: File, filename: str) -> str:
+        return await self._objects.sign_download(
+            file.path,
+            ttl_seconds=self._ttl_seconds,
+            filename=filename,
+            content_type=servable_content_type(file.mime_type),
+        )
+
+
+async def workflows_named(databases: Databases, tenant_id: str, slug: str | None) -> list[int] | None:
+    """The workflows that a slug stands for; `None` where none is asked for, and all are meant."""
+    if slug is None:
+        return None
+    async with databases.central.read() as tx:
+        return await catalogue.workflow_ids_named(tx, tenant_id, slug)
+
+
+def _has_lost_output(job: Job, files: Mapping[str, File]) -> bool:
+    return job.output_file_id is not None and job.output_file_id not in files
+
+
+def _canceled_by(job: Job, by_others: Set[str]) -> CanceledBy | None:
+    if job.status != JobStatus.CANCELED:
+        return None
+    return CanceledBy.ADMINISTRATOR if job.id in by_others else CanceledBy.USER
+
+
+def _stem(file: File | None) -> str | None:
+    return PurePosixPath(file.original_filename).stem if file is not None and file.original_filename else None

@@ -1,0 +1,394 @@
+"""Following a tenant: all that changes of its jobs, batches, queue, marks and wallet, for any number of open pages.
+
+One task for each pool reads what has changed for every tenant that somebody follows; what it finds is loaded once for
+each tenant and handed to all who follow it. A follower costs no query of its own, but for what it missed while it was
+away. One that reads slowly keeps a few messages, and is then told to begin anew.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
+from typing import Any, NamedTuple, TypeVar
+
+import structlog
+
+from comfyrelay.domain.queue.states import JobStatus
+from comfyrelay.domain.records.jobs import Unit
+from comfyrelay.errors import TooManyRequests
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.following import Follower, Message, Reset
+from comfyrelay.services.jobs.batches import Batches, BatchState
+from comfyrelay.services.jobs.views.jobs import JobView, Views
+from comfyrelay.services.jobs.views.overview import Glance, Overview, glance_of
+from comfyrelay.store.central.scaling import durations
+from comfyrelay.store.tenant import changes, jobs
+from comfyrelay.store.tenant.changes import Change, Horizon, Marked
+from comfyrelay.store.tenant.overview import Leased
+from comfyrelay.store.wakeup import Wakeup
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+# Hints come from this process, and from others where they have made or freed work; a tick stands behind them.
+TICK_SECONDS = 0.5
+# Between two reads, however much happens.
+GATHER_SECONDS = 0.25
+# How often at most the queue is looked at: its counts, its order, and how far what runs is.
+LOOK_SECONDS = 0.75
+# Of one message, and of what is replayed: whoever missed more had better begin anew.
+MOST_JOBS = 200
+# Of one read, for all tenants of a pool together.
+MOST_CHANGES = 10_000
+# Of one tenant in one process.
+MOST_FOLLOWERS = 500
+MOST_WAITING = 200
+# What has changed is kept for longer than this.
+REPLAYED_SECONDS = 1800.0
+# What is being read when all ends.
+LAST_READ_SECONDS = 5.0
+
+
+class Cursor(NamedTuple):
+    """Up to where somebody has heard everything: the horizon of a read, and when that was."""
+
+    txid: int
+    at: int
+
+    def __str__(self) -> str:
+        return f"{self.txid}-{self.at}"
+
+    @classmethod
+    def of(cls, horizon: Horizon) -> "Cursor":
+        return cls(horizon.txid, int(horizon.at.timestamp()))
+
+    @classmethod
+    def read(cls, text: str) -> "Cursor | None":
+        """`None` for what is none of ours."""
+        txid, _, at = text.partition("-")
+        is_ours = txid.isdecimal() and at.isdecimal() and len(text) <= 40
+        return cls(int(txid), int(at)) if is_ours else None
+
+    def is_replayed(self, now: Horizon) -> bool:
+        """One from the future was given out by a database that was since put back."""
+        age = (now.at - datetime.fromtimestamp(min(self.at, 2**33), UTC)).total_seconds()
+        return self.txid <= now.txid and age <= REPLAYED_SECONDS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Changed:
+    jobs: Sequence[JobView]
+    batches: Sequence[BatchState]
+    removed: Sequence[str]
+    # of outputs; nothing where none was marked
+    marked: Marked | None = None
+    # tokens came that are of no job
+    has_credit: bool = False
+
+    @property
+    def has_jobs(self) -> bool:
+        return bool(self.jobs or self.batches or self.removed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a job is that runs, and how many seconds it should still take, where that is known."""
+
+    id: str
+    progress: Any
+    expected_seconds: float | None
+
+
+Told = Changed | Glance | Sequence[Progress]
+
+
+@dataclass(eq=False)
+class _Tenant:
+    """What is known of one tenant that is followed."""
+
+    id: str
+    position: Horizon
+    followers: set[Follower[Told]] = field(default_factory=set)
+    # Changes from the horizon on that were told before: they are found again until their transactions are behind it.
+    told: frozenset[int] = frozenset()
+    # its counts may have changed
+    is_stale: bool = True
+    counts: dict[str, int] | None = None
+    glance: Glance | None = None
+    progress: dict[str, Any] = field(default_factory=dict)
+    looked_at: float = 0.0
+
+    @property
+    def cursor(self) -> str:
+        return str(Cursor.of(self.position))
+
+    @property
+    def is_busy(self) -> bool:
+        counts = self.counts or {}
+        return any(counts.get(each) for each in (JobStatus.QUEUED, JobStatus.PROCESSING, JobStatus.PAUSED))
+
+    def is_due(self) -> bool:
+        """Whether its queue is to be looked at now."""
+        is_long_ago = asyncio.get_running_loop().time() - self.looked_at >= LOOK_SECONDS
+        return is_long_ago and (self.is_stale or self.is_busy)
+
+    def tell(self, message: Message[Told]) -> None:
+        for each in self.followers:
+            each.hand(message)
+
+
+class Live:
+    def __init__(
+        self, databases: Databases, views: Views, batches: Batches, overview: Overview, wakeup: Wakeup
+    ) -> None:
+        self.databases = databases
+        self.overview = overview
+        self._views = views
+        self._batches = batches
+        self._wakeup = wakeup
+        self._readers: dict[str, _PoolReader] = {}
+        self._reads: set[asyncio.Task[Any]] = set()
+        self.is_closed = False
+
+    async def follow(
+        self, tenant_id: str, *, cursor: str | None, quiet_seconds: float
+    ) -> AsyncGenerator[Message[Told], None]:
+        """First the queue as it is; after a `cursor`, what was missed, or that it cannot be told. Then all that
+        happens. A message without anything comes when nothing happened for `quiet_seconds`."""
+        if self.is_closed:
+            return
+        pool = await self.whole(self.databases.pool_name_of(tenant_id))
+        reader = self._readers.get(pool)
+        if reader is None:
+            reader = self._readers[pool] = _PoolReader(self, pool, self._wakeup)
+        follower: Follower[Told] = Follower()
+        # before what was missed is read: what happens meanwhile is told twice, and not never
+        tenant = await reader.add(tenant_id, follower)
+        try:
+            for message in await self.whole(self._first(tenant, pool, cursor)):
+                yield message
+            while not self.is_closed:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(quiet_seconds):
+                        await follower.has_news.wait()
+                if self.is_closed:
+                    return
+                yield follower.take() or Message(what=None, cursor=tenant.cursor)
+        finally:
+            reader.remove(tenant, follower)
+
+    def check_room(self, tenant_id: str) -> None:
+        """Before it is followed: once a stream has begun, nobody can be told."""
+        found = (each.tenants.get(tenant_id) for each in self._readers.values())
+        if any(each is not None and len(each.followers) >= MOST_FOLLOWERS for each in found):
+            raise TooManyRequests(retry_after_seconds=60)
+
+    async def _first(self, tenant: _Tenant, pool: str, cursor: str | None) -> list[Message[Told]]:
+        # where this begins: what is told later may be told with it as well
+        begins = tenant.cursor
+        missed: list[Message[Told]] = []
+        if cursor:
+            missed.append(Message(what=await self._missed(tenant.id, pool, cursor), cursor=begins))
+        if tenant.glance is None:
+            tenant.glance = await self.overview.glance(tenant.id, limit=MOST_WAITING)
+        return [*missed, Message(what=tenant.glance, cursor=begins)]
+
+    async def _missed(self, tenant_id: str, pool: str, text: str) -> Changed | Reset:
+        cursor = Cursor.read(text)
+        if cursor is None:
+            return Reset()
+        async with self.databases.pool(pool).read() as tx:
+            if not cursor.is_replayed(await changes.horizon(tx)):
+                return Reset()
+            found = await changes.since(tx, {tenant_id: cursor.txid}, limit=MOST_CHANGES + 1)
+        return Reset() if len(found) > MOST_CHANGES else await self.load(tenant_id, found)
+
+    async def load(self, tenant_id: str, found: Sequence[Change]) -> Changed | Reset:
+        """The jobs that changed, and their batches, as they are now; which outputs were marked; and whether tokens came
+        that are of no job."""
+        marks = [change.marked for change in found if change.marked is not None]
+        marked = reduce(or_, marks) if marks else None
+        if marked is not None and len(marked.ids) > MOST_JOBS:
+            marked = Marked(frozenset(), is_all=True)
+        ids = {id_ for change in found for id_ in change.ids}
+        if len(ids) > MOST_JOBS:
+            return Reset()
+        async with (await self.databases.pool_of(tenant_id)).read() as tx:
+            present = [each for each in await jobs.by_ids(tx, ids) if each.tenant_id == tenant_id]
+        named = {each.batch_id for each in present if each.batch_id} | (ids - {each.id for each in present})
+        # without items there is none any more
+        states = [each for each in await self._batches.states(tenant_id, named) if each.total]
+        return Changed(
+            jobs=await self._views.of_jobs(tenant_id, present),
+            batches=states,
+            removed=sorted(ids - {each.id for each in present} - {each.id for each in states}),
+            marked=marked,
+            has_credit=any(change.is_credit for change in found),
+        )
+
+    def wake(self, pool: str) -> None:
+        """A pool got updates from this process."""
+        if pool in self._readers:
+            self._readers[pool].hint.give()
+
+    async def whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Read to the end, also when whoever waits for it hangs up: a read that is broken off costs its connection."""
+        task = asyncio.create_task(work)
+        self._reads.add(task)
+        task.add_done_callback(self._has_read)
+        return await asyncio.shield(task)
+
+    def _has_read(self, task: asyncio.Task[Any]) -> None:
+        self._reads.discard(task)
+        if not task.cancelled():
+            # nobody may be left to be told
+            task.exception()
+
+    @property
+    def followers(self) -> int:
+        return sum(each.size for each in self._readers.values())
+
+    def close(self) -> None:
+        """End all that is followed."""
+        self.is_closed = True
+        for each in self._readers.values():
+            each.close()
+
+    async def ended(self) -> None:
+        """After `close`: when nothing is read any more."""
+        reading = {*self._reads, *(each.task for each in self._readers.values() if each.task is not None)}
+        if reading:
+            _done, late = await asyncio.wait(reading, timeout=LAST_READ_SECONDS)
+            for each in late:
+                each.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+
+class _PoolReader:
+    """Reads what changed in one pool for everybody who follows a tenant of it."""
+
+    def __init__(self, live: Live, pool: str, wakeup: Wakeup) -> None:
+        self._live = live
+        self._pool = pool
+        self.tenants: dict[str, _Tenant] = {}
+        self.hint = wakeup.subscribe()
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def size(self) -> int:
+        return sum(len(each.followers) for each in self.tenants.values())
+
+    async def add(self, tenant_id: str, follower: Follower[Told]) -> _Tenant:
+        if tenant_id not in self.tenants:
+            horizon = await self._live.whole(self._horizon())
+            # somebody else may have come first meanwhile
+            self.tenants.setdefault(tenant_id, _Tenant(tenant_id, horizon))
+        tenant = self.tenants[tenant_id]
+        tenant.followers.add(follower)
+        if self.task is None or self.task.done():
+            self.task = asyncio.create_task(self._run())
+        return tenant
+
+    async def _horizon(self) -> Horizon:
+        async with self._live.databases.pool(self._pool).read() as tx:
+            return await changes.horizon(tx)
+
+    def remove(self, tenant: _Tenant, follower: Follower[Told]) -> None:
+        tenant.followers.discard(follower)
+        if not tenant.followers and self.tenants.get(tenant.id) is tenant:
+            del self.tenants[tenant.id]
+
+    def close(self) -> None:
+        # it ends by itself: it may be reading
+        self.hint.give()
+        for tenant in self.tenants.values():
+            for each in tenant.followers:
+                each.has_news.set()
+
+    async def _run(self) -> None:
+        while self.tenants and not self._live.is_closed:
+            await self.hint.wait(TICK_SECONDS)
+            try:
+                await self._read()
+            except Exception:
+                # nobody has moved on: the next read finds everything
+                log.warning("live.failed", pool=self._pool, exc_info=True)
+            await asyncio.sleep(GATHER_SECONDS)
+
+    async def _read(self) -> None:
+        tenants = dict(self.tenants)
+        positions = {each.id: each.position.txid for each in tenants.values()}
+        if not positions:
+            return
+        with self._live.databases.watched(self._pool):
+            async with self._live.databases.pool(self._pool).read() as tx:
+                horizon = await changes.horizon(tx)
+                found = await changes.since(tx, positions, limit=MOST_CHANGES + 1)
+        theirs: dict[str, list[Change]] = {each: [] for each in tenants}
+        for change in found:
+            theirs[change.tenant_id].append(change)
+        is_too_much = len(found) > MOST_CHANGES
+        for tenant in tenants.values():
+            try:
+                await self._tell(tenant, theirs[tenant.id], horizon, is_too_much=is_too_much)
+            except Exception:
+                log.warning("live.failed", pool=self._pool, tenant_id=tenant.id, exc_info=True)
+        # what has happened comes first
+        await self._look([each for each in tenants.values() if each.is_due()])
+
+    async def _tell(self, tenant: _Tenant, found: Sequence[Change], horizon: Horizon, *, is_too_much: bool) -> None:
+        new = [each for each in found if each.id not in tenant.told]
+        what: Changed | Reset | None = None
+        if is_too_much:
+            what = Reset()
+        elif new:
+            what = await self._live.load(tenant.id, new)
+        tenant.position = horizon
+        tenant.told = frozenset(each.id for each in found if each.txid >= horizon.txid)
+        if what is not None:
+            tenant.is_stale = True
+            tenant.tell(Message(what=what, cursor=tenant.cursor))
+
+    async def _look(self, tenants: Sequence[_Tenant]) -> None:
+        """The queue's order and the progress of jobs are told by no change: they are looked at while jobs wait or
+        run, for all tenants together."""
+        if not tenants:
+            return
+        if stale := [each for each in tenants if each.is_stale or each.counts is None]:
+            counts = await self._live.overview.counts_of(self._pool, [each.id for each in stale])
+            for each in stale:
+                each.counts, each.is_stale = counts[each.id], False
+        in_line = await self._live.overview.in_line([each.id for each in tenants], limit=MOST_WAITING)
+        for each in tenants:
+            each.looked_at = asyncio.get_running_loop().time()
+            await self._tell_of(each, *in_line[each.id])
+
+    async def _tell_of(self, tenant: _Tenant, leased: Sequence[Leased], waiting: Sequence[Unit]) -> None:
+        glance = glance_of(tenant.counts or {}, leased, waiting)
+        if tenant.glance is None or _told_of(glance) != _told_of(tenant.glance):
+            tenant.tell(Message(what=glance, cursor=tenant.cursor))
+        tenant.glance = glance
+        running = [each for each in leased if not each.is_only_fetched]
+        moved = [each for each in running if each.progress and each.progress != tenant.progress.get(each.job_id)]
+        tenant.progress = {each.job_id: each.progress for each in running}
+        if moved:
+            tenant.tell(Message(what=await self._progress(moved)))
+
+    async def _progress(self, running: Sequence[Leased]) -> list[Progress]:
+        async with self._live.databases.central.read() as tx:
+            known = await durations.known(tx, {each.workflow_id for each in running})
+        found = []
+        for each in running:
+            learnt = known.get((each.workflow_id, each.effect_id or durations.ALL))
+            learnt = learnt or known.get((each.workflow_id, durations.ALL))
+            left = None if learnt is None else max(0.0, learnt.mean_seconds - each.seconds)
+            found.append(Progress(id=each.job_id, progress=each.progress, expected_seconds=left))
+        return found
+
+
+def _told_of(glance: Glance) -> tuple[Any, ...]:
+    """What of it is told."""
+    return dict(glance.counts), list(glance.running), list(glance.waiting)

@@ -1,0 +1,68 @@
+"""What is known of files, and where what is shown in their place can be had: for everybody who lists files."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from comfyrelay.domain.ids import poster_path, preview_path
+from comfyrelay.domain.records.jobs import File
+from comfyrelay.media_types import guess_media_type
+from comfyrelay.services.databases import Databases
+from comfyrelay.storage.objects import ObjectStore
+from comfyrelay.store.tenant import media
+
+# A page of a gallery has two for each file, and is asked for again and again.
+KEPT_URLS = 20_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MediaFacts:
+    """The rest is in the file itself: its size in pixels and in seconds, as far as they are known."""
+
+    file: File
+    poster_url: str | None
+    preview_url: str | None
+
+
+class MediaViews:
+    def __init__(self, databases: Databases, objects: ObjectStore, *, ttl_seconds: float) -> None:
+        self._databases = databases
+        self._objects = objects
+        self._ttl_seconds = ttl_seconds
+        # By path: a browser has what it was shown once only as long as its URL stays the same.
+        self._urls: OrderedDict[str, tuple[str, float]] = OrderedDict()
+
+    async def of_files(self, tenant_id: str, file_ids: Iterable[str]) -> dict[str, MediaFacts]:
+        """By id, those of the files that are the tenant's own and are there."""
+        wanted = list(file_ids)
+        if not wanted:
+            return {}
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            found = await media.files_of(tx, tenant_id, wanted)
+        return {file.id: await self.of(file) for file in found.values()}
+
+    async def of(self, file: File) -> MediaFacts:
+        poster_url, preview_url = await self.urls(file.path, poster=file.poster, preview=file.preview)
+        return MediaFacts(file=file, poster_url=poster_url, preview_url=preview_url)
+
+    async def urls(self, path: str, *, poster: str | None, preview: str | None) -> tuple[str | None, str | None]:
+        """Where the poster and the preview of a file can be had, by their formats."""
+        return (
+            await self._url(poster_path(path, poster)) if poster else None,
+            await self._url(preview_path(path, preview)) if preview else None,
+        )
+
+    async def _url(self, path: str) -> str:
+        """The same one for a while; it works for at least half of its time."""
+        now = time.monotonic()
+        url, fresh_until = self._urls.get(path, ("", 0.0))
+        if not url or now >= fresh_until:
+            url = await self._objects.sign_download(
+                path, ttl_seconds=self._ttl_seconds, content_type=guess_media_type(path)
+            )
+            self._urls[path] = (url, now + self._ttl_seconds / 2)
+        self._urls.move_to_end(path)
+        while len(self._urls) > KEPT_URLS:
+            self._urls.popitem(last=False)
+        return url

@@ -1,0 +1,184 @@
+"""What a page shows of a queue beside lists of jobs: the queue at a glance, and all that is known of one job."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from comfyrelay.domain.payloads import Snapshot
+from comfyrelay.domain.properties import Property, Role
+from comfyrelay.domain.queue.settlement import Attempt
+from comfyrelay.domain.queue.states import JobStatus, UnitStatus
+from comfyrelay.domain.records.jobs import Unit
+from comfyrelay.errors import NotFound
+from comfyrelay.services.databases import Databases
+from comfyrelay.storage.headers import servable_content_type
+from comfyrelay.storage.objects import ObjectStore
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.tenant import jobs, media, overview
+from comfyrelay.store.tenant.jobs import Standing
+from comfyrelay.store.tenant.overview import Leased
+
+# What jobs that run or wait are called.
+JOB_STATUS: Mapping[str, JobStatus] = {
+    UnitStatus.RUNNING: JobStatus.PROCESSING,
+    UnitStatus.WAITING: JobStatus.QUEUED,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Glance:
+    """`waiting` is in the order in which it will run, and only its beginning. What a worker has only fetched, to run
+    it next, is `fetched`, and counts as waiting."""
+
+    counts: Mapping[str, int]
+    running: Sequence[Unit]
+    waiting: Sequence[Unit]
+    fetched: Sequence[Leased]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputValue:
+    """A value, or a file with a URL that works for a while."""
+
+    key: str
+    label: str
+    type: str
+    value: Any = None
+    url: str | None = None
+    # of a file of the user's own that is still there
+    file_id: str | None = None
+    # nobody changed it: it is what the workflow has
+    is_default: bool = False
+    role: Role | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AboutJob:
+    workflow_slug: str
+    workflow_name: str
+    inputs: Sequence[InputValue]
+    error_detail: str | None
+    attempts: Sequence[Attempt]
+    # what the worker told of the output: of a script, its command and all that it saved
+    output_metadata: Mapping[str, Any] | None
+
+
+def glance_of(counts: Mapping[str, int], leased: Sequence[Leased], waiting: Sequence[Unit]) -> Glance:
+    fetched = [each for each in leased if each.is_only_fetched]
+    running = [each for each in leased if not each.is_only_fetched]
+    known: dict[str, int] = {each: counts.get(each, 0) for each in JobStatus}
+    # the two databases are not asked in the same moment
+    moved = min(len(fetched), known[JobStatus.PROCESSING])
+    known[JobStatus.PROCESSING] -= moved
+    known[JobStatus.QUEUED] += moved
+    return Glance(
+        counts=known,
+        # several items of a batch may run at once
+        running=list(dict.fromkeys(each.unit for each in running)),
+        waiting=list(dict.fromkeys([*(each.unit for each in fetched), *waiting])),
+        fetched=fetched,
+    )
+
+
+async def standing(databases: Databases, tenant_id: str, status: JobStatus | UnitStatus) -> Standing:
+    """Which jobs are meant by a status, in the words of jobs or in those of the queue."""
+    if status not in JOB_STATUS:
+        return Standing(status)
+    async with databases.central.read() as tx:
+        leased = (await overview.leased(tx, [tenant_id]))[tenant_id]
+    return Standing(JOB_STATUS[status], [each.job_id for each in leased if each.is_only_fetched])
+
+
+class Overview:
+    def __init__(self, databases: Databases, objects: ObjectStore, *, ttl_seconds: float) -> None:
+        self._databases = databases
+        self._objects = objects
+        self._ttl_seconds = ttl_seconds
+
+    async def glance(self, tenant_id: str, *, limit: int) -> Glance:
+        counts, in_line = await asyncio.gather(self.counts(tenant_id), self.in_line([tenant_id], limit=limit))
+        return glance_of(counts, *in_line[tenant_id])
+
+    async def counts(self, tenant_id: str) -> dict[str, int]:
+        pool = await self._databases.pool_name_of(tenant_id)
+        return (await self.counts_of(pool, [tenant_id]))[tenant_id]
+
+    async def counts_of(self, pool: str, tenant_ids: Collection[str]) -> dict[str, dict[str, int]]:
+        """For tenants that are all in this pool."""
+        async with self._databases.pool(pool).read() as tx:
+            return await overview.count_by_status(tx, tenant_ids)
+
+    async def in_line(
+        self, tenant_ids: Collection[str], *, limit: int
+    ) -> dict[str, tuple[Sequence[Leased], Sequence[Unit]]]:
+        """For each tenant what workers have, and the beginning of what waits."""
+        async with self._databases.central.read() as tx:
+            leased = await overview.leased(tx, tenant_ids)
+            waiting = await overview.waiting(tx, tenant_ids, limit=limit)
+        return {each: (leased[each], waiting[each]) for each in tenant_ids}
+
+    async def about(self, tenant_id: str, job_id: str) -> AboutJob:
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            job = await jobs.get(tx, tenant_id, job_id)
+            if job is None:
+                raise NotFound(f"There is no job {job_id!r}.")
+            payload = (await jobs.payloads(tx, [job_id]))[job_id]
+            attempts = await jobs.attempts_of(tx, [job_id])
+            output = job.output_file_id
+            metadata = await media.metadata_of(tx, tenant_id, output) if output is not None else None
+            snapshot = Snapshot.from_json(payload)
+            own = await media.ids_at(tx, tenant_id, [each.path for each in snapshot.assets])
+        async with self._databases.central.read() as tx:
+            workflow = await catalogue.workflow_ever(tx, job.workflow_id)
+        properties = [Property.from_json(each) for each in workflow.properties] if workflow else []
+        return AboutJob(
+            workflow_slug=workflow.slug if workflow else "",
+            workflow_name=workflow.name if workflow else "",
+            inputs=await self._inputs(snapshot, properties, own),
+            error_detail=job.error_detail,
+            # what the job was given is known for certain; a worker may see several in the graph
+            attempts=attempts if snapshot.seed is None else [replace(each, seed=snapshot.seed) for each in attempts],
+            output_metadata=metadata,
+        )
+
+    async def _inputs(
+        self, snapshot: Snapshot, properties: Sequence[Property], own: Mapping[str, str]
+    ) -> list[InputValue]:
+        """In the order of the workflow's properties; those that were removed since then come by their placeholders."""
+        by_key = {each.key: each for each in properties}
+        found = [
+            InputValue(
+                key=each.key,
+                label=by_key[each.key].words if each.key in by_key else each.key,
+                role=Role.INPUT,
+                type=each.type,
+                value=each.name,
+                file_id=own.get(each.path),
+                url=await self._objects.sign_download(
+                    each.path,
+                    ttl_seconds=self._ttl_seconds,
+                    filename=each.name,
+                    content_type=servable_content_type(each.mime_type),
+                ),
+            )
+            for each in snapshot.assets
+        ]
+        by_placeholder = {each.placeholder: each for each in properties}
+        for placeholder, value in snapshot.values.items():
+            prop = by_placeholder.get(placeholder)
+            if prop is not None and not prop.user_configurable and prop.default_value is None:
+                # what was added to it here, and means nothing to anybody
+                continue
+            found.append(
+                InputValue(
+                    key=prop.key if prop else placeholder,
+                    label=prop.words if prop else placeholder,
+                    type=prop.type if prop else "",
+                    value=value,
+                    is_default=prop is not None and value == prop.default_value,
+                    role=prop.role if prop else None,
+                )
+            )
+        order = {each.key: number for number, each in enumerate(properties)}
+        return sorted(found, key=lambda each: order.get(each.key, len(order)))

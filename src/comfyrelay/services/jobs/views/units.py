@@ -1,0 +1,519 @@
+"""The queue as a list of batches and single jobs: what runs, what waits in its order, and what has ended."""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus, UnitStatus, ended_as
+from comfyrelay.domain.queue.waiting import Reason, Waiting
+from comfyrelay.domain.records.catalogue import Workflow
+from comfyrelay.domain.records.jobs import Job, Unit
+from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.jobs.batches import Batches, BatchState
+from comfyrelay.services.jobs.views.jobs import workflows_named
+from comfyrelay.services.jobs.views.media import MediaFacts, MediaViews
+from comfyrelay.services.jobs.views.overview import JOB_STATUS
+from comfyrelay.services.paging import Listed, listed
+from comfyrelay.services.queue.waiting import WhyWaiting
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.central.scaling import durations
+from comfyrelay.store.tenant import jobs, media, overview, units
+from comfyrelay.store.tenant.jobs import Standing
+from comfyrelay.store.tenant.units import Item
+
+# Of a batch in a list; the rest is asked for.
+MOST_ITEMS = 60
+# So many candidates are looked at for one page; whoever filters gets the rest with the next.
+AT_ONCE = 200
+MOST_ROUNDS = 10
+
+
+class Sort(StrEnum):
+    """`queue`: what runs, what waits in its order, what has ended, newest first."""
+
+    QUEUE = "queue"
+    NEWEST = "newest"
+    OLDEST = "oldest"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnitFilter:
+    status: UnitStatus | None = None
+    workflow: str | None = None
+    search: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ItemView:
+    id: str
+    item_no: int
+    status: str
+    poster_url: str | None = None
+    preview_url: str | None = None
+    input_poster_url: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnitView:
+    id: str
+    is_batch: bool
+    label: str | None
+    # of a batch: what tells it from others of its name
+    first_label: str | None
+    workflow_slug: str | None
+    workflow_name: str | None
+    # of what it makes
+    kind: str | None
+    status: UnitStatus
+    total: int
+    # jobs of it that the filter means
+    matched: int
+    counts: Mapping[str, int]
+    # of what waits: what a worker has, to run it next, and nobody can move any more
+    fetched: int
+    held: str | None
+    expected_seconds: float | None
+    starts_in_seconds: float | None
+    waiting_text: str | None
+    waiting_reason: str | None
+    priority: int
+    created_at: datetime
+    ended_at: datetime | None
+    error: str | None
+    # of a job that was retried: the one that did
+    retried_as: str | None
+    items: Sequence[ItemView]
+    # of the items
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Order:
+    """Where units stand that have not ended, and since when what runs does."""
+
+    running: Sequence[Unit]
+    waiting: Sequence[Unit]
+    # of which some wait, and of which some are paused
+    queued: frozenset[Unit]
+    paused: frozenset[Unit]
+    seconds: Mapping[str, float]
+    # jobs that workers have only fetched, with their units
+    fetched: Mapping[str, Unit]
+
+    def status_of(self, unit: Unit) -> UnitStatus:
+        if unit in self.running:
+            return UnitStatus.RUNNING
+        return UnitStatus.PAUSED if unit in self.paused and unit not in self.queued else UnitStatus.WAITING
+
+    def fetched_of(self, unit: Unit, counts: Mapping[str, int]) -> int:
+        return min(sum(each == unit for each in self.fetched.values()), counts.get(JobStatus.PROCESSING, 0))
+
+    def counted(self, unit: Unit, counts: Mapping[str, int]) -> dict[str, int]:
+        """What was only fetched waits."""
+        moved = self.fetched_of(unit, counts)
+        if not moved:
+            return dict(counts)
+        return {
+            **counts,
+            JobStatus.PROCESSING: counts[JobStatus.PROCESSING] - moved,
+            JobStatus.QUEUED: counts.get(JobStatus.QUEUED, 0) + moved,
+        }
+
+
+class Units:
+    def __init__(self, databases: Databases, batches: Batches, waiting: WhyWaiting, facts: MediaViews) -> None:
+        self._databases = databases
+        self._batches = batches
+        self._waiting = waiting
+        self._facts = facts
+
+    async def page(
+        self, tenant_id: str, wanted: UnitFilter, *, sort: Sort = Sort.QUEUE, cursor: str | None = None, limit: int
+    ) -> Listed[UnitView]:
+        """`cursor` is the section that a page ended in, and the last unit of it."""
+        among = await self._matching(tenant_id, wanted)
+        active, order = await self._order(tenant_id)
+        found: list[UnitView] = []
+        section, after = _read(cursor)
+        if sort is Sort.QUEUE and section != "ended":
+            line = [each for each in (*order.running, *order.waiting) if among is None or each in among]
+            line = await self._having(tenant_id, line, order, wanted.status)
+            begin = _place_after(line, after)
+            line = line[begin:]
+            found = await self._views(tenant_id, line[: limit + 1], order, wanted)
+            if len(line) > limit:
+                return Listed(items=found[:limit], next_cursor=f"line_{begin + limit}_{line[limit - 1].id}")
+            after = None
+        rest, last = await self._by_id(
+            tenant_id, wanted, among, order, active, sort=sort, after=after, limit=limit - len(found)
+        )
+        return Listed(items=[*found, *rest], next_cursor=None if last is None else f"ended_{last}")
+
+    async def items(
+        self, tenant_id: str, batch_id: str, *, status: JobStatus | None, after: int | None, limit: int
+    ) -> Listed[ItemView]:
+        """The items of a batch in its order, each as its newest try."""
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            if await media.batch(tx, tenant_id, id_=batch_id) is None:
+                raise NotFound(f"There is no batch {batch_id!r}.")
+            since = -1 if after is None else after
+            found = await units.items(tx, tenant_id, batch_id, status=status, after=since, limit=limit + 1)
+        page = listed(found, lambda each: each.item_no, limit=limit)
+        facts = await self._media(tenant_id, page.items)
+        async with self._databases.central.read() as tx:
+            fetched = {
+                each.job_id for each in (await overview.leased(tx, [tenant_id]))[tenant_id] if each.is_only_fetched
+            }
+        return page.holding([_item(each, facts, fetched) for each in page.items])
+
+    async def _matching(self, tenant_id: str, wanted: UnitFilter) -> set[Unit] | None:
+        """`None` where all do."""
+        if wanted.workflow is None and not wanted.search:
+            return None
+        workflow_ids = await workflows_named(self._databases, tenant_id, wanted.workflow)
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            return await units.matching(tx, tenant_id, workflow_ids=workflow_ids, search=wanted.search)
+
+    async def _having(self, tenant_id: str, line: list[Unit], order: _Order, status: UnitStatus | None) -> list[Unit]:
+        """Of units that have not ended, those that have a job of this status."""
+        match status:
+            case None:
+                return line
+            case UnitStatus.RUNNING:
+                return [each for each in line if each in order.running]
+            case UnitStatus.WAITING:
+                return [each for each in line if each in order.queued]
+            case UnitStatus.PAUSED:
+                return [each for each in line if each in order.paused]
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            counts = await jobs.count_in_batches(tx, tenant_id, [each.id for each in line if each.is_batch])
+        return [each for each in line if counts.get(each.id, {}).get(status)]
+
+    async def _order(self, tenant_id: str) -> tuple[set[Unit], _Order]:
+        # the tenant's side last: what has ended meanwhile is then among what has, and nowhere else
+        async with self._databases.central.read() as tx:
+            leased = (await overview.leased(tx, [tenant_id]))[tenant_id]
+            line = await units.in_line(tx, tenant_id)
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            active = await units.active(tx, tenant_id)
+        running = [each for each in _unique(each.unit for each in leased if not each.is_only_fetched) if each in active]
+        # last what was accepted this moment, and is on its way to the queue
+        known = [*(each.unit for each in leased), *(each.unit for each in line), *sorted(active)]
+        runs, paused = set(running), frozenset(each.unit for each in line if each.is_paused)
+        queued = {each.unit for each in line if each.is_queued}
+        fetched = {each.job_id: each.unit for each in leased if each.is_only_fetched}
+        waiting = [each for each in _unique(known) if each in active and each not in runs]
+        # of those that are on their way to the queue, nothing is paused
+        queued |= set(fetched.values()) | {each for each in waiting if each not in paused}
+        return active, _Order(
+            running=running,
+            waiting=waiting,
+            queued=frozenset(queued),
+            paused=paused,
+            seconds={each.job_id: each.seconds for each in leased},
+            fetched=fetched,
+        )
+
+    async def _by_id(
+        self,
+        tenant_id: str,
+        wanted: UnitFilter,
+        among: set[Unit] | None,
+        order: _Order,
+        active: set[Unit],
+        *,
+        sort: Sort,
+        after: str | None,
+        limit: int,
+    ) -> tuple[list[UnitView], str | None]:
+        """Units by when they were made, and the last one looked at, if there may be more."""
+        only_ended = sort is Sort.QUEUE
+        if limit == 0:
+            # what has ended begins with the next page
+            return [], ""
+        found: list[UnitView] = []
+        for _ in range(MOST_ROUNDS):
+            seen = await self._candidates(
+                tenant_id, among, after=after, oldest_first=sort is Sort.OLDEST, only_ended=only_ended
+            )
+            chosen = [each for each in seen if not (only_ended and each in active)]
+            # one more than fits tells whether there are more
+            for start in range(0, len(chosen), limit + 1):
+                part = chosen[start : start + limit + 1]
+                for view in await self._views(tenant_id, part, order, wanted, active=active):
+                    if not view.matched:
+                        continue
+                    if len(found) == limit:
+                        return found, found[-1].id
+                    found.append(view)
+            if len(seen) < AT_ONCE:
+                return found, None
+            after = seen[-1].id
+        return found, after
+
+    async def _candidates(
+        self, tenant_id: str, among: set[Unit] | None, *, after: str | None, oldest_first: bool, only_ended: bool
+    ) -> list[Unit]:
+        after = after or None
+        if among is not None:
+            ordered = sorted(among, reverse=not oldest_first)
+            later = [
+                each for each in ordered if after is None or (each.id > after if oldest_first else each.id < after)
+            ]
+            return later[:AT_ONCE]
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            return await units.page(
+                tx, tenant_id, after_id=after, oldest_first=oldest_first, only_ended=only_ended, limit=AT_ONCE
+            )
+
+    async def _views(
+        self,
+        tenant_id: str,
+        chosen: Sequence[Unit],
+        order: _Order,
+        wanted: UnitFilter,
+        *,
+        active: set[Unit] | None = None,
+    ) -> list[UnitView]:
+        """Of those that are there; without `active`, none of them has ended."""
+        batch_ids = [each.id for each in chosen if each.is_batch]
+        states = {each.id: each for each in await self._batches.states(tenant_id, batch_ids) if each.total}
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            singles = {each.id: each for each in await jobs.by_ids(tx, [e.id for e in chosen if not e.is_batch])}
+            summaries = await units.summaries(tx, tenant_id, batch_ids) if batch_ids else {}
+            broken = [id_ for id_, state in states.items() if state.counts.get(JobStatus.FAILED)]
+            errors = await units.newest_errors(tx, tenant_id, broken) if broken else {}
+            items = await units.first_items(tx, tenant_id, batch_ids, most=MOST_ITEMS) if batch_ids else []
+            retries = await jobs.retries_of(tx, singles) if singles else {}
+        of_batch: dict[str, list[Item]] = {}
+        for item in items:
+            of_batch.setdefault(item.batch_id, []).append(item)
+        workflow_ids = {each.workflow_id for each in singles.values()}
+        workflow_ids |= {each.workflow_id for each in summaries.values()}
+        async with self._databases.central.read() as tx:
+            workflows = await catalogue.workflows_ever(tx, workflow_ids)
+            learnt = await durations.known(tx, workflow_ids)
+        means = {key: each.mean_seconds for key, each in learnt.items()}
+        reasons = await self._why(tenant_id, chosen, order, active=active, singles=singles)
+        matched = await self._matched(tenant_id, batch_ids, wanted, order)
+        facts = await self._media(tenant_id, [*items, *singles.values()])
+        views = []
+        for unit in chosen:
+            status = None if active is not None and unit not in active else order.status_of(unit)
+            if unit.id in states and unit.id in summaries:
+                summary = summaries[unit.id]
+                counts = order.counted(unit, states[unit.id].counts)
+                view = _of_batch(
+                    states[unit.id],
+                    first_label=next((each.label for each in of_batch.get(unit.id, [])), None),
+                    status=status,
+                    counts=counts,
+                    fetched=order.fetched_of(unit, states[unit.id].counts),
+                    matched=matched.get(unit.id, 0) if matched is not None else _having(counts, wanted.status),
+                    workflow=workflows.get(summary.workflow_id),
+                    priority=summary.priority,
+                    ended_at=summary.ended_at if status is None else None,
+                    error=errors.get(unit.id),
+                    items=[_item(each, facts, order.fetched) for each in of_batch.get(unit.id, [])],
+                    mean=_mean(means, summary.workflow_id, summary.effect_id),
+                    waiting=reasons.get(unit.id),
+                )
+            elif unit.id in singles:
+                job = singles[unit.id]
+                view = _of_job(
+                    job,
+                    status=status,
+                    workflow=workflows.get(job.workflow_id),
+                    counts=order.counted(unit, {job.status: 1}),
+                    fetched=order.fetched_of(unit, {job.status: 1}),
+                    retried_as=retries.get(job.id),
+                    wanted=wanted.status,
+                    item=_item(job, facts, order.fetched),
+                    seconds=order.seconds.get(job.id),
+                    mean=_mean(means, job.workflow_id, job.effect_id),
+                    waiting=reasons.get(unit.id),
+                )
+            else:
+                continue
+            views.append(view)
+        return views
+
+    async def _media(self, tenant_id: str, found: Iterable[Item | Job]) -> dict[str, MediaFacts]:
+        """By the id of the file."""
+        named = {file_id for each in found for file_id in (each.input_file_id, each.output_file_id) if file_id}
+        return await self._facts.of_files(tenant_id, named)
+
+    async def _why(
+        self,
+        tenant_id: str,
+        chosen: Sequence[Unit],
+        order: _Order,
+        *,
+        active: set[Unit] | None,
+        singles: Mapping[str, Job],
+    ) -> dict[str, Waiting]:
+        """Why those of them that wait do: of a batch, its first item that does."""
+        waiting = [each for each in chosen if active is None or each in active]
+        waiting = [each for each in waiting if order.status_of(each) is UnitStatus.WAITING]
+        batch_ids = [each.id for each in waiting if each.is_batch]
+        first = {each.id: each.id for each in waiting if each.id in singles}
+        if batch_ids:
+            async with (await self._databases.pool_of(tenant_id)).read() as tx:
+                first |= await units.first_queued(tx, tenant_id, batch_ids)
+        found = await self._waiting.of_jobs(tenant_id, first.values())
+        reasons = {unit_id: found[job_id] for unit_id, job_id in first.items() if job_id in found}
+        return {id_: why for id_, why in reasons.items() if why.reason is not Reason.NOT_WAITING}
+
+    async def _matched(
+        self, tenant_id: str, batch_ids: Sequence[str], wanted: UnitFilter, order: _Order
+    ) -> dict[str, int] | None:
+        """By batch, how many of its jobs are meant; `None` where its counts say so."""
+        if not batch_ids or (wanted.workflow is None and not wanted.search):
+            return None
+        workflow_ids = await workflows_named(self._databases, tenant_id, wanted.workflow)
+        status = wanted.status
+        meant = None if status is None else Standing(JOB_STATUS.get(status, status), list(order.fetched))
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            return await units.counts_found(
+                tx, tenant_id, batch_ids, standing=meant, workflow_ids=workflow_ids, search=wanted.search
+            )
+
+
+def _having(counts: Mapping[str, int], status: UnitStatus | None) -> int:
+    return sum(counts.values()) if status is None else counts.get(JOB_STATUS.get(status, status), 0)
+
+
+def _read(cursor: str | None) -> tuple[str, str | None]:
+    if cursor is None:
+        return "line", None
+    section, _, after = cursor.partition("_")
+    if section not in {"line", "ended"} or (section == "line" and not after.partition("_")[0].isdecimal()):
+        raise InvalidInput(errors={"cursor": "This is no cursor of this list: send `next_cursor` of the page before."})
+    return section, after or None
+
+
+def _place_after(line: Sequence[Unit], after: str | None) -> int:
+    """`after` is a place and who stood there. One that is no longer in line has ended, mostly: the others have moved
+    up by at most one for each, so what is shown twice is better than what is left out."""
+    if after is None:
+        return 0
+    place, _, id_ = after.partition("_")
+    places = {each.id: number for number, each in enumerate(line, start=1)}
+    return places.get(id_, max(0, min(int(place), len(line)) - 1))
+
+
+def _unique(found: Iterable[Unit]) -> list[Unit]:
+    return list(dict.fromkeys(found))
+
+
+def _mean(means: Mapping[tuple[int, int], float], workflow_id: int, effect_id: int | None) -> float | None:
+    return means.get((workflow_id, effect_id or durations.ALL), means.get((workflow_id, durations.ALL)))
+
+
+def _item(item: Item | Job, facts: Mapping[str, MediaFacts], fetched: Container[str]) -> ItemView:
+    """What a worker has only fetched waits still, whatever it is called."""
+    output, source = facts.get(item.output_file_id or ""), facts.get(item.input_file_id or "")
+    is_fetched = item.status == JobStatus.PROCESSING and item.id in fetched
+    return ItemView(
+        id=item.id,
+        item_no=item.item_no,
+        status=JobStatus.QUEUED if is_fetched else item.status,
+        poster_url=output.poster_url if output else None,
+        preview_url=output.preview_url if output else None,
+        input_poster_url=source.poster_url if source else None,
+    )
+
+
+def _kind(workflow: Workflow | None) -> str | None:
+    return workflow.output_mime_type.partition("/")[0] if workflow is not None else None
+
+
+def _of_batch(
+    state: BatchState,
+    *,
+    first_label: str | None,
+    status: UnitStatus | None,
+    counts: Mapping[str, int],
+    fetched: int,
+    matched: int,
+    workflow: Workflow | None,
+    priority: int,
+    ended_at: datetime | None,
+    error: str | None,
+    items: Sequence[ItemView],
+    mean: float | None,
+    waiting: Waiting | None,
+) -> UnitView:
+    left = state.counts.get(JobStatus.QUEUED, 0) + state.counts.get(JobStatus.PROCESSING, 0)
+    expected = state.expected_seconds
+    return UnitView(
+        id=state.id,
+        is_batch=True,
+        label=state.label,
+        first_label=first_label,
+        workflow_slug=workflow.slug if workflow else None,
+        workflow_name=workflow.name if workflow else None,
+        kind=_kind(workflow),
+        status=status or ended_as(state.counts),
+        total=state.total,
+        matched=matched,
+        counts=counts,
+        fetched=fetched,
+        held=state.held,
+        expected_seconds=mean * left if expected is None and mean is not None and left else expected,
+        starts_in_seconds=waiting.expected_start_seconds if waiting else None,
+        waiting_text=waiting.text if waiting else None,
+        waiting_reason=waiting.reason if waiting else None,
+        priority=priority,
+        created_at=state.created_at,
+        ended_at=ended_at,
+        error=error,
+        retried_as=None,
+        items=items,
+        next_cursor=str(MOST_ITEMS - 1) if state.total > len(items) else None,
+    )
+
+
+def _of_job(
+    job: Job,
+    *,
+    status: UnitStatus | None,
+    workflow: Workflow | None,
+    counts: Mapping[str, int],
+    fetched: int,
+    wanted: UnitStatus | None,
+    retried_as: str | None,
+    item: ItemView,
+    seconds: float | None,
+    mean: float | None,
+    waiting: Waiting | None,
+) -> UnitView:
+    has_ended = job.status in TERMINAL_JOB
+    return UnitView(
+        id=job.id,
+        is_batch=False,
+        label=job.label,
+        first_label=None,
+        workflow_slug=workflow.slug if workflow else None,
+        workflow_name=workflow.name if workflow else None,
+        kind=_kind(workflow),
+        status=status if status is not None and not has_ended else ended_as({job.status: 1}),
+        total=1,
+        matched=_having(counts, wanted),
+        counts=counts,
+        fetched=fetched,
+        held=None,
+        expected_seconds=None if has_ended or mean is None else max(0.0, mean - (seconds or 0.0)),
+        starts_in_seconds=waiting.expected_start_seconds if waiting else None,
+        waiting_text=waiting.text if waiting else None,
+        waiting_reason=waiting.reason if waiting else None,
+        priority=job.priority,
+        created_at=job.created_at,
+        ended_at=job.completed_at,
+        error=job.error_message,
+        retried_as=retried_as,
+        items=[item],
+        next_cursor=None,
+    )

@@ -1,0 +1,85 @@
+"""Whether object storage does all that is asked of it: for who sets a server up."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from comfyrelay.domain.ids import new_id
+from comfyrelay.errors import ComfyRelayError, ConfigurationError
+from comfyrelay.storage.objects import ObjectStore, SignedUpload
+
+FOLDER = "checks"
+CONTENT = b"ComfyRelay was here."
+MEDIA_TYPE = "text/plain"
+URL_SECONDS = 300.0
+
+
+class Part(StrEnum):
+    """What is tried, in this order."""
+
+    WRITE = "write"
+    READ = "read"
+    REMOVE = "remove"
+    # whether pages of this server may send files there
+    BROWSERS = "browsers"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tried:
+    part: Part
+    # none where it works
+    problem: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StorageCheck:
+    """`upload` and `download_url` are for a browser that tries by itself, which nobody else can."""
+
+    tried: Sequence[Tried]
+    upload: SignedUpload | None
+    download_url: str | None
+
+
+class StorageChecks:
+    def __init__(self, objects: ObjectStore, *, origins: Sequence[str]) -> None:
+        """`origins` are those of the pages that upload."""
+        self._objects = objects
+        self._origins = origins
+
+    async def run(self) -> StorageCheck:
+        tried = [each async for each in self._tried()]
+        if any(each.problem for each in tried if each.part is not Part.BROWSERS):
+            return StorageCheck(tried=tried, upload=None, download_url=None)
+        path = f"{FOLDER}/{new_id()}.txt"
+        return StorageCheck(
+            tried=tried,
+            upload=await self._objects.sign_upload(
+                path, content_type=MEDIA_TYPE, size=len(CONTENT), ttl_seconds=URL_SECONDS
+            ),
+            download_url=await self._objects.sign_download(path, ttl_seconds=URL_SECONDS),
+        )
+
+    async def _tried(self) -> AsyncIterator[Tried]:
+        path = f"{FOLDER}/{new_id()}.txt"
+        steps: dict[Part, Callable[[], Awaitable[None]]] = {
+            Part.WRITE: lambda: self._objects.put(path, CONTENT),
+            Part.READ: lambda: self._read(path),
+            Part.REMOVE: self._remove,
+            Part.BROWSERS: lambda: self._objects.ensure_cors(self._origins),
+        }
+        for part, work in steps.items():
+            try:
+                await work()
+            except ComfyRelayError as error:
+                yield Tried(part=part, problem=error.detail)
+                # without the first there is nothing to go on with
+                return
+            yield Tried(part=part, problem=None)
+
+    async def _read(self, path: str) -> None:
+        if await self._objects.get(path) != CONTENT:
+            raise ConfigurationError("What was written is not what is read: is the bucket used by somebody else, too?")
+
+    async def _remove(self) -> None:
+        """What browsers have sent before, too."""
+        await self._objects.remove_many([each.path async for each in self._objects.list(FOLDER)])

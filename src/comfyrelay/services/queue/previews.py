@@ -1,0 +1,192 @@
+"""Previews of jobs that run: who is watched, where a worker puts its pictures, and the newest of each job.
+
+That somebody looks is a mark in the memory of each process: said once here, it goes to the others by the wake-up
+channel, and is forgotten by itself. The pictures go to object storage, and no database knows of them.
+"""
+
+import asyncio
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+from math import inf
+from typing import TypeVar
+
+import structlog
+
+from comfyrelay.clock import utc_now
+from comfyrelay.domain.queue.lifecycle import Move
+from comfyrelay.errors import ComfyRelayError, NotFound
+from comfyrelay.hint import Hint
+from comfyrelay.storage.objects import ObjectStore
+from comfyrelay.storage.previews import MOST_BYTES, PREVIEWS, TYPE, is_preview, preview_path
+from comfyrelay.store.wakeup import Wakeup
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+# Whoever asks for a picture watches for so long.
+WATCHED_SECONDS = 10.0
+# Who goes on asking is told of again after so long: the others must not forget it meanwhile.
+TELL_SECONDS = 3.0
+# Several pages that look at one job make one request to storage.
+SHARED_SECONDS = 0.4
+# How long a URL works, and after which part of that another is made.
+URL_SECONDS = 300.0
+MOST_REMEMBERED = 20_000
+WORD = "watched:"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer:
+    """Where a worker may put previews, and for how long somebody is known to look."""
+
+    url: str
+    headers: Mapping[str, str]
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Picture:
+    data: bytes
+    tag: str
+
+
+class Previews:
+    def __init__(self, objects: ObjectStore, wakeup: Wakeup) -> None:
+        self._objects = objects
+        self._wakeup = wakeup
+        # by job, until when somebody watches; and when the others were told
+        self._until: OrderedDict[str, float] = OrderedDict()
+        self._told_at: dict[str, float] = {}
+        self._waiting: defaultdict[str, set[Hint]] = defaultdict(set)
+        self._offers: OrderedDict[str, tuple[float, Offer]] = OrderedDict()
+        # jobs that were watched, so that a picture may be there
+        self._watched: OrderedDict[str, None] = OrderedDict()
+        self._read: dict[str, tuple[float, asyncio.Future[Picture | None]]] = {}
+        self._removing: set[asyncio.Task[None]] = set()
+        wakeup.on_word(self._heard)
+
+    def watch(self, job_id: str) -> None:
+        """Somebody looks at a job: whoever has it is to hear of it."""
+        now = _now()
+        if now - self._told_at.get(job_id, -inf) >= TELL_SECONDS:
+            self._told_at[job_id] = now
+            self._wakeup.tell(f"{WORD}{job_id}")
+        else:
+            self._mark(job_id)
+
+    def seconds_left(self, job_id: str) -> float:
+        """For how long somebody is known to look at it."""
+        return max(0.0, self._until.get(job_id, 0.0) - _now())
+
+    @contextmanager
+    def waking(self, job_id: str, hint: Hint) -> Iterator[None]:
+        """Give this hint when somebody begins to look at a job."""
+        self._waiting[job_id].add(hint)
+        try:
+            yield
+        finally:
+            self._waiting[job_id].discard(hint)
+            if not self._waiting[job_id]:
+                del self._waiting[job_id]
+
+    def patience(self, job_id: str, *, sends_for: float) -> float:
+        """How long a heartbeat may wait until its worker must hear of previews, if it goes on to send them so long."""
+        if not self.seconds_left(job_id):
+            return inf
+        return max(1.0, sends_for / 2) if sends_for > 0 else 0.0
+
+    async def offer(self, tenant_id: str, job_id: str, lease_token: str) -> Offer | None:
+        """Where the holder of a lease puts previews, if somebody watches."""
+        if not (left := self.seconds_left(job_id)):
+            return None
+        now = _now()
+        signed_at, known = self._offers.get(lease_token, (-inf, None))
+        if known is None or now - signed_at > URL_SECONDS / 2:
+            upload = await self._objects.sign_upload(
+                preview_path(tenant_id, job_id), content_type=TYPE, max_size=MOST_BYTES, ttl_seconds=URL_SECONDS
+            )
+            known = Offer(url=upload.url, headers=upload.headers, seconds=0.0)
+            _remember(self._offers, lease_token, (now, known))
+        return Offer(url=known.url, headers=known.headers, seconds=left)
+
+    async def newest(self, tenant_id: str, job_id: str) -> Picture | None:
+        """The newest picture; `None` when there is none, or when what is there is none."""
+        now = _now()
+        read_at, reading = self._read.get(job_id, (-inf, None))
+        if reading is None or now - read_at > SHARED_SECONDS:
+            reading = asyncio.ensure_future(self._newest(tenant_id, job_id))
+            self._read = {key: each for key, each in self._read.items() if now - each[0] <= SHARED_SECONDS}
+            self._read[job_id] = (now, reading)
+        return await asyncio.shield(reading)
+
+    async def _newest(self, tenant_id: str, job_id: str) -> Picture | None:
+        path = preview_path(tenant_id, job_id)
+        try:
+            # S3 takes what it is given, so no more than this is looked at
+            data = b"".join([each async for each in self._objects.stream(path, length=MOST_BYTES + 1)])
+        except NotFound:
+            return None
+        return Picture(data=data, tag=f'"{sha256(data).hexdigest()[:32]}"') if is_preview(data) else None
+
+    def ended(self, moves: Iterable[Move]) -> None:
+        """Leases have ended: what was seen of them is of no use any more."""
+        for move in moves:
+            job_id = move.before.tenant_job_id
+            if move.ended is None or job_id not in self._watched:
+                continue
+            if move.after.is_terminal:
+                del self._watched[job_id]
+            task = asyncio.create_task(self._remove(preview_path(move.before.tenant_id, job_id)))
+            self._removing.add(task)
+            task.add_done_callback(self._removing.discard)
+
+    async def idle(self) -> None:
+        """Wait until nothing is being removed."""
+        await asyncio.gather(*self._removing)
+
+    async def sweep(self, *, older_than_seconds: float) -> int:
+        """Remove the pictures that nobody has replaced for so long: their worker is gone, or nobody looks."""
+        before = utc_now() - timedelta(seconds=older_than_seconds)
+        old = [each.path async for each in self._objects.list(PREVIEWS) if each.modified_at <= before]
+        if old:
+            await self._objects.remove_many(old)
+        return len(old)
+
+    async def _remove(self, path: str) -> None:
+        try:
+            await self._objects.remove(path)
+        except ComfyRelayError as error:
+            # it is found by retention
+            log.info("previews.not_removed", why=error.detail)
+
+    def _heard(self, word: str) -> None:
+        if word.startswith(WORD):
+            self._mark(word.removeprefix(WORD))
+
+    def _mark(self, job_id: str) -> None:
+        now = _now()
+        was_watched = self._until.get(job_id, 0.0) > now
+        self._until[job_id] = now + WATCHED_SECONDS
+        self._until.move_to_end(job_id)
+        while (oldest := next(iter(self._until))) and self._until[oldest] <= now:
+            del self._until[oldest]
+            self._told_at.pop(oldest, None)
+        _remember(self._watched, job_id, None)
+        if not was_watched:
+            for hint in self._waiting.get(job_id, ()):
+                hint.give()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _remember(kept: OrderedDict[str, T], key: str, value: T) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > MOST_REMEMBERED:
+        kept.popitem(last=False)

@@ -1,0 +1,85 @@
+"""Webhooks of all tenants, as an operator looks at them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from comfyrelay.domain.deliveries import DeliveryStatus, Standing
+from comfyrelay.domain.records.webhooks import Delivery
+from comfyrelay.errors import PoolUnavailable
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.paging import Listed
+from comfyrelay.store.central import tenants
+from comfyrelay.store.tenant import all_deliveries
+
+# Whoever has more of them need not know how many more.
+MOST_COUNTED = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToldDelivery:
+    delivery: Delivery
+    tenant_email: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeliveryCounts:
+    """How many were given up, and how many are still to be delivered; `most` stands for as many or more."""
+
+    dead: int
+    pending: int
+    most: int
+
+
+class DeliveryOverview:
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
+
+    async def page(
+        self,
+        *,
+        standing: Standing | None = None,
+        tenant_id: str | None = None,
+        cursor: str | None = None,
+        limit: int,
+    ) -> Listed[ToldDelivery]:
+        """Of all pools that can be reached, newest first: their ids begin with the time."""
+        found: list[Delivery] = []
+        ends: list[str] = []
+        pools = list(self._databases.pools) if tenant_id is None else [await self._databases.pool_name_of(tenant_id)]
+        for pool in pools:
+            try:
+                with self._databases.watched(pool):
+                    async with self._databases.pool(pool).read() as tx:
+                        some, before = await all_deliveries.page(
+                            tx, standing=standing, tenant_id=tenant_id, before_id=cursor, limit=limit
+                        )
+            except PoolUnavailable:
+                continue
+            found += some
+            if before is not None:
+                ends.append(before)
+        found.sort(key=lambda each: each.id, reverse=True)
+        # one pool has been looked through no further than this: what is older there may be newer than the rest
+        edge = max(ends, default="")
+        items = [each for each in found if each.id >= edge][:limit]
+        after = (items[-1].id if items else edge) if len(items) < len(found) else edge or None
+        return Listed(items=await self.told(items), next_cursor=after)
+
+    async def told(self, found: Sequence[Delivery]) -> list[ToldDelivery]:
+        """With the email of each one's tenant."""
+        async with self._databases.central.read() as tx:
+            emails = await tenants.emails_of(tx, {each.tenant_id for each in found})
+        return [ToldDelivery(delivery=each, tenant_email=emails.get(each.tenant_id)) for each in found]
+
+    async def counts(self) -> DeliveryCounts:
+        """Of all pools that can be reached."""
+        dead = pending = 0
+        for pool in self._databases.pools:
+            try:
+                with self._databases.watched(pool):
+                    async with self._databases.pool(pool).read() as tx:
+                        dead += await all_deliveries.count(tx, DeliveryStatus.GIVEN_UP, most=MOST_COUNTED)
+                        pending += await all_deliveries.count(tx, DeliveryStatus.PENDING, most=MOST_COUNTED)
+            except PoolUnavailable:
+                continue
+        return DeliveryCounts(dead=min(dead, MOST_COUNTED), pending=min(pending, MOST_COUNTED), most=MOST_COUNTED)

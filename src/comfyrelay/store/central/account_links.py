@@ -1,0 +1,62 @@
+"""Links and codes that open an account once: only their hashes are kept."""
+
+from datetime import datetime
+
+from sqlalchemy import delete, insert, select, update
+
+from comfyrelay.domain.queue.states import LinkKind
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.store.central.tables import account_links as links
+from comfyrelay.store.central.tables import users
+from comfyrelay.store.central.tenants import USER_COLUMNS
+from comfyrelay.store.database import Tx
+from comfyrelay.store.types import relay_now
+
+_WORKS = (links.c.used_at.is_(None), links.c.expires_at > relay_now())
+
+
+async def create(
+    tx: Tx, *, token_hash: str, kind: LinkKind, lifetime_seconds: float, user_id: str | None = None
+) -> datetime:
+    """Returns when it expires. Those that have expired are forgotten."""
+    await tx.execute(delete(links).where(links.c.expires_at <= relay_now()))
+    query = insert(links).values(
+        token_hash=token_hash,
+        kind=kind,
+        user_id=user_id,
+        created_at=relay_now(),
+        expires_at=relay_now(lifetime_seconds),
+    )
+    made: datetime = (await tx.execute(query.returning(links.c.expires_at))).scalar_one()
+    return made
+
+
+async def user_of(tx: Tx, token_hash: str) -> User | None:
+    """Whose password a link would set; nobody's once it was used or has expired."""
+    query = select(*USER_COLUMNS).join(links, links.c.user_id == users.c.id)
+    row = (await tx.execute(query.where(links.c.token_hash == token_hash, *_WORKS))).one_or_none()
+    return User(**row._mapping) if row else None
+
+
+async def use(tx: Tx, token_hash: str) -> str | None:
+    """Use up the link; the id of its user, none when it does not work. Of two who try at once one gets it."""
+    query = update(links).where(links.c.token_hash == token_hash, links.c.kind == LinkKind.RESET, *_WORKS)
+    found: str | None = (await tx.execute(query.values(used_at=relay_now()).returning(links.c.user_id))).scalar()
+    return found
+
+
+async def use_up_of(tx: Tx, user_id: str) -> None:
+    """A newer link, or a new password, takes the place of all before it."""
+    await tx.execute(update(links).where(links.c.user_id == user_id, *_WORKS).values(used_at=relay_now()))
+
+
+async def is_setup(tx: Tx, token_hash: str) -> bool:
+    """Whether this is a code that works."""
+    query = select(links.c.kind).where(links.c.token_hash == token_hash, links.c.kind == LinkKind.SETUP, *_WORKS)
+    return (await tx.execute(query)).first() is not None
+
+
+async def use_up_setup(tx: Tx) -> list[str]:
+    """Use up all codes at once, whichever was said; their hashes. Of two who try at once the other gets none."""
+    query = update(links).where(links.c.kind == LinkKind.SETUP, *_WORKS).values(used_at=relay_now())
+    return [row.token_hash for row in await tx.execute(query.returning(links.c.token_hash))]

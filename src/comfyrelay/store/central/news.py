@@ -1,0 +1,78 @@
+"""What is new in the central database, for whoever follows it: cheap to ask, however much there is."""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from sqlalchemy import func, select
+
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import (
+    fleets,
+    reconcile_runs,
+    samples,
+    scaling_decisions,
+    tenants,
+    worker_audit_logs,
+    workers,
+)
+from comfyrelay.store.database import Tx
+from comfyrelay.store.types import relay_now
+
+
+class Newest(NamedTuple):
+    """The newest row of each; rows are numbered in the order in which they are made, which is that of commits but for
+    a moment."""
+
+    dispatch: int | None
+    audit: int | None
+    decision: int | None
+    tenant: str | None
+    sample: int | None
+    run: int | None
+    # how many have ended
+    runs: int
+
+
+class WorkerStanding(NamedTuple):
+    is_approved: bool
+    is_draining: bool
+    is_offline: bool
+
+
+async def newest(tx: Tx) -> Newest:
+    """One statement, by the primary keys."""
+    keys = [d.c.id, worker_audit_logs.c.id, scaling_decisions.c.id, tenants.c.id, samples.c.minute, reconcile_runs.c.id]
+    newest_of = [select(func.max(key)).scalar_subquery() for key in keys]
+    ended = select(func.count(reconcile_runs.c.ended_at)).scalar_subquery()
+    return Newest._make((await tx.execute(select(*newest_of, ended))).one())
+
+
+async def standings(tx: Tx, *, stale_seconds: float) -> dict[str, WorkerStanding]:
+    is_offline = workers.c.last_seen_at < relay_now(-stale_seconds)
+    query = select(workers.c.worker_id, workers.c.is_approved, workers.c.is_draining, is_offline)
+    return {row[0]: WorkerStanding(*map(bool, row[1:])) for row in await tx.execute(query)}
+
+
+async def audited(tx: Tx, after_id: int, *, limit: int) -> list[tuple[int, str]]:
+    """What was written down after an entry, of which worker each; the newest first."""
+    a = worker_audit_logs
+    query = select(a.c.id, a.c.worker_id).where(a.c.id > after_id).order_by(a.c.id.desc()).limit(limit)
+    return [(row.id, row.worker_id) for row in await tx.execute(query)]
+
+
+async def fleets_decided(tx: Tx, after_id: int) -> list[str]:
+    """The fleets for which something was decided after that, with their stages."""
+    decided = select(scaling_decisions.c.fleet_id).where(scaling_decisions.c.id > after_id)
+    query = select(fleets.c.stage, fleets.c.slug).where(fleets.c.id.in_(decided))
+    return [f"{row.stage}/{row.slug}" for row in await tx.execute(query)]
+
+
+async def fleets_of(tx: Tx, worker_ids: Collection[str]) -> list[str]:
+    its = select(workers.c.fleet_id).where(workers.c.worker_id.in_(list(worker_ids)))
+    query = select(fleets.c.stage, fleets.c.slug).where(fleets.c.id.in_(its))
+    return [f"{row.stage}/{row.slug}" for row in await tx.execute(query)]
+
+
+async def tenants_after(tx: Tx, after_id: str, *, limit: int) -> list[str]:
+    query = select(tenants.c.id).where(tenants.c.id > after_id).order_by(tenants.c.id).limit(limit)
+    return list((await tx.scalars(query)).all())

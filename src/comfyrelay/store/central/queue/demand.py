@@ -1,0 +1,197 @@
+"""What is queued, and which of the workers that wait could take it: reads that lock nothing and decide nothing."""
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, Float, Integer, Select, Text, bindparam, select, text
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.queue.routing import Held, Queued
+from comfyrelay.domain.queue.states import DispatchStatus
+from comfyrelay.store.central.queue.dispatches import LEASES
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import worker_workflows, workers, workflows
+from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import ids_table, rows_table, with_ids, with_rows
+from comfyrelay.store.types import relay_now, word
+
+_QUEUED = [d.c[name] for name in Queued.__dataclass_fields__]
+_NAMES = ", ".join(f"q.{each.name}" for each in _QUEUED)
+
+# From one kind to the next through the hot index: what is queued behind the first few of a kind is never read.
+_KINDS = """
+    WITH RECURSIVE kinds AS (
+        SELECT * FROM (
+            SELECT stage, provider, workflow_id
+              FROM ai_job_dispatches
+             WHERE status = 'queued'
+             ORDER BY stage, provider, workflow_id
+             LIMIT 1
+        ) AS first
+        UNION ALL
+        {next_kind}
+    )"""
+_FIRST_WHERE = """
+              FROM ai_job_dispatches AS q
+             WHERE q.status = 'queued'
+               AND {condition}
+             ORDER BY q.stage, q.provider, q.workflow_id
+             LIMIT 1"""
+_AFTER = _FIRST_WHERE.format(condition="(q.stage, q.provider, q.workflow_id) > (k.stage, k.provider, k.workflow_id)")
+# The same as SQLite can look it up: it would use only the first column of the three.
+_AFTER_SQLITE = ", ".join(
+    f"(SELECT q.id {_FIRST_WHERE.format(condition=each)})"
+    for each in (
+        "q.stage = k.stage AND q.provider = k.provider AND q.workflow_id > k.workflow_id",
+        "q.stage = k.stage AND q.provider > k.provider",
+        "q.stage > k.stage",
+    )
+)
+_OF_KIND = """
+          FROM ai_job_dispatches AS q
+         WHERE q.status = 'queued'
+           AND q.stage = k.stage
+           AND q.provider = k.provider
+           AND q.workflow_id = k.workflow_id
+           AND q.attempts < q.max_attempts
+           AND q.available_at <= relay_now(0)
+           AND q.only_worker IS NULL
+           AND {not_down}
+         ORDER BY q.priority DESC, q.rank, q.id
+         LIMIT :most"""
+# Those for one worker alone stand in nobody else's way.
+_CHOSEN = """
+    UNION ALL
+    SELECT * FROM (
+        SELECT {names}
+          FROM ai_job_dispatches AS q
+         WHERE q.status = 'queued'
+           AND q.only_worker IS NOT NULL
+           AND q.attempts < q.max_attempts
+           AND q.available_at <= relay_now(0)
+           AND {not_down}
+         ORDER BY q.id
+         LIMIT :most
+    ) AS chosen"""
+_NOT_DOWN = "NOT CAST(:down_pools AS jsonb) ? q.db_pool"
+_NOT_DOWN_SQLITE = "q.db_pool NOT IN (SELECT value FROM json_each(:down_pools))"
+
+POSTGRES = text(
+    _KINDS.format(
+        next_kind=f"""
+        SELECT n.* FROM kinds AS k
+         CROSS JOIN LATERAL (SELECT q.stage, q.provider, q.workflow_id {_AFTER}) AS n"""
+    )
+    + f"""
+    SELECT q.* FROM kinds AS k
+     CROSS JOIN LATERAL (
+        SELECT {_NAMES} {_OF_KIND.format(not_down=_NOT_DOWN)}
+     ) AS q
+    """
+    + _CHOSEN.format(names=_NAMES, not_down=_NOT_DOWN)
+).columns(*_QUEUED)
+
+# SQLite has no LATERAL: each step is looked up by the id that a subquery finds.
+SQLITE = text(
+    _KINDS.format(
+        next_kind=f"""
+        SELECT n.stage, n.provider, n.workflow_id FROM kinds AS k
+          JOIN ai_job_dispatches AS n ON n.id = coalesce({_AFTER_SQLITE})"""
+    )
+    + f"""
+    SELECT {_NAMES.replace("q.", "o.")} FROM kinds AS k
+      JOIN ai_job_dispatches AS o ON o.id IN (
+        SELECT q.id {_OF_KIND.format(not_down=_NOT_DOWN_SQLITE)}
+      )
+    """
+    + _CHOSEN.format(names=_NAMES, not_down=_NOT_DOWN_SQLITE)
+).columns(*_QUEUED)
+
+
+def _queued(dialect: str) -> Executable:
+    return SQLITE if dialect == "sqlite" else POSTGRES
+
+
+async def queued(tx: Tx, *, most: int, down_pools: Sequence[str]) -> list[Queued]:
+    """Of each stage, provider and workflow, the first dispatches that could be leased now; at most so many."""
+    rows = await tx.fetch(_queued, {"most": most, "down_pools": list(down_pools)})
+    return [Queued(**row._mapping) for row in rows]
+
+
+async def prefetched(tx: Tx, *, for_seconds: float, most: int) -> list[Held]:
+    """What busy workers have held for so long without beginning it, and are not asked for yet; the oldest first."""
+    rows = await tx.fetch(prefetched_query, {"for_seconds": -for_seconds, "most": most})
+    return [Held(**row._mapping) for row in rows]
+
+
+@cache
+def prefetched_query(_dialect: str = "") -> Select[Any]:
+    return (
+        select(*_QUEUED, d.c.worker_id)
+        .where(
+            d.c.status == word(DispatchStatus.LEASED),
+            d.c.is_prefetch,
+            d.c.progress.is_(None),
+            d.c.release_requested_at.is_(None),
+            d.c.leased_at <= relay_now(bindparam("for_seconds", type_=Float())),
+        )
+        .order_by(d.c.id)
+        .limit(bindparam("most", type_=Integer()))
+    )
+
+
+async def late(tx: Tx, *, down_pools: Sequence[str]) -> list[Held]:
+    """Leases past their end whose jobs could be begun anew, in queue order. There are fewer than there are slots."""
+    query = late_query().where(d.c.db_pool.not_in(list(down_pools)))
+    return [Held(**row._mapping) for row in await tx.execute(query)]
+
+
+def late_query() -> Select[Any]:
+    return (
+        select(*_QUEUED, d.c.worker_id)
+        .where(
+            d.c.status == word(DispatchStatus.LEASED),
+            d.c.lease_expires_at <= relay_now(),
+            d.c.cancel_requested_at.is_(None),
+            d.c.pause_requested_at.is_(None),
+            d.c.attempts < d.c.max_attempts,
+        )
+        .order_by(d.c.priority.desc(), d.c.rank, d.c.id)
+    )
+
+
+class Room(NamedTuple):
+    """How many jobs a worker runs at once, and how many leases it has."""
+
+    max_concurrency: int
+    leases: int
+
+
+async def rooms(tx: Tx, worker_ids: Iterable[str], wanted: Iterable[tuple[str, int]]) -> dict[str, Room]:
+    """Which of the workers may run one of these workflows, by stage and id, and what room each has."""
+    kinds = with_rows(({"stage": stage, "id": id_} for stage, id_ in wanted), "wanted")
+    found = await tx.fetch(_rooms, {**with_ids(worker_ids), **kinds})
+    return {row.worker_id: Room(row.max_concurrency, row.leases) for row in found}
+
+
+@cache
+def _rooms(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    wanted = rows_table(dialect, {"stage": Text(), "id": BigInteger()}, parameter="wanted", alias="wanted")
+    may_run = (
+        select(worker_workflows.c.workflow_id)
+        .join(workflows, workflows.c.id == worker_workflows.c.workflow_id)
+        .join(wanted, wanted.c.id == worker_workflows.c.workflow_id)
+        .where(
+            worker_workflows.c.worker_id == workers.c.worker_id,
+            workflows.c.is_active,
+            wanted.c.stage == workers.c.stage,
+        )
+        .exists()
+    )
+    return (
+        select(workers.c.worker_id, workers.c.max_concurrency, LEASES.label("leases"))
+        .join(r, workers.c.worker_id == r.c.id)
+        .where(workers.c.is_approved, ~workers.c.is_draining, may_run)
+    )

@@ -1,0 +1,537 @@
+"""The dispatch queue: reading, moving and listing its rows. Claiming them is in `claims.py`."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Float,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    case,
+    cast,
+    false,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.queue.lifecycle import UNLEASED, Dispatch, Move
+from comfyrelay.domain.queue.ordering import Place
+from comfyrelay.domain.queue.states import TERMINAL_DISPATCH, DispatchStatus
+from comfyrelay.domain.queue.waiting import is_only_fetched
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import workers, workflow_blocks
+from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.types import json_value, relay_now, word
+
+_FIELDS = Dispatch._fields
+COLUMNS = [d.c[name] for name in _FIELDS]
+
+_LEASED = d.c.status == word(DispatchStatus.LEASED)
+_WAITING = d.c.status.in_([word(DispatchStatus.QUEUED), word(DispatchStatus.PAUSED)])
+_ENDED = d.c.status.in_([word(each) for each in sorted(TERMINAL_DISPATCH)])
+
+# What a move may change. Everything else of a dispatch is set once, when it is made.
+_MOVED = (
+    "status",
+    "provider",
+    "cost_micros",
+    "expected_cost_micros",
+    "priority",
+    "attempts",
+    "epoch",
+    "version",
+    "deferrals",
+    "worker_id",
+    "lease_token",
+    "lease_request_id",
+    "leased_at",
+    "lease_expires_at",
+    "is_prefetch",
+    "cancel_requested_at",
+    "pause_requested_at",
+    "pause_mode",
+    "release_requested_at",
+    "available_at",
+    "finished_at",
+    "duration_seconds",
+    "last_error",
+    "ran_out_bytes",
+)
+
+_FINISH = ("status", "version", "finished_at", "duration_seconds", "last_error", "cost_micros")
+
+_LEASE = (
+    "attempts",
+    "epoch",
+    "version",
+    "worker_id",
+    "lease_token",
+    "lease_request_id",
+    "leased_at",
+    "lease_expires_at",
+    "is_prefetch",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewDispatch:
+    tenant_id: str
+    tenant_job_id: str
+    db_pool: str
+    workflow_id: int
+    workflow_hash: str
+    effect_id: int | None
+    provider: str
+    stage: str
+    priority: int
+    max_attempts: int
+    batch_id: str | None
+    available_at: datetime
+    max_wait_seconds: int | None = None
+    self_hosted_micros_per_second: int | None = None
+    cloud_micros_per_second: int | None = None
+    only_worker: str | None = None
+
+
+_NEW = tuple(name for name in NewDispatch.__dataclass_fields__ if name != "available_at")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beat:
+    """One heartbeat: who speaks, and what of."""
+
+    dispatch_id: int
+    lease_token: str
+    worker_id: str | None = None
+    progress: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BeatAnswer:
+    dispatch_id: int
+    lease_token: str
+    worker_id: str
+    epoch: int
+    tenant_id: str
+    tenant_job_id: str
+    db_pool: str
+    leased_at: datetime
+    lease_expires_at: datetime
+    cancel_requested_at: datetime | None
+    pause_mode: str | None
+    release_requested_at: datetime | None
+
+
+_ANSWERED = [d.c[name] for name in BeatAnswer.__dataclass_fields__ if name != "dispatch_id"]
+
+
+def from_row(row: Any) -> Dispatch:
+    # The columns come first in every row, in the order of the fields; what follows them is not the dispatch's.
+    return Dispatch._make(row[: len(_FIELDS)])
+
+
+async def enqueue(tx: Tx, new: Sequence[NewDispatch]) -> int:
+    """Make the dispatches that are not there yet, in the order given; returns how many were made."""
+    rows = [{**row, "n": n} for n, row in enumerate(as_rows(new, (*_NEW, "available_at")))]
+    result = await tx.fetch(_enqueue, with_rows(rows))
+    return len(result)
+
+
+@cache
+def _enqueue(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(d, *_NEW, "available_at") | {"n": BigInteger()})
+    now = relay_now()
+    values = [r.c[name] for name in _NEW]
+    rows = select(
+        *values,
+        case((r.c.available_at > now, r.c.available_at), else_=now),
+        now,
+        _microseconds(dialect) + r.c.n,
+    ).order_by(r.c.n)
+    if dialect == "sqlite":
+        # Without a WHERE, SQLite's parser takes the ON of ON CONFLICT for a join's.
+        rows = rows.where(literal(1) == 1)
+    names = [*_NEW, "available_at", "created_at", "rank"]
+    return insert_into(dialect, d).from_select(names, rows).on_conflict_do_nothing().returning(d.c.id)
+
+
+def _microseconds(dialect: str) -> ColumnElement[int]:
+    """The queue's clock as a rank: who came first, goes first."""
+    if dialect == "postgresql":
+        return cast(func.extract("epoch", relay_now()) * 1_000_000, BigInteger)
+    seconds = cast(func.strftime("%s", relay_now()), BigInteger)
+    return seconds * 1_000_000 + cast(func.substr(cast(relay_now(), Text), 21, 6), BigInteger)
+
+
+async def lock(tx: Tx, which: "Condition | Collection[int]") -> tuple[dict[int, Dispatch], datetime]:
+    """The dispatches, named by a condition or by their ids, locked in the order of the ids, and the time."""
+    if not isinstance(which, ColumnElement):
+        return _with_time(await tx.fetch(_lock, with_ids(which)))
+    query = select(*COLUMNS, relay_now().label("now")).where(which).order_by(d.c.id).with_for_update(of=d)
+    return _with_time((await tx.execute(query)).all())
+
+
+@cache
+def _lock(dialect: str) -> Executable:
+    r = ids_table(dialect)
+    return select(*COLUMNS, relay_now().label("now")).join(r, d.c.id == r.c.id).order_by(d.c.id).with_for_update(of=d)
+
+
+async def lock_reported(tx: Tx, ids: Iterable[int]) -> tuple[dict[int, Dispatch], datetime, bool]:
+    """As `lock`; and whether any of the workers that hold them has a failure to its name, which is rare."""
+    result = await tx.fetch(_lock_reported, with_ids(ids))
+    return *_with_time(result), any(row.has_blocks for row in result)
+
+
+@cache
+def _lock_reported(dialect: str) -> Executable:
+    r = ids_table(dialect)
+    has_blocks = select(workflow_blocks.c.worker_id).where(workflow_blocks.c.worker_id == d.c.worker_id).exists()
+    query = select(*COLUMNS, relay_now().label("now"), has_blocks.label("has_blocks"))
+    return query.join(r, d.c.id == r.c.id).order_by(d.c.id).with_for_update(of=d)
+
+
+def _with_time(rows: Sequence[Any]) -> tuple[dict[int, Dispatch], datetime]:
+    # With no row there is nothing to decide, and no time is asked for.
+    now = rows[0].now if rows else datetime.min
+    return {row[0]: from_row(row) for row in rows}, now
+
+
+# Which dispatches; made by the functions below, so that no SQL leaves this package.
+Condition = ColumnElement[bool]
+
+
+def of_job(tenant_id: str, job_id: str) -> ColumnElement[bool]:
+    return and_(d.c.tenant_id == tenant_id, d.c.tenant_job_id == job_id)
+
+
+def of_batch(tenant_id: str, batch_id: str) -> ColumnElement[bool]:
+    return and_(d.c.tenant_id == tenant_id, d.c.batch_id == batch_id, ~_ENDED)
+
+
+def among(tenant_id: str, job_ids: Iterable[str]) -> ColumnElement[bool]:
+    return and_(d.c.tenant_id == tenant_id, d.c.tenant_job_id.in_(list(job_ids)), ~_ENDED)
+
+
+def numbered(ids: Iterable[int]) -> ColumnElement[bool]:
+    return d.c.id.in_(list(ids))
+
+
+# How many leases the worker of a row holds.
+LEASES = select(func.count()).where(d.c.worker_id == workers.c.worker_id, _LEASED).correlate(workers).scalar_subquery()
+
+
+def leased_by(worker_id: str) -> ColumnElement[bool]:
+    return and_(d.c.worker_id == worker_id, _LEASED)
+
+
+async def write(tx: Tx, moves: Iterable[Move]) -> None:
+    after = [each.after for each in moves]
+    if all(each.is_terminal for each in after):
+        await tx.write(_write_finished, with_rows(as_rows(after, ("id", *_FINISH))))
+    else:
+        await tx.write(_write, with_rows(as_rows(after, ("id", *_MOVED))))
+
+
+@cache
+def _write_finished(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(d, "id", *_FINISH))
+    cleared = {name: null() if value is None else literal(value) for name, value in UNLEASED.items()}
+    return update(d).values({**{name: r.c[name] for name in _FINISH}, **cleared}).where(d.c.id == r.c.id)
+
+
+@cache
+def _write(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(d, "id", *_MOVED))
+    return update(d).values({name: r.c[name] for name in _MOVED}).where(d.c.id == r.c.id)
+
+
+async def write_leased(tx: Tx, leased: Iterable[Dispatch]) -> None:
+    """Write the moves of dispatches that have just been leased: all that a lease changes."""
+    await tx.write(_write_leased, with_rows(as_rows(leased, ("id", *_LEASE))))
+
+
+@cache
+def _write_leased(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(d, "id", *_LEASE))
+    # Whoever is leased anew starts without progress, and without having been passed over.
+    anew = {"progress": None, "passed_over_at": None, "status": word(DispatchStatus.LEASED)}
+    return update(d).values({**{name: r.c[name] for name in _LEASE}, **anew}).where(d.c.id == r.c.id)
+
+
+async def heartbeat(tx: Tx, beats: Sequence[Beat], *, ttl_seconds: float) -> list[BeatAnswer]:
+    """Extend the leases that still stand. Touches no indexed column, so that it stays a HOT update."""
+    rows = [
+        {"id": b.dispatch_id, "lease_token": b.lease_token, "worker_id": b.worker_id, "progress": b.progress}
+        for b in beats
+    ]
+    result = await tx.fetch(_heartbeat, {**with_rows(rows), "ttl": ttl_seconds})
+    return [BeatAnswer(**row._mapping) for row in result]
+
+
+@cache
+def _heartbeat(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(d, "id", "lease_token", "worker_id", "progress"))
+    by_holder = or_(r.c.worker_id.is_(None), r.c.worker_id == d.c.worker_id)
+    expires = relay_now(bindparam("ttl", type_=Float()))
+    return (
+        update(d)
+        .values(lease_expires_at=expires, progress=func.coalesce(r.c.progress, d.c.progress))
+        .where(d.c.id == r.c.id, d.c.lease_token == r.c.lease_token, by_holder, _LEASED)
+        .returning(d.c.id.label("dispatch_id"), *_ANSWERED)
+    )
+
+
+@cache
+def expired_query() -> Select[int]:
+    """Leases past their end and the grace, and canceled ones past their end. `lease_expires_at` is not indexed: only
+    the leased rows are looked through."""
+    is_over = d.c.lease_expires_at <= relay_now(bindparam("grace", type_=Float()))
+    is_unwanted = and_(d.c.lease_expires_at <= relay_now(), d.c.cancel_requested_at.is_not(None))
+    return select(d.c.id).where(_LEASED, or_(is_over, is_unwanted)).limit(bindparam("limit", type_=BigInteger()))
+
+
+async def expired(tx: Tx, *, grace_seconds: float, limit: int) -> list[int]:
+    return list((await tx.scalars(expired_query(), {"grace": -grace_seconds, "limit": limit})).all())
+
+
+async def exhausted(tx: Tx, *, limit: int) -> list[int]:
+    """Dispatches that nobody may lease any more because their attempts are used up."""
+    query = select(d.c.id).where(_WAITING, d.c.attempts >= d.c.max_attempts)
+    return list((await tx.scalars(query.limit(limit))).all())
+
+
+async def recall_prefetched(tx: Tx, which: Condition) -> list[int]:
+    """Ask for those of them back that were prefetched and have not begun."""
+    query = (
+        update(d)
+        .values(release_requested_at=relay_now())
+        .where(
+            which,
+            d.c.status == word(DispatchStatus.LEASED),
+            d.c.is_prefetch,
+            d.c.progress.is_(None),
+            d.c.release_requested_at.is_(None),
+        )
+        .returning(d.c.id)
+    )
+    return list((await tx.scalars(query)).all())
+
+
+async def of_lease(tx: Tx, dispatch_id: int, lease_token: str) -> Dispatch | None:
+    """The dispatch, if this is its present lease."""
+    query = select(*COLUMNS).where(d.c.id == dispatch_id, d.c.lease_token == lease_token)
+    row = (await tx.execute(query)).one_or_none()
+    return from_row(row) if row else None
+
+
+async def to_stop(tx: Tx, ids: Iterable[int]) -> list[int]:
+    """Those of the dispatches whose leases have ended, or that somebody wants stopped."""
+    query = select(d.c.id).where(
+        d.c.id.in_(list(ids)),
+        (d.c.status != word(DispatchStatus.LEASED))
+        | d.c.cancel_requested_at.is_not(None)
+        | d.c.pause_requested_at.is_not(None)
+        | d.c.release_requested_at.is_not(None),
+    )
+    return list((await tx.scalars(query)).all())
+
+
+async def by_job(tx: Tx, tenant_id: str, job_ids: Iterable[str]) -> dict[str, Dispatch]:
+    return await of_jobs(tx, ((tenant_id, each) for each in job_ids))
+
+
+async def of_jobs(tx: Tx, jobs: Iterable[tuple[str, str]]) -> dict[str, Dispatch]:
+    """The dispatches of (tenant, job) pairs, by job."""
+    rows = [{"tenant_id": tenant, "tenant_job_id": job} for tenant, job in jobs]
+    result = await tx.fetch(_of_jobs, with_rows(rows))
+    return {row.tenant_job_id: from_row(row) for row in result}
+
+
+@cache
+def _of_jobs(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(d, "tenant_id", "tenant_job_id"))
+    same = (d.c.tenant_id == r.c.tenant_id) & (d.c.tenant_job_id == r.c.tenant_job_id)
+    return select(*COLUMNS).join(r, same)
+
+
+async def known_jobs(tx: Tx, jobs: Iterable[tuple[str, str]]) -> set[str]:
+    """Of (tenant, job) pairs, the jobs that have a dispatch."""
+    rows = [{"tenant_id": tenant, "tenant_job_id": job} for tenant, job in jobs]
+    return {row.tenant_job_id for row in await tx.fetch(_known_jobs, with_rows(rows))}
+
+
+@cache
+def _known_jobs(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(d, "tenant_id", "tenant_job_id"))
+    same = (d.c.tenant_id == r.c.tenant_id) & (d.c.tenant_job_id == r.c.tenant_job_id)
+    return select(d.c.tenant_job_id).join(r, same)
+
+
+async def progress_of(tx: Tx, jobs: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """What workers said last of the (tenant, job) pairs that are being processed, by job."""
+    rows = [{"tenant_id": tenant, "tenant_job_id": job} for tenant, job in jobs]
+    result = await tx.fetch(_progress_of, with_rows(rows))
+    return {row.tenant_job_id: json_value(row.progress) for row in result}
+
+
+@cache
+def _progress_of(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(d, "tenant_id", "tenant_job_id"))
+    same = (d.c.tenant_id == r.c.tenant_id) & (d.c.tenant_job_id == r.c.tenant_job_id)
+    return select(d.c.tenant_job_id, d.c.progress).join(r, same).where(_LEASED, d.c.progress.is_not(None))
+
+
+class Running(NamedTuple):
+    """How a job that a worker has stands."""
+
+    progress: Mapping[str, Any] | None = None
+    is_prefetch: bool = False
+    cancel_requested_at: datetime | None = None
+
+    @property
+    def is_only_fetched(self) -> bool:
+        return is_only_fetched(is_prefetch=self.is_prefetch, progress=self.progress)
+
+
+NOT_RUNNING = Running()
+
+
+async def running_of(tx: Tx, tenant_id: str, jobs: Iterable[str]) -> dict[str, Running]:
+    """Those of the jobs that workers have, by job."""
+    rows = [{"tenant_id": tenant_id, "tenant_job_id": each} for each in jobs]
+    result = await tx.fetch(_running_of, with_rows(rows))
+    return {
+        row.tenant_job_id: Running(json_value(row.progress), bool(row.is_prefetch), row.cancel_requested_at)
+        for row in result
+    }
+
+
+@cache
+def _running_of(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(d, "tenant_id", "tenant_job_id"))
+    same = (d.c.tenant_id == r.c.tenant_id) & (d.c.tenant_job_id == r.c.tenant_job_id)
+    return (
+        select(d.c.tenant_job_id, d.c.progress, d.c.is_prefetch, d.c.cancel_requested_at).join(r, same).where(_LEASED)
+    )
+
+
+async def places(tx: Tx, tenant_id: str, priority: int) -> list[Place]:
+    """A tenant's waiting dispatches of one priority, locked, in queue order."""
+    query = (
+        select(d.c.id, d.c.rank, d.c.batch_id, d.c.tenant_job_id)
+        .where(d.c.tenant_id == tenant_id, d.c.priority == priority, _WAITING)
+        .order_by(d.c.id)
+        .with_for_update()
+    )
+    rows = sorted((await tx.execute(query)).all(), key=lambda row: (row.rank, row.id))
+    return [Place(id=r.id, rank=r.rank, group=r.batch_id or r.tenant_job_id) for r in rows]
+
+
+async def waiting_of_batch(tx: Tx, tenant_id: str, batch_id: str) -> dict[int, int]:
+    """A batch's waiting dispatches with their priorities."""
+    query = select(d.c.id, d.c.priority).where(of_batch(tenant_id, batch_id), _WAITING)
+    return {row.id: row.priority for row in await tx.execute(query)}
+
+
+async def has_completed(tx: Tx, tenant_id: str, batch_id: str, *, workflow_hash: str) -> bool:
+    """Whether an item of a batch with this hash has completed."""
+    query = select(d.c.id).where(
+        d.c.tenant_id == tenant_id,
+        d.c.batch_id == batch_id,
+        d.c.workflow_hash == workflow_hash,
+        d.c.status == word(DispatchStatus.COMPLETED),
+    )
+    return (await tx.execute(query.limit(1))).first() is not None
+
+
+async def write_ranks(tx: Tx, ranks: Mapping[int, int]) -> None:
+    rows = [{"id": id_, "rank": rank} for id_, rank in ranks.items()]
+    await tx.write(_write_ranks, with_rows(rows))
+
+
+@cache
+def _write_ranks(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(d, "id", "rank"))
+    return update(d).values(rank=r.c.rank).where(d.c.id == r.c.id)
+
+
+async def counts(tx: Tx) -> dict[str, int]:
+    result = await tx.execute(select(d.c.status, func.count().label("jobs")).group_by(d.c.status))
+    return {row.status: row.jobs for row in result}
+
+
+async def active_page(tx: Tx, *, after_id: int, limit: int) -> list[Dispatch]:
+    """Dispatches that have not ended, in the order of their ids, for the reconciler."""
+    active = ~_ENDED
+    query = select(*COLUMNS).where(d.c.id > after_id, active).order_by(d.c.id).limit(limit)
+    return [from_row(row) for row in await tx.execute(query)]
+
+
+async def ahead_of(tx: Tx, dispatch: Dispatch, workflow_ids: Sequence[int]) -> int:
+    """How many queued dispatches of these workflows go before this one."""
+    before = or_(
+        d.c.priority > dispatch.priority,
+        and_(d.c.priority == dispatch.priority, d.c.rank < dispatch.rank),
+        and_(d.c.priority == dispatch.priority, d.c.rank == dispatch.rank, d.c.id < dispatch.id),
+    )
+    query = select(func.count()).where(
+        d.c.status == word(DispatchStatus.QUEUED),
+        d.c.stage == dispatch.stage,
+        d.c.provider == dispatch.provider,
+        d.c.workflow_id.in_(workflow_ids) if workflow_ids else false(),
+        d.c.available_at <= relay_now(),
+        before,
+    )
+    return int(await tx.scalar(query) or 0)
+
+
+async def ahead_of_each(
+    tx: Tx, ids: Collection[int], *, stage: str, provider: str, workflow_ids: Sequence[int]
+) -> dict[int, int]:
+    """How many queued dispatches of these workflows go before each of these; those that may not run yet have none."""
+    place = func.row_number().over(order_by=(d.c.priority.desc(), d.c.rank, d.c.id)).label("place")
+    line = (
+        select(d.c.id, place)
+        .where(
+            d.c.status == word(DispatchStatus.QUEUED),
+            d.c.stage == stage,
+            d.c.provider == provider,
+            d.c.workflow_id.in_(workflow_ids) if workflow_ids else false(),
+            d.c.available_at <= relay_now(),
+        )
+        .subquery()
+    )
+    found = await tx.execute(select(line.c.id, line.c.place).where(line.c.id.in_(ids)))
+    return {row.id: row.place - 1 for row in found}
+
+
+async def mean_duration(tx: Tx, workflow_ids: Sequence[int], *, of_last: int = 50) -> float | None:
+    """The mean duration of the newest completed dispatches of these workflows."""
+    newest = (
+        select(d.c.duration_seconds)
+        .where(d.c.status == DispatchStatus.COMPLETED, d.c.workflow_id.in_(workflow_ids))
+        .order_by(d.c.id.desc())
+        .limit(of_last)
+        .subquery()
+    )
+    value = await tx.scalar(select(func.avg(newest.c.duration_seconds)))
+    return float(value) if value is not None else None
+
+
+async def now(tx: Tx) -> datetime:
+    found: datetime = (await tx.execute(select(relay_now()))).scalar_one()
+    return found

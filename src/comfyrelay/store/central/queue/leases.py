@@ -1,0 +1,135 @@
+"""The history of leases: what makes repeated polls, completions and failures answer like the first time."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+
+from sqlalchemy import Text, insert, select, update
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.queue.lifecycle import Dispatch, Move
+from comfyrelay.domain.records.fleet import Attempt
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import dispatch_leases
+from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import columns_of, ids_table, rows_table, with_ids, with_rows
+from comfyrelay.store.types import relay_now
+
+_BEGUN = ("lease_token", "dispatch_id", "epoch", "attempt", "worker_id", "request_id", "leased_at")
+_ENDED = ("lease_token", "ended_at", "outcome", "ended_by", "reason", "status_after")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PastLease:
+    lease_token: str
+    dispatch_id: int
+    epoch: int
+    worker_id: str
+    request_id: str | None
+    ended_at: datetime | None
+    ended_by: str | None
+    status_after: str | None
+
+
+_ATTEMPT = [dispatch_leases.c[name] for name in Attempt.__dataclass_fields__]
+_PAST = [dispatch_leases.c[name] for name in PastLease.__dataclass_fields__]
+
+
+async def begin(tx: Tx, leased: Iterable[Dispatch]) -> None:
+    rows = [
+        {
+            "lease_token": each.lease_token,
+            "dispatch_id": each.id,
+            "epoch": each.epoch,
+            "attempt": each.attempts,
+            "worker_id": each.worker_id,
+            "request_id": each.lease_request_id,
+            "leased_at": each.leased_at,
+        }
+        for each in leased
+    ]
+    await tx.write(_begin, with_rows(rows))
+
+
+@cache
+def _begin(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(dispatch_leases, *_BEGUN))
+    return insert(dispatch_leases).from_select(_BEGUN, select(r))
+
+
+async def end(tx: Tx, moves: Sequence[tuple[Move, str]], *, at: datetime) -> None:
+    """Note how leases ended, and by which verb."""
+    rows = [
+        {
+            "lease_token": move.before.lease_token,
+            "ended_at": at,
+            "outcome": move.ended,
+            "ended_by": by,
+            "reason": move.reason,
+            "status_after": move.after.status,
+        }
+        for move, by in moves
+        if move.ended is not None and move.before.lease_token is not None
+    ]
+    if rows:
+        await tx.write(_end, with_rows(rows))
+
+
+@cache
+def _end(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(dispatch_leases, *_ENDED))
+    values = {dispatch_leases.c[name]: r.c[name] for name in _ENDED if name != "lease_token"}
+    return update(dispatch_leases).values(values).where(dispatch_leases.c.lease_token == r.c.lease_token)
+
+
+async def by_token(tx: Tx, tokens: Iterable[str]) -> dict[str, PastLease]:
+    result = await tx.fetch(_by_token, with_ids(tokens))
+    return {row.lease_token: PastLease(**row._mapping) for row in result}
+
+
+@cache
+def _by_token(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    return select(*_PAST).join(r, dispatch_leases.c.lease_token == r.c.id)
+
+
+async def by_request(tx: Tx, requests: Iterable[tuple[str, str]]) -> dict[tuple[str, str], PastLease]:
+    """Leases that were granted to these (worker, request id) pairs."""
+    rows = [{"worker_id": worker, "request_id": request} for worker, request in requests]
+    result = await tx.fetch(_by_request, with_rows(rows))
+    return {(row.worker_id, row.request_id): PastLease(**row._mapping) for row in result}
+
+
+@cache
+def _by_request(dialect: str) -> Executable:
+    leases = dispatch_leases
+    r = rows_table(dialect, columns_of(leases, "worker_id", "request_id"))
+    same = (leases.c.worker_id == r.c.worker_id) & (leases.c.request_id == r.c.request_id)
+    return select(*_PAST).join(r, same).where(leases.c.request_id.is_not(None))
+
+
+async def attempts_of(tx: Tx, dispatch_id: int, *, limit: int) -> list[Attempt]:
+    """Who had a dispatch and what came of it, newest first."""
+    query = select(*_ATTEMPT).where(dispatch_leases.c.dispatch_id == dispatch_id)
+    newest = query.order_by(dispatch_leases.c.epoch.desc()).limit(limit)
+    return [Attempt(**row._mapping) for row in await tx.execute(newest)]
+
+
+async def dangling(tx: Tx, *, limit: int) -> list[str]:
+    """Leases without an end whose dispatch is not leased under them any more."""
+    query = (
+        select(dispatch_leases.c.lease_token)
+        .join(d, d.c.id == dispatch_leases.c.dispatch_id)
+        .where(
+            dispatch_leases.c.ended_at.is_(None),
+            (d.c.lease_token.is_(None)) | (d.c.lease_token != dispatch_leases.c.lease_token),
+        )
+        .limit(limit)
+    )
+    return list((await tx.scalars(query)).all())
+
+
+async def close_dangling(tx: Tx, tokens: Sequence[str]) -> None:
+    query = update(dispatch_leases).where(dispatch_leases.c.lease_token.in_(tokens))
+    await tx.execute(query.values(ended_at=relay_now(), ended_by="reconcile"))

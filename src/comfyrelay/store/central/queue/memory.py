@@ -1,0 +1,148 @@
+"""Which workflows did not fit into which cards, and which workers have larger ones."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, Float, Text, bindparam, delete, select, update
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.memory import LARGER_PERCENT
+from comfyrelay.store.central.tables import machines, worker_gaps, worker_workflows, workers, workflow_blocks
+from comfyrelay.store.central.tables import workflow_memory as m
+from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import ids_table, insert_into, with_ids
+from comfyrelay.store.types import relay_now
+
+# id and hash: two workflows of one graph may have different workers
+Outgrown = tuple[int, str]
+
+
+async def note(tx: Tx, dispatch: Dispatch, card_bytes: int) -> None:
+    """A job had a card of this size to itself, and that was not enough."""
+    query = insert_into(tx.dialect, m).values(
+        workflow_id=dispatch.workflow_id,
+        workflow_hash=dispatch.workflow_hash,
+        ran_out_bytes=card_bytes,
+        updated_at=relay_now(),
+    )
+    await tx.execute(
+        query.on_conflict_do_update(
+            index_elements=["workflow_id", "workflow_hash"],
+            set_={"ran_out_bytes": query.excluded.ran_out_bytes, "updated_at": relay_now()},
+            where=m.c.ran_out_bytes <= query.excluded.ran_out_bytes,
+        )
+    )
+    # one that has not told of its cards yet has told of this one now
+    unknown = (workers.c.worker_id == dispatch.worker_id) & workers.c.memory_bytes.is_(None)
+    await tx.execute(update(workers).values(memory_bytes=card_bytes).where(unknown))
+
+
+def _larger(
+    than: ColumnElement[Any],
+    *,
+    workflow_id: ColumnElement[Any],
+    workflow_hash: ColumnElement[Any],
+    stage: ColumnElement[Any],
+) -> Any:
+    """The workers with more memory that are there and could run it, or that a machine will be which is starting: one of
+    the kind that they are."""
+    o, assigned = workers.alias("o"), worker_workflows.alias("assigned")
+    lacks = select(worker_gaps.c.worker_id).where(
+        worker_gaps.c.worker_id == o.c.worker_id, worker_gaps.c.workflow_hash == workflow_hash
+    )
+    is_blocked = select(workflow_blocks.c.worker_id).where(
+        workflow_blocks.c.worker_id == o.c.worker_id,
+        workflow_blocks.c.workflow_hash == workflow_hash,
+        workflow_blocks.c.blocked_until > relay_now(),
+    )
+    is_online = (
+        ~o.c.is_draining
+        & (o.c.last_seen_at >= relay_now(bindparam("stale", type_=Float())))
+        & ~lacks.correlate_except(worker_gaps).exists()
+        & ~is_blocked.correlate_except(workflow_blocks).exists()
+    )
+    starts = select(machines.c.key).where(
+        machines.c.fleet_id == o.c.fleet_id,
+        machines.c.instance_type == o.c.instance_type,
+        machines.c.registered_at.is_(None),
+        machines.c.ending_at.is_(None),
+        machines.c.ended_at.is_(None),
+    )
+    return (
+        select(o.c.worker_id)
+        .select_from(o.join(assigned, assigned.c.worker_id == o.c.worker_id))
+        .where(
+            assigned.c.workflow_id == workflow_id,
+            o.c.stage == stage,
+            o.c.is_approved,
+            o.c.memory_bytes * 100 > than * (100 + LARGER_PERCENT),
+            is_online | starts.correlate_except(machines).exists(),
+        )
+    )
+
+
+async def is_larger_there(tx: Tx, dispatch: Dispatch, card_bytes: int, *, stale_seconds: float) -> bool:
+    """Whether somebody with more memory could run it, and may: not where one worker was chosen for it."""
+    if dispatch.only_worker is not None:
+        return False
+    given = {
+        "than": card_bytes,
+        "workflow_id": dispatch.workflow_id,
+        "workflow_hash": dispatch.workflow_hash,
+        "stage": dispatch.stage,
+        "stale": -stale_seconds,
+    }
+    return bool(await tx.fetch(_is_larger_there, given))
+
+
+@cache
+def _is_larger_there(_dialect: str) -> Executable:
+    than, workflow_id = (bindparam(name, type_=BigInteger()) for name in ("than", "workflow_id"))
+    workflow_hash, stage = (bindparam(name, type_=Text()) for name in ("workflow_hash", "stage"))
+    return _larger(than, workflow_id=workflow_id, workflow_hash=workflow_hash, stage=stage).limit(1)  # type: ignore[no-any-return]
+
+
+async def outgrown(tx: Tx, worker_ids: Iterable[str], *, stale_seconds: float) -> dict[str, frozenset[Outgrown]]:
+    """For each of these workers, the workflows for which its cards are too small, where a larger one is there."""
+    found: defaultdict[str, set[Outgrown]] = defaultdict(set)
+    for row in await tx.fetch(_outgrown, {**with_ids(sorted(worker_ids)), "stale": -stale_seconds}):
+        found[row.worker_id].add((row.workflow_id, row.workflow_hash))
+    return {worker_id: frozenset(each) for worker_id, each in found.items()}
+
+
+@cache
+def _outgrown(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    larger = _larger(
+        m.c.ran_out_bytes, workflow_id=m.c.workflow_id, workflow_hash=m.c.workflow_hash, stage=workers.c.stage
+    )
+    return (
+        select(workers.c.worker_id, m.c.workflow_id, m.c.workflow_hash)
+        .select_from(workers.join(r, workers.c.worker_id == r.c.id), m)
+        .where(
+            workers.c.memory_bytes * 100 <= m.c.ran_out_bytes * (100 + LARGER_PERCENT),
+            larger.correlate(m, workers).exists(),
+        )
+    )
+
+
+async def ran_out(tx: Tx, workflow_ids: Iterable[int]) -> dict[Outgrown, int]:
+    """Of these workflows, the memory of the largest card that each did not fit into."""
+    rows = await tx.execute(select(m).where(m.c.workflow_id.in_(sorted(workflow_ids))))
+    return {(row.workflow_id, row.workflow_hash): row.ran_out_bytes for row in rows}
+
+
+async def ran_out_on(tx: Tx, workflow_id: int, workflow_hash: str) -> int | None:
+    """The memory of the largest card that it did not fit into."""
+    query = select(m.c.ran_out_bytes).where(m.c.workflow_id == workflow_id, m.c.workflow_hash == workflow_hash)
+    found: int | None = await tx.scalar(query)
+    return found
+
+
+async def forget_old(tx: Tx, *, seconds: float) -> int:
+    """What was learnt so long ago is to be tried again: a model may have been replaced, or a size."""
+    gone = await tx.execute(delete(m).where(m.c.updated_at < relay_now(-seconds)).returning(m.c.workflow_hash))
+    return len(gone.all())

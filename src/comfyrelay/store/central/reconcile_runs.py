@@ -1,0 +1,38 @@
+"""What the reconciler found when an administrator let it look."""
+
+from typing import Any
+
+from sqlalchemy import delete, insert, select, update
+
+from comfyrelay.domain.records.operations import ReconcileRun
+from comfyrelay.store.central.tables import reconcile_runs as r
+from comfyrelay.store.database import Tx
+from comfyrelay.store.types import relay_now
+
+_RUN = [r.c[name] for name in ReconcileRun.__dataclass_fields__]
+
+
+async def begin(tx: Tx) -> ReconcileRun:
+    row = (await tx.execute(insert(r).values(started_at=relay_now()).returning(*_RUN))).one()
+    return ReconcileRun(**row._mapping)
+
+
+async def goes_on(tx: Tx, *, for_seconds: float) -> bool:
+    """Whether one was begun lately and has not ended."""
+    query = select(r.c.id).where(r.c.ended_at.is_(None), r.c.started_at > relay_now(-for_seconds))
+    return (await tx.execute(query.limit(1))).first() is not None
+
+
+async def end(tx: Tx, run_id: int, **values: Any) -> None:
+    await tx.execute(update(r).where(r.c.id == run_id).values(**values, ended_at=relay_now()))
+
+
+async def last(tx: Tx, *, limit: int) -> list[ReconcileRun]:
+    """The newest first."""
+    query = select(*_RUN).order_by(r.c.id.desc()).limit(limit)
+    return [ReconcileRun(**row._mapping) for row in await tx.execute(query)]
+
+
+async def forget(tx: Tx, *, keep: int) -> None:
+    newest = select(r.c.id).order_by(r.c.id.desc()).limit(keep)
+    await tx.execute(delete(r).where(r.c.id.not_in(newest)))

@@ -1,0 +1,93 @@
+"""How the service was doing, minute by minute."""
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Float, cast, delete, func, literal, select
+
+from comfyrelay.domain.queue.states import DispatchStatus
+from comfyrelay.domain.records.operations import Counted, SampledTime, Standing
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import samples as s
+from comfyrelay.store.central.tables import workers
+from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import insert_into
+from comfyrelay.store.types import relay_now, word
+
+_SUMS = Counted._fields
+
+
+async def add(tx: Tx, minute: int, counted: Counted) -> None:
+    """Count these in a minute, beside what others have counted."""
+    query = insert_into(tx.dialect, s).values(minute=minute, **counted._asdict())
+    sums = {name: s.c[name] + query.excluded[name] for name in _SUMS}
+    await tx.execute(query.on_conflict_do_update(index_elements=["minute"], set_=sums))
+
+
+async def note(tx: Tx, minute: int, standing: Standing) -> None:
+    """How things stood in a minute; the first who looks says so."""
+    query = insert_into(tx.dialect, s).values(minute=minute, **standing._asdict())
+    seen = {name: func.coalesce(s.c[name], query.excluded[name]) for name in Standing._fields}
+    await tx.execute(query.on_conflict_do_update(index_elements=["minute"], set_=seen))
+
+
+async def is_noted(tx: Tx, minute: int) -> bool:
+    query = select(s.c.minute).where(s.c.minute == minute, s.c.waiting.is_not(None))
+    return (await tx.execute(query)).first() is not None
+
+
+async def standing(tx: Tx, *, stale_seconds: float) -> Standing:
+    """How things stand: by the indexes of what is queued and what is leased, and the workers."""
+    queued = d.c.status == word(DispatchStatus.QUEUED)
+    waiting = select(func.count(), func.min(d.c.available_at), relay_now()).where(
+        queued, d.c.available_at <= relay_now()
+    )
+    queue: Any = (await tx.execute(waiting)).one()
+    count, oldest, now = queue
+    runs = ~d.c.is_prefetch | d.c.progress.is_not(None)
+    busy = await tx.scalar(select(func.count()).where(d.c.status == word(DispatchStatus.LEASED), runs))
+    online = select(func.count(), func.coalesce(func.sum(workers.c.max_concurrency), 0)).where(
+        workers.c.is_approved, workers.c.last_seen_at >= relay_now(-stale_seconds)
+    )
+    there: Any = (await tx.execute(online)).one()
+    present, slots = there
+    return Standing(
+        waiting=count,
+        oldest_wait_seconds=max(0.0, (now - oldest).total_seconds()) if oldest is not None else 0.0,
+        busy=int(busy or 0),
+        slots=int(slots),
+        workers=int(present),
+    )
+
+
+async def since(tx: Tx, minute: int, *, minutes: int) -> list[SampledTime]:
+    """From a minute on, so many minutes together, oldest first. A number is that of its first minute, divided."""
+    # whole numbers divide to whole ones in both databases
+    number = s.c.minute.op("/")(literal(minutes, BigInteger()))
+    means = [
+        func.avg(cast(s.c[name], Float(53))).label(name) for name in ("waiting", "oldest_wait_seconds", "busy", "slots")
+    ]
+    sums = [func.sum(s.c[name]).label(name) for name in _SUMS]
+    query = select(number.label("number"), *means, *sums).where(s.c.minute >= minute)
+    rows = await tx.execute(query.group_by(number).order_by(number))
+    return [SampledTime(**{**row._mapping, **{name: _plain(row, name) for name in _SUMS}}) for row in rows]
+
+
+def _plain(row: Any, name: str) -> int | float:
+    value = row._mapping[name]
+    return float(value) if name == "waited_seconds" else int(value)
+
+
+async def total(tx: Tx, since_minute: int) -> Counted:
+    sums = [func.coalesce(func.sum(s.c[name]), 0) for name in _SUMS]
+    row: Any = (await tx.execute(select(*sums).where(s.c.minute >= since_minute))).one()
+    begun, waited, done, failed, tokens = row
+    return Counted(int(begun), float(waited), int(done), int(failed), int(tokens))
+
+
+async def newest(tx: Tx) -> int | None:
+    found: int | None = await tx.scalar(select(func.max(s.c.minute)))
+    return found
+
+
+async def forget(tx: Tx, before_minute: int) -> None:
+    await tx.execute(delete(s).where(s.c.minute < before_minute))

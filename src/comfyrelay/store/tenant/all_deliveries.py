@@ -1,0 +1,51 @@
+"""Webhooks of all tenants of a pool, as an operator looks at them."""
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, select
+
+from comfyrelay.domain.deliveries import DeliveryStatus, Standing
+from comfyrelay.domain.records.webhooks import Delivery
+from comfyrelay.store.database import Tx
+from comfyrelay.store.paging import newest_first
+from comfyrelay.store.tenant.tables import webhook_deliveries as d
+from comfyrelay.store.types import word
+
+_DELIVERY = [d.c[name] for name in Delivery.__dataclass_fields__]
+_STATUS = {
+    Standing.DEAD: DeliveryStatus.GIVEN_UP,
+    Standing.FAILING: DeliveryStatus.PENDING,
+    Standing.PENDING: DeliveryStatus.PENDING,
+    Standing.DELIVERED: DeliveryStatus.DELIVERED,
+}
+
+
+async def page(
+    tx: Tx, *, standing: Standing | None, tenant_id: str | None, before_id: str | None, limit: int
+) -> tuple[list[Delivery], str | None]:
+    """The newest first, and the id to go on before."""
+    query = select(*_DELIVERY)
+    if standing is not None:
+        query = query.where(d.c.status == word(_STATUS[standing]))
+    if before_id is not None:
+        query = query.where(d.c.id < before_id)
+    is_loose = standing in (Standing.FAILING, Standing.PENDING) or tenant_id is not None
+
+    def loose(c: Any) -> list[ColumnElement[bool]]:
+        found: list[ColumnElement[bool]] = []
+        if standing is Standing.FAILING:
+            found.append(c.attempts > 0)
+        if standing is Standing.PENDING:
+            found.append(c.attempts == 0)
+        if tenant_id is not None:
+            found.append(c.tenant_id == tenant_id)
+        return found
+
+    rows, before = await newest_first(tx, query, d.c.id, limit=limit, loose=loose if is_loose else None)
+    return [Delivery(**row._mapping) for row in rows], before
+
+
+async def count(tx: Tx, status: DeliveryStatus, *, most: int) -> int:
+    """How many stand so, by the index; of more than `most` it is not counted how many they are."""
+    some = select(d.c.id).where(d.c.status == word(status)).limit(most).subquery()
+    return int(await tx.scalar(select(func.count()).select_from(some)) or 0)

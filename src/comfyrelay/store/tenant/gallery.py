@@ -1,0 +1,386 @@
+"""Outputs as their owner looks through them: filtered, marked, gathered in collections, and chosen for a download."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    Select,
+    Text,
+    bindparam,
+    case,
+    cast,
+    column,
+    delete,
+    func,
+    insert,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.gallery import GalleryFilter, Glimpse, Made, Mark, MarkChange, MarkFilter, Sort
+from comfyrelay.errors import Conflict
+from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.tenant.tables import ai_jobs, batches, collection_items, collections, files, outputs, zips
+from comfyrelay.store.types import UtcTime, json_value, relay_now, word
+
+# A value may be a whole file; nobody searches for what comes so late in it.
+_LONGEST_TEXT = 2000
+# Time zones differ by quarters of an hour.
+SLOT_SECONDS = 900
+_NEW = ("id", "job_id", "number", "kind")
+_OF_JOB = ("tenant_id", "batch_id", "item_no", "workflow_id", "label")
+_MADE = [
+    *(outputs.c[name] for name in ("id", "tenant_id", "job_id", "number", "batch_id", "item_no", "workflow_id")),
+    batches.c.label.label("batch_label"),
+    *(outputs.c[name] for name in ("label", "mark", "note", "created_at")),
+    files.c.path,
+    files.c.mime_type,
+    *(files.c[name] for name in ("size", "width", "height", "seconds", "poster", "preview")),
+    ai_jobs.c.input_payload.label("payload"),
+]
+_FROM = (
+    outputs.join(files, files.c.id == outputs.c.id)
+    .join(ai_jobs, ai_jobs.c.id == outputs.c.job_id)
+    .outerjoin(batches, batches.c.id == outputs.c.batch_id)
+)
+
+
+_GLIMPSE = [
+    *(outputs.c[name] for name in ("id", "created_at", "batch_id", "workflow_id")),
+    batches.c.label.label("batch_label"),
+    files.c.width,
+    files.c.height,
+]
+
+
+class Collected(NamedTuple):
+    """A collection, how many outputs are in it, and the newest of them that has a poster, if one has."""
+
+    id: str
+    name: str
+    created_at: datetime
+    outputs: int
+    cover_id: str | None
+
+
+async def write(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Note outputs that jobs have just made; what else is known of them is taken from their jobs."""
+    await tx.write(_write, with_rows(rows))
+
+
+@cache
+def _write(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(outputs, *_NEW))
+    known = (*(r.c[name] for name in _NEW), *(ai_jobs.c[name] for name in _OF_JOB), _texts(dialect), relay_now())
+    rows = select(*known).join(ai_jobs, ai_jobs.c.id == r.c.job_id).where(literal(1) == 1)
+    query = insert_into(dialect, outputs).from_select([*_NEW, *_OF_JOB, "texts", "created_at"], rows)
+    return query.on_conflict_do_nothing()
+
+
+def _texts(dialect: str) -> ColumnElement[str]:
+    """The values that a job runs with, one to a line."""
+    if dialect == "sqlite":
+        values, gather = func.json_each(ai_jobs.c.input_payload, "$.values"), func.group_concat
+    else:
+        values = func.json_each_text(func.json_extract_path(ai_jobs.c.input_payload, "values"))
+        gather = func.string_agg
+    each = values.table_valued(column("value", Text()), name="given")
+    line = func.substr(each.c.value, literal_column("1"), literal_column(str(_LONGEST_TEXT)))
+    newline = literal_column("char(10)" if dialect == "sqlite" else "chr(10)", Text())
+    return select(gather(line, newline)).select_from(each).scalar_subquery()
+
+
+def list_query(
+    tenant_id: str,
+    wanted: GalleryFilter,
+    *,
+    sort: Sort = Sort.NEWEST,
+    after: tuple[datetime, str] | None = None,
+    limit: int = 50,
+    dialect: str = "postgresql",
+) -> Select[Any]:
+    """A tenant's outputs by the time at which they were made; `after` is where the page before ended."""
+    query = select(*_MADE).select_from(_FROM).where(*_conditions(tenant_id, wanted, dialect)).limit(limit)
+    return _after(query, sort=sort, after=after)
+
+
+def glimpse_query(
+    tenant_id: str,
+    wanted: GalleryFilter,
+    *,
+    sort: Sort = Sort.NEWEST,
+    with_payload: bool = False,
+    limit: int,
+    dialect: str = "postgresql",
+) -> Select[Any]:
+    """The same of many at once, with as little of each as places them."""
+    found = outputs.join(files, files.c.id == outputs.c.id).outerjoin(batches, batches.c.id == outputs.c.batch_id)
+    if with_payload:
+        found = found.join(ai_jobs, ai_jobs.c.id == outputs.c.job_id)
+    payload = ai_jobs.c.input_payload if with_payload else null()
+    query = select(*_GLIMPSE, payload.label("payload"))
+    query = query.select_from(found).where(*_conditions(tenant_id, wanted, dialect)).limit(limit)
+    return _after(query, sort=sort)
+
+
+def _after(query: Select[Any], *, sort: Sort, after: tuple[datetime, str] | None = None) -> Select[Any]:
+    place = tuple_(outputs.c.created_at, outputs.c.id)
+    if after is not None:
+        end = tuple_(literal(after[0], UtcTime()), literal(after[1], Text()))
+        query = query.where(place < end if sort is Sort.NEWEST else place > end)
+    if sort is Sort.NEWEST:
+        return query.order_by(outputs.c.created_at.desc(), outputs.c.id.desc())
+    return query.order_by(outputs.c.created_at, outputs.c.id)
+
+
+def count_query(tenant_id: str, wanted: GalleryFilter, *, dialect: str = "postgresql") -> Select[Any]:
+    return select(func.count()).select_from(outputs).where(*_conditions(tenant_id, wanted, dialect))
+
+
+def slots_query(tenant_id: str, wanted: GalleryFilter, *, dialect: str = "postgresql") -> Select[Any]:
+    """How many outputs there are of each quarter of an hour since 1970."""
+    seconds = (
+        cast(func.strftime("%s", outputs.c.created_at), Integer)
+        if dialect == "sqlite"
+        else cast(func.floor(func.extract("epoch", outputs.c.created_at)), BigInteger)
+    )
+    slot = seconds.op("/")(literal_column(str(SLOT_SECONDS)))
+    counted = select(slot.label("slot"), func.count().label("outputs")).select_from(outputs)
+    return counted.where(*_conditions(tenant_id, wanted, dialect)).group_by(slot)
+
+
+def _conditions(tenant_id: str, wanted: GalleryFilter, dialect: str) -> list[ColumnElement[bool]]:
+    # what is about to be removed is few, and has an index
+    going = select(files.c.id).where(files.c.removing_at.is_not(None))
+    found = [outputs.c.tenant_id == tenant_id, outputs.c.id.not_in(going)]
+    if wanted.workflow_ids is not None:
+        found.append(outputs.c.workflow_id.in_(sorted(wanted.workflow_ids)))
+    if wanted.batch_id is not None:
+        found.append(outputs.c.batch_id == wanted.batch_id)
+    if wanted.kind is not None:
+        found.append(outputs.c.kind == wanted.kind)
+    if wanted.mark is MarkFilter.UNMARKED:
+        found.append(outputs.c.mark.is_(None))
+    elif wanted.mark is not None:
+        found.append(outputs.c.mark == wanted.mark)
+    if wanted.collection_id is not None:
+        inside = select(collection_items.c.output_id).where(
+            collection_items.c.collection_id == wanted.collection_id, collection_items.c.tenant_id == tenant_id
+        )
+        found.append(outputs.c.id.in_(inside))
+    if wanted.since is not None:
+        found.append(outputs.c.created_at >= wanted.since)
+    if wanted.until is not None:
+        found.append(outputs.c.created_at < wanted.until)
+    # SQLite's LIKE takes capitals for small letters by itself
+    holds = ColumnElement.contains if dialect == "sqlite" else ColumnElement.icontains
+    for each in wanted.words:
+        texts = (outputs.c.label, outputs.c.texts, outputs.c.note)
+        named = select(batches.c.id).where(batches.c.tenant_id == tenant_id)
+        found.append(
+            or_(
+                *(holds(text, each.text, autoescape=True) for text in texts),
+                # looked for once, not for every output
+                outputs.c.batch_id.in_(named.where(holds(batches.c.label, each.text, autoescape=True))),
+                outputs.c.workflow_id.in_(sorted(each.workflow_ids)),
+            )
+        )
+    return found
+
+
+async def page(tx: Tx, tenant_id: str, wanted: GalleryFilter, **how: Any) -> list[Made]:
+    query = list_query(tenant_id, wanted, **how, dialect=tx.dialect)
+    return [Made(**row._mapping) for row in await tx.execute(query)]
+
+
+async def glimpses(tx: Tx, tenant_id: str, wanted: GalleryFilter, **how: Any) -> list[Glimpse]:
+    query = glimpse_query(tenant_id, wanted, **how, dialect=tx.dialect)
+    # by place: of many thousands, looking up names takes longer than the database
+    return [Glimpse._make(row) for row in await tx.execute(query)]
+
+
+async def count(tx: Tx, tenant_id: str, wanted: GalleryFilter) -> int:
+    return int(await tx.scalar(count_query(tenant_id, wanted, dialect=tx.dialect)))
+
+
+async def slots(tx: Tx, tenant_id: str, wanted: GalleryFilter) -> list[tuple[int, int]]:
+    query = slots_query(tenant_id, wanted, dialect=tx.dialect)
+    return [(int(row.slot), row.outputs) for row in await tx.execute(query)]
+
+
+async def by_ids(tx: Tx, tenant_id: str, ids: Iterable[str]) -> dict[str, Made]:
+    """Those of the outputs that are the tenant's own and there."""
+    rows = await tx.fetch(_by_ids, {**with_ids(ids), "tenant_id": tenant_id})
+    return {row.id: Made(**{**row._mapping, "payload": json_value(row.payload)}) for row in rows}
+
+
+@cache
+def _by_ids(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    # each is found by its id; SQLite would rather look through all of the tenant's
+    own = outputs.c.tenant_id.concat("") == bindparam("tenant_id", type_=Text())
+    found = _FROM.join(r, r.c.id == outputs.c.id)
+    return select(*_MADE).select_from(found).where(own, files.c.removing_at.is_(None))
+
+
+async def of_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> list[str]:
+    """The files that jobs made."""
+    query = select(outputs.c.id).where(outputs.c.tenant_id == tenant_id, outputs.c.job_id.in_(job_ids))
+    return list((await tx.scalars(query.order_by(outputs.c.job_id, outputs.c.number))).all())
+
+
+async def mark(tx: Tx, tenant_id: str, ids: Iterable[str], change: MarkChange) -> None:
+    values: dict[str, Any] = {}
+    if change.note is not None:
+        values["note"] = change.note or None
+    if change.starred or change.rejected:
+        values["mark"] = Mark.STARRED if change.starred else Mark.REJECTED
+    elif cleared := [each for each, is_on in _switches(change) if is_on is False]:
+        values["mark"] = case((outputs.c.mark.in_([word(each) for each in cleared]), null()), else_=outputs.c.mark)
+    if values:
+        own = (outputs.c.tenant_id == tenant_id) & outputs.c.id.in_(list(ids))
+        await tx.execute(update(outputs).where(own).values(values))
+
+
+def _switches(change: MarkChange) -> tuple[tuple[Mark, bool | None], ...]:
+    return (Mark.STARRED, change.starred), (Mark.REJECTED, change.rejected)
+
+
+async def create_collection(tx: Tx, *, id_: str, tenant_id: str, name: str) -> None:
+    try:
+        await tx.execute(
+            insert(collections)
+            .values(id=id_, tenant_id=tenant_id, name=name, created_at=relay_now())
+            .returning(collections.c.id)
+        )
+    except IntegrityError as error:
+        raise _taken(name) from error
+
+
+async def rename_collection(tx: Tx, tenant_id: str, collection_id: str, name: str) -> bool:
+    """Whether there is one."""
+    query = update(collections).where(*_own_collection(tenant_id, collection_id)).values(name=name)
+    try:
+        return (await tx.execute(query.returning(collections.c.id))).first() is not None
+    except IntegrityError as error:
+        raise _taken(name) from error
+
+
+def _taken(name: str) -> Conflict:
+    return Conflict(f"There is already a collection {name!r}.")
+
+
+async def remove_collection(tx: Tx, tenant_id: str, collection_id: str) -> bool:
+    """Whether there was one. What was in it stays."""
+    query = delete(collections).where(*_own_collection(tenant_id, collection_id))
+    return (await tx.execute(query.returning(collections.c.id))).first() is not None
+
+
+async def lock_collection(tx: Tx, tenant_id: str, collection_id: str) -> bool:
+    """Whether there is one; it is there until the transaction ends."""
+    query = select(collections.c.id).where(*_own_collection(tenant_id, collection_id))
+    return (await tx.execute(query.with_for_update(read=True, key_share=True))).first() is not None
+
+
+def _own_collection(tenant_id: str, collection_id: str) -> tuple[ColumnElement[bool], ...]:
+    return collections.c.tenant_id == tenant_id, collections.c.id == collection_id
+
+
+async def count_collections(tx: Tx, tenant_id: str) -> int:
+    return int(await tx.scalar(select(func.count()).where(collections.c.tenant_id == tenant_id)))
+
+
+async def all_collections(tx: Tx, tenant_id: str, *, id_: str | None = None) -> list[Collected]:
+    """By name; or the one."""
+    # the newest that has something to show: a sound or a text would leave the cover empty
+    order = func.row_number().over(
+        partition_by=collection_items.c.collection_id,
+        order_by=(files.c.poster.is_(None), outputs.c.created_at.desc(), outputs.c.id.desc()),
+    )
+    going = select(files.c.id).where(files.c.removing_at.is_not(None))
+    inside = (
+        select(
+            collection_items.c.collection_id,
+            collection_items.c.output_id,
+            order.label("place"),
+            func.count().over(partition_by=collection_items.c.collection_id).label("size"),
+        )
+        .join(outputs, outputs.c.id == collection_items.c.output_id)
+        .join(files, files.c.id == outputs.c.id)
+        .where(collection_items.c.tenant_id == tenant_id, outputs.c.id.not_in(going))
+        .subquery()
+    )
+    first = (inside.c.collection_id == collections.c.id) & (inside.c.place == 1)
+    query = (
+        select(
+            collections.c.id,
+            collections.c.name,
+            collections.c.created_at,
+            func.coalesce(inside.c.size, 0),
+            inside.c.output_id,
+        )
+        .outerjoin(inside, first)
+        .where(collections.c.tenant_id == tenant_id)
+        .order_by(func.lower(collections.c.name), collections.c.id)
+    )
+    if id_ is not None:
+        query = query.where(collections.c.id == id_)
+    return [Collected._make(row) for row in await tx.execute(query)]
+
+
+async def add_to(tx: Tx, tenant_id: str, collection_id: str, ids: Iterable[str]) -> None:
+    own = select(literal(collection_id), outputs.c.id, outputs.c.tenant_id).where(
+        outputs.c.tenant_id == tenant_id, outputs.c.id.in_(list(ids))
+    )
+    query = insert_into(tx.dialect, collection_items).from_select(["collection_id", "output_id", "tenant_id"], own)
+    await tx.execute(query.on_conflict_do_nothing())
+
+
+async def take_from(tx: Tx, tenant_id: str, collection_id: str, ids: Iterable[str]) -> None:
+    c = collection_items.c
+    inside = (c.tenant_id == tenant_id) & (c.collection_id == collection_id) & c.output_id.in_(list(ids))
+    await tx.execute(delete(collection_items).where(inside))
+
+
+async def collections_of(tx: Tx, ids: Sequence[str]) -> dict[str, list[str]]:
+    """The collections that outputs are in, by output."""
+    c = collection_items.c
+    query = select(c.output_id, c.collection_id).where(c.output_id.in_(ids)).order_by(c.collection_id)
+    found: dict[str, list[str]] = {}
+    for row in await tx.execute(query):
+        found.setdefault(row.output_id, []).append(row.collection_id)
+    return found
+
+
+async def create_zip(
+    tx: Tx, *, id_: str, tenant_id: str, user_id: str, output_ids: Sequence[str], ttl_seconds: float
+) -> None:
+    """Keep what a user may download for so long; those that are over go."""
+    await tx.execute(delete(zips).where(zips.c.expires_at <= relay_now()))
+    values = {"id": id_, "tenant_id": tenant_id, "user_id": user_id, "output_ids": list(output_ids)}
+    await tx.execute(insert(zips).values(**values, expires_at=relay_now(ttl_seconds)))
+
+
+async def zip_of(tx: Tx, tenant_id: str, user_id: str, zip_id: str) -> list[str] | None:
+    """The outputs in it, unless it is over or somebody else's."""
+    query = select(zips.c.output_ids).where(
+        zips.c.id == zip_id,
+        zips.c.tenant_id == tenant_id,
+        zips.c.user_id == user_id,
+        zips.c.expires_at > relay_now(),
+    )
+    found = (await tx.execute(query)).scalar_one_or_none()
+    return None if found is None else list(found)

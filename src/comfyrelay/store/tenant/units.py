@@ -1,0 +1,202 @@
+"""Batches and single jobs as the units of a queue: which there are, and what a list shows of them."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Select, func, select
+
+from comfyrelay.domain.queue.states import DispatchStatus, JobStatus
+from comfyrelay.domain.records.jobs import Unit
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant.jobs import Standing, found_by, list_query
+from comfyrelay.store.tenant.tables import ai_jobs, batches
+from comfyrelay.store.types import word
+
+_UNIT = func.coalesce(ai_jobs.c.batch_id, ai_jobs.c.id).label("unit")
+
+
+class InLine(NamedTuple):
+    """A unit that waits: whether some of it is queued, and whether some is paused."""
+
+    unit: Unit
+    is_queued: bool
+    is_paused: bool
+
+
+class Summary(NamedTuple):
+    """What is the same of all items of a batch, or the most of it."""
+
+    workflow_id: int
+    effect_id: int | None
+    priority: int
+    ended_at: datetime | None
+
+
+class Item(NamedTuple):
+    """An item of a batch, as its newest try."""
+
+    id: str
+    batch_id: str
+    item_no: int
+    status: str
+    input_file_id: str | None
+    output_file_id: str | None
+    label: str | None
+
+
+async def in_line(tx: Tx, tenant_id: str) -> list[InLine]:
+    """All that waits in the central queue, paused or not, in its order; a batch stands where its first item does."""
+    return [
+        InLine(
+            Unit(row.unit, row.batch_id is not None),
+            is_queued=row.last == DispatchStatus.QUEUED,
+            is_paused=row.first == DispatchStatus.PAUSED,
+        )
+        for row in await tx.execute(in_line_query(tenant_id))
+    ]
+
+
+def in_line_query(tenant_id: str) -> Select[Any]:
+    unit = func.coalesce(d.c.batch_id, d.c.tenant_job_id)
+    # an index has only those that wait, but SQLite knows that of its own words only
+    waits = d.c.status.in_([word(DispatchStatus.QUEUED), word(DispatchStatus.PAUSED)])
+    return (
+        # the two words in the order of the alphabet: `paused` is the first, where there is one, `queued` the last
+        select(
+            unit.label("unit"),
+            func.max(d.c.batch_id).label("batch_id"),
+            func.min(d.c.status).label("first"),
+            func.max(d.c.status).label("last"),
+        )
+        .where(d.c.tenant_id == tenant_id, waits)
+        .group_by(unit)
+        .order_by(func.max(d.c.priority).desc(), func.min(d.c.rank), func.min(d.c.id))
+    )
+
+
+async def active(tx: Tx, tenant_id: str) -> set[Unit]:
+    """Those of which something has not ended."""
+    return {Unit(row.unit, row.batch_id is not None) for row in await tx.execute(active_query(tenant_id))}
+
+
+def active_query(tenant_id: str) -> Select[Any]:
+    query = select(_UNIT, ai_jobs.c.batch_id).distinct()
+    return query.where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.completed_at.is_(None))
+
+
+async def matching(tx: Tx, tenant_id: str, *, workflow_ids: Collection[int] | None, search: str | None) -> set[Unit]:
+    """Those that have a job of the workflow that is found by the words."""
+    query = select(_UNIT, ai_jobs.c.batch_id).distinct()
+    query = query.where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.cleared_at.is_(None))
+    if workflow_ids is not None:
+        query = query.where(ai_jobs.c.workflow_id.in_(workflow_ids))
+    if search:
+        query = query.where(found_by(tenant_id, search, tx.dialect))
+    return {Unit(row.unit, row.batch_id is not None) for row in await tx.execute(query)}
+
+
+def page_queries(
+    tenant_id: str, *, after_id: str | None, oldest_first: bool, only_ended: bool, limit: int
+) -> tuple[Select[Any], Select[Any]]:
+    """Ids of batches and of single jobs, which merge into one page. Of batches all come: whether one has ended, its
+    items know."""
+    queries = (
+        select(batches.c.id).where(batches.c.tenant_id == tenant_id, batches.c.cleared_at.is_(None)),
+        select(ai_jobs.c.id).where(
+            ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.batch_id.is_(None), ai_jobs.c.cleared_at.is_(None)
+        ),
+    )
+    of_batches, of_jobs = (
+        _paged(query, table.c.id, after_id=after_id, oldest_first=oldest_first, limit=limit)
+        for query, table in zip(queries, (batches, ai_jobs), strict=True)
+    )
+    return of_batches, of_jobs.where(ai_jobs.c.completed_at.is_not(None)) if only_ended else of_jobs
+
+
+def _paged(query: Select[Any], id_: Any, *, after_id: str | None, oldest_first: bool, limit: int) -> Select[Any]:
+    if after_id is not None:
+        query = query.where(id_ > after_id if oldest_first else id_ < after_id)
+    return query.order_by(id_ if oldest_first else id_.desc()).limit(limit)
+
+
+async def page(
+    tx: Tx, tenant_id: str, *, after_id: str | None, oldest_first: bool, only_ended: bool, limit: int
+) -> list[Unit]:
+    """By their ids, which is when they were made."""
+    queries = page_queries(tenant_id, after_id=after_id, oldest_first=oldest_first, only_ended=only_ended, limit=limit)
+    found = [
+        Unit(id_, is_batch)
+        for query, is_batch in zip(queries, (True, False), strict=True)
+        for id_ in await tx.scalars(query)
+    ]
+    return sorted(found, reverse=not oldest_first)[:limit]
+
+
+async def summaries(tx: Tx, tenant_id: str, batch_ids: Collection[str]) -> dict[str, Summary]:
+    return {row[0]: Summary._make(row[1:]) for row in await tx.execute(summaries_query(tenant_id, batch_ids))}
+
+
+def summaries_query(tenant_id: str, batch_ids: Collection[str]) -> Select[Any]:
+    j = ai_jobs.c
+    columns = func.min(j.workflow_id), func.min(j.effect_id), func.max(j.priority), func.max(j.completed_at)
+    query = select(j.batch_id, *columns).where(j.tenant_id.concat("") == tenant_id, j.batch_id.in_(batch_ids))
+    return query.group_by(j.batch_id)
+
+
+async def newest_errors(tx: Tx, tenant_id: str, batch_ids: Collection[str]) -> dict[str, str | None]:
+    """By batch, what was said of the item that failed last."""
+    j = ai_jobs.c
+    place = func.row_number().over(partition_by=j.batch_id, order_by=j.completed_at.desc()).label("place")
+    failed = (j.tenant_id == tenant_id) & j.batch_id.in_(batch_ids) & (j.status == JobStatus.FAILED)
+    numbered = select(j.batch_id, j.error_message, place).where(failed).subquery()
+    query = select(numbered.c.batch_id, numbered.c.error_message).where(numbered.c.place == 1)
+    return {row.batch_id: row.error_message for row in await tx.execute(query)}
+
+
+async def counts_found(
+    tx: Tx,
+    tenant_id: str,
+    batch_ids: Collection[str],
+    *,
+    standing: Standing | None,
+    workflow_ids: Collection[int] | None,
+    search: str | None,
+) -> dict[str, int]:
+    """By batch, how many of its items are meant by a filter, each as its newest try."""
+    of_batches = list_query(
+        tenant_id, standing=standing, only_newest=True, workflow_ids=workflow_ids, search=search, dialect=tx.dialect
+    )
+    chosen = of_batches.where(ai_jobs.c.batch_id.in_(batch_ids)).order_by(None).limit(None)
+    query = chosen.with_only_columns(ai_jobs.c.batch_id, func.count().label("jobs")).group_by(ai_jobs.c.batch_id)
+    return {row.batch_id: row.jobs for row in await tx.execute(query)}
+
+
+async def first_queued(tx: Tx, tenant_id: str, batch_ids: Collection[str]) -> dict[str, str]:
+    """By batch, the first of its jobs that is queued."""
+    j = ai_jobs.c
+    queued = (j.tenant_id.concat("") == tenant_id) & j.batch_id.in_(batch_ids) & (j.status == JobStatus.QUEUED)
+    query = select(j.batch_id, func.min(j.id).label("id")).where(queued).group_by(j.batch_id)
+    return {row.batch_id: row.id for row in await tx.execute(query)}
+
+
+async def first_items(tx: Tx, tenant_id: str, batch_ids: Collection[str], *, most: int) -> list[Item]:
+    """Of each batch, the items with the smallest numbers."""
+    query = _items(tenant_id).where(ai_jobs.c.batch_id.in_(batch_ids), ai_jobs.c.item_no < most)
+    return [Item._make(row) for row in await tx.execute(query.order_by(ai_jobs.c.item_no))]
+
+
+async def items(tx: Tx, tenant_id: str, batch_id: str, *, status: str | None, after: int, limit: int) -> Sequence[Item]:
+    query = _items(tenant_id).where(ai_jobs.c.batch_id == batch_id, ai_jobs.c.item_no > after)
+    if status is not None:
+        query = query.where(ai_jobs.c.status == status)
+    return [Item._make(row) for row in await tx.execute(query.order_by(ai_jobs.c.item_no).limit(limit))]
+
+
+def _items(tenant_id: str) -> Select[Any]:
+    retry = ai_jobs.alias("retry")
+    # a batch has an index of its own; SQLite would rather look through all of the tenant's
+    own = ai_jobs.c.tenant_id.concat("") == tenant_id
+    query = select(*(ai_jobs.c[name] for name in Item._fields))
+    return query.outerjoin(retry, retry.c.retry_of == ai_jobs.c.id).where(own, retry.c.id.is_(None))

@@ -1,0 +1,141 @@
+"""The GPUs behind this worker's ComfyUI servers: their memory, as ComfyUI tells it, and their load, as NVML does."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+
+from comfyrelay.comfy.client import ComfyClient
+from comfyrelay.comfyui.gpus import name_of, of_each_nvidia
+from comfyrelay.errors import ComfyError
+from comfyrelay.hint import Hint
+from comfyrelay.net import is_loopback
+from comfyrelay.worker.comfyui.servers import Servers
+
+log = structlog.get_logger(__name__)
+
+# How often it is looked at while jobs run; while none does, after so many times that.
+BUSY_SECONDS = 5.0
+IDLE_TURNS = 6
+ANSWER_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """A GPU of this machine, as its driver knows it."""
+
+    name: str
+    memory_used: int
+    load: float
+
+
+class Devices:
+    """`current` is what is told of them with each heartbeat and poll; nothing before the first look."""
+
+    def __init__(
+        self,
+        servers: Servers,
+        *,
+        is_busy: Callable[[], bool],
+        gpus: Callable[[], Sequence[Gpu]] | None = None,
+        why_so_many: Callable[[str], str | None] = lambda _card: None,
+    ) -> None:
+        """`why_so_many` is by card why there are as many ComfyUI on it and no more, where somebody decides that."""
+        self._servers = servers
+        self._is_busy = is_busy
+        self._gpus = gpus or gpus_here
+        self._why_so_many = why_so_many
+        self.current: list[dict[str, Any]] = []
+        self._changed = Hint()
+
+    def refresh_soon(self) -> None:
+        """There are more servers, or fewer."""
+        self._changed.give()
+
+    async def keep(self) -> None:
+        """Look again and again, until canceled."""
+        while True:
+            try:
+                await self.refresh()
+            except Exception:
+                log.warning("worker.devices_failed", exc_info=True)
+            for _ in range(IDLE_TURNS):
+                if await self._changed.wait(BUSY_SECONDS) or self._is_busy():
+                    break
+
+    async def refresh(self) -> None:
+        gpus = await asyncio.to_thread(self._gpus)
+        own = self._servers.named
+        found = await asyncio.gather(*(self._device(name, each, gpus) for name, each in own.items()))
+        cloud = [{"server": name, "name": "Comfy Cloud", "slots": slots} for name, slots in self._servers.cloud_slots]
+        self.current = [*found, *cloud]
+
+    async def _device(self, name: str, client: ComfyClient, gpus: Sequence[Gpu]) -> dict[str, Any]:
+        away = self._servers.why_away(name)
+        if away is not None:
+            return {"server": name, "away": away[:1000]}
+        stats: Mapping[str, Any] = {}
+        # one that loads a model may not answer now
+        with suppress(ComfyError, TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                stats = await client.system_stats()
+        if not stats:
+            before = (each for each in self.current if each["server"] == name and "away" not in each)
+            return next(before, {"server": name})
+        is_here = is_loopback(urlsplit(client.url).hostname or "")
+        return {"server": name, **described(stats, gpus if is_here else ()), **self._shared(name)}
+
+    def _shared(self, name: str) -> dict[str, Any]:
+        cards = self._servers.cards
+        if (card := cards.get(name)) is None:
+            return {}
+        why = self._why_so_many(card)
+        return {"on_card": list(cards.values()).count(card), **({"packing": why[:1000]} if why else {})}
+
+
+def described(stats: Mapping[str, Any], gpus: Sequence[Gpu]) -> dict[str, Any]:
+    """The first device of a ComfyUI, which is the one that it uses."""
+    match stats.get("devices"):
+        case [{"name": str() as name, "vram_total": int() as total, "vram_free": int() as free, **more}, *_]:
+            found: dict[str, Any] = {
+                "name": readable(name),
+                "memory_total": max(total, 0),
+                "memory_used": max(total - free, 0),
+            }
+            # what torch holds and does not use is free for ComfyUI, but not for the driver
+            kept = more.get("torch_vram_free")
+            taken = total - free + (kept if isinstance(kept, int) else 0)
+            if (gpu := _same(found["name"], taken, gpus)) is not None:
+                found["load"] = gpu.load
+            return found
+    return {}
+
+
+def readable(name: str) -> str:
+    """Without what ComfyUI writes around it: `cuda:0 NVIDIA GeForce RTX 4090 : cudaMallocAsync`."""
+    words = name.split(" : ", maxsplit=1)[0].split(" ", 1)
+    return (words[1] if ":" in words[0] and len(words) > 1 else " ".join(words)).strip()[:200]
+
+
+def _same(name: str, memory_taken: int, gpus: Sequence[Gpu]) -> Gpu | None:
+    """A process may see only some of a machine's GPUs, and count them anew: of several alike it is the one with as much
+    memory in use."""
+    alike = [each for each in gpus if each.name == name]
+    return min(alike, key=lambda each: abs(each.memory_used - memory_taken), default=None)
+
+
+def gpus_here() -> list[Gpu]:
+    """Those that NVML tells of."""
+    return of_each_nvidia(_gpu)
+
+
+def _gpu(nvml: Any, handle: Any) -> Gpu:
+    return Gpu(
+        name=name_of(nvml, handle),
+        memory_used=int(nvml.nvmlDeviceGetMemoryInfo(handle).used),
+        load=min(max(nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100, 0.0), 1.0),
+    )

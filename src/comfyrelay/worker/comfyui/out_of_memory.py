@@ -1,0 +1,53 @@
+"""What the user of a job is told that does not fit into its card."""
+
+import re
+
+from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfy.graphs.nodes import models_in
+from comfyrelay.domain.queue.memory import in_gib
+from comfyrelay.errors import OutOfMemory
+
+
+def too_large_for(error: OutOfMemory, graph: Graph) -> str:
+    """What a job's user is told that ran out of memory on a card that it had to itself."""
+    if error.others_bytes:
+        held = f"other programs held {in_gib(error.others_bytes)} of the card"
+        return f"{error.detail}, while {held}. End what else uses that GPU, or try again when it is done."
+    size = f"with the {in_gib(error.card_bytes)} of the card to itself" if error.card_bytes else "alone on its card"
+    what = " with ".join(each for each in (_dimensions(graph), _largest_models(graph)) if each)
+    about = f" ({what})" if what else ""
+    return (
+        f"{error.detail}, even {size}{about}. Use fewer pixels or frames, or a smaller model, or add a worker with a "
+        "larger card."
+    )
+
+
+def runs_again(error: OutOfMemory) -> str:
+    """For the job's log."""
+    if error.others_bytes:
+        return f"{error.detail}, while other programs held {in_gib(error.others_bytes)} of the card: it runs elsewhere."
+    return f"{error.detail}: it runs again, {'on a larger card' if error.card_bytes else 'alone on its card'}."
+
+
+def _dimensions(graph: Graph) -> str:
+    """The largest that a graph asks for: `1024 × 1024, 81 frames`."""
+    found = [
+        (width * height, each["inputs"])
+        for each in graph.values()
+        if isinstance(width := each["inputs"].get("width"), int)
+        and isinstance(height := each["inputs"].get("height"), int)
+    ]
+    if not found:
+        return ""
+    _, inputs = max(found, key=lambda each: each[0])
+    many = {"length": "frames", "batch_size": "at once"}
+    more = [
+        f", {count} {word}" for name, word in many.items() if isinstance(count := inputs.get(name), int) and count > 1
+    ]
+    return f"{inputs['width']} × {inputs['height']}{''.join(more)}"
+
+
+def _largest_models(graph: Graph) -> str:
+    """The first of them: there is no room for all."""
+    names = [re.split(r"[\\/]", each.name)[-1][:60] for each in models_in(graph)]
+    return names[0] if names else ""

@@ -1,0 +1,287 @@
+"""Watches the cards on which this worker's ComfyUI run, and changes how many there are where that helps."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from comfyrelay.comfyui.cards import Card, Cards
+from comfyrelay.comfyui.gpus import of_each_nvidia
+from comfyrelay.domain.packing import Change, Decision, Done, Limits, Packing, Seen, decide
+from comfyrelay.errors import ComfyRelayError, OutOfMemory
+from comfyrelay.pool import ClientState, ClientStats, JobCompleted, JobFailed, JobRetrying, JobStarted, WorkflowPool
+from comfyrelay.pool.cards import Memory
+from comfyrelay.portable.cores import SpareCores
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 1.0
+# A workflow that has not run for this long is not asked about any more.
+LATELY_SECONDS = 600.0
+REST_SECONDS = 0.1
+# How much one look counts for how busy a card is.
+NEWS = 0.1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """What was last decided about a card, for people: how many are up there, and why not more or fewer."""
+
+    processes: int
+    reason: str
+    # the last time that one was added or taken back, and why
+    changed: str | None = None
+
+
+@dataclass(kw_only=True)
+class _Watched:
+    """What was seen of a card since the last look."""
+
+    packing: Packing = field(default_factory=Packing)
+    done: list[Done] = field(default_factory=list)
+    out_of_memory: set[str] = field(default_factory=set)
+    failed: str | None = None
+    # by workflow, when it was last begun or completed there
+    lately: dict[str, float] = field(default_factory=dict)
+    load: float | None = None
+    # the names of those that were up once
+    known: set[str] = field(default_factory=set)
+    additions: list[asyncio.Task[None]] = field(default_factory=list)
+    removing: asyncio.Task[None] | None = None
+    told: Told | None = None
+
+    @property
+    def adding(self) -> list[asyncio.Task[None]]:
+        """Those under way: one that is done is known in the same moment."""
+        self.additions = [each for each in self.additions if not each.done()]
+        return self.additions
+
+    @property
+    def changing(self) -> list[asyncio.Task[None]]:
+        return self.adding if self.removing is None else [*self.adding, self.removing]
+
+    def note_load(self, load: float | None) -> None:
+        """Drivers tell of a moment, and a GPU has many moments in one job."""
+        is_first = self.load is None or load is None
+        self.load = load if is_first else (1 - NEWS) * (self.load or 0.0) + NEWS * (load or 0.0)
+
+
+class Packer:
+    """`keep` runs until it is canceled; `told` is by card what it decided last."""
+
+    def __init__(
+        self,
+        cards: Cards,
+        pool: WorkflowPool,
+        *,
+        limits: Limits | None = None,
+        more_waiting: Callable[[], int] = lambda: 0,
+        spare: Callable[[int], float | None] | None = None,
+        loads: Callable[[], Mapping[str, float]] | None = None,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        """`more_waiting` is how many jobs wait for this pool that are not in it yet, as far as is known. `spare` is how
+        many processor cores are free, when so many of ours are busy; `loads` how busy each card is, by its key."""
+        self._cards = cards
+        self._pool = pool
+        self._limits = limits or Limits()
+        self._more_waiting = more_waiting
+        self._spare = spare or SpareCores()
+        self._loads = loads or loads_here
+        self._look_seconds = look_seconds
+        self._watched: defaultdict[str, _Watched] = defaultdict(_Watched)
+        self._unsubscribe = [
+            pool.on(JobStarted, lambda event: self._note(event.client_id, event.workflow_hash)),
+            pool.on(JobCompleted, self._completed),
+            pool.on(JobRetrying, lambda event: self._went_wrong(event.client_id, event.workflow_hash, event.error)),
+            pool.on(JobFailed, lambda event: self._went_wrong(event.client_id, event.workflow_hash, event.error)),
+        ]
+
+    @property
+    def told(self) -> dict[str, Told]:
+        return {key: each.told for key, each in self._watched.items() if each.told is not None}
+
+    def ran_out(self, card: str) -> frozenset[str]:
+        """The workflows that have run out of memory there beside others, since the last look."""
+        return frozenset(self._watched[card].out_of_memory)
+
+    async def keep(self) -> None:
+        try:
+            while True:
+                try:
+                    await self.look()
+                except Exception:
+                    log.exception("worker.packing_failed")
+                await asyncio.sleep(self._look_seconds)
+        finally:
+            for end in self._unsubscribe:
+                end()
+            changing = [task for each in self._watched.values() for task in each.changing]
+            for task in changing:
+                task.cancel()
+            await asyncio.gather(*changing, return_exceptions=True)
+
+    async def look(self) -> None:
+        """Look at each card once, and begin to change what was decided."""
+        loads = await asyncio.to_thread(self._loads)
+        looks = [self._look_at(card, loads.get(card.key)) for card in self._cards.cards()]
+        for broken in await asyncio.gather(*looks, return_exceptions=True):
+            if broken is not None:
+                log.error("worker.packing_failed", exc_info=broken)
+
+    async def _look_at(self, card: Card, load: float | None) -> None:
+        watched = self._watched[card.key]
+        found = await asyncio.gather(*(self._pool.look_at_memory(name) for name in self._here(card)))
+        self._pool.memory.note_foreign(card.key, found)
+        told = [each for each in found if each is not None]
+        watched.note_load(load)
+        if watched.removing is not None:
+            return
+        # as it is now: answers take their time
+        card = next((each for each in self._cards.cards() if each.key == card.key), card)
+        here = self._here(card)
+        seen = self._seen(card, watched, here, memory=told[-1] if told else None)
+        packing, decision = decide(watched.packing, seen, self._limits)
+        self._act(card, watched, {name: here[name] for name in seen.processes}, decision)
+        # what could not be begun is not taken for begun
+        watched.packing = packing
+
+    def _here(self, card: Card) -> dict[str, ClientStats]:
+        """The servers of a card that are up or start: those with a pinned workflow, then the oldest first."""
+        on_card = {each.url: (name, each) for name, each in self._pool.stats().clients.items() if each.card == card.key}
+        found = [on_card[url] for url in card.processes if url in on_card]
+        return dict(sorted(found, key=lambda each: each[1].pinned is None))
+
+    def _seen(self, card: Card, watched: _Watched, here: Mapping[str, ClientStats], *, memory: Memory | None) -> Seen:
+        now = asyncio.get_running_loop().time()
+        stats = self._pool.stats()
+        more = self._more_waiting()
+        watched.lately = {each: at for each, at in watched.lately.items() if now - at < LATELY_SECONDS}
+        online = [name for name, each in here.items() if each.state is ClientState.ONLINE]
+        # whoever adds one says when it has started
+        up = [name for name in online if name in watched.known or not watched.adding]
+        watched.known = (watched.known & here.keys()) | set(up)
+        busy = sum(bool(each.running) for each in stats.clients.values())
+        starting = sum(len(each.adding) for each in self._watched.values())
+        # what other programs hold is gone once, however many of ours there are
+        total = memory.total - self._pool.memory.others(card.key, processes=len(up)) if memory is not None else None
+        seen = Seen(
+            now=now,
+            processes=tuple(up),
+            pinned=sum(here[name].pinned is not None for name in up),
+            away=frozenset(watched.known.difference(up)),
+            # one that was asked for may be in the pool already, or not yet
+            starting=max(len(watched.adding), len(here.keys() - watched.known)),
+            # also those that wait on a server for the end of another
+            waiting=stats.queued + sum(max(each.running - 1, 0) for each in stats.clients.values()) + more,
+            # one that waits on a server for the end of another does not run
+            running=sum(bool(each.running) for each in stats.clients.values() if each.card == card.key),
+            workflows=frozenset(watched.lately),
+            memory_bytes=total,
+            free_bytes=memory.free if memory is not None else None,
+            copy_bytes=self._copy_bytes(card, watched, len(up), total) if total is not None else None,
+            spare_cores=self._spare(busy + starting),
+            load=watched.load,
+            done=tuple(watched.done),
+            out_of_memory=self.ran_out(card.key),
+            failed=watched.failed,
+        )
+        watched.done.clear()
+        watched.out_of_memory.clear()
+        watched.failed = None
+        return seen
+
+    def _copy_bytes(self, card: Card, watched: _Watched, count: int, total: int) -> int | None:
+        """What another process would take, with the largest of what ran lately; unknown until all of it is known."""
+        memory = self._pool.memory
+        needs = [total if memory.runs_alone(each) else memory.known_need(each) for each in watched.lately]
+        known = [each for each in needs if each is not None]
+        if not known or len(known) < len(needs):
+            return None
+        return min(max(known) + memory.context(card.key, processes=count), total)
+
+    def _act(self, card: Card, watched: _Watched, up: Mapping[str, ClientStats], decision: Decision) -> None:
+        names = list(up)
+        for number, name in enumerate(names):
+            self._pool.rest(name, is_resting=number >= decision.active)
+        before = watched.told
+        is_change = decision.change is not Change.NOTHING
+        changed = decision.reason if is_change else before.changed if before is not None else None
+        watched.told = Told(processes=len(names), reason=decision.reason, changed=changed)
+        if before is None or before.reason != decision.reason:
+            level = log.info if is_change else log.debug
+            level("worker.packing", card=card.name or card.key, change=decision.change.value, why=decision.reason)
+        if decision.change is Change.ADD:
+            watched.additions.append(asyncio.create_task(self._add(card, watched)))
+        elif decision.change is Change.REMOVE:
+            watched.removing = asyncio.create_task(self._remove(card, watched, names[-1], up[names[-1]].url))
+
+    async def _add(self, card: Card, watched: _Watched) -> None:
+        try:
+            url = await self._cards.add(card.key)
+        except ComfyRelayError as error:
+            watched.failed = error.detail
+            log.warning("worker.packing_not_added", card=card.name or card.key, why=error.detail)
+        except Exception as error:
+            watched.failed = f"it failed unexpectedly ({type(error).__name__})."
+            log.exception("worker.packing_not_added", card=card.name or card.key)
+        else:
+            watched.known |= await self._until_online(card.key, url)
+
+    async def _until_online(self, key: str, url: str) -> set[str]:
+        """It answers: the pool sees that soon, or it is gone again. Returns its name."""
+        while any(url in each.processes for each in self._cards.cards() if each.key == key):
+            for name, each in self._pool.stats().clients.items():
+                if each.url == url and each.state is ClientState.ONLINE:
+                    return {name}
+            await asyncio.sleep(REST_SECONDS)
+        return set()
+
+    async def _remove(self, card: Card, watched: _Watched, name: str, url: str) -> None:
+        """What runs there is counted on its card until it is over."""
+        try:
+            while (client := self._pool.stats().clients.get(name)) is not None and client.running:  # noqa: ASYNC110
+                await asyncio.sleep(REST_SECONDS)
+            await self._cards.remove(card.key, url)
+        except Exception:
+            log.exception("worker.packing_not_removed", card=card.name or card.key, name=name)
+        finally:
+            watched.removing = None
+
+    def _card_of(self, client_id: str | None) -> _Watched | None:
+        client = self._pool.stats().clients.get(client_id or "")
+        return self._watched[client.card] if client is not None and client.card is not None else None
+
+    def _note(self, client_id: str | None, workflow: str) -> None:
+        if (watched := self._card_of(client_id)) is not None:
+            watched.lately[workflow] = asyncio.get_running_loop().time()
+
+    def _completed(self, event: JobCompleted) -> None:
+        watched = self._card_of(event.client_id)
+        if watched is not None and event.client_id is not None:
+            now = asyncio.get_running_loop().time()
+            watched.lately[event.workflow_hash] = now
+            watched.done.append(Done(process=event.client_id, workflow=event.workflow_hash, at=now))
+
+    def _went_wrong(self, client_id: str | None, workflow: str, error: Exception) -> None:
+        """One that had its card to itself says nothing about how many are too many."""
+        watched = self._card_of(client_id)
+        if watched is not None and isinstance(error, OutOfMemory) and error.card_bytes is None:
+            clients = self._pool.stats().clients
+            card = clients[client_id or ""].card
+            if any(each.running for name, each in clients.items() if each.card == card and name != client_id):
+                watched.out_of_memory.add(workflow)
+
+
+def loads_here() -> dict[str, float]:
+    """How busy each GPU is, from 0 to 1, by its identity; nothing where NVML does not tell."""
+    return dict(of_each_nvidia(_load))
+
+
+def _load(nvml: Any, handle: Any) -> tuple[str, float]:
+    identity = nvml.nvmlDeviceGetUUID(handle)
+    load = min(max(nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100, 0.0), 1.0)
+    return identity.decode() if isinstance(identity, bytes) else str(identity), load

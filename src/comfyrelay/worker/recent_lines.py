@@ -1,0 +1,34 @@
+"""The last lines of this worker's log, for an administrator who looks at it from afar."""
+
+import json
+from collections import deque
+
+from structlog.typing import EventDict, WrappedLogger
+
+from comfyrelay.protocol.worker import MOST_LOG_BYTES, MOST_LOG_LINES
+from comfyrelay.text import storable
+
+LONGEST_LINE = 4000
+
+
+class RecentLines:
+    """Stands behind whatever hides secrets: what it is handed may be seen."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=MOST_LOG_LINES)
+
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        self._lines.append(storable(json.dumps(event, default=str, ensure_ascii=False)[:LONGEST_LINE]))
+        return event
+
+    def last(self) -> list[str]:
+        """As many of the newest as may be sent, oldest first."""
+        found: list[str] = []
+        left = MOST_LOG_BYTES
+        # a copy: other threads log, too
+        for line in reversed(list(self._lines)):
+            left -= len(line.encode())
+            if left < 0:
+                break
+            found.append(line)
+        return found[::-1]

@@ -1,0 +1,191 @@
+"""ComfyUI is found where people have it, with the Python that its packages were installed for."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.comfyui import python as pythons
+from comfyrelay.comfyui.installs import Install, Kind, Places, find_installs, install_at
+from comfyrelay.comfyui.python import python_of, try_python
+from comfyrelay.errors import ConfigurationError
+
+PLACES = ("home", "programs", "app-data", "disk")
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    home, programs, app_data, disk = (tmp_path / each for each in PLACES)
+    for each in (home, programs, app_data, disk):
+        each.mkdir()
+    return Places(home=home, programs=(programs,), app_data=app_data, roots=(disk,))
+
+
+def code(folder: Path, *, version: str = "0.7.0") -> Path:
+    (folder / "comfy").mkdir(parents=True)
+    (folder / "main.py").touch()
+    (folder / "comfyui_version.py").write_text(f'# made by a release\n__version__ = "{version}"\n')
+    return folder
+
+
+def python(path: Path) -> Path:
+    path.parent.mkdir(parents=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def venv(folder: Path) -> Path:
+    made = python(folder / "bin" / "python")
+    (folder / "pyvenv.cfg").touch()
+    return made
+
+
+def manual(places: Places) -> tuple[Path, Path]:
+    folder = code(places.home / "ComfyUI")
+    return folder, venv(folder / "venv")
+
+
+def with_comfy_cli(places: Places) -> tuple[Path, Path]:
+    folder = code(places.home / "comfy" / "ComfyUI")
+    return folder, venv(folder / ".venv")
+
+
+def portable(places: Places) -> tuple[Path, Path]:
+    folder = places.roots[0] / "ComfyUI_windows_portable"
+    code(folder / "ComfyUI")
+    return folder, python(folder / "python_embeded" / "bin" / "python")
+
+
+def pinokio(places: Places) -> tuple[Path, Path]:
+    folder = places.home / "pinokio" / "api" / "comfy.git"
+    code(folder / "app")
+    (folder / "pinokio.js").touch()
+    return folder, venv(folder / "app" / "env")
+
+
+def conda(places: Places) -> tuple[Path, Path]:
+    folder = code(places.roots[0] / "ComfyUI")
+    (folder / "conda_env" / "conda-meta").mkdir(parents=True)
+    return folder, python(folder / "conda_env" / "bin" / "python")
+
+
+def desktop(places: Places) -> tuple[Path, Path]:
+    code(places.programs[0] / "ComfyUI")
+    base = places.home / "Documents" / "My ComfyUI"
+    own = places.app_data / "ComfyUI"
+    own.mkdir()
+    (own / "config.json").write_text(json.dumps({"basePath": str(base), "installState": "installed"}))
+    (own / "extra_models_config.yaml").touch()
+    return base, venv(base / ".venv")
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (manual, Kind.MANUAL),
+        (with_comfy_cli, Kind.MANUAL),
+        (portable, Kind.PORTABLE),
+        (pinokio, Kind.PINOKIO),
+        (conda, Kind.MANUAL),
+        (desktop, Kind.DESKTOP),
+    ],
+)
+def test_each_kind_is_found_and_named_as_its_user_knows_it(
+    places: Places, make: Callable[[Places], tuple[Path, Path]], kind: Kind
+) -> None:
+    folder, its_python = make(places)
+    [found] = find_installs(places)
+    assert (found.kind, found.named, found.version) == (kind, folder, "0.7.0")
+    assert install_at(folder, places) == found
+    assert python_of(found, variables={}) == its_python
+
+
+def test_several_are_all_found_each_once(places: Places) -> None:
+    named = {make(places)[0] for make in (manual, portable, pinokio, desktop)}
+    (places.home / "comfyui").symlink_to(places.home / "ComfyUI")
+    assert {each.named for each in find_installs(places)} == named
+
+
+def test_the_desktop_app_has_its_models_where_its_user_chose(places: Places) -> None:
+    base, _ = desktop(places)
+    found = install_at(base, places)
+    assert found.code == places.programs[0] / "ComfyUI"
+    assert (found.data, found.extra_models) == (base, places.app_data / "ComfyUI" / "extra_models_config.yaml")
+
+
+def test_a_main_py_of_another_program_is_none(places: Places) -> None:
+    other = places.home / "ComfyUI-tools"
+    other.mkdir()
+    (other / "main.py").touch()
+    assert find_installs(places) == []
+    with pytest.raises(ConfigurationError, match="There is no ComfyUI in"):
+        install_at(other, places)
+
+
+def test_main_py_may_be_named_itself(places: Places) -> None:
+    folder, _ = manual(places)
+    assert install_at(folder / "main.py", places).code == folder
+
+
+def test_a_folder_that_is_not_there_is_said(places: Places) -> None:
+    with pytest.raises(ConfigurationError, match="There is no folder"):
+        install_at(places.home / "nowhere", places)
+
+
+def test_options_that_a_version_does_not_know_are_known(places: Places) -> None:
+    folder, _ = manual(places)
+    (folder / "comfy" / "cli_args.py").write_text('parser.add_argument("--user-directory")')
+    found = install_at(folder, places)
+    assert found.has_option("--user-directory")
+    assert not found.has_option("--database-url")
+
+
+class TestPython:
+    @pytest.fixture
+    def install(self, places: Places) -> Install:
+        return Install(kind=Kind.MANUAL, named=code(places.home / "ComfyUI"), code=places.home / "ComfyUI")
+
+    def test_the_one_that_is_named_comes_first_as_a_program_or_as_its_environment(
+        self, install: Install, tmp_path: Path
+    ) -> None:
+        venv(install.code / "venv")
+        other = venv(tmp_path / "other")
+        assert python_of(install, given=other) == other
+        assert python_of(install, given=tmp_path / "other") == other
+        with pytest.raises(ConfigurationError, match=r"^HERE is .* which is no Python"):
+            python_of(install, given=tmp_path, setting="HERE")
+
+    def test_a_broken_environment_is_not_passed_over(self, install: Install, tmp_path: Path) -> None:
+        made = venv(install.code / "venv")
+        made.unlink()
+        made.symlink_to(tmp_path / "gone")
+        active = venv(tmp_path / "active")
+        with pytest.raises(ConfigurationError, match=r"venv of ComfyUI cannot be used.*HERE"):
+            python_of(install, setting="HERE", variables={"VIRTUAL_ENV": str(active.parents[1])})
+
+    def test_a_folder_of_that_name_that_is_no_environment_is_passed_over(
+        self, install: Install, tmp_path: Path
+    ) -> None:
+        (install.code / "env").mkdir()
+        active = tmp_path / "active"
+        made = venv(active)
+        (active / "lib" / "python3.12" / "site-packages" / "torch").mkdir(parents=True)
+        assert python_of(install, variables={"CONDA_PREFIX": str(active)}) == made
+
+    def test_the_running_one_is_taken_only_if_it_has_torch(
+        self, install: Install, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pythons, "find_spec", lambda _name: None)
+        with pytest.raises(ConfigurationError, match="No Python was found"):
+            python_of(install, variables={})
+        monkeypatch.setattr(pythons, "find_spec", lambda name: name == "torch")
+        assert python_of(install, variables={}) == Path(sys.executable)
+
+    def test_what_cannot_import_torch_is_told_with_its_own_words(self, tmp_path: Path) -> None:
+        silly = python(tmp_path / "bin" / "python")
+        silly.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1\n")
+        assert try_python(silly) == ("ModuleNotFoundError: No module named 'torch'.", "")
+        assert (try_python(tmp_path / "none")[0] or "").startswith("it cannot be run")

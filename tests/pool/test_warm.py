@@ -1,0 +1,163 @@
+"""Servers of one card each keep what they are good at; what is pinned stays, and what is the same runs once."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.comfy.outputs import RunResult
+from comfyrelay.errors import ComfyError
+from comfyrelay.pool import JobCompleted, JobStarted
+from comfyrelay.sim import Fail, Stuck
+from comfyrelay.sim.card import GIB
+from tests.pool.harness import until
+from tests.pool.test_cards import LARGE, SMALL, picture, shared_card
+
+MODELS = (SMALL, LARGE)
+
+
+async def test_two_workflows_in_turns_stay_each_with_its_server(tmp_path: Path) -> None:
+    # either process holds one model, and the card both
+    async with shared_card(tmp_path, 2, model_bytes=11 * GIB) as (pool, sims, _):
+        for seed in range(10):
+            await pool.run(picture(seed, model=MODELS[seed % 2]))
+        # the second, which nobody had seen, had the card to itself once
+        assert [sim.log.models_loaded for sim in sims] == [2, 1]
+
+
+async def test_the_server_that_ran_a_workflow_last_gets_it_though_both_have_run_it(tmp_path: Path) -> None:
+    async with shared_card(tmp_path, 2, model_bytes=11 * GIB) as (pool, sims, _):
+        await pool.run(picture(0, model=SMALL), preferred_clients=["a"])
+        await pool.run(picture(1, model=LARGE), preferred_clients=["b"])
+        # each has run both, and holds the other one of them now
+        await pool.run(picture(2, model=LARGE), preferred_clients=["a"])
+        await pool.run(picture(3, model=SMALL), preferred_clients=["b"])
+        before = sum(sim.log.models_loaded for sim in sims)
+        for seed in range(4, 10):
+            await pool.run(picture(seed, model=MODELS[seed % 2]))
+        assert sum(sim.log.models_loaded for sim in sims) == before
+
+
+async def test_a_pinned_workflow_keeps_its_server_while_another_can_have_the_rest(tmp_path: Path) -> None:
+    async with shared_card(tmp_path, 2, model_bytes=9 * GIB) as (pool, sims, _):
+        await pool.run(picture(0), keep_loaded=True, preferred_clients=["a"])
+        await pool.run(picture(0, model=LARGE), preferred_clients=["b"])
+        stuck = sims[1].misbehave(Stuck(class_type="KSampler"))
+        events = pool.events(JobStarted)
+        # also what would rather go there waits for the other
+        others = [await pool.enqueue(picture(seed, model=LARGE), preferred_clients=["a"]) for seed in (1, 2)]
+        started = await until(events, JobStarted)
+        assert started.client_id == "b"
+        own = await pool.enqueue(picture(3), keep_loaded=True)
+        await own
+        assert own.client_id == "a"
+        assert (pool.stats().running, pool.stats().queued) == (1, 1)
+        stuck.end()
+        await asyncio.gather(*others)
+        assert {each.client_id for each in others} == {"b"}
+        assert [sim.log.models_loaded for sim in sims] == [1, 1]
+
+
+async def test_what_waits_for_another_server_gets_the_pinned_one_when_that_goes(tmp_path: Path) -> None:
+    async with shared_card(tmp_path, 2, model_bytes=9 * GIB) as (pool, sims, _):
+        await pool.run(picture(0), keep_loaded=True, preferred_clients=["a"])
+        sims[1].misbehave(Stuck(class_type="KSampler"))
+        events = pool.events(JobStarted)
+        jobs = [await pool.enqueue(picture(seed, model=LARGE)) for seed in (1, 2)]
+        assert (await until(events, JobStarted)).client_id == "b"
+        await pool.remove_server("b")
+        await asyncio.gather(*jobs)
+        assert {each.client_id for each in jobs} == {"a"}
+
+
+async def test_a_pin_is_of_one_server_and_ends_with_the_next_job_that_does_not_ask_for_it(tmp_path: Path) -> None:
+    async with shared_card(tmp_path, 2, model_bytes=GIB) as (pool, _, _):
+        await pool.run(picture(0), keep_loaded=True, preferred_clients=["a"])
+        await pool.run(picture(1), keep_loaded=True, preferred_clients=["b"])
+        other = await pool.enqueue(picture(2, model=LARGE), preferred_clients=["a"])
+        await other
+        assert other.client_id == "b"
+        await pool.run(picture(3))
+        other = await pool.enqueue(picture(4, model=LARGE), preferred_clients=["a"])
+        await other
+        assert other.client_id == "a"
+
+
+async def test_what_is_pinned_is_unloaded_last(tmp_path: Path) -> None:
+    async with shared_card(tmp_path, 3, model_bytes=7 * GIB) as (pool, sims, _):
+        await pool.run(picture(0), keep_loaded=True, preferred_clients=["a"])
+        await pool.run(picture(1, model=LARGE), preferred_clients=["b"])
+        # beside both there are 9 GiB less the margin: one of them has to go
+        await pool.run(picture(2, model=LARGE), preferred_clients=["c"], exclude_clients=["b"], memory_bytes=12 * GIB)
+        assert [sim.log.count("POST", "/free") for sim in sims] == [0, 1, 0]
+        # and for what fits nowhere beside it, the pinned one, too
+        await pool.run(picture(3, model=LARGE), preferred_clients=["c"], exclude_clients=["b"], memory_bytes=22 * GIB)
+        assert sims[0].log.count("POST", "/free") == 1
+
+
+async def test_the_same_graph_runs_once_and_its_server_answers_the_rest_from_its_cache(tmp_path: Path) -> None:
+    async with shared_card(tmp_path, 2, model_bytes=GIB) as (pool, sims, _):
+        await pool.run(picture(0))
+        before = sum(sim.log.nodes_executed for sim in sims)
+        jobs = [await pool.enqueue(picture(1), cache_key="one") for _ in range(6)]
+        await asyncio.gather(*jobs)
+        assert len({each.client_id for each in jobs}) == 1
+        # what depends on the seed once, and the saver for each of the others
+        assert sum(sim.log.nodes_executed for sim in sims) - before == 3 + 5
+        # later as well
+        again = await pool.enqueue(picture(1), cache_key="one", preferred_clients=[])
+        await again
+        assert again.client_id == jobs[0].client_id
+
+
+async def test_different_graphs_run_side_by_side_as_before(tmp_path: Path) -> None:
+    async with shared_card(tmp_path, 2, model_bytes=GIB) as (pool, sims, _):
+        await pool.run(picture(0))
+        stuck = [sim.misbehave(Stuck(class_type="KSampler")) for sim in sims]
+        events = pool.events(JobStarted)
+        jobs = [await pool.enqueue(picture(seed), cache_key=f"key {seed}") for seed in (1, 2)]
+        for _ in jobs:
+            await until(events, JobStarted)
+        assert pool.stats().running == 2
+        for each in stuck:
+            each.end()
+        await asyncio.gather(*jobs)
+
+
+async def test_what_waits_for_the_same_runs_by_itself_when_that_fails_or_its_server_goes(tmp_path: Path) -> None:
+    async with shared_card(tmp_path, 2, model_bytes=GIB) as (pool, sims, _):
+        await pool.run(picture(0))
+        for sim in sims:
+            sim.misbehave(Fail(class_type="KSampler", times=1))
+        jobs = [await pool.enqueue(picture(1), cache_key="one", max_attempts=1) for _ in range(2)]
+        first, second = await asyncio.gather(*jobs, return_exceptions=True)
+        assert isinstance(first, ComfyError)
+        assert isinstance(second, RunResult)
+        for sim in sims:
+            sim.behave()
+        stuck = [sim.misbehave(Stuck(class_type="KSampler")) for sim in sims]
+        events = pool.events(JobStarted, JobCompleted)
+        jobs = [await pool.enqueue(picture(2), cache_key="two") for _ in range(2)]
+        started = await until(events, JobStarted)
+        assert (pool.stats().running, pool.stats().queued) == (1, 1)
+        assert started.client_id is not None
+        await pool.remove_server(started.client_id)
+        for each in stuck:
+            each.end()
+        await asyncio.gather(*jobs)
+
+
+@pytest.mark.parametrize("key", [None, "same"])
+async def test_without_a_key_nobody_waits_for_another(tmp_path: Path, key: str | None) -> None:
+    async with shared_card(tmp_path, 2, model_bytes=GIB) as (pool, sims, _):
+        await pool.run(picture(0))
+        stuck = [sim.misbehave(Stuck(class_type="KSampler")) for sim in sims]
+        events = pool.events(JobStarted)
+        jobs = [await pool.enqueue(picture(1), cache_key=key) for _ in range(2)]
+        await until(events, JobStarted)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert pool.stats().running == (2 if key is None else 1)
+        for each in stuck:
+            each.end()
+        await asyncio.gather(*jobs)

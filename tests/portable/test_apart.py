@@ -1,0 +1,32 @@
+"""Processes are ended by their number and the time at which they were started."""
+
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from comfyrelay.portable import apart
+
+_CARELESS = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10_000)"])
+print(child.pid, flush=True)
+time.sleep(10_000)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nobody has to take note there")
+def test_one_whose_parent_takes_no_note_of_its_end_is_gone_all_the_same() -> None:
+    """As an orphan in a container, whose first process is no init."""
+    with subprocess.Popen([sys.executable, "-c", _CARELESS], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        try:
+            started = apart.started_at(pid)
+            assert apart.is_process(pid=pid, started=started)
+            assert apart.end(pid=pid, started=started, seconds=5.0)
+            assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+            assert not apart.is_process(pid=pid, started=started)
+        finally:
+            parent.kill()

@@ -1,0 +1,47 @@
+"""Which tests run with every change: nothing that is guaranteed is left for later."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.cases import on_both, sampled_on_both
+from tests.chaos.test_crashes import CASES, SCENARIOS
+from tests.on_postgresql import ROOT, WHOLE, guaranteed
+
+GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text("utf-8")
+
+
+def now(cases: list[object], backend: str) -> list[tuple[object, ...]]:
+    """The values of those that run with every change."""
+    return [each.values[1:] for each in cases if each.values[0] == backend and not each.marks]  # type: ignore[attr-defined]
+
+
+def test_tests_are_named_one_by_one_or_by_their_file() -> None:
+    text = "`tests/a.py` (`test_x`, `test_y`); `tests/b.py`; `tests/c.py` (`test_x`), `tests/c.py`"
+    assert guaranteed(text) == {"tests/a.py": {"test_x", "test_y"}, "tests/b.py": set(), "tests/c.py": set()}
+
+
+@pytest.mark.parametrize(("file", "tests"), sorted(guaranteed(GUARANTEES).items()))
+def test_what_the_guarantees_name_is_there(file: str, tests: set[str]) -> None:
+    source = (ROOT / file).read_text("utf-8")
+    assert [each for each in sorted(tests) if f"def {each}(" not in source] == []
+
+
+@pytest.mark.parametrize("file", sorted(WHOLE))
+def test_files_that_come_to_postgresql_as_a_whole_are_there(file: str) -> None:
+    assert Path(ROOT / file).is_file()
+
+
+def test_every_boundary_and_every_scenario_is_in_the_sample_of_crashes() -> None:
+    chosen = sampled_on_both([*CASES.values()], named=2)
+    on_sqlite, on_postgresql = now([*chosen], "sqlite"), now([*chosen], "postgresql")
+    assert {(step, boundary) for step, boundary, *_ in on_sqlite} == {*CASES}
+    assert {scenario for _, _, scenario, _ in on_sqlite} == {*SCENARIOS}
+    assert {step for step, *_ in on_postgresql} == {step for step, _ in CASES}
+    assert len(chosen) == 2 * sum(map(len, CASES.values()))
+
+
+def test_of_each_group_all_run_on_sqlite_and_the_first_on_postgresql() -> None:
+    chosen = on_both([[("a",), ("b",)], [("c",)]])
+    assert now([*chosen], "sqlite") == [("a",), ("b",), ("c",)]
+    assert now([*chosen], "postgresql") == [("a",), ("c",)]

@@ -1,0 +1,47 @@
+"""From an empty server to a finished job, in a browser, with one command in a terminal."""
+
+import re
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from tests.api.harness import PASSWORD
+from tests.harness import PostgresBackend, memory_folder
+from tests.web.app import hearing
+from tests.web.server import open_server, open_visitor, started_by, url_of
+from tests.web.setting_up import PRINTED, set_up
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("built_app")]
+
+
+async def test_an_empty_server_is_led_to_a_finished_job(
+    chromium: Browser, real_postgres_backend: PostgresBackend, s3_server: str
+) -> None:
+    with memory_folder() as folder:
+        async with (
+            open_server(folder, real_postgres_backend, s3_server, sims=1, is_empty=True) as system,
+            open_visitor(chromium, system) as context,
+        ):
+            page = await context.new_page()
+            heard = hearing(page)
+            await page.goto("/")
+            await page.wait_for_url(re.compile("/setup$"))
+            # nobody becomes administrator by being first
+            await page.get_by_label("Setup code").fill("AAAAA-AAAAA-AAAAA-AAAAA")
+            await page.get_by_label("Email").fill("eve@example.com")
+            await page.get_by_label("Password", exact=True).fill(PASSWORD)
+            await page.get_by_role("button", name="Become administrator").click()
+            await expect(page.get_by_role("alert")).to_contain_text("not the code")
+            heard.complaints.clear()
+
+            printed = PRINTED.search(system.server.text())
+            assert printed is not None, system.server.text()
+            await page.get_by_label("Setup code").fill(printed[2])
+            await set_up(page, lambda command: started_by(command, system).start())
+            await page.get_by_role("link", name="Open the console").click()
+            await page.wait_for_url(re.compile("/console$"))
+            # what the storage does not take as a rule, it is asked for all the same
+            assert heard.complaints == []
+            others = heard.elsewhere(url_of(system))
+            assert others
+            assert all(each.startswith(system.files.url) for each in others)

@@ -1,0 +1,85 @@
+"""What a worker tells of its GPUs."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from comfyrelay.comfyui import gpus
+from comfyrelay.sim import Sim
+from comfyrelay.worker.comfyui.devices import Devices, Gpu, described, gpus_here, readable
+from comfyrelay.worker.comfyui.servers import Servers
+from comfyrelay.worker.settings import WorkerSettings
+from tests.harness import PATIENCE_SECONDS
+
+GIB = 1024**3
+
+
+def stats(name: str = "cuda:0 NVIDIA RTX : cudaMallocAsync", *, total: int = 24 * GIB, free: int = 20 * GIB) -> Any:
+    return {"devices": [{"name": name, "vram_total": total, "vram_free": free, "torch_vram_free": GIB}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("cuda:0 NVIDIA GeForce RTX 4090 : cudaMallocAsync", "NVIDIA GeForce RTX 4090"),
+        ("cuda:1 NVIDIA H200 : native", "NVIDIA H200"),
+        ("cpu", "cpu"),
+        ("Apple M3", "Apple M3"),
+        ("mps", "mps"),
+    ],
+)
+def test_a_gpu_is_called_what_people_call_it(name: str, shown: str) -> None:
+    assert readable(name) == shown
+
+
+def test_memory_in_use_is_what_comfyui_could_not_take() -> None:
+    assert described(stats(), []) == {"name": "NVIDIA RTX", "memory_total": 24 * GIB, "memory_used": 4 * GIB}
+
+
+def test_of_several_gpus_alike_the_load_is_of_the_one_with_as_much_memory_in_use() -> None:
+    gpus = [
+        Gpu(name="NVIDIA RTX", memory_used=1 * GIB, load=0.1),
+        Gpu(name="NVIDIA RTX", memory_used=5 * GIB, load=0.9),
+        Gpu(name="NVIDIA OTHER", memory_used=5 * GIB, load=0.5),
+    ]
+    assert described(stats(), gpus)["load"] == 0.9
+    assert "load" not in described(stats("cuda:0 NVIDIA H200"), gpus)
+
+
+@pytest.mark.parametrize("said", [{}, {"devices": []}, {"devices": [{"name": 1}]}, {"devices": "x"}])
+def test_a_server_that_says_nothing_of_use_is_told_of_by_its_name_alone(said: Any) -> None:
+    assert described(said, []) == {}
+
+
+def test_without_nvml_nothing_is_known_of_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_name: str) -> Any:
+        raise ImportError
+
+    monkeypatch.setattr(gpus, "import_module", missing)
+    assert gpus_here() == []
+
+
+async def test_each_server_is_told_of_and_one_that_is_away_says_why() -> None:
+    async with Sim(vram_bytes=20 * GIB) as sim:
+        changed = asyncio.Event()
+        settings = WorkerSettings(comfyui_base_url=[sim.url, "http://127.0.0.1:1"])
+        servers = Servers(settings, on_change=lambda: changed.set() if servers.away else None)
+        await servers.open()
+        try:
+            await asyncio.wait_for(changed.wait(), PATIENCE_SECONDS)
+            gpus = [Gpu(name="stand-in", memory_used=0, load=0.5)]
+            found = Devices(servers, is_busy=lambda: False, gpus=lambda: gpus)
+            await found.refresh()
+            here, away = found.current
+            assert here == {
+                "server": "comfyui-1",
+                "name": "stand-in",
+                "memory_total": 20 * GIB,
+                "memory_used": 1 * GIB,
+                "load": 0.5,
+            }
+            assert away["server"] == "comfyui-2"
+            assert "127.0.0.1:1" in away["away"]
+        finally:
+            await servers.close()

@@ -1,0 +1,38 @@
+"""What the web app may ask for: `openapi.json`, from which the types of its client are made.
+
+python ui/openapi.py            write it
+python ui/openapi.py --check    say whether it is up to date
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from comfyrelay.desk.routes.desk import ROUTERS as DESK_ROUTERS
+from comfyrelay.protocol.refusals import Problem
+from comfyrelay.server import admin, user
+from comfyrelay.server.operation import payments
+
+PLACE = Path(__file__).parent / "openapi.json"
+
+
+def schema() -> str:
+    """Of all that users, administrators and the page of a desk ask for."""
+    app = FastAPI(title="ComfyRelay", version="1", responses={422: {"model": Problem}})
+    for each in (*user.ROUTERS, *admin.ROUTERS, payments.router, *DESK_ROUTERS):
+        app.include_router(each)
+    found = app.openapi()
+    for each in found["components"]["schemas"].values():
+        # answers may get new fields, but the app may not count on any that is not written down
+        if each.get("additionalProperties") is True and "properties" in each:
+            del each["additionalProperties"]
+    return json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    if "--check" not in sys.argv[1:]:
+        PLACE.write_text(schema(), "utf-8")
+    elif PLACE.read_text("utf-8") != schema():
+        sys.exit("ui/openapi.json is not what the routes say: run `make schema`, and mend what no longer type-checks.")

@@ -1,0 +1,56 @@
+import { afterEach, describe, expect, it, vi } from "vitest";
+import { get, here, post, renewSessionBy } from "./client";
+import { Problem } from "./problem";
+
+const answers = (status: number, body: unknown) =>
+  vi.stubGlobal(
+    "fetch",
+    vi.fn(async () => new Response(JSON.stringify(body), { status })),
+  );
+
+afterEach(() => vi.unstubAllGlobals());
+
+describe("the client", () => {
+  it("fills in names and leaves out what is not given", async () => {
+    answers(200, { data: { items: [] } });
+    await get("/api/ai-jobs", { query: { limit: 5, q: "" } });
+    await get("/api/ai-jobs/{job_id}", { path: { job_id: "a/b" } });
+    expect(vi.mocked(fetch).mock.calls.map(([path]) => path)).toEqual(["/api/ai-jobs?limit=5", "/api/ai-jobs/a%2Fb"]);
+  });
+
+  it("throws a sentence that names the fields", async () => {
+    answers(422, { detail: "The input is not valid.", errors: { priority: "must be a number" } });
+    await expect(post("/api/ai-jobs", { body: {} as never })).rejects.toThrow(
+      "The input is not valid. priority: must be a number",
+    );
+  });
+
+  it("says so when nobody answers", async () => {
+    vi.stubGlobal("fetch", () => Promise.reject(new TypeError("Failed to fetch")));
+    const thrown = await get("/api/me").catch((each: unknown) => each);
+    expect(thrown).toBeInstanceOf(Problem);
+    expect((thrown as Problem).isAway).toBe(true);
+  });
+
+  it("fetches the files of this server by the name that the page was opened with", () => {
+    expect(here("http://127.0.0.1:8420/files/a.png?sig=1")).toBe("/files/a.png?sig=1");
+    expect(here("https://bucket.example.com/a.png")).toBe("https://bucket.example.com/a.png");
+  });
+
+  it("asks once more when there is a session again", async () => {
+    let isIn = false;
+    vi.stubGlobal(
+      "fetch",
+      vi.fn(async () => new Response(JSON.stringify({ data: "mine" }), { status: isIn ? 200 : 401 })),
+    );
+    renewSessionBy(async () => {
+      isIn = true;
+    });
+    await expect(get("/api/me")).resolves.toBe("mine");
+    isIn = false;
+    // here it says that the password is wrong
+    await expect(post("/api/login", { body: {} as never })).rejects.toThrow(Problem);
+    renewSessionBy(null);
+    await expect(get("/api/me")).rejects.toThrow(Problem);
+  });
+});

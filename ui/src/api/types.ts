@@ -1,0 +1,35 @@
+// The records of the API by their plain names.
+
+import type { Whole } from "./json";
+import type { components } from "./schema";
+
+type Schemas = components["schemas"];
+
+/** The schemas write seeds as numbers; here they may be `bigint`. */
+export type Job = Omit<Schemas["Job"], "seed"> & { seed: Whole | null };
+export type JobStatus = Schemas["JobStatus"];
+export type Output = Schemas["Output"];
+export type Batch = Schemas["Batch"];
+export type Waiting = Schemas["Waiting"];
+export type Effect = Schemas["Effect"];
+export type Workflow = Schemas["Workflow"];
+export type Property = Schemas["Property"];
+export type Preset = Schemas["Preset"];
+export type File = Schemas["File"];
+export type Me = Schemas["User"];
+export type Desk = Schemas["Desk"];
+export type QueueEntry = Schemas["QueueEntry"];
+export type QueueItem = Schemas["QueueItem"];
+export type Lane = Schemas["Lane"];
+export type AboutJob = Schemas["AboutJob"];
+export type Attempt = Schemas["Attempt"];
+export type InputValue = Schemas["InputValue"];
+export type RunFile = Schemas["RunFile"];
+export type BulkDone = Schemas["BulkDone"];
+export type Now = Schemas["Now"];
+export type SavedView = Schemas["SavedView"];
+
+export interface Page<T> {
+  items: T[];
+  next_cursor?: string | null;
+}

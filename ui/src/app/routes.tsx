@@ -1,0 +1,261 @@
+import type { QueryClient } from "@tanstack/react-query";
+import {
+  createRootRouteWithContext,
+  createRoute,
+  createRouter,
+  lazyRouteComponent,
+  notFound,
+  redirect,
+} from "@tanstack/react-router";
+import { counts, desk, me } from "@/api/queries";
+import { letIn } from "./entering";
+import { LoadingPage } from "./LoadingPage";
+import { Nowhere, Stopped } from "./Problems";
+import { Root } from "./Root";
+import { gallerySearch, parseSearch, searchOf, writeSearch } from "./search";
+
+const root = createRootRouteWithContext<{ client: QueryClient }>()({
+  beforeLoad: ({ context, location }) => letIn(context.client, location.pathname, location.href),
+  component: Root,
+  notFoundComponent: Nowhere,
+});
+
+const start = createRoute({
+  getParentRoute: () => root,
+  path: "/",
+  // to what is going on; who has nothing yet begins with making something
+  beforeLoad: async ({ context }) => {
+    if ((await context.client.ensureQueryData(desk).catch(() => null)) === null) {
+      const who = await context.client.ensureQueryData(me);
+      throw redirect({ to: who.is_admin ? "/console" : "/studio", replace: true });
+    }
+    const found = await context.client.ensureQueryData(counts).catch(() => null);
+    const isNew = found !== null && Object.values(found.counts).every((each) => each === 0);
+    throw redirect({ to: isNew ? "/create" : "/queue", replace: true });
+  },
+});
+
+const create = createRoute({
+  getParentRoute: () => root,
+  path: "/create",
+  validateSearch: searchOf("workflow", "preset", "from", "input", "q"),
+  component: lazyRouteComponent(() => import("@/areas/create")),
+});
+
+const queue = createRoute({
+  getParentRoute: () => root,
+  path: "/queue",
+  validateSearch: searchOf("status", "workflow", "batch", "q", "sort", "job", "sel"),
+  component: lazyRouteComponent(() => import("@/areas/queue")),
+});
+
+const gallery = createRoute({
+  getParentRoute: () => root,
+  path: "/gallery",
+  validateSearch: gallerySearch,
+  component: lazyRouteComponent(() => import("@/areas/gallery")),
+});
+
+const job = createRoute({
+  getParentRoute: () => root,
+  path: "/jobs/$id",
+  component: lazyRouteComponent(() => import("@/areas/job")),
+});
+
+const studio = createRoute({
+  getParentRoute: () => root,
+  path: "/studio",
+  validateSearch: searchOf("q"),
+  component: lazyRouteComponent(() => import("@/areas/studio")),
+});
+
+const studioPages = [
+  createRoute({
+    getParentRoute: () => root,
+    path: "/studio/effects/$slug",
+    component: lazyRouteComponent(() => import("@/areas/studio/effect")),
+  }),
+  createRoute({
+    getParentRoute: () => root,
+    path: "/studio/videos",
+    validateSearch: searchOf("status"),
+    component: lazyRouteComponent(() => import("@/areas/studio/videos")),
+  }),
+  createRoute({
+    getParentRoute: () => root,
+    path: "/studio/videos/$id",
+    component: lazyRouteComponent(() => import("@/areas/studio/video")),
+  }),
+];
+
+const wallet = createRoute({
+  getParentRoute: () => root,
+  path: "/wallet",
+  validateSearch: searchOf("tab", "status"),
+  component: lazyRouteComponent(() => import("@/areas/wallet")),
+});
+
+const console = createRoute({
+  getParentRoute: () => root,
+  path: "/console",
+  // for anybody else there is no such page
+  beforeLoad: async ({ context }) => {
+    if (!(await context.client.ensureQueryData(me)).is_admin) throw notFound();
+  },
+  component: lazyRouteComponent(() => import("@/areas/console")),
+});
+
+// What one looks for in a list, and what is open, is in the address.
+const consoleSearch = searchOf(
+  ...(["q", "status", "stage", "fleet", "workflow", "tenant", "worker"] as const),
+  ...(["range", "sort", "open", "tab"] as const),
+);
+
+const consolePages = [
+  createRoute({
+    getParentRoute: () => console,
+    path: "/",
+    validateSearch: consoleSearch,
+    component: lazyRouteComponent(() => import("@/areas/console/overview")),
+  }),
+  createRoute({
+    getParentRoute: () => console,
+    path: "/workers",
+    validateSearch: consoleSearch,
+    component: lazyRouteComponent(() => import("@/areas/console/workers")),
+  }),
+  createRoute({
+    getParentRoute: () => console,
+    path: "/workers/$id",
+    validateSearch: consoleSearch,
+    component: lazyRouteComponent(() => import("@/areas/console/worker")),
+  }),
+  createRoute({
+    getParentRoute: () => console,
+    path: "/fleets",
+    validateSearch: consoleSearch,
+    component: lazyRouteComponent(() => import("@/areas/console/fleets")),
+  }),
+  createRoute({
+    getParentRoute: () => console,
+    path: "/fleets/$stage/$slug",
+    validateSearch: consoleSearch,
+    component: lazyRouteComponent(() => import("@/areas/console/fleet")),
+  }),
+  createRoute({
+    getParentRoute: () => console,
+    path: "/dispatches",
+    validateSearch: consoleSearch,
+    component: lazyRouteComponent(() => import("@/areas/console/dispatches")),
+  }),
+  createRoute({
+    getParentRoute: () => console,
+    path: "/workflows",
+    validateSearch: consoleSearch,
+    component: lazyRouteComponent(() => import("@/areas/console/workflows")),
+  }),
+  createRoute({
+    getParentRoute: () => console,
+    path: "/workflows/$slug",
+    validateSearch: consoleSearch,
+    component: lazyRouteComponent(() => import("@/areas/console/workflow")),
+  }),
+  createRoute({
+    getParentRoute: () => console,
+    path: "/effects",
+    validateSearch: consoleSearch,
+    component: lazyRouteComponent(() => import("@/areas/console/effects")),
+  }),
+  createRoute({
+    getParentRoute: () => console,
+    path: "/effects/$slug",
+    validateSearch: consoleSearch,
+    component: lazyRouteComponent(() => import("@/areas/console/effect")),
+  }),
+  createRoute({
+    getParentRoute: () => console,
+    path: "/tenants",
+    validateSearch: consoleSearch,
+    component: lazyRouteComponent(() => import("@/areas/console/tenants")),
+  }),
+  createRoute({
+    getParentRoute: () => console,
+    path: "/tenants/$id",
+    validateSearch: consoleSearch,
+    component: lazyRouteComponent(() => import("@/areas/console/tenant")),
+  }),
+  createRoute({
+    getParentRoute: () => console,
+    path: "/webhooks",
+    validateSearch: consoleSearch,
+    component: lazyRouteComponent(() => import("@/areas/console/webhooks")),
+  }),
+  createRoute({
+    getParentRoute: () => console,
+    path: "/reconcile",
+    validateSearch: consoleSearch,
+    component: lazyRouteComponent(() => import("@/areas/console/reconcile")),
+  }),
+  createRoute({
+    getParentRoute: () => console,
+    path: "/settings",
+    validateSearch: consoleSearch,
+    component: lazyRouteComponent(() => import("@/areas/console/settings")),
+  }),
+];
+
+const signIn = createRoute({
+  getParentRoute: () => root,
+  path: "/sign-in",
+  validateSearch: searchOf("to"),
+  component: lazyRouteComponent(() => import("@/areas/entry/sign-in")),
+});
+
+const signUp = createRoute({
+  getParentRoute: () => root,
+  path: "/sign-up",
+  validateSearch: searchOf("to"),
+  component: lazyRouteComponent(() => import("@/areas/entry/sign-up")),
+});
+
+const reset = createRoute({
+  getParentRoute: () => root,
+  path: "/reset",
+  component: lazyRouteComponent(() => import("@/areas/entry/reset")),
+});
+
+const setup = createRoute({
+  getParentRoute: () => root,
+  path: "/setup",
+  validateSearch: searchOf("step"),
+  component: lazyRouteComponent(() => import("@/areas/setup")),
+});
+
+const kit = createRoute({
+  getParentRoute: () => root,
+  path: "/kit",
+  component: lazyRouteComponent(() => import("@/areas/kit")),
+});
+
+export const makeRouter = (client: QueryClient) =>
+  createRouter({
+    routeTree: root.addChildren([
+      start,
+      ...studioPages,
+      ...[studio, create, queue, gallery, job, wallet, console.addChildren(consolePages), kit],
+      ...[signIn, signUp, reset, setup],
+    ]),
+    context: { client },
+    parseSearch,
+    stringifySearch: writeSearch,
+    defaultPreload: "intent",
+    defaultPendingComponent: LoadingPage,
+    defaultErrorComponent: Stopped,
+    scrollRestoration: false,
+  });
+
+declare module "@tanstack/react-router" {
+  interface Register {
+    router: ReturnType<typeof makeRouter>;
+  }
+}

@@ -1,0 +1,181 @@
+import { describe, expect, it } from "vitest";
+import {
+  type Built,
+  canTakeOut,
+  changed,
+  fixedInputs,
+  inputOf,
+  moved,
+  offered,
+  outputNodes,
+  type Property,
+  previewOf,
+  problemsWith,
+  retyped,
+  slugOf,
+  takenOut,
+} from "./builder";
+import { graphsIn } from "./taking";
+
+const STEPS: Property = {
+  key: "steps",
+  type: "number",
+  placeholder: "{{STEPS}}",
+  default_value: 20,
+  user_configurable: true,
+  is_whole: true,
+};
+const built: Built = {
+  graph: {
+    "1": { class_type: "LoadImage", inputs: { image: "cat.png" } },
+    "2": {
+      class_type: "KSampler",
+      inputs: { steps: "{{STEPS}}", cfg: 7.5, seed: 18446744073709551615n, image: ["1", 0] },
+      _meta: { title: "Sampler" },
+    },
+    "3": { class_type: "SaveImage", inputs: { images: ["2", 0], filename_prefix: "a {{STEPS}} b" } },
+  },
+  properties: [STEPS],
+};
+
+describe("inputs of nodes", () => {
+  it("are those with a value of their own, not links and not placeholders", () => {
+    expect(fixedInputs(built).map((each) => `${each.node}.${each.name}`)).toEqual([
+      "LoadImage.image",
+      "Sampler.cfg",
+      "Sampler.seed",
+    ]);
+  });
+
+  it("become a field whose default is what they had", () => {
+    const next = offered(built, "2", "cfg");
+    expect(next.graph["2"]?.inputs.cfg).toBe("{{CFG}}");
+    expect(next.properties[1]).toMatchObject({
+      key: "cfg",
+      type: "number",
+      default_value: 7.5,
+      user_configurable: true,
+      label: "Cfg",
+    });
+    expect(next.properties[1]).not.toHaveProperty("is_whole");
+    expect(offered(built, "2", "seed").properties[1]).toMatchObject({ default_value: 18446744073709551615n });
+  });
+
+  it("get another key and placeholder where theirs are taken", () => {
+    const other = { class_type: "KSampler", inputs: { steps: 8, note: "{{STEPS_2}}" } };
+    const next = offered({ ...built, graph: { ...built.graph, "4": other } }, "4", "steps");
+    expect(next.properties[1]).toMatchObject({ key: "steps_2", placeholder: "{{STEPS_2_2}}" });
+  });
+
+  it("that load a file become the file that users give", () => {
+    const { properties } = offered(built, "1", "image");
+    expect(properties[1]).toMatchObject({ type: "image", required: true, is_primary_input: true, default_value: null });
+  });
+
+  it("have their value again once they are taken out", () => {
+    const { graph, properties } = takenOut(built, "steps");
+    expect(graph["2"]?.inputs.steps).toBe(20);
+    expect(graph["3"]?.inputs.filename_prefix).toBe("a 20 b");
+    expect(properties).toEqual([]);
+  });
+
+  it("without a value cannot be taken out", () => {
+    expect(canTakeOut({ ...STEPS, default_value: null })).toBe(false);
+    expect(canTakeOut({ ...STEPS, type: "image", default_value: "path" })).toBe(false);
+  });
+});
+
+describe("fields", () => {
+  const hidden = { ...STEPS, key: "hidden", placeholder: "{{H}}", user_configurable: false };
+  const cfg = { ...STEPS, key: "cfg", placeholder: "{{C}}" };
+
+  it("change places with those that are shown beside them", () => {
+    const keysOf = (properties: readonly Property[]) => properties.map((each) => each.key);
+    expect(keysOf(moved([STEPS, hidden, cfg], "cfg", -1))).toEqual(["cfg", "steps", "hidden"]);
+    expect(keysOf(moved([STEPS, hidden, cfg], "steps", -1))).toEqual(["steps", "hidden", "cfg"]);
+  });
+
+  it("are one file that batches are made of", () => {
+    const files = ["a", "b"].map((key) => ({
+      ...STEPS,
+      key,
+      placeholder: key,
+      type: "image",
+      is_primary_input: key === "a",
+    }));
+    const next = changed({ graph: {}, properties: files }, "b", { is_primary_input: true });
+    expect(next.properties.map((each) => each.is_primary_input)).toEqual([false, true]);
+  });
+
+  it("keep what another type can have", () => {
+    expect(retyped(STEPS, "text")).toMatchObject({ default_value: "20", is_whole: false });
+    expect(retyped(STEPS, "choice")).toMatchObject({ default_value: 20, choices: [20] });
+    expect(retyped(STEPS, "image")).toMatchObject({ default_value: null });
+  });
+
+  it("say what is wrong with them", () => {
+    expect(problemsWith(STEPS)).toEqual({});
+    expect(problemsWith({ ...STEPS, maximum: 10 })).toHaveProperty("default_value");
+    expect(problemsWith({ ...STEPS, minimum: 30, maximum: 10 })).toHaveProperty("maximum");
+    expect(problemsWith({ ...STEPS, type: "choice", choices: [] })).toHaveProperty("choices");
+    expect(problemsWith({ ...STEPS, default_value: null, user_configurable: false })).toHaveProperty("default_value");
+  });
+});
+
+describe("the preview", () => {
+  const file: Property = {
+    key: "image",
+    type: "image",
+    placeholder: "{{I}}",
+    default_value: "asset/path.png",
+    required: true,
+    is_primary_input: true,
+  };
+
+  it("has what users may set and the file that they give, with the values of the effect", () => {
+    const about = { slug: "old-film", name: "Old film", mime: "video/mp4", tokens: 5 };
+    const hidden = { ...STEPS, key: "cfg", user_configurable: false };
+    const { properties } = previewOf(about, [file, STEPS, hidden], { steps: 8 });
+    expect(properties.map((each) => each.key)).toEqual(["image", "steps"]);
+    expect(properties[1]?.default_value).toBe(8);
+  });
+
+  it("shows no path of the server, and asks for what a job is about", () => {
+    expect(inputOf(file)).toMatchObject({ default_value: null, required: true });
+    expect(inputOf({ ...file, is_primary_input: false })).toMatchObject({ required: false });
+  });
+
+  it("knows what a key means as the server does", () => {
+    expect(inputOf({ ...STEPS, key: "noise_seed" }).role).toBe("seed");
+    expect(inputOf({ ...STEPS, key: "seed_strength" }).role).toBe(null);
+  });
+});
+
+it("names the nodes that end the graph first among those that may make its output", () => {
+  expect(outputNodes(built.graph).map((each) => each.id)).toEqual(["3", "1", "2"]);
+});
+
+it("makes addresses of names", () => {
+  expect(slugOf("Älter, aber gut (v2).final")).toBe("alter-aber-gut-v2-final");
+  expect(slugOf("日本")).toBe("workflow");
+});
+
+describe("dropped files", () => {
+  const json = (name: string, value: unknown) => new File([JSON.stringify(value)], name, { type: "application/json" });
+
+  it("are workflows, or carry one, or are of no use, each for its own reason", async () => {
+    const files = [
+      json("api.json", { "1": { class_type: "SaveImage", inputs: {} } }),
+      json("editor.json", { nodes: [] }),
+      json("other.json", { a: 1 }),
+      new File(["{"], "broken.json"),
+      new File([""], "made.png", { type: "image/png" }),
+      new File([""], "photo.png", { type: "image/png" }),
+      new File([""], "notes.txt", { type: "text/plain" }),
+    ];
+    const found = await graphsIn(files, async (file) => (file.name === "made.png" ? { nodes: [] } : null));
+    expect(found.graphs.map((each) => each.name)).toEqual(["api.json", "editor.json", "made.png"]);
+    expect(found.refused.map((each) => each.name)).toEqual(["other.json", "broken.json", "photo.png", "notes.txt"]);
+    expect(new Set(found.refused.map((each) => each.problem)).size).toBe(4);
+  });
+});

@@ -1,0 +1,213 @@
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { useNavigate, useSearch } from "@tanstack/react-router";
+import { ListOrdered, SearchX } from "lucide-react";
+import { useMemo, useState } from "react";
+import { Header, SearchField } from "@/app/Header";
+import { useKeys } from "@/app/keyboard";
+import { partOf } from "@/areas/console/workers/rules";
+import { sentenceIn } from "@/areas/job/rules";
+import { Button, Chip, EmptyState, FilterChip, Progress, Select } from "@/kit";
+import { Combobox } from "@/kit/Combobox";
+import { common } from "@/texts/common";
+import { console as shared } from "@/texts/console";
+import { dispatches as texts } from "@/texts/console-dispatches";
+import { type Dispatch, dispatches as dispatchesQuery, workflowNames } from "../data";
+import { Seen, State, useNow, Waiting } from "../parts";
+import { type Column, Rows } from "../Rows";
+import styles from "./dispatches.module.css";
+import { DispatchPanel } from "./Panel";
+import { askedBy, STATUSES, timeOf, toneOf } from "./rules";
+
+const ANY = "-";
+const { columns } = texts;
+
+export const StatusOf = ({ status }: { status: string }) => (
+  <State tone={toneOf(status)} isBreathing={status === "leased"}>
+    {texts.statuses[status] ?? status}
+  </State>
+);
+
+function Time({ dispatch }: { dispatch: Dispatch }) {
+  return timeOf(dispatch, useNow());
+}
+
+const columnsFor = (open: (id: string) => void): readonly Column<Dispatch>[] => [
+  {
+    id: "id",
+    name: columns.id,
+    width: "minmax(44px, 0.5fr)",
+    show: ({ id }) => (
+      <button type="button" className={styles.id} onClick={() => open(String(id))}>
+        {id}
+      </button>
+    ),
+  },
+  { id: "status", name: columns.status, width: "92px", show: ({ status }) => <StatusOf status={status} /> },
+  {
+    id: "workflow",
+    name: columns.workflow,
+    width: "minmax(0, 1.4fr)",
+    show: (dispatch) => (
+      <span className={styles.two}>
+        <span title={dispatch.workflow_slug}>{dispatch.workflow_slug}</span>
+        {dispatch.status === "leased" && <Progress value={partOf(dispatch)} name={texts.progress} />}
+        {dispatch.last_error && dispatch.status !== "completed" && (
+          <span className={styles.error} title={sentenceIn(dispatch.last_error)}>
+            {sentenceIn(dispatch.last_error)}
+          </span>
+        )}
+      </span>
+    ),
+  },
+  {
+    id: "worker",
+    name: columns.worker,
+    width: "minmax(90px, 0.9fr)",
+    from: "medium",
+    show: ({ worker_id, last_worker_id }) => (
+      <span className={worker_id ? undefined : styles.quiet}>{worker_id ?? last_worker_id ?? "–"}</span>
+    ),
+  },
+  {
+    id: "attempts",
+    name: columns.attempts,
+    width: "64px",
+    isEnd: true,
+    from: "wide",
+    show: ({ attempts, max_attempts }) => texts.tries(attempts, max_attempts),
+  },
+  {
+    id: "priority",
+    name: columns.priority,
+    width: "64px",
+    isEnd: true,
+    from: "wide",
+    show: ({ priority }) => priority,
+  },
+  {
+    id: "time",
+    name: columns.time,
+    width: "104px",
+    isEnd: true,
+    from: "medium",
+    show: (dispatch) => <Time dispatch={dispatch} />,
+  },
+  {
+    id: "created",
+    name: columns.created,
+    width: "76px",
+    isEnd: true,
+    show: ({ created_at }) => <Seen at={created_at} />,
+  },
+];
+
+export default function DispatchesPage() {
+  const search = useSearch({ from: "/console/dispatches" });
+  const navigate = useNavigate({ from: "/console/dispatches" });
+  const asked = askedBy(search);
+  const found = useInfiniteQuery(dispatchesQuery(asked));
+  const { data: workflows } = useQuery(workflowNames);
+  const [stepped, setStepped] = useState<string | null>(null);
+  const change = (next: Partial<typeof search>) =>
+    void navigate({ search: (before) => ({ ...before, ...next }) as never, replace: true });
+  const rows = useMemo(() => found.data?.pages.flatMap((each) => each.items) ?? [], [found.data]);
+  const open = (id: string) => {
+    setStepped(id);
+    change({ open: id });
+  };
+  // biome-ignore lint/correctness/useExhaustiveDependencies: what it does is the same for ever
+  const shownColumns = useMemo(() => columnsFor(open), []);
+  useKeys(
+    search.open ? [{ keys: "Escape", name: common.close, group: texts.list, run: () => change({ open: "" }) }] : [],
+  );
+  const { status, stage, workflow, worker, tenant } = search;
+  // a filter that no index serves looks through many rows, and may answer with none of them and a way on
+  const more = () => {
+    if (found.hasNextPage && !found.isFetchingNextPage) void found.fetchNextPage();
+  };
+  return (
+    <div className={styles.page}>
+      <Header
+        title={shared.pages.dispatches}
+        search={<SearchField value={search.q ?? ""} placeholder={texts.search} onChange={(q) => change({ q })} />}
+      >
+        <FilterChip isOn={!status} onClick={() => change({ status: "" })}>
+          {shared.all}
+        </FilterChip>
+        {STATUSES.map((each) => (
+          <FilterChip key={each} isOn={status === each} onClick={() => change({ status: status === each ? "" : each })}>
+            {texts.statuses[each]}
+          </FilterChip>
+        ))}
+        <span className={styles.select}>
+          <Combobox
+            aria-label={texts.filterWorkflow}
+            value={workflow ?? ANY}
+            choices={[
+              { value: ANY, name: shared.any.workflow },
+              ...(workflows ?? []).map(({ slug, name }) => ({ value: slug, name: name || slug })),
+            ]}
+            onChange={(value) => change({ workflow: value === ANY ? "" : value })}
+          />
+        </span>
+        <span className={styles.select}>
+          <Select
+            aria-label={texts.filterStage}
+            value={stage ?? ANY}
+            choices={[
+              { value: ANY, name: shared.any.stage },
+              ...Object.entries(shared.stages).map(([value, name]) => ({ value, name })),
+            ]}
+            onChange={(value) => change({ stage: value === ANY ? "" : value })}
+          />
+        </span>
+        {worker && <Chip onRemove={() => change({ worker: "" })}>{texts.worker(worker)}</Chip>}
+        {tenant && <Chip onRemove={() => change({ tenant: "" })}>{texts.tenant(tenant)}</Chip>}
+      </Header>
+      <div className={styles.columns}>
+        <div className={styles.list}>
+          {!found.data ? (
+            <Waiting error={found.error} />
+          ) : rows.length ? (
+            <Rows
+              name={texts.list}
+              rows={rows}
+              columns={shownColumns}
+              keyOf={(row) => String(row.id)}
+              current={stepped ?? search.open ?? null}
+              onCurrent={(row) => {
+                setStepped(String(row.id));
+                // what is open beside the list follows
+                if (search.open) change({ open: String(row.id) });
+              }}
+              onOpen={(row) => open(String(row.id))}
+              onEnd={more}
+              rowHeight={52}
+            />
+          ) : found.hasNextPage ? (
+            <div className={styles.empty}>
+              <Button isBusy={found.isFetchingNextPage} onClick={more}>
+                {shared.showMore}
+              </Button>
+            </div>
+          ) : (
+            <div className={styles.empty}>
+              {Object.keys(asked).length ? (
+                <EmptyState icon={SearchX} title={texts.noMatch} text={texts.noMatchAdvice}>
+                  <Button
+                    onClick={() => change({ q: "", status: "", stage: "", workflow: "", worker: "", tenant: "" })}
+                  >
+                    {texts.showAll}
+                  </Button>
+                </EmptyState>
+              ) : (
+                <EmptyState icon={ListOrdered} title={texts.empty} text={texts.emptyAdvice} />
+              )}
+            </div>
+          )}
+        </div>
+        {search.open && <DispatchPanel key={search.open} id={search.open} onClose={() => change({ open: "" })} />}
+      </div>
+    </div>
+  );
+}

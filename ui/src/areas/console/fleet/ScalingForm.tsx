@@ -1,0 +1,216 @@
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { CalendarPlus, Trash2 } from "lucide-react";
+import { type FormEvent, useEffect, useRef, useState } from "react";
+import { patch } from "@/api/client";
+import { Problem, sentence } from "@/api/problem";
+import { Button, ErrorCard, Field, IconButton, NumberField, Select, Switch, TextField, toast } from "@/kit";
+import { fleet as words } from "@/texts/console-fleets";
+import type { Fleet, Stage } from "../data";
+import { isScaled } from "../fleets/rules";
+import { useLeaving } from "../Leaving";
+import { consoleKeys } from "../live";
+import { Panel } from "../parts";
+import styles from "./fleet.module.css";
+import { changesOf, type Draft, draftOf, newSchedule, problemsOf, type Schedule, withDay } from "./scaling";
+
+const { scaling: texts } = words;
+const DAYS = [0, 1, 2, 3, 4, 5, 6];
+
+type Numbers =
+  | "min_machines"
+  | "max_machines"
+  | "launches_per_minute"
+  | "cost_per_hour"
+  | "failed_boots"
+  | "last_idle_seconds";
+
+export function ScalingForm({ fleet }: { fleet: Fleet }) {
+  const client = useQueryClient();
+  const before = draftOf(fleet.scaling);
+  const [draft, setDraft] = useState<Draft>(before);
+  const changes = changesOf(before, draft);
+  const isTouched = useRef(false);
+  const written = JSON.stringify(before);
+  // what was saved elsewhere is shown, unless somebody is at it here
+  useEffect(() => {
+    if (!isTouched.current) setDraft(JSON.parse(written) as Draft);
+  }, [written]);
+  const save = useMutation({
+    mutationFn: () =>
+      patch("/api/admin/fleets/{stage}/{slug}", {
+        path: { stage: fleet.stage as Stage, slug: fleet.slug },
+        body: { scaling: changes },
+      }),
+    onSuccess: async ({ data }) => {
+      isTouched.current = false;
+      client.setQueryData(consoleKeys.fleet(fleet.stage, fleet.slug), data);
+      setDraft(draftOf(data.scaling));
+      toast({ text: texts.saved, tone: "good" });
+      await client.invalidateQueries({ queryKey: consoleKeys.fleet(fleet.stage, fleet.slug) });
+    },
+  });
+  const change = (next: Partial<Draft>) => {
+    isTouched.current = true;
+    save.reset();
+    setDraft((now) => ({ ...now, ...next }));
+  };
+  const { dialog } = useLeaving({ isDirty: changes !== null, isOfTab: true });
+  const problems = problemsOf(draft);
+  const refused = save.error instanceof Problem ? save.error.errors : {};
+  const problemOf = (name: string) => problems[name] ?? refused[`scaling.${name}`] ?? null;
+  const send = (event: FormEvent) => {
+    event.preventDefault();
+    if (changes && Object.keys(problems).length === 0) save.mutate();
+  };
+  const numberField = (
+    field: Numbers,
+    name: string,
+    more: { hint?: string; minimum?: number; isWhole?: boolean } = {},
+  ) => (
+    <Field name={name} hint={more.hint ?? null} problem={problemOf(field)}>
+      <NumberField
+        isWhole={more.isWhole ?? true}
+        minimum={more.minimum ?? 0}
+        value={draft[field]}
+        onChange={(value) => change({ [field]: value === null ? null : Number(value) })}
+      />
+    </Field>
+  );
+  return (
+    <form className={styles.column} onSubmit={send}>
+      {!isScaled(fleet) && <ErrorCard tone="info" title={texts.unset} />}
+      {save.error && <ErrorCard title={sentence(save.error)} />}
+      <Panel title={texts.policy}>
+        <Select
+          aria-label={texts.policy}
+          value={draft.policy}
+          choices={Object.entries(texts.policies).map(([value, name]) => ({ value, name }))}
+          onChange={(policy) => change({ policy })}
+        />
+        <Switch
+          name={texts.dryRun}
+          hint={texts.dryRunHint}
+          isOn={draft.is_dry_run}
+          onChange={(is_dry_run) => change({ is_dry_run })}
+        />
+      </Panel>
+      <Panel title={texts.limits}>
+        <div className={styles.fields}>
+          {numberField("min_machines", texts.min)}
+          {numberField("max_machines", texts.max)}
+          {numberField("launches_per_minute", texts.launches, { minimum: 1 })}
+          {numberField("cost_per_hour", texts.cost, { hint: texts.costHint, isWhole: false })}
+          {numberField("failed_boots", texts.boots, { hint: texts.bootsHint, minimum: 1 })}
+          {numberField("last_idle_seconds", texts.idle, { hint: texts.idleHint })}
+        </div>
+      </Panel>
+      <Panel
+        title={texts.schedules}
+        aside={
+          <Button
+            size="small"
+            icon={CalendarPlus}
+            onClick={() => change({ schedules: [...draft.schedules, newSchedule()] })}
+          >
+            {texts.addSchedule}
+          </Button>
+        }
+      >
+        <p className={styles.quiet}>
+          {texts.schedulesAbout} {draft.schedules.length === 0 && texts.noSchedules}
+        </p>
+        {draft.schedules.map((each, index) => (
+          <ScheduleFields
+            // biome-ignore lint/suspicious/noArrayIndexKey: they have no names, and are told apart by their places
+            key={index}
+            index={index}
+            schedule={each}
+            problemOf={(name) => problemOf(`schedules.${index}.${name}`)}
+            onChange={(next) =>
+              change({ schedules: draft.schedules.map((other, at) => (at === index ? next : other)) })
+            }
+            onRemove={() => change({ schedules: draft.schedules.filter((_, at) => at !== index) })}
+          />
+        ))}
+      </Panel>
+      <div className={styles.actions}>
+        <Button
+          disabled={!changes}
+          onClick={() => {
+            isTouched.current = false;
+            save.reset();
+            setDraft(before);
+          }}
+        >
+          {texts.reset}
+        </Button>
+        <Button
+          look="primary"
+          type="submit"
+          isBusy={save.isPending}
+          disabled={!changes || Object.keys(problems).length > 0}
+        >
+          {texts.save}
+        </Button>
+      </div>
+      {dialog}
+    </form>
+  );
+}
+
+interface ScheduleFieldsProps {
+  index: number;
+  schedule: Schedule;
+  problemOf: (name: string) => string | null;
+  onChange: (schedule: Schedule) => void;
+  onRemove: () => void;
+}
+
+function ScheduleFields({ index, schedule, problemOf, onChange, onRemove }: ScheduleFieldsProps) {
+  const problem = problemOf("days");
+  return (
+    <fieldset className={styles.schedule} aria-label={texts.schedule(index + 1)}>
+      <div className={styles.days} role="group" aria-label={texts.days}>
+        {DAYS.map((day) => {
+          const isOn = schedule.days.includes(day);
+          return (
+            <button
+              key={day}
+              type="button"
+              aria-pressed={isOn}
+              title={texts.day(day)}
+              onClick={() => onChange(withDay(schedule, day, !isOn))}
+            >
+              {texts.dayShort(day)}
+            </button>
+          );
+        })}
+        {problem && <span role="alert">{problem}</span>}
+      </div>
+      <Field name={texts.begins} problem={problemOf("begins")}>
+        <TextField
+          value={schedule.begins}
+          onChange={(event) => onChange({ ...schedule, begins: event.target.value })}
+        />
+      </Field>
+      <Field name={texts.ends} problem={problemOf("ends")}>
+        <TextField value={schedule.ends} onChange={(event) => onChange({ ...schedule, ends: event.target.value })} />
+      </Field>
+      <Field name={texts.atLeast} problem={problemOf("at_least")}>
+        <NumberField
+          isWhole
+          minimum={0}
+          value={schedule.at_least}
+          onChange={(value) => onChange({ ...schedule, at_least: Number(value ?? 0) })}
+        />
+      </Field>
+      <Field name={texts.timezone} problem={problemOf("timezone")}>
+        <TextField
+          value={schedule.timezone}
+          onChange={(event) => onChange({ ...schedule, timezone: event.target.value })}
+        />
+      </Field>
+      <IconButton icon={Trash2} name={texts.removeSchedule} onClick={onRemove} />
+    </fieldset>
+  );
+}

@@ -1,0 +1,128 @@
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
+import { Pause, Play, Plus, Trash2 } from "lucide-react";
+import { useState } from "react";
+import { post, remove } from "@/api/client";
+import { Header } from "@/app/Header";
+import { Button, buttonClass, Chip, IconButton, toast, toastProblem } from "@/kit";
+import { Tabs } from "@/kit/Tabs";
+import { console as shared } from "@/texts/console";
+import { fleet as texts } from "@/texts/console-fleets";
+import { type Fleet, fleet as fleetQuery, type Stage, scaling as scalingQuery } from "../data";
+import { FleetStateOf } from "../fleets";
+import { isScaled } from "../fleets/rules";
+import { consoleKeys } from "../live";
+import { BackLink, Confirm, Waiting } from "../parts";
+import { Costs } from "./Costs";
+import { Decisions } from "./Decisions";
+import styles from "./fleet.module.css";
+import { Now } from "./Now";
+import { ScalingForm } from "./ScalingForm";
+import { WorkflowsForm } from "./WorkflowsForm";
+
+export default function FleetPage() {
+  const { stage, slug } = useParams({ from: "/console/fleets/$stage/$slug" });
+  const search = useSearch({ from: "/console/fleets/$stage/$slug" });
+  const navigate = useNavigate({ from: "/console/fleets/$stage/$slug" });
+  const { data: fleet, error } = useQuery(fleetQuery(stage, slug));
+  const { data: how } = useQuery(scalingQuery(stage, slug));
+  const tab = search.tab && search.tab in texts.tabs ? search.tab : "now";
+  return (
+    <>
+      <Header title={fleet ? fleet.name || fleet.slug : slug} actions={fleet && <Actions fleet={fleet} />}>
+        <Chip>{shared.stages[stage] ?? stage}</Chip>
+        {fleet && <FleetStateOf fleet={fleet} scaling={how} />}
+      </Header>
+      <BackLink to="/console/fleets" page={shared.pages.fleets} />
+      <div className={styles.page}>
+        {fleet ? (
+          <Tabs
+            name={texts.tabsName}
+            value={tab}
+            onChange={(next) =>
+              void navigate({
+                search: (before) => ({ ...before, tab: next === "now" ? "" : next }) as never,
+                replace: true,
+              })
+            }
+            tabs={[
+              { value: "now", name: texts.tabs.now, content: <Now fleet={fleet} /> },
+              { value: "workflows", name: texts.tabs.workflows, content: <WorkflowsForm fleet={fleet} /> },
+              { value: "scaling", name: texts.tabs.scaling, content: <ScalingForm fleet={fleet} /> },
+              { value: "decisions", name: texts.tabs.decisions, content: <Decisions fleet={fleet} /> },
+              { value: "costs", name: texts.tabs.costs, content: <Costs fleet={fleet} /> },
+            ]}
+          />
+        ) : (
+          <Waiting error={error} gone={texts.gone} />
+        )}
+      </div>
+    </>
+  );
+}
+
+function Actions({ fleet }: { fleet: Fleet }) {
+  const path = { stage: fleet.stage as Stage, slug: fleet.slug };
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const [isDeleting, setDeleting] = useState(false);
+  const isPaused = fleet.scaling?.is_paused ?? false;
+  const name = fleet.name || fleet.slug;
+  const again = () =>
+    Promise.all([
+      client.invalidateQueries({ queryKey: consoleKeys.fleet(fleet.stage, fleet.slug) }),
+      client.invalidateQueries({ queryKey: consoleKeys.fleets }),
+    ]);
+  const pause = useMutation({
+    mutationFn: () =>
+      isPaused
+        ? post("/api/admin/fleets/{stage}/{slug}/resume", { path })
+        : post("/api/admin/fleets/{stage}/{slug}/pause", { path }),
+    onSuccess: async ({ data }) => {
+      toast({ text: data.is_paused ? texts.paused : texts.resumed, tone: "good", topic: "pause" });
+      await again();
+    },
+    onError: toastProblem,
+  });
+  const end = useMutation({
+    mutationFn: () => remove("/api/admin/fleets/{stage}/{slug}", { path }),
+    onSuccess: async () => {
+      toast({ text: texts.deleted(name), tone: "good" });
+      await navigate({ to: "/console/fleets" });
+      client.removeQueries({ queryKey: consoleKeys.fleet(fleet.stage, fleet.slug) });
+      await client.invalidateQueries({ queryKey: consoleKeys.fleets });
+    },
+    onError: (thrown) => {
+      setDeleting(false);
+      toastProblem(thrown);
+    },
+  });
+  return (
+    <>
+      <IconButton icon={Trash2} name={texts.delete} onClick={() => setDeleting(true)} />
+      {(isScaled(fleet) || isPaused) && (
+        <Button icon={isPaused ? Play : Pause} isBusy={pause.isPending} onClick={() => pause.mutate()}>
+          {isPaused ? texts.resume : texts.pause}
+        </Button>
+      )}
+      <Link
+        to="/console/workers"
+        search={{ open: "add", fleet: fleet.slug, stage: fleet.stage } as never}
+        className={buttonClass({ look: "primary" })}
+      >
+        <Plus aria-hidden />
+        {texts.addWorker}
+      </Link>
+      <Confirm
+        isOpen={isDeleting}
+        onClose={() => setDeleting(false)}
+        title={texts.deleteTitle(name)}
+        about={texts.deleteAbout}
+        action={texts.delete}
+        isDanger
+        isBusy={end.isPending}
+        onConfirm={() => end.mutate()}
+      />
+    </>
+  );
+}

@@ -1,0 +1,52 @@
+// How a fleet is, in a word.
+
+import type { Fleet, Scaling } from "../data";
+import { isBroken } from "../overview/rules";
+import type { Tone } from "../parts";
+
+export type FleetState = "static" | "scaled" | "paused" | "dry" | "broken" | "limited" | "nobody";
+
+export const isScaled = (fleet: Fleet): boolean => Boolean(fleet.machines) && fleet.machines?.provider !== "static";
+
+/** The gravest of what holds. */
+export function stateOf(fleet: Fleet, scaling: Scaling | undefined): FleetState {
+  if (!isScaled(fleet)) return "static";
+  if (!scaling) return "scaled";
+  if (isBroken(fleet, scaling)) return "broken";
+  if (scaling.is_paused) return "paused";
+  if (scaling.leader === null) return "nobody";
+  if (scaling.is_dry_run) return "dry";
+  const isFull = scaling.machines.length >= scaling.max_machines && scaling.queued_jobs > 0;
+  return isFull ? "limited" : "scaled";
+}
+
+export const TONES: Readonly<Record<FleetState, Tone>> = {
+  static: "muted",
+  scaled: "good",
+  paused: "info",
+  dry: "info",
+  broken: "bad",
+  limited: "warn",
+  nobody: "bad",
+};
+
+export interface Wanted {
+  q?: string | undefined;
+  stage?: string | undefined;
+}
+
+export function isWanted(fleet: Fleet, { q, stage }: Wanted): boolean {
+  if (stage && fleet.stage !== stage) return false;
+  const text = [fleet.slug, fleet.name, ...fleet.workflow_slugs].join("\n").toLowerCase();
+  return (q ?? "")
+    .toLowerCase()
+    .split(/\s+/)
+    .every((word) => text.includes(word));
+}
+
+/** The days that costs are asked for, as the server names them: UTC, both included. */
+export function lastDays(days: number, now = new Date()): { from: string; to: string } {
+  const to = now.toISOString().slice(0, 10);
+  const from = new Date(Date.parse(to) - (days - 1) * 86_400_000).toISOString().slice(0, 10);
+  return { from, to };
+}

@@ -1,0 +1,70 @@
+import { Link, Outlet } from "@tanstack/react-router";
+import {
+  Boxes,
+  Cpu,
+  Gauge,
+  ListOrdered,
+  type LucideIcon,
+  Scale,
+  Settings2,
+  Sparkles,
+  Users,
+  Webhook,
+  Workflow,
+} from "lucide-react";
+import { Nowhere } from "@/app/Problems";
+import { useSession } from "@/app/session";
+import { console as texts } from "@/texts/console";
+import styles from "./console.module.css";
+import { useConsoleLive } from "./live";
+
+interface Page {
+  to: string;
+  name: string;
+  icon: LucideIcon;
+}
+
+const { pages } = texts;
+const PAGES: readonly Page[] = [
+  { to: "/console", name: pages.overview, icon: Gauge },
+  { to: "/console/workers", name: pages.workers, icon: Cpu },
+  { to: "/console/fleets", name: pages.fleets, icon: Boxes },
+  { to: "/console/dispatches", name: pages.dispatches, icon: ListOrdered },
+  { to: "/console/workflows", name: pages.workflows, icon: Workflow },
+  { to: "/console/effects", name: pages.effects, icon: Sparkles },
+  { to: "/console/tenants", name: pages.tenants, icon: Users },
+  { to: "/console/webhooks", name: pages.webhooks, icon: Webhook },
+  { to: "/console/reconcile", name: pages.reconcile, icon: Scale },
+  { to: "/console/settings", name: pages.settings, icon: Settings2 },
+];
+
+/** For administrators alone: to others there is no such page, and nothing is asked for. */
+export default function Console() {
+  return useSession().role === "admin" ? <Frame /> : <Nowhere />;
+}
+
+/** Its pages at the side, the one that is open beside them. */
+function Frame() {
+  useConsoleLive();
+  return (
+    <div className={styles.console}>
+      <nav className={styles.pages} aria-label={texts.navigation}>
+        {PAGES.map(({ to, name, icon: Icon }) => (
+          <Link
+            key={to}
+            to={to}
+            className={styles.page}
+            activeOptions={{ exact: to === "/console", includeSearch: false }}
+            activeProps={{ "aria-current": "page" }}
+          >
+            <Icon aria-hidden />
+            {name}
+          </Link>
+        ))}
+      </nav>
+      <div className={styles.open}>
+        <Outlet />
+      </div>
+    </div>
+  );
+}

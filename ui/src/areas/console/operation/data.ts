@@ -1,0 +1,67 @@
+// What an operator looks at now and then: deliveries, findings, settings.
+
+import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
+import { get, post } from "@/api/client";
+import type { components } from "@/api/schema";
+
+type Schemas = components["schemas"];
+export type Delivery = Schemas["TenantDelivery"];
+export type Standing = Schemas["Standing"];
+export type Stuck = Schemas["StuckStep"];
+export type Finding = Schemas["Finding"];
+export type Run = Schemas["ReconcileRun"];
+export type Setting = Schemas["Setting"];
+
+export const keys = {
+  deliveries: ["console", "webhooks", "deliveries"] as const,
+  stuck: ["console", "webhooks", "stuck"] as const,
+  findings: ["console", "reconcile"] as const,
+  settings: ["console", "settings"] as const,
+};
+
+export const STANDINGS: readonly Standing[] = ["dead", "failing", "pending", "delivered"];
+
+/** Something still comes of them. */
+const OPEN: readonly string[] = ["pending", "failing"];
+const PENDING_MS = 5000;
+
+/** Of one standing, or all. */
+export const deliveries = (status: Standing | null) =>
+  infiniteQueryOptions({
+    queryKey: [...keys.deliveries, status] as const,
+    queryFn: ({ pageParam, signal }) =>
+      get("/api/admin/webhooks/deliveries", {
+        query: { limit: 50, ...(status && { status }), ...(pageParam && { cursor: pageParam }) },
+        signal,
+      }),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_cursor,
+    // when one is tried next is known, and what came of it is told; some of what is told is lost
+    refetchInterval: ({ state }) =>
+      state.data?.pages.some((page) => page.items.some((each) => OPEN.includes(each.status))) ? PENDING_MS : false,
+  });
+
+export const redeliver = (id: string) =>
+  post("/api/admin/webhooks/deliveries/{delivery_id}/redeliver", { path: { delivery_id: id } });
+
+export const stuck = queryOptions({
+  queryKey: keys.stuck,
+  queryFn: async ({ signal }) => (await get("/api/admin/outbox/dead", { signal })).items,
+  // nobody is told that time has passed
+  refetchInterval: 6 * PENDING_MS,
+});
+
+const LOOK_MS = 1500;
+
+export const findings = queryOptions({
+  queryKey: keys.findings,
+  queryFn: ({ signal }) => get("/api/admin/reconcile/findings", { signal }),
+  refetchInterval: ({ state }) => (state.data?.running ? LOOK_MS : false),
+});
+
+export const reconcileNow = () => post("/api/admin/reconcile");
+
+export const settings = queryOptions({
+  queryKey: keys.settings,
+  queryFn: ({ signal }) => get("/api/admin/settings", { signal }),
+});

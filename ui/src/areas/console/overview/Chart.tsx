@@ -1,0 +1,168 @@
+import { useEffect, useRef } from "react";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import { overview as texts } from "@/texts/console-overview";
+import type { Tone } from "../parts";
+import styles from "./overview.module.css";
+import { highest, last, type Range, type Values } from "./rules";
+
+export interface Line {
+  name: string;
+  values: Values;
+  tone: Tone;
+  /** Without a filled ground below it. */
+  isBare?: boolean;
+}
+
+interface ChartProps {
+  title: string;
+  range: Range;
+  /** Seconds since 1970. */
+  at: readonly number[];
+  lines: readonly Line[];
+  format: (value: number) => string;
+  /** The axis goes to this at least. */
+  least?: number;
+  /** Distances between the lines of the axis. */
+  steps?: readonly number[];
+}
+
+const HEIGHT = 168;
+const AXIS = 52;
+
+/** How something went. What is under the pointer is told by all charts at once. */
+export function Chart({ title, range, at, lines, format, least = 1, steps }: ChartProps) {
+  const place = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const swatches = useRef<(HTMLElement | null)[]>([]);
+  const figures = useRef<(HTMLElement | null)[]>([]);
+  const now = useRef({ lines, format, range, least });
+  now.current = { lines, format, range, least };
+  const data = [at, ...lines.map((each) => each.values)] as unknown as uPlot.AlignedData;
+  const shape = lines.map((each) => each.name).join();
+  const newest = useRef(data);
+  newest.current = data;
+
+  // biome-ignore lint/correctness/useExhaustiveDependencies: other lines are another chart; what they show is set below
+  useEffect(() => {
+    const element = place.current;
+    if (!element) return;
+    // colours are those of the theme as it is now
+    const colour = (index: number) => getComputedStyle(swatches.current[index] ?? element).backgroundColor;
+    const ink = () => getComputedStyle(element).color;
+    const rule = () => getComputedStyle(element).borderTopColor;
+    const tell = (chart: uPlot) => {
+      const index = chart.cursor.idx ?? null;
+      now.current.lines.forEach((line, number) => {
+        const value = index === null ? last(line.values) : (line.values[index] ?? null);
+        const figure = figures.current[number];
+        if (figure) figure.textContent = value === null ? texts.none : now.current.format(value);
+      });
+    };
+    const chart = new uPlot(
+      {
+        width: element.clientWidth,
+        height: HEIGHT,
+        padding: [8, 16, 0, 0],
+        legend: { show: false },
+        cursor: { sync: { key: "overview" }, y: false, drag: { x: false, y: false }, points: { size: 7 } },
+        scales: {
+          y: { range: (_chart, _low, high) => [0, Math.max(now.current.least, (high ?? 0) * 1.15)] },
+        },
+        axes: [
+          {
+            stroke: ink,
+            grid: { show: false },
+            ticks: { show: false },
+            font: "11px Inter Variable, system-ui, sans-serif",
+            size: 24,
+            space: 70,
+            values: (_chart, splits) =>
+              splits.map((each) => (now.current.range === "week" ? texts.day(each) : texts.clock(each))),
+            ...(range === "week" && { incrs: [86_400, 2 * 86_400, 7 * 86_400] }),
+          },
+          {
+            stroke: ink,
+            grid: { stroke: rule, width: 1 },
+            ticks: { show: false },
+            font: "11px Inter Variable, system-ui, sans-serif",
+            size: AXIS,
+            space: 36,
+            ...(steps && { incrs: [...steps] }),
+            values: (_chart, splits) => splits.map((each) => now.current.format(each)),
+          },
+        ],
+        series: [
+          {},
+          ...lines.map((line, index) => ({
+            label: line.name,
+            stroke: () => colour(index),
+            width: 1.75,
+            ...(!line.isBare && { fill: () => faded(colour(index)) }),
+            points: { show: false },
+            spanGaps: false,
+          })),
+        ],
+        hooks: { setCursor: [tell], setData: [tell], ready: [tell] },
+      },
+      newest.current,
+      element,
+    );
+    plot.current = chart;
+    const resizing = new ResizeObserver(() => chart.setSize({ width: element.clientWidth, height: HEIGHT }));
+    resizing.observe(element);
+    const redraw = () => chart.redraw(false, true);
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    dark.addEventListener("change", redraw);
+    const theme = new MutationObserver(redraw);
+    theme.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    return () => {
+      resizing.disconnect();
+      theme.disconnect();
+      dark.removeEventListener("change", redraw);
+      chart.destroy();
+      plot.current = null;
+    };
+  }, [shape, range]);
+
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the lists are new ones each time it is drawn
+  useEffect(() => plot.current?.setData(newest.current), [at, ...lines.map((each) => each.values)]);
+
+  const told = lines
+    .map((line) => {
+      const [end, top] = [last(line.values), highest(line.values)];
+      const over = texts.over[range] ?? "";
+      return end === null || top === null
+        ? texts.toldNothing(line.name, over)
+        : texts.told(line.name, over, format(end), format(top));
+    })
+    .join("; ");
+  return (
+    <figure className={styles.chart}>
+      <figcaption>
+        <span className={styles.chartTitle}>{title}</span>
+        {lines.map((line, index) => (
+          <span key={line.name} className={styles.key}>
+            <span
+              className={styles.swatch}
+              data-tone={line.tone}
+              ref={(found) => {
+                swatches.current[index] = found;
+              }}
+            />
+            <span
+              className={styles.figure}
+              ref={(found) => {
+                figures.current[index] = found;
+              }}
+            />{" "}
+            {line.name}
+          </span>
+        ))}
+      </figcaption>
+      <div className={styles.plot} ref={place} role="img" aria-label={`${title}: ${told}`} />
+    </figure>
+  );
+}
+
+const faded = (colour: string): string => colour.replace(/^rgb\((.*)\)$/, "rgba($1, 0.12)");

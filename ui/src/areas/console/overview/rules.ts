@@ -1,0 +1,147 @@
+// What the overview says of what was counted.
+
+import { overview as texts } from "@/texts/console-overview";
+import type { Fleet, Overview, Scaling, Worker } from "../data";
+import type { Tone } from "../parts";
+import { nameOf } from "../workers/rules";
+
+export const RANGES = ["hour", "day", "week"] as const;
+export type Range = (typeof RANGES)[number];
+export const rangeOf = (text: string | undefined): Range => RANGES.find((each) => each === text) ?? "hour";
+
+export type Values = readonly (number | null)[];
+
+/** Of what ended, which part failed; null where nothing ended. */
+export const errorRate = (done: number, failed: number): number | null =>
+  done + failed > 0 ? failed / (done + failed) : null;
+
+export const errorRates = (done: Values, failed: Values): (number | null)[] =>
+  done.map((each, index) => errorRate(each ?? 0, failed[index] ?? 0));
+
+export const last = (values: Values): number | null => values.findLast((each) => each !== null) ?? null;
+export const highest = (values: Values): number | null =>
+  values.reduce<number | null>((top, each) => (each === null ? top : Math.max(top ?? each, each)), null);
+
+/** So much of it a minute over an hour, and an hour over longer, as `per` of the texts says. */
+const UNIT_SECONDS: Readonly<Record<Range, number>> = { hour: 60, day: 3600, week: 3600 };
+
+/** What happened in stretches of time, by the unit of the range. The last stretch has not ended: it would look as if less
+ * happened all the time. */
+export const rates = (sums: Values, range: Range, bucketSeconds: number): (number | null)[] =>
+  sums.map((each, index) =>
+    each === null || index === sums.length - 1 ? null : (each * UNIT_SECONDS[range]) / bucketSeconds,
+  );
+
+/** A line in the room of a word needs no more than this. */
+const MOST_POINTS = 60;
+
+export function thinned(values: Values): number[] {
+  const step = Math.max(1, Math.ceil(values.length / MOST_POINTS));
+  return values.filter((_, index) => (values.length - 1 - index) % step === 0).map((each) => each ?? 0);
+}
+
+export interface Notice {
+  key: string;
+  tone: Tone;
+  text: string;
+  aside: string;
+  to: string;
+  search?: Readonly<Record<string, string>>;
+  /** The worker that can be approved right here. */
+  approve?: string;
+}
+
+type Named = Pick<Worker, "worker_id" | "display_name">;
+
+export interface Seen {
+  now: Overview["now"] | undefined;
+  /** How many there are in each state, and the first of those that need somebody. */
+  workers: { counts: Readonly<Record<string, number>>; shut?: Named | undefined; away?: Named | undefined };
+  fleets: readonly { fleet: Fleet; scaling: Scaling | undefined }[];
+  dead: number;
+  /** There are as many as are counted, and perhaps more. */
+  isMoreDead?: boolean;
+}
+
+/** From so many on a part that failed says something. */
+const ENOUGH_ENDED = 5;
+const MUCH_FAILED = 0.1;
+
+export const isBroken = (fleet: Fleet, scaling: Scaling | undefined): boolean =>
+  scaling !== undefined &&
+  scaling.failed_boots > 0 &&
+  scaling.failed_boots >= (fleet.scaling?.failed_boots ?? Number.POSITIVE_INFINITY);
+
+/** What somebody should look at, the most urgent first. */
+export function noticesOf({ now, workers, fleets, dead, isMoreDead = false }: Seen): Notice[] {
+  const words = texts.attention;
+  const found: Notice[] = [];
+  const { counts, shut, away } = workers;
+  const of = (...states: string[]) => states.reduce((sum, each) => sum + (counts[each] ?? 0), 0);
+  if (now && now.waiting > 0 && of("busy", "idle", "draining") === 0) {
+    const search = { open: "add" };
+    found.push({
+      key: "nobody",
+      tone: "bad",
+      text: words.nobody(now.waiting),
+      aside: words.nobodyAside,
+      to: "/console/workers",
+      search,
+    });
+  }
+  if (shut && of("revoked") > 0) {
+    found.push({
+      key: "pending",
+      tone: "warn",
+      text: words.pending(of("revoked"), nameOf(shut)),
+      aside: words.pendingAside,
+      to: "/console/workers",
+      search: { status: "revoked" },
+      ...(of("revoked") === 1 && { approve: shut.worker_id }),
+    });
+  }
+  for (const { fleet, scaling } of fleets) {
+    const to = `/console/fleets/${fleet.stage}/${fleet.slug}`;
+    const name = fleet.name || fleet.slug;
+    if (scaling && isBroken(fleet, scaling)) {
+      const search = { tab: "decisions" };
+      const aside = words.breakerAside(scaling.failed_boots);
+      found.push({ key: `breaker ${to}`, tone: "bad", text: words.breaker(name), aside, to, search });
+    }
+    if (scaling && scaling.leader === null && !scaling.is_paused) {
+      found.push({ key: `leader ${to}`, tone: "warn", text: words.noLeader(name), aside: words.noLeaderAside, to });
+    }
+    if (scaling?.is_paused) {
+      found.push({ key: `paused ${to}`, tone: "info", text: words.paused(name), aside: words.pausedAside, to });
+    }
+  }
+  if (dead > 0) {
+    const search = { status: "dead" };
+    found.push({
+      key: "dead",
+      tone: "warn",
+      text: words.dead(dead, isMoreDead),
+      aside: words.deadAside,
+      to: "/console/webhooks",
+      search,
+    });
+  }
+  const rate = now ? errorRate(now.done_hour, now.failed_hour) : null;
+  if (now && rate !== null && rate >= MUCH_FAILED && now.done_hour + now.failed_hour >= ENOUGH_ENDED) {
+    const search = { status: "failed" };
+    found.push({
+      key: "failing",
+      tone: "bad",
+      text: words.failing(rate),
+      aside: words.failingAside,
+      to: "/console/dispatches",
+      search,
+    });
+  }
+  if (away && of("offline") > 0) {
+    const text = words.offline(of("offline"), nameOf(away));
+    const search = { status: "offline" };
+    found.push({ key: "offline", tone: "warn", text, aside: words.offlineAside, to: "/console/workers", search });
+  }
+  return found;
+}

@@ -1,0 +1,158 @@
+import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { Link, useNavigate, useSearch } from "@tanstack/react-router";
+import { RotateCw, Webhook } from "lucide-react";
+import { Header } from "@/app/Header";
+import { Button, EmptyState, FilterChip, toast, toastProblem } from "@/kit";
+import { Table } from "@/kit/Table";
+import { console as console_ } from "@/texts/console";
+import { webhooks as texts } from "@/texts/console-operation";
+import { shared } from "@/texts/console-shared";
+import { type Delivery, deliveries, keys, redeliver, STANDINGS, type Stuck, stuck } from "../operation/data";
+import { Fetched, MorePages, Section, Sheet, State, sheet, type Tone, When } from "../sheet";
+
+const FILTERS = [...STANDINGS, "all"];
+const TONES: Readonly<Record<string, Tone>> = {
+  dead: "bad",
+  failing: "warn",
+  pending: "busy",
+  delivered: "good",
+};
+
+export default function WebhooksPage() {
+  const { status = "dead" } = useSearch({ from: "/console/webhooks" });
+  const navigate = useNavigate({ from: "/console/webhooks" });
+  const client = useQueryClient();
+  const found = useInfiniteQuery(deliveries(STANDINGS.find((each) => each === status) ?? null));
+  const again = useMutation({
+    mutationFn: (each: Delivery) => redeliver(each.id),
+    onSuccess: () => toast({ text: texts.redelivered, tone: "good" }),
+    onError: toastProblem,
+    onSettled: () => client.invalidateQueries({ queryKey: keys.deliveries }),
+  });
+  const { columns } = texts;
+  return (
+    <>
+      <Header title={console_.pages.webhooks}>
+        {FILTERS.map((each) => (
+          <FilterChip
+            key={each}
+            isOn={status === each}
+            onClick={() => void navigate({ search: each === "dead" ? {} : { status: each }, replace: true })}
+          >
+            {texts.filters[each] ?? each}
+          </FilterChip>
+        ))}
+      </Header>
+      <Sheet>
+        <p className={sheet.about}>{texts.about}</p>
+        <Fetched of={found}>
+          {({ pages }) => {
+            const rows = pages.flatMap((each) => each.items);
+            if (!rows.length)
+              return <EmptyState icon={Webhook} title={texts.emptyTitle} text={texts.empty[status] ?? ""} />;
+            return (
+              <>
+                <Table<Delivery>
+                  name={console_.pages.webhooks}
+                  rows={rows}
+                  keyOf={(each) => each.id}
+                  columns={[
+                    {
+                      id: "to",
+                      name: columns.to,
+                      show: (each) => (
+                        <div className={sheet.rowName}>
+                          <strong>{each.url}</strong>
+                          <span>{texts.ofJob(each.job_id)}</span>
+                        </div>
+                      ),
+                    },
+                    {
+                      id: "tenant",
+                      name: columns.tenant,
+                      show: (each) => (
+                        <Link to="/console/tenants/$id" params={{ id: each.tenant_id }}>
+                          {each.tenant_email ?? each.tenant_id}
+                        </Link>
+                      ),
+                    },
+                    {
+                      id: "status",
+                      name: columns.status,
+                      show: (each) => (
+                        <State tone={TONES[each.status] ?? "idle"}>{texts.filters[each.status] ?? each.status}</State>
+                      ),
+                    },
+                    {
+                      id: "attempts",
+                      name: columns.attempts,
+                      align: "end",
+                      show: (each) => shared.count(each.attempts),
+                    },
+                    {
+                      id: "problem",
+                      name: columns.problem,
+                      show: (each) => <span className={sheet.faint}>{answerOf(each)}</span>,
+                    },
+                    { id: "at", name: columns.at, show: (each) => <When at={each.delivered_at ?? each.created_at} /> },
+                    {
+                      id: "actions",
+                      name: columns.actions,
+                      align: "end",
+                      show: (each) => (
+                        <Button
+                          size="small"
+                          icon={RotateCw}
+                          aria-label={texts.redeliverOf(each.url)}
+                          isBusy={again.isPending && again.variables?.id === each.id}
+                          onClick={() => again.mutate(each)}
+                        >
+                          {texts.redeliver}
+                        </Button>
+                      ),
+                    },
+                  ]}
+                />
+                <MorePages of={found} />
+              </>
+            );
+          }}
+        </Fetched>
+        <StuckSteps />
+      </Sheet>
+    </>
+  );
+}
+
+const answerOf = ({ last_error, last_status_code }: Delivery): string =>
+  last_error ?? (last_status_code === null ? shared.nothing : texts.answered(last_status_code));
+
+/** What should have crossed between the databases long ago. */
+function StuckSteps() {
+  const found = useQuery(stuck);
+  return (
+    <Section title={texts.outbox.title} about={texts.outbox.about}>
+      <Fetched of={found}>
+        {(items: Stuck[]) =>
+          items.length ? (
+            <ul className={sheet.list}>
+              {items.map((each) => (
+                <li key={`${each.direction} ${each.db_pool} ${each.id}`}>
+                  <span className={sheet.line}>
+                    <span className={sheet.grow}>
+                      {texts.outbox.what(each.direction, each.job_ids.length, each.db_pool)}
+                    </span>
+                    <When at={each.created_at} />
+                  </span>
+                  <span className={sheet.faint}>{each.job_ids.join(", ")}</span>
+                </li>
+              ))}
+            </ul>
+          ) : (
+            <p className={sheet.muted}>{texts.outbox.none}</p>
+          )
+        }
+      </Fetched>
+    </Section>
+  );
+}

@@ -1,0 +1,71 @@
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import { sentenceIn } from "@/areas/job/rules";
+import { Button } from "@/kit";
+import { console as shared } from "@/texts/console";
+import { worker as words } from "@/texts/console-workers";
+import { type AuditEntry, auditOf } from "../data";
+import { At, Panel, Waiting } from "../parts";
+import styles from "./worker.module.css";
+
+const { audit: texts } = words;
+
+export function Audit({ id }: { id: string }) {
+  const { data, error, hasNextPage, isFetchingNextPage, fetchNextPage } = useInfiniteQuery(auditOf(id));
+  const entries = data?.pages.flatMap((each) => each.items);
+  return (
+    <Panel title={texts.title}>
+      {!entries && <Waiting error={error} height={120} />}
+      {entries?.length === 0 && <p className={styles.quiet}>{texts.empty}</p>}
+      <Entries entries={entries ?? []} />
+      {hasNextPage && (
+        <Button size="small" isBusy={isFetchingNextPage} onClick={() => void fetchNextPage()}>
+          {shared.showMore}
+        </Button>
+      )}
+    </Panel>
+  );
+}
+
+/** What happened, newest first: of a worker, or of one dispatch, which several may have had. */
+export function Entries({ entries, isOfOne }: { entries: readonly AuditEntry[]; isOfOne?: boolean }) {
+  return (
+    <ul className={styles.audit}>
+      {entries.map((each) => (
+        <li key={each.id}>
+          <At at={each.created_at} />
+          <span>
+            {texts.events[each.event] ?? each.event}{" "}
+            {each.dispatch_id !== null && !isOfOne && (
+              <Link to="/console/dispatches" search={{ open: String(each.dispatch_id) } as never}>
+                {texts.dispatch(each.dispatch_id)}
+              </Link>
+            )}{" "}
+            {isOfOne && each.worker_id && (
+              <Link to="/console/workers/$id" params={{ id: each.worker_id }}>
+                {each.worker_id}
+              </Link>
+            )}{" "}
+            <span className={styles.data}>{dataOf(each.data)}</span>
+          </span>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+/** What only the server needs, or what the event says already. */
+const UNTOLD: readonly string[] = ["epoch", "status", "lease_token"];
+
+function dataOf(data: AuditEntry["data"]): string {
+  return Object.entries(data ?? {})
+    .filter(([name, value]) => !UNTOLD.includes(name) && value !== null && value !== "" && typeof value !== "object")
+    .map(([name, value]) => said(name, value))
+    .join(" · ");
+}
+
+function said(name: string, value: unknown): string {
+  if (name === "error") return sentenceIn(String(value));
+  if (name.endsWith("seconds") && typeof value === "number") return texts.time(name.replaceAll("_", " "), value);
+  return `${name.replaceAll("_", " ")}: ${String(value)}`;
+}

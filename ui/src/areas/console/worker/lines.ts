@@ -1,0 +1,22 @@
+// Lines of a worker's log, each an object as text, for people.
+
+/** `12:00:01 info worker.registered fleet=home`; what is no object is shown as it is. */
+export function lineOf(text: string): string {
+  let found: unknown;
+  try {
+    found = JSON.parse(text);
+  } catch {
+    return text;
+  }
+  if (typeof found !== "object" || found === null) return text;
+  const { timestamp, time, level, event, message, ...rest } = found as Record<string, unknown>;
+  const head = [clockOf(timestamp ?? time), level, event ?? message].filter(Boolean);
+  return [...head, ...Object.entries(rest).map(([name, value]) => `${name}=${shown(value)}`)].join(" ");
+}
+
+const clockOf = (at: unknown): string => {
+  const found = typeof at === "number" ? new Date(at * 1000) : new Date(String(at));
+  return at === undefined || Number.isNaN(found.getTime()) ? "" : found.toTimeString().slice(0, 8);
+};
+
+const shown = (value: unknown): string => (typeof value === "string" ? value : JSON.stringify(value));

@@ -1,0 +1,105 @@
+import { describe, expect, it } from "vitest";
+import type { Gpu, Worker, WorkerDetails, WorkerJob } from "../data";
+import { askedBy, atOf, blocksOf, few, howOf, inOrder, partOf } from "./rules";
+
+const worker = (worker_id: string, more: Partial<Worker> = {}): Worker =>
+  ({
+    worker_id,
+    display_name: null,
+    fleet_slug: "home",
+    stage: "production",
+    state: "idle",
+    version: "1.2.0",
+    last_seen_at: "2026-01-01T00:00:00Z",
+    leases: 0,
+    is_approved: true,
+    is_draining: false,
+    instance_type: null,
+    gpus: [],
+    jobs: [],
+    blocked: 0,
+    ...more,
+  }) as Worker;
+const gpu = (name: string, more: Partial<Gpu> = {}) => ({ name, away: null, ...more }) as Gpu;
+
+describe("what is asked of the server", () => {
+  it("is what the address says", () => {
+    expect(askedBy({ status: "busy", fleet: "video", q: " l40s ", sort: "-seen" })).toEqual({
+      state: "busy",
+      fleet: "video",
+      search: "l40s",
+      sort: "-seen",
+    });
+    expect(askedBy({ fleet: "staging/home" })).toEqual({ fleet: "home", stage: "staging" });
+  });
+
+  it("is nothing that the server would refuse", () => {
+    expect(askedBy({ status: "asleep", sort: "luck", fleet: "", q: "" })).toEqual({});
+  });
+});
+
+describe("what keeps a worker from working", () => {
+  const now = Date.parse("2026-01-01T00:05:00Z");
+  const details = (more: Partial<WorkerDetails>) =>
+    ({ ...worker("gpu-1"), workflow_slugs: ["flux"], blocks: [], lacks: [], ...more }) as WorkerDetails;
+  const said = (more: Partial<WorkerDetails>) => blocksOf(details(more), now).map((each) => each.text);
+
+  it("is nothing for one that is well", () => {
+    expect(said({})).toEqual([]);
+  });
+
+  it("is said with how long it has been silent, and what it still holds", () => {
+    expect(said({ state: "offline" })[0]).toContain("5 min");
+    expect(said({ is_draining: true, leases: 2 })[0]).toContain("2 jobs");
+    expect(said({ is_draining: true })[0]).toContain("can be stopped");
+  });
+
+  it("names workflows that are blocked, but not those that were", () => {
+    const block = { workflow_hash: "0123456789ab", workflow_slug: "wan22", failure_count: 3 };
+    expect(said({ blocks: [{ ...block, blocked_until: "2026-01-01T00:06:00Z" }] })[0]).toContain("wan22");
+    expect(said({ blocks: [{ ...block, blocked_until: "2026-01-01T00:04:00Z" }] })).toEqual([]);
+  });
+
+  it("is told once where several GPUs say the same", () => {
+    const gpus = [gpu("a", { away: "ComfyUI is away." }), gpu("b", { away: "ComfyUI is away." })];
+    expect(said({ gpus })).toEqual(["ComfyUI is away."]);
+  });
+
+  it("names what it lacks, by the workflow that needs it", () => {
+    const lack = {
+      workflow_hash: "0123456789ab",
+      workflow_slug: null,
+      node_types: ["VHS_Combine"],
+      models: ["a", "b", "c"],
+    };
+    expect(said({ lacks: [lack] })).toEqual(["For 01234567 it lacks VHS_Combine, a, b +1."]);
+  });
+
+  it("is told in a few words in the list, the gravest alone", () => {
+    expect(atOf(worker("a", { state: "offline", blocked: 2 }), now).tone).toBe("bad");
+    expect(atOf(worker("a", { blocked: 2 }), now)).toEqual({ text: "kept from 2 workflows", tone: "warn" });
+    expect(atOf(worker("a"), now).text).toBe("");
+  });
+});
+
+it("of many names a few are told, and how many more there are", () => {
+  expect(few(["a", "b", "c", "d", "e"])).toBe("a, b, c +2");
+  expect(few(["a"])).toBe("a");
+});
+
+describe("what a worker is at", () => {
+  const job = (progress: unknown, is_prefetch = false) => ({ progress, is_prefetch }) as WorkerJob;
+
+  it("is between nothing and all, whatever its worker says", () => {
+    expect(partOf(job({ value: 0.4 }))).toBe(0.4);
+    expect(partOf(job({ value: 7 }))).toBe(1);
+    expect(partOf(job("nonsense"))).toBeNull();
+  });
+
+  it("comes before what was only fetched", () => {
+    const [fetched, running] = [job(null, true), job({ value: 0.2, node_title: "KSampler", step: 3, steps: 20 })];
+    expect(inOrder([fetched, running])).toEqual([running, fetched]);
+    expect(howOf(running)).toBe("KSampler · step 3 of 20");
+    expect(howOf(fetched)).toBe("fetched, begins next");
+  });
+});

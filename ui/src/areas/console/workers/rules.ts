@@ -1,0 +1,117 @@
+// What is shown of workers, and which of them.
+
+import { worker as texts, workers as words } from "@/texts/console-workers";
+import type { Worker, WorkerDetails, WorkerJob, WorkersAsked } from "../data";
+import type { Tone } from "../parts";
+
+/** In this order, as chips. */
+export const STATES = ["busy", "idle", "draining", "offline", "revoked"] as const;
+
+const TONES: Readonly<Record<string, Tone>> = {
+  busy: "good",
+  idle: "muted",
+  draining: "info",
+  offline: "bad",
+  revoked: "warn",
+  pending: "warn",
+  blocked: "warn",
+};
+
+export const toneOf = (state: string): Tone => TONES[state] ?? "muted";
+export const nameOf = (worker: Pick<Worker, "display_name" | "worker_id">): string =>
+  worker.display_name || worker.worker_id;
+
+interface Searched {
+  status?: string | undefined;
+  fleet?: string | undefined;
+  stage?: string | undefined;
+  q?: string | undefined;
+  sort?: string | undefined;
+}
+
+const SORTS = ["name", "state", "fleet", "gpu", "version", "seen"];
+
+/** What is asked of the server by an address. A fleet is `home`, or `production/home` where two stages have one of this
+ * name. */
+export function askedBy({ status, fleet, stage, q, sort }: Searched): WorkersAsked {
+  const [slug, its] = (fleet ?? "").split("/").reverse();
+  const of = stage || its;
+  return {
+    ...(STATES.some((each) => each === status) && { state: status as string }),
+    ...(slug && { fleet: slug }),
+    ...(of && { stage: of }),
+    ...(q?.trim() && { search: q.trim() }),
+    ...(sort && SORTS.includes(sort.replace("-", "")) && { sort }),
+  };
+}
+
+/** How far a job is, from 0 to 1; null while its worker has not said so. */
+export function partOf(job: Pick<WorkerJob, "progress">): number | null {
+  const value = saidOf(job).value;
+  return typeof value === "number" ? Math.min(1, Math.max(0, value)) : null;
+}
+
+/** What its worker tells of a job. */
+export const saidOf = ({ progress }: Pick<WorkerJob, "progress">): Readonly<Record<string, unknown>> =>
+  typeof progress === "object" && progress !== null ? (progress as Record<string, unknown>) : {};
+
+/** Those that have begun come first; a job that was only fetched waits behind them. */
+export const inOrder = (jobs: readonly WorkerJob[]): WorkerJob[] =>
+  [...jobs].sort((one, other) => (partOf(other) ?? -1) - (partOf(one) ?? -1));
+
+/** Fetched while another runs. */
+export const isNext = (job: WorkerJob): boolean => job.is_prefetch && partOf(job) === null;
+
+/** What is under way, in a few words. */
+export function howOf(job: WorkerJob): string {
+  const { node_title, node, step, steps, phase } = saidOf(job);
+  if (isNext(job)) return texts.fetched;
+  const part = [node_title, node, phase].find((each) => typeof each === "string");
+  const count = typeof steps === "number" && steps > 1 ? texts.step(Number(step ?? 0), steps) : "";
+  return [part, count].filter(Boolean).join(" · ");
+}
+
+/** Why it does not work, or not on everything, each in a sentence; the gravest first. */
+export function blocksOf(worker: WorkerDetails, now: number): { tone: Tone; text: string }[] {
+  const words = texts.blocks;
+  const found: { tone: Tone; text: string }[] = [];
+  const silent = (now - Date.parse(worker.last_seen_at)) / 1000;
+  if (!worker.is_approved) found.push({ tone: "warn", text: words.revoked });
+  if (worker.state === "offline") found.push({ tone: "bad", text: words.offline(silent) });
+  if (worker.is_draining) found.push({ tone: "info", text: words.draining(worker.leases) });
+  for (const each of new Set(worker.gpus.map((gpu) => gpu.away).filter((away) => typeof away === "string"))) {
+    found.push({ tone: "bad", text: words.away(each) });
+  }
+  if (worker.workflow_slugs.length === 0) found.push({ tone: "warn", text: words.unmapped });
+  for (const each of worker.blocks) {
+    const until = each.blocked_until && Date.parse(each.blocked_until) > now ? each.blocked_until : null;
+    if (until) found.push({ tone: "warn", text: words.workflow(called(each), each.failure_count, until) });
+  }
+  for (const each of worker.lacks) {
+    found.push({ tone: "warn", text: words.lacks(called(each), few([...each.node_types, ...each.models])) });
+  }
+  return found;
+}
+
+/** A workflow by its name, or by what is known of it. */
+export const called = (of: { workflow_slug?: string | null; workflow_hash: string }): string =>
+  of.workflow_slug ?? of.workflow_hash.slice(0, 8);
+
+/** In a few words, why it is at nothing. */
+export function atOf(worker: Worker, now: number): { text: string; tone?: Tone } {
+  if (worker.state === "offline") {
+    return { text: words.awayFor((now - Date.parse(worker.last_seen_at)) / 1000), tone: "bad" };
+  }
+  if (!worker.is_approved) return { text: words.shut, tone: "warn" };
+  const away = worker.gpus.find((each) => each.away)?.away;
+  if (away) return { text: away, tone: "bad" };
+  if (worker.is_draining && worker.leases === 0) return { text: words.drained };
+  if (worker.blocked > 0) return { text: words.blocked(worker.blocked), tone: "warn" };
+  return { text: "" };
+}
+
+/** Names that a worker lacks, a few of them. */
+export function few(names: readonly string[], most = 3): string {
+  const more = names.length - most;
+  return names.slice(0, most).join(", ") + (more > 0 ? ` ${words.more(more)}` : "");
+}

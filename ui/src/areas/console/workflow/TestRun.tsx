@@ -1,0 +1,150 @@
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import { Play, Square } from "lucide-react";
+import { useState } from "react";
+import { post } from "@/api/client";
+import { Problem, sentence } from "@/api/problem";
+import { job } from "@/api/queries";
+import type { Job } from "@/api/types";
+import { unsent } from "@/areas/create/drafts";
+import type { Form } from "@/areas/create/form";
+import { errorsByField, itemBodies } from "@/areas/create/submission";
+import { howFar } from "@/areas/job/rules";
+import { Button, buttonClass, ErrorCard, Field, Progress, Select, toastProblem } from "@/kit";
+import { Media } from "@/kit/Media";
+import { duration } from "@/texts/common";
+import { workflow as all } from "@/texts/console-workflows";
+import { fitting } from "../catalogue/data";
+import { Section, sheet } from "../sheet";
+import styles from "./workflow.module.css";
+
+const texts = all.run;
+const ANY = "any";
+const LOOK_MS = 1000;
+const isOver = (status: string): boolean => ["completed", "failed", "canceled"].includes(status);
+
+interface TestRunProps {
+  slug: string;
+  form: Form;
+  isDirty: boolean;
+  /** Before it is run; whether that worked. */
+  save: () => Promise<boolean>;
+}
+
+/** A job of the administrator's own, on the worker that is chosen. */
+export function TestRun({ slug, form, isDirty, save }: TestRunProps) {
+  const { data: fit } = useQuery(fitting(slug));
+  const [worker, setWorker] = useState(ANY);
+  const begin = useMutation({
+    mutationFn: async () => {
+      // one job: each line of a prompt is none of its own
+      const [body] = itemBodies(form.choice, { ...form.draft, byLine: false, negativesByLine: false });
+      const { data } = await post("/api/admin/workflows/{slug}/test-run", {
+        path: { slug },
+        body: {
+          ...(worker !== ANY && { worker_id: worker }),
+          ...(body?.input_file_id && { input_file_id: body.input_file_id }),
+          values: body?.input_payload ?? {},
+        },
+      });
+      return data.job_id;
+    },
+    onError: (thrown) => {
+      if (thrown instanceof Problem) form.setProblems(errorsByField(form.choice, thrown.errors));
+    },
+  });
+  const { data: made } = useQuery({
+    ...job(begin.data ?? ""),
+    enabled: begin.data !== undefined,
+    refetchInterval: ({ state }) => (state.data && isOver(state.data.status) ? false : LOOK_MS),
+  });
+  const isSending = unsent(form.draft).length > 0;
+  const isAtIt = begin.isPending || (begin.data !== undefined && !(made && isOver(made.status)));
+  const run = async () => {
+    if (form.complain()) return;
+    if (isDirty && !(await save())) return;
+    begin.mutate();
+  };
+  const workers = fit?.workers.items ?? [];
+  return (
+    <Section title={texts.title} about={texts.about}>
+      {fit && fit.assigned_workers === 0 && <p className={sheet.muted}>{texts.noWorkers}</p>}
+      <div className={styles.run}>
+        <Field name={texts.worker}>
+          <Select
+            value={worker}
+            choices={[
+              { value: ANY, name: texts.any },
+              ...workers.map((each) => ({
+                value: each.worker_id,
+                name: each.fit === "lacking" ? texts.lacking(each.worker_id) : each.worker_id,
+              })),
+            ]}
+            onChange={setWorker}
+          />
+        </Field>
+        <Button
+          look="primary"
+          icon={Play}
+          isBusy={isAtIt}
+          disabled={isSending || fit?.assigned_workers === 0}
+          onClick={() => void run()}
+        >
+          {isSending ? texts.sending : isDirty ? texts.saveAndRun : texts.action}
+        </Button>
+      </div>
+      {begin.error && <ErrorCard title={sentence(begin.error)} />}
+      {made && begin.data && <Outcome made={made} worker={worker === ANY ? null : worker} />}
+    </Section>
+  );
+}
+
+function Outcome({ made, worker }: { made: Job; worker: string | null }) {
+  const [output] = made.outputs;
+  const cancel = () => void post("/api/ai-jobs/{job_id}/cancel", { path: { job_id: made.id } }).catch(toastProblem);
+  if (!isOver(made.status)) {
+    const isRunning = made.status === "processing";
+    const far = howFar(made.progress);
+    const words = isRunning ? far.words : (made.waiting?.text ?? texts.queued);
+    return (
+      <div role="status" className={styles.going}>
+        <Progress value={isRunning ? far.part : null} name={texts.progress} />
+        <div className={sheet.line}>
+          <span className={sheet.grow}>{words}</span>
+          <Button size="small" icon={Square} onClick={cancel}>
+            {texts.cancel}
+          </Button>
+        </div>
+      </div>
+    );
+  }
+  const open = (
+    <Link to="/jobs/$id" params={{ id: made.id }} className={buttonClass({ size: "small" })}>
+      {texts.open}
+    </Link>
+  );
+  if (!output) {
+    return (
+      <ErrorCard title={made.status === "canceled" ? texts.canceled : texts.failed} actions={open}>
+        {made.error}
+      </ErrorCard>
+    );
+  }
+  return (
+    <div className={styles.going} role="status">
+      <div className={styles.result}>
+        <Media file={output} name={texts.result} isWhole />
+      </div>
+      <div className={sheet.line}>
+        <span className={sheet.grow}>{wordsOfEnd(made, worker)}</span>
+        {open}
+      </div>
+    </div>
+  );
+}
+
+function wordsOfEnd(made: Job, worker: string | null): string {
+  if (!made.started_at || !made.completed_at) return texts.done;
+  const seconds = (Date.parse(made.completed_at) - Date.parse(made.started_at)) / 1000;
+  return texts.doneIn(duration(seconds), worker);
+}

@@ -1,0 +1,161 @@
+import { Dices, Lock, LockOpen, RotateCcw } from "lucide-react";
+import { lazy, type ReactNode, Suspense } from "react";
+import { Field, IconButton, Select, Skeleton, Switch, TextArea, TextField } from "@/kit";
+import { Segmented } from "@/kit/Segmented";
+import { create as texts } from "@/texts/create";
+import styles from "./create.module.css";
+import type { Form } from "./form";
+import { type Input, isChanged, isLong, isSeed, meaningOf, randomSeed, seedOf, shownText, stepped } from "./rules";
+
+const Combobox = lazy(async () => ({ default: (await import("@/kit/Combobox")).Combobox }));
+// So many are found by looking; more, by typing.
+const MOST_LISTED = 12;
+
+interface ControlProps {
+  form: Form;
+  input: Input;
+  hint?: string | undefined;
+  aside?: ReactNode;
+}
+
+/** One value of a form, by its type. */
+export function Control({ form, input, hint, aside }: ControlProps) {
+  const { choice, draft } = form;
+  const text = shownText(input, choice, draft.texts);
+  const change = (next: string) => form.setText(input, next);
+  const about = aside ?? <Aside form={form} input={input} />;
+  const problem = form.problems[input.key];
+  const field = (control: ReactNode, name: ReactNode = input.label) => (
+    <div data-field={input.key} className={styles.field}>
+      <Field name={name} aside={about} hint={hint} problem={problem} isRequired={input.required}>
+        {control}
+      </Field>
+    </div>
+  );
+  if (input.type === "boolean") {
+    return (
+      <div data-field={input.key} className={styles.switch}>
+        <Switch
+          name={input.label}
+          isOn={text === "true"}
+          onChange={(isOn) => change(String(isOn))}
+          {...(hint && { hint })}
+        />
+      </div>
+    );
+  }
+  if (input.type === "choice") {
+    const choices = input.choices.map((each) => ({ value: String(each) }));
+    const given = { value: text, choices, onChange: change };
+    return field(
+      choices.length > MOST_LISTED ? (
+        <Suspense fallback={<Skeleton height={36} />}>
+          <Combobox {...given} />
+        </Suspense>
+      ) : (
+        <Select {...given} />
+      ),
+    );
+  }
+  if (isSeed(input)) return field(<Seed form={form} input={input} text={text} />);
+  if (input.type === "number") return field(<NumberText input={input} text={text} onChange={change} />);
+  if (isLong(input)) {
+    return field(<TextArea value={text} onChange={(event) => change(event.target.value)} spellCheck />);
+  }
+  return field(<TextField value={text} onChange={(event) => change(event.target.value)} />);
+}
+
+/** What a value means or was, and the way back to it. */
+function Aside({ form, input }: { form: Form; input: Input }) {
+  const { choice, draft } = form;
+  const was = form.before(input);
+  const isOther = was !== null && was !== shownText(input, choice, draft.texts);
+  const meaning = isOther ? texts.form.was(was || "—") : meaningOf(input, choice, draft.texts);
+  const canReset = isOther || (was === null && isChanged(input, choice, draft.texts) && !isLong(input));
+  return (
+    <span className={styles.aside} data-other={isOther || undefined}>
+      <span className={styles.asideText} title={meaning}>
+        {meaning || "\u200b"}
+      </span>
+      {canReset && !isSeed(input) && (
+        <button
+          type="button"
+          className={styles.reset}
+          aria-label={texts.form.reset(input.label)}
+          title={texts.form.reset(input.label)}
+          onClick={() => form.reset(input)}
+        >
+          <RotateCcw aria-hidden />
+        </button>
+      )}
+    </span>
+  );
+}
+
+interface NumberTextProps {
+  input: Input;
+  text: string;
+  onChange: (text: string) => void;
+  placeholder?: string;
+}
+
+/** Numbers are typed as text: nothing is rounded, and what is no number yet stays as it was typed. */
+function NumberText({ input, text, onChange, placeholder }: NumberTextProps) {
+  return (
+    <TextField
+      inputMode={input.is_whole ? "numeric" : "decimal"}
+      autoComplete="off"
+      className={styles.number ?? ""}
+      value={text}
+      placeholder={placeholder}
+      onChange={(event) => onChange(event.target.value)}
+      onKeyDown={(event) => {
+        if (event.key !== "ArrowUp" && event.key !== "ArrowDown") return;
+        event.preventDefault();
+        onChange(stepped(input, text, event.key === "ArrowUp" ? 1 : -1));
+      }}
+    />
+  );
+}
+
+function Seed({ form, input, text }: { form: Form; input: Input; text: string }) {
+  const isKept = text.trim() !== "";
+  const isMain = input === seedOf(form.choice);
+  const idle = form.draft.idleSeeds[input.key];
+  const setIdle = (seed: string) => ({ idleSeeds: { ...form.draft.idleSeeds, [input.key]: seed } });
+  const roll = () => (isKept ? form.setText(input, randomSeed(input)) : form.change(setIdle(randomSeed(input))));
+  const turn = () => {
+    if (!isKept) return form.setText(input, idle ?? randomSeed(input));
+    form.change({ ...setIdle(text.trim()), texts: { ...form.draft.texts, [input.key]: "" } });
+  };
+  return (
+    <>
+      <div className={styles.seed}>
+        <NumberText
+          input={input}
+          text={text}
+          placeholder={idle ?? texts.form.newSeed}
+          onChange={(next) => form.setText(input, next)}
+        />
+        <IconButton icon={Dices} name={texts.form.roll} onClick={roll} />
+        <IconButton
+          icon={isKept ? Lock : LockOpen}
+          name={isKept ? texts.form.unlock : texts.form.lock}
+          isPressed={isKept}
+          onClick={turn}
+        />
+      </div>
+      {isMain && isKept && form.isMany && (
+        <Segmented
+          name={texts.form.manySeeds}
+          value={form.draft.seeds}
+          choices={[
+            { value: "increment", name: texts.form.countUp },
+            { value: "fixed", name: texts.form.same },
+          ]}
+          onChange={(seeds) => form.change({ seeds: seeds === "fixed" ? "fixed" : "increment" })}
+        />
+      )}
+    </>
+  );
+}

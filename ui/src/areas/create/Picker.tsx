@@ -1,0 +1,118 @@
+import { useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import {
+  AudioLines,
+  Clapperboard,
+  FileText,
+  ImageIcon,
+  SquareTerminal,
+  TriangleAlert,
+  Workflow as WorkflowIcon,
+} from "lucide-react";
+import { type RefObject, useEffect, useRef, useState } from "react";
+import { here } from "@/api/client";
+import { useSession } from "@/app/session";
+import { Heading, Skeleton } from "@/kit";
+import { create as texts } from "@/texts/create";
+import { missing } from "./asked";
+import styles from "./create.module.css";
+import { type Choice, isFile, isPrompt } from "./rules";
+
+const ICONS: Record<string, typeof ImageIcon> = {
+  image: ImageIcon,
+  video: Clapperboard,
+  audio: AudioLines,
+  text: FileText,
+};
+
+/** `picture · prompt → clip`. */
+export function aboutChoice(choice: Choice): string {
+  if (choice.waiting) return texts.takes.waits ?? "";
+  if (choice.isScript) return texts.takes.script ?? "";
+  const inputs = choice.properties
+    .filter((each) => isFile(each) && each.required)
+    .map((each) => texts.takes[each.type]);
+  const prompt = choice.properties.some(isPrompt) ? [texts.takes.prompt] : [];
+  const made = texts.makes[choice.outputMime.split("/")[0] ?? ""];
+  const taken = [...new Set([...inputs, ...prompt])].join(" · ");
+  return [taken, made].filter(Boolean).join(" → ");
+}
+
+interface PickerProps {
+  choices: readonly Choice[] | undefined;
+  chosen: Choice | null;
+  isFiltered: boolean;
+}
+
+/** What can be run, by picture and name. */
+export function Picker({ choices, chosen, isFiltered }: PickerProps) {
+  const own = choices?.filter((each) => each.kind === "workflow") ?? [];
+  const { desk } = useSession();
+  const effects = choices?.filter((each) => each.kind === "effect") ?? [];
+  return (
+    <nav className={styles.list} aria-label={texts.workflows}>
+      {!choices && <Skeleton height={72} />}
+      {isFiltered && !choices?.length && <p className={styles.note}>{texts.nothingFound}</p>}
+      {own.length > 0 && <Heading>{texts.own}</Heading>}
+      {own.map((each) => (
+        <Entry key={each.slug} choice={each} isChosen={each === chosen} />
+      ))}
+      {effects.length > 0 && <Heading>{desk ? texts.examples : texts.effects}</Heading>}
+      {effects.map((each) => (
+        <Entry key={each.slug} choice={each} isChosen={each === chosen} />
+      ))}
+    </nav>
+  );
+}
+
+/** Whether it was in sight: of a long list, only that is asked about. */
+function useIsSeen(of: RefObject<HTMLElement | null>): boolean {
+  const [isSeen, setSeen] = useState(false);
+  useEffect(() => {
+    const looking = new IntersectionObserver((entries) => entries.some((each) => each.isIntersecting) && setSeen(true));
+    if (of.current) looking.observe(of.current);
+    return () => looking.disconnect();
+  }, [of]);
+  return isSeen;
+}
+
+function Entry({ choice, isChosen }: { choice: Choice; isChosen: boolean }) {
+  const [isGone, setGone] = useState(false);
+  const link = useRef<HTMLAnchorElement>(null);
+  useEffect(() => {
+    if (isChosen) link.current?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [isChosen]);
+  const isSeen = useIsSeen(link);
+  const { data: lacks } = useQuery({ ...missing(choice), ...(!isSeen && { enabled: false }) });
+  const Icon = choice.isScript ? SquareTerminal : (ICONS[choice.outputMime.split("/")[0] ?? ""] ?? WorkflowIcon);
+  return (
+    <Link
+      ref={link}
+      to="/create"
+      search={({ q }) => ({ workflow: choice.slug, ...(q && { q }) })}
+      className={styles.entry}
+      data-chosen={isChosen || undefined}
+    >
+      <span className={styles.cover}>
+        {choice.coverUrl && !isGone ? (
+          <img src={here(choice.coverUrl)} alt="" decoding="async" onError={() => setGone(true)} />
+        ) : (
+          <Icon aria-hidden strokeWidth={1.5} />
+        )}
+      </span>
+      <span className={styles.entryText}>
+        <span className={styles.entryName} dir="auto">
+          {choice.name}
+        </span>
+        {lacks ? (
+          <span className={styles.entryLacks} title={lacks.text}>
+            <TriangleAlert aria-hidden />
+            {texts.lacks(lacks.items)}
+          </span>
+        ) : (
+          <span className={styles.entryAbout}>{aboutChoice(choice)}</span>
+        )}
+      </span>
+    </Link>
+  );
+}

@@ -1,0 +1,66 @@
+// The command of one's own script: checked by the desk and shown, argument by argument, before it is run.
+
+import { useQuery } from "@tanstack/react-query";
+import { useDeferredValue, useMemo } from "react";
+import { call } from "@/api/client";
+import { Problem, sentence } from "@/api/problem";
+import { hashOf } from "./asked";
+import { isByLine, linesIn } from "./combine";
+import type { Form } from "./form";
+import { isPrompt, shownText, type Value, valueFrom } from "./rules";
+
+// The script takes these as they are; what else is empty is left out.
+const ALWAYS = ["positive", "input_subdir", "template"];
+
+/** An option and its value on one line. */
+export function linesOf(argv: readonly string[]): string[][] {
+  const lines: string[][] = [];
+  for (const each of argv) {
+    const last = lines.at(-1);
+    if (!last || each.startsWith("--")) lines.push([each]);
+    else last.push(each);
+  }
+  return lines;
+}
+
+/** The values of a form as the preview takes them; of several prompts the first. */
+export function previewValues({ choice, draft }: Form): Record<string, Value> {
+  const values: Record<string, Value> = {};
+  for (const input of choice.properties) {
+    const text = shownText(input, choice, draft.texts);
+    const first = isPrompt(input) && isByLine(choice, draft) ? (linesIn(text)[0] ?? "") : text;
+    const value = valueFrom(input, first);
+    if (value !== undefined && (value !== "" || ALWAYS.includes(input.key))) values[input.key] = value;
+  }
+  return values;
+}
+
+export interface Command {
+  argv: readonly string[] | null;
+  /** Whether what is shown is what would be run now. */
+  isShown: boolean;
+  problem: string | null;
+  errors: Readonly<Record<string, string>>;
+}
+
+/** Asked for once the form rests. */
+export function useCommand(form: Form): Command {
+  const values = useMemo(() => previewValues(form), [form]);
+  const settled = useDeferredValue(values);
+  const { data, error, isFetching } = useQuery({
+    queryKey: ["command", form.choice.slug, settled],
+    queryKeyHashFn: hashOf,
+    queryFn: async ({ signal }) =>
+      (await call<{ argv: string[] }>("POST", "/api/desk/script/preview", settled, signal)).data.argv,
+    enabled: form.choice.isScript,
+    retry: false,
+    // the desk looks at its folders
+    staleTime: 2000,
+  });
+  return {
+    argv: error ? null : (data ?? null),
+    isShown: data !== undefined && !error && !isFetching && values === settled,
+    problem: error ? sentence(error) : null,
+    errors: error instanceof Problem ? error.errors : {},
+  };
+}

@@ -1,0 +1,236 @@
+// What was filled in, for each workflow: kept while one looks elsewhere, and over a reload.
+
+import { useSyncExternalStore } from "react";
+import { get } from "@/api/client";
+import { Problem, sentence } from "@/api/problem";
+import type { File as StoredFile } from "@/api/types";
+import { typeOf, upload } from "@/api/uploads";
+import { store, stored, storedHere, storeHere } from "@/app/stored";
+import type { Texts } from "./rules";
+
+/** A file that was given. It is sent at once; until then it has no id. */
+export interface Given {
+  /** Of this entry, for React. */
+  key: string;
+  id: string | null;
+  name: string;
+  mime: string;
+  /** Where it can be seen. */
+  url: string | null;
+  /** How much of it was sent. */
+  part: number;
+  problem: string | null;
+}
+
+export interface Draft {
+  texts: Texts;
+  files: Readonly<Record<string, readonly Given[]>>;
+  /** A folder inside the input folder, in place of files; null where files are given. */
+  folder: string | null;
+  /** Whether each line is a prompt of its own; null: unless the workflow's own prompt has several lines. */
+  byLine: boolean | null;
+  negativesByLine: boolean;
+  /** The numbers of seeds that are not kept: they come back when the lock is closed. */
+  idleSeeds: Texts;
+  tries: string;
+  isPairwise: boolean;
+  /** What a seed that is given means for many jobs. */
+  seeds: "fixed" | "increment";
+  label: string;
+  outputFolder: string;
+  priority: number;
+  notify: string;
+  /** The job that this began as, and what it had. */
+  from: { id: string; texts: Texts; label: string } | null;
+}
+
+export const EMPTY: Draft = {
+  texts: {},
+  files: {},
+  folder: null,
+  byLine: null,
+  negativesByLine: false,
+  idleSeeds: {},
+  tries: "1",
+  isPairwise: false,
+  seeds: "increment",
+  label: "",
+  outputFolder: "",
+  priority: 0,
+  notify: "",
+  from: null,
+};
+
+const drafts = new Map<string, Draft>();
+const watching = new Set<() => void>();
+const nameOf = (slug: string): string => `create.draft.${slug}`;
+let last = 0;
+export function newKeyOfFile(): string {
+  last += 1;
+  return `file-${last}`;
+}
+
+/** As it is kept: what is still on its way is not, and URLs are asked for anew. */
+export function written(draft: Draft): string {
+  const files = Object.entries(draft.files).map(([key, given]) => [
+    key,
+    given.filter((each) => each.id !== null).map(({ id, name, mime }) => ({ id, name, mime })),
+  ]);
+  return JSON.stringify({ ...draft, files: Object.fromEntries(files) });
+}
+
+/** What was kept, as far as it can be read; a draft of another version has what both know. */
+export function readDraft(text: string | null): Draft {
+  if (!text) return EMPTY;
+  try {
+    const found = JSON.parse(text) as Partial<Draft>;
+    const files = Object.entries(found.files ?? {}).map(([key, given]) => [
+      key,
+      given.map((each) => ({ ...each, key: newKeyOfFile(), url: null, part: 1, problem: null })),
+    ]);
+    const known = Object.fromEntries(Object.entries(found).filter(([key]) => key in EMPTY));
+    return { ...EMPTY, ...known, files: Object.fromEntries(files) };
+  } catch {
+    return EMPTY;
+  }
+}
+
+export function draftOf(slug: string): Draft {
+  let found = drafts.get(slug);
+  if (!found) {
+    // a tab has its own; what was filled in last, in whichever, is how a new tab begins
+    found = readDraft(storedHere(nameOf(slug)) ?? stored(nameOf(slug)));
+    drafts.set(slug, found);
+    for (const [key, given] of Object.entries(found.files)) {
+      for (const each of given) if (each.id !== null) void look(slug, key, each.id);
+    }
+  }
+  return found;
+}
+
+export function changeDraft(slug: string, change: (draft: Draft) => Draft): void {
+  const next = change(draftOf(slug));
+  drafts.set(slug, next);
+  const text = next === EMPTY ? "" : written(next);
+  storeHere(nameOf(slug), text);
+  store(nameOf(slug), text || null);
+  for (const each of watching) each();
+}
+
+/** In place of what is there; returns the way back, where there was something to lose. */
+export function replaceDraft(slug: string, next: Draft): (() => void) | null {
+  const before = draftOf(slug);
+  changeDraft(slug, () => next);
+  return written(before) === written(EMPTY) ? null : () => changeDraft(slug, () => before);
+}
+
+export const useDraft = (slug: string): Draft =>
+  useSyncExternalStore(
+    (listener) => {
+      watching.add(listener);
+      return () => void watching.delete(listener);
+    },
+    () => draftOf(slug),
+  );
+
+const changeFiles = (slug: string, key: string, change: (given: readonly Given[]) => readonly Given[]): void =>
+  changeDraft(slug, (draft) => ({ ...draft, files: { ...draft.files, [key]: change(draft.files[key] ?? []) } }));
+
+const changeFile = (slug: string, key: string, file: string, change: Partial<Given>): void =>
+  changeFiles(slug, key, (given) => given.map((each) => (each.key === file ? { ...each, ...change } : each)));
+
+/** A kept file is shown again, or dropped from the draft where it is gone. */
+async function look(slug: string, key: string, id: string): Promise<void> {
+  try {
+    const found = await get("/api/videos/uploads/{file_id}", { path: { file_id: id } });
+    changeFiles(slug, key, (given) =>
+      given.map((each) => (each.id === id ? { ...each, url: found.poster_url ?? found.url } : each)),
+    );
+  } catch (thrown) {
+    if (thrown instanceof Problem && thrown.status === 404) {
+      changeFiles(slug, key, (given) => given.filter((each) => each.id !== id));
+    }
+  }
+}
+
+const AT_ONCE = 3;
+const line: (() => Promise<void>)[] = [];
+let sending = 0;
+
+function next(): void {
+  const work = sending < AT_ONCE ? line.shift() : undefined;
+  if (!work) return;
+  sending += 1;
+  void work().finally(() => {
+    sending -= 1;
+    next();
+  });
+  next();
+}
+
+/** Add files to a field and send them; also while one looks elsewhere. */
+export function addFiles(slug: string, key: string, files: readonly File[], { isOne }: { isOne: boolean }): void {
+  const chosen = isOne ? files.slice(-1) : files;
+  const entries = chosen.map((file): [File, Given] => [
+    file,
+    {
+      key: newKeyOfFile(),
+      id: null,
+      name: file.name,
+      mime: typeOf(file),
+      url: URL.createObjectURL(file),
+      part: 0,
+      problem: null,
+    },
+  ]);
+  changeFiles(slug, key, (given) => [...(isOne ? [] : given), ...entries.map(([, each]) => each)]);
+  changeDraft(slug, (draft) => ({ ...draft, folder: null }));
+  for (const [file, entry] of entries) {
+    line.push(async () => {
+      // it may have been taken away before its turn came
+      if (!draftOf(slug).files[key]?.some((each) => each.key === entry.key)) return;
+      try {
+        const found = await upload(file, { onProgress: (part) => changeFile(slug, key, entry.key, { part }) });
+        changeFile(slug, key, entry.key, { id: found.id, part: 1 });
+      } catch (thrown) {
+        changeFile(slug, key, entry.key, { problem: sentence(thrown) });
+      }
+    });
+  }
+  next();
+}
+
+/** A file that is stored already. */
+export async function addStored(slug: string, key: string, id: string, { isOne }: { isOne: boolean }): Promise<void> {
+  const found = await get("/api/videos/uploads/{file_id}", { path: { file_id: id } });
+  changeFiles(slug, key, (before) => [...(isOne ? [] : before.filter((each) => each.id !== id)), givenOf(found)]);
+  changeDraft(slug, (draft) => ({ ...draft, folder: null }));
+}
+
+export const givenOf = (file: StoredFile & { url: string | null; poster_url?: string | null }): Given => ({
+  key: newKeyOfFile(),
+  id: file.id,
+  name: file.original_filename ?? file.id,
+  mime: file.mime_type,
+  url: file.poster_url ?? file.url,
+  part: 1,
+  problem: null,
+});
+
+/** What somebody chose to go on with is all that is worked on, once; what else was filled in stays. */
+export const workingOn = (draft: Draft, key: string, given: Given): Draft => ({
+  ...draft,
+  folder: null,
+  tries: "1",
+  files: { ...draft.files, [key]: [given] },
+});
+
+export function removeFile(slug: string, key: string, file: string): void {
+  changeFiles(slug, key, (given) => given.filter((each) => each.key !== file));
+}
+
+export const clearFiles = (slug: string, key: string): void => changeFiles(slug, key, () => []);
+
+/** Those that are neither stored nor failed. */
+export const unsent = (draft: Draft): Given[] =>
+  Object.values(draft.files).flatMap((given) => given.filter((each) => each.id === null && !each.problem));

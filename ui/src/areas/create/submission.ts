@@ -1,0 +1,172 @@
+// From a draft to what is sent.
+
+import type { Whole } from "@/api/json";
+import { countOf, type Item, itemsOf, labelOf, listsOf, MOST_JOBS } from "./combine";
+import type { Draft } from "./drafts";
+import {
+  added,
+  type Choice,
+  isChanged,
+  isFile,
+  isPrompt,
+  isSeed,
+  negativeOf,
+  numberIn,
+  primaryOf,
+  promptOf,
+  randomSeed,
+  seedOf,
+  shownText,
+  type Value,
+  valueFrom,
+} from "./rules";
+
+type Values = Record<string, Value>;
+
+/** A batch as a desk takes it. */
+export interface DeskBatch {
+  effect_slug?: string;
+  workflow_slug?: string;
+  label?: string;
+  input_subdir?: string;
+  input_file_ids?: string[];
+  prompts?: string[];
+  negative_prompts?: string[];
+  tries?: number;
+  seeds?: { mode: "fixed" | "increment"; start: Whole };
+  mode?: "product" | "pairwise";
+  values: Values;
+  output_folder?: string;
+  priority?: number;
+  notify_urls?: string[];
+}
+
+const given = (draft: Draft, key: string): string[] =>
+  (draft.files[key] ?? []).flatMap((each) => (each.id === null ? [] : [each.id]));
+
+/** What was not touched is not sent: the server knows its defaults, and exactly. */
+export function valuesOf(choice: Choice, draft: Draft): Values {
+  const lists = listsOf(choice, draft);
+  const listed = [lists.prompts.length ? promptOf(choice) : null, lists.negatives.length ? negativeOf(choice) : null];
+  const values: Values = {};
+  for (const input of choice.properties) {
+    if (input.is_primary_input || listed.includes(input)) continue;
+    if (isFile(input)) {
+      const [id] = given(draft, input.key);
+      if (id) values[input.key] = id;
+      continue;
+    }
+    const text = shownText(input, choice, draft.texts);
+    const isUnset = !isChanged(input, choice, draft.texts) && (input.default_value ?? null) !== null;
+    if (isUnset || (!text.trim() && !isChanged(input, choice, draft.texts))) continue;
+    const value = valueFrom(input, isPrompt(input) ? text.trim() : text);
+    if (value !== undefined) values[input.key] = value;
+  }
+  return values;
+}
+
+/** For a preset: what differs from the workflow, without files and the prompts of a batch. */
+export function valuesToKeep(choice: Choice, draft: Draft): Values {
+  const { prompts, negatives } = listsOf(choice, draft);
+  const listed = [prompts.length ? promptOf(choice) : null, negatives.length ? negativeOf(choice) : null];
+  const kept = choice.properties.flatMap((each): [string, Value][] => {
+    if (isFile(each) || listed.includes(each) || !isChanged(each, choice, draft.texts)) return [];
+    const text = shownText(each, choice, draft.texts);
+    const value = text.trim() ? valueFrom(each, text) : undefined;
+    return value === undefined ? [] : [[each.key, value]];
+  });
+  return Object.fromEntries(kept);
+}
+
+export const targetOf = (choice: Choice): { effect_slug: string } | { workflow_slug: string } =>
+  choice.kind === "effect" ? { effect_slug: choice.slug } : { workflow_slug: choice.slug };
+
+export function deskBatch(choice: Choice, draft: Draft): DeskBatch {
+  const lists = listsOf(choice, draft);
+  const primary = primaryOf(choice);
+  const values = valuesOf(choice, draft);
+  const seed = seedOf(choice);
+  const start = seed ? numberIn(draft.texts[seed.key] ?? "") : null;
+  const isMany = draft.folder !== null || countOf(lists) > 1;
+  const plans = isMany && seed && start !== null;
+  if (plans) delete values[seed.key];
+  const notify = draft.notify.split(/\s+/).filter(Boolean);
+  return {
+    ...targetOf(choice),
+    values,
+    ...(draft.label.trim() && { label: draft.label.trim() }),
+    ...(draft.folder !== null
+      ? { input_subdir: draft.folder }
+      : primary && given(draft, primary.key).length && { input_file_ids: given(draft, primary.key) }),
+    ...(lists.prompts.length && { prompts: lists.prompts }),
+    ...(lists.negatives.length && { negative_prompts: lists.negatives }),
+    ...(lists.tries > 1 && { tries: lists.tries }),
+    ...(plans && { seeds: { mode: draft.seeds, start } }),
+    ...(lists.isPairwise && lists.prompts.length && { mode: "pairwise" as const }),
+    ...(draft.outputFolder.trim() && { output_folder: draft.outputFolder.trim() }),
+    ...(draft.priority && { priority: draft.priority }),
+    ...(notify.length && { notify_urls: notify }),
+  };
+}
+
+/** Whether it is one job, without anything that only a batch has. */
+export const isSingle = (choice: Choice, draft: Draft): boolean =>
+  draft.folder === null &&
+  countOf(listsOf(choice, draft)) === 1 &&
+  !draft.outputFolder.trim() &&
+  !draft.notify.trim() &&
+  !draft.label.trim();
+
+/** Each job on its own: for a single one, and for servers, which know no lists. */
+export function itemBodies(choice: Choice, draft: Draft) {
+  const lists = listsOf(choice, draft);
+  const [prompt, negative] = [promptOf(choice), negativeOf(choice)];
+  const values = valuesOf(choice, draft);
+  const count = Math.min(MOST_JOBS, countOf(lists));
+  return itemsOf(lists, count).map((item) => ({
+    input_payload: {
+      ...values,
+      ...(item.prompt !== null && prompt && { [prompt.key]: item.prompt }),
+      ...(item.negative !== null && negative && { [negative.key]: item.negative }),
+      ...seedsOf(choice, draft, values, item),
+    },
+    ...(item.file?.id && { input_file_id: item.file.id }),
+    ...(count > 1 && { label: labelOf(item, lists.tries).slice(0, 200) }),
+  }));
+}
+
+/** One that is given is for the first; the others count up, have the same, or get one by chance. */
+function seedsOf(choice: Choice, draft: Draft, values: Values, item: Item): Values {
+  const main = seedOf(choice);
+  const start = main ? values[main.key] : undefined;
+  if (!item.number || !main || start === undefined) return {};
+  if (draft.seeds === "fixed") return {};
+  const next = added(start as Whole, item.number);
+  const others = choice.properties.filter((each) => isSeed(each) && each !== main && each.key in values);
+  return { [main.key]: next, ...Object.fromEntries(others.map((each) => [each.key, Number(randomSeed(each))])) };
+}
+
+/** What is wrong with a folder, among what is wrong. */
+export const folderProblemIn = ({ errors }: { errors: Readonly<Record<string, string>> }): string | null =>
+  errors.input_subdir ?? null;
+
+/** Errors of the server by the keys of fields: `items.3.steps` is about `steps`, and `input_file_id` about the input. */
+export function errorsByField(choice: Choice, errors: Readonly<Record<string, string>>): Record<string, string> {
+  const primary = primaryOf(choice);
+  const named: Record<string, string | undefined> = {
+    input_file_id: primary?.key,
+    input_file_ids: primary?.key,
+    input_subdir: choice.isScript ? "input_subdir" : primary?.key,
+    video_id: primary?.key,
+    prompts: promptOf(choice)?.key,
+    negative_prompts: negativeOf(choice)?.key,
+    seed: seedOf(choice)?.key,
+    seeds: seedOf(choice)?.key,
+  };
+  const found = Object.entries(errors).map(([name, why]) => {
+    const key = name.replace(/^items\.\d+\./, "").replace(/^(input_payload|values)\./, "");
+    const isKnown = choice.properties.some((each) => each.key === key);
+    return [isKnown ? key : (named[key.split(".")[0] ?? ""] ?? key.split(".")[0] ?? key), why] as const;
+  });
+  return Object.fromEntries(found);
+}

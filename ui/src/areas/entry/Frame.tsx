@@ -1,0 +1,26 @@
+import type { ReactNode } from "react";
+import { Mark } from "@/app/Mark";
+import { useTitle } from "@/app/title";
+import { Toasts } from "@/kit";
+import { common } from "@/texts/common";
+import { entry as texts } from "@/texts/entry";
+import styles from "./entry.module.css";
+
+/** What pages that nobody is signed in for stand in. */
+export function Frame({ title, children, foot }: { title: string; children: ReactNode; foot?: ReactNode }) {
+  useTitle(title);
+  return (
+    <main className={styles.page}>
+      <div className={styles.brand}>
+        <Mark size={36} />
+        <span>{common.name}</span>
+      </div>
+      <section className={styles.card}>
+        <h1 className={styles.title}>{title}</h1>
+        {children}
+      </section>
+      <div className={styles.foot}>{foot ?? <p>{texts.tagline}</p>}</div>
+      <Toasts />
+    </main>
+  );
+}

@@ -1,0 +1,67 @@
+import { useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import { type FormEvent, useState } from "react";
+import { post } from "@/api/client";
+import { sentence } from "@/api/problem";
+import { Button, buttonClass, ErrorCard, Field, Skeleton, TextField } from "@/kit";
+import { entry as texts } from "@/texts/entry";
+import styles from "./entry.module.css";
+import { Frame } from "./Frame";
+import { PasswordField } from "./PasswordField";
+
+const { reset } = texts;
+
+export default function Reset() {
+  // behind `#`, which is sent to no server
+  const [token] = useState(() => location.hash.slice(1));
+  const { data, error } = useQuery({
+    queryKey: ["reset", token] as const,
+    queryFn: async () => (await post("/api/reset/check", { body: { token } })).data,
+    enabled: token !== "",
+    retry: false,
+  });
+  if (!token || error) {
+    return (
+      <Frame title={reset.gone}>
+        <p>{error ? sentence(error) : reset.goneAdvice}</p>
+        <Link to="/sign-in" className={buttonClass({ look: "primary" })}>
+          {reset.toSignIn}
+        </Link>
+      </Frame>
+    );
+  }
+  return <Frame title={reset.title}>{data ? <NewPassword token={token} email={data.email} /> : <Skeleton />}</Frame>;
+}
+
+function NewPassword({ token, email }: { token: string; email: string }) {
+  const [password, setPassword] = useState("");
+  const [problem, setProblem] = useState<string | null>(null);
+  const [isSending, setSending] = useState(false);
+  const send = async (event: FormEvent) => {
+    event.preventDefault();
+    setSending(true);
+    setProblem(null);
+    try {
+      await post("/api/reset", { body: { token, password } });
+      location.replace("/");
+    } catch (thrown) {
+      setProblem(sentence(thrown));
+      setSending(false);
+    }
+  };
+  return (
+    <form className={styles.form} onSubmit={(event) => void send(event)}>
+      {problem && <ErrorCard title={problem} />}
+      <Field name={texts.email}>
+        <TextField type="email" name="email" autoComplete="username" readOnly value={email} />
+      </Field>
+      <Field name={texts.newPassword} hint={texts.passwordHint}>
+        <PasswordField value={password} onChange={setPassword} autoFocus autoComplete="new-password" />
+      </Field>
+      <Button look="primary" type="submit" isBusy={isSending}>
+        {reset.action}
+      </Button>
+      <p className={styles.hint}>{reset.about}</p>
+    </form>
+  );
+}

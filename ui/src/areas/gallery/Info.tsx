@@ -1,0 +1,158 @@
+import { useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import { Copy } from "lucide-react";
+import { type ReactNode, useEffect, useRef, useState } from "react";
+import { Chip, Heading, IconButton, Skeleton, TextArea, toast, toastProblem } from "@/kit";
+import { Facts, Inspector } from "@/kit/Inspector";
+import { clock, size } from "@/texts/common";
+import { gallery as texts } from "@/texts/gallery";
+import { aboutJob, collections, type Item, useVerbs } from "./data";
+import styles from "./viewer.module.css";
+
+export async function copyText(text: string, said: string): Promise<void> {
+  try {
+    await navigator.clipboard.writeText(text);
+    toast({ text: said, tone: "good" });
+  } catch (thrown) {
+    toastProblem(thrown);
+  }
+}
+
+/** Where the file of an output is on this machine; null where that is not known. */
+export function usePath(item: Item | undefined): string | null {
+  const { data } = useQuery({ ...aboutJob(item?.job_id ?? ""), enabled: item !== undefined });
+  const own = data?.files.find((each) => (item?.number === 1 ? each.is_output : each.name === item?.filename));
+  return own ? String(own.path) : null;
+}
+
+const shownValue = (value: unknown): string =>
+  typeof value === "string" ? value : typeof value === "object" ? JSON.stringify(value) : String(value);
+
+/** Everything that is known of an output. */
+export function Info({ item, onClose }: { item: Item; onClose: () => void }) {
+  const { data: about, isPending } = useQuery(aboutJob(item.job_id));
+  const { data: gathered } = useQuery(collections);
+  const path = usePath(item);
+  const { info } = texts;
+  const inside = gathered?.filter((each) => item.collections.includes(each.id)) ?? [];
+  const whole = about?.inputs.find((each) => item.prompt && String(each.value).startsWith(item.prompt.slice(0, 40)));
+  const prompt = whole ? String(whole.value) : item.prompt;
+  const values = about?.inputs.filter((each) => each !== whole) ?? [];
+  const facts: [string, ReactNode][] = [
+    [
+      info.workflow,
+      <Link key="w" to="/gallery" search={{ workflow: item.workflow_slug }}>
+        {item.workflow_name}
+      </Link>,
+    ],
+    [
+      info.batch,
+      item.batch_id && (
+        <>
+          <Link to="/gallery" search={{ batch: item.batch_id }}>
+            {item.batch_label ?? texts.filters.oneBatch}
+          </Link>
+          , {info.item(item.item_no + 1)}
+        </>
+      ),
+    ],
+    [info.seed, item.seed === null ? "" : String(item.seed)],
+    [info.made, texts.moment(item.created_at)],
+    [info.pixels, item.width && item.height ? `${item.width} × ${item.height}` : ""],
+    [info.length, item.seconds ? clock(item.seconds) : ""],
+    [info.file, [item.filename, item.size === null ? "" : size(item.size)].filter(Boolean).join(" · ")],
+    [info.type, item.mime_type],
+    [info.path, path],
+  ];
+  return (
+    <div className={styles.info}>
+      <Inspector name={info.title} title={info.title} onClose={onClose}>
+        {prompt && (
+          <section className={styles.section}>
+            <div className={styles.sectionHead}>
+              <Heading>{info.prompt}</Heading>
+              <IconButton
+                icon={Copy}
+                size="small"
+                name={texts.verbs.copyPrompt}
+                onClick={() => void copyText(prompt, texts.copiedPrompt)}
+              />
+            </div>
+            <p className={styles.prompt}>{prompt}</p>
+          </section>
+        )}
+        <Note key={item.id} item={item} />
+        {inside.length > 0 && (
+          <section className={styles.section}>
+            <Heading>{info.collections}</Heading>
+            <div className={styles.chips}>
+              {inside.map((each) => (
+                <Chip key={each.id}>{each.name}</Chip>
+              ))}
+            </div>
+          </section>
+        )}
+        <Facts facts={facts} />
+        {(isPending || about) && (
+          <section className={styles.section}>
+            <Heading>{info.values}</Heading>
+            {isPending ? (
+              <Skeleton height={80} />
+            ) : values.length ? (
+              <Facts
+                facts={values.map((each) => [
+                  each.label,
+                  <span key={each.key} className={each.is_default ? styles.byDefault : undefined}>
+                    {shownValue(each.value)}
+                  </span>,
+                ])}
+              />
+            ) : (
+              <p className={styles.byDefault}>{info.noValues}</p>
+            )}
+          </section>
+        )}
+      </Inspector>
+    </div>
+  );
+}
+
+/** Kept when one leaves it, and when another output is shown. */
+function Note({ item }: { item: Item }) {
+  const verbs = useVerbs();
+  const [text, setText] = useState(item.note ?? "");
+  const newest = useRef({ text, kept: item.note ?? "" });
+  newest.current.text = text;
+  const save = () => {
+    const now = newest.current;
+    if (now.text.trim() === now.kept) return;
+    now.kept = now.text.trim();
+    verbs
+      .note(item.id, now.kept)
+      .then(() => toast({ text: texts.info.noteSaved, tone: "good" }))
+      .catch(toastProblem);
+  };
+  const saving = useRef(save);
+  saving.current = save;
+  useEffect(() => () => saving.current(), []);
+  return (
+    <section className={styles.section}>
+      <Heading>{texts.info.note}</Heading>
+      <TextArea
+        rows={2}
+        aria-label={texts.info.note}
+        placeholder={texts.info.notePlaceholder}
+        value={text}
+        maxLength={10_000}
+        onChange={(event) => setText(event.target.value)}
+        onBlur={save}
+        onKeyDown={(event) => {
+          if (event.key !== "Escape") return;
+          // leaves the field, not the page
+          event.stopPropagation();
+          event.currentTarget.blur();
+        }}
+      />
+    </section>
+  );
+}

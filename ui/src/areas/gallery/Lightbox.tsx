@@ -1,0 +1,252 @@
+import {
+  ChevronLeft,
+  ChevronRight,
+  ImageOff,
+  Info as InfoIcon,
+  Minus,
+  Plus,
+  SquareCheck,
+  Star,
+  ThumbsDown,
+  X,
+} from "lucide-react";
+import { Dialog } from "radix-ui";
+import { type ReactNode, useEffect, useRef, useState } from "react";
+import { here } from "@/api/client";
+import { useKeys } from "@/app/keyboard";
+import { useStored } from "@/app/stored";
+import { classes, EmptyState, IconButton } from "@/kit";
+import { kindOf, Media } from "@/kit/Media";
+import { Player } from "@/kit/Player";
+import { common } from "@/texts/common";
+import { gallery as texts } from "@/texts/gallery";
+import type { Item } from "./data";
+import { Info } from "./Info";
+import { items, useIsGone, useItem } from "./items";
+import { nameOf } from "./Tile";
+import styles from "./viewer.module.css";
+import { FIT, fitOf, type Size, type View, within, Zoom, zoomed } from "./Zoom";
+
+interface LightboxProps {
+  id: string;
+  order: readonly string[];
+  isSelected: boolean;
+  onShow: (id: string) => void;
+  onClose: () => void;
+  onMark: (item: Item, mark: "starred" | "rejected") => void;
+  onSelect: () => void;
+  /** More that can be done with it. */
+  actions: ReactNode;
+}
+
+const STEP = 1.5;
+
+export function Lightbox({ id, order, isSelected, onShow, onClose, onMark, onSelect, actions }: LightboxProps) {
+  const item = useItem(id);
+  const isGone = useIsGone(id);
+  const content = useRef<HTMLDivElement>(null);
+  const [view, setView] = useState<View>(FIT);
+  const [pane, setPane] = useState<Size | null>(null);
+  const [info, setInfo] = useStored("gallery.info");
+  const place = order.indexOf(id);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: another one is seen as a whole first
+  useEffect(() => setView(FIT), [id]);
+
+  useEffect(() => {
+    const near = [id, ...[place + 1, place - 1].map((each) => order[each]).filter((each) => each !== undefined)];
+    void items.all(near).then((found) => {
+      for (const each of found) if (kindOf(each.mime_type) === "image") new Image().src = here(each.url);
+    });
+  }, [id, order, place]);
+
+  const go = (by: number) => {
+    const next = place < 0 ? undefined : order[place + by];
+    if (next !== undefined) onShow(next);
+  };
+  const toggleVideo = () => {
+    const video = content.current?.querySelector<HTMLMediaElement>("video, audio");
+    if (video?.paused) void video.play();
+    else video?.pause();
+  };
+  // a player has its own full screen, and its controls stay where they are
+  const canZoom = item !== undefined && kindOf(item.mime_type) === "image";
+  const zoom = (factor: number) => canZoom && setView((now) => zoomed(now, factor));
+  const fit = fitOf(pane, item ?? {}, devicePixelRatio);
+  const toggleInfo = () => setInfo(info === "1" ? null : "1");
+  const { keys, verbs } = texts;
+  const group = texts.title;
+  useKeys([
+    { keys: "ArrowRight", name: keys.next, group, run: () => go(1) },
+    { keys: "ArrowLeft", name: keys.previous, group, run: () => go(-1) },
+    { keys: "j", name: keys.next, group, run: () => go(1) },
+    { keys: "k", name: keys.previous, group, run: () => go(-1) },
+    { keys: "s", name: verbs.star, group, run: () => item && onMark(item, "starred") },
+    { keys: "d", name: verbs.reject, group, run: () => item && onMark(item, "rejected") },
+    { keys: "x", name: verbs.select, group, run: onSelect },
+    { keys: "i", name: keys.info, group, run: toggleInfo },
+    { keys: "+", name: keys.zoomIn, group, run: () => zoom(STEP) },
+    { keys: "=", name: keys.zoomIn, group, run: () => zoom(STEP) },
+    { keys: "-", name: keys.zoomOut, group, run: () => zoom(1 / STEP) },
+    { keys: "0", name: keys.fit, group, run: () => setView(FIT) },
+    { keys: "1", name: keys.own, group, run: () => canZoom && fit && setView(within({ ...FIT, scale: 1 / fit })) },
+  ]);
+  const name = item ? nameOf(item) : texts.tile.unnamed;
+  return (
+    <Dialog.Root open onOpenChange={(isOpen) => !isOpen && onClose()}>
+      <Dialog.Portal>
+        <Dialog.Content
+          ref={content}
+          className={styles.lightbox}
+          aria-describedby={undefined}
+          tabIndex={-1}
+          onOpenAutoFocus={(event) => {
+            // keys work at once, and none of the buttons has been chosen
+            event.preventDefault();
+            content.current?.focus();
+          }}
+          onCloseAutoFocus={(event) => event.preventDefault()}
+          onKeyDown={(event) => {
+            const { target } = event;
+            const isRange = target instanceof HTMLInputElement && target.type === "range";
+            if (isRange && event.key.startsWith("Arrow")) event.stopPropagation();
+            if (event.key !== " " || !(target instanceof HTMLElement) || target.closest("button, input, textarea, a"))
+              return;
+            event.preventDefault();
+            toggleVideo();
+          }}
+          onClick={(event) => {
+            // a button that was clicked does not keep the space key
+            const isButton = (event.target as Element).closest("button") !== null;
+            if (event.detail > 0 && isButton && !document.querySelector("[data-owns-keys]")) content.current?.focus();
+          }}
+        >
+          <Dialog.Title className="visually-hidden">{texts.lightbox.name(name)}</Dialog.Title>
+          <div className={styles.bar}>
+            <IconButton icon={X} name={common.close} keys="Escape" onClick={onClose} />
+            <div className={styles.name}>
+              <strong>{name}</strong>
+              {place >= 0 && <span>{texts.lightbox.position(place + 1, order.length)}</span>}
+            </div>
+            <div className={styles.tools}>
+              {canZoom && (
+                <span className={styles.zooming}>
+                  <IconButton
+                    icon={Minus}
+                    name={keys.zoomOut}
+                    keys="-"
+                    disabled={view.scale <= 1}
+                    onClick={() => setView((now) => zoomed(now, 1 / STEP))}
+                  />
+                  <span>{texts.lightbox.zoom(view.scale, fit)}</span>
+                  <IconButton
+                    icon={Plus}
+                    name={keys.zoomIn}
+                    keys="+"
+                    onClick={() => setView((now) => zoomed(now, STEP))}
+                  />
+                </span>
+              )}
+              {item && (
+                <>
+                  <IconButton
+                    icon={Star}
+                    name={item.starred ? verbs.unstar : verbs.star}
+                    keys="s"
+                    isPressed={item.starred}
+                    className={item.starred ? (styles.on ?? "") : ""}
+                    onClick={() => onMark(item, "starred")}
+                  />
+                  <IconButton
+                    icon={ThumbsDown}
+                    name={item.rejected ? verbs.unreject : verbs.reject}
+                    keys="d"
+                    isPressed={item.rejected}
+                    onClick={() => onMark(item, "rejected")}
+                  />
+                  <IconButton
+                    icon={SquareCheck}
+                    name={verbs.select}
+                    keys="x"
+                    isPressed={isSelected}
+                    className={isSelected ? (styles.on ?? "") : ""}
+                    onClick={onSelect}
+                  />
+                  {actions}
+                </>
+              )}
+              <IconButton icon={InfoIcon} name={keys.info} keys="i" isPressed={info === "1"} onClick={toggleInfo} />
+            </div>
+          </div>
+          <div className={styles.stage} data-selected={isSelected || undefined}>
+            {item ? (
+              <Zoom view={view} onView={setView} onSwipe={go} onPane={setPane} isFixed={!canZoom}>
+                <Whole key={item.id} item={item} />
+              </Zoom>
+            ) : (
+              isGone && <EmptyState icon={ImageOff} title={texts.lightbox.gone} text={texts.lightbox.goneAdvice} />
+            )}
+            {place > 0 && (
+              <IconButton
+                icon={ChevronLeft}
+                name={keys.previous}
+                keys="ArrowLeft"
+                className={classes(styles.side, styles.before)}
+                onClick={() => go(-1)}
+              />
+            )}
+            {place >= 0 && place < order.length - 1 && (
+              <IconButton
+                icon={ChevronRight}
+                name={keys.next}
+                keys="ArrowRight"
+                className={classes(styles.side, styles.after)}
+                onClick={() => go(1)}
+              />
+            )}
+          </div>
+          {item && info === "1" && <Info item={item} onClose={toggleInfo} />}
+        </Dialog.Content>
+      </Dialog.Portal>
+    </Dialog.Root>
+  );
+}
+
+/** The file itself; until it is there, its poster. */
+function Whole({ item }: { item: Item }) {
+  const [isGone, setGone] = useState(false);
+  const hasTried = useRef(false);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: a new address may work
+  useEffect(() => setGone(false), [item.url]);
+  // its address changes when it is fetched anew, and what plays must not begin again
+  const [file, setFile] = useState(item);
+  const kind = kindOf(item.mime_type);
+  const failed = () => {
+    if (hasTried.current) setGone(true);
+    else {
+      hasTried.current = true;
+      void items.renew([item.id]).then(() => setFile(items.get(item.id) ?? item));
+    }
+  };
+  const name = nameOf(item);
+  if (kind === "image" && !isGone) {
+    return (
+      <div className={styles.picture}>
+        {item.poster_url && <img src={here(file.poster_url ?? "")} alt="" aria-hidden draggable={false} />}
+        <img src={here(file.url)} alt={name} decoding="async" draggable={false} onError={failed} />
+      </div>
+    );
+  }
+  if (kind === "video" && !isGone) {
+    return (
+      <div className={styles.playing} onErrorCapture={failed}>
+        <Player file={file} name={name} autoPlay />
+      </div>
+    );
+  }
+  return (
+    <div className={classes(styles.other, kind === "text" && styles.reading)}>
+      {kind === "audio" && <strong>{name}</strong>}
+      <Media file={file} name={name} isWhole />
+    </div>
+  );
+}

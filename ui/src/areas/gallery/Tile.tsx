@@ -1,0 +1,180 @@
+import {
+  AudioLines,
+  Check,
+  FileQuestion,
+  FileText,
+  ImageOff,
+  MessageSquareText,
+  Play,
+  Star,
+  ThumbsDown,
+} from "lucide-react";
+import { memo, useEffect, useRef, useState } from "react";
+import { here } from "@/api/client";
+import { classes } from "@/kit";
+import { kindOf } from "@/kit/Media";
+import { clock, common } from "@/texts/common";
+import { gallery as texts } from "@/texts/gallery";
+import type { Item } from "./data";
+import styles from "./gallery.module.css";
+import { items, useIsGone, useItem } from "./items";
+
+interface TileProps {
+  id: string;
+  left: number;
+  top: number;
+  width: number;
+  height: number;
+  place: number;
+  total: number;
+  isSelected: boolean;
+  isCurrent: boolean;
+  /** The short preview runs. */
+  isPlaying: boolean;
+}
+
+/** What an output is called where there is little room. */
+export const nameOf = (item: Item): string =>
+  item.label ?? item.batch_label ?? item.prompt ?? (item.workflow_name || item.filename);
+
+export const lengthOf = (item: Item): string =>
+  item.seconds ? clock(item.seconds) : kindOf(item.mime_type) === "image" ? texts.tile.still : "";
+
+function spoken(item: Item): string {
+  const { tile, kinds } = texts;
+  const about = [kinds[kindOf(item.mime_type)] ?? ""];
+  if (item.seconds) about.push(clock(item.seconds));
+  if (item.starred) about.push(tile.starred);
+  if (item.rejected) about.push(tile.rejected);
+  if (item.note) about.push(tile.noted);
+  return tile.name(nameOf(item), about);
+}
+
+/** What is done with it is heard by the grid, by `data-id`: there are many of them. */
+export const Tile = memo(function Tile({ id, left, top, width, height, ...rest }: TileProps) {
+  const { place, total, isSelected, isCurrent, isPlaying } = rest;
+  const item = useItem(id);
+  const isGone = useIsGone(id);
+  return (
+    <div
+      role="listitem"
+      aria-setsize={total}
+      aria-posinset={place + 1}
+      className={classes(styles.tile, isSelected && styles.selected, item?.rejected && styles.rejected)}
+      data-id={id}
+      style={{ width, height, transform: `translate(${left}px, ${top}px)` }}
+    >
+      <button
+        type="button"
+        className={styles.open}
+        tabIndex={isCurrent ? 0 : -1}
+        aria-label={item ? spoken(item) : common.loading}
+        aria-current={isCurrent || undefined}
+        data-open
+      >
+        {item ? <Seen item={item} isPlaying={isPlaying} /> : isGone && <Lost item={undefined} />}
+        {item && (
+          <span className={styles.caption}>
+            <span>{nameOf(item)}</span>
+            <small>{lengthOf(item)}</small>
+          </span>
+        )}
+      </button>
+      <button
+        type="button"
+        className={styles.check}
+        role="checkbox"
+        aria-checked={isSelected}
+        aria-label={texts.tile.select(item ? nameOf(item) : texts.tile.unnamed)}
+        tabIndex={-1}
+        data-check
+      >
+        <Check aria-hidden strokeWidth={3} />
+      </button>
+      {item && (item.starred || item.rejected || item.note) && (
+        <span className={styles.marks}>
+          {item.note && <MessageSquareText aria-hidden />}
+          {item.rejected && <ThumbsDown aria-hidden />}
+          {item.starred && <Star aria-hidden fill="currentColor" className={styles.star} />}
+        </span>
+      )}
+    </div>
+  );
+});
+
+function Seen({ item, isPlaying }: { item: Item; isPlaying: boolean }) {
+  const kind = kindOf(item.mime_type);
+  const [isLost, setLost] = useState(false);
+  const hasTried = useRef(false);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: another file may be there
+  useEffect(() => setLost(false), [item.url, item.poster_url]);
+  const failed = () => {
+    // its address may only be too old
+    if (hasTried.current) setLost(true);
+    else {
+      hasTried.current = true;
+      void items.renew([item.id]);
+    }
+  };
+  if (isLost) return <Lost item={item} />;
+  if (kind === "audio") {
+    return (
+      <span className={styles.sound}>
+        <AudioLines aria-hidden strokeWidth={1.4} />
+      </span>
+    );
+  }
+  if (kind === "text") return <Excerpt url={item.url} onError={failed} />;
+  if (kind === "other") return <Lost item={item} />;
+  return (
+    <>
+      {item.poster_url || kind === "image" ? (
+        <img src={here(item.poster_url ?? item.url)} alt="" decoding="async" draggable={false} onError={failed} />
+      ) : (
+        // its poster is not made yet
+        <video src={`${here(item.url)}#t=0.01`} aria-hidden muted playsInline preload="metadata" onError={failed} />
+      )}
+      {kind === "video" && !isPlaying && (
+        <span className={styles.playable}>
+          <Play aria-hidden fill="currentColor" />
+          {item.seconds ? clock(item.seconds) : null}
+        </span>
+      )}
+      {isPlaying && kind === "video" && (
+        <video src={here(item.preview_url ?? item.url)} aria-hidden autoPlay muted loop playsInline data-preview />
+      )}
+    </>
+  );
+}
+
+function Lost({ item }: { item: Item | undefined }) {
+  const isOther = item && kindOf(item.mime_type) === "other";
+  const Icon = isOther ? FileQuestion : ImageOff;
+  return (
+    <span className={styles.lost}>
+      <Icon aria-hidden strokeWidth={1.4} />
+      {isOther ? common.media.noPreview : common.media.gone}
+    </span>
+  );
+}
+
+const MOST_READ = 600;
+
+function Excerpt({ url, onError }: { url: string; onError: () => void }) {
+  const [text, setText] = useState<string | null>(null);
+  const failed = useRef(onError);
+  failed.current = onError;
+  useEffect(() => {
+    const stop = new AbortController();
+    fetch(here(url), { signal: stop.signal, headers: { Range: `bytes=0-${4 * MOST_READ}` } })
+      .then(async (answer) => (answer.ok ? setText((await answer.text()).slice(0, MOST_READ)) : failed.current()))
+      .catch(() => !stop.signal.aborted && failed.current());
+    return () => stop.abort();
+  }, [url]);
+  return (
+    <span className={styles.excerpt}>
+      <FileText aria-hidden />
+      {text}
+    </span>
+  );
+}

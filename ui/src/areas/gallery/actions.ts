@@ -1,0 +1,72 @@
+// What one may do with outputs, the same in the bar, the menus and by keys.
+
+import { useQuery } from "@tanstack/react-query";
+import { useNavigate } from "@tanstack/react-router";
+import { here, post } from "@/api/client";
+import { desk } from "@/api/queries";
+import { toast, toastProblem } from "@/kit";
+import { gallery as texts } from "@/texts/gallery";
+import { type Item, type Mark, useVerbs } from "./data";
+import { items } from "./items";
+
+/** Hand a file to the browser's downloads. */
+function save(url: string, name?: string): void {
+  const link = document.createElement("a");
+  link.href = here(url);
+  link.download = name ?? "";
+  link.click();
+}
+
+export function useActions() {
+  const verbs = useVerbs();
+  const navigate = useNavigate();
+  const { data: isDesk } = useQuery({ ...desk, select: (found) => found !== null });
+
+  /** All get the mark, unless all have it: then none keeps it. */
+  const mark = async (ids: readonly string[], which: Mark) => {
+    try {
+      const known = ids.map((id) => items.get(id));
+      await verbs.mark(ids, which, !known.every((each) => each?.[which]));
+    } catch (thrown) {
+      toastProblem(thrown);
+    }
+  };
+  const zip = async (ids: readonly string[]) => {
+    try {
+      for (const url of await verbs.zip(ids)) save(url);
+      toast({ text: texts.zipping(ids.length), tone: "good" });
+    } catch (thrown) {
+      toastProblem(thrown);
+    }
+  };
+  const download = (item: Item) => save(item.url, item.filename);
+  const recall = (item: Item) => void navigate({ to: "/create", search: { from: item.job_id } });
+  const takeAsInput = async (item: Item) => {
+    try {
+      const path = { job_id: item.job_id, number: item.number };
+      const { data: file } = await post("/api/ai-jobs/{job_id}/outputs/{number}/as-input", { path });
+      await navigate({ to: "/create", search: { input: file.id } });
+    } catch (thrown) {
+      toastProblem(thrown);
+    }
+  };
+  const collect = async (ids: readonly string[], collection: { id: string; name: string }) => {
+    try {
+      await verbs.collect(ids, collection.id);
+      const undo = { name: texts.verbs.undo, run: () => void verbs.release(ids, collection.id).catch(toastProblem) };
+      toast({ text: texts.collections.added(ids.length, collection.name), tone: "good", action: undo });
+    } catch (thrown) {
+      toastProblem(thrown);
+    }
+  };
+  const release = async (ids: readonly string[], collection: { id: string; name: string }) => {
+    try {
+      await verbs.release(ids, collection.id);
+      const undo = { name: texts.verbs.undo, run: () => void verbs.collect(ids, collection.id).catch(toastProblem) };
+      toast({ text: texts.collections.released(ids.length, collection.name), tone: "good", action: undo });
+    } catch (thrown) {
+      toastProblem(thrown);
+    }
+  };
+  return { mark, zip, download, recall, takeAsInput, collect, release, isDesk: isDesk ?? false };
+}

@@ -1,0 +1,21 @@
+// What outputs differ in, by the values that made them.
+
+import type { InputValue } from "@/api/types";
+
+export interface Difference {
+  label: string;
+  /** One for each output; empty where it has no such value. */
+  values: string[];
+}
+
+const MOST = 12;
+
+/** Values that are not the same everywhere; seeds are whole to their last digit. */
+export function differing(made: readonly (readonly Pick<InputValue, "key" | "label" | "value">[])[]): Difference[] {
+  const labels = new Map(made.flatMap((inputs) => inputs.map(({ key, label }) => [key, label] as const)));
+  const found = [...labels].map(([key, label]) => ({
+    label,
+    values: made.map((inputs) => String(inputs.find((each) => each.key === key)?.value ?? "")),
+  }));
+  return found.filter(({ values }) => new Set(values).size > 1).slice(0, MOST);
+}

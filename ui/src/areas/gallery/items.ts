@@ -1,0 +1,141 @@
+// The outputs themselves, fetched as they come into sight, some at once. They are kept by id: the grid knows only where
+// each of them stands.
+
+import { useSyncExternalStore } from "react";
+import { get } from "@/api/client";
+import { hearTabs } from "@/api/tabs";
+import type { Item } from "./data";
+
+const AT_ONCE = 60;
+/** A scroll goes by many; what is still wanted after this is fetched. */
+const SETTLE_MS = 60;
+/** URLs work for a quarter of an hour. */
+const FRESH_MS = 5 * 60_000;
+
+interface Kept {
+  item: Item;
+  at: number;
+}
+
+export class Items {
+  private readonly kept = new Map<string, Kept>();
+  private readonly missing = new Set<string>();
+  private readonly asked = new Set<string>();
+  private readonly watching = new Set<() => void>();
+  private readonly touched = new Map<string, number>();
+  private changes = 0;
+  private wanted: readonly string[] = [];
+  private timer: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(
+    private readonly fetch: (ids: readonly string[]) => Promise<readonly Item[]>,
+    private readonly now: () => number = Date.now,
+  ) {}
+
+  readonly watch = (listener: () => void): (() => void) => {
+    this.watching.add(listener);
+    return () => void this.watching.delete(listener);
+  };
+
+  get(id: string): Item | undefined {
+    return this.kept.get(id)?.item;
+  }
+
+  /** Whether the server said that there is none. */
+  isGone(id: string): boolean {
+    return this.missing.has(id);
+  }
+
+  /** These are looked at; whatever was wanted before is not any more. */
+  want(ids: readonly string[]): void {
+    this.wanted = ids;
+    this.timer ??= setTimeout(() => {
+      this.timer = undefined;
+      void this.load(this.wanted);
+    }, SETTLE_MS);
+  }
+
+  /** All of these, wherever they are. */
+  async all(ids: readonly string[]): Promise<Item[]> {
+    await this.load(ids);
+    return ids.map((id) => this.get(id)).filter((each) => each !== undefined);
+  }
+
+  /** Their URLs do not work any more, or somebody else has changed them. */
+  async renew(ids: readonly string[]): Promise<void> {
+    const known = ids.filter((id) => this.kept.has(id));
+    for (const id of known) {
+      const found = this.kept.get(id);
+      if (found) this.kept.set(id, { ...found, at: 0 });
+    }
+    await this.load(known);
+  }
+
+  /** Any of them may have been changed by somebody else: those in sight are fetched anew, the rest when they are seen. */
+  async renewAll(): Promise<void> {
+    for (const [id, found] of this.kept) this.kept.set(id, { ...found, at: 0 });
+    await this.load(this.wanted);
+  }
+
+  put(items: readonly Item[]): void {
+    const at = this.now();
+    for (const item of items) {
+      this.kept.set(item.id, { item, at });
+      this.missing.delete(item.id);
+    }
+    if (items.length) this.tell();
+  }
+
+  change(ids: Iterable<string>, change: (item: Item) => Item): void {
+    for (const id of ids) {
+      const found = this.kept.get(id);
+      if (found) this.kept.set(id, { ...found, item: change(found.item) });
+      this.touched.set(id, ++this.changes);
+    }
+    this.tell();
+  }
+
+  private async load(ids: readonly string[]): Promise<void> {
+    const due = ids.filter((id) => !this.asked.has(id) && !this.missing.has(id) && !this.isFresh(id));
+    const parts = Array.from({ length: Math.ceil(due.length / AT_ONCE) }, (_each, index) =>
+      due.slice(index * AT_ONCE, (index + 1) * AT_ONCE),
+    );
+    await Promise.all(parts.map((each) => this.loadSome(each)));
+  }
+
+  private async loadSome(ids: readonly string[]): Promise<void> {
+    for (const id of ids) this.asked.add(id);
+    try {
+      const began = this.changes;
+      const found = await this.fetch(ids);
+      const there = new Set(found.map((each) => each.id));
+      for (const id of ids) if (!there.has(id)) this.missing.add(id);
+      // what was changed here meanwhile is newer
+      this.put(found.filter((each) => (this.touched.get(each.id) ?? 0) <= began));
+      if (there.size < ids.length) this.tell();
+    } catch {
+      // they are asked for again when they are looked at again; that the server is away is said elsewhere
+    } finally {
+      for (const id of ids) this.asked.delete(id);
+    }
+  }
+
+  private isFresh(id: string): boolean {
+    const found = this.kept.get(id);
+    return found !== undefined && this.now() - found.at < FRESH_MS;
+  }
+
+  private tell(): void {
+    for (const each of this.watching) each();
+  }
+}
+
+export const items = new Items(async (ids) => {
+  const { items: found } = await get("/api/gallery/items", { query: { ids: ids.join(",") } });
+  return found as Item[];
+});
+
+hearTabs(({ outputs }) => void (outputs ? items.renew(outputs) : items.renewAll()));
+
+export const useItem = (id: string): Item | undefined => useSyncExternalStore(items.watch, () => items.get(id));
+export const useIsGone = (id: string): boolean => useSyncExternalStore(items.watch, () => items.isGone(id));

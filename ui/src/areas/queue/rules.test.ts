@@ -1,0 +1,214 @@
+import { describe, expect, it } from "vitest";
+import type { QueueEntry } from "@/api/types";
+import {
+  amongOf,
+  canMove,
+  canPrioritise,
+  doneOf,
+  isSameView,
+  jobsIn,
+  linesOf,
+  moved,
+  partsOf,
+  pausedBy,
+  selectedPart,
+  subjectOf,
+  summaryOf,
+  tilesThatFit,
+  verbsOf,
+} from "./rules";
+
+const unit = (id: string, more: Partial<QueueEntry> = {}): QueueEntry => ({
+  id,
+  is_batch: false,
+  label: id,
+  first_label: null,
+  workflow_slug: null,
+  workflow_name: null,
+  kind: "image",
+  status: "waiting",
+  total: 1,
+  matched: 1,
+  counts: { queued: 1 } as QueueEntry["counts"],
+  fetched: 0,
+  held: null,
+  expected_seconds: null,
+  starts_in_seconds: null,
+  waiting_text: null,
+  waiting_reason: null,
+  priority: 0,
+  created_at: "2026-03-05T10:00:00Z",
+  ended_at: null,
+  error: null,
+  retried_as: null,
+  items: [],
+  next_cursor: null,
+  ...more,
+});
+const counts = (given: Record<string, number>) => given as QueueEntry["counts"];
+
+describe("a batch", () => {
+  const mixed = unit("a", {
+    is_batch: true,
+    status: "failed",
+    total: 12,
+    counts: counts({ completed: 11, failed: 1 }),
+  });
+
+  it("of which one failed is not red", () => {
+    expect(summaryOf(mixed)).toEqual({ main: "1 failed", sub: "11 of 12 done", tone: "warn" });
+    expect(partsOf(mixed.counts, 12).map((each) => each.status)).toEqual(["completed", "failed"]);
+  });
+
+  it("of which all failed is, and says why", () => {
+    const all = unit("a", { ...mixed, counts: counts({ failed: 12 }), error: "Not enough memory." });
+    expect(summaryOf(all)).toEqual({ main: "Failed", sub: "Not enough memory.", tone: "bad" });
+  });
+
+  it("offers to run what failed again, and not what was canceled while others go on", () => {
+    expect(verbsOf(subjectOf(mixed))).toEqual(["retry", "again", "delete"]);
+    const going = unit("a", { is_batch: true, counts: counts({ processing: 1, canceled: 2 }) });
+    expect(verbsOf(subjectOf(going))).toEqual(["pause", "pauseNow", "cancel"]);
+  });
+
+  it("has only what is done in its bar, and what was canceled is not", () => {
+    expect(partsOf({ processing: 1, canceled: 1, queued: 2 }, 4)).toEqual([]);
+    expect(doneOf({ completed: 1, failed: 1, canceled: 1 })).toBe(2);
+  });
+});
+
+describe("a job", () => {
+  it("that was retried is not retried once more, but may be run again", () => {
+    const failed = { status: "failed", counts: counts({ failed: 1 }) } as const;
+    expect(verbsOf(subjectOf(unit("a", failed)))).toEqual(["retry", "delete"]);
+    expect(verbsOf(subjectOf(unit("a", { ...failed, retried_as: "b" })))).toEqual(["again", "delete"]);
+  });
+
+  it("that a worker has fetched cannot be moved, nor a batch of which nothing else waits", () => {
+    const more: Partial<QueueEntry>[] = [
+      { fetched: 1 },
+      { fetched: 1, is_batch: true, status: "running", counts: counts({ processing: 1, queued: 1 }) },
+    ];
+    for (const each of more) {
+      expect(canMove(unit("a", each))).toBe(false);
+      expect(verbsOf(subjectOf(unit("a", each)))).not.toContain("next");
+    }
+  });
+
+  it("that waits, and a batch of which something does, can be given a priority", () => {
+    const can = (more: Partial<QueueEntry>) => canPrioritise(subjectOf(unit("a", more)));
+    expect(can({ status: "waiting" })).toBe(true);
+    expect(can({ status: "running", counts: counts({ processing: 1 }) })).toBe(false);
+    expect(can({ is_batch: true, status: "running", counts: counts({ processing: 1, queued: 2 }) })).toBe(true);
+    expect(can({ is_batch: true, status: "completed", counts: counts({ completed: 2 }) })).toBe(false);
+  });
+});
+
+describe("the list", () => {
+  const today = new Date(2026, 2, 6, 12);
+  const ended = (id: string, at: Date) =>
+    unit(id, { status: "completed", counts: counts({ completed: 1 }), ended_at: at.toISOString() });
+
+  it("has what is next first, then what has ended by day", () => {
+    const lines = linesOf(
+      [
+        unit("a"),
+        ended("b", new Date(2026, 2, 6, 9)),
+        ended("c", new Date(2026, 2, 5, 23)),
+        ended("d", new Date(2026, 2, 1)),
+      ],
+      undefined,
+      today,
+    );
+    expect(lines.map((each) => (each.kind === "heading" ? each.text : each.key))).toEqual([
+      "Next",
+      "a",
+      "Earlier today",
+      "b",
+      "Yesterday",
+      "c",
+      "Sunday, March 1",
+      "d",
+    ]);
+  });
+
+  it("is reordered by putting one before or after another", () => {
+    const all = [unit("a"), unit("b"), unit("c"), ended("d", today)];
+    expect(moved(all, "c", { other: "a", isAfter: false }).map((each) => each.id)).toEqual(["c", "a", "b", "d"]);
+    expect(moved(all, "a", { other: "b", isAfter: true }).map((each) => each.id)).toEqual(["b", "a", "c", "d"]);
+    expect(canMove(ended("d", today))).toBe(false);
+  });
+
+  it("is reordered only while it is shown in the order of the queue", () => {
+    expect(["queue", undefined, "newest", "oldest"].map((sort) => canMove(unit("a"), sort))).toEqual([
+      true,
+      true,
+      false,
+      false,
+    ]);
+  });
+});
+
+describe("what is selected", () => {
+  it("is one call for jobs, one for each batch, and one for all that match", () => {
+    expect(amongOf(["1", "b-2", "3"], {})).toEqual([
+      { ids: ["1", "3"] },
+      { filter: { in_queue: true, batch_id: "2" } },
+    ]);
+    expect(amongOf(["all"], { status: "waiting", q: "cat", sort: "newest" })).toEqual([
+      { filter: { in_queue: true, status: "waiting", q: "cat" } },
+    ]);
+  });
+
+  it("is, of a batch under a filter, only what the filter means", () => {
+    expect(amongOf(["b-2"], { status: "failed", q: "cat" })).toEqual([
+      { filter: { in_queue: true, status: "failed", q: "cat", batch_id: "2" } },
+    ]);
+    expect(selectedPart({ matched: 1, total: 8 }, true)).toBe("some");
+    expect(selectedPart({ matched: 8, total: 8 }, true)).toBe(true);
+    expect(selectedPart({ matched: 1, total: 8 }, false)).toBe(false);
+  });
+});
+
+it("a view is the one that is shown where all that it looks for is the same", () => {
+  const view = { search: { q: "cat", sort: "newest" } };
+  expect(isSameView(view, { q: "cat", sort: "newest", status: "", workflow: "" })).toBe(true);
+  expect(isSameView(view, { q: "cat" })).toBe(false);
+});
+
+it("pausing the queue after what runs leaves what runs alone", () => {
+  expect(pausedBy("after")).toEqual(["waiting"]);
+  expect(pausedBy("now")).toEqual(["waiting", "running"]);
+});
+
+it("what nobody can run is called blocked, and says why", () => {
+  const missing = unit("a", { waiting_reason: "missing", waiting_text: "No worker has flux.safetensors." });
+  expect(summaryOf(missing)).toEqual({ main: "Blocked", sub: "No worker has flux.safetensors.", tone: "warn" });
+  expect(summaryOf(unit("a", { waiting_reason: "busy", waiting_text: "Position 2." })).tone).toBe("quiet");
+});
+
+it("what is paused can be put elsewhere, too", () => {
+  const paused = unit("a", { status: "paused", counts: counts({ paused: 1 }) });
+  expect(canMove(paused)).toBe(true);
+  expect(verbsOf(subjectOf(paused))).toEqual(["resume", "next", "up", "down", "cancel"]);
+  expect(verbsOf(subjectOf(unit("b", { is_batch: true, counts: counts({ paused: 2 }) })))).toContain("next");
+});
+
+it("of a batch as many tiles are shown as fit, and the others are counted", () => {
+  expect(tilesThatFit(36, 1000, 26, 2)).toBe(36);
+  expect(tilesThatFit(36, 320, 26, 2)).toBe(20);
+  expect(tilesThatFit(6, 160, 50, 1)).toBe(1);
+});
+
+it("what is selected is counted in jobs and batches, as far as the list has it", () => {
+  const all = [
+    unit("a", { is_batch: true, matched: 3, total: 6 }),
+    unit("b", { is_batch: true, matched: 7 }),
+    unit("c"),
+  ];
+  const units = all.map((each) => ({ ...each, matched: each.matched ?? 1 }));
+  expect(jobsIn(units, ["all"], false)).toEqual({ jobs: 11, batches: 2 });
+  expect(jobsIn(units, ["b-a", "c"], true)).toEqual({ jobs: 4, batches: 1 });
+  expect(jobsIn(units, ["all"], true)).toBeNull();
+  expect(jobsIn(units, ["b-gone"], true)).toBeNull();
+});

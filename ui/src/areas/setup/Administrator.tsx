@@ -1,0 +1,77 @@
+import { useQueryClient } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import { type FormEvent, useState } from "react";
+import { post } from "@/api/client";
+import { Problem, sentence } from "@/api/problem";
+import { entry as entryQuery } from "@/api/queries";
+import { PasswordField } from "@/areas/entry/PasswordField";
+import { Button, ErrorCard, Field, TextField } from "@/kit";
+import { entry as entryTexts } from "@/texts/entry";
+import { setup as texts } from "@/texts/setup";
+import styles from "./setup.module.css";
+
+/** Nobody becomes administrator by being first: the code was printed to who started the server. */
+export function Administrator() {
+  const client = useQueryClient();
+  const [code, setCode] = useState(() => location.hash.slice(1));
+  const [email, setEmail] = useState("");
+  const [password, setPassword] = useState("");
+  const [problem, setProblem] = useState<Problem | null>(null);
+  const [isSending, setSending] = useState(false);
+  const send = async (event: FormEvent) => {
+    event.preventDefault();
+    setSending(true);
+    setProblem(null);
+    try {
+      await post("/api/setup", { body: { code, email, password } });
+      // the code is of no use any more, and nobody should wonder about it
+      history.replaceState(history.state, "", location.pathname);
+      await client.invalidateQueries({ queryKey: entryQuery.queryKey });
+    } catch (thrown) {
+      setProblem(thrown instanceof Problem ? thrown : new Problem(sentence(thrown), 0));
+      setSending(false);
+    }
+  };
+  const errors = problem?.errors ?? {};
+  const isOfAField = Boolean(errors.code || errors.email || errors.password);
+  return (
+    <form className={styles.form} onSubmit={(event) => void send(event)}>
+      <p>{texts.admin.about}</p>
+      {problem && !isOfAField && <ErrorCard title={problem.message} />}
+      <Field name={texts.admin.code} hint={texts.admin.codeHint} problem={errors.code}>
+        <TextField
+          name="code"
+          autoComplete="off"
+          spellCheck={false}
+          required
+          autoFocus={!code}
+          className={styles.code ?? ""}
+          value={code}
+          onChange={(event) => setCode(event.target.value)}
+        />
+      </Field>
+      <Field name={entryTexts.email} problem={errors.email}>
+        <TextField
+          type="email"
+          name="email"
+          autoComplete="username"
+          required
+          autoFocus={Boolean(code)}
+          value={email}
+          onChange={(event) => setEmail(event.target.value)}
+        />
+      </Field>
+      <Field name={entryTexts.password} hint={entryTexts.passwordHint} problem={errors.password}>
+        <PasswordField value={password} onChange={setPassword} autoComplete="new-password" />
+      </Field>
+      <div className={styles.actions}>
+        <Button look="primary" type="submit" isBusy={isSending}>
+          {texts.admin.action}
+        </Button>
+      </div>
+      <p className={styles.hint}>
+        {texts.admin.haveAccount} <Link to="/sign-in">{entryTexts.signIn.title}</Link>
+      </p>
+    </form>
+  );
+}

@@ -1,0 +1,71 @@
+import { describe, expect, it } from "vitest";
+import { studio } from "@/texts/studio";
+import { fits, hueOf, isFilm, isGone, isTechnical, STATES, stepOf, tookSeconds } from "./data";
+import { againIn } from "./sending";
+
+describe("what is said of a video", () => {
+  it("is gone when it is done and nothing of it is there", () => {
+    expect(isGone({ status: "completed", outputs: [] })).toBe(true);
+    expect(isGone({ status: "processing", outputs: [] })).toBe(false);
+    expect(isGone({ status: "failed", outputs: [] })).toBe(false);
+  });
+
+  it("is at one of four steps, and in line while its worker runs another", () => {
+    const step = (status: "queued" | "paused" | "processing" | "completed", isFetched = false) =>
+      stepOf({ status, is_only_fetched: isFetched });
+    expect([step("queued"), step("paused"), step("processing"), step("completed")]).toEqual([1, 1, 2, 3]);
+    expect(step("processing", true)).toBe(1);
+  });
+
+  it("is among those of its states", () => {
+    const of = (job: Parameters<typeof fits>[0]) => STATES.filter((each) => fits(job, each));
+    expect(of({ status: "processing", is_only_fetched: true, is_expired: false })).toEqual(["waiting"]);
+    expect(of({ status: "processing", is_only_fetched: false, is_expired: false })).toEqual(["running"]);
+    expect(of({ status: "paused", is_only_fetched: false, is_expired: false })).toEqual(["paused"]);
+    expect(of({ status: "completed", is_only_fetched: false, is_expired: true })).toEqual(["completed", "expired"]);
+  });
+
+  it("waits for a reason that a user understands, and not in the words of operators", () => {
+    expect(studio.video.why("no_worker")).toContain("starts by itself");
+    expect(studio.video.why("no_worker")).not.toContain("worker");
+    expect(studio.video.why("busy")).toBe("Waiting for its turn.");
+    expect(studio.video.why(undefined)).toBe("Waiting for its turn.");
+  });
+
+  it("is estimated in plain words", () => {
+    expect(studio.video.startsIn(0.2)).toBe("Starts in a moment");
+    expect(studio.video.startsIn(40)).toBe("Starts in about 40 s");
+    expect(studio.video.longer(90)).toMatch(/^Then it takes about /);
+    expect([studio.video.left(0), studio.video.left(12)]).toEqual(["almost done", "about 12 s left"]);
+  });
+
+  it("is sent again after longer and longer pauses", () => {
+    expect([0, 1, 2, 9].map(againIn)).toEqual([2000, 4000, 8000, 60_000]);
+  });
+
+  it("took as long as its last run", () => {
+    const times = { started_at: "2026-01-01T12:00:00Z", completed_at: "2026-01-01T12:00:09Z" };
+    expect(tookSeconds({ status: "completed", ...times })).toBe(9);
+    expect(tookSeconds({ status: "processing", ...times, completed_at: null })).toBeNull();
+  });
+
+  it("tells the words of programs from those of people", () => {
+    expect(isTechnical("ImageInvert (2): mat1 and mat2 shapes cannot be multiplied")).toBe(true);
+    expect(isTechnical("RuntimeError: it broke")).toBe(true);
+    expect(isTechnical("The file is no picture that can be read. Upload another.")).toBe(false);
+  });
+});
+
+describe("pictures of effects", () => {
+  it("have colours of their own, always the same", () => {
+    const names = ["film-look", "ink-drawing", "golden-hour", "slow-motion", "night-city"];
+    expect(new Set(names.map(hueOf)).size).toBe(names.length);
+    expect(names.map(hueOf)).toEqual(names.map(hueOf));
+    expect(hueOf("")).toBeLessThan(360);
+  });
+
+  it("play where they are films, however they are signed", () => {
+    expect(isFilm("https://s3.test/a/preview.mp4?X-Amz-Signature=1.png")).toBe(true);
+    expect(isFilm("/files/preview.webp?name=a.mp4")).toBe(false);
+  });
+});

@@ -1,0 +1,117 @@
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { Link, useNavigate, useSearch } from "@tanstack/react-router";
+import { Clapperboard, Hourglass, Trash2 } from "lucide-react";
+import { sentence } from "@/api/problem";
+import type { Job } from "@/api/types";
+import { howFar, titleOf } from "@/areas/job/rules";
+import { Button, buttonClass, EmptyState, ErrorCard, FilterChip, Progress, Skeleton, StatusBadge } from "@/kit";
+import { kindOf, Media } from "@/kit/Media";
+import { ago } from "@/texts/common";
+import { studio } from "@/texts/studio";
+import { fits, isGone, myVideos, STATES, waits } from "./data";
+import { Head, Placeholder } from "./Frame";
+import styles from "./studio.module.css";
+
+const texts = studio.list;
+
+export default function Videos() {
+  const { status: asked } = useSearch({ from: "/studio/videos" });
+  const state = STATES.find((each) => each === asked);
+  const navigate = useNavigate({ from: "/studio/videos" });
+  const { data, error, hasNextPage, fetchNextPage, isFetchingNextPage } = useInfiniteQuery(myVideos(state));
+  // a change that was heard of is shown at once, also where it belongs elsewhere now
+  const jobs = data?.pages.flatMap((each) => each.items).filter((each) => !state || fits(each, state));
+  return (
+    <>
+      <Head title={studio.videos} />
+      <div className={styles.content}>
+        <div className={styles.chips} role="group" aria-label={texts.filter}>
+          <FilterChip isOn={!state} onClick={() => void navigate({ search: {} })}>
+            {texts.all}
+          </FilterChip>
+          {STATES.map((each) => (
+            <FilterChip key={each} isOn={state === each} onClick={() => void navigate({ search: { status: each } })}>
+              {texts.statuses[each]}
+            </FilterChip>
+          ))}
+        </div>
+        {error && !data && <ErrorCard title={sentence(error)} />}
+        {!jobs && !error && (
+          <div className={styles.videos} role="status" aria-label={studio.loading}>
+            {["a", "b", "c", "d"].map((each) => (
+              <Skeleton key={each} height={220} />
+            ))}
+          </div>
+        )}
+        {jobs && jobs.length > 0 && (
+          <ul className={styles.videos} aria-label={texts.name}>
+            {jobs.map((each) => (
+              <li key={each.id}>
+                <VideoCard job={each} />
+              </li>
+            ))}
+          </ul>
+        )}
+        {jobs?.length === 0 && (
+          <EmptyState
+            icon={Clapperboard}
+            title={state ? texts.emptyFilter : texts.empty}
+            {...(!state && { text: texts.emptyText })}
+          >
+            <Link to="/studio" className={buttonClass({ look: "primary" })}>
+              {texts.choose}
+            </Link>
+          </EmptyState>
+        )}
+        {hasNextPage && (
+          <Button className={styles.more ?? ""} isBusy={isFetchingNextPage} onClick={() => void fetchNextPage()}>
+            {texts.more}
+          </Button>
+        )}
+      </div>
+    </>
+  );
+}
+
+function VideoCard({ job }: { job: Job }) {
+  const [output] = job.outputs;
+  const gone = isGone(job) ? (job.is_expired ? texts.expired : texts.deleted) : undefined;
+  const { part } = howFar(job.progress);
+  return (
+    <Link to="/studio/videos/$id" params={{ id: job.id }} className={styles.card} data-state={job.status}>
+      <span className={styles.cover}>
+        {output ? (
+          <Media file={output} name="" />
+        ) : job.input?.mime_type ? (
+          <span className={styles.faded}>
+            <Media
+              file={{ url: job.input.url, mime_type: job.input.mime_type, poster_url: job.input.poster_url ?? null }}
+              name=""
+              playsOnHover={false}
+            />
+          </span>
+        ) : (
+          <Placeholder of={job.workflow_slug ?? job.id} kind={kindOf("video/mp4")} />
+        )}
+        {gone && (
+          <span className={styles.expired}>
+            {job.is_expired ? <Hourglass aria-hidden /> : <Trash2 aria-hidden />}
+            {gone}
+          </span>
+        )}
+        {job.status === "processing" && !waits(job) && (
+          <span className={styles.cardBar}>
+            <Progress value={part} name={studio.video.running} />
+          </span>
+        )}
+      </span>
+      <span className={styles.cardText}>
+        <strong>{titleOf(job)}</strong>
+        <span>
+          <StatusBadge status={gone ? "canceled" : job.is_only_fetched ? "queued" : job.status}>{gone}</StatusBadge>
+          {ago(job.created_at)}
+        </span>
+      </span>
+    </Link>
+  );
+}

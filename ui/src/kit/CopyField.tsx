@@ -1,0 +1,31 @@
+import { Check, Copy } from "lucide-react";
+import { useState } from "react";
+import { common } from "@/texts/common";
+import { Button } from "./Button";
+import { copied } from "./copying";
+import styles from "./more.module.css";
+import { toast } from "./Toast";
+
+/** A text that is to be taken elsewhere, such as a secret that is shown once. */
+export function CopyField({ name, value }: { name: string; value: string }) {
+  const [isCopied, setCopied] = useState(false);
+  const copy = async () => {
+    if (await copied(value)) setCopied(true);
+    else toast({ text: common.notCopied, tone: "bad" });
+  };
+  return (
+    <div className={styles.copy}>
+      <input
+        type="text"
+        readOnly
+        value={value}
+        aria-label={name}
+        spellCheck={false}
+        onFocus={(event) => event.currentTarget.select()}
+      />
+      <Button icon={isCopied ? Check : Copy} onClick={() => void copy()}>
+        {isCopied ? common.copied : common.copy}
+      </Button>
+    </div>
+  );
+}

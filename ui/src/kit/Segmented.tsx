@@ -1,0 +1,28 @@
+import { ToggleGroup } from "radix-ui";
+import styles from "./fields.module.css";
+
+interface SegmentedProps {
+  name: string;
+  value: string;
+  choices: readonly { value: string; name: string }[];
+  onChange: (value: string) => void;
+}
+
+/** One of a few, all in sight. */
+export function Segmented({ name, value, choices, onChange }: SegmentedProps) {
+  return (
+    <ToggleGroup.Root
+      type="single"
+      className={styles.segmented}
+      aria-label={name}
+      value={value}
+      onValueChange={(next) => next && onChange(next)}
+    >
+      {choices.map((each) => (
+        <ToggleGroup.Item key={each.value} value={each.value}>
+          {each.name}
+        </ToggleGroup.Item>
+      ))}
+    </ToggleGroup.Root>
+  );
+}

@@ -1,0 +1,26 @@
+import { X } from "lucide-react";
+import type { ReactNode } from "react";
+import { common } from "@/texts/common";
+import { IconButton } from "./Button";
+import styles from "./more.module.css";
+
+interface SelectionTrayProps {
+  count: number;
+  onClear: () => void;
+  /** What can be done with them. */
+  children: ReactNode;
+  /** In place of "3 selected". */
+  text?: ReactNode;
+}
+
+/** Stands at the lower edge of its area while something is selected. */
+export function SelectionTray({ count, onClear, children, text }: SelectionTrayProps) {
+  if (!count) return null;
+  return (
+    <div className={styles.tray} role="toolbar" aria-label={common.selected(count)}>
+      <strong aria-live="polite">{text ?? common.selected(count)}</strong>
+      {children}
+      <IconButton icon={X} name={common.clearSelection} keys="Escape" onClick={onClear} />
+    </div>
+  );
+}

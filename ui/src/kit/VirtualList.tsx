@@ -1,0 +1,85 @@
+import { useVirtualizer, type Virtualizer } from "@tanstack/react-virtual";
+import { type ReactNode, type Ref, useEffect, useImperativeHandle, useRef } from "react";
+import { classes } from "./classes";
+import styles from "./virtual.module.css";
+
+export interface VirtualHandle {
+  scrollTo: (index: number) => void;
+}
+
+interface VirtualListProps<T> {
+  items: readonly T[];
+  keyOf: (item: T) => string;
+  children: (item: T, index: number) => ReactNode;
+  /** How high an item should be; each is measured when it is shown. */
+  height: number;
+  gap?: number;
+  /** The end is near: fetch more. */
+  onEnd?: () => void;
+  name: string;
+  className?: string;
+  ref?: Ref<VirtualHandle>;
+}
+
+/** A long list, of which only what can be seen is there. It scrolls by itself: give its parent a height. */
+export function VirtualList<T>({
+  items,
+  keyOf,
+  children,
+  height,
+  gap = 8,
+  onEnd,
+  name,
+  className,
+  ref,
+}: VirtualListProps<T>) {
+  const scroll = useRef<HTMLDivElement>(null);
+  const rows = useVirtualizer({
+    count: items.length,
+    getScrollElement: () => scroll.current,
+    estimateSize: () => height,
+    gap,
+    overscan: 6,
+    getItemKey: (index) => {
+      const item = items[index];
+      return item === undefined ? index : keyOf(item);
+    },
+  });
+  useImperativeHandle(ref, () => ({ scrollTo: (index) => rows.scrollToIndex(index, { align: "auto" }) }));
+  useNearEnd(rows, items.length, onEnd);
+  return (
+    <div ref={scroll} className={classes(styles.scroll, className)} role="list" aria-label={name}>
+      <div className={styles.inner} style={{ height: rows.getTotalSize() }}>
+        {rows.getVirtualItems().map((row) => {
+          const item = items[row.index];
+          if (item === undefined) return null;
+          return (
+            <div
+              key={row.key}
+              ref={rows.measureElement}
+              data-index={row.index}
+              role="listitem"
+              aria-setsize={items.length}
+              aria-posinset={row.index + 1}
+              className={styles.row}
+              style={{ transform: `translateY(${row.start}px)` }}
+            >
+              {children(item, row.index)}
+            </div>
+          );
+        })}
+      </div>
+    </div>
+  );
+}
+
+const NEAR = 5;
+
+export function useNearEnd(rows: Virtualizer<HTMLDivElement, Element>, count: number, onEnd?: () => void): void {
+  const last = rows.getVirtualItems().at(-1)?.index ?? -1;
+  const newest = useRef(onEnd);
+  newest.current = onEnd;
+  useEffect(() => {
+    if (count && last >= count - NEAR) newest.current?.();
+  }, [last, count]);
+}

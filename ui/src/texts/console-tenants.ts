@@ -1,0 +1,105 @@
+import { number, plural } from "./common";
+
+export const tenants = {
+  find: "Search by email",
+  add: "New account",
+  emptyTitle: "Nobody yet",
+  empty: "Make an account for somebody, and hand them the link.",
+  none: "Nobody has this in their email.",
+  columns: { who: "Account", balance: "Tokens", role: "Role", since: "Since" },
+  admin: "Administrator",
+  user: "User",
+  disabled: "Disabled",
+  unreachable: "not reachable",
+  you: "you",
+};
+
+export const newAccount = {
+  title: "New account",
+  about: "They choose a password themselves, by a link that you hand over.",
+  email: "Email",
+  name: "Name",
+  nameHint: "As they see it themselves.",
+  isAdmin: "Administrator",
+  isAdminHint: "Sees the console, and everything in it.",
+  action: "Make the account",
+  doneTitle: (email: string) => `${email} has an account`,
+  doneAbout: "Hand over this link. It works once, within a day, and is not shown again.",
+  open: "Open the account",
+};
+
+export const link = {
+  title: (email: string) => `A link for ${email}`,
+  about: "It sets a new password, once, within a day; only the newest link works. It is not shown again.",
+  expires: (at: string) => `It works until ${at}.`,
+};
+
+export const tenant = {
+  notThere: "There is no such tenant",
+  credits: {
+    title: "Tokens",
+    about: "Balance",
+    give: "Give tokens",
+    dialogTitle: (email: string) => `Give tokens to ${email}`,
+    dialogAbout: "A reference is credited once, however often it is sent.",
+    amount: "How many",
+    reference: "Reference",
+    referenceHint: "Such as the number of an invoice; no colon.",
+    wrongReference: "A reference has no colon.",
+    description: "Description",
+    descriptionHint: "Seen by the user in their wallet.",
+    action: (amount: number) => `Give ${plural(amount, "token")}`,
+    given: (amount: number, balance: number) =>
+      `${plural(amount, "token")} given; the balance is ${number.format(balance)}.`,
+  },
+  users: {
+    title: "Users",
+    columns: {
+      who: "User",
+      role: "Role",
+      state: "State",
+      tokens: "API tokens",
+      seen: "Signed in",
+      actions: "Actions",
+    },
+    resetLink: "Make a reset link",
+    disable: "Disable",
+    enable: "Enable",
+    promote: "Make administrator",
+    demote: "Take the administrator's role",
+    more: (email: string) => `Actions for ${email}`,
+    enabled: "Active",
+    invited: "No password yet",
+    disabled: "Disabled",
+    disableTitle: (email: string) => `Disable ${email}?`,
+    disableAbout: "Their sessions and API tokens stop working at once. Their jobs and files stay.",
+    disabledNow: (email: string) => `${email} is disabled.`,
+    enabledNow: (email: string) => `${email} can sign in again.`,
+    changed: (email: string) => `${email} was changed.`,
+    promoteTitle: (email: string) => `Make ${email} an administrator?`,
+    promoteAbout: "They will see the console, everybody's jobs, and all secrets of the fleets.",
+  },
+  limits: {
+    title: "Limits",
+    about: "Empty: as for everybody.",
+    maxActive: "Jobs that may wait or run at once",
+    maxWait: "Seconds that jobs may wait before they may go to Comfy Cloud",
+    asServer: (value: number) => `${number.format(value)}, as for everybody`,
+    forever: "as long as it takes",
+  },
+  transactions: {
+    title: "Transactions",
+    none: "No token has moved yet.",
+    columns: { at: "When", what: "What", reference: "Reference", amount: "Tokens" },
+    kinds: {
+      ADJUSTMENT: "Set right",
+      PAYMENT_CREDIT: "Credited",
+      JOB_RESERVE: "Reserved for a job",
+      JOB_CONSUME: "Paid for a job",
+      JOB_REFUND: "Given back",
+    } as Readonly<Record<string, string>>,
+  },
+  facts: { title: "About", id: "Id", pool: "Database", since: "Since", active: "Jobs under way" },
+  workflows: "Their own workflows",
+  jobs: "Their jobs",
+};

@@ -1,0 +1,74 @@
+// What the pages of the console share; the words of each page stand in a file of its own.
+
+import { number, plural } from "./common";
+
+const moment = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "medium" });
+const short = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const dayAndTime = new Intl.DateTimeFormat("en", {
+  month: "short",
+  day: "numeric",
+  hour: "2-digit",
+  minute: "2-digit",
+  hour12: false,
+});
+const money = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+
+export const console = {
+  title: "Console",
+  navigation: "Console",
+  pages: {
+    overview: "Overview",
+    workers: "Workers",
+    fleets: "Fleets",
+    dispatches: "Dispatches",
+    workflows: "Workflows",
+    effects: "Effects",
+    tenants: "Tenants",
+    webhooks: "Webhooks",
+    reconcile: "Reconcile",
+    settings: "Settings",
+    worker: "Worker",
+    fleet: "Fleet",
+    workflow: "Workflow",
+    effect: "Effect",
+    tenant: "Tenant",
+  },
+  live: { live: "Live", connecting: "Connecting…", polling: "Updated every 15 seconds" },
+  all: "All",
+  any: { fleet: "Any fleet", stage: "Any stage", workflow: "Any workflow" },
+  stage: "Stage",
+  stages: { production: "Production", staging: "Staging" } as Readonly<Record<string, string>>,
+  fleet: "Fleet",
+  never: "never",
+  none: "none",
+  unknown: "unknown",
+  moment: (at: string) => moment.format(new Date(at)),
+  /** Of today with seconds, of another day with the day. */
+  at: (at: string, now = new Date()) => {
+    const found = new Date(at);
+    return found.toDateString() === now.toDateString() ? short.format(found) : dayAndTime.format(found);
+  },
+  money: (amount: number) => money.format(amount),
+  perHour: (amount: number) => `${money.format(amount)} an hour`,
+  showMore: "Show more",
+  showSecret: "Show the secret",
+  hideSecret: "Hide the secret",
+  hidden: "••••••••",
+  notFound: "It is not there",
+  failedToLoad: "This could not be loaded",
+  back: (page: string) => `Back to ${page}`,
+  shownOf: (shown: number, all: number) => `${number.format(shown)} of ${number.format(all)}`,
+  jobs: (count: number) => plural(count, "job"),
+  workers: (count: number) => plural(count, "worker"),
+  machines: (count: number) => plural(count, "machine"),
+};
+
+/** A few seconds matter here: `4 s ago`. */
+export function seen(at: string, now = Date.now()): string {
+  const seconds = Math.max(0, Math.round((now - Date.parse(at)) / 1000));
+  if (seconds < 2) return "now";
+  if (seconds < 90) return `${seconds} s ago`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min ago`;
+  if (seconds < 129_600) return `${Math.round(seconds / 3600)} h ago`;
+  return `${plural(Math.round(seconds / 86_400), "day")} ago`;
+}

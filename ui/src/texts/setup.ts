@@ -1,0 +1,87 @@
+// The assistant that leads from an empty server to the first finished job.
+
+export const setup = {
+  title: "Set up ComfyRelay",
+  steps: {
+    admin: "Administrator",
+    storage: "Storage",
+    fleet: "First fleet",
+    worker: "First worker",
+    effect: "First effect",
+    job: "First job",
+  },
+  stepsName: "Steps",
+  done: "done",
+  next: "Continue",
+  isSetUp: "This server is set up",
+  isSetUpAdvice: "Sign in to use it.",
+  notYours: "Only an administrator can go on here.",
+  admin: {
+    about: "Whoever started the server sees a code in its output. It works once, and makes you its administrator.",
+    code: "Setup code",
+    codeHint: "Run “comfyrelay admin setup-code” where the server runs to get another.",
+    action: "Become administrator",
+    haveAccount: "There is an administrator already?",
+  },
+  storage: {
+    about: "Inputs and outputs of jobs are kept here. Browsers and workers send them straight to it.",
+    place: "Storage",
+    parts: {
+      write: "The server writes a file",
+      read: "It reads it again",
+      remove: "It removes it",
+      browsers: "The storage lets pages of this server in",
+      upload: "Your browser sends a file",
+      download: "Your browser gets it again",
+    } as Readonly<Record<string, string>>,
+    failedUpload: (origin: string) =>
+      `Your browser was not let in. Allow GET, HEAD and PUT from ${origin} in the storage's own rules (CORS), then check again.`,
+    optional: "Only told by the storage itself; what counts is whether your browser gets through.",
+    again: "Check again",
+    isGood: "Files get in and out.",
+  },
+  fleet: {
+    about:
+      "A fleet is a group of GPU machines that run the same workflows. Give yours a name; you can make more in the console.",
+    name: "Name",
+    nameHint: "Letters, digits, dots, dashes.",
+    begins:
+      "It begins with a workflow that needs no models: it inverts a picture. Your own come later, in the console.",
+    action: "Make the fleet",
+    wrongName: "Take letters, digits, dots and dashes, beginning with a letter or a digit.",
+  },
+  worker: {
+    about: (fleet: string) =>
+      `Run this on a machine with ComfyUI. It makes it a worker of ${fleet}; it needs no open port, and appears here by itself.`,
+    install: "Once, in a Python environment, in a clone of ComfyRelay (there is no release yet):",
+    start: "Then, beside ComfyUI:",
+    secret: "The command holds the secret of your workers: keep it to yourself.",
+    waiting: "Waiting for the first worker…",
+    here: (name: string) => `${name} is here`,
+    version: (version: string) => `Version ${version}`,
+  },
+  effect: {
+    about: "An effect is what your users see and pay for: a workflow with a name and a price in tokens.",
+    name: "Name",
+    named: "Invert a picture",
+    price: "Price in tokens",
+    priceHint: "0 is free. You get enough tokens for the first jobs.",
+    action: "Publish the effect",
+  },
+  job: {
+    about: "Now run it as your users will: a picture goes in, a worker makes a result, and it is paid for.",
+    action: "Run the first job",
+    again: "Run it again",
+    sending: "Sending the picture…",
+    waiting: "Waiting for the worker…",
+    running: "The worker is at it…",
+    failed: "The job failed",
+    doneTitle: "It works",
+    doneText: "Your studio is open. Add your own workflows and effects, and invite the others.",
+    before: "Before",
+    after: "After",
+    toConsole: "Open the console",
+    toStudio: "Open the studio",
+    sample: "first-picture.png",
+  },
+};

@@ -1,0 +1,96 @@
+import { fileURLToPath } from "node:url";
+import react from "@vitejs/plugin-react";
+import type { Plugin } from "vite";
+import { defineConfig } from "vitest/config";
+
+const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
+
+const AREAS = ["create", "queue", "gallery", "job"];
+/** What most areas need; tables, charts and players are for some. */
+const SHARED =
+  /node_modules\/(?!.*(uplot|table))|\/src\/(api|app|live|texts\/common)|\/src\/kit\/(?!Table|Sparkline|Player|Compare)/;
+const LINK = /^ *<link rel="(stylesheet|modulepreload)"[^>]*>\n/gm;
+const MAIN = /^ *<script type="module"[^>]*><\/script>\n/m;
+
+/** A page for each area: it names all that the area needs, which is then fetched at once and not link by link. Styles
+ * stand behind what is painted first, which waits for none of them; scripts wait for them. */
+const pages = (): Plugin => ({
+  name: "pages",
+  apply: "build",
+  enforce: "post",
+  generateBundle: {
+    order: "post",
+    handler(_options, bundle) {
+      const index = bundle["index.html"];
+      if (index?.type !== "asset") throw new Error("There is no index.html to make pages of");
+      const html = String(index.source);
+      const chunks = Object.values(bundle).filter((each) => each.type === "chunk");
+      const [first] = html.match(MAIN) ?? [];
+      const [nonce] = html.match(/ nonce="[^"]*"/) ?? [];
+      if (!first || !nonce) throw new Error("index.html has no script, or no nonce");
+      const write = (links: string[]) => {
+        const has = (rel: string) => links.filter((each) => each.includes(`rel="${rel}"`)).join("");
+        return html
+          .replace(LINK, "")
+          .replace(MAIN, () => first + has("modulepreload"))
+          .replace("    <noscript>", (found) => has("stylesheet") + found);
+      };
+      const link = (rel: string, name: string) => `    <link rel="${rel}" crossorigin href="/${name}"${nonce}>\n`;
+      const linksOf = (module: string) => {
+        const scripts = new Set<string>();
+        const styles = new Set<string>();
+        const take = (name: string) => {
+          const chunk = chunks.find((each) => each.fileName === name);
+          if (!chunk || scripts.has(name)) return;
+          scripts.add(name);
+          for (const each of chunk.imports) take(each);
+          for (const each of chunk.viteMetadata?.importedCss ?? []) styles.add(each);
+        };
+        const found = chunks.find((each) => each.facadeModuleId === here(module));
+        if (!found) throw new Error(`There is no ${module}`);
+        take(found.fileName);
+        return [
+          ...[...scripts].map((each) => link("modulepreload", each)),
+          ...[...styles].map((each) => link("stylesheet", each)),
+        ].filter((each) => !first.includes(each.match(/"\/[^"]*"/)?.[0] ?? each));
+      };
+      const common = linksOf("./src/main.tsx");
+      for (const area of AREAS) {
+        const source = write([...new Set([...common, ...linksOf(`./src/areas/${area}/index.tsx`)])]);
+        this.emitFile({ type: "asset", fileName: `${area}.html`, source });
+      }
+      index.source = write(common);
+    },
+  },
+});
+
+export default defineConfig({
+  base: "/",
+  plugins: [react(), pages()],
+  resolve: { alias: { "@": here("./src") } },
+  // styles that libraries put into the page carry the number that the server puts in its place, with each answer
+  html: { cspNonce: "__NONCE__" },
+  build: {
+    outDir: here("../src/comfyrelay/web/app"),
+    emptyOutDir: true,
+    target: "es2022",
+    // the content security policy has no data: addresses
+    assetsInlineLimit: 0,
+    modulePreload: { polyfill: false },
+    license: { fileName: "licenses.md" },
+    rolldownOptions: {
+      output: {
+        codeSplitting: {
+          groups: [
+            // each icon is too small to be fetched by itself
+            { name: "icons", test: /lucide-react/ },
+            // nor is each part that most areas have: a page is there sooner with few files; what fewer than eight have
+            // would make the first script longer than it may be
+            { name: "shared", test: SHARED, minShareCount: 8 },
+          ],
+        },
+      },
+    },
+  },
+  test: { environment: "happy-dom", include: ["src/**/*.test.{ts,tsx}"], css: false, setupFiles: ["src/testing.ts"] },
+});
