@@ -180,13 +180,18 @@ class Keeper:
             kept.wanted_anew = why
             kept.changed.set()
 
-    async def lend_inputs(self, name: str) -> None:
+    async def run_begins(self, name: str) -> None:
+        """Somebody has reached it, maybe before we have: if it dies now it comes back at the same address, so that who
+        waits there is told how it ended."""
+        if (kept := self.find(name)) is not None:
+            kept.has_come_up = True
+            await self._lend_inputs(kept)
+
+    async def _lend_inputs(self, kept: Kept) -> None:
         """Let it find what its user has put into ComfyUI's own input folder since."""
-        if (kept := self.find(name)) is None:
-            return
         left = await asyncio.to_thread(lend_inputs, self._install.data / "input", kept.folder / "input")
         if set(left) - kept.not_lent:
-            log.warning("comfyui.inputs_not_lent", name=name, files=left[:TOLD_LINES], count=len(left))
+            log.warning("comfyui.inputs_not_lent", name=kept.name, files=left[:TOLD_LINES], count=len(left))
         kept.not_lent = set(left)
 
     async def ending_of(self, name: str, *, since: float, seconds: float) -> Ending | None:
@@ -286,7 +291,7 @@ class Keeper:
 
     async def _start(self, kept: Kept) -> Process:
         await asyncio.to_thread(make_folders, kept.folder)
-        await self.lend_inputs(kept.name)
+        await self._lend_inputs(kept)
         sharing = await self._mps.join(kept.name, kept.gpu.key)
         if kept.starts:
             self._take_port(kept)

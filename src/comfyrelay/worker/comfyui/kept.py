@@ -123,10 +123,10 @@ class _Endings:
     async def since(self, began: float) -> keeper.Ending | None:
         return await self._keeper.ending_of(self._name, since=began, seconds=ENDING_SECONDS)
 
-    async def lend_inputs(self) -> None:
+    async def run_begins(self) -> None:
         # the run says itself what it does not find
         with suppress(OSError):
-            await self._keeper.lend_inputs(self._name)
+            await self._keeper.run_begins(self._name)
 
     def stuck(self, why: str) -> None:
         self._keeper.restart(self._name, f"A run did not go on. {why}")

@@ -40,8 +40,8 @@ class Endings(Protocol):
     async def since(self, began: float) -> Ending | None:
         """How it ended after this time of `monotonic`; nothing when it did not."""
 
-    async def lend_inputs(self) -> None:
-        """Let it find what its user has put into ComfyUI's own input folder since."""
+    async def run_begins(self) -> None:
+        """It is used from here on: let it find what its user has put into ComfyUI's own input folder since."""
 
     def stuck(self, why: str) -> None:
         """A run there does not go on: it is to be started anew."""
@@ -120,7 +120,7 @@ class RecoveringClient(ComfyClient):
         self._runs_here += 1
         try:
             if self._endings is not None:
-                await self._endings.lend_inputs()
+                await self._endings.run_begins()
             return await super().run(graph, on_event=on_event, **options)
         except (RunLost, ServerUnreachable) as error:
             raise await self._with_last_lines(error, sent=sent, began=began) from error
