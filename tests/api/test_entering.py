@@ -7,9 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
+from pwdlib import PasswordHash
 
 from comfyrelay.server.admin import joining
 from comfyrelay.services.accounts.links import RESET_SECONDS, SETUP_SECONDS
+from comfyrelay.services.accounts.sign_in import SignIn
 from tests.api.harness import PASSWORD, Api, Caller, data_of, problem_of
 
 NEW = "a new and better one"
@@ -158,6 +160,21 @@ class TestResetLinks:
 
 
 class TestGuessing:
+    async def test_a_password_is_hashed_as_its_library_recommends(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = []
+        recommended = PasswordHash.recommended
+
+        def noted() -> PasswordHash:
+            asked.append(recommended())
+            return asked[-1]
+
+        monkeypatch.setattr(PasswordHash, "recommended", noted)
+        sign_in = SignIn(api.engine.databases, api.engine.accounts.tenancy)
+        assert [sign_in._passwords] == asked
+        assert (await sign_in.hashed(PASSWORD)).startswith("$argon2id$")
+
     async def test_an_account_is_tried_so_often_from_wherever_and_whether_it_is_there_or_not(self, api: Api) -> None:
         await api.user()
         seen = {}
