@@ -104,6 +104,12 @@ POOL = (
            'production', 'completed', 0, 3, 'k' || n, 'd', '{}', 1, now(), now(), now()
       FROM generate_series(1, $1::bigint) AS n
     """,
+    # settled as the service does it: else it would look for what is wrong with each of them, again and again
+    """
+    INSERT INTO token_transactions (tenant_id, job_id, type, amount, created_at)
+    SELECT tenant_id, id, type, amount, now()
+      FROM ai_jobs, (VALUES ('JOB_RESERVE', -1), ('JOB_CONSUME', 0)) AS moved (type, amount) WHERE id LIKE 'crowd-%'
+    """,
     """
     INSERT INTO webhook_deliveries (id, tenant_id, job_id, url, status, attempts, created_at, delivered_at)
     SELECT id, tenant_id, id, 'https://example.org/hook',
@@ -202,7 +208,7 @@ async def fill(here: Site, pool: str, scale: float) -> None:
     )
     await _execute(here.central, CENTRAL, given)
     moved = int(MOVED * scale)
-    await _execute(pool, POOL, ((TENANTS,), (moved,), (moved,), ()))
+    await _execute(pool, POOL, ((TENANTS,), (moved,), (moved,), (), ()))
 
 
 async def _execute(url: str, statements: Sequence[str], given: Sequence[tuple[int, ...]]) -> None:

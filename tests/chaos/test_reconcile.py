@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from comfyrelay.domain.consistency import Kind
+from comfyrelay.domain.consistency import Finding, Kind
 from comfyrelay.domain.queue.states import Provider
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.operations.mending import SAFE
+from comfyrelay.services.operations.mending import MENDED_AT_ONCE, SAFE
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Boundary, Database
 from comfyrelay.store.wakeup import LocalWakeup
@@ -339,6 +339,25 @@ async def test_what_needs_nobodys_judgement_mends_itself_and_is_reported(
     assert (entry.data["kind"], entry.data["job_id"]) == (kind, seeded.about)
     assert (await world.engine.operations.reconciler.run()).findings == []
     assert await mending.run_once() == 0
+
+
+async def test_very_many_that_came_apart_are_looked_at_a_few_at_a_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mending, looked_at = world.engine.operations.mending, list[int]()
+
+    async def suspects(_pool: str) -> list[str]:
+        return [f"job-{number:04}" for number in range(2 * MENDED_AT_ONCE + 1)]
+
+    async def mend(_pool: str, job_ids: Sequence[str], _kinds: object) -> list[Finding]:
+        looked_at.append(len(job_ids))
+        return []
+
+    monkeypatch.setattr(mending, "_unsettled", suspects)
+    monkeypatch.setattr(world.engine.operations.reconciler, "mend", mend)
+    assert await mending.run_once() == 0
+    pools = len(world.engine.databases.pools)
+    assert looked_at == pools * [MENDED_AT_ONCE, MENDED_AT_ONCE, 1]
 
 
 async def test_processes_that_mend_at_the_same_time_mend_once(world: World) -> None:

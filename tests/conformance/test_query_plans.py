@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from typing import Any, Self, cast
 
 import asyncpg
@@ -10,13 +11,15 @@ import pytest
 from sqlalchemy import Select, TextualSelect
 from sqlalchemy.engine import make_url
 
+from comfyrelay.clock import utc_now
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.records.jobs import DispatchFilter
-from comfyrelay.store.central import audit
+from comfyrelay.store.central import audit, fleets, worker_list, workers
 from comfyrelay.store.central.queue import claims, demand, dispatch_list, dispatches, gaps
 from comfyrelay.store.central.scaling import bursts, decisions, durations, history, machines, seen
 from comfyrelay.store.central.tables import worker_audit_logs
 from comfyrelay.store.database import Tx
+from comfyrelay.store.paging import MOST_SCANNED
 from comfyrelay.store.tenant import changes, jobs, units
 from tests.harness import PostgresBackend
 
@@ -46,6 +49,9 @@ SELECT n, 'f' || n, 'production', 'f', now() FROM generate_series(1, 50) AS n;
 
 INSERT INTO workers (worker_id, fleet_id, stage, capabilities, max_concurrency, last_seen_at, created_at)
 SELECT 'w' || n, 1 + n % 50, 'production', '{{}}', 1, now(), now() FROM generate_series(1, 2000) AS n;
+
+INSERT INTO worker_workflows (worker_id, workflow_id)
+SELECT 'w' || n, 2 + n % 19 FROM generate_series(1, 2000) AS n;
 
 INSERT INTO worker_audit_logs (created_at, dispatch_id, worker_id, event)
 SELECT now(), n, 'w' || n % 2000, CASE WHEN n % 2 = 0 THEN 'lease' ELSE 'complete' END
@@ -321,6 +327,10 @@ async def test_what_a_worker_had_is_found_by_the_worker(central: asyncpg.Connect
     assert not scans_everything(nodes)
 
 
+def ids(*each: int | str) -> str:
+    return json.dumps([{"id": id_} for id_ in each])
+
+
 burst_queue: Any = bursts.queue_query("postgresql")
 # By what it asks for: the statement, the indexes that it goes through, and how many rows it may read at most.
 SCALING: dict[str, tuple[Any, set[str], int]] = {
@@ -329,14 +339,49 @@ SCALING: dict[str, tuple[Any, set[str], int]] = {
         {"ix_ai_job_dispatches_queued"},
         10_000,
     ),
-    "what arrived": (seen.arrivals_query(after=ROWS - 100, most=5000), {"pk_ai_job_dispatches"}, 100),
-    "the newest arrivals": (seen.arrivals_query(after=None, most=500), {"pk_ai_job_dispatches"}, 500),
+    "what arrived": (seen.arrivals_query().params(after=ROWS - 100, most=5000), {"pk_ai_job_dispatches"}, 100),
+    "the newest arrivals": (seen.newest_arrivals_query().params(most=500), {"pk_ai_job_dispatches"}, 500),
+    # for those that hold something the audit is not read; there are 200 leases
     "workers": (
-        seen.workers_query([1, 2], stale_seconds=300),
-        {"ix_workers_fleet_id", "ix_worker_audit_logs_worker_id_id"},
-        2 * 80,
+        seen.workers_query("postgresql").params(rows=ids(1, 50), stale_seconds=-300),
+        {"ix_workers_fleet_id", "ix_worker_audit_logs_worker_id_id", "ix_ai_job_dispatches_leased"},
+        2 * 80 - 1 + 200,
     ),
-    "leases": (seen.leases_query([1]), {"ix_ai_job_dispatches_leased", "pk_workers"}, 500),
+    "leases": (
+        seen.leases_query("postgresql").params(rows=ids(1)),
+        {"ix_ai_job_dispatches_leased", "pk_workers"},
+        500,
+    ),
+    "how long jobs take of a workflow that was never run": (
+        dispatches.mean_duration_query([21], of_last=50),
+        {"pk_ai_job_dispatches"},
+        MOST_SCANNED,
+    ),
+    "what failed lately": (
+        fleets.failed_query(utc_now() + timedelta(hours=1), stage="production", workflow_ids=[1, 2]),
+        {"ix_ai_job_dispatches_failed"},
+        0,
+    ),
+    "who serves a workflow": (
+        workers.serving_query().params(workflow_id=2, stage="production", stale_seconds=-300),
+        {"ix_worker_workflows_workflow_id", "pk_workers", "pk_workflows", "ix_ai_job_dispatches_leased"},
+        1 + 2 * 106,
+    ),
+    "what workers have": (
+        workers.workflows_of_query("postgresql").params(rows=ids("w1", "w2")),
+        {"pk_worker_workflows"},
+        2,
+    ),
+    "a page of workers": (
+        worker_list.listed_query("postgresql").params(rows=ids("w1", "w2"), stale_seconds=300),
+        {"pk_workers", "pk_fleets", "ix_ai_job_dispatches_leased", "pk_workflow_blocks"},
+        2 * 4,
+    ),
+    "what a page of workers runs": (
+        worker_list.jobs_query("postgresql").params(rows=ids("w49", "w48")),
+        {"ix_ai_job_dispatches_leased", "pk_workflows"},
+        2 * 200,
+    ),
     "machines": (machines.present_query([1, 2]), {"ix_machines_present"}, 200),
     "orders": (machines.newest_query().params(fleet_id=1, most=200), {"ix_machines_fleet_id_ordered_at"}, 200),
     "types": (machines.by_worker_query(["w1", "w2"]), {"ix_machines_worker"}, 2),

@@ -198,9 +198,12 @@ def _model_names(reported: object) -> frozenset[str] | None:
 
 
 def _names(reported: object) -> frozenset[str] | None:
-    if isinstance(reported, list | tuple):
-        return frozenset(each for each in reported if isinstance(each, str))
-    return None
+    if not isinstance(reported, list | tuple):
+        return None
+    # there may be thousands for each of hundreds of workers, and nearly always all of them are texts
+    if set(map(type, reported)) <= {str}:
+        return frozenset(reported)
+    return frozenset(each for each in reported if isinstance(each, str))
 
 
 def _plain(name: str) -> str:

@@ -280,6 +280,8 @@ def _postgres_engine(url: URL) -> AsyncEngine:
                 "enable_hashjoin": "off",
                 "enable_mergejoin": "off",
                 "jit": "off",
+                # To start the processes that would help takes longer than such a statement itself.
+                "max_parallel_workers_per_gather": "0",
                 # A process that hangs inside a transaction must not hold its locks for ever.
                 "idle_in_transaction_session_timeout": "30000",
             },

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from comfyrelay.domain.queue.states import WorkerState
@@ -63,10 +64,12 @@ def _rank(sort: WorkerSort, key: Any) -> Any:
             return _as_read(key or "")
 
 
-def _as_read(text: str) -> list[tuple[bool, int, str]]:
+# The same names are sorted for every page that anybody looks at.
+@lru_cache(maxsize=20_000)
+def _as_read(text: str) -> tuple[tuple[bool, int, str], ...]:
     """Numbers in it count as numbers."""
     parts = _NUMBERS.split(text.lower())
-    return [(True, int(each), "") if number % 2 else (False, 0, each) for number, each in enumerate(parts)]
+    return tuple((True, int(each), "") if number % 2 else (False, 0, each) for number, each in enumerate(parts))
 
 
 def after(ids: Sequence[str], cursor: str | None, *, limit: int) -> tuple[Sequence[str], str | None]:

@@ -152,12 +152,12 @@ class BlockedHash:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Equipped:
-    """A worker and what it says it has."""
+    """A worker and what it says it has, as JSON text: it is long, and many say the same."""
 
     worker_id: str
     fleet_slug: str
     stage: str
-    capabilities: Mapping[str, Any]
+    report: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

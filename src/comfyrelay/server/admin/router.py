@@ -4,12 +4,13 @@ pages of all administrators hear of."""
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Depends, Request, Response
 
 from comfyrelay.server.base.auth import SAFE_METHODS, current_admin
 from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import Context
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.services.operations.live import ANY
 
 E = TypeVar("E", bound=Callable[..., Any])
@@ -53,8 +54,8 @@ def _name(word: str, named: dict[str, Any]) -> str:
     return "/".join(str(each) for key, each in named.items() if key not in {"number"})
 
 
-def admin_router(path: str = "") -> APIRouter:
-    return APIRouter(
+def admin_router(path: str = "") -> Router:
+    return Router(
         prefix=f"{PREFIX}{path}",
         tags=["admin"],
         dependencies=[Depends(current_admin)],

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Annotated, Literal, Self
 
-from fastapi import APIRouter, Header, Request
+from fastapi import Header, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
@@ -13,9 +13,10 @@ from comfyrelay.protocol.base import Answer
 from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.text import is_storable
 
-router = APIRouter(prefix="/api/webhooks", tags=["payments"], route_class=BodyRoute)
+router = Router(prefix="/api/webhooks", tags=["payments"], route_class=BodyRoute)
 
 MOST_BYTES = 64 * 1024
 MOST_TOKENS = 10**12

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from fastapi import APIRouter, Request, Response, status
+from fastapi import Request, Response, status
 
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import Conflict, Forbidden
@@ -15,12 +15,13 @@ from comfyrelay.server.base.limits import address_of
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit, NumberCursor
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.services.accounts.sign_in import SESSION
 from comfyrelay.services.paging import listed
 
 SECONDS_A_DAY = 86_400.0
 NOT_MADE = "No account could be made with this email. If it is yours, sign in, or ask your administrator for a link."
-router = APIRouter(prefix="/api", tags=["account"], route_class=BodyRoute)
+router = Router(prefix="/api", tags=["account"], route_class=BodyRoute)
 
 
 @router.post("/register", status_code=status.HTTP_201_CREATED, responses=may_answer(403, 409, 422, 429, 503))

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Response, status
+from fastapi import Body, Response, status
 
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.queue.states import JobStatus
@@ -15,11 +15,12 @@ from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.server.user.jobs import moved
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
 from comfyrelay.services.jobs.requests import Item, chosen_stage
 
-router = APIRouter(prefix="/api/batches", tags=["batches"], route_class=BodyRoute)
+router = Router(prefix="/api/batches", tags=["batches"], route_class=BodyRoute)
 
 
 @router.post(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response, status
+from fastapi import Query, Response, status
 
 from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.errors import InvalidInput
@@ -17,13 +17,14 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Limit, NumberCursor, SlugInPath
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.services.catalogue.fitting import Missing
 from comfyrelay.services.catalogue.incoming import NewWorkflow
 from comfyrelay.services.catalogue.library import OfferedEffect, inputs_of
 from comfyrelay.services.catalogue.own_workflows import Added
 
 NO_FLEET = "No fleet runs it yet: an administrator maps it to one, or sets COMFYRELAY_DEFAULT_FLEET."
-router = APIRouter(prefix="/api", tags=["effects"], route_class=BodyRoute)
+router = Router(prefix="/api", tags=["effects"], route_class=BodyRoute)
 
 
 @router.get("/effects", responses=may_answer(401, 422, 503))

@@ -1,6 +1,6 @@
 """Getting in without a password: the first administrator, and links that set a new one."""
 
-from fastapi import APIRouter, Request, Response, status
+from fastapi import Request, Response, status
 
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.protocol import user as wire
@@ -9,9 +9,10 @@ from comfyrelay.server.base.bodies import BodyRoute, anonymous_body
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.limits import address_of
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.server.user.accounts import signed_in
 
-router = APIRouter(prefix="/api", tags=["account"], route_class=BodyRoute)
+router = Router(prefix="/api", tags=["account"], route_class=BodyRoute)
 
 
 @router.get("/entry", responses=may_answer(503))

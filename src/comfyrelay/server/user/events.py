@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Request, Response, status
+from fastapi import Header, Request, Response, status
 from fastapi.responses import StreamingResponse
 
 from comfyrelay.domain.queue.states import TERMINAL_JOB
@@ -17,9 +17,10 @@ from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import IdInPath, Limit, NumberCursor
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.server.base.streams import KEEP_ALIVE_SECONDS, EventStream, may_stream
 
-router = APIRouter(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
+router = Router(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
 
 
 @router.get(

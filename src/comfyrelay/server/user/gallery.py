@@ -3,7 +3,7 @@
 from datetime import UTC, date, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, status
+from fastapi import Depends, Query, status
 from fastapi.responses import StreamingResponse
 
 from comfyrelay.domain.gallery import Grouping, MarkChange, MarkFilter, OutputKind, Sort
@@ -16,11 +16,12 @@ from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.services.gallery.collections import CollectionView
 from comfyrelay.services.gallery.listing import GalleryQuery, Group, OutputView
 from comfyrelay.storage.headers import content_disposition
 
-router = APIRouter(prefix="/api", tags=["gallery"], route_class=BodyRoute)
+router = Router(prefix="/api", tags=["gallery"], route_class=BodyRoute)
 _SEARCH = "words, each of them in the prompt or another value, the label, the note, or the name of workflow or batch"
 _ZIP_HEADERS = {
     "Cache-Control": "no-store",

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Body, Path, Query, Response, status
+from fastapi import Body, Path, Query, Response, status
 
 from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.queue.states import JobStatus, UnitStatus
@@ -18,13 +18,14 @@ from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit, NumberCursor, Words
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.services.jobs.bulk import BulkFilter
 from comfyrelay.services.jobs.requests import Item, JobRequest, chosen_stage
 from comfyrelay.services.jobs.views.jobs import JobView
 
 AskedStatus = Literal["queued", "processing", "completed", "failed", "canceled", "paused", "running", "waiting"]
 AS_THE_QUEUE_CALLS_IT = ("running", "waiting")
-router = APIRouter(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
+router = Router(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
 
 
 @router.post(

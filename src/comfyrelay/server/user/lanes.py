@@ -1,7 +1,5 @@
 """Where jobs run: each GPU with its memory and load, and the job that is on it."""
 
-from fastapi import APIRouter
-
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.user import Lane, LaneJob
 from comfyrelay.server.base.auth import Admin
@@ -10,9 +8,10 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Limit, TextCursor
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.services.fleet.lanes import LaneView
 
-router = APIRouter(prefix="/api/lanes", tags=["lanes"], route_class=BodyRoute)
+router = Router(prefix="/api/lanes", tags=["lanes"], route_class=BodyRoute)
 
 
 @router.get("", responses=may_answer(401, 403, 422, 503))

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import Header, Request, Response
 from fastapi.responses import StreamingResponse
 
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.server.base.auth import CurrentUser, StillLetIn
 from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import ContextOf
+from comfyrelay.server.base.routers import Router
 from comfyrelay.server.base.streams import KEEP_ALIVE_SECONDS, LONGEST_SECONDS, EventStream, may_stream, told
 from comfyrelay.server.user.batches import batch_body
 from comfyrelay.server.user.jobs import job_body
@@ -17,7 +18,7 @@ from comfyrelay.services.following import Message, Reset
 from comfyrelay.services.jobs.views.live import Changed, Told
 from comfyrelay.services.jobs.views.overview import Glance
 
-router = APIRouter(prefix="/api/events", tags=["jobs"], route_class=BodyRoute)
+router = Router(prefix="/api/events", tags=["jobs"], route_class=BodyRoute)
 
 
 @router.get(

@@ -1,6 +1,6 @@
 """Presets: inputs kept under a name."""
 
-from fastapi import APIRouter, status
+from fastapi import status
 
 from comfyrelay.domain.records.catalogue import Preset
 from comfyrelay.protocol import user as wire
@@ -11,8 +11,9 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 
-router = APIRouter(prefix="/api/presets", tags=["presets"], route_class=BodyRoute)
+router = Router(prefix="/api/presets", tags=["presets"], route_class=BodyRoute)
 
 
 @router.get("", responses=may_answer(401, 422, 503))

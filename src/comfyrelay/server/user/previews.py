@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Response, status
+from fastapi import Header, Response, status
 
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.server.base.auth import CurrentUser
@@ -10,6 +10,7 @@ from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.parameters import IdInPath
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.storage.previews import TYPE
 
 # Whatever a worker has sent is shown, and never run.
@@ -18,7 +19,7 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "X-Content-Type-Options": "nosniff",
 }
-router = APIRouter(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
+router = Router(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
 
 
 @router.get(

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from comfyrelay.domain.queue.states import JobStatus, UnitStatus
 from comfyrelay.protocol import jobs as wire
@@ -14,9 +14,10 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit, NumberCursor, Words
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.services.jobs.views.units import Sort, UnitFilter, UnitView
 
-router = APIRouter(prefix="/api/queue", tags=["queue"], route_class=BodyRoute)
+router = Router(prefix="/api/queue", tags=["queue"], route_class=BodyRoute)
 
 
 @router.get("", responses=may_answer(401, 422, 503))

@@ -1,6 +1,6 @@
 """Uploads, and the videos made of them."""
 
-from fastapi import APIRouter, status
+from fastapi import status
 
 from comfyrelay.domain.uploads import NewUpload
 from comfyrelay.protocol import jobs as wire
@@ -12,9 +12,10 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.services.jobs.views.jobs import VideoView
 
-router = APIRouter(prefix="/api/videos", tags=["videos"], route_class=BodyRoute)
+router = Router(prefix="/api/videos", tags=["videos"], route_class=BodyRoute)
 
 
 @router.post("/uploads", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 413, 422, 503))

@@ -2,8 +2,6 @@
 
 from typing import Literal
 
-from fastapi import APIRouter
-
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.base.auth import CurrentUser
@@ -11,8 +9,9 @@ from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.parameters import IdInPath
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 
-router = APIRouter(prefix="/api/views", tags=["views"], route_class=BodyRoute)
+router = Router(prefix="/api/views", tags=["views"], route_class=BodyRoute)
 
 
 @router.get("", responses=may_answer(401, 422, 503))

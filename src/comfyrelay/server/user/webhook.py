@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, status
+from fastapi import Query, status
 
 from comfyrelay.domain.deliveries import DeliveryStatus
 from comfyrelay.domain.records.webhooks import Delivery, TenantWebhook
@@ -14,8 +14,9 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 
-router = APIRouter(prefix="/api", tags=["webhooks"], route_class=BodyRoute)
+router = Router(prefix="/api", tags=["webhooks"], route_class=BodyRoute)
 
 
 @router.get("/webhook", responses=may_answer(401, 503))

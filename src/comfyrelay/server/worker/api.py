@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Header, HTTPException, Path, Request, Response, status
+from fastapi import Header, HTTPException, Path, Request, Response, status
 
 from comfyrelay.domain.records.fleet import Worker
 from comfyrelay.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
@@ -20,6 +20,7 @@ from comfyrelay.server.base.bodies import BodyRoute, large_body, read_body
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.limits import address_of
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.server.worker.urls import leased_job
 from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.queue.heartbeats import Heartbeat
@@ -34,7 +35,7 @@ SHORTEST_SHARE = 0.5
 # What EC2 answers at `dynamic/instance-identity/rsa2048`, without line breaks.
 IDENTITY_HEADER = "X-Instance-Identity"
 _BYTES = {"type": "string", "format": "binary"}
-router = APIRouter(prefix="/api/worker", tags=["worker"], route_class=BodyRoute)
+router = Router(prefix="/api/worker", tags=["worker"], route_class=BodyRoute)
 
 
 async def _with_fleet_secret(request: Request, context: Context) -> None:

@@ -1,8 +1,11 @@
 """Workflows in the hands of an administrator: registered, looked at, changed, deleted, held against the workers."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import orjson
 
 from comfyrelay.comfy.graphs.graph import Graph, check_graph, placeholders_in, replace_placeholders
 from comfyrelay.comfy.graphs.nodes import files_in, models_in
@@ -233,8 +236,9 @@ class Workflows:
         needs = await self._needs_of(workflow)
         async with self._databases.central.read() as tx:
             count = await worker_list.assigned_to(tx, workflow.id)
-            found, after = await worker_list.capabilities_of(tx, workflow.id, after_id=cursor, limit=limit)
-        judged = [WorkerFitness(worker=each, fitness=fitness(needs, each.capabilities)) for each in found]
+            found, after = await worker_list.reports_of(tx, workflow.id, after_id=cursor, limit=limit)
+        # in a thread: hundreds of workers with thousands of nodes each are megabytes
+        judged = await asyncio.to_thread(_judged, needs, found)
         return Inspected(needs=needs, assigned_workers=count, workers=Listed(items=judged, next_cursor=after))
 
     async def lacking(self, slugs: Sequence[str], capabilities: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -264,6 +268,12 @@ class Workflows:
         if workflow is None:
             raise _missing(slug)
         return workflow
+
+
+def _judged(needs: Needs, found: Sequence[Equipped]) -> list[WorkerFitness]:
+    """Those of one image say the same, which is read once."""
+    fits = {report: fitness(needs, orjson.loads(report)) for report in {each.report for each in found}}
+    return [WorkerFitness(worker=each, fitness=fits[each.report]) for each in found]
 
 
 async def _change(tx: Tx, before: Workflow, values: Mapping[str, Any]) -> Workflow:

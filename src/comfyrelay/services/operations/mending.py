@@ -29,6 +29,7 @@ GRACE_SECONDS = 60.0
 # however large a pool is, it costs little, and all of it is looked at in turn.
 JOBS_AT_ONCE = 20_000
 LOOKED_UP_AT_ONCE = 1_000
+MENDED_AT_ONCE = 200
 
 
 class Mending:
@@ -56,10 +57,15 @@ class Mending:
         return mended
 
     async def _mend(self, pool: str) -> int:
-        suspects = {*await self._undispatched(pool), *await self._unsettled(pool)}
-        if not suspects:
-            return 0
-        found = await self._reconciler.mend(pool, sorted(suspects), SAFE)
+        suspects = sorted({*await self._undispatched(pool), *await self._unsettled(pool)})
+        mended = 0
+        # a few at a time: where very many have come apart, whoever asks for something meanwhile must not wait for all
+        for start in range(0, len(suspects), MENDED_AT_ONCE):
+            mended += await self._mend_some(pool, suspects[start : start + MENDED_AT_ONCE])
+        return mended
+
+    async def _mend_some(self, pool: str, suspects: Sequence[str]) -> int:
+        found = await self._reconciler.mend(pool, suspects, SAFE)
         for each in found:
             log.warning("mending.mended", kind=each.kind, pool=pool, job=each.job_id, was=each.text)
         self.mended.update(each.kind for each in found)

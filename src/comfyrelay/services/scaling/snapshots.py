@@ -5,6 +5,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -320,8 +321,8 @@ def seen_fleet(
 
 def by_worker(found: Sequence[SeenMachine], ordered: Sequence[Machine]) -> dict[str, SeenMachine]:
     """Machines of a fleet of which these were ordered, by the ids of their workers."""
-    workers = {each.key: each.worker for each in ordered}
-    return {workers.get(each.id, each.id.removeprefix(foreign_id(""))): each for each in found}
+    workers, prefix = {each.key: each.worker for each in ordered}, foreign_id("")
+    return {workers.get(each.id) or each.id.removeprefix(prefix): each for each in found}
 
 
 class _Fleet:
@@ -334,6 +335,8 @@ class _Fleet:
         self._types = types
         self._machines = rows.machines.get(fleet.id, ())
         self._workers = {each.worker_id: each for each in rows.workers.get(fleet.id, ())}
+        # asked for each lease of each machine, and nearly always of the same few
+        self._expected = cache(rows.predictions.seconds)
 
     def machines(self, providers: Sequence[Provider]) -> list[SeenMachine]:
         own = {each.worker for each in self._machines}
@@ -341,7 +344,7 @@ class _Fleet:
             each
             for each in self._workers.values()
             # one that speaks to the cloud alone takes nothing of what waits here
-            if each.worker_id not in own and not each.is_stale and any(serves(each.providers, of) for of in providers)
+            if not each.is_stale and each.worker_id not in own and _serves_any(each, providers)
         ]
         ordered = [self._ordered(each) for each in self._machines]
         if self._spec.provider is MachineProviderName.KUBERNETES:
@@ -376,15 +379,15 @@ class _Fleet:
 
     def _unordered(self, worker: SeenWorker, id_: str, *, speed: float, is_foreign: bool = False) -> SeenMachine:
         takes = worker.is_approved and not worker.is_draining
-        leases = len(self._leases(worker))
+        leases = self._rows.leases.get(worker.worker_id, ())
         return SeenMachine(
             id=id_,
-            state=_working(leases) if takes else MachineState.DRAINING,
+            state=_working(len(leases)) if takes else MachineState.DRAINING,
             instance_type=worker.instance_type,
             speed=speed,
             slots=worker.max_concurrency,
-            leases=leases,
-            busy_seconds_left=self._left(worker, speed),
+            leases=len(leases),
+            busy_seconds_left=self._left(worker, speed) if leases else 0.0,
             age_seconds=_since(worker.created_at, self._rows.now),
             is_foreign=is_foreign,
         )
@@ -419,14 +422,15 @@ class _Fleet:
         leases = self._leases(worker)
         if worker is None or not leases:
             return 0.0
-        left = [
-            learning.seconds_left(
-                self._rows.predictions.seconds(each.workflow_id, each.effect_id) / speed,
-                _since(each.leased_at, self._rows.now),
-            )
-            for each in leases
-        ]
-        return sum(left) / min(len(leases), worker.max_concurrency)
+        left = 0.0
+        for each in leases:
+            expected = self._expected(each.workflow_id, each.effect_id) / speed
+            left += learning.seconds_left(expected, _since(each.leased_at, self._rows.now))
+        return left / min(len(leases), worker.max_concurrency)
+
+
+def _serves_any(worker: SeenWorker, providers: Sequence[Provider]) -> bool:
+    return any(serves(worker.providers, each) for each in providers)
 
 
 def foreign_id(worker_id: str) -> str:

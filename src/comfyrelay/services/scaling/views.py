@@ -1,6 +1,7 @@
 """How fleets are scaled, as an operator looks at it; and the switch that stops it."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,7 +37,8 @@ class ScalingView:
 
     @property
     def by_state(self) -> Mapping[MachineState, int]:
-        return {state: sum(each.state is state for each in self.machines) for state in MachineState}
+        found = Counter(each.state for each in self.machines)
+        return {state: found[state] for state in MachineState}
 
     @property
     def spent_per_hour(self) -> float:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import Select, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 
 from comfyrelay.domain.queue.states import DispatchStatus, Provider
@@ -134,8 +134,14 @@ async def completed_since(tx: Tx, since: datetime, *, stage: str, workflow_ids: 
 
 
 async def failed_since(tx: Tx, since: datetime, *, stage: str, workflow_ids: Sequence[int]) -> dict[int, int]:
-    """How many of each workflow failed for good; there are few failed dispatches, and they have an index."""
-    query = (
+    """How many of each workflow failed for good."""
+    query = failed_query(since, stage=stage, workflow_ids=workflow_ids)
+    return {row.workflow_id: row.jobs for row in await tx.execute(query)}
+
+
+def failed_query(since: datetime, *, stage: str, workflow_ids: Sequence[int]) -> Select[Any]:
+    """What failed has an index by its end."""
+    return (
         select(d.c.workflow_id, func.count().label("jobs"))
         .where(
             d.c.status == word(DispatchStatus.FAILED),
@@ -145,4 +151,3 @@ async def failed_since(tx: Tx, since: datetime, *, stage: str, workflow_ids: Seq
         )
         .group_by(d.c.workflow_id)
     )
-    return {row.workflow_id: row.jobs for row in await tx.execute(query)}

@@ -521,6 +521,13 @@ partial_index(
     ai_job_dispatches.c.id,
     where="status IN ('failed', 'canceled', 'paused')",
 )
+# What failed lately is asked for again and again, and what ever failed grows. All of it has an end: that this is said
+# keeps the planner from sorting these for a list, whose own index is in its order.
+partial_index(
+    "ix_ai_job_dispatches_failed",
+    ai_job_dispatches.c.finished_at,
+    where="status = 'failed' AND finished_at IS NOT NULL",
+)
 partial_index(
     "ix_ai_job_dispatches_exhausted",
     ai_job_dispatches.c.id,

@@ -1,9 +1,10 @@
 """The worker registry as an operator looks at it: who is in which state, with how many leases."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, case, func, or_, select
+from sqlalchemy import ColumnElement, Float, Select, Text, bindparam, case, cast, func, or_, select
 
 from comfyrelay.domain.queue.states import DispatchStatus, WorkerState
 from comfyrelay.domain.queue.worker_order import Placed, WorkerSort
@@ -23,8 +24,10 @@ from comfyrelay.store.central.tables import (
 )
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
+from comfyrelay.store.rows import ids_table, with_ids
 from comfyrelay.store.types import json_value, relay_now, word
 
+Seconds = float | ColumnElement[Any]
 _MADE = {"fleet_slug", "state", "leases", "blocked", "comfyui"}
 _OWN = [workers.c[name] for name in ListedWorker.__dataclass_fields__ if name not in _MADE]
 _BLOCKED = (
@@ -37,7 +40,7 @@ _BLOCKED = (
 NEWEST_LEASES = 300
 
 
-def state_of(stale_seconds: float) -> ColumnElement[str]:
+def state_of(stale_seconds: Seconds) -> ColumnElement[str]:
     return case(
         (~workers.c.is_approved, word(WorkerState.REVOKED)),
         (workers.c.last_seen_at < relay_now(-stale_seconds), word(WorkerState.OFFLINE)),
@@ -54,7 +57,7 @@ def said_of_comfyui(dialect: str) -> ColumnElement[Any]:
     return func.json_extract(workers.c.capabilities, "$.comfyui")
 
 
-def _listed(stale_seconds: float, dialect: str) -> Select[Any]:
+def _listed(stale_seconds: Seconds, dialect: str) -> Select[Any]:
     shown = [
         *_OWN,
         fleets.c.slug.label("fleet_slug"),
@@ -68,7 +71,8 @@ def _listed(stale_seconds: float, dialect: str) -> Select[Any]:
 
 
 def _worker(fields: Mapping[str, Any]) -> ListedWorker:
-    return ListedWorker(**{**fields, "comfyui": json_value(fields["comfyui"])})
+    decoded = {name: json_value(fields[name]) for name in ("devices", "warm_hashes", "comfyui")}
+    return ListedWorker(**{**fields, **decoded})
 
 
 def _gpu(dialect: str) -> ColumnElement[Any]:
@@ -78,7 +82,7 @@ def _gpu(dialect: str) -> ColumnElement[Any]:
     return func.json_extract(workers.c.devices, "$[0].name")
 
 
-def _sorted_by(sort: WorkerSort, stale_seconds: float, dialect: str) -> ColumnElement[Any]:
+def _sorted_by(sort: WorkerSort, stale_seconds: Seconds, dialect: str) -> ColumnElement[Any]:
     match sort:
         case WorkerSort.NAME:
             return func.coalesce(func.nullif(workers.c.display_name, ""), workers.c.worker_id)
@@ -104,16 +108,32 @@ async def places(
     search: str | None = None,
 ) -> list[Placed]:
     """Every worker that is asked for, in no order, with no more than what a list of them is sorted and counted by."""
-    key = _sorted_by(sort, stale_seconds, tx.dialect).label("key")
-    query = select(workers.c.worker_id, state_of(stale_seconds).label("state"), key)
-    query = query.join(fleets, fleets.c.id == workers.c.fleet_id)
-    for each in (search or "").split():
-        query = query.where(_names(each, tx.dialect))
-    if fleet_slug is not None:
-        query = query.where(fleets.c.slug == fleet_slug)
-    if stage is not None:
-        query = query.where(workers.c.stage == stage)
-    return [Placed._make(row) for row in await tx.execute(query)]
+    asked = {"stale_seconds": stale_seconds, "fleet_slug": fleet_slug, "stage": stage}
+    if not (words := (search or "").split()):
+        return list(map(Placed._make, await tx.fetch(places_query(sort), asked)))
+    query = places_query(sort)(tx.dialect).where(*(_names(each, tx.dialect) for each in words))
+    return list(map(Placed._make, (await tx.execute(query, asked)).all()))
+
+
+@cache
+def places_query(sort: WorkerSort) -> Callable[[str], Select[Any]]:
+    """There are as many as there are workers, and every page of them asks: it is made once for each order."""
+
+    @cache
+    def query(dialect: str) -> Select[Any]:
+        stale_seconds = bindparam("stale_seconds", type_=Float())
+        fleet_slug, stage = bindparam("fleet_slug", type_=Text()), bindparam("stage", type_=Text())
+        key = _sorted_by(sort, stale_seconds, dialect).label("key")
+        return (
+            select(workers.c.worker_id, state_of(stale_seconds).label("state"), key)
+            .join(fleets, fleets.c.id == workers.c.fleet_id)
+            .where(
+                or_(cast(fleet_slug, Text).is_(None), fleets.c.slug == fleet_slug),
+                or_(cast(stage, Text).is_(None), workers.c.stage == stage),
+            )
+        )
+
+    return query
 
 
 def _names(part: str, dialect: str) -> ColumnElement[bool]:
@@ -133,9 +153,17 @@ def _names(part: str, dialect: str) -> ColumnElement[bool]:
 
 async def listed(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: float) -> list[ListedWorker]:
     """These, in this order; but for those that are gone."""
-    query = _listed(stale_seconds, tx.dialect).where(workers.c.worker_id.in_(worker_ids))
-    found = {row.worker_id: _worker(dict(row._mapping)) for row in await tx.execute(query)}
+    if not worker_ids:
+        return []
+    rows = await tx.fetch(listed_query, {**with_ids(worker_ids), "stale_seconds": stale_seconds})
+    found = {row.worker_id: _worker(dict(row._mapping.items())) for row in rows}
     return [found[each] for each in worker_ids if each in found]
+
+
+@cache
+def listed_query(dialect: str) -> Select[Any]:
+    r = ids_table(dialect, Text)
+    return _listed(bindparam("stale_seconds", type_=Float()), dialect).join(r, workers.c.worker_id == r.c.id)
 
 
 async def get(tx: Tx, worker_id: str, *, stale_seconds: float) -> tuple[ListedWorker, Mapping[str, Any]] | None:
@@ -152,7 +180,19 @@ async def get(tx: Tx, worker_id: str, *, stale_seconds: float) -> tuple[ListedWo
 
 async def jobs_of(tx: Tx, worker_ids: Sequence[str]) -> dict[str, list[WorkerJob]]:
     """By worker, what it has, the longest first."""
-    query = (
+    if not worker_ids:
+        return {}
+    found: dict[str, list[WorkerJob]] = {}
+    for row in await tx.fetch(jobs_query, with_ids(worker_ids)):
+        job = WorkerJob(**{**dict(row._mapping.items()), "progress": json_value(row.progress)})
+        found.setdefault(job.worker_id, []).append(job)
+    return found
+
+
+@cache
+def jobs_query(dialect: str) -> Select[Any]:
+    r = ids_table(dialect, Text)
+    return (
         select(
             d.c.id.label("dispatch_id"),
             d.c.tenant_job_id.label("job_id"),
@@ -164,13 +204,10 @@ async def jobs_of(tx: Tx, worker_ids: Sequence[str]) -> dict[str, list[WorkerJob
             d.c.progress,
         )
         .join(workflows, workflows.c.id == d.c.workflow_id)
-        .where(d.c.status == word(DispatchStatus.LEASED), d.c.worker_id.in_(list(worker_ids)))
+        .join(r, d.c.worker_id == r.c.id)
+        .where(d.c.status == word(DispatchStatus.LEASED))
         .order_by(d.c.leased_at, d.c.id)
     )
-    found: dict[str, list[WorkerJob]] = {}
-    for row in await tx.execute(query):
-        found.setdefault(row.worker_id, []).append(WorkerJob(**row._mapping))
-    return found
 
 
 async def hashes_known_to(tx: Tx, worker_id: str) -> dict[str, str]:
@@ -229,12 +266,13 @@ async def blocks_of(tx: Tx, worker_id: str) -> list[BlockedHash]:
     return [BlockedHash(**row._mapping) for row in await tx.execute(query)]
 
 
-async def capabilities_of(
+async def reports_of(
     tx: Tx, workflow_id: int, *, after_id: str | None, limit: int
 ) -> tuple[Sequence[Equipped], str | None]:
     """The workers that have a workflow, with what each says it has; and the id to go on after."""
+    report = cast(workers.c.capabilities, Text).label("report")
     query = (
-        select(workers.c.worker_id, fleets.c.slug.label("fleet_slug"), workers.c.stage, workers.c.capabilities)
+        select(workers.c.worker_id, fleets.c.slug.label("fleet_slug"), workers.c.stage, report)
         .join(worker_workflows, worker_workflows.c.worker_id == workers.c.worker_id)
         .join(fleets, fleets.c.id == workers.c.fleet_id)
         .where(worker_workflows.c.workflow_id == workflow_id)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Text, bindparam, delete, func, insert, select, update
+from sqlalchemy import BigInteger, Float, Select, Text, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
@@ -228,29 +228,41 @@ async def serving(
 ) -> list[ServingWorker]:
     """Workers that may run the workflow now, with how many leases each holds; without those that say that they serve
     other providers."""
-    query = (
+    asked = {"workflow_id": workflow_id, "stage": stage, "stale_seconds": -stale_seconds}
+    return [
+        ServingWorker(worker_id=worker_id, max_concurrency=max_concurrency, leases=leases)
+        for worker_id, max_concurrency, leases, providers in await tx.fetch(serving_query, asked)
+        if provider in (json_value(providers) or Provider)
+    ]
+
+
+@cache
+def serving_query(_dialect: str = "") -> Select[Any]:
+    return (
         select(workers.c.worker_id, workers.c.max_concurrency, LEASES.label("leases"), workers.c.providers)
         .join(worker_workflows, worker_workflows.c.worker_id == workers.c.worker_id)
         .join(workflows, workflows.c.id == worker_workflows.c.workflow_id)
         .where(
-            worker_workflows.c.workflow_id == workflow_id,
+            worker_workflows.c.workflow_id == bindparam("workflow_id", type_=BigInteger()),
             workflows.c.is_active,
-            workers.c.stage == stage,
+            workers.c.stage == bindparam("stage", type_=Text()),
             workers.c.is_approved,
             ~workers.c.is_draining,
-            workers.c.last_seen_at >= relay_now(-stale_seconds),
+            workers.c.last_seen_at >= relay_now(bindparam("stale_seconds", type_=Float())),
         )
     )
-    return [
-        ServingWorker(worker_id=row.worker_id, max_concurrency=row.max_concurrency, leases=row.leases)
-        for row in await tx.execute(query)
-        if provider in (row.providers or Provider)
-    ]
 
 
-async def workflows_of(tx: Tx, worker_ids: Sequence[str]) -> list[int]:
-    query = select(worker_workflows.c.workflow_id).where(worker_workflows.c.worker_id.in_(worker_ids)).distinct()
-    return list((await tx.scalars(query)).all())
+async def workflows_of(tx: Tx, worker_ids: Iterable[str]) -> list[int]:
+    """What any of these has."""
+    return [row.workflow_id for row in await tx.fetch(workflows_of_query, with_ids(worker_ids))]
+
+
+@cache
+def workflows_of_query(dialect: str) -> Select[Any]:
+    r = ids_table(dialect, Text)
+    its = worker_workflows.c.worker_id == r.c.id
+    return select(worker_workflows.c.workflow_id).join_from(r, worker_workflows, its).distinct()
 
 
 async def count_of_fleets(tx: Tx) -> int:

@@ -31,8 +31,9 @@ from comfyrelay.domain.queue.ordering import Place
 from comfyrelay.domain.queue.states import TERMINAL_DISPATCH, DispatchStatus
 from comfyrelay.domain.queue.waiting import is_only_fetched
 from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import workers, workflow_blocks
+from comfyrelay.store.central.tables import workers, workflow_blocks, workflow_durations
 from comfyrelay.store.database import Tx
+from comfyrelay.store.paging import MOST_SCANNED
 from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.types import json_value, relay_now, word
 
@@ -520,18 +521,38 @@ async def ahead_of_each(
 
 
 async def mean_duration(tx: Tx, workflow_ids: Sequence[int], *, of_last: int = 50) -> float | None:
-    """The mean duration of the newest completed dispatches of these workflows."""
-    newest = (
-        select(d.c.duration_seconds)
-        .where(d.c.status == DispatchStatus.COMPLETED, d.c.workflow_id.in_(workflow_ids))
-        .order_by(d.c.id.desc())
-        .limit(of_last)
-        .subquery()
-    )
-    value = await tx.scalar(select(func.avg(newest.c.duration_seconds)))
+    """The mean duration of the newest completed dispatches of these workflows; if that is long ago, what was learnt of
+    them then."""
+    value = await tx.scalar(mean_duration_query(workflow_ids, of_last=of_last))
+    if value is None:
+        learnt = workflow_durations.c
+        of_all = select(func.avg(learnt.mean_seconds)).where(
+            learnt.workflow_id.in_(workflow_ids), learnt.effect_id == 0
+        )
+        value = await tx.scalar(of_all)
     return float(value) if value is not None else None
 
 
+def mean_duration_query(workflow_ids: Sequence[int], *, of_last: int) -> Select[Any]:
+    """No index has what is completed by its workflow: of one that was never run, every dispatch would be read."""
+    names = ("id", "status", "workflow_id", "duration_seconds")
+    seen = select(*(d.c[name] for name in names)).order_by(d.c.id.desc()).limit(MOST_SCANNED).subquery("seen")
+    newest = (
+        select(seen.c.duration_seconds)
+        .where(seen.c.status == word(DispatchStatus.COMPLETED), seen.c.workflow_id.in_(workflow_ids))
+        .order_by(seen.c.id.desc())
+        .limit(of_last)
+        .subquery()
+    )
+    return select(func.avg(newest.c.duration_seconds))
+
+
 async def now(tx: Tx) -> datetime:
-    found: datetime = (await tx.execute(select(relay_now()))).scalar_one()
+    [row] = await tx.fetch(_now, {})
+    found: datetime = row.now
     return found
+
+
+@cache
+def _now(_dialect: str) -> Executable:
+    return select(relay_now().label("now"))

@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import BigInteger, Float, Integer, Select, bindparam, case, func, select
 
 from comfyrelay.domain.queue.states import DispatchStatus, Provider
 from comfyrelay.domain.records.fleet import Fleet
@@ -12,7 +13,8 @@ from comfyrelay.store.central.catalogue import FLEET_COLUMNS
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import fleets, worker_audit_logs, workers, workflow_fleets
 from comfyrelay.store.database import Tx
-from comfyrelay.store.types import relay_now, word
+from comfyrelay.store.rows import ids_table, with_ids
+from comfyrelay.store.types import json_value, relay_now, word
 
 
 class Waiting(NamedTuple):
@@ -24,7 +26,8 @@ class Waiting(NamedTuple):
 
 
 class SeenWorker(NamedTuple):
-    """`last_at` is when something last happened to it: when nothing runs, it is idle since then."""
+    """`last_at` is when something last happened to it: when nothing runs, it is idle since then. While something runs
+    it is now."""
 
     worker_id: str
     fleet_id: int
@@ -68,11 +71,16 @@ async def fleets_with(tx: Tx, workflow_id: int, *, stage: str) -> list[Fleet]:
 
 async def workflows_of(tx: Tx, fleet_ids: Collection[int]) -> dict[int, set[int]]:
     """By fleet, the workflows that it runs."""
-    query = select(workflow_fleets).where(workflow_fleets.c.fleet_id.in_(sorted(fleet_ids)))
     found: dict[int, set[int]] = {}
-    for row in await tx.execute(query):
+    for row in await tx.fetch(_workflows_of, with_ids(sorted(fleet_ids))):
         found.setdefault(row.fleet_id, set()).add(row.workflow_id)
     return found
+
+
+@cache
+def _workflows_of(dialect: str) -> Select[Any]:
+    r = ids_table(dialect)
+    return select(workflow_fleets).join_from(r, workflow_fleets, workflow_fleets.c.fleet_id == r.c.id)
 
 
 def waiting_query(stage: str, workflow_ids: Collection[int], *, down_pools: Sequence[str]) -> Select[Any]:
@@ -99,52 +107,69 @@ async def waiting(tx: Tx, stage: str, workflow_ids: Collection[int], *, down_poo
     return [Waiting._make(row) for row in rows]
 
 
-def workers_query(fleet_ids: Collection[int], *, stale_seconds: float) -> Select[Any]:
-    a = worker_audit_logs
+@cache
+def workers_query(dialect: str) -> Select[Any]:
+    """Of the fleets whose ids are bound to `rows`. The audit is long: who holds something need not be looked up."""
+    a, w, r = worker_audit_logs, workers.c, ids_table(dialect)
     last = (
         select(a.c.created_at)
-        .where(a.c.worker_id == workers.c.worker_id)
+        .where(a.c.worker_id == w.worker_id)
         .order_by(a.c.id.desc())
         .limit(1)
         .correlate(workers)
         .scalar_subquery()
     )
-    w = workers.c
-    is_stale = w.last_seen_at < relay_now(-stale_seconds)
-    shown = (w.worker_id, w.fleet_id, w.max_concurrency, w.is_approved, w.is_draining)
-    rest = (w.instance_type, w.created_at, w.last_seen_at, last.label("last_at"), w.providers)
-    return select(*shown, is_stale.label("is_stale"), *rest).where(w.fleet_id.in_(sorted(fleet_ids)))
+    held = d.c.status == word(DispatchStatus.LEASED)
+    holds = select(d.c.id).where(d.c.worker_id == w.worker_id, held).correlate(workers).exists()
+    last_at = case((holds, relay_now()), else_=last).label("last_at")
+    is_stale = (w.last_seen_at < relay_now(bindparam("stale_seconds", type_=Float()))).label("is_stale")
+    shown = (w.worker_id, w.fleet_id, w.max_concurrency, w.is_approved, w.is_draining, is_stale)
+    query = select(*shown, w.instance_type, w.created_at, w.last_seen_at, last_at, w.providers)
+    return query.join_from(r, workers, w.fleet_id == r.c.id)
 
 
 async def workers_of(tx: Tx, fleet_ids: Collection[int], *, stale_seconds: float) -> list[SeenWorker]:
     if not fleet_ids:
         return []
-    rows = await tx.execute(workers_query(fleet_ids, stale_seconds=stale_seconds))
-    return [SeenWorker._make(row) for row in rows]
+    rows = await tx.fetch(workers_query, {**with_ids(sorted(fleet_ids)), "stale_seconds": -stale_seconds})
+    found = map(SeenWorker._make, rows)
+    return [each if each.providers is None else each._replace(providers=json_value(each.providers)) for each in found]
 
 
-def leases_query(fleet_ids: Collection[int]) -> Select[Any]:
+@cache
+def leases_query(dialect: str) -> Select[Any]:
+    """Of the workers of the fleets whose ids are bound to `rows`."""
     held = (d.c.worker_id == workers.c.worker_id) & (d.c.status == word(DispatchStatus.LEASED))
-    return (
-        select(d.c.worker_id, d.c.workflow_id, d.c.effect_id, d.c.leased_at)
-        .join_from(workers, d, held)
-        .where(workers.c.fleet_id.in_(sorted(fleet_ids)))
-    )
+    r = ids_table(dialect)
+    query = select(d.c.worker_id, d.c.workflow_id, d.c.effect_id, d.c.leased_at)
+    return query.join_from(r, workers, workers.c.fleet_id == r.c.id).join(d, held)
 
 
 async def leases_of(tx: Tx, fleet_ids: Collection[int]) -> list[Lease]:
     if not fleet_ids:
         return []
-    return [Lease._make(row) for row in await tx.execute(leases_query(fleet_ids))]
+    return list(map(Lease._make, await tx.fetch(leases_query, with_ids(sorted(fleet_ids)))))
 
 
-def arrivals_query(*, after: int | None, most: int) -> Select[Any]:
-    """By the ids, which grow with time; without `after` the newest."""
-    query = select(d.c.id, d.c.stage, d.c.workflow_id, d.c.created_at).limit(most)
-    return query.order_by(d.c.id.desc()) if after is None else query.where(d.c.id > after).order_by(d.c.id)
+_ARRIVAL = [d.c[name] for name in Arrival._fields]
+_MOST = bindparam("most", type_=Integer())
+
+
+@cache
+def newest_arrivals_query(_dialect: str = "") -> Select[Any]:
+    """By the ids, which grow with time."""
+    return select(*_ARRIVAL).order_by(d.c.id.desc()).limit(_MOST)
+
+
+@cache
+def arrivals_query(_dialect: str = "") -> Select[Any]:
+    return select(*_ARRIVAL).where(d.c.id > bindparam("after", type_=BigInteger())).order_by(d.c.id).limit(_MOST)
 
 
 async def arrivals(tx: Tx, *, after: int | None, most: int) -> list[Arrival]:
-    """Jobs that came to the queue, whatever became of them."""
-    found = [Arrival._make(row) for row in await tx.execute(arrivals_query(after=after, most=most))]
-    return sorted(found)
+    """Jobs that came to the queue, whatever became of them; without `after` the newest."""
+    if after is None:
+        found = await tx.fetch(newest_arrivals_query, {"most": most})
+    else:
+        found = await tx.fetch(arrivals_query, {"after": after, "most": most})
+    return sorted(map(Arrival._make, found))
