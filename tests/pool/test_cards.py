@@ -315,6 +315,7 @@ class Server:
     loaded: dict[str, None] = field(default_factory=dict)
     pinned: str | None = None
     cached: str | None = None
+    made: str | None = None
 
 
 @dataclass

@@ -58,8 +58,9 @@ class OnCard(Protocol):
     loaded: dict[str, None]
     # the workflow that stays loaded there
     pinned: str | None
-    # what is in its cache
+    # what is in its cache, and what has run there to its end
     cached: str | None
+    made: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -357,4 +358,4 @@ def _place(member: OnCard) -> str:
 def _emptied(member: OnCard) -> None:
     member.warm.clear()
     member.loaded.clear()
-    member.cached = None
+    member.cached = member.made = None
