@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from comfyrelay.domain.queue.memory import GIB, is_larger, is_too_small
+from comfyrelay.domain.queue.memory import GIB, NO_CARDS, is_larger, is_too_small
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.pool.ticket import Lane
 
@@ -78,7 +78,7 @@ def memory_in(stats: Mapping[str, Any]) -> Memory | None:
     match stats.get("devices"):
         case [{"type": str() as kind, "vram_total": int() as total, "vram_free": int() as free, **more}, *_]:
             held, kept = more.get("torch_vram_total"), more.get("torch_vram_free")
-            if kind not in ("cpu", "mps") and total > 0 and isinstance(held, int) and isinstance(kept, int):
+            if kind not in NO_CARDS and total > 0 and isinstance(held, int) and isinstance(kept, int):
                 # what torch holds and does not use is free for that ComfyUI only
                 return Memory(total=total, free=max(free - kept, 0), held=held)
     return None
