@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.comfyui import gpus
-from comfyrelay.comfyui.gpus import CPU, UNNAMED, find_gpus
+from comfyrelay.comfyui.gpus import CPU, UNNAMED, find_gpus, of_each_nvidia
 
 NVIDIA = "GPU-aaa, NVIDIA GeForce RTX 4090, 24564\nGPU-bbb, NVIDIA L4, 23034\n"
 AMD = json.dumps(
@@ -42,6 +42,30 @@ def test_those_of_nvidia_are_shown_by_their_identity(tools: Path) -> None:
     first, second = find_gpus(environment={})
     assert (first.key, first.name, first.memory_bytes) == ("GPU-aaa", "NVIDIA GeForce RTX 4090", 24564 * 1024**2)
     assert second.variables == {"CUDA_VISIBLE_DEVICES": "GPU-bbb"}
+
+
+class Nvml:
+    """Of which the first GPU has fallen off its bus."""
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlInit(self) -> None: ...  # noqa: N802
+
+    def nvmlShutdown(self) -> None: ...  # noqa: N802
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 3
+
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> int:  # noqa: N802
+        if number == 0:
+            raise self.NVMLError("GPU is lost")
+        return number
+
+
+def test_one_that_the_driver_has_lost_hides_none_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "import_module", lambda _name: Nvml())
+    assert of_each_nvidia(lambda _nvml, handle: handle) == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from comfyrelay.comfyui import python as pythons
 from comfyrelay.comfyui.installs import Install, Kind, Places, find_installs, install_at
 from comfyrelay.comfyui.python import python_of, try_python
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.worker import check
+from comfyrelay.worker.check import Verdict
 
 PLACES = ("home", "programs", "app-data", "disk")
 
@@ -189,3 +191,28 @@ class TestPython:
         silly.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1\n")
         assert try_python(silly) == ("ModuleNotFoundError: No module named 'torch'.", "")
         assert (try_python(tmp_path / "none")[0] or "").startswith("it cannot be run")
+
+    @pytest.mark.parametrize(
+        ("body", "verdict", "told"),
+        [
+            ("echo 2.9.1", Verdict.FINE, "and torch 2.9.1. ComfyRelay can start it itself: start "),
+            (
+                "echo \"No module named 'torch'\" >&2; exit 1",
+                Verdict.LACKING,
+                "cannot run it: No module named 'torch'.",
+            ),
+            (None, Verdict.LACKING, "Name the Python that you start it with: HERE."),
+        ],
+    )
+    async def test_who_looks_for_one_is_told_with_which_python_it_runs_and_whether_that_can(
+        self, install: Install, monkeypatch: pytest.MonkeyPatch, body: str | None, verdict: Verdict, told: str
+    ) -> None:
+        monkeypatch.setattr(pythons, "find_spec", lambda _name: None)
+        monkeypatch.setattr(check, "find_installs", lambda: [install])
+        for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+            monkeypatch.delenv(name, raising=False)
+        if body is not None:
+            venv(install.code / "venv").write_text(f"#!/bin/sh\n{body}\n")
+        [found] = await check.about_installs(lambda folder: f"start {folder}", python=None, setting="HERE")
+        assert (found.verdict, told in found.text) == (verdict, True), found.text
+        assert found.text.endswith(f"start {install.named}")

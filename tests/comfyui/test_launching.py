@@ -117,9 +117,15 @@ class TestSettings:
         care = load_worker_settings().care
         assert care is not None
         assert (care.arguments, care.first_count) == (("--lowvram", "--extra", "a b"), 2)
-        monkeypatch.setenv("COMFYRELAY_WORKER_COMFYUI_ARGS", "--port=8188")
-        with pytest.raises(ConfigurationError, match=r"COMFYUI_ARGS.*ComfyRelay chooses --port"):
-            load_worker_settings()
+        # also shortened, as ComfyUI would take them
+        for taken, named in {
+            "--port=8188": "--port",
+            "--out /x": "--output-directory",
+            "--default-device 1": "--default",
+        }.items():
+            monkeypatch.setenv("COMFYRELAY_WORKER_COMFYUI_ARGS", taken)
+            with pytest.raises(ConfigurationError, match=rf"COMFYUI_ARGS.*ComfyRelay chooses {named}"):
+                load_worker_settings()
 
     @pytest.mark.parametrize("count", ["0", "17", "many"])
     def test_a_count_is_a_small_number_or_auto(self, monkeypatch: pytest.MonkeyPatch, count: str) -> None:

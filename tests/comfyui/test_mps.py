@@ -421,3 +421,27 @@ def test_the_list_says_whether_cards_are_shared(folder: Path, monkeypatch: pytes
     assert why in listed.output
     listed = CliRunner().invoke(app, ["comfyui", "list", "--json", "--data-dir", str(folder)])
     assert json.loads(listed.output)[0]["mps"] is True
+
+
+def test_in_a_narrow_window_the_list_cuts_neither_addresses_nor_reasons(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    place = folder / "worker" / "this-machine" / notes.FOLDER / "comfyui-1"
+    place.mkdir(parents=True)
+    why = "ComfyUI ended while it started. Its last lines: [x] ModuleNotFoundError: No module named 'torchsde'"
+    notes.write(
+        place,
+        notes.Note(
+            name="comfyui-1",
+            url="http://127.0.0.1:41234",
+            card="NVIDIA GeForce RTX 4090",
+            state="given up",
+            reason=why,
+            restarts=2,
+            processes={},
+        ),
+    )
+    listed = CliRunner().invoke(app, ["comfyui", "list", "--data-dir", str(folder)])
+    assert "http://127.0.0.1:41234" in listed.output
+    assert f"comfyui-1: {why}" in listed.output

@@ -1,10 +1,12 @@
 """With `reuse`, an equal job that is done already answers: with a copy of its output, at once, and for nothing."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import File, Job
 from comfyrelay.errors import TooManyActiveJobs
@@ -108,6 +110,16 @@ async def test_what_is_not_equal_runs(world: World, desk: Desk, other: str) -> N
         user = await world.user(pool=await world.engine.databases.pool_name_of(desk.user.tenant_id))
     job = await world.submit(user, effect, reuse=True, **values)
     assert (job.status, job.reused_from) == ("queued", None)
+
+
+async def test_what_was_made_at_another_stage_answers_nobody(world: World, desk: Desk) -> None:
+    fleet = await world.fleet(desk.workflow, stage=Stage.STAGING)
+    elsewhere = replace(desk, worker=await world.worker(fleet, stage=Stage.STAGING))
+    tried = await done(world, elsewhere, stage=Stage.STAGING)
+    job = await desk.submit(reuse=True)
+    assert (job.status, job.reused_from) == ("queued", None)
+    # and those that are made there answer there
+    assert (await desk.submit(reuse=True, stage=Stage.STAGING)).reused_from == tried.id
 
 
 async def test_seeds_that_are_drawn_make_jobs_different_and_given_ones_do_not(world: World) -> None:

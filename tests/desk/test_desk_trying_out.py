@@ -162,3 +162,15 @@ async def test_tries_of_the_example_with_a_prompt_differ(tmp_path: Path) -> None
         # what is a prompt can be searched for
         found = [job.label async for job in desk.client.jobs(search="DOG")]
         assert len(found) == 2
+
+
+async def test_what_the_stand_in_made_does_not_answer_a_job_that_is_meant_for_comfyui(tmp_path: Path) -> None:
+    port = free_port()
+    async with opened(usual_place(tmp_path, port, stand_in=True)) as desk:
+        slug = (await desk.client.add_graph(invert(), name="mine")).workflow.slug
+        tried = await desk.client.submit(workflow_slug=slug, reuse=True)
+        assert (await desk.ended(tried.id)).status == "completed"
+        assert (await desk.client.submit(workflow_slug=slug, reuse=True)).reused_from == tried.id
+    async with opened(usual_place(tmp_path, port)) as desk:
+        meant = await desk.client.submit(workflow_slug=slug, reuse=True)
+        assert (meant.status, meant.reused_from) == ("queued", None)

@@ -301,7 +301,8 @@ async def test_a_server_that_rests_finishes_its_job_and_gets_no_other(tmp_path: 
 def test_what_is_no_card_has_no_memory_to_tell_of() -> None:
     fields = {"vram_total": 10, "vram_free": 8, "torch_vram_total": 3, "torch_vram_free": 1}
     assert memory_in({"devices": [{"type": "cuda", **fields}]}) == Memory(total=10, free=7, held=3)
-    assert memory_in({"devices": [{"type": "cpu", **fields}]}) is None
+    for kind in ("cpu", "mps", "privateuseone"):
+        assert memory_in({"devices": [{"type": kind, **fields}]}) is None
     assert memory_in({"devices": []}) is None
 
 
@@ -315,6 +316,7 @@ class Server:
     loaded: dict[str, None] = field(default_factory=dict)
     pinned: str | None = None
     cached: str | None = None
+    made: str | None = None
 
 
 @dataclass

@@ -10,6 +10,7 @@ from comfyrelay.errors import ComfyError
 from comfyrelay.pool import JobCompleted, JobStarted
 from comfyrelay.sim import Fail, Stuck
 from comfyrelay.sim.card import GIB
+from comfyrelay.sim.running.cache import Cache
 from tests.pool.harness import until
 from tests.pool.test_cards import LARGE, SMALL, picture, shared_card
 
@@ -108,6 +109,33 @@ async def test_the_same_graph_runs_once_and_its_server_answers_the_rest_from_its
         again = await pool.enqueue(picture(1), cache_key="one", preferred_clients=[])
         await again
         assert again.client_id == jobs[0].client_id
+
+
+async def test_what_no_cache_keeps_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shared_card(tmp_path, 2, model_bytes=GIB) as (pool, sims, _):
+        await pool.run(picture(0))
+        with monkeypatch.context() as patch:
+            # as with `--cache-none`, or a node that draws by chance
+            patch.setattr(Cache, "get", lambda _self, _node_id: None)
+            for _ in range(2):
+                await pool.run(picture(1), cache_key="one")
+            stuck = [sim.misbehave(Stuck(class_type="KSampler")) for sim in sims]
+            events = pool.events(JobStarted)
+            jobs = [await pool.enqueue(picture(2), cache_key="two") for _ in range(2)]
+            for _ in jobs:
+                await until(events, JobStarted)
+            assert pool.stats().running == 2
+            for each in stuck:
+                each.end()
+            await asyncio.gather(*jobs)
+        # and is again once one does
+        for sim in sims:
+            sim.behave()
+        for _ in range(2):
+            await pool.run(picture(3), cache_key="three", preferred_clients=["a"])
+        jobs = [await pool.enqueue(picture(4), cache_key="four") for _ in range(4)]
+        await asyncio.gather(*jobs)
+        assert len({each.client_id for each in jobs}) == 1
 
 
 async def test_different_graphs_run_side_by_side_as_before(tmp_path: Path) -> None:

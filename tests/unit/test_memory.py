@@ -60,6 +60,15 @@ def test_who_ran_out_beside_other_programs_is_told_so() -> None:
     assert runs_again(error).endswith("while other programs held 6 GiB of the card: it runs elsewhere.")
 
 
+def test_who_ran_out_alone_is_told_what_to_do() -> None:
+    error = OutOfMemory("KSampler (3): there was not enough memory")
+    error.card_bytes = 24 * GIB
+    assert too_large_for(error, {}) == (
+        "KSampler (3): there was not enough memory, even with the 24 GiB of the card to itself. Use fewer pixels or "
+        "frames, a smaller batch or a smaller model, or run it on a GPU with more memory."
+    )
+
+
 def test_sizes_are_said_as_people_say_them() -> None:
     assert [in_gib(each) for each in (25_757_220_864, int(23.6 * GIB), int(1.5 * GIB))] == [
         "24 GiB",

@@ -209,6 +209,22 @@ def test_when_jobs_turn_out_to_need_more_memory_those_that_do_not_fit_go() -> No
     assert world.run(300) == 1
 
 
+def test_when_the_machines_own_memory_runs_out_one_goes_and_does_not_come_back_at_once() -> None:
+    world = World(seconds=shared(*SMALL), waiting=10_000)
+    count = world.run(600)
+    little = {"machine_free_bytes": GIB // 4, "machine_copy_bytes": 2 * GIB}
+    decision = world.look(**little)
+    assert (decision.change, decision.reason) == (
+        Change.REMOVE,
+        "The machine's memory is short: 0.2 GiB are free.",
+    )
+    for _ in range(200):
+        assert world.look(machine_free_bytes=60 * GIB, machine_copy_bytes=2 * GIB).change is Change.NOTHING
+    for _ in range(count):
+        world.look(**little)
+    assert len(world.processes) == 1
+
+
 @pytest.mark.parametrize(
     ("seen", "reason"),
     [
@@ -217,6 +233,10 @@ def test_when_jobs_turn_out_to_need_more_memory_those_that_do_not_fit_go() -> No
         ({"copy_bytes": None}, "what its jobs need of memory is not known yet"),
         ({"free_bytes": GIB}, "another one takes 4.0 GiB, and 1.0 GiB are free"),
         ({"memory_bytes": 8 * GIB}, "the card has 8.0 GiB, and each takes 4.0 GiB"),
+        (
+            {"machine_free_bytes": 4 * GIB, "machine_copy_bytes": 4 * GIB},
+            "another one takes 4.0 GiB of the machine's own memory, and 4.0 GiB are free",
+        ),
         ({"spare_cores": 0.9}, "no processor core is to spare"),
         ({"load": 0.95}, "the GPU is busy 95% of the time"),
     ],
@@ -324,7 +344,15 @@ def test_after_a_large_gain_two_more_start_at_the_same_time() -> None:
     assert "more than 2: kept." in world.told
 
 
-@pytest.mark.parametrize(("seen", "count"), [({"free_bytes": 7 * GIB}, 3), ({"spare_cores": 1.5}, 3), ({}, 4)])
+@pytest.mark.parametrize(
+    ("seen", "count"),
+    [
+        ({"free_bytes": 7 * GIB}, 3),
+        ({"machine_free_bytes": 9 * GIB, "machine_copy_bytes": 5 * GIB}, 3),
+        ({"spare_cores": 1.5}, 3),
+        ({}, 4),
+    ],
+)
 def test_two_are_started_together_only_where_there_is_plenty(seen: dict[str, Any], count: int) -> None:
     world = World(seconds=shared(*SMALL), waiting=100_000)
     while "kept." not in world.told:
@@ -423,6 +451,8 @@ sights = st.builds(
     memory_bytes=st.integers(1, 100).map(lambda size: size * GIB) | st.none(),
     free_bytes=st.integers(0, 100).map(lambda size: size * GIB) | st.none(),
     copy_bytes=st.integers(1, 60).map(lambda size: size * GIB) | st.none(),
+    machine_free_bytes=st.integers(0, 20).map(lambda size: size * GIB) | st.none(),
+    machine_copy_bytes=st.integers(1, 9).map(lambda size: size * GIB) | st.none(),
     spare_cores=st.floats(0, 4) | st.none(),
     load=st.floats(0, 1) | st.none(),
 )
@@ -454,6 +484,8 @@ def test_memory_that_is_known_is_never_exceeded(seen: Seen, packing: Packing) ->
         assert seen.free_bytes is not None
         assert count * seen.copy_bytes <= seen.memory_bytes
         assert seen.copy_bytes <= seen.free_bytes
+        if seen.machine_free_bytes is not None and seen.machine_copy_bytes is not None:
+            assert seen.machine_copy_bytes <= seen.machine_free_bytes
     elif seen.memory_bytes is not None and seen.copy_bytes is not None:
         # those that do not fit go one by one
         assert count <= max(room_for(seen.memory_bytes, seen.copy_bytes), len(seen.processes) - 1)
@@ -499,6 +531,7 @@ def test_more_memory_cores_work_and_a_less_busy_gpu_never_make_it_fewer(
         memory_bytes=seen.memory_bytes and seen.memory_bytes + more * GIB,
         free_bytes=None if seen.free_bytes is None else seen.free_bytes + more * GIB,
         copy_bytes=seen.copy_bytes and max(seen.copy_bytes - more * GIB, GIB),
+        machine_free_bytes=None if seen.machine_free_bytes is None else seen.machine_free_bytes + more * GIB,
         spare_cores=None if seen.spare_cores is None else seen.spare_cores + more,
         load=None if seen.load is None else seen.load / (1 + more),
     )

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.worker.capacity import Capacity, capacity_for, times_for
+from comfyrelay.worker.capacity import Capacity, capacity_for, most_on_card, times_for
 from comfyrelay.worker.lease import Lease, Phase
 from tests.worker.leases import make_lease
 
@@ -80,3 +80,8 @@ def test_each_server_has_its_next_one_waiting_while_jobs_are_known_to_be_short(
     usual: list[float | None], times: int
 ) -> None:
     assert times_for(usual, slots=4, short_seconds=10.0) == times
+
+
+def test_no_more_comfyui_are_on_a_card_than_could_have_a_job() -> None:
+    assert most_on_card(None, cards=1) is None
+    assert [most_on_card(at_once, cards=2) for at_once in (1, 2, 3, 4)] == [1, 1, 2, 2]

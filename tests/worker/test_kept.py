@@ -79,6 +79,9 @@ async def test_one_more_can_be_added_and_goes_when_what_it_made_was_fetched(worl
     await world.until_online(2)
     assert world.servers.at_once == 2
     assert world.servers.named["comfyui-2"].url == url
+    # what a process with Python has at least
+    assert (world.kept.taken(card.key) or 0) > 5 * 1024**2
+    assert world.kept.taken("another") is None
     world.held.append(OneLease("comfyui-2"))
     going = asyncio.create_task(world.kept.remove(card.key, url))
     await world.until_online(1)

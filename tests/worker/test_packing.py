@@ -33,6 +33,8 @@ async def card_of(
     *,
     spare: Callable[[int], float] = lambda _: 16.0,
     more_waiting: Callable[[], int] = lambda: 0,
+    most: int | None = None,
+    free: Callable[[], int] = lambda: 64 * GIB,
     sizes: Mapping[str, int] = MappingProxyType({KEY: 24 * GIB}),
     **card: Any,
 ) -> AsyncIterator[tuple[WorkflowPool, SimCards, Packer]]:
@@ -48,7 +50,16 @@ async def card_of(
         for key in sizes:
             await cards.add(key)
         packer = Packer(
-            cards, pool, limits=limits, more_waiting=more_waiting, spare=spare, loads=dict, look_seconds=0.1
+            cards,
+            pool,
+            limits=limits,
+            most=most,
+            more_waiting=more_waiting,
+            spare=spare,
+            loads=dict,
+            free=free,
+            taken=lambda _card: 8 * GIB,
+            look_seconds=0.1,
         )
         keeping = asyncio.create_task(packer.keep())
         working = asyncio.create_task(_work(pool))
@@ -130,6 +141,19 @@ async def test_what_another_program_holds_counts_once(tmp_path: Path) -> None:
 async def test_without_a_core_to_spare_there_is_one(tmp_path: Path) -> None:
     async with card_of(tmp_path, ALWAYS, spare=lambda _: 0.5) as (_, cards, packer):
         await told(packer, lambda reason: reason == "1 at once: no processor core is to spare.")
+        assert cards.most == 1
+
+
+async def test_a_machine_whose_own_memory_holds_no_other_has_one(tmp_path: Path) -> None:
+    async with card_of(tmp_path, ALWAYS, free=lambda: 6 * GIB) as (_, cards, packer):
+        why = "1 at once: another one takes 8.0 GiB of the machine's own memory, and 6.0 GiB are free."
+        await told(packer, lambda reason: reason == why)
+        assert cards.most == 1
+
+
+async def test_there_are_no_more_than_run_jobs_at_once(tmp_path: Path) -> None:
+    async with card_of(tmp_path, ALWAYS, most=1) as (_, cards, packer):
+        await told(packer, lambda reason: reason == "1 at once: no more are allowed on one card.")
         assert cards.most == 1
 
 

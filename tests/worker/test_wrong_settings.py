@@ -40,6 +40,15 @@ async def test_what_is_missing_is_said_before_comfyui_answers(tmp_path: Path, na
     assert (code, MISSING[name] in text) == (2, True), text
 
 
+async def test_a_check_names_all_that_is_missing_at_once(tmp_path: Path) -> None:
+    environment = {**PLAIN, "COMFYRELAY_WORKER_DATA_DIR": str(tmp_path / "data"), "HOME": str(tmp_path)}
+    environment |= dict.fromkeys((*MISSING, "API_BASE_URL"), "")
+    code, text = await run_command("worker", "check", environment=environment, log=tmp_path / "log")
+    assert code == 1
+    for told in (*MISSING.values(), "API_BASE_URL is not set"):
+        assert told in text
+
+
 async def test_a_slip_in_the_name_of_a_variable_is_said_and_changes_nothing(tmp_path: Path) -> None:
     slips = {"COMFYRELAY_WORKER_FLEET_SLUGG": "home", "COMFYREALY_PORT": "1", "COMFYRELAY_NONSENSE": "1"}
     environment = {**PLAIN, "COMFYRELAY_WORKER_DATA_DIR": str(tmp_path / "data"), "FLEET_SLUG": "", **slips}

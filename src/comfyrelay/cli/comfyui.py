@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from comfyrelay.cli.where import DataDir, with_data_dir
 from comfyrelay.errors import NotFound
@@ -43,10 +43,14 @@ def list_(
     if not found:
         out.print("ComfyRelay has started no ComfyUI here: comfyrelay up --comfyui DIR does.", highlight=False)
         return
-    table = Table("name", "card", "address", "state", "restarts", "why")
+    table = Table("name", "card", Column("address", no_wrap=True), "state", "restarts")
     for note, _ in found:
-        table.add_row(note.name, note.card, note.url, note.state_now, str(note.restarts), note.reason or "")
+        table.add_row(note.name, note.card, note.url, note.state_now, str(note.restarts))
     out.print(table)
+    # in lines of their own: a column of a narrow window would cut them where it matters
+    for note, _ in found:
+        if note.reason:
+            out.print(f"{note.name}: {note.reason}", highlight=False, markup=False, soft_wrap=True)
     folders = dict.fromkeys(log.parent.parent for _, log in found)
     for sharing in dict.fromkeys(note.why for note in map(mps.read, folders) if note is not None):
         out.print(sharing, highlight=False, soft_wrap=True)

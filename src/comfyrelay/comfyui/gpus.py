@@ -49,14 +49,19 @@ def find_gpus(arguments: Sequence[str] = (), environment: Mapping[str, str] = os
 
 
 def of_each_nvidia(read: Callable[[Any, Any], T]) -> list[T]:
-    """What NVML tells of each GPU; nothing where there is no NVML, or no package that speaks to it."""
+    """What NVML tells of each GPU; nothing where there is no NVML, or no package that speaks to it. One that has fallen
+    off its bus, or does not tell this, hides none of the others."""
     try:
         nvml: Any = import_module("pynvml")
         nvml.nvmlInit()
     except Exception:
         return []
+    found: list[T] = []
     try:
-        return [read(nvml, nvml.nvmlDeviceGetHandleByIndex(number)) for number in range(nvml.nvmlDeviceGetCount())]
+        for number in range(nvml.nvmlDeviceGetCount()):
+            with suppress(nvml.NVMLError):
+                found.append(read(nvml, nvml.nvmlDeviceGetHandleByIndex(number)))
+        return found
     except nvml.NVMLError:
         return []
     finally:

@@ -84,6 +84,8 @@ class Kept:
     last_ending: Ending | None = None
     # somebody wants it to be started anew, and why
     wanted_anew: str | None = None
+    # its process and what that has started, by process id, with when each was started
+    family: Mapping[int, float] = field(default_factory=dict)
     # files of its user that it cannot find
     not_lent: set[str] = field(default_factory=set)
     first_outcome: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -382,6 +384,7 @@ class Keeper:
     def _note(self, kept: Kept, family: Mapping[int, float]) -> None:
         """Written down for who only looks, and for our next life; a full disk does not stop anybody. Who was noted
         before stays so until they are gone."""
+        kept.family = family or kept.family
         known = notes.read(kept.folder)
         living = known.living if known is not None else ()
         note = notes.Note(

@@ -24,6 +24,8 @@ OURS = frozenset(
         "--auto-launch",
         "--cuda-device",
         "--database-url",
+        # it would replace the variables that show one card
+        "--default-device",
         "--input-directory",
         "--listen",
         "--output-directory",
@@ -50,7 +52,9 @@ class Launch:
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    taken = sorted({each.partition("=")[0] for each in arguments} & OURS)
+    names = [each.partition("=")[0] for each in arguments if each.startswith("--") and len(each) > len("--")]
+    # ComfyUI takes the beginning of an option for the whole
+    taken = sorted(each for each in OURS if any(each.startswith(name) for name in names))
     if taken:
         raise ConfigurationError(
             f"ComfyRelay chooses {', '.join(taken)} for each ComfyUI that it starts: leave it out of its arguments."

@@ -54,7 +54,12 @@ async def about_comfyuis(settings: Settings, desk: DeskSettings, urls: Sequence[
     for finding in abouts:
         yield finding
     if desk.care is None and not any(each.text.startswith(ANSWERS) for each in abouts):
-        for finding in await about_installs(lambda folder: f"comfyrelay up --comfyui {quoted(folder)}"):
+        found = await about_installs(
+            lambda folder: f"comfyrelay up --comfyui {quoted(folder)}",
+            python=desk.comfyui_python,
+            setting=f"{DESK_PREFIX}COMFYUI_PYTHON",
+        )
+        for finding in found:
             yield finding
 
 

@@ -39,6 +39,9 @@ class Limits:
     busy_load: float = 0.95
     # of the card's memory, for what nobody tells of
     reserve: float = 0.05
+    # of the machine's memory: what must be left beside another one, and what one is taken back below
+    machine_reserve_bytes: int = GIB
+    machine_least_bytes: int = GIB // 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +59,8 @@ class Seen:
 
     `processes` are those that are up: first the `pinned`, which stay, then the oldest. `away` were up, and start again
     or cannot be reached now; `starting` is how many were asked for and are not up yet. `workflows` are those that run,
-    wait or ran lately; `copy_bytes` is what another process would take for the largest of them. `done` and
+    wait or ran lately; `copy_bytes` is what another process would take for the largest of them. `machine_free_bytes` is
+    what the machine has free beside its cards, and `machine_copy_bytes` what another would take of that. `done` and
     `out_of_memory` (workflows that others ran beside) have happened since the last look; `failed` is why a process that
     was asked for did not start.
     """
@@ -72,6 +76,8 @@ class Seen:
     memory_bytes: int | None = None
     free_bytes: int | None = None
     copy_bytes: int | None = None
+    machine_free_bytes: int | None = None
+    machine_copy_bytes: int | None = None
     spare_cores: float | None = None
     load: float | None = None
     done: Sequence[Done] = ()
@@ -249,6 +255,8 @@ def _shortage(packing: Packing, seen: Seen, limits: Limits) -> str | None:
     count = len(seen.processes)
     if any(packing.holds.get(each, count) < count for each in seen.workflows | seen.out_of_memory):
         return f"A job ran out of memory beside others: {count - 1} at once instead of {count}."
+    if seen.machine_free_bytes is not None and seen.machine_free_bytes < limits.machine_least_bytes:
+        return f"The machine's memory is short: {_gib(seen.machine_free_bytes)} are free."
     if seen.memory_bytes is None or seen.copy_bytes is None:
         return None
     room = room_for(seen.memory_bytes, seen.copy_bytes, limits)
@@ -289,6 +297,7 @@ def _step(packing: Packing, seen: Seen, limits: Limits) -> int:
     has_memory = size <= room_for(seen.memory_bytes, seen.copy_bytes, limits) and (
         packing.step * seen.copy_bytes <= seen.free_bytes
     )
+    has_memory = has_memory and not _is_machine_full(seen, limits, more=packing.step)
     has_cores = seen.spare_cores is None or seen.spare_cores >= packing.step
     is_allowed = size <= limits.most and _would_try(packing, seen, limits, size)
     return packing.step if has_memory and has_cores and is_allowed else 1
@@ -326,6 +335,9 @@ def _why_not_more(packing: Packing, seen: Seen, limits: Limits) -> str | None:
         why = "more were not worth it a moment ago"
     elif (no_room := _no_room(seen, limits)) is not None:
         why = no_room
+    elif _is_machine_full(seen, limits):
+        free, copy = _gib(seen.machine_free_bytes or 0), _gib(seen.machine_copy_bytes or 0)
+        why = f"another one takes {copy} of the machine's own memory, and {free} are free"
     elif seen.spare_cores is not None and seen.spare_cores < 1:
         why = "no processor core is to spare"
     elif seen.load is not None and seen.load >= limits.busy_load:
@@ -345,6 +357,16 @@ def _no_room(seen: Seen, limits: Limits) -> str | None:
     if seen.free_bytes < (seen.starting + 1) * seen.copy_bytes:
         return f"another one takes {_gib(seen.copy_bytes)}, and {_gib(seen.free_bytes)} are free"
     return None
+
+
+def _is_machine_full(seen: Seen, limits: Limits, *, more: int = 1) -> bool:
+    """Whether the machine's own memory, into which models are read before they are on the card, does not hold so many
+    more; one that is not known holds them."""
+    if seen.machine_free_bytes is None or seen.machine_copy_bytes is None:
+        return False
+    # those that start have not taken theirs yet
+    needed = (seen.starting + more) * seen.machine_copy_bytes + limits.machine_reserve_bytes
+    return seen.machine_free_bytes < needed
 
 
 def _go_on(packing: Packing, trial: Trial, seen: Seen, limits: Limits) -> tuple[Packing, Decision]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from comfyrelay.domain.queue.memory import GIB, is_larger, is_too_small
+from comfyrelay.domain.queue.memory import GIB, NO_CARDS, is_larger, is_too_small
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.pool.ticket import Lane
 
@@ -58,8 +58,9 @@ class OnCard(Protocol):
     loaded: dict[str, None]
     # the workflow that stays loaded there
     pinned: str | None
-    # what is in its cache
+    # what is in its cache, and what has run there to its end
     cached: str | None
+    made: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +78,7 @@ def memory_in(stats: Mapping[str, Any]) -> Memory | None:
     match stats.get("devices"):
         case [{"type": str() as kind, "vram_total": int() as total, "vram_free": int() as free, **more}, *_]:
             held, kept = more.get("torch_vram_total"), more.get("torch_vram_free")
-            if kind not in ("cpu", "mps") and total > 0 and isinstance(held, int) and isinstance(kept, int):
+            if kind not in NO_CARDS and total > 0 and isinstance(held, int) and isinstance(kept, int):
                 # what torch holds and does not use is free for that ComfyUI only
                 return Memory(total=total, free=max(free - kept, 0), held=held)
     return None
@@ -357,4 +358,4 @@ def _place(member: OnCard) -> str:
 def _emptied(member: OnCard) -> None:
     member.warm.clear()
     member.loaded.clear()
-    member.cached = None
+    member.cached = member.made = None

@@ -69,8 +69,9 @@ class Member:
         self.failed_at = float("-inf")
         # the workflow that stays loaded here
         self.pinned: str | None = None
-        # what is in its cache, or will be once that has run
+        # what is in its cache, or will be once that has run; and what has run there to its end, with nothing else since
         self.cached: str | None = None
+        self.made: str | None = None
         self.usable_from = 0.0
         self._timings = timings
         self._on_change = on_change
@@ -144,7 +145,7 @@ class Member:
         self._was_online = True
         self.warm.clear()
         self.loaded.clear()
-        self.pinned = self.cached = None
+        self.pinned = self.cached = self.made = None
         self._doubt = None
         self._change(ClientState.ONLINE)
 

@@ -9,6 +9,7 @@ import orjson
 import structlog
 
 from comfyrelay.clock import utc_now
+from comfyrelay.comfy.graphs.nodes import output_nodes
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.domain.queue.memory import Relief, has_it_alone, relief
@@ -89,6 +90,8 @@ class Runner:
         member.running += 1
         member.lanes.append(record.ticket.lane)
         member.cached = record.ticket.cache_key
+        if member.made != member.cached:
+            member.made = None
         record.ticket = replace(record.ticket, attempts=record.ticket.attempts + 1)
         record.client_id = member.id
         record.server = member.server
@@ -188,6 +191,7 @@ class Runner:
 
     async def _succeed(self, record: Record, member: Member, result: RunResult) -> None:
         workflow_hash = record.ticket.lane.workflow_hash
+        self._note_made(record.ticket, member, result)
         member.completed += 1
         member.note_warm(workflow_hash, result.seconds)
         self._note_pinned(record.ticket.lane, member)
@@ -197,6 +201,17 @@ class Runner:
                 # it can be done, so it was the server that could not
                 self._blocks.failed(client_id, workflow_hash, error)
         await self._endings.complete(record, result)
+
+    def _note_made(self, ticket: Ticket, member: Member, result: RunResult) -> None:
+        """Whether a server that has just made the very same had it in its cache, which not every node allows."""
+        key = ticket.cache_key
+        if key is not None and member.made == key:
+            graph = orjson.loads(ticket.graph)
+            # savers always run: each run has a folder of its own
+            is_cached = graph.keys() - output_nodes(graph) <= result.cached_nodes
+            self._scheduler.made_again(ticket.lane.workflow_hash, is_cached=is_cached)
+        if member.cached == key:
+            member.made = key
 
     def _note_pinned(self, lane: Lane, member: Member) -> None:
         """One server keeps a workflow that stays loaded; once that is not wanted any more, none does."""

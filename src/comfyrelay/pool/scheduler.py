@@ -15,6 +15,7 @@ from comfyrelay.pool.unserved import Unserved
 
 # Others want their turn of the event loop, too.
 _TURN_SECONDS = 0.005
+MOST_UNCACHED = 1000
 
 
 class Scheduler:
@@ -51,6 +52,8 @@ class Scheduler:
         self._is_holding_back = False
         # the card on which a lane waits for room: it must stay the same one, or none would ever be empty
         self._awaited: dict[Lane, str] = {}
+        # the workflows that servers run anew each time, though they have just made the very same: the newest last
+        self._uncached: dict[str, None] = {}
 
     def open(self, roster: Roster) -> None:
         self._roster = roster
@@ -84,6 +87,14 @@ class Scheduler:
         if member.card is not None and self._roster is not None:
             self._unwanted.difference_update(each.id for each in self._roster if each.card == member.card)
         self.wake()
+
+    def made_again(self, workflow_hash: str, *, is_cached: bool) -> None:
+        """A server has made what it had made just before. Where its cache is of no use, nobody need wait for it."""
+        self._uncached.pop(workflow_hash, None)
+        if not is_cached:
+            self._uncached[workflow_hash] = None
+            for oldest in [*self._uncached][:-MOST_UNCACHED]:
+                del self._uncached[oldest]
 
     def could_run(self, lane: Lane) -> bool:
         """Whether a server is online that may be given a job of this lane, now or once it is free."""
@@ -192,7 +203,8 @@ class Scheduler:
         """The servers that a job of this lane leaves alone though it could run there, because another can have it, now
         or once it is free: those whose card is too small, those that keep another workflow loaded, or would have to
         unload one; and all but one that runs the very same now."""
-        if not has_pins and lane.same_as is None and not self._memory.is_outgrown(lane.workflow_hash):
+        waits_for_same = lane.same_as is not None and lane.workflow_hash not in self._uncached
+        if not has_pins and not waits_for_same and not self._memory.is_outgrown(lane.workflow_hash):
             return set()
         skip = self._failover.should_skip
         able = [each for each in roster if each.state is ClientState.ONLINE and fits(lane, each.id, skip)]
@@ -201,7 +213,7 @@ class Scheduler:
             left = [each for each in able if each.id not in spared]
             kept = {each.id for each in left if is_kept(lane, each, roster)}
             spared |= kept if len(kept) < len(left) else set()
-        if any(each.cached == lane.same_as and each.running for each in able if lane.same_as is not None):
+        if waits_for_same and any(each.cached == lane.same_as and each.running for each in able):
             spared |= {each.id for each in able if each.cached != lane.same_as}
         return spared
 

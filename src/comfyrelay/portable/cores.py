@@ -68,16 +68,21 @@ def _worked(times: object) -> float:
 
 def quotas(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[Budget]:
     """What containers and services around this process allow it of the processors; nothing where they allow all."""
-    found: list[Budget] = []
+    return [each for folder in control_groups("cpu", root, own) for each in _of(folder)]
+
+
+def control_groups(controller: str, root: Path, own: Path) -> list[Path]:
+    """The folders of what is around this process and may limit it, the innermost first."""
+    found: list[Path] = []
     with suppress(OSError):
         for line in own.read_text(encoding="utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
-            if controllers and "cpu" not in controllers.split(","):
+            if controllers and controller not in controllers.split(","):
                 continue
             tree = root / controllers if controllers else root
             inner = tree / path.lstrip("/")
             # a container may see its own end of the path only
-            found += [each for folder in (inner, *inner.parents) if folder.is_relative_to(tree) for each in _of(folder)]
+            found += [folder for folder in (inner, *inner.parents) if folder.is_relative_to(tree)]
     return found
 
 

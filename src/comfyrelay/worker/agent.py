@@ -9,7 +9,7 @@ import structlog
 
 from comfyrelay.comfyui.cards import Cards
 from comfyrelay.errors import ComfyRelayError
-from comfyrelay.worker.capacity import Capacity, capacity_for, times_for
+from comfyrelay.worker.capacity import Capacity, capacity_for, most_on_card, times_for
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.definitions import Definitions
 from comfyrelay.worker.comfyui.devices import Devices
@@ -206,7 +206,13 @@ class Agent:
         if self._kept is not None:
             await self._kept.open()
             if self._kept.is_counted_by_itself:
-                self._packer = Packer(self._kept, self._servers.pool, more_waiting=self._more_waiting)
+                self._packer = Packer(
+                    self._kept,
+                    self._servers.pool,
+                    most=most_on_card(self._settings.max_concurrency, cards=len(self._kept.cards())),
+                    more_waiting=self._more_waiting,
+                    taken=self._kept.taken,
+                )
         details = {
             "capacity_type": this.capacity_type,
             "instance_type": this.instance_type,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import ceil
 
 from comfyrelay.worker.lease import Lease, Phase
 
@@ -50,3 +51,8 @@ def capacity_for(
     if not providers:
         return None
     return Capacity(providers=providers, max_concurrency=at_once, prefetch=prefetch + behind, current_load=len(ahead))
+
+
+def most_on_card(max_concurrency: int | None, *, cards: int) -> int | None:
+    """How many ComfyUI on one card could ever have a job, where the jobs that run at once are limited."""
+    return None if max_concurrency is None else max(ceil(max_concurrency / max(cards, 1)), 1)

@@ -15,9 +15,9 @@ from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
 from comfyrelay.comfy.graphs.preflight import installed_models
 from comfyrelay.comfyui import mps
 from comfyrelay.comfyui.gpus import find_gpus
-from comfyrelay.comfyui.installs import find_installs
+from comfyrelay.comfyui.installs import Install, find_installs
 from comfyrelay.comfyui.options import Care
-from comfyrelay.comfyui.python import try_python
+from comfyrelay.comfyui.python import python_of, try_python
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.extras import install_line, is_installed
 from comfyrelay.lock import FolderLock
@@ -27,7 +27,7 @@ from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.control import Control
 from comfyrelay.worker.host.imds import Imds
 from comfyrelay.worker.host.machine import Machine, machine
-from comfyrelay.worker.registration import Registration, explain
+from comfyrelay.worker.registration import Registration, explain, missing_in
 from comfyrelay.worker.settings import ENV_PREFIX, WorkerSettings
 from comfyrelay.worker.state import State
 
@@ -57,10 +57,17 @@ async def check(settings: WorkerSettings) -> AsyncIterator[Finding]:
         this = await machine(settings, imds)
         yield _about_machine(this, settings)
         yield _about_folder(settings, this)
+        if missing := missing_in(settings):
+            yield Finding(verdict=Verdict.BROKEN, about="settings", text=" ".join(missing))
         if (care := settings.care) is not None:
             yield await about_care(care)
         elif servers.own and not await _is_any_there(servers):
-            for finding in await about_installs(lambda folder: setting_line(f"{ENV_PREFIX}COMFYUI_DIR", folder)):
+            found = await about_installs(
+                lambda folder: setting_line(f"{ENV_PREFIX}COMFYUI_DIR", folder),
+                python=settings.comfyui_python,
+                setting=f"{ENV_PREFIX}COMFYUI_PYTHON",
+            )
+            for finding in found:
                 yield finding
         for client, named in zip(servers.own, settings.comfyui_base_url, strict=False):
             yield await about_comfyui(
@@ -105,18 +112,27 @@ async def about_care(care: Care) -> Finding:
     return Finding(verdict=Verdict.FINE, about=about, text=text)
 
 
-async def about_installs(line: Callable[[str], str]) -> list[Finding]:
-    """Those on this machine that could be started by us; `line` is what does so, for a folder."""
+async def about_installs(line: Callable[[str], str], *, python: Path | None, setting: str) -> list[Finding]:
+    """Those on this machine that could be started by us; `line` is what does so, for a folder. `python` is the one that
+    was named for it, and `setting` where one is named."""
     found = await asyncio.to_thread(find_installs)
-    return [
-        Finding(
-            verdict=Verdict.FINE,
-            about=f"ComfyUI {each.named}",
-            text=f"A {each.kind.value} is here, version {each.version or 'unknown'}. ComfyRelay can start it itself: "
-            f"{line(str(each.named))}",
-        )
-        for each in found
-    ]
+    return list(await asyncio.gather(*(_about_install(each, line, python=python, setting=setting) for each in found)))
+
+
+async def _about_install(install: Install, line: Callable[[str], str], *, python: Path | None, setting: str) -> Finding:
+    about = f"ComfyUI {install.named}"
+    what = f"A {install.kind.value} is here, version {install.version or 'unknown'}"
+    start = line(str(install.named))
+    try:
+        python = await asyncio.to_thread(python_of, install, given=python, setting=setting)
+    except ComfyRelayError as error:
+        return Finding(verdict=Verdict.LACKING, about=about, text=f"{what}. {error.detail} Then: {start}")
+    trouble, torch = await asyncio.to_thread(try_python, python)
+    if trouble is not None:
+        text = f"{what}, with {python}, which cannot run it: {trouble} Name another with {setting}, then: {start}"
+        return Finding(verdict=Verdict.LACKING, about=about, text=text)
+    text = f"{what}, with {python} and torch {torch}. ComfyRelay can start it itself: {start}"
+    return Finding(verdict=Verdict.FINE, about=about, text=text)
 
 
 def _about_machine(this: Machine, settings: WorkerSettings) -> Finding:
@@ -207,6 +223,8 @@ async def _about_control(
     try:
         await control.check()
         yield Finding(verdict=Verdict.FINE, about=about, text="It answers.")
+        if missing_in(settings):
+            return
         capabilities = Capabilities(servers, settings.capabilities)
         await capabilities.refresh()
         # a folder of its own is not needed to ask
@@ -217,7 +235,9 @@ async def _about_control(
         }
         registered = await registration.try_out(details)
     except ComfyRelayError as error:
-        yield Finding(verdict=Verdict.BROKEN, about=about, text=explain(error, settings, control))
+        is_guess = "api_base_url" not in settings.model_fields_set
+        hint = " API_BASE_URL is not set: name the server that this worker is for." if is_guess else ""
+        yield Finding(verdict=Verdict.BROKEN, about=about, text=f"{explain(error, settings, control)}{hint}")
         return
     finally:
         await control.close()

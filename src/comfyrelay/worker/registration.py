@@ -98,12 +98,8 @@ class Registration:
 
     def require_settings(self) -> None:
         """`ConfigurationError` for what a worker cannot join a fleet without: known before anybody is waited for."""
-        if not self._settings.fleet_secret and self._settings.fleet_identity is None:
-            raise ConfigurationError(
-                "FLEET_SECRET is not set: it is what a worker joins its fleet with. On EC2, FLEET_IDENTITY=aws does it "
-                "without one."
-            )
-        self._details({})
+        if missing := missing_in(self._settings):
+            raise ConfigurationError(" ".join(missing))
 
     async def check_settings(self, details: Mapping[str, Any]) -> None:
         """`ConfigurationError` when the control plane knows neither secret nor fleet; one that is away says nothing."""
@@ -175,8 +171,7 @@ class Registration:
         return {"X-Instance-Identity": signed}
 
     def _details(self, details: Mapping[str, Any]) -> dict[str, Any]:
-        if not self._settings.fleet_slug:
-            raise ConfigurationError("FLEET_SLUG is not set: name the fleet that this worker joins.")
+        self.require_settings()
         given = {
             "fleet_slug": self._settings.fleet_slug,
             "stage": self._settings.fleet_stage,
@@ -185,6 +180,19 @@ class Registration:
             **details,
         }
         return {key: value for key, value in given.items() if value is not None}
+
+
+def missing_in(settings: WorkerSettings) -> list[str]:
+    """What a worker cannot join a fleet without, all of it, each in a sentence."""
+    missing = []
+    if not settings.fleet_secret and settings.fleet_identity is None:
+        missing.append(
+            "FLEET_SECRET is not set: it is what a worker joins its fleet with. On EC2, FLEET_IDENTITY=aws does it "
+            "without one."
+        )
+    if not settings.fleet_slug:
+        missing.append("FLEET_SLUG is not set: name the fleet that this worker joins.")
+    return missing
 
 
 def explain(error: ComfyRelayError, settings: WorkerSettings, control: Control) -> str:

@@ -4,6 +4,9 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 GIB = 1024**3
+# What ComfyUI calls a device whose memory is not that of a card: the first two have that of their machine, and of
+# DirectML's it says 1 GiB, whatever they have.
+NO_CARDS = ("cpu", "mps", "privateuseone")
 # Cards of one size tell of slightly different memory: one counts as larger from so many percent more on.
 LARGER_PERCENT = 5
 # A job has a card to itself while other programs hold no more of it.

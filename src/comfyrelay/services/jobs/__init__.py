@@ -59,7 +59,9 @@ class Jobs:
             priority_max=settings.user_priority_max,
             catalogue_disk=DISK,
         )
-        reuse = Reuse(objects, stray_seconds=STRAY_SECONDS, on_reused=on_reused, on_removed=on_removed)
+        reuse = Reuse(
+            objects, stray_seconds=STRAY_SECONDS, stage_of=stage_of, on_reused=on_reused, on_removed=on_removed
+        )
         self.resolve = Resolver(
             databases,
             catalogue.graphs,

@@ -48,12 +48,15 @@ class Reuse:
         objects: ObjectStore,
         *,
         stray_seconds: float,
+        stage_of: Callable[[int], str] | None = None,
         on_reused: OnReused | None = None,
         on_removed: OnRemoved | None = None,
     ) -> None:
-        """A submission is over `stray_seconds` after it has begun. `on_reused` must not fail; `on_removed` removes the
-        files that it has made."""
+        """A submission is over `stray_seconds` after it has begun. `stage_of` decides at which stage the jobs of a
+        workflow run, whatever was asked for. `on_reused` must not fail; `on_removed` removes the files that it has
+        made."""
         self._objects = objects
+        self._stage_of = stage_of
         self._on_reused = on_reused
         self._on_removed = on_removed
         self._stray_seconds = stray_seconds
@@ -67,19 +70,24 @@ class Reuse:
     async def copies(
         self, pool: Database, new: Sequence[NewJob], *, batch_label: str | None = None
     ) -> dict[str, Reused]:
-        """By job, what it is answered with, for those whose equal is done and whose output is still there."""
+        """By job, what it is answered with, for those whose equal is done and whose output is still there. What ran at
+        another stage is not equal: what a stand-in made there is no picture of ComfyUI's."""
         wanted = {each.fingerprint for each in new if each.fingerprint is not None}
         if not wanted:
             return {}
         async with pool.read() as tx:
             made = await reusing.made(tx, new[0].tenant_id, wanted)
-        matched = [(each, made[each.fingerprint]) for each in new if each.fingerprint in made]
+        matched = [(job, found) for job in new if (found := made.get(self._likeness(job))) is not None]
         if not matched:
             return {}
         strays = [Stray(job_id=job.id, tenant_id=job.tenant_id) for job, _ in matched]
         await pool.run(Step.REUSE, lambda tx: retention.write_stray(tx, strays, after_seconds=self._stray_seconds))
         copied = await asyncio.gather(*(self._copied(job, source, batch_label) for job, source in matched))
         return {job.id: each for (job, _), each in zip(matched, copied, strict=True) if each is not None}
+
+    def _likeness(self, job: NewJob) -> tuple[str, str]:
+        stage = self._stage_of(job.workflow_id) if self._stage_of is not None else job.stage
+        return job.fingerprint or "", stage
 
     async def forget(self, reused: Mapping[str, Reused]) -> None:
         """Of jobs that were not written after all: another request for the same was first, or they were refused."""

@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, Float, Select, Text, bindparam, delete, func,
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.queue.memory import largest_card
+from comfyrelay.domain.queue.memory import NO_CARDS, largest_card
 from comfyrelay.domain.queue.states import DispatchStatus, Provider, RegistrationSource, WorkflowKind
 from comfyrelay.domain.records.fleet import ServingWorker, Worker
 from comfyrelay.errors import Conflict
@@ -204,8 +204,8 @@ def _record_warm(dialect: str) -> Executable:
 
 
 def _card_bytes(device: Mapping[str, Any]) -> int | None:
-    """What is no card has the memory of its machine."""
-    return device.get("memory_total") if device.get("name") not in ("cpu", "mps") else None
+    """Nothing where what is told is not that of a card."""
+    return device.get("memory_total") if device.get("name") not in NO_CARDS else None
 
 
 def _with_providers(values: Mapping[str, Any]) -> dict[str, Any]:

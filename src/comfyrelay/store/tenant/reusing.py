@@ -27,11 +27,12 @@ class Made(NamedTuple):
     is_undrawn: bool
 
 
-async def made(tx: Tx, tenant_id: str, fingerprints: Collection[str]) -> dict[str, Made]:
-    """By fingerprint, the newest completed job of the tenant's that has it and whose output is still there."""
+async def made(tx: Tx, tenant_id: str, fingerprints: Collection[str]) -> dict[tuple[str, str], Made]:
+    """By fingerprint and stage, the newest completed job of the tenant's that has them and whose output is still
+    there."""
     rows = await tx.fetch(made_query, {**with_ids(sorted(fingerprints)), "tenant_id": tenant_id})
     return {
-        row.fingerprint: Made(
+        (row.fingerprint, row.stage): Made(
             row.job_id,
             File(**{name: row._mapping[name] for name in File.__dataclass_fields__}),
             None if row.metadata is None else json_value(row.metadata),
@@ -44,8 +45,9 @@ async def made(tx: Tx, tenant_id: str, fingerprints: Collection[str]) -> dict[st
 @cache
 def made_query(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
+    job = (ai_jobs.c.fingerprint, ai_jobs.c.stage, ai_jobs.c.id.label("job_id"))
     return (
-        select(ai_jobs.c.fingerprint, ai_jobs.c.id.label("job_id"), *_FILE, files.c["metadata"], files.c.draw_due_at)
+        select(*job, *_FILE, files.c["metadata"], files.c.draw_due_at)
         .join(r, ai_jobs.c.fingerprint == r.c.id)
         .join(files, files.c.id == ai_jobs.c.output_file_id)
         .where(

@@ -10,6 +10,7 @@ from comfyrelay.comfyui import keeper, notes
 from comfyrelay.comfyui.cards import Card
 from comfyrelay.comfyui.options import Care
 from comfyrelay.errors import NotFound
+from comfyrelay.portable.processes import memory_of
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.lease import Lease
 
@@ -58,6 +59,11 @@ class KeptServers:
 
     def cards(self) -> Sequence[Card]:
         return self._keeper.cards()
+
+    def taken(self, card_key: str) -> int | None:
+        """What the largest of them on a card has of the machine's memory; nothing while none is up."""
+        up = [each for each in self._keeper.kept if each.gpu.key == card_key and each.state is keeper.State.UP]
+        return max((sum(map(memory_of, each.family)) for each in up), default=0) or None
 
     async def add(self, card_key: str) -> str:
         try:

@@ -17,8 +17,8 @@ def too_large_for(error: OutOfMemory, graph: Graph) -> str:
     what = " with ".join(each for each in (_dimensions(graph), _largest_models(graph)) if each)
     about = f" ({what})" if what else ""
     return (
-        f"{error.detail}, even {size}{about}. Use fewer pixels or frames, or a smaller model, or add a worker with a "
-        "larger card."
+        f"{error.detail}, even {size}{about}. Use fewer pixels or frames, a smaller batch or a smaller model, or "
+        "run it on a GPU with more memory."
     )
 
 

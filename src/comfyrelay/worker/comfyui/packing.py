@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -15,6 +15,7 @@ from comfyrelay.errors import ComfyRelayError, OutOfMemory
 from comfyrelay.pool import ClientState, ClientStats, JobCompleted, JobFailed, JobRetrying, JobStarted, WorkflowPool
 from comfyrelay.pool.cards import Memory
 from comfyrelay.portable.cores import SpareCores
+from comfyrelay.portable.memory import free_bytes
 
 log = structlog.get_logger(__name__)
 
@@ -78,19 +79,27 @@ class Packer:
         pool: WorkflowPool,
         *,
         limits: Limits | None = None,
+        most: int | None = None,
         more_waiting: Callable[[], int] = lambda: 0,
         spare: Callable[[int], float | None] | None = None,
         loads: Callable[[], Mapping[str, float]] | None = None,
+        free: Callable[[], int] = free_bytes,
+        taken: Callable[[str], int | None] = lambda _card: None,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        """`more_waiting` is how many jobs wait for this pool that are not in it yet, as far as is known. `spare` is how
-        many processor cores are free, when so many of ours are busy; `loads` how busy each card is, by its key."""
+        """`most` is how many may be on one card, where that is less than the limits say. `more_waiting` is how many
+        jobs wait for this pool that are not in it yet, as far as is known. `spare` is how many processor cores are
+        free, when so many of ours are busy; `loads` how busy each card is, by its key. `free` is what the machine has
+        free of its own memory, and `taken` by card what the largest there has of it, where that is known."""
         self._cards = cards
         self._pool = pool
-        self._limits = limits or Limits()
+        limits = limits or Limits()
+        self._limits = limits if most is None else replace(limits, most=min(limits.most, most))
         self._more_waiting = more_waiting
         self._spare = spare or SpareCores()
         self._loads = loads or loads_here
+        self._free = free
+        self._taken = taken
         self._look_seconds = look_seconds
         self._watched: defaultdict[str, _Watched] = defaultdict(_Watched)
         self._unsubscribe = [
@@ -126,13 +135,20 @@ class Packer:
 
     async def look(self) -> None:
         """Look at each card once, and begin to change what was decided."""
-        loads = await asyncio.to_thread(self._loads)
-        looks = [self._look_at(card, loads.get(card.key)) for card in self._cards.cards()]
+        cards = self._cards.cards()
+        loads, room = await asyncio.to_thread(lambda: (self._loads(), self._room([each.key for each in cards])))
+        looks = [self._look_at(card, loads.get(card.key), room.get(card.key)) for card in cards]
         for broken in await asyncio.gather(*looks, return_exceptions=True):
             if broken is not None:
                 log.error("worker.packing_failed", exc_info=broken)
 
-    async def _look_at(self, card: Card, load: float | None) -> None:
+    def _room(self, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """By card, what the machine has free of its memory, and what another one there would take of it."""
+        taken = {key: found for key in keys if (found := self._taken(key)) is not None}
+        free = self._free() if taken else 0
+        return {key: (free, each) for key, each in taken.items()}
+
+    async def _look_at(self, card: Card, load: float | None, room: tuple[int, int] | None) -> None:
         watched = self._watched[card.key]
         found = await asyncio.gather(*(self._pool.look_at_memory(name) for name in self._here(card)))
         self._pool.memory.note_foreign(card.key, found)
@@ -144,6 +160,11 @@ class Packer:
         card = next((each for each in self._cards.cards() if each.key == card.key), card)
         here = self._here(card)
         seen = self._seen(card, watched, here, memory=told[-1] if told else None)
+        if room is not None:
+            free, copy = room
+            # those that start on other cards have not taken theirs yet
+            elsewhere = sum(len(each.adding) for each in self._watched.values() if each is not watched)
+            seen = replace(seen, machine_free_bytes=max(free - elsewhere * copy, 0), machine_copy_bytes=copy)
         packing, decision = decide(watched.packing, seen, self._limits)
         self._act(card, watched, {name: here[name] for name in seen.processes}, decision)
         # what could not be begun is not taken for begun

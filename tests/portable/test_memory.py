@@ -1,0 +1,44 @@
+"""How much memory is free: the machine's, and within what a container is allowed."""
+
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.portable.memory import free_bytes, left_of_limits
+
+STAT = "anon 5\ninactive_file 300\n"
+CONTAINERS = {
+    "second": (
+        "0::/docker/1\n",
+        {"docker/1/memory.max": "1000\n", "docker/1/memory.current": "900\n", "docker/1/memory.stat": STAT},
+    ),
+    "second, own end only": ("0::/\n", {"memory.max": "1000", "memory.current": "900", "memory.stat": STAT}),
+    "first": (
+        "4:memory:/\n",
+        {
+            "memory/memory.limit_in_bytes": "1000",
+            "memory/memory.usage_in_bytes": "900",
+            "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 300",
+        },
+    ),
+}
+
+
+def left(folder: Path, own: str, files: dict[str, str]) -> list[int]:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "own").write_text(own)
+    return left_of_limits(folder, folder / "own")
+
+
+@pytest.mark.parametrize("version", CONTAINERS)
+def test_a_container_has_what_is_left_of_its_limit_with_what_it_could_read_again(tmp_path: Path, version: str) -> None:
+    assert left(tmp_path, *CONTAINERS[version]) == [400]
+
+
+@pytest.mark.parametrize("files", [{"memory.max": "max", "memory.current": "1"}, {"memory.max": "5"}, {}])
+def test_without_a_limit_there_is_only_the_machine(tmp_path: Path, files: dict[str, str]) -> None:
+    assert left(tmp_path, "0::/\n1:memory:/\n", files) == []
+    assert left_of_limits(tmp_path, tmp_path / "missing") == []
+    assert free_bytes() > 0
