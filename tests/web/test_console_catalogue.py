@@ -54,6 +54,10 @@ _WIDER = """() => [document.documentElement, document.querySelector("main")]
   .filter((each) => each.scrollWidth > each.clientWidth)
   .map((each) => `${each.tagName} is ${each.scrollWidth} wide in ${each.clientWidth}`)"""
 
+_PUSHED_ASIDE = """(found) => found.map((each) => each.parentElement)
+  .filter((each) => each.scrollWidth > each.clientWidth)
+  .map((each) => `${each.getAttribute("aria-label")} is ${each.scrollWidth} wide in ${each.clientWidth}`)"""
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -154,8 +158,10 @@ async def run_on_second_worker(page: Page, system: System) -> None:
     await page.get_by_role("tab", name="Form").click()
     await page.get_by_role("form", name="Negative film").get_by_label("How wide").fill("96")
     run = page.get_by_role("region", name="Test run")
+    await expect(run).to_contain_text("It runs on the first that is free of gpu-1 and gpu-2.")
     await run.get_by_label("Worker").click()
     await page.get_by_role("option", name="gpu-2").click()
+    await expect(run).to_contain_text("It runs on gpu-2, as soon as that is free.")
     async with page.expect_response(lambda each: each.url.endswith("/test-run")) as asked:
         await run.get_by_role("button", name="Run", exact=True).click()
     job_id = (await (await asked.value).json())["data"]["job_id"]
@@ -486,11 +492,28 @@ async def test_settings_are_found_and_secrets_are_not_shown(admin: tuple[Page, H
     await expect(page.get_by_role("row")).to_have_count(2)
 
 
+@pytest.mark.parametrize("path", ["/console/nowhere", "/nowhere", "/studio/nowhere/at-all"])
+async def test_a_page_that_is_not_there_says_so_and_leads_back(path: str, admin: tuple[Page, Heard]) -> None:
+    page, heard = admin
+    await opened(page, heard, "/console/effects")
+    # inside the app, as by a link in it
+    await page.evaluate(
+        "(path) => { history.pushState(null, '', path); dispatchEvent(new PopStateEvent('popstate')) }", path
+    )
+    await expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
+    await expect(page.get_by_role("link", name="Go to the console")).to_be_visible()
+    await page.get_by_role("button", name="Go back").click()
+    await page.wait_for_url(re.compile("/console/effects$"))
+    await expect(page.get_by_role("heading", name="Effects")).to_be_visible()
+
+
 async def test_who_is_no_administrator_gets_nothing_of_it(chromium: Browser, site: Site) -> None:
     async with open_as("user", chromium, site.system) as (page, heard):
         for name in PAGES:
             await page.goto(site.path(name))
             await expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
+        await page.get_by_role("link", name="Go to the studio").click()
+        await page.wait_for_url(re.compile("/studio$"))
         assert [each for each in heard.addresses if "/api/admin" in each] == []
         for path in ("workflows", "effects", "tenants", "webhooks/deliveries", "reconcile/findings", "settings"):
             assert (await page.request.get(f"/api/admin/{path}")).status == 403
@@ -515,4 +538,6 @@ async def test_a_page_fits_a_phone(name: str, chromium: Browser, site: Site, axe
     async with open_as("admin", chromium, site.system, screen=PHONE) as (page, heard):
         await opened(page, heard, site.path(name))
         assert await page.evaluate(_WIDER) == []
+        assert await page.locator("table").evaluate_all(_PUSHED_ASIDE) == []
+        await expect(page.locator("nav a[aria-current]").first).to_be_in_viewport(ratio=0.9)
         assert await violations(page, axe) == ""
