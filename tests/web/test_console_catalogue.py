@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, FilePayload, Page, expect
 
+from comfyrelay.sim import Fail
 from tests.api.harness import PASSWORD
 from tests.api.receiver import receiving
 from tests.api.studio import png
@@ -297,6 +298,23 @@ async def test_a_workflow_lacks_something_on_each_worker_by_name(admin: tuple[Pa
     await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     await page.wait_for_url(re.compile("/console/workflows$"))
     await expect(page.get_by_role("link", name="painter")).to_have_count(0)
+
+
+async def test_a_test_run_that_fails_says_where_and_why_in_its_place(admin: tuple[Page, Heard], site: Site) -> None:
+    page, heard = admin
+    for sim in site.system.sims:
+        sim.misbehave(Fail(class_type="EmptyImage", message="the tensors do not fit"))
+    try:
+        await opened(page, heard, "/console/workflows/hostile")
+        run = page.get_by_role("region", name="Test run")
+        await run.get_by_role("button", name="Run", exact=True).click()
+        alert = run.get_by_role("alert")
+        await expect(alert).to_contain_text(re.compile("The test run failed on gpu-[12]"))
+        await expect(alert).to_contain_text("the tensors do not fit")
+        await expect(alert.get_by_role("link", name="Open the job")).to_be_visible()
+    finally:
+        for sim in site.system.sims:
+            sim.behave()
 
 
 async def test_a_version_is_brought_back(admin: tuple[Page, Heard], site: Site) -> None:
