@@ -164,7 +164,9 @@ async def take_setup(camera: Camera, chromium: Browser, place: Path) -> None:
     if camera.words and "setup" not in camera.words:
         return
     for number, (screen, theme) in enumerate(KINDS):
-        async with open_system(place / str(number), {}, quiet=True, is_empty=True) as system:
+        folder = place / str(number)
+        folder.mkdir()
+        async with open_system(folder, {}, quiet=True, is_empty=True) as system:
             address = PRINTED.search(system.server.text())
             assert address is not None
             async with open_visitor(chromium, system, theme=theme, screen=screen) as context:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, FilePayload, Page, expect
 
+from comfyrelay.sim import Fail
 from tests.api.harness import PASSWORD
 from tests.api.receiver import receiving
 from tests.api.studio import png
@@ -52,6 +54,10 @@ PAGES = {
 _WIDER = """() => [document.documentElement, document.querySelector("main")]
   .filter((each) => each.scrollWidth > each.clientWidth)
   .map((each) => `${each.tagName} is ${each.scrollWidth} wide in ${each.clientWidth}`)"""
+
+_PUSHED_ASIDE = """(found) => found.map((each) => each.parentElement)
+  .filter((each) => each.scrollWidth > each.clientWidth)
+  .map((each) => `${each.getAttribute("aria-label")} is ${each.scrollWidth} wide in ${each.clientWidth}`)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +159,10 @@ async def run_on_second_worker(page: Page, system: System) -> None:
     await page.get_by_role("tab", name="Form").click()
     await page.get_by_role("form", name="Negative film").get_by_label("How wide").fill("96")
     run = page.get_by_role("region", name="Test run")
+    await expect(run).to_contain_text("It runs on the first that is free of gpu-1 and gpu-2.")
     await run.get_by_label("Worker").click()
     await page.get_by_role("option", name="gpu-2").click()
+    await expect(run).to_contain_text("It runs on gpu-2, as soon as that is free.")
     async with page.expect_response(lambda each: each.url.endswith("/test-run")) as asked:
         await run.get_by_role("button", name="Run", exact=True).click()
     job_id = (await (await asked.value).json())["data"]["job_id"]
@@ -191,7 +199,33 @@ async def offered(system: System, slug: str) -> Any:
     return next((each for each in found if each["slug"] == slug), None)
 
 
-async def test_an_editors_file_becomes_an_effect_that_a_user_runs(admin: tuple[Page, Heard], site: Site) -> None:
+async def run_in_studio(page: Page, heard: Heard) -> bytes:
+    """What a user who finds the effect does, from the gallery to the file and what it cost."""
+    await opened(page, heard, "/studio")
+    card = page.get_by_role("list", name="Effects").get_by_role("link", name=re.compile("Film negative"))
+    await expect(card).to_contain_text("3 tokens")
+    cover = card.locator("img")
+    await expect(cover).to_be_visible()
+    async with httpx.AsyncClient() as http:
+        shown = await http.get(await cover.get_attribute("src") or "")
+    assert shown.content == png("#22aa66")
+    await card.click()
+    # in the administrator's words, with the values of the effect; what is not for users is not asked for
+    await page.get_by_label("How wide").fill("100")
+    await expect(page.get_by_label("Height", exact=True)).to_have_value("48")
+    await expect(page.get_by_role("main").get_by_text("Batch size")).to_have_count(0)
+    await page.get_by_role("button", name="Start for 3 tokens").click()
+    await page.wait_for_url(re.compile("/studio/videos/[^/?]+$"))
+    state = page.get_by_role("complementary", name="How far it is")
+    await expect(state.get_by_text("3 tokens used")).to_be_visible()
+    async with page.expect_download() as download:
+        await page.get_by_role("link", name="Download").click()
+    return Path(await (await download.value).path()).read_bytes()
+
+
+async def test_an_editors_file_becomes_an_effect_that_a_user_runs(
+    admin: tuple[Page, Heard], site: Site, chromium: Browser
+) -> None:
     page, heard = admin
     system = site.system
     await opened(page, heard, "/console/workflows")
@@ -202,13 +236,10 @@ async def test_an_editors_file_becomes_an_effect_that_a_user_runs(admin: tuple[P
     await publish(page, system)
     assert heard.complaints == []
 
-    effect = await offered(system, "film-negative")
-    assert effect["credits_cost"] == 3
-    async with httpx.AsyncClient() as http:
-        assert (await http.get(effect["preview_url"])).content == png("#22aa66")
     before = (await system.user("GET", "/wallet"))["balance"]
-    key = next(each["key"] for each in effect["properties"] if each["label"] == "How wide")
-    made = await system.completed(await system.submit(effect["id"], input_payload={key: 100}))
+    async with open_as("user", chromium, system) as (studio, said):
+        made = await run_in_studio(studio, said)
+        assert said.complaints == []
     assert (int.from_bytes(made[16:20]), int.from_bytes(made[20:24])) == (100, 48)
     assert (await system.user("GET", "/wallet"))["balance"] == before - 3
 
@@ -267,6 +298,23 @@ async def test_a_workflow_lacks_something_on_each_worker_by_name(admin: tuple[Pa
     await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     await page.wait_for_url(re.compile("/console/workflows$"))
     await expect(page.get_by_role("link", name="painter")).to_have_count(0)
+
+
+async def test_a_test_run_that_fails_says_where_and_why_in_its_place(admin: tuple[Page, Heard], site: Site) -> None:
+    page, heard = admin
+    for sim in site.system.sims:
+        sim.misbehave(Fail(class_type="EmptyImage", message="the tensors do not fit"))
+    try:
+        await opened(page, heard, "/console/workflows/hostile")
+        run = page.get_by_role("region", name="Test run")
+        await run.get_by_role("button", name="Run", exact=True).click()
+        alert = run.get_by_role("alert")
+        await expect(alert).to_contain_text(re.compile("The test run failed on gpu-[12]"))
+        await expect(alert).to_contain_text("the tensors do not fit")
+        await expect(alert.get_by_role("link", name="Open the job")).to_be_visible()
+    finally:
+        for sim in site.system.sims:
+            sim.behave()
 
 
 async def test_a_version_is_brought_back(admin: tuple[Page, Heard], site: Site) -> None:
@@ -462,11 +510,28 @@ async def test_settings_are_found_and_secrets_are_not_shown(admin: tuple[Page, H
     await expect(page.get_by_role("row")).to_have_count(2)
 
 
+@pytest.mark.parametrize("path", ["/console/nowhere", "/nowhere", "/studio/nowhere/at-all"])
+async def test_a_page_that_is_not_there_says_so_and_leads_back(path: str, admin: tuple[Page, Heard]) -> None:
+    page, heard = admin
+    await opened(page, heard, "/console/effects")
+    # inside the app, as by a link in it
+    await page.evaluate(
+        "(path) => { history.pushState(null, '', path); dispatchEvent(new PopStateEvent('popstate')) }", path
+    )
+    await expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
+    await expect(page.get_by_role("link", name="Go to the console")).to_be_visible()
+    await page.get_by_role("button", name="Go back").click()
+    await page.wait_for_url(re.compile("/console/effects$"))
+    await expect(page.get_by_role("heading", name="Effects")).to_be_visible()
+
+
 async def test_who_is_no_administrator_gets_nothing_of_it(chromium: Browser, site: Site) -> None:
     async with open_as("user", chromium, site.system) as (page, heard):
         for name in PAGES:
             await page.goto(site.path(name))
             await expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
+        await page.get_by_role("link", name="Go to the studio").click()
+        await page.wait_for_url(re.compile("/studio$"))
         assert [each for each in heard.addresses if "/api/admin" in each] == []
         for path in ("workflows", "effects", "tenants", "webhooks/deliveries", "reconcile/findings", "settings"):
             assert (await page.request.get(f"/api/admin/{path}")).status == 403
@@ -491,4 +556,6 @@ async def test_a_page_fits_a_phone(name: str, chromium: Browser, site: Site, axe
     async with open_as("admin", chromium, site.system, screen=PHONE) as (page, heard):
         await opened(page, heard, site.path(name))
         assert await page.evaluate(_WIDER) == []
+        assert await page.locator("table").evaluate_all(_PUSHED_ASIDE) == []
+        await expect(page.locator("nav a[aria-current]").first).to_be_in_viewport(ratio=0.9)
         assert await violations(page, axe) == ""

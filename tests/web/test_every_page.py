@@ -69,6 +69,12 @@ _WIDER = """() => [document.documentElement, document.querySelector("main")]
   .filter((each) => each.scrollWidth > each.clientWidth)
   .map((each) => `${each.tagName} is ${each.scrollWidth} wide in ${each.clientWidth}`)"""
 
+# Of elements, those of which not all is within what is around them.
+_CUT = """(found) => found.filter((each) => {
+  const [own, around] = [each.getBoundingClientRect(), each.parentElement.getBoundingClientRect()];
+  return each.scrollWidth > each.clientWidth || own.left < around.left || own.right > around.right + 1;
+}).map((each) => each.textContent)"""
+
 
 @dataclass(frozen=True, slots=True)
 class Desk:
@@ -168,6 +174,20 @@ async def test_a_page_fits_a_phone(route: str, desk: Desk, contexts: Contexts, a
     await fits(page)
     assert await violations(page, axe) == ""
     assert unexpected(heard) == []
+    await page.close()
+
+
+@pytest.mark.parametrize("width", [DESKTOP.width, 1024])
+async def test_no_filter_of_the_gallery_is_cut(width: int, desk: Desk, contexts: Contexts) -> None:
+    page, _heard = await opened(contexts[DESKTOP], "/gallery")
+    await page.set_viewport_size({"width": width, "height": DESKTOP.height})
+    chips = page.locator("header button[aria-pressed]")
+    await expect(chips.filter(has_text="More")).to_be_visible()
+    assert await chips.evaluate_all(_CUT) == []
+    await chips.filter(has_text="More").click()
+    await page.get_by_role("menuitem", name="Text").click()
+    await page.wait_for_url("**/gallery?kind=text")
+    await expect(chips.filter(has_text="Text")).to_have_attribute("aria-pressed", "true")
     await page.close()
 
 

@@ -3,19 +3,38 @@
 import re
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Page, expect
 
 from tests.api.harness import PASSWORD
 from tests.harness import PostgresBackend, memory_folder
-from tests.web.app import hearing
+from tests.web.app import DESKTOP, PHONE, Heard, Screen, hearing, settled
 from tests.web.server import open_server, open_visitor, started_by, url_of
 from tests.web.setting_up import PRINTED, set_up
+from tests.web.test_every_page import _WIDER, axe, is_accessible, violations
+
+__all__ = ["axe"]
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("built_app")]
 
 
+async def shown_on(page: Page, screen: Screen) -> None:
+    await page.set_viewport_size({"width": screen.width, "height": screen.height})
+
+
+async def is_for_everybody(page: Page, heard: Heard, axe: str) -> None:
+    """A step as it is now: on a desk in both themes, and on a phone."""
+    await page.emulate_media(color_scheme="dark")
+    await settled(page, heard)
+    await is_accessible(page, heard, axe)
+    await shown_on(page, PHONE)
+    await settled(page, heard)
+    assert await violations(page, axe) == ""
+    assert await page.evaluate(_WIDER) == []
+    await shown_on(page, DESKTOP)
+
+
 async def test_an_empty_server_is_led_to_a_finished_job(
-    chromium: Browser, real_postgres_backend: PostgresBackend, s3_server: str
+    chromium: Browser, real_postgres_backend: PostgresBackend, s3_server: str, axe: str
 ) -> None:
     with memory_folder() as folder:
         async with (
@@ -37,7 +56,12 @@ async def test_an_empty_server_is_led_to_a_finished_job(
             printed = PRINTED.search(system.server.text())
             assert printed is not None, system.server.text()
             await page.get_by_label("Setup code").fill(printed[2])
-            await set_up(page, lambda command: started_by(command, system).start())
+            await set_up(
+                page,
+                lambda command: started_by(command, system).start(),
+                lambda _step: is_for_everybody(page, heard, axe),
+            )
+            await is_for_everybody(page, heard, axe)
             await page.get_by_role("link", name="Open the console").click()
             await page.wait_for_url(re.compile("/console$"))
             # what the storage does not take as a rule, it is asked for all the same

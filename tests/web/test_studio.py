@@ -14,7 +14,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, FilePayload, Locator, Page, Route, expect
 from standardwebhooks.webhooks import Webhook
 
-from comfyrelay.sim import Fail, Stuck
+from comfyrelay.sim import Fail, OutOfMemory, Stuck
 from tests.api.harness import PASSWORD
 from tests.api.receiver import receiving
 from tests.comfy.graphs import invert_file
@@ -267,6 +267,17 @@ class TestMaking:
         assert body["input_payload"]["mask"]
         await user.job_in_address()
 
+    async def test_what_is_no_number_is_told_before_it_is_sent(self, user: User) -> None:
+        await user.choose("Plain colour")
+        field = user.page.get_by_role("region", name="Settings").locator("input").first
+        await field.fill("blue")
+        await field.blur()
+        await expect(user.page.get_by_text("This must be a number.")).to_be_visible()
+        await field.fill("7")
+        await expect(user.page.get_by_text("This must be a number.")).to_have_count(0)
+        await user.page.locator("[data-field] [aria-hidden] button").last.click()
+        await expect(field).to_have_value("8")
+
     async def test_a_price_that_rose_is_told_and_not_charged(self, user: User) -> None:
         page = user.page
         await user.choose("Plain colour")
@@ -379,6 +390,17 @@ class TestMaking:
             sim.behave()
         for each in jobs[:-1]:
             await user.ended(each)
+
+    async def test_a_job_that_ran_out_of_memory_says_what_to_do(self, user: User) -> None:
+        for sim in user.system.sims:
+            sim.misbehave(OutOfMemory(class_type="ImageInvert"))
+        job_id = await user.submitted()
+        await user.ended(job_id, "failed")
+        await user.page.goto(f"/studio/videos/{job_id}")
+        alert = user.state.get_by_role("alert")
+        await expect(alert).to_contain_text("There was not enough memory for it")
+        await expect(alert).to_contain_text("Try a smaller picture, a shorter video or lower settings.")
+        await expect(alert.get_by_text("ImageInvert")).to_be_hidden()
 
     async def test_a_job_that_fails_says_why_and_gives_the_tokens_back(self, user: User) -> None:
         for sim in user.system.sims:

@@ -17,6 +17,8 @@ export interface TableColumn<T> {
   /** By which it is sorted; without it, it is not. */
   sort?: (row: T) => string | number;
   align?: "start" | "end";
+  /** On a phone it has a line of its own. */
+  isLong?: boolean;
 }
 
 interface TableProps<T> {
@@ -46,7 +48,8 @@ export function Table<T>({ name, rows, columns, keyOf }: TableProps<T>) {
     getCoreRowModel: getCoreRowModel(),
     getSortedRowModel: getSortedRowModel(),
   });
-  const alignOf = (id: string) => columns.find((each) => each.id === id)?.align;
+  const columnOf = (id: string) => columns.find((each) => each.id === id);
+  const alignOf = (id: string) => columnOf(id)?.align;
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: on a phone it is scrolled, also by keys
     <div className={styles.scroll} role="group" aria-label={name} tabIndex={0}>
@@ -79,7 +82,12 @@ export function Table<T>({ name, rows, columns, keyOf }: TableProps<T>) {
           {table.getRowModel().rows.map((row) => (
             <tr key={row.id}>
               {row.getVisibleCells().map((cell) => (
-                <td key={cell.id} data-align={alignOf(cell.column.id)}>
+                <td
+                  key={cell.id}
+                  data-align={alignOf(cell.column.id)}
+                  data-name={columnOf(cell.column.id)?.name}
+                  data-wide={columnOf(cell.column.id)?.isLong}
+                >
                   {flexRender(cell.column.columnDef.cell, cell.getContext())}
                 </td>
               ))}

@@ -115,13 +115,15 @@ export function NumberField({
     if ((minimum !== null && next < minimum) || (maximum !== null && next > maximum)) return;
     onChange(next);
   };
+  const isWrong = text.trim() !== "" && numberIn(text, isWhole) === null;
   return (
-    <div className={styles.number}>
+    <Stepped onStep={by} isDisabled={isDisabled}>
       <input
         type="text"
         inputMode={isWhole ? "numeric" : "decimal"}
         {...about}
         {...rest}
+        aria-invalid={isWrong || about["aria-invalid"]}
         role="spinbutton"
         aria-valuenow={value === null ? undefined : Number(value)}
         aria-valuemin={minimum === null ? undefined : Number(minimum)}
@@ -142,11 +144,26 @@ export function NumberField({
           by(event.key === "ArrowUp" ? 1 : -1);
         }}
       />
+    </Stepped>
+  );
+}
+
+interface SteppedProps {
+  onStep: (direction: 1 | -1) => void;
+  isDisabled?: boolean | undefined;
+  children: ReactNode;
+}
+
+/** The field of a number, with a way up and down for the pointer; keys do it in the field itself. */
+export function Stepped({ onStep, isDisabled, children }: SteppedProps) {
+  return (
+    <div className={styles.number}>
+      {children}
       <span className={styles.steps} aria-hidden>
-        <button type="button" tabIndex={-1} disabled={isDisabled} onClick={() => by(-1)}>
+        <button type="button" tabIndex={-1} disabled={isDisabled} onClick={() => onStep(-1)}>
           <ChevronDown />
         </button>
-        <button type="button" tabIndex={-1} disabled={isDisabled} onClick={() => by(1)}>
+        <button type="button" tabIndex={-1} disabled={isDisabled} onClick={() => onStep(1)}>
           <ChevronUp />
         </button>
       </span>

@@ -10,6 +10,7 @@ export {
   Field,
   NumberField,
   Select,
+  Stepped,
   TextArea,
   TextField,
 } from "./fields";

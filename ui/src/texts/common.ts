@@ -58,7 +58,8 @@ export const common = {
     notLoadedAdvice: "ComfyRelay may have been updated or stopped. Reload the page to go on.",
     nowhere: "There is no such page",
     nowhereAdvice: "The address may have been mistyped, or what it showed was deleted.",
-    toQueue: "Go to the queue",
+    back: "Go back",
+    home: { desk: "Go to the queue", user: "Go to the studio", admin: "Go to the console" },
   },
   live: {
     connecting: "Connecting…",

@@ -14,7 +14,7 @@ export const dispatches = {
     paused: "Paused",
   } as Readonly<Record<string, string>>,
   columns: {
-    id: "Dispatch",
+    id: "No.",
     status: "Status",
     workflow: "Workflow",
     worker: "Worker",

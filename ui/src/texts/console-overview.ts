@@ -25,7 +25,7 @@ export const overview = {
   busy: "Slots busy",
   busyOf: (busy: number, slots: number) => `${number.format(busy)} of ${number.format(slots)}`,
   /** A slot is one job at a time; a GPU may have several. */
-  busyAside: (workers: number) => `one job each, on ${plural(workers, "worker")} online`,
+  busyAside: (workers: number) => `on ${plural(workers, "worker")} online`,
   tokens: "Tokens in an hour",
   tokensAside: "paid for jobs",
   percent: (part: number) => percent.format(part),
@@ -47,16 +47,21 @@ export const overview = {
     wait: "wait",
     done: "done",
     failed: "failed",
-    errors: "of what ended, failed",
+    errors: "of jobs that ended",
     busy: "busy",
-    slots: "there",
+    slots: "in all",
     tokens: "tokens",
   },
   /** For who hears the page. */
   told: (name: string, over: string, now: string, highest: string) =>
     `${name} ${over}: ${now} at the end, ${highest} at most`,
   toldNothing: (name: string, over: string) => `${name} ${over}: nothing was recorded`,
-  noSamples: "Nothing recorded yet: there is one figure for each minute.",
+  noSamplesTitle: "No figures yet",
+  noSamples: (hasWorkers: boolean) =>
+    hasWorkers
+      ? "One is recorded each minute: the first will be here in a moment. Run something to see it move."
+      : "One is recorded each minute. Add a worker to have something run: the charts follow by themselves.",
+  noValues: "Nothing in this time",
   clock: (seconds: number) => time.format(new Date(seconds * 1000)),
   day: (seconds: number) => day.format(new Date(seconds * 1000)),
   attention: {

@@ -27,6 +27,12 @@ export const ROLE_NAMES: Readonly<Record<string, string>> = {
 
 const MAKES: Readonly<Record<string, string>> = { image: "Picture", video: "Video", audio: "Sound", text: "Text" };
 
+/** `a, b and 3 more`. */
+function listed(names: readonly string[], more: number): string {
+  const all = more > 0 ? [...names, `${number.format(more)} more`] : names;
+  return all.length < 2 ? all.join("") : `${all.slice(0, -1).join(", ")} and ${all[all.length - 1]}`;
+}
+
 export const workflows = {
   find: "Search workflows",
   add: "Add a workflow",
@@ -138,10 +144,18 @@ export const workflow = {
     action: "Run",
     saveAndRun: "Save and run",
     lacking: (name: string) => `${name} (lacks something)`,
+    onFirst: (names: readonly string[], more: number) =>
+      names.length === 1 && !more
+        ? `It runs on ${names[0]}, the only worker that can run it.`
+        : `It runs on the first that is free of ${listed(names, more)}.`,
+    onOne: (name: string) => `It runs on ${name}, as soon as that is free.`,
+    nobodyCan: "No worker has all that it needs: the tab “Workers” says what is missing.",
+    runningOn: (name: string, words: string) => `On ${name}: ${words}`,
     queued: "It waits for the worker…",
     sending: "Uploading…",
     progress: "Progress of the test run",
     failed: "The test run failed",
+    failedOn: (worker: string) => `The test run failed on ${worker}`,
     canceled: "The test run was canceled",
     done: "Done",
     doneIn: (seconds: string, worker: string | null) => `Done in ${seconds}${worker ? ` on ${worker}` : ""}.`,

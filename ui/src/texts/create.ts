@@ -119,6 +119,7 @@ export const create = {
     was: (text: string) => `was ${text}`,
     range: (from: string, to: string) => `${from} to ${to}`,
     upTo: (to: string) => `up to ${to}`,
+    steps: (size: string) => `in steps of ${size}`,
     megapixels: (count: number) => `${count} MP`,
     seconds: (count: number) => `${count} s`,
     frames: "frames",

@@ -48,6 +48,7 @@ export const gallery = {
     starred: "Starred",
     rejected: "Rejected",
     unmarked: "Unmarked",
+    more: "More",
     image: "Pictures",
     video: "Videos",
     audio: "Audio",

@@ -20,6 +20,46 @@ const WHY: Readonly<Record<string, string>> = {
   blocked: NOBODY,
 };
 
+const TELL = "If it fails again, tell the administrator of this server.";
+/** What programs say of a failure, what that is to whoever only wanted a result, and what to do about it. */
+const FAILURES: readonly (readonly [RegExp, string, string])[] = [
+  [
+    /not enough memory|out of memory|OutOfMemory/i,
+    "There was not enough memory for it",
+    `It is too large for the machines of this server. Try a smaller picture, a shorter video or lower settings. ${TELL}`,
+  ],
+  [
+    /(image|video|picture|sound|audio) that can be read|UnidentifiedImage|could not be decoded/i,
+    "Your file could not be read",
+    "It may be damaged, or of a kind that this effect does not know. Open it on your device, save it as PNG, JPEG or MP4, and upload that.",
+  ],
+  [
+    /even width and height/i,
+    "The size of your video does not suit this effect",
+    "Its width and height must be even numbers. Upload it in another size.",
+  ],
+  [
+    /bad state|stopped responding|CUDA error|interrupted|connection|unreachable|no space left|attempts were used up/i,
+    "A machine of this server stopped while it worked on it",
+    `That is no fault of your file. Try again. ${TELL}`,
+  ],
+  [
+    /timed? ?out|took too long|too slow|time limit/i,
+    "It took too long",
+    `Try a smaller picture, a shorter video or lower settings. ${TELL}`,
+  ],
+  [
+    /not in list|no such model|model.*(missing|not found)|safetensors?|could not be loaded|node.*(does not exist|not found|missing|unknown)|ModuleNotFound|ImportError/i,
+    "Something that this effect needs is missing on the server",
+    "You cannot mend that. Tell the administrator of this server, and try another effect meanwhile.",
+  ],
+  [
+    /no output|made nothing/i,
+    "The effect ended without a result",
+    "Try again with another file. If it fails again, tell the administrator of this server.",
+  ],
+];
+
 export const studio = {
   title: "Studio",
   pages: "Pages of the studio",
@@ -140,6 +180,11 @@ export const studio = {
     doneIn: (seconds: number) => `Made in ${duration(seconds)}`,
     used: (count: number) => (count ? `${tokens(count)} used` : "Free of charge"),
     failed: "It did not work",
+    /** In words of people; nothing where it is none of the usual. */
+    failure: (error: string): { cause: string; advice: string } | null => {
+      const [, cause, advice] = FAILURES.find(([pattern]) => pattern.test(error)) ?? [];
+      return cause && advice ? { cause, advice } : null;
+    },
     failedInside:
       "The effect stopped with an error of its own. Your file may not suit it, or something is wrong with it.",
     failedAdvice: "Try again. If it fails again, try another file, or tell the administrator of this server.",

@@ -1,4 +1,4 @@
-import { Link, Outlet } from "@tanstack/react-router";
+import { Link, Outlet, useLocation } from "@tanstack/react-router";
 import {
   Boxes,
   Cpu,
@@ -12,6 +12,7 @@ import {
   Webhook,
   Workflow,
 } from "lucide-react";
+import { useEffect, useRef } from "react";
 import { Nowhere } from "@/app/Problems";
 import { useSession } from "@/app/session";
 import { console as texts } from "@/texts/console";
@@ -46,9 +47,16 @@ export default function Console() {
 /** Its pages at the side, the one that is open beside them. */
 function Frame() {
   useConsoleLive();
+  const { pathname } = useLocation();
+  const strip = useRef<HTMLElement>(null);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: another page is another place in the strip
+  useEffect(() => {
+    // on a phone the pages are in a row that scrolls
+    strip.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  }, [pathname]);
   return (
     <div className={styles.console}>
-      <nav className={styles.pages} aria-label={texts.navigation}>
+      <nav ref={strip} className={styles.pages} aria-label={texts.navigation}>
         {PAGES.map(({ to, name, icon: Icon }) => (
           <Link
             key={to}

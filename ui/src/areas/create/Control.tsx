@@ -1,11 +1,22 @@
 import { Dices, Lock, LockOpen, RotateCcw } from "lucide-react";
-import { lazy, type ReactNode, Suspense } from "react";
-import { Field, IconButton, Select, Skeleton, Switch, TextArea, TextField } from "@/kit";
+import { lazy, type ReactNode, Suspense, useState } from "react";
+import { Field, IconButton, Select, Skeleton, Stepped, Switch, TextArea, TextField } from "@/kit";
 import { Segmented } from "@/kit/Segmented";
 import { create as texts } from "@/texts/create";
 import styles from "./create.module.css";
 import type { Form } from "./form";
-import { type Input, isChanged, isLong, isSeed, meaningOf, randomSeed, seedOf, shownText, stepped } from "./rules";
+import {
+  type Input,
+  isChanged,
+  isLong,
+  isSeed,
+  meaningOf,
+  problemWith,
+  randomSeed,
+  seedOf,
+  shownText,
+  stepped,
+} from "./rules";
 
 const Combobox = lazy(async () => ({ default: (await import("@/kit/Combobox")).Combobox }));
 // So many are found by looking; more, by typing.
@@ -24,7 +35,10 @@ export function Control({ form, input, hint, aside }: ControlProps) {
   const text = shownText(input, choice, draft.texts);
   const change = (next: string) => form.setText(input, next);
   const about = aside ?? <Aside form={form} input={input} />;
-  const problem = form.problems[input.key];
+  // what is no number, or too large, is told as soon as somebody goes on to the next
+  const [isLeft, setLeft] = useState(false);
+  const isWrong = isLeft && input.type === "number" && text.trim() !== "";
+  const problem = form.problems[input.key] ?? (isWrong ? problemWith(input, choice, draft.texts) : null);
   const field = (control: ReactNode, name: ReactNode = input.label) => (
     <div data-field={input.key} className={styles.field}>
       <Field name={name} aside={about} hint={hint} problem={problem} isRequired={input.required}>
@@ -57,8 +71,9 @@ export function Control({ form, input, hint, aside }: ControlProps) {
       ),
     );
   }
-  if (isSeed(input)) return field(<Seed form={form} input={input} text={text} />);
-  if (input.type === "number") return field(<NumberText input={input} text={text} onChange={change} />);
+  const leave = () => setLeft(true);
+  if (isSeed(input)) return field(<Seed form={form} input={input} text={text} onLeave={leave} />);
+  if (input.type === "number") return field(<NumberText input={input} text={text} onChange={change} onLeave={leave} />);
   if (isLong(input)) {
     return field(<TextArea value={text} onChange={(event) => change(event.target.value)} spellCheck />);
   }
@@ -96,12 +111,14 @@ interface NumberTextProps {
   input: Input;
   text: string;
   onChange: (text: string) => void;
+  onLeave: () => void;
   placeholder?: string;
 }
 
 /** Numbers are typed as text: nothing is rounded, and what is no number yet stays as it was typed. */
-function NumberText({ input, text, onChange, placeholder }: NumberTextProps) {
-  return (
+function NumberText({ input, text, onChange, onLeave, placeholder }: NumberTextProps) {
+  const step = (direction: 1 | -1) => onChange(stepped(input, text, direction));
+  const field = (
     <TextField
       inputMode={input.is_whole ? "numeric" : "decimal"}
       autoComplete="off"
@@ -109,16 +126,26 @@ function NumberText({ input, text, onChange, placeholder }: NumberTextProps) {
       value={text}
       placeholder={placeholder}
       onChange={(event) => onChange(event.target.value)}
+      onBlur={onLeave}
       onKeyDown={(event) => {
         if (event.key !== "ArrowUp" && event.key !== "ArrowDown") return;
         event.preventDefault();
-        onChange(stepped(input, text, event.key === "ArrowUp" ? 1 : -1));
+        step(event.key === "ArrowUp" ? 1 : -1);
       }}
     />
   );
+  // nobody looks for the next of a seed
+  return isSeed(input) ? field : <Stepped onStep={step}>{field}</Stepped>;
 }
 
-function Seed({ form, input, text }: { form: Form; input: Input; text: string }) {
+interface SeedProps {
+  form: Form;
+  input: Input;
+  text: string;
+  onLeave: () => void;
+}
+
+function Seed({ form, input, text, onLeave }: SeedProps) {
   const isKept = text.trim() !== "";
   const isMain = input === seedOf(form.choice);
   const idle = form.draft.idleSeeds[input.key];
@@ -136,6 +163,7 @@ function Seed({ form, input, text }: { form: Form; input: Input; text: string })
           text={text}
           placeholder={idle ?? texts.form.newSeed}
           onChange={(next) => form.setText(input, next)}
+          onLeave={onLeave}
         />
         <IconButton icon={Dices} name={texts.form.roll} onClick={roll} />
         <IconButton

@@ -215,6 +215,8 @@ test("values are told in words", () => {
   const length = input("length", "number", { role: "length", default_value: 81 });
   const clip = { ...choice, properties: [length, input("fps", "number", { default_value: 16 })] };
   expect(meaningOf(length, clip, {})).toBe("5.1 s");
+  const side = input("side", "number", { minimum: 64, maximum: 2048, step: 8, is_whole: true });
+  expect(meaningOf(side, clip, {})).toBe("64 to 2048, in steps of 8");
 });
 
 test("arrow keys go by the steps of the node, within its range", () => {

@@ -196,14 +196,15 @@ export function problemWith(input: Input, choice: Choice, given: Texts): string 
 export const short = (value: Whole): string =>
   typeof value === "number" && Math.abs(value) >= 1e15 ? value.toExponential(1) : String(value);
 
-/** `1 to 100`; nothing for ranges that nobody reaches. */
+/** `64 to 2048, in steps of 8`; nothing for ranges that nobody reaches. */
 export function rangeOf(input: Input): string {
   const { minimum, maximum } = input;
   if (input.type !== "number" || isSeed(input)) return "";
   const from = minimum === null || minimum === undefined ? null : short(minimum);
   const to = maximum === null || maximum === undefined || maximum >= 10_000 ? null : short(maximum);
-  if (from !== null && to !== null) return texts.form.range(from, to);
-  return to !== null ? texts.form.upTo(to) : "";
+  const range = from !== null && to !== null ? texts.form.range(from, to) : to !== null ? texts.form.upTo(to) : "";
+  const [isWhole, step] = [input.is_whole, input.step ?? 0];
+  return isWhole && step > 1 ? [range, texts.form.steps(short(step))].filter(Boolean).join(", ") : range;
 }
 
 const inTwelve = (value: number): number => Number(value.toPrecision(12));
@@ -212,7 +213,8 @@ const inTwelve = (value: number): number => Number(value.toPrecision(12));
 export function stepped(input: Input, text: string, direction: 1 | -1): string {
   const now = numberIn(text);
   if (now === null) return text;
-  const step = input.step || (input.is_whole ? 1 : 0.1);
+  // where nobody said how far, a number that begins whole stays whole
+  const step = input.step || (input.is_whole || Number.isInteger(input.default_value) ? 1 : 0.1);
   if (typeof now === "bigint") return String(added(now, direction * Math.max(1, Math.round(step))));
   // a tenth and a tenth and a tenth are not 0.30000000000000004
   const next =

@@ -61,15 +61,35 @@ export function Filters({ wanted, batchName, onChange }: FiltersProps) {
       ))}
       <Workflows wanted={wanted} onChange={onChange} />
       {!wanted.day && <Days onChange={onChange} />}
-      <FilterChip isOn={wanted.mark === "unmarked"} onClick={() => toggle("mark", "unmarked")}>
-        {filters.unmarked}
-      </FilterChip>
-      {OTHER_KINDS.map((each) => (
-        <FilterChip key={each} isOn={wanted.kind === each} onClick={() => toggle("kind", each)}>
-          {filters[each]}
-        </FilterChip>
-      ))}
+      <Others wanted={wanted} onToggle={toggle} />
     </>
+  );
+}
+
+interface OthersProps {
+  wanted: Wanted;
+  onToggle: (name: "mark" | "kind", value: string) => void;
+}
+
+/** What is asked for least: a row of all of them is longer than most screens are wide. */
+function Others({ wanted, onToggle }: OthersProps) {
+  const { filters } = texts;
+  const others = [
+    { name: filters.unmarked, isOn: wanted.mark === "unmarked", run: () => onToggle("mark", "unmarked") },
+    ...OTHER_KINDS.map((each) => ({
+      name: filters[each],
+      isOn: wanted.kind === each,
+      run: () => onToggle("kind", each),
+    })),
+  ];
+  const chosen = others.filter((each) => each.isOn).map((each) => each.name);
+  return (
+    <Menu align="start" items={[others]}>
+      <FilterChip isOn={chosen.length > 0}>
+        {chosen.join(", ") || filters.more}
+        <ChevronDown aria-hidden />
+      </FilterChip>
+    </Menu>
   );
 }
 

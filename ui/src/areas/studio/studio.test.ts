@@ -56,6 +56,33 @@ describe("what is said of a video", () => {
   });
 });
 
+describe("a failure", () => {
+  const told = (error: string) => studio.video.failure(error);
+  it("is told in words of people, with what to do", () => {
+    const memory = told("KSampler (3): there was not enough memory, even with the 24 GB of the card to itself.");
+    expect(memory?.cause).toBe("There was not enough memory for it");
+    expect(memory?.advice).toContain("Try a smaller picture");
+    expect(told("LoadImage (1): the file is not an image that can be read")?.cause).toBe("Your file could not be read");
+    expect(told("The worker stopped responding.")?.advice).toContain("no fault of your file");
+    expect(told("KSampler (3): the GPU is in a bad state, ComfyUI must be restarted")?.advice).toContain("Try again");
+    expect(
+      told("CheckpointLoaderSimple (4): Error while deserializing header of a safetensors file")?.advice,
+    ).toContain("Tell the administrator");
+  });
+
+  it("never speaks of nodes, workers and cards to who cannot change them", () => {
+    for (const error of ["KSampler (3): CUDA out of memory", "The worker stopped responding.", "a model is missing"]) {
+      const words = Object.values(told(error) ?? {}).join(" ");
+      expect(words).not.toMatch(/node|worker|card|GPU|CUDA|model/i);
+    }
+  });
+
+  it("that is none of the usual stays as it was said", () => {
+    expect(told("The workflow of this job no longer exists.")).toBeNull();
+    expect(told("ImageInvert (2): mat1 and mat2 shapes cannot be multiplied")).toBeNull();
+  });
+});
+
 describe("pictures of effects", () => {
   it("have colours of their own, always the same", () => {
     const names = ["film-look", "ink-drawing", "golden-hour", "slow-motion", "night-city"];

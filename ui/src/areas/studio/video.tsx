@@ -189,8 +189,11 @@ function Done({ job }: { job: Job }) {
 
 /** Failed or canceled: why, in a sentence, and what became of the tokens. */
 function Lost({ job }: { job: Job }) {
-  const isInside = job.error ? isTechnical(job.error) : true;
-  const [cause = texts.failed, ...rest] = job.error && !isInside ? sentences(job.error) : [];
+  const known = job.error ? texts.failure(job.error) : null;
+  const isInside = job.error ? known !== null || isTechnical(job.error) : true;
+  const [first = texts.failed, ...rest] = job.error && !isInside ? sentences(job.error) : [];
+  const cause = known?.cause ?? first;
+  const advice = known?.advice ?? `${isInside ? texts.failedInside : rest.join(" ")} ${texts.failedAdvice}`;
   const isFailed = job.status === "failed";
   const tokens =
     job.reserved_tokens === 0
@@ -204,11 +207,7 @@ function Lost({ job }: { job: Job }) {
       title={isFailed ? cause : job.canceled_by === "administrator" ? texts.canceledByOthers : texts.canceled}
       details={isFailed && isInside ? job.error : null}
     >
-      {isFailed && (
-        <p>
-          {isInside ? texts.failedInside : rest.join(" ")} {texts.failedAdvice}
-        </p>
-      )}
+      {isFailed && <p>{advice}</p>}
       <p className={styles.refund}>{tokens}</p>
     </ErrorCard>
   );

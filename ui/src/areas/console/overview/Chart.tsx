@@ -87,7 +87,7 @@ export function Chart({ title, range, at, lines, format, least = 1, steps }: Cha
             ticks: { show: false },
             font: "11px Inter Variable, system-ui, sans-serif",
             size: AXIS,
-            space: 36,
+            space: 28,
             ...(steps && { incrs: [...steps] }),
             values: (_chart, splits) => splits.map((each) => now.current.format(each)),
           },
@@ -160,6 +160,11 @@ export function Chart({ title, range, at, lines, format, least = 1, steps }: Cha
           </span>
         ))}
       </figcaption>
+      {lines.every((line) => last(line.values) === null) && (
+        <p className={styles.noValues} aria-hidden>
+          {texts.noValues}
+        </p>
+      )}
       <div className={styles.plot} ref={place} role="img" aria-label={`${title}: ${told}`} />
     </figure>
   );

@@ -1,9 +1,9 @@
 import { useMutation, useQueries, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
-import { CircleCheck, Plus, TriangleAlert } from "lucide-react";
+import { ChartLine, CircleCheck, Plus, TriangleAlert } from "lucide-react";
 import { useMemo } from "react";
 import { Header } from "@/app/Header";
-import { Button, buttonClass, Progress, toast, toastProblem } from "@/kit";
+import { Button, buttonClass, EmptyState, Progress, toast, toastProblem } from "@/kit";
 import { Segmented } from "@/kit/Segmented";
 import { Sparkline } from "@/kit/Sparkline";
 import { number } from "@/texts/common";
@@ -276,7 +276,7 @@ function Tiles({ found: { now, series, bucket_seconds }, range }: { found: Overv
 /** Times are told in seconds, minutes and hours: lines stand at whole ones. */
 const TIMES = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 86_400];
 
-function Charts({ found: { series, bucket_seconds }, range }: { found: Overview; range: Range }) {
+function Charts({ found: { now, series, bucket_seconds }, range }: { found: Overview; range: Range }) {
   const at = useMemo(() => series.at.map((each) => Date.parse(each) / 1000), [series.at]);
   const errors = useMemo(() => errorRates(series.done, series.failed), [series.done, series.failed]);
   const { done, failed, tokens } = useMemo(() => {
@@ -286,7 +286,9 @@ function Charts({ found: { series, bucket_seconds }, range }: { found: Overview;
   const per = texts.per[range] ?? "";
   const whole = (value: number) => texts.compact(value);
   const { chart, line } = texts;
-  if (at.length === 0) return <p className={styles.quiet}>{texts.noSamples}</p>;
+  if (at.length === 0) {
+    return <EmptyState icon={ChartLine} title={texts.noSamplesTitle} text={texts.noSamples(now.workers_online > 0)} />;
+  }
   const common = { at, range };
   return (
     <section className={styles.charts} aria-label={texts.charts}>

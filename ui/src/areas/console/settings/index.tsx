@@ -71,6 +71,7 @@ export default function SettingsPage() {
                   {
                     id: "value",
                     name: texts.columns.value,
+                    isLong: true,
                     show: (each) => (
                       <span className={isHidden(each) ? sheet.unset : sheet.mono}>{shownValue(each)}</span>
                     ),

@@ -70,6 +70,7 @@ export default function WebhooksPage() {
                     {
                       id: "tenant",
                       name: columns.tenant,
+                      isLong: true,
                       show: (each) => (
                         <Link to="/console/tenants/$id" params={{ id: each.tenant_id }}>
                           {each.tenant_email ?? each.tenant_id}
@@ -92,6 +93,7 @@ export default function WebhooksPage() {
                     {
                       id: "problem",
                       name: columns.problem,
+                      isLong: true,
                       show: (each) => <span className={sheet.faint}>{answerOf(each)}</span>,
                     },
                     { id: "at", name: columns.at, show: (each) => <When at={each.delivered_at ?? each.created_at} /> },

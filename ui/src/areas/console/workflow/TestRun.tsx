@@ -2,19 +2,20 @@ import { useMutation, useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { Play, Square } from "lucide-react";
 import { useState } from "react";
-import { post } from "@/api/client";
+import { get, post } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
 import { job } from "@/api/queries";
 import type { Job } from "@/api/types";
 import { unsent } from "@/areas/create/drafts";
 import type { Form } from "@/areas/create/form";
 import { errorsByField, itemBodies } from "@/areas/create/submission";
-import { howFar } from "@/areas/job/rules";
+import { howFar, tellError } from "@/areas/job/rules";
 import { Button, buttonClass, ErrorCard, Field, Progress, Select, toastProblem } from "@/kit";
 import { Media } from "@/kit/Media";
 import { duration } from "@/texts/common";
 import { workflow as all } from "@/texts/console-workflows";
-import { fitting } from "../catalogue/data";
+import { fitting, type WorkerCheck } from "../catalogue/data";
+import { consoleKeys } from "../live";
 import { Section, sheet } from "../sheet";
 import styles from "./workflow.module.css";
 
@@ -66,6 +67,7 @@ export function TestRun({ slug, form, isDirty, save }: TestRunProps) {
     begin.mutate();
   };
   const workers = fit?.workers.items ?? [];
+  const takenBy = useTakenBy(made);
   return (
     <Section title={texts.title} about={texts.about}>
       {fit && fit.assigned_workers === 0 && <p className={sheet.muted}>{texts.noWorkers}</p>}
@@ -93,8 +95,9 @@ export function TestRun({ slug, form, isDirty, save }: TestRunProps) {
           {isSending ? texts.sending : isDirty ? texts.saveAndRun : texts.action}
         </Button>
       </div>
+      {workers.length > 0 && <p className={sheet.muted}>{whereOf(workers, worker)}</p>}
       {begin.error && <ErrorCard title={sentence(begin.error)} />}
-      {made && begin.data && <Outcome made={made} worker={worker === ANY ? null : worker} />}
+      {made && begin.data && <Outcome made={made} worker={takenBy} />}
     </Section>
   );
 }
@@ -105,7 +108,8 @@ function Outcome({ made, worker }: { made: Job; worker: string | null }) {
   if (!isOver(made.status)) {
     const isRunning = made.status === "processing";
     const far = howFar(made.progress);
-    const words = isRunning ? far.words : (made.waiting?.text ?? texts.queued);
+    const howFarItIs = worker ? texts.runningOn(worker, far.words) : far.words;
+    const words = isRunning ? howFarItIs : (made.waiting?.text ?? texts.queued);
     return (
       <div role="status" className={styles.going}>
         <Progress value={isRunning ? far.part : null} name={texts.progress} />
@@ -124,9 +128,15 @@ function Outcome({ made, worker }: { made: Job; worker: string | null }) {
     </Link>
   );
   if (!output) {
+    const told = made.error ? tellError(made.error, null) : null;
     return (
-      <ErrorCard title={made.status === "canceled" ? texts.canceled : texts.failed} actions={open}>
-        {made.error}
+      <ErrorCard title={titleOfEnd(made, worker)} actions={open}>
+        {told && (
+          <>
+            <p>{told.cause}</p>
+            <p>{told.advice}</p>
+          </>
+        )}
       </ErrorCard>
     );
   }
@@ -141,6 +151,31 @@ function Outcome({ made, worker }: { made: Job; worker: string | null }) {
       </div>
     </div>
   );
+}
+
+const MOST_NAMED = 3;
+
+/** Which worker it will run on, before it is run. */
+function whereOf(workers: readonly WorkerCheck[], chosen: string): string {
+  if (chosen !== ANY) return texts.onOne(chosen);
+  const able = workers.filter((each) => each.fit !== "lacking").map((each) => each.worker_id);
+  return able.length ? texts.onFirst(able.slice(0, MOST_NAMED), able.length - MOST_NAMED) : texts.nobodyCan;
+}
+
+/** Which worker has taken it, once one has. */
+function useTakenBy(made: Job | undefined): string | null {
+  const isTaken = made !== undefined && made.started_at !== null;
+  const { data } = useQuery({
+    queryKey: [...consoleKeys.dispatches, "of job", made?.id, made?.status],
+    queryFn: ({ signal }) => get("/api/admin/dispatches", { query: { search: made?.id ?? "", limit: 1 }, signal }),
+    enabled: isTaken,
+  });
+  return data?.items[0]?.last_worker_id ?? null;
+}
+
+function titleOfEnd(made: Job, worker: string | null): string {
+  if (made.status === "canceled") return texts.canceled;
+  return worker ? texts.failedOn(worker) : texts.failed;
 }
 
 function wordsOfEnd(made: Job, worker: string | null): string {

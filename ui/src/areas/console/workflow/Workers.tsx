@@ -63,6 +63,7 @@ export function Workers({ slug }: { slug: string }) {
                   {
                     id: "lacks",
                     name: texts.lacks,
+                    isLong: true,
                     show: (each) =>
                       each.missing_node_types.length || each.missing_models.length ? (
                         <span className={sheet.chips}>
