@@ -116,6 +116,12 @@ async def emails_of(tx: Tx, tenant_ids: Collection[str]) -> dict[str, str]:
     return {row.tenant_id: row.email for row in await tx.execute(query)}
 
 
+async def emails(tx: Tx, user_ids: Collection[str]) -> dict[str, str]:
+    """The emails of users, by their ids."""
+    query = select(users.c.id, users.c.email).where(users.c.id.in_(list(user_ids)))
+    return {row.id: row.email for row in await tx.execute(query)}
+
+
 async def has_admin(tx: Tx) -> bool:
     return (await tx.execute(select(users.c.id).where(users.c.is_admin).limit(1))).first() is not None
 
