@@ -136,6 +136,14 @@ async def password_hash(tx: Tx, email: str) -> tuple[User, str | None] | None:
     return User(**fields), hashed
 
 
+async def lock_password(tx: Tx, user_id: str, password_hash: str) -> bool:
+    """Whether this is the password of a user who is not disabled; held against whoever changes that."""
+    query = select(users.c.id).where(
+        users.c.id == user_id, users.c.password_hash == password_hash, users.c.disabled_at.is_(None)
+    )
+    return (await tx.execute(query.with_for_update(read=True))).first() is not None
+
+
 async def set_password(tx: Tx, user_id: str, password_hash: str) -> None:
     await tx.execute(update(users).where(users.c.id == user_id).values(password_hash=password_hash))
 
