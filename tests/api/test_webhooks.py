@@ -14,6 +14,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from comfyrelay.domain.webhooks import INTO_PRIVATE, WAITS_SECONDS, is_public, new_secret, url_problem
+from comfyrelay.server.base.context import REDELIVERIES_FACTOR
 from comfyrelay.services.jobs.requests import JobRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.steps import Step
@@ -378,6 +379,15 @@ class TestAskingAgain:
         await house.send()
         assert len(house.receiver.heard) == 2
         assert (await house.deliveries(job_id))[0]["status"] == "delivered"
+
+    async def test_a_receiver_is_not_flooded_by_sending_again(self, house: House) -> None:
+        job_id = await house.ended()
+        await house.send()
+        [delivery] = await house.deliveries(job_id)
+        path = f"/api/deliveries/{delivery['id']}/redeliver"
+        most = REDELIVERIES_FACTOR * house.api.engine.settings.requests_per_minute
+        answers = [(await house.caller.call("POST", path)).status_code for _ in range(most + 1)]
+        assert answers == [200] * most + [429]
 
     async def test_nobody_sends_those_of_another(self, house: House) -> None:
         job_id = await house.ended()
