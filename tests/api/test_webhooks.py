@@ -543,8 +543,9 @@ class TestWhereTo:
         refused = problem_of(await caller.call("PUT", "/api/webhook", {"url": url}), 422)
         assert refused["errors"] == {"url": INTO_PRIVATE}
         named = {"effect_id": effect_id, "idempotency_key": "k", "webhook_url": url}
-        for path, more in (("/api/ai-jobs", {}), ("/api/batches", {"items": [{}]})):
-            refused = problem_of(await caller.call("POST", path, named | more), 422)
+        batch: dict[str, Any] = {**named, "items": [{}]}
+        for path, body in (("/api/ai-jobs", named), ("/api/batches", batch)):
+            refused = problem_of(await caller.call("POST", path, body), 422)
             assert refused["errors"] == {"webhook_url": INTO_PRIVATE}
         assert (await caller.get("/api/wallet"))["balance"] == 100
 
