@@ -1,7 +1,5 @@
 """Tokens: credited, reserved, consumed, refunded. The wallet is locked while its balance changes."""
 
-import structlog
-
 from comfyrelay.domain.queue.states import TransactionType
 from comfyrelay.domain.records.accounts import Transaction
 from comfyrelay.errors import IdempotencyConflict, InsufficientTokens, InvalidInput
@@ -10,8 +8,6 @@ from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import changes, ledger
 from comfyrelay.store.tenant.ledger import Entry
-
-log = structlog.get_logger(__name__)
 
 
 class Ledger:
@@ -41,10 +37,7 @@ class Ledger:
             await changes.write_credit(tx, tenant_id)
             return await ledger.balance(tx, tenant_id)
 
-        balance = await (await self._databases.pool_of(tenant_id)).run(Step.LEDGER, work)
-        # with the id of the user whose request this is, if it is one's
-        log.info("ledger.credited", tenant_id=tenant_id, amount=amount, reference=reference)
-        return balance
+        return await (await self._databases.pool_of(tenant_id)).run(Step.LEDGER, work)
 
     async def balance(self, tenant_id: str) -> int:
         async with (await self._databases.pool_of(tenant_id)).read() as tx:
