@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from comfyrelay.server.app import create_app
 from tests.api.harness import SECRETS, Api, problem_of
@@ -52,7 +53,10 @@ class TestCrediting:
     async def test_a_reference_is_credited_once(self, desk: Operating) -> None:
         path = f"/tenants/{desk.user.tenant_id}/credits"
         body = {"amount": 40, "reference": "invoice 7", "description": "Thanks"}
-        first = await desk.send("POST", path, body)
+        with capture_logs() as lines:
+            first = await desk.send("POST", path, body)
+        [noted] = [each for each in lines if each["event"] == "tenant.credited"]
+        assert (noted["tenant_id"], noted["amount"], noted["by"]) == (desk.user.tenant_id, 40, "root@example.com")
         assert first == {
             "tenant_id": desk.user.tenant_id,
             "reference": "invoice 7",

@@ -282,7 +282,7 @@ class TestAudit:
         events = ["rotate_token", "approve", "revoke", "undrain", "drain", "register"]
         assert [each["event"] for each in logs] == events
         assert desk.admin.user is not None
-        assert all(each["data"]["by"] == desk.admin.user.id for each in logs[:-1])
+        assert all(each["data"]["by"] == desk.admin.user.email for each in logs[:-1])
 
     async def test_the_logs_of_one_that_has_left_stay(self, desk: Operating) -> None:
         await desk.worker()

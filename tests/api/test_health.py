@@ -111,3 +111,12 @@ async def test_whoever_asks_often_costs_no_more(api: Api, monkeypatch: pytest.Mo
     for _ in range(5):
         await api.anybody.get("/readyz")
     assert len(asked) == 1
+
+
+async def test_an_address_that_does_not_exist_is_a_page_for_people_and_a_problem_for_programs(api: Api) -> None:
+    shown = await api.anybody.call("GET", "/nowhere", headers={"Accept": "text/html"})
+    # 503 where the app is not built, with a page that says so
+    assert shown.status_code in (404, 503)
+    assert shown.headers["Content-Type"].startswith("text/html")
+    problem_of(await api.anybody.call("GET", "/nowhere", headers={"Accept": "application/json"}), 404)
+    problem_of(await api.anybody.call("GET", "/api/nowhere", headers={"Accept": "text/html"}), 404)

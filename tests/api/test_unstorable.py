@@ -10,9 +10,11 @@ from fastapi.routing import APIRoute
 from comfyrelay.server import admin, user, worker
 from comfyrelay.server.operation import files, payments
 from tests.api.harness import Api, problem_of
+from tests.harness import GRAPH
 
 ROUTERS = (*user.ROUTERS, *admin.ROUTERS, worker.router, payments.router, files.router)
 # NUL, and half of a surrogate pair as some programs write it
+PROMPT_FIELDS = {"key": "prompt", "type": "text", "placeholder": "{{PROMPT}}"}
 SPOILED = ("a%00b", "a%ED%A0%80b")
 
 
@@ -89,3 +91,18 @@ async def test_a_wrong_field_is_named_with_what_is_allowed(
 ) -> None:
     caller = await api.user(is_admin=True)
     assert allowed in problem_of(await caller.call(*call, body), 422)["errors"][field]
+
+
+async def test_no_number_that_a_database_cannot_keep_fails_the_server(api: Api) -> None:
+    await api.effect()
+    caller = await api.user(is_admin=True)
+    for path in ("/versions?cursor=9223372036854775807", "/versions/9223372036854775807"):
+        problem_of(await caller.call("GET", f"/api/admin/workflows/clip{path}"), 422)
+    body = {"slug": "other", "graph": GRAPH, "properties": [{**PROMPT_FIELDS, "choices": ["?"]}]}
+    for number in ("1e400", "NaN"):
+        sent = {
+            "content": json.dumps(body).replace('"?"', number),
+            "headers": {"Content-Type": "application/json"},
+        }
+        refused = problem_of(await caller.call("POST", "/api/admin/workflows", **sent), 422)
+        assert any(field.startswith("properties.0.choices.0") for field in refused["errors"])

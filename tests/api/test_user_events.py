@@ -6,6 +6,7 @@ import pytest
 
 from comfyrelay.server.base import auth
 from comfyrelay.server.user import events
+from comfyrelay.services.jobs.views import events as views
 from comfyrelay.store.tenant import history
 from tests.api.harness import Api, Caller, problem_of
 from tests.api.studio import complete, fail, follow, lease, lease_of, run, submit
@@ -40,6 +41,21 @@ async def test_a_job_can_be_followed_to_its_end(api: Api, user: Caller, effect: 
         [done] = await stream.rest()
     assert (done.type, done.id, done.data["status"]) == ("job:completed", "3", "completed")
     assert done.data["at"]
+
+
+async def test_one_tenant_does_not_take_the_connections_of_all(
+    api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "MOST_FOLLOWERS", 1)
+    job, path = await submit(user, effect), "/api/ai-jobs/{}/events"
+    other = await api.user("other@example.com", tokens=100)
+    async with follow(user, job["id"]) as stream:
+        await stream.until("job:queued")
+        problem_of(await user.call("GET", path.format(job["id"])), 429)
+        async with follow(other, (await submit(other, effect))["id"]) as stream_of_other:
+            assert stream_of_other.status == 200
+    async with follow(user, job["id"]) as stream:
+        assert stream.status == 200
 
 
 async def test_what_was_seen_is_not_told_again(api: Api, user: Caller, effect: int, worker: Caller) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from comfyrelay.domain.webhooks import WAITS_SECONDS, is_public, new_secret, url_problem
+from comfyrelay.domain.webhooks import INTO_PRIVATE, WAITS_SECONDS, is_public, new_secret, url_problem
+from comfyrelay.server.base.context import REDELIVERIES_FACTOR
 from comfyrelay.services.jobs.requests import JobRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.steps import Step
 from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS, Deliveries
-from comfyrelay.services.webhooks.sender import NOT_PUBLIC, WebhookSender
+from comfyrelay.services.webhooks.sender import WebhookSender
 from comfyrelay.store.database import Boundary
 from tests.api.harness import Api, Caller, data_of, open_api, problem_of
 from tests.api.receiver import Receiver, receiving
@@ -379,6 +380,15 @@ class TestAskingAgain:
         assert len(house.receiver.heard) == 2
         assert (await house.deliveries(job_id))[0]["status"] == "delivered"
 
+    async def test_a_receiver_is_not_flooded_by_sending_again(self, house: House) -> None:
+        job_id = await house.ended()
+        await house.send()
+        [delivery] = await house.deliveries(job_id)
+        path = f"/api/deliveries/{delivery['id']}/redeliver"
+        most = REDELIVERIES_FACTOR * house.api.engine.settings.requests_per_minute
+        answers = [(await house.caller.call("POST", path)).status_code for _ in range(most + 1)]
+        assert answers == [200] * most + [429]
+
     async def test_nobody_sends_those_of_another(self, house: House) -> None:
         job_id = await house.ended()
         await house.send()
@@ -414,14 +424,14 @@ class TestWhereTo:
         job_id = await house.ended()
         await careful.run_once()
         assert house.receiver.heard == []
-        assert (await house.deliveries(job_id))[0]["last_error"] == NOT_PUBLIC
+        assert (await house.deliveries(job_id))[0]["last_error"] == INTO_PRIVATE
 
     @pytest.mark.parametrize("host", ["localhost", "127.1", "2130706433", "0x7f000001", "[::1]", "[::ffff:127.0.0.1]"])
     async def test_it_does_not_matter_how_an_address_is_written(self, receiver: Receiver, host: str) -> None:
         url = receiver.url.replace("127.0.0.1", host)
         sent = await WebhookSender(allow_private=False).send(url, "{}", {})
         assert sent.status_code is None
-        assert sent.error in {NOT_PUBLIC, "The host cannot be found."}
+        assert sent.error in {INTO_PRIVATE, "The host cannot be found."}
 
     async def test_a_name_that_changes_its_mind_gains_nothing(
         self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
@@ -438,7 +448,7 @@ class TestWhereTo:
         monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
         sender = WebhookSender(allow_private=False)
         assert (await sender.send(f"http://rebind.test:{port}/hook", "{}", {})).is_ok
-        assert (await sender.send(f"http://rebind.test:{port}/hook", "{}", {})).error == NOT_PUBLIC
+        assert (await sender.send(f"http://rebind.test:{port}/hook", "{}", {})).error == INTO_PRIVATE
         assert len(receiver.heard) == 1
 
     async def test_the_host_is_named_as_the_url_names_it(self, receiver: Receiver) -> None:
@@ -509,6 +519,35 @@ class TestWhereTo:
     )
     def test_urls_of_the_right_form(self, url: str) -> None:
         assert url_problem(url) is None
+
+    @pytest.mark.parametrize(
+        "host",
+        [
+            *("localhost", "localhost.", "a.localhost", "127.0.0.1", "127.1", "2130706433", "0x7f000001", "[::1]"),
+            *("[::ffff:127.0.0.1]", "10.1.2.3", "169.254.169.254", "[fd00:ec2::254]"),
+        ],
+    )
+    def test_an_address_that_is_not_public_is_known_without_asking(self, host: str) -> None:
+        assert url_problem(f"http://{host}:8080/hook", allow_private=False) == INTO_PRIVATE
+        assert url_problem(f"http://{host}:8080/hook", allow_private=True) is None
+
+    @pytest.mark.parametrize(
+        "host", ["example.com", "8.8.8.8", "[2606:4700::1111]", "localhost.example", "127.example"]
+    )
+    def test_one_that_is_public_and_a_name_is_not_refused(self, host: str) -> None:
+        assert url_problem(f"https://{host}/hook", allow_private=False) is None
+
+    async def test_one_that_is_not_public_is_refused_before_anything_is_sent(self, api: Api) -> None:
+        caller, effect_id = await api.user(tokens=100), await api.effect()
+        url = "http://127.0.0.1:8080/hook"
+        refused = problem_of(await caller.call("PUT", "/api/webhook", {"url": url}), 422)
+        assert refused["errors"] == {"url": INTO_PRIVATE}
+        named = {"effect_id": effect_id, "idempotency_key": "k", "webhook_url": url}
+        batch: dict[str, Any] = {**named, "items": [{}]}
+        for path, body in (("/api/ai-jobs", named), ("/api/batches", batch)):
+            refused = problem_of(await caller.call("POST", path, body), 422)
+            assert refused["errors"] == {"webhook_url": INTO_PRIVATE}
+        assert (await caller.get("/api/wallet"))["balance"] == 100
 
     async def test_a_job_with_such_a_url_is_not_accepted(self, house: House) -> None:
         body = {"effect_id": house.effect_id, "idempotency_key": "k", "webhook_url": "ftp://example.com/"}

@@ -8,9 +8,9 @@ from runpy import run_path
 
 import httpx
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 
-from comfyrelay.web.app_files import APP, PAGES, is_page, make_router
+from comfyrelay.web.app_files import APP, PAGES, is_page, make_router, nowhere
 from tests.packaging.environments import ROOT
 
 SERVER_PAGES = ("/studio/effects/clip", "/wallet", "/console/workers", "/sign-in", "/sign-up", "/reset/abc", "/setup")
@@ -88,6 +88,20 @@ async def test_what_was_compressed_when_it_was_built_is_sent_so_to_those_who_can
 @pytest.mark.parametrize("path", ["/assets/b.js", "/assets/..%2Fbuilt-from.txt", "/assets/..%2Findex.html", "/nowhere"])
 async def test_nothing_else_is_served(built: Path, path: str) -> None:
     assert (await asked(built, path)).status_code == 404
+
+
+async def test_who_opens_an_address_that_does_not_exist_is_told_so_by_the_app(built: Path) -> None:
+    async def answer_to(path: str, accept: str, method: str = "GET") -> Response | None:
+        headers = [(b"accept", accept.encode())]
+        scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
+        return await nowhere(Request(scope), app=built)
+
+    page = await answer_to("/nowhere", "text/html,*/*;q=0.8")
+    assert page is not None
+    assert (page.status_code, page.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+    assert b"/assets/index-1.js" in bytes(page.body)
+    for program in (("/nowhere", "*/*"), ("/api/nowhere", "text/html"), ("/nowhere", "text/html", "POST")):
+        assert await answer_to(*program) is None
 
 
 async def test_while_it_is_not_built_the_page_says_what_to_do(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from uuid import uuid4
 import httpx
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, FilePayload, Page, expect
+from playwright.async_api import Browser, FilePayload, Page, Route, expect
 
 from comfyrelay.sim import Fail
 from tests.api.harness import PASSWORD
@@ -332,6 +332,11 @@ async def test_a_version_is_brought_back(admin: tuple[Page, Heard], site: Site) 
     assert all(each["user_configurable"] for each in kept["properties"])
 
 
+async def lose_the_answer(route: Route) -> None:
+    await route.fetch()
+    await route.abort()
+
+
 async def test_tokens_that_are_given_are_seen_by_both(admin: tuple[Page, Heard], site: Site) -> None:
     page, heard = admin
     before = (await site.system.user("GET", "/wallet"))["balance"]
@@ -353,6 +358,22 @@ async def test_tokens_that_are_given_are_seen_by_both(admin: tuple[Page, Heard],
     await expect(row).to_contain_text("For the film")
     await expect(row).to_contain_text("+2,500")
     assert (await site.system.user("GET", "/wallet"))["balance"] == before + 2500
+    # they are given, and nobody hears of it: who opens the form again and gives them again has given once
+    await page.route("**/credits", lose_the_answer)
+    for _ in range(2):
+        await page.get_by_role("button", name="Give tokens").click()
+        await expect(dialog.get_by_label("Reference")).to_have_value(re.compile("^console .* root@example.com$"))
+        await dialog.get_by_label("How many").fill("30")
+        await dialog.get_by_role("button", name="Give 30 tokens").click()
+        await expect(dialog.get_by_text("ComfyRelay is not responding.", exact=False)).to_be_visible()
+        await dialog.get_by_role("button", name="Cancel").click()
+        await expect(page.get_by_role("region", name="Tokens")).to_contain_text(f"{before + 2530:,}")
+    await page.unroute("**/credits")
+    await page.get_by_role("button", name="Give tokens").click()
+    await dialog.get_by_label("How many").fill("30")
+    await dialog.get_by_role("button", name="Give 30 tokens").click()
+    await expect(dialog).to_be_hidden()
+    assert (await site.system.user("GET", "/wallet"))["balance"] == before + 2530
 
 
 async def test_an_account_is_made_and_its_link_works_once(

@@ -78,6 +78,15 @@ async def test_each_sees_the_areas_of_their_role(
         assert heard.complaints == []
 
 
+async def test_an_address_that_does_not_exist_is_a_page_of_the_app(chromium: Browser, shared_server: System) -> None:
+    async with open_as("user", chromium, shared_server) as (page, heard):
+        answer = await page.goto("/nowhere/at/all")
+        assert answer is not None
+        assert answer.status == 404
+        await expect(page.get_by_text("There is no such page")).to_be_visible()
+        assert [each for each in heard.complaints if "status of 404" not in each] == []
+
+
 async def test_signing_out_ends_the_session(chromium: Browser, shared_server: System) -> None:
     async with open_visitor(chromium, shared_server) as context:
         page = await context.new_page()
@@ -158,7 +167,13 @@ async def test_a_link_sets_a_password_once_and_says_so_when_it_does_not_work(
     visitor: Page, shared_server: System
 ) -> None:
     email, link = await invited(shared_server)
+    # that nobody could say whether it works is not said to be the link's fault
+    await visitor.route("**/api/reset/check", lambda route: route.fulfill(status=503, json={"detail": "Not now."}))
     await visitor.goto(link["url"])
+    await expect(visitor.get_by_text("Not now.")).to_be_visible()
+    await expect(visitor.get_by_role("heading", name="Choose your password")).to_be_visible()
+    await visitor.unroute("**/api/reset/check")
+    await visitor.get_by_role("button", name="Try again").click()
     await expect(visitor.get_by_label("Email")).to_have_value(email)
     await visitor.get_by_label("New password").fill(PASSWORD)
     await visitor.get_by_role("button", name="Set password and sign in").click()

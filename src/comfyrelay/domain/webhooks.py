@@ -3,6 +3,7 @@
 import base64
 import json
 import secrets
+import socket
 from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
@@ -25,6 +26,7 @@ NOT_PUBLIC = tuple(
         ),
     )
 )
+INTO_PRIVATE = "The address is not public: webhooks are not sent into private networks."
 # A gateway turns the last 32 bits of such an address into an IPv4 address.
 TRANSLATED = IPv6Network("64:ff9b::/96")
 
@@ -77,8 +79,9 @@ def signed(body: str, *, id_: str, at: datetime, secret: str) -> dict[str, str]:
     }
 
 
-def url_problem(url: str) -> str | None:
-    """What is wrong with the form of a URL, if anything. Where it leads is looked at when something is sent."""
+def url_problem(url: str, *, allow_private: bool = True) -> str | None:
+    """What is wrong with a URL, if anything: its form, and that it leads into a private network where that can be told
+    without asking for a name. Where names lead is looked at when something is sent."""
     parts = _parts(url)
     if parts is None:
         return f"This is not a URL, or one of more than {LONGEST_URL} characters."
@@ -88,6 +91,8 @@ def url_problem(url: str) -> str | None:
         return "This URL names no host."
     if parts.username is not None or parts.password is not None:
         return "This URL must not hold a user name or password."
+    if not allow_private and _is_known_to_be_private(parts.hostname):
+        return INTO_PRIVATE
     return None
 
 
@@ -118,6 +123,21 @@ def _inside(ip: IPv6Address) -> IPv4Address | None:
     if ip in TRANSLATED:
         return IPv4Address(int(ip) & 0xFFFFFFFF)
     return ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+
+
+def _is_known_to_be_private(host: str) -> bool:
+    name = host.rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return not is_public(name)
+    except ValueError:
+        pass
+    try:
+        # `127.1`, `0x7f000001` and `2130706433` are addresses to whoever connects
+        return not is_public(socket.inet_ntoa(socket.inet_aton(name)))
+    except OSError:
+        return False
 
 
 def _is_host(name: str) -> bool:

@@ -54,7 +54,7 @@ Micros = Annotated[Whole, Field(ge=0, le=1_000_000_000_000_000)]
 Price = Annotated[Whole, Field(ge=1, le=1_000_000_000_000)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 AssetPath = Annotated[str, Field(min_length=1, max_length=300, pattern=STORABLE)]
-Scalar = str | bool | int | float
+Scalar = str | bool | Number
 
 
 class Patch(Request):

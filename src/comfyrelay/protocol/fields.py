@@ -11,6 +11,7 @@ from comfyrelay.text import is_storable, one_line, storable
 
 E = TypeVar("E", bound=StrEnum)
 LARGEST_ID = 2**63 - 1
+LARGEST_VERSION = 2**31 - 1
 # Seeds have 64 bits without a sign.
 SMALLEST_NUMBER, LARGEST_NUMBER = -(2**63), 2**64 - 1
 # No graph or report goes this deep, and not every reader of JSON goes much deeper.

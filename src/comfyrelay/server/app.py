@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 
 from comfyrelay import __version__
 from comfyrelay.fleet.cloudwatch import CloudWatch, Publisher
@@ -13,7 +13,7 @@ from comfyrelay.server import admin, user, worker
 from comfyrelay.server.base.context import Context, Owner
 from comfyrelay.server.base.measuring import Latencies
 from comfyrelay.server.base.middleware import RequestLog, SecurityHeaders
-from comfyrelay.server.base.problems import add_problem_handlers
+from comfyrelay.server.base.problems import add_problem_handlers, refused
 from comfyrelay.server.base.secrets import Secrets
 from comfyrelay.server.operation import docs, files, health, metrics, payments
 from comfyrelay.services.engine import Engine
@@ -55,6 +55,7 @@ def create_app(
     )
     app.state.context = context
     add_problem_handlers(app)
+    app.add_exception_handler(404, _not_found)
     _add_middleware(app, engine.settings)
     app.add_middleware(Latencies, metrics=context.metrics)
     # routes are looked at one after the other, and a page asks for hundreds of posters
@@ -69,6 +70,11 @@ def create_app(
 async def _storage_origins(request: Request) -> Sequence[str]:
     context: Context = request.app.state.context
     return await context.storage_origins()
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    page = await app_files.nowhere(request, storage_origins=_storage_origins)
+    return page or await refused(request, error)
 
 
 @asynccontextmanager

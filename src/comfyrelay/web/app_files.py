@@ -19,6 +19,8 @@ PAGES = {
     **{"": "queue", "create": "create", "queue": "queue", "gallery": "gallery", "jobs": "job", "kit": "index"},
     **dict.fromkeys(("studio", "wallet", "console", "sign-in", "sign-up", "reset", "setup"), "index"),
 }
+# Whoever asks for these knows what to do with an error.
+OF_PROGRAMS = ("/api/", "/files/", "/assets/")
 TYPES = {
     ".css": "text/css",
     ".js": "text/javascript",
@@ -63,17 +65,8 @@ def make_router(*, app: Path = APP, storage_origins: Origins = _only_ours) -> AP
     kept: dict[tuple[str, bool], _Answer] = {}
 
     async def page(request: Request) -> Response:
-        place = app / f"{PAGES[_area(request.url.path)]}.html"
-        found = _text(place)
-        if found is None:
-            return HTMLResponse(_text(NOT_BUILT), status_code=503, headers=BARE_HEADERS)
-        nonce = token_urlsafe(16)
-        headers = {"Content-Security-Policy": policy(nonce, await storage_origins(request)), "Cache-Control": AGAIN}
-        theme = request.cookies.get(THEME_COOKIE)
-        if theme in THEMES:
-            # who chose one sees no flash of the other, and no script need run before the first paint
-            found = found.replace("<html", f'<html data-theme="{theme}"', 1)
-        return HTMLResponse(found.replace(NONCE, nonce), headers=headers)
+        name = PAGES[_area(request.url.path)]
+        return _page(app, name, request, await storage_origins(request))
 
     async def asset(name: str, request: Request) -> Response:
         key = name, "gzip" in request.headers.get("Accept-Encoding", "")
@@ -91,6 +84,27 @@ def make_router(*, app: Path = APP, storage_origins: Origins = _only_ours) -> AP
     for name in ("icon.svg", "mask.svg"):
         router.add_api_route(f"/{name}", root_file, methods=["GET"])
     return router
+
+
+async def nowhere(request: Request, *, app: Path = APP, storage_origins: Origins = _only_ours) -> Response | None:
+    """What somebody who opens an address that does not exist sees: the app, which says so. Nothing for a program."""
+    asks_for_a_page = request.method == "GET" and "text/html" in request.headers.get("Accept", "")
+    if not asks_for_a_page or request.url.path.startswith(OF_PROGRAMS):
+        return None
+    return _page(app, "index", request, await storage_origins(request), status_code=404)
+
+
+def _page(app: Path, name: str, request: Request, origins: Sequence[str], *, status_code: int = 200) -> Response:
+    found = _text(app / f"{name}.html")
+    if found is None:
+        return HTMLResponse(_text(NOT_BUILT), status_code=503, headers=BARE_HEADERS)
+    nonce = token_urlsafe(16)
+    headers = {"Content-Security-Policy": policy(nonce, origins), "Cache-Control": AGAIN}
+    theme = request.cookies.get(THEME_COOKIE)
+    if theme in THEMES:
+        # who chose one sees no flash of the other, and no script need run before the first paint
+        found = found.replace("<html", f'<html data-theme="{theme}"', 1)
+    return HTMLResponse(found.replace(NONCE, nonce), status_code=status_code, headers=headers)
 
 
 def _area(path: str) -> str:

@@ -1,9 +1,12 @@
 """Tenants and their credits, and the audit of all workers."""
 
+import structlog
+
 from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
+from comfyrelay.server.base.auth import Admin
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import AnyId, Limit, NumberCursor, TenantId, TextCursor
@@ -11,6 +14,7 @@ from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.operations.inspection import TenantView
 from comfyrelay.services.paging import listed
 
+log = structlog.get_logger(__name__)
 router = admin_router()
 
 
@@ -53,7 +57,9 @@ async def change_tenant(tenant_id: TenantId, body: wire.TenantPatch, context: Co
 
 
 @router.post("/tenants/{tenant_id}/credits", responses=may_answer(404, 409, 422))
-async def credit_tenant(tenant_id: TenantId, body: wire.NewCredits, context: ContextOf) -> Answer[wire.Credited]:
+async def credit_tenant(
+    tenant_id: TenantId, body: wire.NewCredits, context: ContextOf, admin: Admin
+) -> Answer[wire.Credited]:
     """Add tokens to a wallet, once for each reference."""
     balance = await context.engine.accounts.ledger.credit(
         tenant_id,
@@ -61,6 +67,7 @@ async def credit_tenant(tenant_id: TenantId, body: wire.NewCredits, context: Con
         reference=body.reference,
         description=body.description or "Credited by an administrator.",
     )
+    log.info("tenant.credited", tenant_id=tenant_id, amount=body.amount, reference=body.reference, by=admin.email)
     data = wire.Credited(tenant_id=tenant_id, reference=body.reference, amount=body.amount, balance=balance)
     return Answer(data=data, message="Credited.")
 

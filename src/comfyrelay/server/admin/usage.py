@@ -14,8 +14,14 @@ from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.scaling.usage import By
 
 router = admin_router("/usage")
-First = Annotated[date | None, Query(alias="from", description="the first day; 30 days back if not given")]
-Last = Annotated[date | None, Query(alias="to", description="the last day, included; today if not given")]
+# Beyond them there is nothing to count, and no day before or after to count to.
+EARLIEST, LATEST = date(2000, 1, 1), date(9999, 1, 1)
+First = Annotated[
+    date | None, Query(alias="from", description="the first day; 30 days back if not given", ge=EARLIEST, le=LATEST)
+]
+Last = Annotated[
+    date | None, Query(alias="to", description="the last day, included; today if not given", ge=EARLIEST, le=LATEST)
+]
 
 
 @router.get("", responses=may_answer(422))

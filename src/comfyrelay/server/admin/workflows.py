@@ -12,7 +12,7 @@ from comfyrelay.server.base.auth import Admin, known_admin
 from comfyrelay.server.base.bodies import large_body
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
-from comfyrelay.server.base.parameters import AnyId, DispatchId, Limit, NumberCursor, SlugInPath, TextCursor
+from comfyrelay.server.base.parameters import AnyId, Limit, SlugInPath, TextCursor, VersionCursor, VersionNumber
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.catalogue.incoming import NewWorkflow
 from comfyrelay.services.catalogue.workflows import WorkerFitness, WorkflowView
@@ -110,7 +110,7 @@ async def validate_workflow(
 
 @router.get("/{slug}/versions", responses=may_answer(404, 422))
 async def list_versions(
-    slug: SlugInPath, context: ContextOf, limit: Limit = 50, cursor: NumberCursor = None
+    slug: SlugInPath, context: ContextOf, limit: Limit = 50, cursor: VersionCursor = None
 ) -> Answer[Page[wire.WorkflowVersion]]:
     """What the workflow ran from when on, newest first."""
     page = await context.engine.catalogue.workflows.versions(slug, cursor=cursor, limit=limit)
@@ -118,7 +118,9 @@ async def list_versions(
 
 
 @router.get("/{slug}/versions/{number}", responses=may_answer(404, 422))
-async def get_version(slug: SlugInPath, number: DispatchId, context: ContextOf) -> Answer[wire.WorkflowVersionDetails]:
+async def get_version(
+    slug: SlugInPath, number: VersionNumber, context: ContextOf
+) -> Answer[wire.WorkflowVersionDetails]:
     """One of them with its graph: sent with PATCH, it is what new jobs run again."""
     found, graph = await context.engine.catalogue.workflows.version(slug, number)
     return Answer(data=wire.WorkflowVersionDetails.of(found, graph=graph))

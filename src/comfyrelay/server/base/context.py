@@ -22,6 +22,8 @@ from comfyrelay.settings import Settings
 SESSION_COOKIE = "comfyrelay_session"
 # More than from one address: who guesses from many must not keep somebody out too easily.
 GUESSES_FACTOR = 3
+# Somebody whose receiver was down goes through a list of them.
+REDELIVERIES_FACTOR = 6
 About = dict[str, Any] | None
 
 
@@ -63,6 +65,8 @@ class Context:
     guesses: RateLimit = field(init=False)
     # messages that a tenant has sent to a place of its choice
     webhook_tests: RateLimit = field(init=False)
+    # those that it has sent once more
+    redeliveries: RateLimit = field(init=False)
     # set when the server is told to stop: whoever waits is answered at once
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -71,6 +75,7 @@ class Context:
         self.sign_ins = RateLimit(self.settings.requests_per_minute)
         self.guesses = RateLimit(GUESSES_FACTOR * self.settings.requests_per_minute)
         self.webhook_tests = RateLimit(self.settings.requests_per_minute)
+        self.redeliveries = RateLimit(REDELIVERIES_FACTOR * self.settings.requests_per_minute)
         self.metrics = Metrics(self.engine)
         self.user_of: Cached[User] = Cached(self._user)
         self.worker_of: Cached[Worker] = Cached(self._worker)

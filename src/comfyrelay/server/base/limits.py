@@ -3,6 +3,7 @@
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address, ip_network
 
 from fastapi import Request
 
@@ -11,6 +12,8 @@ from comfyrelay.errors import TooManyRequests
 WINDOW_SECONDS = 60.0
 # Keys that are remembered; an attacker with more of them is not held back by a limit per address anyway.
 MOST_ADDRESSES = 10_000
+# Who has one address of IPv6 has all that begin alike.
+NETWORK_BITS = 64
 
 
 class RateLimit:
@@ -40,4 +43,14 @@ class RateLimit:
 
 
 def address_of(request: Request) -> str:
-    return request.client.host if request.client else "unknown"
+    """Where a request comes from, as far as that tells one caller from another."""
+    host = request.client.host if request.client else "unknown"
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if not isinstance(address, IPv6Address):
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ip_network((address, NETWORK_BITS), strict=False))

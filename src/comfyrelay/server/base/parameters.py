@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from comfyrelay.protocol.fields import ID, LARGEST_ID, STORABLE
+from comfyrelay.protocol.fields import ID, LARGEST_ID, LARGEST_VERSION, STORABLE
 
 _NEXT = "`next_cursor` of the page before"
 
@@ -14,6 +14,7 @@ SlugInPath = Annotated[str, Path(max_length=200, pattern=r"^[^\x00/]+$")]
 WorkerId = Annotated[str, Path(min_length=1, max_length=200, pattern=STORABLE)]
 TenantId = Annotated[str, Path(max_length=64, pattern=r"^[^\x00/]+$")]
 DispatchId = Annotated[int, Path(ge=1, le=LARGEST_ID)]
+VersionNumber = Annotated[int, Path(ge=1, le=LARGEST_VERSION)]
 
 AnyId = Annotated[str | None, Query(max_length=200, pattern=STORABLE)]
 Words = Annotated[
@@ -22,5 +23,6 @@ Words = Annotated[
 Limit = Annotated[int, Query(ge=1, le=200, description="how many at most")]
 Cursor = Annotated[str | None, Query(max_length=64, pattern=ID, description=_NEXT)]
 NumberCursor = Annotated[int | None, Query(ge=0, le=LARGEST_ID, description=_NEXT)]
+VersionCursor = Annotated[int | None, Query(ge=0, le=LARGEST_VERSION, description=_NEXT)]
 PlaceCursor = Annotated[str | None, Query(max_length=220, pattern=r"^[0-9]{1,9}/", description=_NEXT)]
 TextCursor = Annotated[str | None, Query(max_length=200, pattern=STORABLE, description=_NEXT)]

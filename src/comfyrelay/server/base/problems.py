@@ -75,7 +75,7 @@ def may_answer(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def add_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ComfyRelayError, _known)
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(HTTPException, refused)
     app.add_exception_handler(Exception, _unknown)
 
 
@@ -172,7 +172,8 @@ def _field(place: tuple[int | str, ...]) -> str:
     return ".".join(map(str, inside)) or "body"
 
 
-async def _refused(request: Request, error: Exception) -> JSONResponse:
+async def refused(request: Request, error: Exception) -> JSONResponse:
+    """A refusal of the framework's own, such as of an address that does not exist."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
         # the only one that FastAPI gives: the body could not even be decoded

@@ -50,9 +50,10 @@ async def login(
     # whether there is such an account or not, so that nothing is told by it
     account = body.email.lower()
     context.guesses.check(account)
-    user = await context.engine.accounts.sign_in.sign_in(email=body.email, password=body.password)
+    user, hashed = await context.engine.accounts.sign_in.sign_in(email=body.email, password=body.password)
     context.guesses.forgive(account)
-    return Answer(data=await signed_in(context, user, response), message="Signed in.")
+    data = await signed_in(context, user, response, password_hash=hashed)
+    return Answer(data=data, message="Signed in.")
 
 
 @router.post("/logout", responses=may_answer(401, 403, 503))
@@ -119,9 +120,11 @@ async def revoke_token(token_id: IdInPath, context: ContextOf, user: CurrentUser
     return Answer(data=wire.Deleted(id=token_id), message="Revoked.")
 
 
-async def signed_in(context: Context, user: User, response: Response) -> wire.SignedIn:
+async def signed_in(
+    context: Context, user: User, response: Response, *, password_hash: str | None = None
+) -> wire.SignedIn:
     """A session, in this browser and as a token."""
-    secret = await begin_session(context, user, response, samesite="lax")
+    secret = await begin_session(context, user, response, samesite="lax", password_hash=password_hash)
     return wire.SignedIn(token=secret, user=wire.User.of(user))
 
 
@@ -133,10 +136,13 @@ async def begin_session(
     samesite: Literal["lax", "strict"],
     name: str = SESSION,
     is_secure: bool = False,
+    password_hash: str | None = None,
 ) -> str:
     """A session in the browser that gets this response; only its hash is kept here, so it outlives the process."""
     seconds = context.settings.session_days * SECONDS_A_DAY
-    issued = await context.engine.accounts.sign_in.issue(user, name=name, lifetime_seconds=seconds)
+    issued = await context.engine.accounts.sign_in.issue(
+        user, name=name, lifetime_seconds=seconds, password_hash=password_hash
+    )
     response.set_cookie(
         context.session_cookie,
         issued.secret,

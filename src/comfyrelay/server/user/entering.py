@@ -41,7 +41,7 @@ async def set_up(body: wire.Setup, request: Request, response: Response, context
     return Answer(data=await signed_in(context, user, response), message="Welcome.")
 
 
-@router.post("/reset/check", responses=may_answer(404, 422, 429, 503))
+@router.post("/reset/check", responses=may_answer(403, 404, 422, 429, 503))
 @anonymous_body
 async def check_reset(body: wire.ResetToken, request: Request, context: ContextOf) -> Answer[wire.ResetFor]:
     """Whose password a link would set, while it works."""
@@ -50,7 +50,7 @@ async def check_reset(body: wire.ResetToken, request: Request, context: ContextO
     return Answer(data=wire.ResetFor(email=user.email))
 
 
-@router.post("/reset", responses=may_answer(404, 422, 429, 503))
+@router.post("/reset", responses=may_answer(403, 404, 422, 429, 503))
 @anonymous_body
 async def reset(
     body: wire.NewPassword, request: Request, response: Response, context: ContextOf

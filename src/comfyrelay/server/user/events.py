@@ -28,7 +28,7 @@ router = Router(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
     response_class=StreamingResponse,
     responses={
         204: {"description": "The job has ended and all its events were seen: do not ask again"},
-        **may_stream(401, 404, 422, 503),
+        **may_stream(401, 404, 422, 429, 503),
     },
 )
 async def events(
@@ -47,6 +47,7 @@ async def events(
     if job.status in TERMINAL_JOB and last_event_id >= job.event_seq:
         # a browser reconnects by itself whenever a stream ends, until it hears this
         return Response(status_code=status.HTTP_204_NO_CONTENT)
+    context.engine.jobs.events.check_room(user.tenant_id)
     stream = _stream(request, context, job, last_event_id)
     return EventStream(stream)
 

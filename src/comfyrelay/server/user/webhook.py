@@ -62,9 +62,10 @@ async def all_deliveries(
     return page_of(await endpoints.page(user.tenant_id, status=wanted, before_id=cursor, limit=limit), _delivery)
 
 
-@router.post("/deliveries/{delivery_id}/redeliver", responses=may_answer(401, 403, 404, 422, 503))
+@router.post("/deliveries/{delivery_id}/redeliver", responses=may_answer(401, 403, 404, 422, 429, 503))
 async def redeliver(delivery_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Delivery]:
     """Send it again now, with the same id, to where its job would be told of today."""
+    context.redeliveries.check(user.tenant_id)
     found = await context.engine.webhooks.deliveries.send_again(delivery_id, tenant_id=user.tenant_id)
     return Answer(data=_delivery(found), message="It is sent again.")
 

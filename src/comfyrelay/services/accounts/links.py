@@ -10,7 +10,7 @@ import structlog
 from comfyrelay.domain.queue.states import LinkKind
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import Conflict, Forbidden, NotFound
-from comfyrelay.services.accounts.sign_in import SESSION, SignIn, hash_of
+from comfyrelay.services.accounts.sign_in import DISABLED, SESSION, SignIn, hash_of
 from comfyrelay.services.accounts.tenancy import Tenancy
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
@@ -80,8 +80,10 @@ class Links:
         """Whose password a link would set."""
         async with self._databases.central.read() as tx:
             user = await account_links.user_of(tx, hash_of(secret))
-        if user is None:
-            raise NotFound(GONE)
+            if user is None:
+                raise NotFound(GONE)
+            if await tenants.is_disabled(tx, user.id):
+                raise Forbidden(DISABLED)
         return user
 
     async def reset(self, secret: str, password: str) -> User:
@@ -121,10 +123,12 @@ class Links:
         hashed = await self._sign_in.hashed(password)
 
         async def first(tx: Tx) -> None:
-            if given not in await account_links.use_up_setup(tx):
-                raise Forbidden(WRONG_CODE)
+            works = await account_links.use_up_setup(tx)
+            # who is second with the right code has not mistyped it
             if await tenants.has_admin(tx):
                 raise Conflict("This server is set up already: sign in.")
+            if given not in works:
+                raise Forbidden(WRONG_CODE)
 
         user = await self._tenancy.create_user(email=email, name=name, password_hash=hashed, is_admin=True, first=first)
         log.info("account.set_up", user_id=user.id)

@@ -15,6 +15,7 @@ from comfyrelay.services.accounts.tenancy import Tenancy
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import api_tokens, tenants
+from comfyrelay.store.database import Tx
 
 __all__ = ["SESSION", "NewToken", "SignIn", "hash_of"]
 
@@ -22,6 +23,7 @@ SHORTEST_PASSWORD = 8
 LONGEST_PASSWORD = 1024
 TOKEN_PREFIX = "crt_"
 WRONG = "The email or the password is wrong."
+DISABLED = "This account is disabled. Ask your administrator."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +51,8 @@ class SignIn:
         # hashing is made to be slow: not in the event loop
         return await asyncio.to_thread(self._passwords.hash, password)
 
-    async def sign_in(self, *, email: str, password: str) -> User:
+    async def sign_in(self, *, email: str, password: str) -> tuple[User, str]:
+        """Whose password it is, and its hash."""
         async with self._databases.central.read() as tx:
             found = await tenants.password_hash(tx, email.lower())
         user, hashed = found or (None, None)
@@ -59,28 +62,34 @@ class SignIn:
         async with self._databases.central.read() as tx:
             # only who knows the password is told
             if await tenants.is_disabled(tx, user.id):
-                raise Forbidden("This account is disabled. Ask your administrator.")
-        return user
+                raise Forbidden(DISABLED)
+        return user, hashed
 
     async def needs_setup(self) -> bool:
         """Whether nobody is an administrator yet."""
         async with self._databases.central.read() as tx:
             return not await tenants.has_admin(tx)
 
-    async def issue(self, user: User, *, name: str, lifetime_seconds: float | None = None) -> NewToken:
-        """Make a token for a user."""
+    async def issue(
+        self, user: User, *, name: str, lifetime_seconds: float | None = None, password_hash: str | None = None
+    ) -> NewToken:
+        """Make a token for a user; for one who has shown a password, given by its hash, only while that is still it:
+        what ends all sessions ends also the one that was just about to begin."""
         secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
-        token = await self._databases.central.run(
-            Step.TENANT,
-            lambda tx: api_tokens.create(
+
+        async def work(tx: Tx) -> Token:
+            if password_hash is not None and not await tenants.lock_password(tx, user.id, password_hash):
+                raise Unauthorized(WRONG)
+            return await api_tokens.create(
                 tx,
                 id_=new_id(),
                 user_id=user.id,
                 name=name,
                 token_hash=hash_of(secret),
                 lifetime_seconds=lifetime_seconds,
-            ),
-        )
+            )
+
+        token = await self._databases.central.run(Step.TENANT, work)
         return NewToken(token=token, secret=secret)
 
     async def owner(self, secret: str) -> User | None:

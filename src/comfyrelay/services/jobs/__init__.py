@@ -80,7 +80,8 @@ class Jobs:
             stage_of=stage_of,
             on_files_used=self.drawing.hint,
         )
-        self.submit = Submit(databases, self.resolve, self.accept, reuse, vary=vary)
+        allow_private = settings.webhook_allow_private
+        self.submit = Submit(databases, self.resolve, self.accept, reuse, vary=vary, allow_private=allow_private)
         self.testing = Testing(databases, self.submit)
         self.removal = Removals(databases, objects, on_removed=on_removed)
         self.uploads = Uploads(
@@ -100,6 +101,7 @@ class Jobs:
             max_nodes=settings.max_batch_nodes,
             sends_notifications=sends_notifications,
             vary=vary,
+            allow_private=allow_private,
         )
         self.bulk = Bulk(databases, queue.control, self.submit, self.batches, self.removal, defaults=defaults)
         self.media = MediaViews(databases, objects, ttl_seconds=ttl_seconds)

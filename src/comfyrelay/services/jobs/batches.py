@@ -82,8 +82,10 @@ class Batches:
         max_nodes: int,
         sends_notifications: bool = False,
         vary: rerun.Vary,
+        allow_private: bool,
     ) -> None:
-        """`max_nodes` are those of a batch: of its graph, times its items."""
+        """`max_nodes` are those of a batch: of its graph, times its items. With `allow_private`, webhooks may lead into
+        private networks."""
         self._databases = databases
         self._resolve = resolve
         self._accept = accept
@@ -92,6 +94,7 @@ class Batches:
         self._max_nodes = max_nodes
         self._sends_notifications = sends_notifications
         self._vary = vary
+        self._allow_private = allow_private
 
     async def submit(self, request: BatchRequest) -> BatchState:
         """Accept all items or none, with a constant number of statements in each database."""
@@ -101,7 +104,12 @@ class Batches:
         """The same, and whether it is a new batch."""
         if not 1 <= len(request.items) <= MOST_ITEMS:
             raise InvalidInput(errors={"items": f"A batch has between 1 and {MOST_ITEMS} items."})
-        check_texts(idempotency_key=request.idempotency_key, label=request.label, webhook_url=request.webhook_url)
+        check_texts(
+            idempotency_key=request.idempotency_key,
+            allow_private=self._allow_private,
+            label=request.label,
+            webhook_url=request.webhook_url,
+        )
         if request.notify_urls and not self._sends_notifications:
             # they may lead anywhere, into our own network as well; where a webhook leads is looked at
             raise InvalidInput(errors={"notify_urls": "Only a desk sends notifications. Name a webhook_url instead."})

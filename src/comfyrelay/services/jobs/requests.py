@@ -87,14 +87,17 @@ def chosen_stage(user: User, stage: Stage | None) -> Stage | None:
     return stage
 
 
-def check_texts(*, idempotency_key: str, **others: str | None) -> None:
-    """Refuse a key that is empty or of the kind that the engine makes for itself, and texts that cannot be kept."""
+def check_texts(*, idempotency_key: str, allow_private: bool, **others: str | None) -> None:
+    """Refuse a key that is empty or of the kind that the engine makes for itself, texts that cannot be kept, and a
+    webhook that could never be sent."""
     errors = {
         name: "This contains a character that cannot be stored."
         for name, text in {"idempotency_key": idempotency_key, **others}.items()
         if text is not None and not is_storable(text)
     }
-    if (url := others.get("webhook_url")) is not None and (problem := url_problem(url)) is not None:
+    if (url := others.get("webhook_url")) is not None and (
+        problem := url_problem(url, allow_private=allow_private)
+    ) is not None:
         errors.setdefault("webhook_url", problem)
     if not idempotency_key:
         errors["idempotency_key"] = "This is required."

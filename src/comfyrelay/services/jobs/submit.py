@@ -28,13 +28,22 @@ class Submitted:
 
 class Submit:
     def __init__(
-        self, databases: Databases, resolve: Resolver, accept: Acceptance, reuse: Reuse, *, vary: rerun.Vary
+        self,
+        databases: Databases,
+        resolve: Resolver,
+        accept: Acceptance,
+        reuse: Reuse,
+        *,
+        vary: rerun.Vary,
+        allow_private: bool,
     ) -> None:
+        """With `allow_private`, webhooks may lead into private networks."""
         self._databases = databases
         self._reuse = reuse
         self._resolve = resolve
         self._accept = accept
         self._vary = vary
+        self._allow_private = allow_private
 
     async def submit(self, request: JobRequest) -> Job:
         """Accept a job, once per idempotency key. When this returns, the job will end in exactly one terminal state."""
@@ -42,7 +51,11 @@ class Submit:
 
     async def submit_once(self, request: JobRequest) -> Submitted:
         """The same, and whether it is a new job."""
-        check_texts(idempotency_key=request.idempotency_key, webhook_url=request.webhook_url)
+        check_texts(
+            idempotency_key=request.idempotency_key,
+            allow_private=self._allow_private,
+            webhook_url=request.webhook_url,
+        )
         pool = await self._databases.pool_of(request.tenant_id)
         request_digest = request.digest()
         async with pool.read() as tx:

@@ -123,6 +123,7 @@ class Inspection:
                 raise NotFound(f"There is no dispatch {dispatch_id}.")
             attempts = await leases.attempts_of(tx, dispatch_id, limit=MOST_ATTEMPTS)
             found, before = await audit.of_dispatch(tx, dispatch_id, before_id=cursor, limit=limit)
+            found = await _naming_people(tx, found)
         entries = Listed(items=found, next_cursor=None if before is None else str(before))
         return DispatchAudit(attempts=attempts, entries=entries)
 
@@ -155,6 +156,7 @@ class Inspection:
     ) -> Listed[AuditRecord]:
         async with self._databases.central.read() as tx:
             found, before = await audit.page(tx, worker_id=worker_id, event=event, before_id=cursor, limit=limit)
+            found = await _naming_people(tx, found)
         return Listed(items=found, next_cursor=None if before is None else str(before))
 
     async def audit_logs_of(
@@ -181,6 +183,18 @@ class Inspection:
                 # the other pools' tenants can be told of all the same
                 continue
         return balances
+
+
+async def _naming_people(tx: Tx, found: Sequence[AuditRecord]) -> list[AuditRecord]:
+    """Who did something by hand is written down by an id, which tells nobody anything."""
+    ids = {by for each in found if isinstance(by := (each.data or {}).get("by"), str)}
+    emails = await tenants.emails(tx, ids) if ids else {}
+    return [
+        replace(each, data={**each.data, "by": emails[each.data["by"]]})
+        if each.data and each.data.get("by") in emails
+        else each
+        for each in found
+    ]
 
 
 async def _dispatch_views(tx: Tx, found: Sequence[ListedDispatch]) -> list[DispatchView]:

@@ -12,7 +12,8 @@ __all__ = ["Webhooks"]
 class Webhooks:
     def __init__(self, ground: Ground) -> None:
         databases = ground.databases
-        sender = WebhookSender(allow_private=ground.settings.webhook_allow_private)
-        self.endpoints = Endpoints(databases)
+        allow_private = ground.settings.webhook_allow_private
+        sender = WebhookSender(allow_private=allow_private)
+        self.endpoints = Endpoints(databases, allow_private=allow_private)
         self.deliveries = Deliveries(databases, sender)
         self.overview = DeliveryOverview(databases)

@@ -24,8 +24,9 @@ class ChangedWebhook:
 
 
 class Endpoints:
-    def __init__(self, databases: Databases) -> None:
+    def __init__(self, databases: Databases, *, allow_private: bool) -> None:
         self._databases = databases
+        self._allow_private = allow_private
 
     async def of(self, tenant_id: str) -> TenantWebhook | None:
         async with (await self._databases.pool_of(tenant_id)).read() as tx:
@@ -33,7 +34,7 @@ class Endpoints:
 
     async def put(self, tenant_id: str, *, url: str | None, rotate_secret: bool = False) -> ChangedWebhook:
         """Set the URL for jobs that bring none of their own; without one, only the secret matters."""
-        if url is not None and (problem := _problem(url)) is not None:
+        if url is not None and (problem := self._problem(url)) is not None:
             raise InvalidInput(errors={"url": problem})
         made = new_secret()
 
@@ -67,6 +68,7 @@ class Endpoints:
             found = await deliveries.page(tx, tenant_id, status=status, before_id=before_id, limit=limit + 1)
         return listed(found, lambda each: each.id, limit=limit)
 
-
-def _problem(url: str) -> str | None:
-    return url_problem(url) if is_storable(url) else "This contains a character that cannot be stored."
+    def _problem(self, url: str) -> str | None:
+        if not is_storable(url):
+            return "This contains a character that cannot be stored."
+        return url_problem(url, allow_private=self._allow_private)

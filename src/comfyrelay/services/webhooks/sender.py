@@ -15,13 +15,12 @@ import httpx
 import structlog
 
 from comfyrelay import __version__
-from comfyrelay.domain.webhooks import is_public, url_problem
+from comfyrelay.domain.webhooks import INTO_PRIVATE, is_public, url_problem
 
 log = structlog.get_logger(__name__)
 
 TIMEOUT_SECONDS = 10.0
 MOST_ANSWER_BYTES = 1024
-NOT_PUBLIC = "The address is not public: webhooks are not sent into private networks."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +87,7 @@ class WebhookSender:
             raise Unsendable("The host cannot be found.") from None
         allowed = [each for each in found if self._allow_private or is_public(each)]
         if not allowed:
-            raise Unsendable(NOT_PUBLIC)
+            raise Unsendable(INTO_PRIVATE)
         return allowed
 
     async def _post(self, url: httpx.URL, address: str, body: str, headers: Mapping[str, str]) -> Sent:

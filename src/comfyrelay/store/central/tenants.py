@@ -116,6 +116,12 @@ async def emails_of(tx: Tx, tenant_ids: Collection[str]) -> dict[str, str]:
     return {row.tenant_id: row.email for row in await tx.execute(query)}
 
 
+async def emails(tx: Tx, user_ids: Collection[str]) -> dict[str, str]:
+    """The emails of users, by their ids."""
+    query = select(users.c.id, users.c.email).where(users.c.id.in_(list(user_ids)))
+    return {row.id: row.email for row in await tx.execute(query)}
+
+
 async def has_admin(tx: Tx) -> bool:
     return (await tx.execute(select(users.c.id).where(users.c.is_admin).limit(1))).first() is not None
 
@@ -128,6 +134,14 @@ async def password_hash(tx: Tx, email: str) -> tuple[User, str | None] | None:
     fields = dict(row._mapping)
     hashed = fields.pop("password_hash")
     return User(**fields), hashed
+
+
+async def lock_password(tx: Tx, user_id: str, password_hash: str) -> bool:
+    """Whether this is the password of a user who is not disabled; held against whoever changes that."""
+    query = select(users.c.id).where(
+        users.c.id == user_id, users.c.password_hash == password_hash, users.c.disabled_at.is_(None)
+    )
+    return (await tx.execute(query.with_for_update(read=True))).first() is not None
 
 
 async def set_password(tx: Tx, user_id: str, password_hash: str) -> None:

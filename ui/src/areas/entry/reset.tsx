@@ -2,8 +2,9 @@ import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
 import { post } from "@/api/client";
-import { sentence } from "@/api/problem";
+import { Problem, sentence } from "@/api/problem";
 import { Button, buttonClass, ErrorCard, Field, Skeleton, TextField } from "@/kit";
+import { common } from "@/texts/common";
 import { entry as texts } from "@/texts/entry";
 import styles from "./entry.module.css";
 import { Frame } from "./Frame";
@@ -14,19 +15,37 @@ const { reset } = texts;
 export default function Reset() {
   // behind `#`, which is sent to no server
   const [token] = useState(() => location.hash.slice(1));
-  const { data, error } = useQuery({
+  const { data, error, isFetching, refetch } = useQuery({
     queryKey: ["reset", token] as const,
     queryFn: async () => (await post("/api/reset/check", { body: { token } })).data,
     enabled: token !== "",
     retry: false,
+    // what is typed stays, whatever becomes of the network meanwhile
+    staleTime: Number.POSITIVE_INFINITY,
   });
-  if (!token || error) {
+  const isRefused = error instanceof Problem && [403, 404, 422].includes(error.status);
+  if (!token || isRefused) {
     return (
       <Frame title={reset.gone}>
         <p>{error ? sentence(error) : reset.goneAdvice}</p>
         <Link to="/sign-in" className={buttonClass({ look: "primary" })}>
           {reset.toSignIn}
         </Link>
+      </Frame>
+    );
+  }
+  if (error && !data) {
+    // the link may well work: only nobody could say
+    return (
+      <Frame title={reset.title}>
+        <ErrorCard
+          title={sentence(error)}
+          actions={
+            <Button isBusy={isFetching} onClick={() => void refetch()}>
+              {common.retry}
+            </Button>
+          }
+        />
       </Frame>
     );
   }

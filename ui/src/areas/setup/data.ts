@@ -89,17 +89,19 @@ async function unlessThere(work: Promise<unknown>): Promise<void> {
 
 export async function makeFleet(slug: string, stage: "production" | "staging"): Promise<void> {
   await unlessThere(post("/api/admin/workflows", { body: EXAMPLE as never }));
-  await post("/api/admin/fleets", { body: { slug, stage, workflow_slugs: [WORKFLOW], force: true } });
+  await unlessThere(post("/api/admin/fleets", { body: { slug, stage, workflow_slugs: [WORKFLOW], force: true } }));
 }
 
 export async function makeEffect(name: string, price: number, tenantId: string): Promise<void> {
   const body = { slug: WORKFLOW, name, workflow_slug: WORKFLOW, credits_cost: price };
-  await post("/api/admin/effects", { body: body as never });
-  if (price === 0) return;
-  const credits = { amount: JOBS * price, reference: "setup", description: null };
-  await unlessThere(
-    post("/api/admin/tenants/{tenant_id}/credits", { path: { tenant_id: tenantId }, body: credits as never }),
-  );
+  // tokens first: once there is an effect, this step counts as done
+  if (price > 0) {
+    const credits = { amount: JOBS * price, reference: "setup", description: null };
+    await unlessThere(
+      post("/api/admin/tenants/{tenant_id}/credits", { path: { tenant_id: tenantId }, body: credits as never }),
+    );
+  }
+  await unlessThere(post("/api/admin/effects", { body: body as never }));
 }
 
 /** A picture on which one sees whether something was done to it. */

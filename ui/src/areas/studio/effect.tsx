@@ -289,7 +289,12 @@ function useStarting(effect: Offered, form: Form, { sending }: Sender): Starting
   const videos = useRef(new Map<string, string>());
   const last = useRef({ text: "", key: "" });
 
+  const isSubmitting = useRef(false);
+
   const submit = async () => {
+    // whatever asks for it twice: two at once would make two videos of the file, and of these two jobs
+    if (isSubmitting.current) return;
+    isSubmitting.current = true;
     setBusy(true);
     setProblem(null);
     try {
@@ -319,6 +324,7 @@ function useStarting(effect: Offered, form: Form, { sending }: Sender): Starting
       void client.invalidateQueries({ queryKey: keys.wallet });
       void client.invalidateQueries({ queryKey: keys.effects });
     } finally {
+      isSubmitting.current = false;
       setBusy(false);
       setWanted(false);
     }

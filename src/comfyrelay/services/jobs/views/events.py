@@ -6,7 +6,7 @@ has applied updates to it. A follower costs no query of its own.
 
 import asyncio
 import contextlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,7 @@ import structlog
 from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.domain.records.jobs import Job
+from comfyrelay.errors import TooManyRequests
 from comfyrelay.hint import Hint
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central.queue import dispatches
@@ -28,6 +29,8 @@ log = structlog.get_logger(__name__)
 TICK_SECONDS = 1.0
 # Between two reads, however many updates this process applies.
 SHORTEST_PAUSE_SECONDS = 0.05
+# Of one tenant, whichever jobs they follow: connections are there for everybody.
+MOST_FOLLOWERS = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +92,13 @@ class Events:
         self._databases = databases
         self._tick_seconds = tick_seconds
         self._readers: dict[str, _PoolReader] = {}
+        self._of_tenant: Counter[str] = Counter()
         self._is_closed = False
+
+    def check_room(self, tenant_id: str) -> None:
+        """Before a job is followed: once a stream has begun, nobody can be told."""
+        if self._of_tenant[tenant_id] >= MOST_FOLLOWERS:
+            raise TooManyRequests(retry_after_seconds=60)
 
     async def follow(self, job: Job, *, after_seq: int, quiet_seconds: float) -> AsyncGenerator[Changes, None]:
         """What happened to a job after `after_seq`, then what happens, up to its end.
@@ -103,6 +112,7 @@ class Events:
             return
         reader = self._reader_of(await self._databases.pool_name_of(job.tenant_id))
         reader.add(follower)
+        self._of_tenant[job.tenant_id] += 1
         try:
             while not self._is_closed:
                 with contextlib.suppress(TimeoutError):
@@ -113,6 +123,9 @@ class Events:
                     return
         finally:
             reader.remove(follower)
+            self._of_tenant[job.tenant_id] -= 1
+            # those of whom nobody is left are forgotten
+            self._of_tenant += Counter()
 
     def wake(self, pool: str, entries: Iterable[OutboxEntry]) -> None:
         """A pool got updates from this process: read its events at once, if somebody follows one of the jobs."""

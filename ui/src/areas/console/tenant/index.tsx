@@ -4,6 +4,7 @@ import { Ban, Coins, Ellipsis, KeyRound, ShieldCheck, ShieldOff, UserCheck } fro
 import { type FormEvent, useState } from "react";
 import { call } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
+import { me } from "@/api/queries";
 import { Header } from "@/app/Header";
 import {
   Button,
@@ -29,6 +30,7 @@ import {
   changeTenant,
   changeUser,
   keys,
+  newReference,
   type ResetLink,
   resetLink,
   type TenantDetails,
@@ -92,12 +94,19 @@ export default function TenantPage() {
 const nameOf = (data: TenantDetails): string => data.users[0]?.email ?? data.name;
 
 function Credits({ tenant: data }: { tenant: TenantDetails }) {
+  const { data: who } = useQuery(me);
   const [isGiving, setGiving] = useState(false);
+  // kept until it is known that they were given: who tries again after an answer that was lost gives once
+  const [reference, setReference] = useState<string | null>(null);
+  const open = () => {
+    setReference((known) => known ?? newReference(who?.email ?? ""));
+    setGiving(true);
+  };
   return (
     <Section
       title={texts.credits.title}
       aside={
-        <Button look="primary" icon={Coins} onClick={() => setGiving(true)}>
+        <Button look="primary" icon={Coins} onClick={open}>
           {texts.credits.give}
         </Button>
       }
@@ -105,19 +114,30 @@ function Credits({ tenant: data }: { tenant: TenantDetails }) {
       <p>
         <span className={sheet.big}>{data.balance === null ? list.unreachable : shared.count(data.balance)}</span>
       </p>
-      {isGiving && <Giving tenant={data} onClose={() => setGiving(false)} />}
+      {isGiving && reference !== null && (
+        <Giving
+          tenant={data}
+          reference={reference}
+          setReference={setReference}
+          onGiven={() => setReference(null)}
+          onClose={() => setGiving(false)}
+        />
+      )}
     </Section>
   );
 }
 
-/** Somebody who presses twice gives once. */
-const newReference = (now = new Date()): string =>
-  `console ${now.toISOString().slice(0, 19).replaceAll(":", ".").replace("T", " ")}`;
+interface GivingProps {
+  tenant: TenantDetails;
+  reference: string;
+  setReference: (reference: string) => void;
+  onGiven: () => void;
+  onClose: () => void;
+}
 
-function Giving({ tenant: data, onClose }: { tenant: TenantDetails; onClose: () => void }) {
+function Giving({ tenant: data, reference, setReference, onGiven, onClose }: GivingProps) {
   const client = useQueryClient();
   const [amount, setAmount] = useState<number | null>(100);
-  const [reference, setReference] = useState(() => newReference());
   const [description, setDescription] = useState("");
   const give = useMutation({
     mutationFn: async () =>
@@ -136,8 +156,11 @@ function Giving({ tenant: data, onClose }: { tenant: TenantDetails; onClose: () 
       await client.invalidateQueries({ queryKey: keys.tenant(data.id) });
       void client.invalidateQueries({ queryKey: keys.tenants });
       toast({ text: texts.credits.given(given.amount, given.balance), tone: "good" });
+      onGiven();
       onClose();
     },
+    // they may have been given, though nobody heard of it
+    onError: () => void client.invalidateQueries({ queryKey: keys.tenant(data.id) }),
   });
   const errors = give.error instanceof Problem ? give.error.errors : {};
   const hasColon = reference.includes(":");

@@ -1,7 +1,7 @@
 // Tenants, their users and their tokens.
 
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
-import { type BodyOf, get, patch, post } from "@/api/client";
+import { type BodyOf, get, newKey, patch, post } from "@/api/client";
 import type { components } from "@/api/schema";
 
 type Schemas = components["schemas"];
@@ -47,6 +47,15 @@ export const transactions = (id: string) =>
     initialPageParam: "",
     getNextPageParam: (page) => page.next_cursor,
   });
+
+const LONGEST_NAME = 150;
+
+/** What a credit is known by, so that somebody who presses twice gives once: of two who give at the same time each has
+ * one of their own. It says who gave it, and no colon, which references of payments have. */
+export const newReference = (email: string, now = new Date(), random = newKey()): string => {
+  const at = now.toISOString().slice(0, 19).replace("T", " ");
+  return `console ${at} ${random.slice(-6)} ${email.slice(0, LONGEST_NAME)}`.trim().replaceAll(":", ".");
+};
 
 export const changeTenant = (id: string, body: BodyOf<"/api/admin/tenants/{tenant_id}", "patch">) =>
   patch("/api/admin/tenants/{tenant_id}", { path: { tenant_id: id }, body });
