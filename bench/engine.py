@@ -16,7 +16,7 @@ from bench.postgres import Server
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.batches import BatchRequest
-from comfyrelay.services.jobs.requests import Item
+from comfyrelay.services.jobs.submission.requests import Item
 from comfyrelay.settings import Settings
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import files, videos

@@ -21,7 +21,7 @@ from comfyrelay.domain.scaling.spec import InstanceType
 from comfyrelay.fleet.loop import scaling
 from comfyrelay.fleet.providers.base import FleetMachines, LaunchResult, Observed, ObservedState, Order
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.jobs.requests import JobRequest
+from comfyrelay.services.jobs.submission.requests import JobRequest
 
 GRAPH = {"1": {"class_type": "SaveVideo", "inputs": {"text": "a cat"}}}
 # Others wait meanwhile, for a fleet that is only reported on: what is seen is a long queue.

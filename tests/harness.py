@@ -23,7 +23,7 @@ from comfyrelay.domain.records.jobs import Job, Video
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
-from comfyrelay.services.jobs.requests import Item, JobRequest
+from comfyrelay.services.jobs.submission.requests import Item, JobRequest
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output
@@ -33,8 +33,9 @@ from comfyrelay.store.central import audit
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.database import Boundary, Database, Tx
-from comfyrelay.store.tenant import history, jobs, ledger, media
+from comfyrelay.store.tenant import history, jobs, ledger
 from comfyrelay.store.tenant.history import Position
+from comfyrelay.store.tenant.library import media
 from comfyrelay.store.wakeup import LocalWakeup
 
 # How long a test waits for what must come: far longer than a busy machine takes. Only a failure waits to the end.

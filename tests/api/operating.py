@@ -9,7 +9,7 @@ from comfyrelay.domain.queue.states import Provider
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import Fault
-from comfyrelay.services.jobs.requests import JobRequest
+from comfyrelay.services.jobs.submission.requests import JobRequest
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.store.central.queue import dispatches

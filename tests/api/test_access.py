@@ -12,7 +12,7 @@ from sqlalchemy import select
 from comfyrelay.server.app import create_app
 from comfyrelay.server.user import live
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.jobs.requests import JobRequest
+from comfyrelay.services.jobs.submission.requests import JobRequest
 from comfyrelay.settings import Settings
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.tenant import tables as tenant

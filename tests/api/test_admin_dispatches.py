@@ -9,7 +9,7 @@ import pytest
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import Fault
 from comfyrelay.services.jobs.batches import BatchRequest
-from comfyrelay.services.jobs.requests import Item
+from comfyrelay.services.jobs.submission.requests import Item
 from comfyrelay.store.central.queue import dispatch_list
 from tests.api.harness import Api, problem_of
 from tests.api.operating import Operating, operate

@@ -9,7 +9,7 @@ import pytest
 
 from comfyrelay.cli.fleet.metrics import money
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.jobs.requests import JobRequest
+from comfyrelay.services.jobs.submission.requests import JobRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.settings import Settings
 from tests import commands

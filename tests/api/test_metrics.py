@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from comfyrelay import __version__
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import Fault
-from comfyrelay.services.jobs.requests import JobRequest
+from comfyrelay.services.jobs.submission.requests import JobRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
 from tests.api.harness import Api
 from tests.api.test_health import down

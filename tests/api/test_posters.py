@@ -20,7 +20,7 @@ from comfyrelay.services.queue.settle import Output, Report, Verb
 from comfyrelay.services.steps import Step
 from comfyrelay.storage.media_info import Drawn
 from comfyrelay.store.database import Boundary, Database
-from comfyrelay.store.tenant import media
+from comfyrelay.store.tenant.library import media
 from comfyrelay.store.tenant.removals import DRAW_SECONDS
 from tests.api.harness import Api, Caller, open_api
 from tests.api.studio import complete, lease, lease_of, png, submit, upload

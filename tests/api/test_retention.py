@@ -12,7 +12,7 @@ import pytest
 from comfyrelay.domain.ids import upload_path
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.services.jobs.requests import Item, JobRequest
+from comfyrelay.services.jobs.submission.requests import Item, JobRequest
 from comfyrelay.services.operations.retention import GRACE_SECONDS, Retained
 from comfyrelay.services.outbox import LONGEST_UPLOAD_SECONDS
 from comfyrelay.services.queue.building import LeasedJob

@@ -6,7 +6,7 @@ import pytest
 
 from comfyrelay.errors import InvalidInput
 from comfyrelay.services.jobs.batches import BatchRequest
-from comfyrelay.services.jobs.requests import Item
+from comfyrelay.services.jobs.submission.requests import Item
 from tests.api.harness import Api, Caller, data_of, problem_of
 from tests.api.studio import complete, fail, lease, submit
 

@@ -7,7 +7,7 @@ import pytest
 
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.records.jobs import DispatchFilter
-from comfyrelay.services.jobs.submit import Submit
+from comfyrelay.services.jobs.submission.submit import Submit
 from comfyrelay.store.tenant import removals
 from tests.api.harness import Api, Caller, data_of, open_api, problem_of
 from tests.api.studio import complete, fail, lease, lease_of, png, run, submit, upload

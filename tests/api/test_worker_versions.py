@@ -6,7 +6,7 @@ import pytest
 
 from comfyrelay.protocol import worker as wire
 from comfyrelay.protocol.base import WorkerRequest
-from comfyrelay.store.tenant import media
+from comfyrelay.store.tenant.library import media
 from tests.api.harness import Api, problem_of
 from tests.api.test_worker import PICTURE, SECRET, lease_of, poll, submit, submitted, upload
 from tests.harness import execute

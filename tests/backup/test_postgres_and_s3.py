@@ -26,7 +26,7 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.settle import Output, Report, Verb
 from comfyrelay.settings import Settings
-from comfyrelay.store.tenant import media
+from comfyrelay.store.tenant.library import media
 from comfyrelay.store.wakeup import LocalWakeup
 from tests.chaos.faults import drain
 from tests.chaos.invariants import (

@@ -22,7 +22,7 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ComfyRelayError, Conflict, Fault, LeaseLost, NotFound
 from comfyrelay.fleet.loop import ScalingLoop
 from comfyrelay.fleet.providers.base import Observed, ObservedState
-from comfyrelay.services.jobs.requests import Item
+from comfyrelay.services.jobs.submission.requests import Item
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.settle import Output, Report, Verb
 from comfyrelay.services.scaling.usage import By
@@ -31,7 +31,7 @@ from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS
 from comfyrelay.store.central import catalogue, tenants
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
-from comfyrelay.store.tenant import gallery, media
+from comfyrelay.store.tenant.library import gallery, media
 from comfyrelay.store.tenant.removals import DRAW_SECONDS
 from tests.api.studio import png
 from tests.bursting import EXPECTED, PRICE, a_house

@@ -16,7 +16,7 @@ from sqlalchemy.dialects import sqlite
 from comfyrelay.domain.gallery import GalleryFilter, MarkFilter, OutputKind, Sort, Word
 from comfyrelay.store import migrate
 from comfyrelay.store.database import Database
-from comfyrelay.store.tenant import gallery
+from comfyrelay.store.tenant.library import gallery
 from tests.conformance.test_query_plans import explain, indexes, scans_everything
 from tests.harness import PostgresBackend
 

@@ -12,7 +12,7 @@ from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import Fault, InsufficientTokens
 from comfyrelay.services.jobs.batches import BatchState
 from comfyrelay.services.jobs.bulk import BulkFilter
-from comfyrelay.services.jobs.requests import Item
+from comfyrelay.services.jobs.submission.requests import Item
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Boundary

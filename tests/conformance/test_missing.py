@@ -15,10 +15,10 @@ from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import MissingOnWorkers
 from comfyrelay.services.catalogue.fitting import UNUSED_SECONDS
-from comfyrelay.services.jobs.requests import Item
+from comfyrelay.services.jobs.submission.requests import Item
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.store.central import tables as central
-from comfyrelay.store.central import workers
+from comfyrelay.store.central.fleet import workers
 from comfyrelay.store.database import Tx
 from tests.harness import GRAPH, PROMPT, Desk, World, submit_batch
 

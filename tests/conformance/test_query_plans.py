@@ -14,7 +14,8 @@ from sqlalchemy.engine import make_url
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.records.jobs import DispatchFilter
-from comfyrelay.store.central import audit, fleets, worker_list, workers
+from comfyrelay.store.central import audit
+from comfyrelay.store.central.fleet import fleets, worker_list, workers
 from comfyrelay.store.central.queue import claims, demand, dispatch_list, dispatches, gaps
 from comfyrelay.store.central.scaling import bursts, decisions, durations, history, machines, seen
 from comfyrelay.store.central.tables import worker_audit_logs

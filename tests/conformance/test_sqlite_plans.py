@@ -10,7 +10,8 @@ from sqlalchemy.dialects import sqlite
 
 from comfyrelay.store import migrate
 from comfyrelay.store.database import Database
-from comfyrelay.store.tenant import drawing, gallery, jobs, units
+from comfyrelay.store.tenant import jobs, units
+from comfyrelay.store.tenant.library import drawing, gallery
 from comfyrelay.store.tenant.tables import ai_jobs
 from tests.harness import execute
 

@@ -19,7 +19,7 @@ from comfyrelay.errors import (
     TooLarge,
     TooManyActiveJobs,
 )
-from comfyrelay.services.jobs.requests import Item, JobRequest
+from comfyrelay.services.jobs.submission.requests import Item, JobRequest
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import catalogue

@@ -10,7 +10,8 @@ from comfyrelay.errors import Conflict, Forbidden, InvalidInput, LeaseLost, NotF
 from comfyrelay.services.engine import Hooks
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import audit, workers
+from comfyrelay.store.central import audit
+from comfyrelay.store.central.fleet import workers
 from comfyrelay.store.database import Boundary
 from tests.harness import Desk, World, execute, submit_many
 

@@ -10,7 +10,7 @@ import pytest
 from comfyrelay.client import Client, Job
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.errors import ComfyRelayError, Conflict
-from comfyrelay.services.jobs.reuse import Reuse
+from comfyrelay.services.jobs.submission.reuse import Reuse
 from comfyrelay.sim import Sim, Stuck
 from tests.api.studio import png
 from tests.desk.conftest import OpenDesk, make_desk

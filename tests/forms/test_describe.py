@@ -18,7 +18,7 @@ from comfyrelay.protocol import user as wire
 from comfyrelay.services.catalogue.checks import read_properties
 from comfyrelay.services.catalogue.incoming import NewWorkflow
 from comfyrelay.services.forms.describe import MOST_PROPERTIES, Described, describe
-from comfyrelay.services.jobs.requests import Item, JobRequest
+from comfyrelay.services.jobs.submission.requests import Item, JobRequest
 from comfyrelay.sim import Sim
 from tests.comfy import graphs as small
 from tests.forms.graphs import (

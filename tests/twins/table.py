@@ -144,7 +144,7 @@ TWINS = (
     ),
     Twin(
         name="a submission leaves nothing in the outbox",
-        file="services/jobs/accept.py",
+        file="services/jobs/submission/accept.py",
         old="submission=await outbox.submit(tx, waiting) if waiting else None,",
         new="submission=Submission(id=0, job_ids=waiting),",
         tests=f"{CHAOS}/test_crashes.py",
@@ -152,7 +152,7 @@ TWINS = (
     ),
     Twin(
         name="a job that is answered with an output costs what it would cost",
-        file="services/jobs/accept.py",
+        file="services/jobs/submission/accept.py",
         old="return replace(job, reserved_tokens=0, saved_tokens=",
         new="return replace(job, saved_tokens=",
         tests=f"{CONFORMANCE}/test_reuse.py",
@@ -160,7 +160,7 @@ TWINS = (
     ),
     Twin(
         name="outputs of other tenants answer",
-        file="store/tenant/reusing.py",
+        file="store/tenant/library/reusing.py",
         old='ai_jobs.c.tenant_id == bindparam("tenant_id", type_=Text()),',
         new='bindparam("tenant_id", type_=Text()) != "",',
         tests=f"{CONFORMANCE}/test_reuse.py",
@@ -168,7 +168,7 @@ TWINS = (
     ),
     Twin(
         name="a copy for a job that never came is left for ever",
-        file="services/jobs/reuse.py",
+        file="services/jobs/submission/reuse.py",
         old="retention.write_stray(tx, strays, after_seconds=self._stray_seconds)",
         new="retention.write_stray(tx, strays[:0], after_seconds=self._stray_seconds)",
         tests=f"{CONFORMANCE}/test_reuse.py",
@@ -223,7 +223,7 @@ TWINS = (
     ),
     Twin(
         name="the idempotency key is not looked up again under the lock",
-        file="services/jobs/submit.py",
+        file="services/jobs/submission/submit.py",
         old="""\
             if known is not None:
                 return known, None

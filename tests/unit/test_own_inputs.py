@@ -9,7 +9,7 @@ import pytest
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.graphs.policy import GraphPolicy
 from comfyrelay.errors import GraphNotAllowed
-from comfyrelay.services.jobs.own_inputs import OwnInputs
+from comfyrelay.services.jobs.submission.own_inputs import OwnInputs
 
 GRAPH = {
     "1": {"class_type": "Load", "inputs": {"model": "x.safetensors", "size": "{{SIZE}}"}},

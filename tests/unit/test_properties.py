@@ -20,7 +20,7 @@ from comfyrelay.domain.properties import (
     seeds_to_draw,
 )
 from comfyrelay.errors import InvalidInput
-from comfyrelay.services.jobs.seeds import drawn_seeds
+from comfyrelay.services.jobs.submission.seeds import drawn_seeds
 from comfyrelay.text import is_storable
 
 ANY_CHARACTER = st.characters(exclude_categories=())

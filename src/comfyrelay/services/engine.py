@@ -23,11 +23,11 @@ from comfyrelay.services.fleet import Fleet
 from comfyrelay.services.gallery import Gallery
 from comfyrelay.services.ground import Ground
 from comfyrelay.services.jobs import Jobs
-from comfyrelay.services.jobs.accept import StageOf
 from comfyrelay.services.jobs.removal import OnRemoved
-from comfyrelay.services.jobs.rerun import Vary
-from comfyrelay.services.jobs.resolve import Check
-from comfyrelay.services.jobs.reuse import OnReused
+from comfyrelay.services.jobs.submission.accept import StageOf
+from comfyrelay.services.jobs.submission.rerun import Vary
+from comfyrelay.services.jobs.submission.resolve import Check
+from comfyrelay.services.jobs.submission.reuse import OnReused
 from comfyrelay.services.jobs.views.events import Events
 from comfyrelay.services.operations import Operations
 from comfyrelay.services.outbox import Outbox

@@ -29,8 +29,8 @@ from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.user.batches import batch_body
 from comfyrelay.services.jobs.batches import BatchRequest
-from comfyrelay.services.jobs.requests import Item
-from comfyrelay.services.jobs.resolve import Target
+from comfyrelay.services.jobs.submission.requests import Item
+from comfyrelay.services.jobs.submission.resolve import Target
 
 router = APIRouter(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
 

@@ -1,11 +1,8 @@
 """The API of administrators."""
 
 from comfyrelay.server.admin import (
-    assets,
     bursts,
-    carried,
     dispatches,
-    effects,
     fleets,
     joining,
     overview,
@@ -18,8 +15,8 @@ from comfyrelay.server.admin import (
     users,
     webhooks,
     workers,
-    workflows,
 )
+from comfyrelay.server.admin.catalogue import assets, carried, effects, workflows
 
 __all__ = ["ROUTERS"]
 

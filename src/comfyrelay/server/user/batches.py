@@ -18,7 +18,7 @@ from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.base.routers import Router
 from comfyrelay.server.user.jobs import moved
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
-from comfyrelay.services.jobs.requests import Item, chosen_stage
+from comfyrelay.services.jobs.submission.requests import Item, chosen_stage
 
 router = Router(prefix="/api/batches", tags=["batches"], route_class=BodyRoute)
 

@@ -20,7 +20,7 @@ from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit, NumberCur
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.base.routers import Router
 from comfyrelay.services.jobs.bulk import BulkFilter
-from comfyrelay.services.jobs.requests import Item, JobRequest, chosen_stage
+from comfyrelay.services.jobs.submission.requests import Item, JobRequest, chosen_stage
 from comfyrelay.services.jobs.views.jobs import JobView
 
 AskedStatus = Literal["queued", "processing", "completed", "failed", "canceled", "paused", "running", "waiting"]

@@ -12,7 +12,8 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import api_tokens, tenants
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant import ledger, media
+from comfyrelay.store.tenant import ledger
+from comfyrelay.store.tenant.library import media
 
 log = structlog.get_logger(__name__)
 

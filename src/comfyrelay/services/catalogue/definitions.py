@@ -14,7 +14,7 @@ from comfyrelay.errors import ComfyError, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.storage.objects import ObjectStore
-from comfyrelay.store.central import definitions
+from comfyrelay.store.central.fleet import definitions
 
 log = structlog.get_logger(__name__)
 

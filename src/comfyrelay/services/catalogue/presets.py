@@ -9,7 +9,7 @@ from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
 from comfyrelay.services.steps import Step
-from comfyrelay.store.tenant import presets
+from comfyrelay.store.tenant.library import presets
 
 
 class Presets:

@@ -21,7 +21,8 @@ from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import catalogue, worker_list, workers
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.central.fleet import worker_list, workers
 from comfyrelay.store.central.queue import dispatch_list
 from comfyrelay.store.database import Tx
 

@@ -12,7 +12,8 @@ from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.fleet.bundles import Bundles
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import catalogue, fleets, workers
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.central.fleet import fleets, workers
 from comfyrelay.store.central.queue import gaps
 from comfyrelay.store.central.scaling import machines as machine_rows
 from comfyrelay.store.database import Tx

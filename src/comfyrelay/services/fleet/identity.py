@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from comfyrelay.errors import ConfigurationError, Unauthorized
-from comfyrelay.store.central import identities
+from comfyrelay.store.central.fleet import identities
 from comfyrelay.store.database import Tx
 
 # AWS's are of 2048 bits; shorter ones have been broken.

@@ -17,7 +17,7 @@ from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import lanes, workers
+from comfyrelay.store.central.fleet import lanes, workers
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs

@@ -7,7 +7,8 @@ from comfyrelay.comfy.graphs.policy import GraphPolicy
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.store.central import catalogue, worker_list
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.central.fleet import worker_list
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

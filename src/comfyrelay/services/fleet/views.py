@@ -20,7 +20,8 @@ from comfyrelay.domain.records.fleet import (
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
-from comfyrelay.store.central import audit, catalogue, fleets, tenants, worker_list
+from comfyrelay.store.central import audit, catalogue, tenants
+from comfyrelay.store.central.fleet import fleets, worker_list
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.database import Tx
 

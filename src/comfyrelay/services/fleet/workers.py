@@ -15,7 +15,8 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.fleet.identity import Identities, Identity
 from comfyrelay.services.queue.decisions import Decided, Decisions, Judge
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import audit, catalogue, definitions, fleets, workers
+from comfyrelay.store.central import audit, catalogue
+from comfyrelay.store.central.fleet import definitions, fleets, workers
 from comfyrelay.store.central.queue import dispatches, gaps
 from comfyrelay.store.central.scaling import machines, members
 from comfyrelay.store.database import Tx

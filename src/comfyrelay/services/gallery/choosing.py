@@ -10,7 +10,8 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.bulk import Bulk, BulkResult
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant import changes, gallery
+from comfyrelay.store.tenant import changes
+from comfyrelay.store.tenant.library import gallery
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

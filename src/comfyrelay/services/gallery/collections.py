@@ -9,7 +9,8 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.gallery.listing import Listing, OutputView
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant import changes, gallery
+from comfyrelay.store.tenant import changes
+from comfyrelay.store.tenant.library import gallery
 
 # All of them are listed at once.
 MOST_COLLECTIONS = 500

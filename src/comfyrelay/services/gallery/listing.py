@@ -30,7 +30,7 @@ from comfyrelay.storage.headers import servable_content_type
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.catalogue import Named
-from comfyrelay.store.tenant import gallery
+from comfyrelay.store.tenant.library import gallery
 
 # More than anybody scrolls through; older ones are found by filters.
 MOST_INDEXED = 50_000

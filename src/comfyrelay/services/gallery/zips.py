@@ -17,7 +17,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.gallery.listing import Listing
 from comfyrelay.services.steps import Step
 from comfyrelay.storage.objects import ObjectStore
-from comfyrelay.store.tenant import gallery
+from comfyrelay.store.tenant.library import gallery
 
 # To begin a download in; one that has begun goes on.
 TTL_SECONDS = 900.0

@@ -5,17 +5,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.ground import DISK, Ground
-from comfyrelay.services.jobs.accept import Acceptance, StageOf
 from comfyrelay.services.jobs.batches import Batches
 from comfyrelay.services.jobs.bulk import Bulk
 from comfyrelay.services.jobs.clearing import Clearing
 from comfyrelay.services.jobs.ended import Ends
 from comfyrelay.services.jobs.removal import OnRemoved, Removals
-from comfyrelay.services.jobs.rerun import Vary
-from comfyrelay.services.jobs.resolve import Check, JobDefaults, Resolver
-from comfyrelay.services.jobs.reuse import STRAY_SECONDS, OnReused, Reuse
 from comfyrelay.services.jobs.saved_views import SavedViews
-from comfyrelay.services.jobs.submit import Submit
+from comfyrelay.services.jobs.submission.accept import Acceptance, StageOf
+from comfyrelay.services.jobs.submission.rerun import Vary
+from comfyrelay.services.jobs.submission.resolve import Check, JobDefaults, Resolver
+from comfyrelay.services.jobs.submission.reuse import STRAY_SECONDS, OnReused, Reuse
+from comfyrelay.services.jobs.submission.submit import Submit
 from comfyrelay.services.jobs.testing import Testing
 from comfyrelay.services.jobs.uploads import Uploads
 from comfyrelay.services.jobs.views.drawing import Drawing

@@ -12,15 +12,16 @@ from comfyrelay.domain.queue.waiting import NEWEST_DONE, expected_seconds
 from comfyrelay.domain.records.jobs import Batch, Job, NewJob
 from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound, TooLarge
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.jobs import rerun
-from comfyrelay.services.jobs.accept import Acceptance, Accepted
-from comfyrelay.services.jobs.requests import Item, JobRequest, check_texts, waits
-from comfyrelay.services.jobs.resolve import Resolver, Target
-from comfyrelay.services.jobs.reuse import Reuse
+from comfyrelay.services.jobs.submission import rerun
+from comfyrelay.services.jobs.submission.accept import Acceptance, Accepted
+from comfyrelay.services.jobs.submission.requests import Item, JobRequest, check_texts, waits
+from comfyrelay.services.jobs.submission.resolve import Resolver, Target
+from comfyrelay.services.jobs.submission.reuse import Reuse
 from comfyrelay.services.paging import Listed, listed
 from comfyrelay.services.queue.control import Control
 from comfyrelay.store.database import Database, Tx
-from comfyrelay.store.tenant import jobs, media
+from comfyrelay.store.tenant import jobs
+from comfyrelay.store.tenant.library import media
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,8 +11,8 @@ from comfyrelay.errors import ComfyRelayError, Conflict, PoolUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.batches import Batches
 from comfyrelay.services.jobs.removal import Removals
-from comfyrelay.services.jobs.resolve import JobDefaults
-from comfyrelay.services.jobs.submit import Submit
+from comfyrelay.services.jobs.submission.resolve import JobDefaults
+from comfyrelay.services.jobs.submission.submit import Submit
 from comfyrelay.services.jobs.views.jobs import workflows_named
 from comfyrelay.services.jobs.views.live import MOST_CHANGES, Cursor
 from comfyrelay.services.jobs.views.overview import standing

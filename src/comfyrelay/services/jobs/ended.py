@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.services.databases import Databases
-from comfyrelay.store.tenant import jobs, media
+from comfyrelay.store.tenant import jobs
+from comfyrelay.store.tenant.library import media
 
 # A batch that is canceled ends all at once.
 JOBS_AT_ONCE = 500

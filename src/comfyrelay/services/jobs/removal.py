@@ -18,7 +18,8 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.database import Database, Tx
-from comfyrelay.store.tenant import gallery, jobs, ledger, media, removals
+from comfyrelay.store.tenant import jobs, ledger, removals
+from comfyrelay.store.tenant.library import gallery, media
 from comfyrelay.store.tenant.removals import Removal
 
 log = structlog.get_logger(__name__)

@@ -8,7 +8,7 @@ from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant import saved_views
+from comfyrelay.store.tenant.library import saved_views
 
 MOST = 50
 

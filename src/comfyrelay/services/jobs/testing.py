@@ -9,9 +9,9 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import Conflict, InvalidInput
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.jobs.requests import Item, JobRequest
-from comfyrelay.services.jobs.submit import Submit
-from comfyrelay.store.central import worker_list, workers
+from comfyrelay.services.jobs.submission.requests import Item, JobRequest
+from comfyrelay.services.jobs.submission.submit import Submit
+from comfyrelay.store.central.fleet import worker_list, workers
 
 
 class Testing:

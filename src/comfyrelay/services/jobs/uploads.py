@@ -19,7 +19,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.storage.objects import LocalObjects, ObjectStore, SignedUpload
 from comfyrelay.store.database import Database
-from comfyrelay.store.tenant import media
+from comfyrelay.store.tenant.library import media
 
 PIECE_BYTES = 1024 * 1024
 # Files that are copied: how many are known of in one transaction, and how many are on their way at once.

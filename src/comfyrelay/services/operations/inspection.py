@@ -11,11 +11,12 @@ from comfyrelay.domain.records.fleet import Attempt, AuditRecord
 from comfyrelay.domain.records.jobs import DispatchFilter, Job, ListedDispatch
 from comfyrelay.errors import NotFound, PoolUnavailable
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.jobs.submit import Submit
+from comfyrelay.services.jobs.submission.submit import Submit
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.queue.control import Control
 from comfyrelay.services.queue.waiting import WhyWaiting
-from comfyrelay.store.central import audit, catalogue, tenants, workers
+from comfyrelay.store.central import audit, catalogue, tenants
+from comfyrelay.store.central.fleet import workers
 from comfyrelay.store.central.queue import dispatch_list, dispatches, leases
 from comfyrelay.store.central.scaling import usage
 from comfyrelay.store.database import Tx

@@ -37,9 +37,10 @@ from comfyrelay.store.central import tables as central
 from comfyrelay.store.central.queue import dispatches, leases
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.outbox import OutboxEntry
-from comfyrelay.store.tenant import jobs, ledger, media
+from comfyrelay.store.tenant import jobs, ledger
 from comfyrelay.store.tenant import tables as tenant
 from comfyrelay.store.tenant.ledger import Entry
+from comfyrelay.store.tenant.library import media
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,8 @@ from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import OutboxEntry
-from comfyrelay.store.tenant import deliveries, gallery, jobs, ledger, media, retention
+from comfyrelay.store.tenant import deliveries, jobs, ledger, retention
+from comfyrelay.store.tenant.library import gallery, media
 from comfyrelay.store.tenant.retention import Stray
 
 

@@ -16,7 +16,8 @@ from comfyrelay.services.steps import Step
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.queue.dispatches import Condition
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant import jobs, media
+from comfyrelay.store.tenant import jobs
+from comfyrelay.store.tenant.library import media
 
 
 class Control:

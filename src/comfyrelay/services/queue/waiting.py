@@ -22,7 +22,8 @@ from comfyrelay.domain.scaling.snapshot import MachineState
 from comfyrelay.domain.scaling.spec import MachineProviderName
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.store.central import catalogue, lanes, workers
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.central.fleet import lanes, workers
 from comfyrelay.store.central.queue import blocks, dispatches, gaps, memory
 from comfyrelay.store.central.scaling import bursts, decisions, machines, seen
 from comfyrelay.store.database import Tx

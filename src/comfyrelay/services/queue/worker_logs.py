@@ -15,7 +15,7 @@ from comfyrelay.errors import NotFound
 from comfyrelay.hint import Hint
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import worker_logs, workers
+from comfyrelay.store.central.fleet import worker_logs, workers
 from comfyrelay.store.wakeup import Wakeup
 
 # Whoever asks looks for so long.

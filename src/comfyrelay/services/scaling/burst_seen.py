@@ -12,10 +12,10 @@ from comfyrelay.domain.scaling.snapshot import MachineState, SeenFleet, SeenMach
 from comfyrelay.domain.scaling.spec import MachineProviderName
 from comfyrelay.services.scaling.durations import Predictions
 from comfyrelay.services.scaling.snapshots import NEWEST_ORDERS, Places, Rows, by_field, by_worker, seen_fleet
+from comfyrelay.store.central.fleet.workers import count_of_fleets, serves
 from comfyrelay.store.central.queue import blocks, dispatches, gaps, memory
 from comfyrelay.store.central.scaling import bursts, machines, seen
 from comfyrelay.store.central.scaling.bursts import Serving, Waiting
-from comfyrelay.store.central.workers import count_of_fleets, serves
 from comfyrelay.store.database import Tx
 
 # So many of each workflow are looked at: what waits behind them is looked at once they have gone.

@@ -19,11 +19,11 @@ from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork, SeenFle
 from comfyrelay.domain.scaling.spec import InstanceType, MachineProviderName, Policy, ScalingSpec
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.scaling.durations import Predictions
-from comfyrelay.store.central import workers
+from comfyrelay.store.central.fleet import workers
+from comfyrelay.store.central.fleet.workers import serves
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.scaling import machines, seen
 from comfyrelay.store.central.scaling.seen import Lease, SeenWorker, Waiting
-from comfyrelay.store.central.workers import serves
 from comfyrelay.store.database import Tx
 
 T = TypeVar("T")

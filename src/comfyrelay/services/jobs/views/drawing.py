@@ -18,7 +18,7 @@ from comfyrelay.services.queue.posters import Posters
 from comfyrelay.services.steps import Step
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.database import Database
-from comfyrelay.store.tenant import drawing
+from comfyrelay.store.tenant.library import drawing
 from comfyrelay.store.tenant.removals import DRAW_SECONDS
 
 log = structlog.get_logger(__name__)

@@ -9,11 +9,11 @@ from comfyrelay.domain.queue.states import JobStatus, Provider, Stage, WorkflowK
 from comfyrelay.domain.queue.waiting import Forecast, Pace, forecast
 from comfyrelay.services.catalogue.fitting import Missing
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.jobs.requests import Item, JobRequest
-from comfyrelay.services.jobs.resolve import Media, Resolver, Target
+from comfyrelay.services.jobs.submission.requests import Item, JobRequest
+from comfyrelay.services.jobs.submission.resolve import Media, Resolver, Target
 from comfyrelay.services.jobs.views.overview import Overview
 from comfyrelay.services.jobs.views.recent import Recent
-from comfyrelay.store.central import workers
+from comfyrelay.store.central.fleet import workers
 from comfyrelay.store.central.queue import dispatches
 
 # Items of a batch differ in an input, a prompt and a seed: what is wrong with all is seen in the first.

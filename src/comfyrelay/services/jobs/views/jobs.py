@@ -24,7 +24,8 @@ from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import catalogue, library
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.queue.dispatches import Running
-from comfyrelay.store.tenant import history, jobs, ledger, media
+from comfyrelay.store.tenant import history, jobs, ledger
+from comfyrelay.store.tenant.library import media
 
 AT_ONCE = 500
 

@@ -10,7 +10,7 @@ from comfyrelay.domain.records.jobs import File
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.databases import Databases
 from comfyrelay.storage.objects import ObjectStore
-from comfyrelay.store.tenant import media
+from comfyrelay.store.tenant.library import media
 
 # A page of a gallery has two for each file, and is asked for again and again.
 KEPT_URLS = 20_000

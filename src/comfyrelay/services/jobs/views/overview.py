@@ -15,8 +15,9 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.storage.headers import servable_content_type
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import catalogue
-from comfyrelay.store.tenant import jobs, media, overview
+from comfyrelay.store.tenant import jobs, overview
 from comfyrelay.store.tenant.jobs import Standing
+from comfyrelay.store.tenant.library import media
 from comfyrelay.store.tenant.overview import Leased
 
 # What jobs that run or wait are called.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from comfyrelay.domain.queue.waiting import Pace, pace_of
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.views.media import MediaViews
-from comfyrelay.store.tenant import recent
+from comfyrelay.store.tenant.library import recent
 
 # Workflows that were not used for longer have no picture, and nobody knows how fast they are by now.
 AMONG = 1000

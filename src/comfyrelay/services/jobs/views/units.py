@@ -19,8 +19,9 @@ from comfyrelay.services.paging import Listed, listed
 from comfyrelay.services.queue.waiting import WhyWaiting
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.scaling import durations
-from comfyrelay.store.tenant import jobs, media, overview, units
+from comfyrelay.store.tenant import jobs, overview, units
 from comfyrelay.store.tenant.jobs import Standing
+from comfyrelay.store.tenant.library import media
 from comfyrelay.store.tenant.units import Item
 
 # Of a batch in a list; the rest is asked for.

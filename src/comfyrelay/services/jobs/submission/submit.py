@@ -8,11 +8,11 @@ from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.domain.records.jobs import Job, NewJob
 from comfyrelay.errors import Conflict, IdempotencyConflict, NotFound, PriceChanged
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.jobs import rerun
-from comfyrelay.services.jobs.accept import Acceptance, Accepted
-from comfyrelay.services.jobs.requests import JobRequest, check_texts
-from comfyrelay.services.jobs.resolve import Resolver
-from comfyrelay.services.jobs.reuse import Reuse
+from comfyrelay.services.jobs.submission import rerun
+from comfyrelay.services.jobs.submission.accept import Acceptance, Accepted
+from comfyrelay.services.jobs.submission.requests import JobRequest, check_texts
+from comfyrelay.services.jobs.submission.resolve import Resolver
+from comfyrelay.services.jobs.submission.reuse import Reuse
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import jobs
 

@@ -13,14 +13,15 @@ from comfyrelay.domain.queue.updates import reused as reused_update
 from comfyrelay.domain.records.jobs import Job, NewJob
 from comfyrelay.errors import TooManyActiveJobs
 from comfyrelay.services.accounts.ledger import reserve
-from comfyrelay.services.jobs.reuse import Reused
+from comfyrelay.services.jobs.submission.reuse import Reused
 from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.outbox import Submission
-from comfyrelay.store.tenant import jobs, ledger, media
+from comfyrelay.store.tenant import jobs, ledger
+from comfyrelay.store.tenant.library import media
 
 log = structlog.get_logger(__name__)
 

@@ -20,9 +20,10 @@ from comfyrelay.services.jobs.removal import OnRemoved
 from comfyrelay.services.steps import Step
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.database import Database
-from comfyrelay.store.tenant import retention, reusing
+from comfyrelay.store.tenant import retention
+from comfyrelay.store.tenant.library import reusing
+from comfyrelay.store.tenant.library.reusing import Made
 from comfyrelay.store.tenant.retention import Stray
-from comfyrelay.store.tenant.reusing import Made
 
 AT_ONCE = 16
 # Much longer than a submission takes, however many items it has.

@@ -8,9 +8,9 @@ from sqlalchemy import Select, bindparam, select
 
 from comfyrelay.domain.queue.lanes import Held
 from comfyrelay.domain.queue.states import DispatchStatus
+from comfyrelay.store.central.fleet.worker_list import said_of_comfyui, state_of
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import workers
-from comfyrelay.store.central.worker_list import said_of_comfyui, state_of
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
 from comfyrelay.store.types import json_value, relay_now, word

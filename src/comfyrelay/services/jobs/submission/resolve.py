@@ -16,15 +16,15 @@ from comfyrelay.errors import Conflict, InvalidInput, MissingOnWorkers, NotFound
 from comfyrelay.services.catalogue.fitting import Fitting, Missing
 from comfyrelay.services.catalogue.graphs import GRAPHS_IN_MEMORY, Graphs, WorkflowHasher
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.jobs.naming import label_for
-from comfyrelay.services.jobs.own_inputs import OwnInputs
-from comfyrelay.services.jobs.requests import Item, JobRequest
-from comfyrelay.services.jobs.reuse import Reuse
-from comfyrelay.services.jobs.seeds import drawn_seeds
+from comfyrelay.services.jobs.submission.naming import label_for
+from comfyrelay.services.jobs.submission.own_inputs import OwnInputs
+from comfyrelay.services.jobs.submission.requests import Item, JobRequest
+from comfyrelay.services.jobs.submission.reuse import Reuse
+from comfyrelay.services.jobs.submission.seeds import drawn_seeds
 from comfyrelay.services.jobs.turns import SMALL_BYTES, Turns
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Database
-from comfyrelay.store.tenant import media
+from comfyrelay.store.tenant.library import media
 from comfyrelay.text import is_storable
 
 

@@ -8,9 +8,10 @@ from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.payloads import Snapshot
 from comfyrelay.domain.records.jobs import Job, NewJob
 from comfyrelay.errors import Conflict
-from comfyrelay.services.jobs.seeds import new_seed
+from comfyrelay.services.jobs.submission.seeds import new_seed
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant import clearing, jobs, media
+from comfyrelay.store.tenant import clearing, jobs
+from comfyrelay.store.tenant.library import media
 
 # Other values with which a run differs, of a workflow whose seed is no property; `None` where it is not known how.
 Vary = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]

@@ -1,0 +1,1 @@
+"""Workflows, effects and the files that they need, for administrators."""

@@ -1,0 +1,1 @@
+"""What a tenant has made and kept: outputs, pictures of them, presets, views, what can be reused."""
