@@ -73,6 +73,12 @@ CENTRAL = (
            CASE WHEN n % 2 = 0 THEN 'lease' ELSE 'complete' END
       FROM generate_series(1, $1::bigint) AS n
     """,
+    # counted as the service does it while they come: else it would count a million at once
+    """
+    INSERT INTO cursors (name, position)
+    SELECT 'usage', max(id) FROM worker_audit_logs WHERE created_at < now() - interval '10 minutes'
+        ON CONFLICT (name) DO UPDATE SET position = excluded.position
+    """,
     """
     INSERT INTO tenants (id, name, db_pool, created_at)
     SELECT 'crowd-' || n, 'Tenant ' || n, 'main', now() FROM generate_series(0, $1::bigint - 1) AS n
@@ -130,7 +136,7 @@ PAGES: Mapping[str, Steps] = {
         [
             f"/overview?range={range_}",
             "/workers?state=busy&limit=8",
-            f"{DEAD}&limit=200",
+            "/webhooks/counts",
             FLEETS,
         ],
         ["/workers?state=revoked&limit=1", "/workers?state=offline&limit=1", f"{FLEET}/scaling"],
@@ -202,6 +208,7 @@ async def fill(here: Site, pool: str, scale: float) -> None:
         (rows, workers, TENANTS),
         (rows, workers),
         (rows, workers),
+        (),
         (TENANTS,),
         (TENANTS,),
         (),

@@ -25,7 +25,8 @@ from comfyrelay.store.database import Tx
 
 # Longer than any transaction of ours can take: a statement has a minute, and idle in between half of one.
 OVERLAP = timedelta(minutes=10)
-AT_ONCE = 2000
+# Others wait while as many are counted, also when there are a million.
+AT_ONCE = 500
 ENDS, SAMPLES = "usage", "machines"
 # What nobody looked at for longer is not told of in one go.
 LONGEST_SAMPLE_SECONDS = 300.0

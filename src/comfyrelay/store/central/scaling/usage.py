@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, Select, func, or_, select, update
 from sqlalchemy.sql import Executable
@@ -28,8 +28,7 @@ from comfyrelay.store.types import json_value, word
 _ADDED = ("jobs", "busy_seconds", "lost_seconds", "cost")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """Of the audit. Those that are of an end of a lease have its epoch, and how long it kept its machine busy."""
 
     id: int
@@ -92,15 +91,13 @@ _MACHINE = [machines.c[name] for name in Machine.__dataclass_fields__]
 
 
 async def entries(tx: Tx, *, after: int, limit: int) -> list[Entry]:
-    return [
-        Entry(**{**row._mapping, "data": json_value(row.data) or {}})
-        for row in await tx.execute(entries_query(after=after, limit=limit))
-    ]
+    rows = await tx.execute(entries_query(after=after, limit=limit))
+    return [Entry(id_, at, dispatch_id, json_value(data) or {}) for id_, at, dispatch_id, data in rows]
 
 
 def entries_query(*, after: int, limit: int) -> Select[Any]:
     a = worker_audit_logs
-    columns = [a.c[name] for name in Entry.__dataclass_fields__]
+    columns = [a.c[name] for name in Entry._fields]
     return select(*columns).where(a.c.id > after).order_by(a.c.id).limit(limit)
 
 
