@@ -377,6 +377,7 @@ def _engine(settings: Mapping[str, str]) -> Engine:
         tenant_pools=json.loads(settings["TENANT_POOLS"]),
         storage_url=settings["STORAGE_URL"],
         unused_upload_hours=float(settings["UNUSED_UPLOAD_HOURS"]),
+        webhook_allow_private=True,
         database_pool_size=2,
     )
     return Engine(own, signing_secrets=SECRETS.signing)
