@@ -110,12 +110,21 @@ async def test_a_worker_appears_dies_and_comes_back_while_one_looks(admin: Page,
     worker = await system.started("gpu-9", sims=[system.sim], data_dir=str(system.folder / "gpu-9"))
     await expect(row(admin, "gpu-9")).to_contain_text("Idle")
     await worker.kill()
-    await system.silence("gpu-9")
+    silent = asyncio.create_task(stay_silent(system, "gpu-9"))
     await expect(row(admin, "gpu-9")).to_contain_text("Offline")
+    silent.cancel()
+    await asyncio.gather(silent, return_exceptions=True)
     await expect(row(admin, "gpu-9")).to_contain_text("not heard of for")
     await worker.start()
     await expect(row(admin, "gpu-9")).to_contain_text("Idle")
     await worker.kill()
+
+
+async def stay_silent(system: System, worker_id: str) -> None:
+    """What it asked before it was killed may be answered after that, and be the last that was heard of it."""
+    while True:
+        await system.silence(worker_id)
+        await asyncio.sleep(1)
 
 
 async def test_workers_are_filtered_by_the_address_and_opened_by_keys(admin: Page, server: Server) -> None:
