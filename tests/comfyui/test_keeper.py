@@ -272,6 +272,16 @@ async def test_one_whose_gpu_is_in_a_bad_state_is_started_again(dressed: Dressed
         await kept.until_state(State.UP)
 
 
+async def test_so_is_one_on_which_a_job_found_that_before_it_was_seen_to_be_up(dressed: Dressed, folder: Path) -> None:
+    async with watched(dressed, folder) as kept:
+        await kept.until(lambda: dressed.lives)
+        assert kept.first.state is State.STARTING
+        await kept.keeper.run_begins("comfyui-1")
+        kept.keeper.restart("comfyui-1", "The GPU was in a bad state.")
+        await kept.until(lambda: len(dressed.lives) == 2)
+        assert "bad state" in str(kept.first.last_ending)
+
+
 async def test_a_full_disk_is_the_reason_that_is_told(dressed: Dressed, folder: Path) -> None:
     dressed.behave(full=True)
     async with watched(dressed, folder) as kept:

@@ -106,6 +106,7 @@ async def test_one_whose_port_was_taken_is_found_at_another(world: World) -> Non
 
 async def test_one_whose_gpu_is_sick_is_started_again(world: World) -> None:
     await world.until_online(1)
+    await world.until(lambda: world.servers.why_away("comfyui-1") is None)
     world.kept.restart("comfyui-1", "The GPU was in a bad state.")
     await world.until(lambda: "bad state" in (world.servers.why_away("comfyui-1") or ""))
     await world.until(lambda: len(world.dressed.lives) == 2)
