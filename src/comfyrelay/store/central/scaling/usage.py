@@ -92,7 +92,7 @@ _MACHINE = [machines.c[name] for name in Machine.__dataclass_fields__]
 
 async def entries(tx: Tx, *, after: int, limit: int) -> list[Entry]:
     rows = await tx.execute(entries_query(after=after, limit=limit))
-    return [Entry(id_, at, dispatch_id, json_value(data) or {}) for id_, at, dispatch_id, data in rows]
+    return [Entry(row.id, row.created_at, row.dispatch_id, json_value(row.data) or {}) for row in rows]
 
 
 def entries_query(*, after: int, limit: int) -> Select[Any]:
