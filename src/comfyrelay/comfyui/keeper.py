@@ -178,8 +178,8 @@ class Keeper:
     def restart(self, name: str, why: str) -> None:
         """Its GPU is in a bad state, or a run of it is stuck: it is started anew, unless it is starting already."""
         kept = self.find(name)
-        # a job may have found it before we have
-        if kept is not None and (kept.state is State.UP or kept.has_come_up):
+        # not by its state: a job may have found it before we have
+        if kept is not None and kept.has_come_up:
             kept.wanted_anew = why
             kept.changed.set()
 

@@ -176,22 +176,22 @@ def fail(
         return requeue(dispatch, reason=error, now=now, retry_after=retry_after, began_at=began_at)
     if dispatch.cancel_requested_at is not None:
         return _canceled(dispatch, now, began_at=began_at)
+    reason = None
     if fault is Fault.JOB or dispatch.attempts_used_up:
         after = _finished(dispatch, DispatchStatus.FAILED, now, error=error, began_at=began_at)
         event_type = JobEventType.FAILED
     else:
         after, event_type = _back(dispatch, now, retry_after, error, JobEventType.RETRYING)
         after, reason = _home(after, FAILED_IN_THE_CLOUD)
-        return Move(
-            before=dispatch,
-            after=after,
-            event_type=event_type,
-            ended=Outcome.FAILED,
-            error=error,
-            fault=fault,
-            reason=reason,
-        )
-    return Move(before=dispatch, after=after, event_type=event_type, ended=Outcome.FAILED, error=error, fault=fault)
+    return Move(
+        before=dispatch,
+        after=after,
+        event_type=event_type,
+        ended=Outcome.FAILED,
+        error=error,
+        fault=fault,
+        reason=reason,
+    )
 
 
 def run_out(
