@@ -58,6 +58,16 @@ def test_our_secrets_are_not_for_custom_nodes(tmp_path: Path, monkeypatch: pytes
     assert [name for name, value in given.items() if value == "http://mine.test"] == ["HTTP_PROXY"]
 
 
+def test_threads_of_pytorch_that_wait_leave_the_cores_to_others_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install = install_at(Dressed(tmp_path / "ComfyUI").folder)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert launched(install, tmp_path / "one").environment["OMP_WAIT_POLICY"] == "PASSIVE"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert launched(install, tmp_path / "one").environment["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
 def test_files_of_the_users_own_input_folder_are_found_and_never_removed(tmp_path: Path) -> None:
     dressed = Dressed(tmp_path / "ComfyUI")
     own = dressed.folder / "input"

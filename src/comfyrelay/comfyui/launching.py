@@ -39,6 +39,9 @@ OURS = frozenset(
 # What is in them is nobody's once the process is over; what its user has saved in the editor is in `user`.
 _PASSING = ("input", "output", "temp")
 _FOLDERS = (*_PASSING, "user")
+# What whoever starts us can set otherwise. PyTorch has a thread for each core; between two pieces of work they would spin,
+# on the cores that the Python threads of all ComfyUI on this machine need (docs/howto/several-on-one-gpu.md).
+_UNLESS_SET = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +90,7 @@ def launch(install: Install, *, python: Path, arguments: Sequence[str], gpu: Gpu
     environment.pop("VIRTUAL_ENV", None)
     return Launch(
         argv=[*words, *arguments],
-        environment={**environment, "PYTHONUNBUFFERED": "1", **gpu.variables},
+        environment={**_UNLESS_SET, **environment, "PYTHONUNBUFFERED": "1", **gpu.variables},
         folder=install.code,
         url=f"http://{LOOPBACK}:{port}",
         mark=str(output),
