@@ -33,13 +33,13 @@ up: $(READY) ## start ComfyRelay on this machine
 	-$(BIN)/python ui/build.py
 	$(BIN)/comfyrelay up $(ARGS)
 
-test: $(READY_DEV) ## run the tests (ARGS="-k lease" forwards options to pytest)
+test: $(READY_DEV) ## run the tests of every change (ARGS="-k lease" forwards options to pytest)
 	$(BIN)/python ui/build.py
 	$(BIN)/python ui/build.py test
 	$(PYTEST) $(ARGS)
 
-durations: $(READY_DEV) ## run the tests, and write down which files take longest
-	$(PYTEST) --write-durations $(ARGS)
+durations: $(READY_DEV) ## run all tests, and write down which take longest: those are left for make long
+	$(PYTEST) -m "" --write-durations $(ARGS)
 
 long: $(READY_DEV) ## run the tests that take long: all on PostgreSQL, all crashes, long random walks, thousands of jobs
 	$(PYTEST) -m long $(ARGS)

@@ -8,6 +8,7 @@ import json
 from collections import defaultdict
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ RECORDED = Path(__file__).with_name("durations.json")
 # Of the last run: each file and each test, the dearest first.
 LAST_RUN = RECORDED.parent.parent / ".durations.json"
 MOST = 15
+# Of the processors: less is not worth writing down.
+SOME_SECONDS = 0.15
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items[:] = longest_first(items, recorded())
+    items[:] = longest_first(items, recorded().files)
 
 
 def longest_first(items: list[pytest.Item], seconds: Mapping[str, float]) -> list[pytest.Item]:
@@ -51,9 +54,21 @@ def longest_first(items: list[pytest.Item], seconds: Mapping[str, float]) -> lis
     return sorted(items, key=rank)
 
 
-def recorded() -> dict[str, float]:
-    found: dict[str, float] = json.loads(RECORDED.read_text("utf-8")) if RECORDED.exists() else {}
-    return found
+@dataclass(frozen=True)
+class Recorded:
+    """Seconds of the clock, by file, and of the processors, by test; of those that take some at all."""
+
+    files: dict[str, float]
+    tests: dict[str, float]
+
+
+@cache
+def recorded() -> Recorded:
+    found = json.loads(RECORDED.read_text("utf-8"))
+    return Recorded(
+        files={file: each["seconds"] for file, each in found.items()},
+        tests={f"{file}::{test}": cpu for file, each in found.items() for test, cpu in each.get("tests", {}).items()},
+    )
 
 
 def file_of(node_id: str) -> str:
@@ -106,10 +121,20 @@ class Durations:
             listed = {"files": _listed(self._files), "tests": _listed(self._tests)}
             LAST_RUN.write_text(json.dumps(listed, indent=1), "utf-8")
         if self._is_written:
-            here = RECORDED.parent.parent
-            kept = {file: seconds for file, seconds in recorded().items() if (here / file).exists()}
-            now = {file: round(took.wall, 1) for file, took in self._files.items()}
-            RECORDED.write_text(json.dumps(kept | now, indent=1, sort_keys=True) + "\n", "utf-8")
+            RECORDED.write_text(json.dumps(self._written(), indent=1, sort_keys=True) + "\n", "utf-8")
+
+    def _written(self) -> dict[str, dict[str, object]]:
+        """What is known now: of files that did not run, and are still there, what was known before."""
+        here = RECORDED.parent.parent
+        known = json.loads(RECORDED.read_text("utf-8"))
+        found = {file: each for file, each in known.items() if (here / file).exists()}
+        found |= {file: {"seconds": round(took.wall, 1)} for file, took in self._files.items()}
+        dear: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        for node_id, took in self._tests.items():
+            if took.cpu >= SOME_SECONDS:
+                file, _, test = node_id.partition("::")
+                dear[file][test] = round(took.cpu, 2)
+        return found | {file: {**found[file], "tests": tests} for file, tests in dear.items()}
 
 
 def _listed(took: Mapping[str, Took]) -> dict[str, dict[str, float]]:

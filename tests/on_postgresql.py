@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+GUARANTEES = ROOT / "docs" / "guarantees.md"
 WHOLE = {
     "tests/api/test_admin_accounts.py",
     "tests/api/test_admin_dispatches.py",
@@ -90,6 +91,6 @@ def _is_on_postgresql(item: pytest.Function) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    named = guaranteed((ROOT / "docs" / "guarantees.md").read_text("utf-8"))
+    named = guaranteed(GUARANTEES.read_text("utf-8"))
     for item in left_for_later(items, named):
         item.add_marker(pytest.mark.long)

@@ -4,17 +4,20 @@ The package is copied, the tests are run against the sound copy first, then agai
 is not in the source any more is an error: the source has moved on, and the twin must follow.
 """
 
+import multiprocessing
 import os
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from rich.table import Table
 
@@ -28,7 +31,23 @@ LONGEST_SECONDS = 600
 # All others take longer to import than the tests take.
 PLUGINS = ("no:cacheprovider", "pytest_asyncio.plugin", "pytest_timeout")
 # pytest's exit codes: tests failed; all else that is not 0 means that they did not even run.
-PASSED, FAILED = 0, 1
+PASSED, FAILED, WRONG = 0, 1, 100
+# What takes long to import, and is not ours: one process has it, and forks one for each twin.
+LIBRARIES = (
+    "alembic.command",
+    "asyncpg",
+    "boto3",
+    "fastapi",
+    "httpx",
+    "hypothesis",
+    "playwright.async_api",
+    "pydantic_settings",
+    "pytest_asyncio.plugin",
+    "sqlalchemy.dialects.postgresql.asyncpg",
+    "sqlalchemy.dialects.sqlite.aiosqlite",
+    "uvicorn",
+)
+FORKING = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +70,8 @@ def main(words: Sequence[str]) -> int:
                 f"{each.file}: the text of the twin {each.name!r} is there {found} times, not once. Update it."
             )
         return 2
+    for each in LIBRARIES:
+        import_module(each)
     with tempfile.TemporaryDirectory(prefix="twins-") as folder, ThreadPoolExecutor(AT_ONCE) as threads:
         sound = copy(Path(folder) / "sound")
         failures = [each for each in threads.map(lambda job: run(sound, *job), selections(twins)) if each[0] != PASSED]
@@ -101,35 +122,41 @@ def judge(twin: Twin, folder: Path) -> Decision:
 
 def run(home: Path, tests: str, only: str) -> tuple[int, str]:
     """Run tests against the package in `home`; returns pytest's exit code and the end of what it printed."""
-    python = [sys.executable, "-B"]
-    environment = {**os.environ, "PYTHONPATH": str(home), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    imported = subprocess.run(
-        [*python, "-c", f"import {PACKAGE}; print({PACKAGE}.__file__)"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    if not Path(imported).is_relative_to(home):
-        return -1, f"The tests would import {imported}, which is not the twin in {home}."
     # Two runs at the same time must not clear away each other's databases.
-    scratch = tempfile.mkdtemp(prefix="scratch-", dir=home.parent)
+    scratch = Path(tempfile.mkdtemp(prefix="scratch-", dir=home.parent))
     plugins = [word for name in PLUGINS for word in ("-p", name)]
-    options = ["-x", "-q", *plugins, f"--basetemp={scratch}", tests, "-k", only]
-    try:
-        done = subprocess.run(
-            [*python, "-m", "pytest", *options],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LONGEST_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+    options = ["-x", "-q", *plugins, f"--basetemp={scratch / 'base'}", tests, "-k", only]
+    printed = scratch / "printed"
+    child = FORKING.Process(target=_run, args=(home, options, printed))
+    child.start()
+    child.join(LONGEST_SECONDS)
+    if child.exitcode is None:
+        assert child.pid is not None
+        os.killpg(child.pid, signal.SIGKILL)
+        child.join()
         return FAILED, "It hung."
-    return done.returncode, "\n".join(done.stdout.splitlines()[-15:])
+    return child.exitcode, "\n".join(printed.read_text("utf-8").splitlines()[-15:])
+
+
+def _run(home: Path, options: Sequence[str], printed: Path) -> None:
+    """In a process of its own, which has all in memory but the package and the tests."""
+    # where it hangs, what it has started is ended with it
+    os.setsid()
+    out = os.open(printed, os.O_WRONLY | os.O_CREAT)
+    for number in (1, 2):
+        os.dup2(out, number)
+    os.chdir(ROOT)
+    os.environ |= {"PYTHONPATH": str(home), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(home))
+    imported = Path(str(import_module(PACKAGE).__file__))
+    if not imported.is_relative_to(home):
+        print(f"The tests would import {imported}, which is not the twin in {home}.")
+        os._exit(WRONG)
+    code = pytest.main([*options])
+    sys.stdout.flush()
+    # at once: what was imported has nothing to clear away
+    os._exit(int(code))
 
 
 def table(verdicts: Sequence[Decision]) -> Table:

@@ -6,9 +6,8 @@ import pytest
 
 from tests.chaos.cases import on_both, sampled_on_both
 from tests.chaos.test_crashes import CASES, SCENARIOS
-from tests.on_postgresql import ROOT, WHOLE, guaranteed
-
-GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text("utf-8")
+from tests.everyday import DEAR_SECONDS, Case, left_for_later
+from tests.on_postgresql import GUARANTEES, ROOT, WHOLE, guaranteed
 
 
 def now(cases: list[object], backend: str) -> list[tuple[object, ...]]:
@@ -21,7 +20,7 @@ def test_tests_are_named_one_by_one_or_by_their_file() -> None:
     assert guaranteed(text) == {"tests/a.py": {"test_x", "test_y"}, "tests/b.py": set(), "tests/c.py": set()}
 
 
-@pytest.mark.parametrize(("file", "tests"), sorted(guaranteed(GUARANTEES).items()))
+@pytest.mark.parametrize(("file", "tests"), sorted(guaranteed(GUARANTEES.read_text("utf-8")).items()))
 def test_what_the_guarantees_name_is_there(file: str, tests: set[str]) -> None:
     source = (ROOT / file).read_text("utf-8")
     assert [each for each in sorted(tests) if f"def {each}(" not in source] == []
@@ -45,3 +44,25 @@ def test_of_each_group_all_run_on_sqlite_and_the_first_on_postgresql() -> None:
     chosen = on_both([[("a",), ("b",)], [("c",)]])
     assert now([*chosen], "sqlite") == [("a",), ("b",), ("c",)]
     assert now([*chosen], "postgresql") == [("a",), ("c",)]
+
+
+DEAR, DEARER, CHEAP = DEAR_SECONDS * 2, DEAR_SECONDS * 3, DEAR_SECONDS / 2
+
+
+def later(seconds: dict[str, float], named: dict[str, set[str]] | None = None) -> list[str]:
+    return [each.node_id for each in left_for_later([Case(each) for each in seconds], seconds, named or {})]
+
+
+def test_what_takes_long_is_left_for_later_and_what_does_not_never_is() -> None:
+    assert later({"a.py::test_x": DEAR, "a.py::test_y": CHEAP, "a.py::TestZ::test_z": CHEAP}) == ["a.py::test_x"]
+
+
+def test_of_a_group_of_which_nothing_else_would_run_the_cheapest_runs() -> None:
+    seconds = {"a.py::test_x": CHEAP, "a.py::TestZ::test_x[1]": DEARER, "a.py::TestZ::test_y": DEAR}
+    assert later(seconds) == ["a.py::TestZ::test_x[1]"]
+
+
+def test_one_case_of_what_is_guaranteed_runs_whatever_it_takes() -> None:
+    seconds = {"a.py::test_x[a]": DEARER, "a.py::test_x[b]": DEAR, "a.py::test_y": DEAR, "a.py::test_z": CHEAP}
+    assert later(seconds, {"a.py": {"test_x"}}) == ["a.py::test_x[a]", "a.py::test_y"]
+    assert later(seconds, {"a.py": set()}) == ["a.py::test_x[a]", "a.py::test_x[b]", "a.py::test_y"]

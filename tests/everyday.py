@@ -1,0 +1,71 @@
+"""Which tests run with every change, so that it takes minutes; the others do in `make long`.
+
+Most tests take next to nothing. One that is known to take more of the processors than `DEAR_SECONDS` is left for later,
+but for
+
+- the cheapest case of each test that `docs/guarantees.md` names;
+- of a group, a class or a file, of which nothing else would run, the cheapest.
+
+What is asked for by its file or by a word runs whatever it takes, and so does what was never measured.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from tests.durations import recorded
+from tests.on_postgresql import GUARANTEES, guaranteed
+
+DEAR_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Case:
+    """A test with its parameters, as it is named on the command line."""
+
+    node_id: str
+
+    @property
+    def file(self) -> str:
+        return self.node_id.partition("::")[0]
+
+    @property
+    def group(self) -> str:
+        return self.test.rpartition("::")[0]
+
+    @property
+    def test(self) -> str:
+        return self.node_id.partition("[")[0]
+
+    @property
+    def name(self) -> str:
+        return self.test.rpartition("::")[2]
+
+
+def left_for_later(cases: list[Case], seconds: Mapping[str, float], named: Mapping[str, set[str]]) -> Iterator[Case]:
+    """Those that need not run with every change."""
+    dear = {each for each in cases if seconds.get(each.node_id, 0.0) > DEAR_SECONDS}
+    groups: defaultdict[str, list[Case]] = defaultdict(list)
+    for each in cases:
+        groups[each.group].append(each)
+        if each.name in named.get(each.file, ()):
+            groups[each.test].append(each)
+    kept = {
+        min(group, key=lambda each: seconds.get(each.node_id, 0.0))
+        for group in groups.values()
+        if dear.issuperset(group)
+    }
+    return (each for each in cases if each in dear and each not in kept)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    is_asked_for = config.option.keyword or any("::" in each or each.endswith(".py") for each in config.args)
+    if is_asked_for:
+        return
+    candidates = {Case(item.nodeid): item for item in items if item.get_closest_marker("long") is None}
+    later = left_for_later([*candidates], recorded().tests, guaranteed(GUARANTEES.read_text("utf-8")))
+    for each in later:
+        candidates[each].add_marker(pytest.mark.long)
