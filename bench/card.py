@@ -44,9 +44,9 @@ class Curve:
     at_least: float
 
 
-# Processes that take turns on the card: one made 53 of 512 × 512 a minute, two 81 and four 107. Under MPS, as they are
-# started where it is there: one made 50.5 of 1024 × 1024, two 65, three 75 and four 77. Without it those were 42, 52 and
-# 59, which is 1.40 times as many by four on paper, before anybody has waited for anything.
+# Processes that take turns on the card: one made 53 of 512 × 512 a minute, two 81 and four 107; 42, 52 and 59 of
+# 1024 × 1024, which is 1.41 times as many by four on paper. Under MPS, as they are started where it is there, one made
+# 50.5 of 1024 × 1024, two 65, three 75 and four 77.
 CURVES = (
     Curve("512²", 0.77, 0.366, 2.0),
     Curve("1024²", 0.55, 0.88, 1.4),

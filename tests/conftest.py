@@ -34,8 +34,7 @@ from tests.storage.harness import ACCESS_KEY, SECRET_KEY, serve_s3
 from tests.web.app import build_app
 from tests.web.looking import open_chromium
 
-# The last ones come first: what is left for PostgreSQL is not counted among what runs.
-pytest_plugins = ["tests.durations", "tests.everyday", "tests.on_postgresql"]
+pytest_plugins = ["tests.durations", "tests.on_postgresql", "tests.everyday"]
 
 # A busy machine is slow, not wrong, and a change fails for what it changed: RANDOM_WALKS=1 looks for new examples.
 settings.register_profile(

@@ -81,6 +81,10 @@ class Measuring:
     def __init__(self) -> None:
         self._cpu = Cpu()
 
+    def pytest_collection_finish(self) -> None:
+        # that was nobody's
+        self._cpu.since()
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, call: pytest.CallInfo[None]

@@ -4,7 +4,8 @@ Most tests take next to nothing. One that is known to take more of the processor
 but for
 
 - the cheapest case of each test that `docs/guarantees.md` names;
-- of a group, a class or a file, of which nothing else would run, the cheapest.
+- of a group, a class or a file, of which nothing else would run, the cheapest, unless it takes more than
+  `DEAREST_SECONDS`.
 
 What is asked for by its file or by a word runs whatever it takes, and so does what was never measured.
 """
@@ -18,7 +19,7 @@ import pytest
 from tests.durations import recorded
 from tests.on_postgresql import GUARANTEES, guaranteed
 
-DEAR_SECONDS = 0.25
+DEAR_SECONDS, DEAREST_SECONDS = 0.15, 5.0
 
 
 @dataclass(frozen=True)
@@ -46,22 +47,26 @@ class Case:
 
 def left_for_later(cases: list[Case], seconds: Mapping[str, float], named: Mapping[str, set[str]]) -> Iterator[Case]:
     """Those that need not run with every change."""
-    dear = {each for each in cases if seconds.get(each.node_id, 0.0) > DEAR_SECONDS}
+
+    def cost(case: Case) -> float:
+        return seconds.get(case.node_id, 0.0)
+
+    dear = {each for each in cases if cost(each) > DEAR_SECONDS}
     groups: defaultdict[str, list[Case]] = defaultdict(list)
+    tests: defaultdict[str, list[Case]] = defaultdict(list)
     for each in cases:
         groups[each.group].append(each)
         if each.name in named.get(each.file, ()):
-            groups[each.test].append(each)
-    kept = {
-        min(group, key=lambda each: seconds.get(each.node_id, 0.0))
-        for group in groups.values()
-        if dear.issuperset(group)
+            tests[each.test].append(each)
+    samples = {min(group, key=cost) for group in groups.values() if dear.issuperset(group)}
+    kept = {each for each in samples if cost(each) <= DEAREST_SECONDS} | {
+        min(each, key=cost) for each in tests.values()
     }
     return (each for each in cases if each in dear and each not in kept)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # after those that do not come to PostgreSQL now were found: they do not count among what runs
     is_asked_for = config.option.keyword or any("::" in each or each.endswith(".py") for each in config.args)
     if is_asked_for:
         return

@@ -6,7 +6,7 @@ import pytest
 
 from tests.chaos.cases import on_both, sampled_on_both
 from tests.chaos.test_crashes import CASES, SCENARIOS
-from tests.everyday import DEAR_SECONDS, Case, left_for_later
+from tests.everyday import DEAR_SECONDS, DEAREST_SECONDS, Case, left_for_later
 from tests.on_postgresql import GUARANTEES, ROOT, WHOLE, guaranteed
 
 
@@ -60,9 +60,15 @@ def test_what_takes_long_is_left_for_later_and_what_does_not_never_is() -> None:
 def test_of_a_group_of_which_nothing_else_would_run_the_cheapest_runs() -> None:
     seconds = {"a.py::test_x": CHEAP, "a.py::TestZ::test_x[1]": DEARER, "a.py::TestZ::test_y": DEAR}
     assert later(seconds) == ["a.py::TestZ::test_x[1]"]
+    assert later({"a.py::test_x": DEAREST_SECONDS + 1}) == ["a.py::test_x"]
 
 
 def test_one_case_of_what_is_guaranteed_runs_whatever_it_takes() -> None:
-    seconds = {"a.py::test_x[a]": DEARER, "a.py::test_x[b]": DEAR, "a.py::test_y": DEAR, "a.py::test_z": CHEAP}
+    seconds = {
+        "a.py::test_x[a]": DEAREST_SECONDS + 2,
+        "a.py::test_x[b]": DEAREST_SECONDS + 1,
+        "a.py::test_y": DEAR,
+        "a.py::test_z": CHEAP,
+    }
     assert later(seconds, {"a.py": {"test_x"}}) == ["a.py::test_x[a]", "a.py::test_y"]
     assert later(seconds, {"a.py": set()}) == ["a.py::test_x[a]", "a.py::test_x[b]", "a.py::test_y"]

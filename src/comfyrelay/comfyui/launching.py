@@ -39,8 +39,8 @@ OURS = frozenset(
 # What is in them is nobody's once the process is over; what its user has saved in the editor is in `user`.
 _PASSING = ("input", "output", "temp")
 _FOLDERS = (*_PASSING, "user")
-# What whoever starts us can set otherwise. PyTorch has a thread for each core; between two pieces of work they would spin,
-# on the cores that the Python threads of all ComfyUI on this machine need (docs/howto/several-on-one-gpu.md).
+# What whoever starts us can set otherwise. PyTorch has a thread for each core; between two pieces of work they would
+# spin, on the cores that the Python threads of all ComfyUI on this machine need (docs/howto/several-on-one-gpu.md).
 _UNLESS_SET = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
