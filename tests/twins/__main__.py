@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
@@ -26,6 +26,8 @@ from tests.twins.table import TWINS, Twin
 ROOT = Path(__file__).parents[2]
 PACKAGE = "comfyrelay"
 AT_ONCE = 2
+# How long a test of a twin waits for what may never come; those of the sound source wait for as long as always.
+PATIENCE_SECONDS = 20
 # Only one that hangs takes so long: it counts as caught, and a busy machine is slow, not wrong.
 LONGEST_SECONDS = 600
 # All others take longer to import than the tests take.
@@ -70,8 +72,8 @@ def main(words: Sequence[str]) -> int:
                 f"{each.file}: the text of the twin {each.name!r} is there {found} times, not once. Update it."
             )
         return 2
-    for each in LIBRARIES:
-        import_module(each)
+    for name in LIBRARIES:
+        import_module(name)
     with tempfile.TemporaryDirectory(prefix="twins-") as folder, ThreadPoolExecutor(AT_ONCE) as threads:
         sound = copy(Path(folder) / "sound")
         failures = [each for each in threads.map(lambda job: run(sound, *job), selections(twins)) if each[0] != PASSED]
@@ -115,19 +117,19 @@ def judge(twin: Twin, folder: Path) -> Decision:
     home = copy(folder / str(TWINS.index(twin)))
     broken = home / PACKAGE / twin.file
     broken.write_text(source(twin).replace(twin.old, twin.new), "utf-8")
-    code, text = run(home, twin.tests, twin.only)
+    code, text = run(home, twin.tests, twin.only, TESTS_PATIENCE_SECONDS=str(PATIENCE_SECONDS))
     word = {PASSED: "ESCAPED", FAILED: "caught"}.get(code, f"did not run ({code})")
     return Decision(twin=twin, word=word, seconds=time.monotonic() - started, text=text)
 
 
-def run(home: Path, tests: str, only: str) -> tuple[int, str]:
+def run(home: Path, tests: str, only: str, **variables: str) -> tuple[int, str]:
     """Run tests against the package in `home`; returns pytest's exit code and the end of what it printed."""
     # Two runs at the same time must not clear away each other's databases.
     scratch = Path(tempfile.mkdtemp(prefix="scratch-", dir=home.parent))
     plugins = [word for name in PLUGINS for word in ("-p", name)]
     options = ["-x", "-q", *plugins, f"--basetemp={scratch / 'base'}", tests, "-k", only]
     printed = scratch / "printed"
-    child = FORKING.Process(target=_run, args=(home, options, printed))
+    child = FORKING.Process(target=_run, args=(home, options, printed, variables))
     child.start()
     child.join(LONGEST_SECONDS)
     if child.exitcode is None:
@@ -138,7 +140,7 @@ def run(home: Path, tests: str, only: str) -> tuple[int, str]:
     return child.exitcode, "\n".join(printed.read_text("utf-8").splitlines()[-15:])
 
 
-def _run(home: Path, options: Sequence[str], printed: Path) -> None:
+def _run(home: Path, options: Sequence[str], printed: Path, variables: Mapping[str, str]) -> None:
     """In a process of its own, which has all in memory but the package and the tests."""
     # where it hangs, what it has started is ended with it
     os.setsid()
@@ -146,7 +148,7 @@ def _run(home: Path, options: Sequence[str], printed: Path) -> None:
     for number in (1, 2):
         os.dup2(out, number)
     os.chdir(ROOT)
-    os.environ |= {"PYTHONPATH": str(home), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    os.environ |= {"PYTHONPATH": str(home), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **variables}
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(home))
     imported = Path(str(import_module(PACKAGE).__file__))
