@@ -83,14 +83,20 @@ clean: ## remove .venv and caches
 		ui/node_modules src/comfyrelay/web/app
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Only what the lock names is installed: the project is built with its hatchling. What is imported is compiled then; most
-# of what developers install never is.
+# Only what the lock names is installed: the project is built with its hatchling.
+ENVIRONMENT := test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+PACKAGES := $(BIN)/python -m pip install --quiet --require-hashes --requirement
+PROJECT := $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+
 $(READY): pyproject.toml $(LOCK_DESK)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(LOCK_DESK)
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(ENVIRONMENT)
+	$(PACKAGES) $(LOCK_DESK)
+	$(PROJECT)
 	touch $@
 
-$(READY_DEV): $(READY) $(LOCK_DEV)
-	$(BIN)/python -m pip install --quiet --no-compile --require-hashes --requirement $(LOCK_DEV)
-	touch $@
+# What developers have holds all that a desk needs. What is imported is compiled then; most of it never is.
+$(READY_DEV): pyproject.toml $(LOCK_DEV)
+	$(ENVIRONMENT)
+	$(PACKAGES) $(LOCK_DEV) --no-compile
+	$(PROJECT)
+	touch $(READY) $@
