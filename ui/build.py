@@ -24,6 +24,7 @@ UI = Path(__file__).resolve().parent
 ROOT = UI.parent
 APP = ROOT / "src" / "comfyrelay" / "web" / "app"
 STAMP = APP / "built-from.txt"
+TESTED = UI / "node_modules" / ".tested-from"
 OLDEST_NODE = (20, 19)
 PNPM = "pnpm@12.18.0"
 NODE_LOCK = ROOT / "requirements" / "node.txt"
@@ -46,6 +47,16 @@ def build() -> bool:
     run("build")
     _compress()
     STAMP.write_text(_sources(), "utf-8")
+    return True
+
+
+def test() -> bool:
+    """Run its unit tests, unless they have passed for what is there now; whether there was something to do."""
+    now = _sources(with_tests=True)
+    if TESTED.is_file() and TESTED.read_text("utf-8") == now:
+        return False
+    run("test")
+    TESTED.write_text(now, "utf-8")
     return True
 
 
@@ -123,18 +134,18 @@ def _environ(node: _Node) -> Mapping[str, str]:
     return {**os.environ, **more, "CI": "true", "npm_config_loglevel": "error"}
 
 
-def _sources() -> str:
+def _sources(*, with_tests: bool = False) -> str:
     """What the app is made of, by the hash of each file."""
-    files = sorted(each for each in UI.rglob("*") if each.is_file() and not _is_skipped(each))
+    files = sorted(each for each in UI.rglob("*") if each.is_file() and not _is_skipped(each, with_tests=with_tests))
     found = {each.relative_to(UI).as_posix(): hashlib.sha256(each.read_bytes()).hexdigest() for each in files}
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
-def _is_skipped(path: Path) -> bool:
+def _is_skipped(path: Path, *, with_tests: bool) -> bool:
     parts = path.relative_to(UI).parts
     return (
         path.suffix == ".py"
-        or path.name.endswith((".test.ts", ".test.tsx"))
+        or (path.name.endswith((".test.ts", ".test.tsx")) and not with_tests)
         or any(each in parts for each in _NOT_READ)
     )
 
@@ -144,6 +155,9 @@ if __name__ == "__main__":
     try:
         if word == "build":
             build()
+        elif word == "test":
+            if not test():
+                print("The unit tests of the web app have passed for what is there now.")
         else:
             run(word)
     except NotBuilt as error:

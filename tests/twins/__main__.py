@@ -25,7 +25,8 @@ from tests.twins.table import TWINS, Twin
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "comfyrelay"
-AT_ONCE = 2
+# More than there are cores: some wait for what they have started.
+AT_ONCE = 3
 # How long a test of a twin waits for what may never come; those of the sound source wait for as long as always.
 PATIENCE_SECONDS = 20
 # Only one that hangs takes so long: it counts as caught, and a busy machine is slow, not wrong.
@@ -49,6 +50,7 @@ LIBRARIES = (
     "sqlalchemy.dialects.sqlite.aiosqlite",
     "uvicorn",
 )
+PRINTED = "printed.txt"
 FORKING = multiprocessing.get_context("fork")
 
 
@@ -76,7 +78,9 @@ def main(words: Sequence[str]) -> int:
         import_module(name)
     with tempfile.TemporaryDirectory(prefix="twins-") as folder, ThreadPoolExecutor(AT_ONCE) as threads:
         sound = copy(Path(folder) / "sound")
-        failures = [each for each in threads.map(lambda job: run(sound, *job), selections(twins)) if each[0] != PASSED]
+        wanted = selections(twins)
+        shares = [share for number in range(AT_ONCE) if (share := wanted[number::AT_ONCE])]
+        failures = [each for each in threads.map(lambda share: run(sound, share), shares) if each[0] != PASSED]
         if failures:
             console.print(
                 "The tests do not even pass on the sound source:",
@@ -117,19 +121,16 @@ def judge(twin: Twin, folder: Path) -> Decision:
     home = copy(folder / str(TWINS.index(twin)))
     broken = home / PACKAGE / twin.file
     broken.write_text(source(twin).replace(twin.old, twin.new), "utf-8")
-    code, text = run(home, twin.tests, twin.only, TESTS_PATIENCE_SECONDS=str(PATIENCE_SECONDS))
+    code, text = run(home, [(twin.tests, twin.only)], TESTS_PATIENCE_SECONDS=str(PATIENCE_SECONDS))
     word = {PASSED: "ESCAPED", FAILED: "caught"}.get(code, f"did not run ({code})")
     return Decision(twin=twin, word=word, seconds=time.monotonic() - started, text=text)
 
 
-def run(home: Path, tests: str, only: str, **variables: str) -> tuple[int, str]:
+def run(home: Path, selected: Sequence[tuple[str, str]], **variables: str) -> tuple[int, str]:
     """Run tests against the package in `home`; returns pytest's exit code and the end of what it printed."""
     # Two runs at the same time must not clear away each other's databases.
     scratch = Path(tempfile.mkdtemp(prefix="scratch-", dir=home.parent))
-    plugins = [word for name in PLUGINS for word in ("-p", name)]
-    options = ["-x", "-q", *plugins, f"--basetemp={scratch / 'base'}", tests, "-k", only]
-    printed = scratch / "printed"
-    child = FORKING.Process(target=_run, args=(home, options, printed, variables))
+    child = FORKING.Process(target=_run, args=(home, selected, scratch, variables))
     child.start()
     child.join(LONGEST_SECONDS)
     if child.exitcode is None:
@@ -137,14 +138,14 @@ def run(home: Path, tests: str, only: str, **variables: str) -> tuple[int, str]:
         os.killpg(child.pid, signal.SIGKILL)
         child.join()
         return FAILED, "It hung."
-    return child.exitcode, "\n".join(printed.read_text("utf-8").splitlines()[-15:])
+    return child.exitcode, "\n".join((scratch / PRINTED).read_text("utf-8").splitlines()[-15:])
 
 
-def _run(home: Path, options: Sequence[str], printed: Path, variables: Mapping[str, str]) -> None:
+def _run(home: Path, selected: Sequence[tuple[str, str]], scratch: Path, variables: Mapping[str, str]) -> None:
     """In a process of its own, which has all in memory but the package and the tests."""
     # where it hangs, what it has started is ended with it
     os.setsid()
-    out = os.open(printed, os.O_WRONLY | os.O_CREAT)
+    out = os.open(scratch / PRINTED, os.O_WRONLY | os.O_CREAT)
     for number in (1, 2):
         os.dup2(out, number)
     os.chdir(ROOT)
@@ -152,10 +153,14 @@ def _run(home: Path, options: Sequence[str], printed: Path, variables: Mapping[s
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(home))
     imported = Path(str(import_module(PACKAGE).__file__))
+    code: int = PASSED
     if not imported.is_relative_to(home):
         print(f"The tests would import {imported}, which is not the twin in {home}.")
-        os._exit(WRONG)
-    code = pytest.main([*options])
+        code = WRONG
+    plugins = [word for name in PLUGINS for word in ("-p", name)]
+    for tests, only in selected:
+        if code == PASSED:
+            code = pytest.main(["-x", "-q", *plugins, f"--basetemp={scratch / 'base'}", tests, "-k", only])
     sys.stdout.flush()
     # at once: what was imported has nothing to clear away
     os._exit(int(code))
