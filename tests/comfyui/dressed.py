@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import psutil
 
-from comfyrelay.comfyui.options import Care
+from comfyrelay.comfyui_processes.options import Care
 from tests.harness import PATIENCE_SECONDS
 
 _MAIN = """

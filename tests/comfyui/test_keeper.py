@@ -16,9 +16,9 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from comfyrelay.comfyui import notes, process
-from comfyrelay.comfyui.gpus import Gpu
-from comfyrelay.comfyui.keeper import Keeper, Kept, State, Timings
+from comfyrelay.comfyui_processes import notes, process
+from comfyrelay.comfyui_processes.gpus import Gpu
+from comfyrelay.comfyui_processes.keeper import Keeper, Kept, State, Timings
 from comfyrelay.errors import NotFound, NotStarted
 from comfyrelay.portable import apart
 from tests.comfyui.dressed import Dressed

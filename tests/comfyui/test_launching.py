@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
-from comfyrelay.comfyui import launching
-from comfyrelay.comfyui.gpus import Gpu
-from comfyrelay.comfyui.installs import Install, Kind, install_at
-from comfyrelay.comfyui.launching import Launch, empty_folders, launch, lend_inputs, make_folders
-from comfyrelay.comfyui.log import KEPT, LAST_LINES, Log, last_lines_in
-from comfyrelay.comfyui.options import CareSettings
+from comfyrelay.comfyui_processes import launching
+from comfyrelay.comfyui_processes.gpus import Gpu
+from comfyrelay.comfyui_processes.installs import Install, Kind, install_at
+from comfyrelay.comfyui_processes.launching import Launch, empty_folders, launch, lend_inputs, make_folders
+from comfyrelay.comfyui_processes.log import KEPT, LAST_LINES, Log, last_lines_in
+from comfyrelay.comfyui_processes.options import CareSettings
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import load
 from comfyrelay.worker.settings import WorkerSettings, load_worker_settings

@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from comfyrelay.cli.main import app
-from comfyrelay.comfyui import mps, notes, process
-from comfyrelay.comfyui.gpus import Gpu
-from comfyrelay.comfyui.keeper import Keeper, Kept, State, Timings
+from comfyrelay.comfyui_processes import mps, notes, process
+from comfyrelay.comfyui_processes.gpus import Gpu
+from comfyrelay.comfyui_processes.keeper import Keeper, Kept, State, Timings
 from comfyrelay.portable import apart
 from comfyrelay.worker.check import about_care
 from tests.comfyui.dressed import Dressed
@@ -300,9 +300,9 @@ async def test_a_daemon_that_does_not_hear_is_ended_by_force(
 _KEEPER = """
     import asyncio, sys
     from pathlib import Path
-    from comfyrelay.comfyui.gpus import Gpu
-    from comfyrelay.comfyui.keeper import Keeper
-    from comfyrelay.comfyui.options import Care
+    from comfyrelay.comfyui_processes.gpus import Gpu
+    from comfyrelay.comfyui_processes.keeper import Keeper
+    from comfyrelay.comfyui_processes.options import Care
 
     async def main():
         care = Care(folder=Path(sys.argv[1]), python=Path(sys.executable), per_gpu=2)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay import atomic
-from comfyrelay.comfyui.options import CareSettings
+from comfyrelay.comfyui_processes.options import CareSettings
 from comfyrelay.desk.batches.copies import remove_copies
 from comfyrelay.desk.batches.run_files import COPIES
 from comfyrelay.desk.scripts.config import script_settings

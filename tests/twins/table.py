@@ -478,7 +478,7 @@ TWINS = (
     ),
     Twin(
         name="aws: what is as it should be is made again",
-        file="fleet/aws/provision.py",
+        file="fleet/provisioning/provision.py",
         old='if latest.get("VersionDescription") == mark:',
         new='if latest.get("VersionDescription") == "":',
         tests=f"{FLEET}/aws/test_provision.py",

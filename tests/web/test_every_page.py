@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Error, Page, Route, expect
 
-from comfyrelay.comfyui import notes
-from comfyrelay.comfyui.log import NAME as LOG_NAME
+from comfyrelay.comfyui_processes import notes
+from comfyrelay.comfyui_processes.log import NAME as LOG_NAME
 from tests.desk.conftest import make_desk
 from tests.desk.owner import owner_http
 from tests.web.app import DESKTOP, PHONE, THEMES, UI, Heard, Screen, hearing, open_context, settled

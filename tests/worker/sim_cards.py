@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.comfyui.cards import Card
+from comfyrelay.comfyui_processes.cards import Card
 from comfyrelay.errors import NotStarted
 from comfyrelay.pool import WorkflowPool
 from comfyrelay.sim import CardOptions

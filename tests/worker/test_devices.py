@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfyui import gpus
+from comfyrelay.comfyui_processes import gpus
 from comfyrelay.sim import Sim
 from comfyrelay.worker.comfyui.devices import Devices, Gpu, described, gpus_here, readable
 from comfyrelay.worker.comfyui.servers import Servers

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfyui.keeper import Timings
+from comfyrelay.comfyui_processes.keeper import Timings
 from comfyrelay.errors import NotFound, NotStarted
 from comfyrelay.pool.member import MemberTimings
 from comfyrelay.worker.comfyui import servers as servers_module

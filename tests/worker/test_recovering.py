@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from comfyrelay.comfy.runs.events import Started
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
-from comfyrelay.comfyui.keeper import Ending
+from comfyrelay.comfyui_processes.keeper import Ending
 from comfyrelay.errors import DeviceFault, OutOfMemory, RunLost, ServerRefused
 from comfyrelay.sim import Fail, Sim, Stuck
 from comfyrelay.sim import OutOfMemory as NoMemory

@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from comfyrelay.comfyui import notes
+from comfyrelay.comfyui_processes import notes
 from tests.comfyui.dressed import Dressed, until_at_work
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.processes import Service, run_command

@@ -16,7 +16,7 @@ from comfyrelay.cli.where import DataDir, with_data_dir
 from comfyrelay.errors import NotFound
 
 if TYPE_CHECKING:
-    from comfyrelay.comfyui.notes import Note
+    from comfyrelay.comfyui_processes.notes import Note
 
 comfyui_app = typer.Typer(no_args_is_help=True, help="The ComfyUI processes that ComfyRelay starts on this machine.")
 out = Console()
@@ -30,7 +30,7 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show each process with its card, its address, how it is, and why, and whether cards are shared through MPS."""
-    from comfyrelay.comfyui import mps
+    from comfyrelay.comfyui_processes import mps
 
     found = _found(data_dir)
     if as_json:
@@ -76,7 +76,7 @@ def logs(
 
 
 def _found(data_dir: Path | None) -> list[tuple[Note, Path]]:
-    from comfyrelay.comfyui import notes
+    from comfyrelay.comfyui_processes import notes
     from comfyrelay.settings import load_settings
     from comfyrelay.worker.settings import load_worker_settings
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 
 from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.comfyui.options import CareSettings
+from comfyrelay.comfyui_processes.options import CareSettings
 from comfyrelay.desk.batches.copies import Copies, remove_copies
 from comfyrelay.desk.batches.run_files import about_run
 from comfyrelay.desk.data_folder import open_data_folder

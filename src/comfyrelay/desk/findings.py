@@ -10,7 +10,7 @@ from typing import Any
 
 from comfyrelay import __version__
 from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.comfyui import notes
+from comfyrelay.comfyui_processes import notes
 from comfyrelay.desk.data_folder import check_filesystem, try_sqlite
 from comfyrelay.desk.notifications.notifier import why_unusable, without_secrets
 from comfyrelay.desk.scripts.config import script_settings

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from comfyrelay.domain.scaling.spec import MachineProviderName
 from comfyrelay.errors import InvalidInput
-from comfyrelay.fleet.aws.options import AwsOptions
 from comfyrelay.fleet.providers.local import LocalOptions
+from comfyrelay.fleet.provisioning.options import AwsOptions
 
 PLACE = "machines.options"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from comfyrelay.comfyui.cards import Cards
+from comfyrelay.comfyui_processes.cards import Cards
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.worker.capacity import Capacity, capacity_for, most_on_card, times_for
 from comfyrelay.worker.comfyui.capabilities import Capabilities

@@ -13,11 +13,11 @@ from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.cloud.client import CloudClient
 from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
 from comfyrelay.comfy.graphs.preflight import installed_models
-from comfyrelay.comfyui import mps
-from comfyrelay.comfyui.gpus import find_gpus
-from comfyrelay.comfyui.installs import Install, find_installs
-from comfyrelay.comfyui.options import Care
-from comfyrelay.comfyui.python import python_of, try_python
+from comfyrelay.comfyui_processes import mps
+from comfyrelay.comfyui_processes.gpus import find_gpus
+from comfyrelay.comfyui_processes.installs import Install, find_installs
+from comfyrelay.comfyui_processes.options import Care
+from comfyrelay.comfyui_processes.python import python_of, try_python
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.extras import install_line, is_installed
 from comfyrelay.lock import FolderLock

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from comfyrelay.comfy.graphs.policy import GraphPolicy
-from comfyrelay.comfyui.options import CareSettings
+from comfyrelay.comfyui_processes.options import CareSettings
 from comfyrelay.portable.words import split
 from comfyrelay.settings import (
     Count,

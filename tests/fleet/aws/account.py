@@ -6,11 +6,11 @@ from typing import Any
 import boto3
 
 from comfyrelay.domain.scaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
-from comfyrelay.fleet.aws.blueprint import Blueprint, draw
-from comfyrelay.fleet.aws.options import read_options
-from comfyrelay.fleet.aws.provision import Action, Change, Provisioner, apply
 from comfyrelay.fleet.providers.aws.access import Aws
 from comfyrelay.fleet.providers.base import FleetMachines
+from comfyrelay.fleet.provisioning.blueprint import Blueprint, draw
+from comfyrelay.fleet.provisioning.options import read_options
+from comfyrelay.fleet.provisioning.provision import Action, Change, Provisioner, apply
 from tests.fleet.aws.proxy import Proxy
 
 REGION = "eu-west-1"

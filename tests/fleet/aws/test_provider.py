@@ -238,7 +238,8 @@ async def test_the_prices_are_those_of_the_dearest_zone_that_the_group_may_use(
 
 def test_boto3_is_imported_only_by_who_asks_aws() -> None:
     code = (
-        "import sys, comfyrelay.cli.main, comfyrelay.fleet.aws.terraform, comfyrelay.fleet.providers.aws as aws;"
+        "import sys, comfyrelay.cli.main, comfyrelay.fleet.provisioning.terraform;"
+        "import comfyrelay.fleet.providers.aws as aws;"
         "aws.AwsProvider(); print('boto3' in sys.modules or 'botocore' in sys.modules)"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from comfyrelay.domain.records.fleet import Fleet
-    from comfyrelay.fleet.aws.blueprint import Blueprint
-    from comfyrelay.fleet.aws.provision import Change, Provisioner
     from comfyrelay.fleet.providers.base import FleetMachines
+    from comfyrelay.fleet.provisioning.blueprint import Blueprint
+    from comfyrelay.fleet.provisioning.provision import Change, Provisioner
     from comfyrelay.services.engine import Engine
 
 aws_app = typer.Typer()
@@ -95,8 +95,8 @@ def provision(
     Run it again after a change: what is as it should be is left alone.
     """
     if permissions:
-        from comfyrelay.fleet.aws.permissions import permissions as policies
         from comfyrelay.fleet.providers.aws.names import Names
+        from comfyrelay.fleet.provisioning.permissions import permissions as policies
         from comfyrelay.settings import load_settings
 
         namespace = load_settings().cloudwatch_namespace
@@ -139,9 +139,9 @@ def user_data(
 ) -> None:
     """Print the script that an instance of the fleet runs when it comes up."""
     require("server")
-    from comfyrelay.fleet.aws.options import read_options
-    from comfyrelay.fleet.aws.user_data import user_data as script
     from comfyrelay.fleet.providers.aws.names import Names
+    from comfyrelay.fleet.provisioning.options import read_options
+    from comfyrelay.fleet.provisioning.user_data import user_data as script
 
     found = _fleet(fleet, stage)
     options = read_options(found.spec.options, _flags(region=region, api_base_url=api_base_url))
@@ -168,7 +168,7 @@ def export_terraform(
 ) -> None:
     """Write the same that `provision` makes as Terraform. The fleet's secret is not in it: it is a variable."""
     require("server")
-    from comfyrelay.fleet.aws.terraform import terraform
+    from comfyrelay.fleet.provisioning.terraform import terraform
 
     flags = _flags(
         region=region,
@@ -190,10 +190,10 @@ def export_terraform(
 
 
 async def _provision(fleet: FleetMachines, stage: Stage, flags: Mapping[str, Any], *, is_dry: bool) -> None:
-    from comfyrelay.fleet.aws.options import SUBNETS
-    from comfyrelay.fleet.aws.permissions import actions, permissions
-    from comfyrelay.fleet.aws.provision import Action
-    from comfyrelay.fleet.aws.quotas import check_quotas
+    from comfyrelay.fleet.provisioning.options import SUBNETS
+    from comfyrelay.fleet.provisioning.permissions import actions, permissions
+    from comfyrelay.fleet.provisioning.provision import Action
+    from comfyrelay.fleet.provisioning.quotas import check_quotas
     from comfyrelay.server.base.secrets import load_secrets
     from comfyrelay.settings import load_settings
 
@@ -222,8 +222,8 @@ async def _provision(fleet: FleetMachines, stage: Stage, flags: Mapping[str, Any
 
 
 async def _deprovision(found: FleetMachines, flags: Mapping[str, Any], *, force: bool, is_dry: bool) -> None:
-    from comfyrelay.fleet.aws.options import read_options
     from comfyrelay.fleet.providers.aws.names import Names
+    from comfyrelay.fleet.provisioning.options import read_options
 
     region = _region(read_options(found.spec.options, flags).region)
     async with _provisioner(region) as (provisioner, _aws):
@@ -233,7 +233,7 @@ async def _deprovision(found: FleetMachines, flags: Mapping[str, Any], *, force:
 
 
 async def _carry_out(changes: Sequence[Change], *, is_dry: bool) -> None:
-    from comfyrelay.fleet.aws.provision import apply
+    from comfyrelay.fleet.provisioning.provision import apply
 
     todo = sum(each.do is not None for each in changes)
     if not todo:
@@ -252,8 +252,8 @@ def _profile(blueprint: Blueprint) -> str:
 
 @asynccontextmanager
 async def _provisioner(region: str) -> AsyncIterator[tuple[Provisioner, Any]]:
-    from comfyrelay.fleet.aws.provision import BUDGETS_REGION, Provisioner
     from comfyrelay.fleet.providers.aws.access import Aws, AwsError
+    from comfyrelay.fleet.provisioning.provision import BUDGETS_REGION, Provisioner
 
     aws, budgets = Aws(region), Aws(BUDGETS_REGION)
     try:
@@ -290,8 +290,8 @@ def _fleet(slug: str, stage: Stage, *, image: str | None = None) -> FleetMachine
 
 
 def _drawn(fleet: FleetMachines, flags: Mapping[str, Any]) -> Blueprint:
-    from comfyrelay.fleet.aws.blueprint import draw
-    from comfyrelay.fleet.aws.options import read_options
+    from comfyrelay.fleet.provisioning.blueprint import draw
+    from comfyrelay.fleet.provisioning.options import read_options
     from comfyrelay.settings import load_settings
 
     options = read_options(fleet.spec.options, flags)

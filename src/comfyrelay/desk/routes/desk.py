@@ -6,8 +6,8 @@ from pathlib import Path
 from fastapi import APIRouter, FastAPI, Request
 
 from comfyrelay import __version__
-from comfyrelay.comfyui import notes
-from comfyrelay.comfyui.log import last_lines_in
+from comfyrelay.comfyui_processes import notes
+from comfyrelay.comfyui_processes.log import last_lines_in
 from comfyrelay.desk.routes import batches, carried, estimates, gallery, opening, page, scripts
 from comfyrelay.desk.scripts.workflow import SLUG
 from comfyrelay.desk.state import DeskState

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.comfyui.gpus import name_of, of_each_nvidia
+from comfyrelay.comfyui_processes.gpus import name_of, of_each_nvidia
 from comfyrelay.errors import ComfyError
 from comfyrelay.hint import Hint
 from comfyrelay.net import is_loopback

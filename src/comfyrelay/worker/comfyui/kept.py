@@ -6,9 +6,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from comfyrelay.comfyui import keeper, notes
-from comfyrelay.comfyui.cards import Card
-from comfyrelay.comfyui.options import Care
+from comfyrelay.comfyui_processes import keeper, notes
+from comfyrelay.comfyui_processes.cards import Card
+from comfyrelay.comfyui_processes.options import Care
 from comfyrelay.errors import NotFound
 from comfyrelay.portable.processes import memory_of
 from comfyrelay.worker.comfyui.servers import Servers

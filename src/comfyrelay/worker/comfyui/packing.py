@@ -8,8 +8,8 @@ from typing import Any
 
 import structlog
 
-from comfyrelay.comfyui.cards import Card, Cards
-from comfyrelay.comfyui.gpus import of_each_nvidia
+from comfyrelay.comfyui_processes.cards import Card, Cards
+from comfyrelay.comfyui_processes.gpus import of_each_nvidia
 from comfyrelay.domain.packing import Change, Decision, Done, Limits, Packing, Seen, decide
 from comfyrelay.errors import ComfyRelayError, OutOfMemory
 from comfyrelay.pool import ClientState, ClientStats, JobCompleted, JobFailed, JobRetrying, JobStarted, WorkflowPool

@@ -12,7 +12,7 @@ from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
 from comfyrelay.comfy.runs.events import RunEvent, Started
 from comfyrelay.comfy.runs.history import prompt_of
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
-from comfyrelay.comfyui.keeper import Ending
+from comfyrelay.comfyui_processes.keeper import Ending
 from comfyrelay.errors import (
     ComfyError,
     DeviceFault,

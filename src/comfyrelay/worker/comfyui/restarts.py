@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import structlog
 
-from comfyrelay.comfyui.environment import without_ours
+from comfyrelay.comfyui_processes.environment import without_ours
 from comfyrelay.errors import ComfyError
 from comfyrelay.worker.comfyui.recovering import RecoveringClient
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from comfyrelay import atomic
-from comfyrelay.comfyui.log import NAME as LOG_NAME
+from comfyrelay.comfyui_processes.log import NAME as LOG_NAME
 from comfyrelay.portable import apart
 
 FILE = "process.json"

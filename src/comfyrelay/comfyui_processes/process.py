@@ -4,8 +4,8 @@ import asyncio
 
 import httpx
 
-from comfyrelay.comfyui.launching import Launch
-from comfyrelay.comfyui.log import Log
+from comfyrelay.comfyui_processes.launching import Launch
+from comfyrelay.comfyui_processes.log import Log
 from comfyrelay.errors import NotStarted
 from comfyrelay.net import http_client, object_in
 from comfyrelay.portable import apart

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from comfyrelay.fleet.aws.blueprint import Blueprint
-from comfyrelay.fleet.aws.provision import BUDGETS_REGION
+from comfyrelay.fleet.provisioning.blueprint import Blueprint
+from comfyrelay.fleet.provisioning.provision import BUDGETS_REGION
 
 _HEAD = """\
 # The {stage} fleet {fleet}, as `comfyrelay fleet provision` makes it. Written by `comfyrelay fleet export terraform`.

@@ -10,14 +10,14 @@ from time import monotonic
 
 import structlog
 
-from comfyrelay.comfyui import mps, notes
-from comfyrelay.comfyui.cards import Card
-from comfyrelay.comfyui.gpus import Gpu, find_gpus
-from comfyrelay.comfyui.launching import empty_folders, launch, lend_inputs, make_folders
-from comfyrelay.comfyui.log import NAME as LOG_NAME
-from comfyrelay.comfyui.log import Log
-from comfyrelay.comfyui.options import Care
-from comfyrelay.comfyui.process import GRACE_SECONDS, Process
+from comfyrelay.comfyui_processes import mps, notes
+from comfyrelay.comfyui_processes.cards import Card
+from comfyrelay.comfyui_processes.gpus import Gpu, find_gpus
+from comfyrelay.comfyui_processes.launching import empty_folders, launch, lend_inputs, make_folders
+from comfyrelay.comfyui_processes.log import NAME as LOG_NAME
+from comfyrelay.comfyui_processes.log import Log
+from comfyrelay.comfyui_processes.options import Care
+from comfyrelay.comfyui_processes.process import GRACE_SECONDS, Process
 from comfyrelay.errors import ConfigurationError, NotFound, NotStarted
 from comfyrelay.net import free_port
 from comfyrelay.portable import apart

@@ -2,8 +2,8 @@
 
 from string import Template
 
-from comfyrelay.fleet.aws.options import AwsOptions
 from comfyrelay.fleet.providers.aws.names import HOOK, Names
+from comfyrelay.fleet.provisioning.options import AwsOptions
 
 # The worker has TERMINATION_SECONDS of its settings to finish or give back; the group waits longer, and is told sooner.
 HOOK_SECONDS = 300

@@ -17,10 +17,10 @@ from typing import Any
 import structlog
 
 from comfyrelay import atomic
-from comfyrelay.comfyui.environment import without_ours
-from comfyrelay.comfyui.gpus import Gpu, of_each_nvidia
-from comfyrelay.comfyui.log import Log
-from comfyrelay.comfyui.options import Care
+from comfyrelay.comfyui_processes.environment import without_ours
+from comfyrelay.comfyui_processes.gpus import Gpu, of_each_nvidia
+from comfyrelay.comfyui_processes.log import Log
+from comfyrelay.comfyui_processes.options import Care
 from comfyrelay.portable import apart
 from comfyrelay.portable.children import Child
 from comfyrelay.portable.files import remove_tree

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-from comfyrelay.comfyui.installs import Install, install_at
-from comfyrelay.comfyui.launching import check_arguments
-from comfyrelay.comfyui.python import python_of
+from comfyrelay.comfyui_processes.installs import Install, install_at
+from comfyrelay.comfyui_processes.launching import check_arguments
+from comfyrelay.comfyui_processes.python import python_of
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.portable.words import split
 from comfyrelay.settings import ArgumentsOnly

@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import Any
 
 from comfyrelay.errors import Conflict
-from comfyrelay.fleet.aws.blueprint import Blueprint, Budget
 from comfyrelay.fleet.providers.aws.access import Aws, AwsError
 from comfyrelay.fleet.providers.aws.names import HOOK, Names
+from comfyrelay.fleet.provisioning.blueprint import Blueprint, Budget
 
 # Budgets are kept in one place for all regions.
 BUDGETS_REGION = "us-east-1"

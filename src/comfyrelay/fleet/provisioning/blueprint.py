@@ -7,10 +7,10 @@ from typing import Any
 
 from comfyrelay.domain.scaling.reference import BACKLOG_TARGET
 from comfyrelay.errors import InvalidInput
-from comfyrelay.fleet.aws.options import AwsOptions
-from comfyrelay.fleet.aws.user_data import HOOK_SECONDS, user_data
 from comfyrelay.fleet.providers.aws.names import FLEET_TAG, HOOK, NAME_TAG, STAGE_TAG, Names
 from comfyrelay.fleet.providers.base import FleetMachines
+from comfyrelay.fleet.provisioning.options import AwsOptions
+from comfyrelay.fleet.provisioning.user_data import HOOK_SECONDS, user_data
 
 WARM_UP_SECONDS = 300
 # Shares of the budget, in percent, at which an email is sent: what was spent, and what will be by the end of the month.

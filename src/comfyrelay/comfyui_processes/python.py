@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from comfyrelay.comfyui.installs import Install, Kind
+from comfyrelay.comfyui_processes.installs import Install, Kind
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.portable.system import pick
 
