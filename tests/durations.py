@@ -20,7 +20,7 @@ RECORDED = Path(__file__).with_name("durations.json")
 LAST_RUN = RECORDED.parent.parent / ".durations.json"
 MOST = 15
 # Of the processors: less is not worth writing down.
-SOME_SECONDS = 0.15
+SOME_SECONDS = 0.12
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

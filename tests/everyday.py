@@ -19,7 +19,7 @@ import pytest
 from tests.durations import recorded
 from tests.on_postgresql import GUARANTEES, guaranteed
 
-DEAR_SECONDS, DEAREST_SECONDS = 0.15, 2.0
+DEAR_SECONDS, DEAREST_SECONDS = 0.12, 1.5
 
 
 @dataclass(frozen=True)
