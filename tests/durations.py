@@ -19,8 +19,8 @@ RECORDED = Path(__file__).with_name("durations.json")
 # Of the last run: each file and each test, the dearest first.
 LAST_RUN = RECORDED.parent.parent / ".durations.json"
 MOST = 15
-# Of the processors: less is not worth writing down.
-SOME_SECONDS = 0.12
+# Of the processors: a test that takes more is written down, and left for later (tests/everyday.py).
+DEAR_SECONDS = 0.12
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -135,7 +135,7 @@ class Durations:
         found |= {file: {"seconds": round(took.wall, 1)} for file, took in self._files.items()}
         dear: defaultdict[str, dict[str, float]] = defaultdict(dict)
         for node_id, took in self._tests.items():
-            if took.cpu >= SOME_SECONDS:
+            if took.cpu > DEAR_SECONDS:
                 file, _, test = node_id.partition("::")
                 dear[file][test] = round(took.cpu, 2)
         return found | {file: {**found[file], "tests": tests} for file, tests in dear.items()}

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.durations import recorded
+from tests.durations import DEAR_SECONDS, file_of, recorded
 from tests.on_postgresql import GUARANTEES, guaranteed
 
-DEAR_SECONDS, DEAREST_SECONDS = 0.12, 1.5
+DEAREST_SECONDS = 1.5
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Case:
 
     @property
     def file(self) -> str:
-        return self.node_id.partition("::")[0]
+        return file_of(self.node_id)
 
     @property
     def group(self) -> str:

@@ -6,7 +6,8 @@ import pytest
 
 from tests.chaos.cases import on_both, sampled_on_both
 from tests.chaos.test_crashes import CASES, SCENARIOS
-from tests.everyday import DEAR_SECONDS, DEAREST_SECONDS, Case, left_for_later
+from tests.durations import DEAR_SECONDS
+from tests.everyday import DEAREST_SECONDS, Case, left_for_later
 from tests.on_postgresql import GUARANTEES, ROOT, WHOLE, guaranteed
 
 
