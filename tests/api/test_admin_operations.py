@@ -158,6 +158,7 @@ class TestStuckSteps:
 
     async def test_jobs_that_never_came_to_the_queue_are_shown(self, desk: Operating) -> None:
         job = await desk.submit()
+        await desk.api.engine.outbox.delivery.idle()
         database = desk.api.engine.databases.pools["main"]
         values = f"INSERT INTO outbox (job_ids, created_at) SELECT '[\"{job.id}\"]', created_at FROM ai_jobs"
         await execute(database, values)

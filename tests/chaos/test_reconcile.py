@@ -43,6 +43,7 @@ Seed = Callable[[World], Awaitable[Seeded]]
 async def dispatch_of_a_queued_job_is_gone(world: World) -> Seeded:
     desk = await world.desk()
     job = await desk.submit()
+    await world.settled()
     await execute(world.engine.databases.central, "DELETE FROM ai_job_dispatches")
     return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
 

@@ -29,7 +29,12 @@ async def holds(world: World, user: User, balance: int) -> bool:
 async def reserve(world: World, user: User, job_id: str, amount: int) -> None:
     """As a submission does it."""
     database = await pool_of(world, user)
-    await database.run("reserve", lambda tx: accounts.reserve(tx, user.tenant_id, {job_id: amount}))
+
+    async def work(tx: Tx) -> None:
+        balance = await ledger.lock_wallet(tx, user.tenant_id)
+        await accounts.reserve(tx, user.tenant_id, balance, {job_id: amount})
+
+    await database.run("reserve", work)
 
 
 async def settle(world: World, user: User, job_id: str, kind: TransactionType, amount: int) -> bool:

@@ -142,13 +142,15 @@ class ScalingLoop:
         """Only where there is something to lead: a queue without scaled fleets writes nothing."""
         leadership = self._scaling.leadership
         while True:
-            if leadership.leader is not None or await self._try(self._scaled, []):
+            is_wanted = leadership.leader is not None or bool(await self._try(self._scaled, []))
+            if is_wanted:
                 was_led = leadership.leader is not None
                 await self._quietly("lead", leadership.claim)
                 if not was_led and leadership.leader is not None:
                     self._known.clear()
                     self._scaling.hint.give()
-            await asyncio.sleep(leadership.renew_seconds)
+            # nobody waits to take over from one that there is no need of
+            await asyncio.sleep(leadership.renew_seconds if is_wanted else leadership.ttl_seconds)
 
     async def _decide_when_due(self) -> None:
         while True:

@@ -58,12 +58,12 @@ def create_app(
     app.add_exception_handler(404, _not_found)
     _add_middleware(app, engine.settings)
     app.add_middleware(Latencies, metrics=context.metrics)
-    # routes are looked at one after the other, and a page asks for hundreds of posters
+    # routers are asked one after the other: first those of which a page, or a fleet, asks hundreds of times
     if isinstance(engine.objects, LocalObjects):
         app.include_router(files.router)
-    app.include_router(app_files.make_router(storage_origins=_storage_origins))
     for router in ROUTERS:
         app.include_router(router)
+    app.include_router(app_files.make_router(storage_origins=_storage_origins))
     return app
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from fastapi import APIRouter, Request, status
+from fastapi import Request, status
 
 from comfyrelay.desk.batches.copies import folder_name
 from comfyrelay.desk.batches.expand import Item as ExpandedItem
@@ -27,12 +27,13 @@ from comfyrelay.server.base.auth import CurrentUser, known_user
 from comfyrelay.server.base.bodies import BodyRoute, large_body
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.server.user.batches import batch_body
 from comfyrelay.services.jobs.batches import BatchRequest
 from comfyrelay.services.jobs.submission.requests import Item
 from comfyrelay.services.jobs.submission.resolve import Target
 
-router = APIRouter(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
+router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

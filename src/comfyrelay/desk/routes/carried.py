@@ -1,7 +1,5 @@
 """The workflow that a picture, a video or a sound carries, so that what made it can be run again."""
 
-from fastapi import APIRouter
-
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.user import Carried
 from comfyrelay.server.base.auth import CurrentUser
@@ -9,9 +7,10 @@ from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.parameters import IdInPath
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.services.catalogue.carried import carried_by
 
-router = APIRouter(prefix="/api/desk/files", tags=["desk"], route_class=BodyRoute)
+router = Router(prefix="/api/desk/files", tags=["desk"], route_class=BodyRoute)
 
 
 @router.get("/{file_id}/workflow", responses=may_answer(401, 404, 422, 503))

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 
 from comfyrelay import __version__
 from comfyrelay.comfyui_processes import notes
@@ -23,9 +23,10 @@ from comfyrelay.protocol.desk import (
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.settings import config_path
 
-router = APIRouter(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
+router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
 ROUTERS = (*(each.router for each in (carried, estimates, batches, gallery, page, scripts, opening)), router)
 
 

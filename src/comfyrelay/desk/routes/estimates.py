@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from comfyrelay.desk.routes.batches import Plan, plan_of
 from comfyrelay.desk.state import DeskState
@@ -21,11 +21,12 @@ from comfyrelay.server.base.auth import CurrentUser, known_user
 from comfyrelay.server.base.bodies import BodyRoute, large_body
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.services.jobs.views.estimate import Wanted
 from comfyrelay.storage.image_headers import claim_of
 from comfyrelay.storage.local import LocalObjects
 
-router = APIRouter(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
+router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
 # Who looks through more of them?
 MOST_NAMED = 60
 MOST_LOOKED_AT = 200

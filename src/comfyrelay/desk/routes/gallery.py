@@ -1,6 +1,6 @@
 """Outputs of the gallery into a folder."""
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from comfyrelay.desk.batches.chosen import copy_chosen
 from comfyrelay.desk.state import DeskState
@@ -10,8 +10,9 @@ from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 
-router = APIRouter(prefix="/api/desk/gallery", tags=["desk"], route_class=BodyRoute)
+router = Router(prefix="/api/desk/gallery", tags=["desk"], route_class=BodyRoute)
 
 
 @router.post("/copy", responses=may_answer(401, 403, 422, 503))

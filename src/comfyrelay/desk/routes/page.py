@@ -3,7 +3,7 @@
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import Path, Request, Response
 from fastapi.responses import FileResponse
 
 from comfyrelay.desk.batches.copies import copies_of
@@ -20,11 +20,12 @@ from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.parameters import IdInPath
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.server.operation.files import CAREFUL
 from comfyrelay.services.jobs.views.overview import AboutJob
 from comfyrelay.storage.headers import content_disposition
 
-router = APIRouter(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
+router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
 # More than anybody looks through; what comes later is in the lists.
 MOST_WAITING = 200
 MOST_WORKERS = 100

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from comfyrelay.desk.scripts.command import ScriptSettings, command_of, shown, templates
 from comfyrelay.desk.scripts.workflow import SLUG
@@ -12,8 +12,9 @@ from comfyrelay.protocol.desk import Script, ScriptCommand, ScriptJob
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 
-router = APIRouter(prefix="/api/desk/script", tags=["desk"], route_class=BodyRoute)
+router = Router(prefix="/api/desk/script", tags=["desk"], route_class=BodyRoute)
 
 
 @router.get("", responses=may_answer(401, 404))

@@ -3,10 +3,12 @@
 from importlib import resources
 from typing import Literal
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from fastapi.responses import FileResponse, HTMLResponse
 
-router = APIRouter(prefix="/docs", include_in_schema=False)
+from comfyrelay.server.base.routers import Router
+
+router = Router(prefix="/docs", include_in_schema=False)
 
 # The page shows text of our own only, and whoever is signed in here must not be made to run anything else.
 POLICY = (

@@ -6,7 +6,7 @@ from datetime import UTC
 from email.utils import format_datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import Depends, Header, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
@@ -16,6 +16,7 @@ from comfyrelay.domain.ids import shown_by
 from comfyrelay.errors import InvalidInput
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.base.routers import Router
 from comfyrelay.server.operation.ranges import Unsatisfiable, parse_range
 from comfyrelay.storage.headers import content_disposition
 from comfyrelay.storage.objects import LocalObjects, ObjectStat
@@ -32,7 +33,7 @@ CAREFUL = {
 }
 # What stands for a file is shown many times, and no less right for being an hour old.
 POSTER_CACHE = "private, max-age=3600"
-router = APIRouter(prefix="/files", tags=["files"])
+router = Router(prefix="/files", tags=["files"])
 
 
 async def _local(context: ContextOf) -> LocalObjects:

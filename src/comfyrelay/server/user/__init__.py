@@ -20,20 +20,21 @@ from comfyrelay.server.user import (
 
 __all__ = ["ROUTERS"]
 
+# Those whose prefix is that of others, too, come last: for every request each of their routes is tried.
 ROUTERS = (
-    accounts.router,
-    entering.router,
-    effects.router,
-    videos.router,
     jobs.router,
     events.router,
     previews.router,
-    lanes.router,
-    live.router,
     queue.router,
+    live.router,
+    lanes.router,
     batches.router,
-    gallery.router,
+    videos.router,
     presets.router,
     views.router,
+    accounts.router,
+    entering.router,
+    effects.router,
+    gallery.router,
     webhook.router,
 )

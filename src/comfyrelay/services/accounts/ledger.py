@@ -56,9 +56,8 @@ class Ledger:
             return balance, await ledger.transactions(tx, tenant_id, limit=limit, before_id=before_id)
 
 
-async def reserve(tx: Tx, tenant_id: str, costs: dict[str, int]) -> None:
-    """Hold tokens for jobs, all or none, under the wallet's lock."""
-    balance = await ledger.lock_wallet(tx, tenant_id)
+async def reserve(tx: Tx, tenant_id: str, balance: int, costs: dict[str, int]) -> None:
+    """Hold tokens for jobs, all or none. The wallet is locked, and the `balance` is what is in it."""
     required = sum(costs.values())
     if balance < required:
         raise InsufficientTokens(required_tokens=required, balance=balance)

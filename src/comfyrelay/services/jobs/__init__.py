@@ -75,6 +75,7 @@ class Jobs:
         self.accept = Acceptance(
             outbox.recovery,
             outbox.applying,
+            outbox.delivery,
             max_active_jobs=settings.max_active_jobs_per_user,
             limit_of=limit_of,
             stage_of=stage_of,

@@ -145,7 +145,7 @@ class Batches:
 
         is_written = False
 
-        async def work(tx: Tx) -> tuple[Batch, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[Batch, Accepted | None]:
             nonlocal is_written
             is_written = False
             known = await media.batch(tx, request.tenant_id, key=request.idempotency_key)
@@ -164,7 +164,7 @@ class Batches:
                 request_digest=request_digest,
                 notify_urls=list(request.notify_urls) or None,
             )
-            accepted = await self._accept.write(tx, new, reused)
+            accepted = await self._accept.write(tx, balance, new, reused)
             is_written = True
             return batch, accepted
 
@@ -226,7 +226,7 @@ class Batches:
         pool = await self._databases.pool_of(tenant_id)
         new_batch_id = new_id()
 
-        async def work(tx: Tx) -> tuple[Batch, Accepted]:
+        async def work(tx: Tx, balance: int) -> tuple[Batch, Accepted]:
             before = await media.batch(tx, tenant_id, id_=batch_id)
             if before is None:
                 raise NotFound(f"There is no batch {batch_id!r}.")
@@ -246,7 +246,7 @@ class Batches:
                 request_digest=key,
                 notify_urls=before.notify_urls,
             )
-            return batch, await self._accept.write(tx, new)
+            return batch, await self._accept.write(tx, balance, new)
 
         batch, _ = await self._accept.run(pool, tenant_id, work)
         return await self.state(tenant_id, batch.id)
@@ -255,11 +255,11 @@ class Batches:
         """New jobs for the items whose newest try failed; returns how many."""
         pool = await self._databases.pool_of(tenant_id)
 
-        async def work(tx: Tx) -> tuple[int, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[int, Accepted | None]:
             if await media.batch(tx, tenant_id, id_=batch_id) is None:
                 raise NotFound(f"There is no batch {batch_id!r}.")
             failed = await _failed(tx, tenant_id, batch_id)
-            return await self._write_retries(tx, failed, new_seeds=new_seeds)
+            return await self._write_retries(tx, balance, failed, new_seeds=new_seeds)
 
         made, _ = await self._accept.run(pool, tenant_id, work)
         return made
@@ -278,22 +278,24 @@ class Batches:
         async with pool.read() as tx:
             held = [each.id for each in await media.batches_of(tx, tenant_id, batch_ids) if each.held]
 
-        async def work(tx: Tx) -> tuple[int, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[int, Accepted | None]:
             failed: list[Job] = []
             for batch_id in held:
                 causes = set(await media.release_batch(tx, tenant_id, batch_id))
                 failed += [job for job in await _failed(tx, tenant_id, batch_id) if job.id in causes]
-            return await self._write_retries(tx, failed, new_seeds=False)
+            return await self._write_retries(tx, balance, failed, new_seeds=False)
 
         return (await self._accept.run(pool, tenant_id, work))[0] if held else 0
 
-    async def _write_retries(self, tx: Tx, failed: Sequence[Job], *, new_seeds: bool) -> tuple[int, Accepted | None]:
+    async def _write_retries(
+        self, tx: Tx, balance: int, failed: Sequence[Job], *, new_seeds: bool
+    ) -> tuple[int, Accepted | None]:
         if not failed:
             return 0, None
         first = failed[0]
         await self._accept.check_limit(tx, first.tenant_id, first.user_id, batch_id=first.batch_id)
         again = await rerun.retries(tx, failed, new_seeds=new_seeds, vary=self._vary)
-        accepted = await self._accept.write(tx, again)
+        accepted = await self._accept.write(tx, balance, again)
         return len(accepted.jobs), accepted
 
 

@@ -56,6 +56,12 @@ class Applying:
         if entry_ids:
             await self._databases.central.run(Step.DELIVER_FORGET, lambda tx: outbox.remove_entries(tx, entry_ids))
 
+    async def remove_submissions(self, pool: str, submission_ids: Sequence[int]) -> None:
+        """Take submissions whose dispatches are in the queue out of the outbox of their pool."""
+        await self._databases.pool(pool).run(
+            Step.SUBMIT_FORGET, lambda tx: outbox.remove_submissions(tx, submission_ids)
+        )
+
     async def _apply(self, tx: Tx, entries: Sequence[OutboxEntry]) -> tuple[list[OutboxEntry], list[JobState]]:
         """Returns the entries of which nothing remains to be applied, and the jobs that have ended with this."""
         updates: dict[str, list[JobUpdate]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Delivering to tenant pools what the queue decided.
+"""Delivering to tenant pools what the queue decided, and removing what has arrived.
 
 Entries are in the central outbox before they come here. One delivery runs per pool at a time and takes everything that
 has come in since the last, so that under load many settlements share one commit. What cannot be delivered stays in the
@@ -26,7 +26,7 @@ ENTRIES_WAITING = 50
 DELAY_SECONDS = 0.5
 # How far apart the deliveries to one pool are while nobody waits for them, so that under load many share one commit.
 PACE_SECONDS = 0.05
-# How long entries that were applied may stay in the outbox, so that many leave it in one transaction.
+# How long what has arrived may stay in an outbox, so that much of it leaves in one transaction.
 REMOVAL_SECONDS = 0.1
 REMOVED_AT_ONCE = 10_000
 
@@ -61,6 +61,10 @@ class OutboxDelivery:
         for entry in entries:
             self._pool(entry.db_pool).delay(entry)
 
+    def remove_submission(self, pool: str, submission_id: int) -> None:
+        """Its dispatches are in the queue: in a moment it leaves the outbox of its pool, together with others."""
+        self._pool(pool).submissions.add(submission_id)
+
     @property
     def is_behind(self) -> bool:
         """Whether so much waits to be delivered that whoever adds to it should wait too."""
@@ -71,7 +75,8 @@ class OutboxDelivery:
         for pool in self._pools.values():
             pool.begin_delayed()
         with self._patience.waiting():
-            groups: list[GroupCommit[Any, None]] = [*(each.group for each in self._pools.values()), self._removal]
+            of_pools = (group for each in self._pools.values() for group in (each.group, each.submissions))
+            groups: list[GroupCommit[Any, None]] = [*of_pools, self._removal]
             while not all(each.is_idle for each in groups):
                 for group in groups:
                     await group.idle()
@@ -100,6 +105,9 @@ class _PoolDelivery:
         self._patience = patience
         self.group: GroupCommit[OutboxEntry, None] = GroupCommit(
             self._deliver, at_once=UPDATES_AT_ONCE, size_of=lambda entry: len(entry.updates), pause=self._keep_pace
+        )
+        self.submissions: GroupCommit[int, None] = GroupCommit(
+            self._remove_submissions, at_once=REMOVED_AT_ONCE, pause=lambda: patience.put_off(REMOVAL_SECONDS)
         )
         self._last_at = 0.0
         # By entry and job, what of the delayed entries has not been applied.
@@ -140,6 +148,14 @@ class _PoolDelivery:
             if entry.id not in in_part or self._is_finished(entry):
                 self._removal.add(entry.id)
         return [None] * len(entries)
+
+    async def _remove_submissions(self, submission_ids: Sequence[int]) -> Sequence[None]:
+        try:
+            await self._applying.remove_submissions(self._pool, submission_ids)
+        except Exception:
+            # the recovery finds them, and that their dispatches are there
+            log.warning("submit.not_removed", pool=self._pool, exc_info=True)
+        return [None] * len(submission_ids)
 
     def _earlier(self, entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
         """From the delayed entries, the updates that come before those in these entries."""

@@ -121,7 +121,7 @@ class OutboxRecovery:
             async with self._databases.pool(pool).read() as tx:
                 found = await jobs.by_ids(tx, [id_ for each in submission_ids for id_ in job_ids[each]])
         await self.enqueue(pool, found)
-        await self.forget(pool, submission_ids)
+        await self._applying.remove_submissions(pool, submission_ids)
         return len(submission_ids)
 
     async def _apply_entries(self, pool: str, entry_ids: Sequence[int]) -> int:
@@ -157,11 +157,6 @@ class OutboxRecovery:
         if hopeless:
             await self._applying.apply(pool, [_refusal(pool, hopeless)])
         return made
-
-    async def forget(self, pool: str, submission_ids: Sequence[int]) -> None:
-        await self._databases.pool(pool).run(
-            Step.SUBMIT_FORGET, lambda tx: outbox.remove_submissions(tx, submission_ids)
-        )
 
 
 def _refusal(pool: str, hopeless: Sequence[Job]) -> OutboxEntry:

@@ -71,8 +71,14 @@ class Bursting:
 
     async def look(self) -> None:
         """At all stages; then wait for a hint, or until it is time to look again."""
-        for stage in Stage:
-            await self.run_once(stage)
+        async with self._databases.central.read() as tx:
+            concerns_any = await bursts.concerns_any(tx)
+        # one query where nothing goes there: it is asked all day long
+        if concerns_any:
+            for stage in Stage:
+                await self.run_once(stage)
+        else:
+            self._stays.clear()
         await self._hint.wait(LOOK_SECONDS)
 
     def why_here(self, dispatch_id: int) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Float, Text, bindparam, delete, insert, or_, select, update
+from sqlalchemy import BigInteger, Float, Text, and_, bindparam, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
@@ -25,8 +25,10 @@ from comfyrelay.store.paging import one_page
 from comfyrelay.store.rows import ids_table, rows_table, with_ids, with_rows
 from comfyrelay.store.types import json_value, relay_now
 
-_WORKFLOW = [workflows.c[name] for name in Workflow.__dataclass_fields__]
-_EFFECT = [effects.c[name] for name in Effect.__dataclass_fields__]
+_WORKFLOW_FIELDS = tuple(Workflow.__dataclass_fields__)
+_EFFECT_FIELDS = tuple(Effect.__dataclass_fields__)
+_WORKFLOW = [workflows.c[name] for name in _WORKFLOW_FIELDS]
+_EFFECT = [effects.c[name] for name in _EFFECT_FIELDS]
 FLEET_COLUMNS = [fleets.c[name] for name in Fleet.__dataclass_fields__]
 _VERSION = [workflow_versions.c[name] for name in WorkflowVersion.__dataclass_fields__]
 _VERSIONED = ("graph_path", "properties", "output_node_id", "output_extension", "output_mime_type")
@@ -86,10 +88,12 @@ async def list_versions(
 
 async def workflow(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> Workflow | None:
     rows = await tx.fetch(_workflow_by_slug if slug is not None else _workflow_by_id, {"slug": slug, "id": id_})
-    if not rows:
-        return None
-    decoded = {name: json_value(getattr(rows[0], name)) for name in ("properties", "waiting")}
-    return Workflow(**{**rows[0]._mapping, **decoded})
+    return _as_workflow(rows[0]) if rows else None
+
+
+def _as_workflow(values: Sequence[Any]) -> Workflow:
+    found = dict(zip(_WORKFLOW_FIELDS, values, strict=True))
+    return Workflow(**{**found, **{name: json_value(found[name]) for name in ("properties", "waiting")}})
 
 
 @cache
@@ -229,10 +233,31 @@ async def update_effect(tx: Tx, effect_id: int, **values: Any) -> Effect:
 
 async def effect(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> Effect | None:
     rows = await tx.fetch(_effect_by_slug if slug is not None else _effect_by_id, {"slug": slug, "id": id_})
+    return _as_effect(rows[0]) if rows else None
+
+
+def _as_effect(values: Sequence[Any]) -> Effect:
+    found = dict(zip(_EFFECT_FIELDS, values, strict=True))
+    return Effect(**{**found, **{name: json_value(found[name]) for name in ("property_overrides", "asset_hashes")}})
+
+
+async def effect_to_run(tx: Tx, id_: int) -> tuple[Effect | None, Workflow | None]:
+    """The effect, and the workflow that it runs, in one query: every submission asks for both."""
+    rows = await tx.fetch(_effect_to_run, {"id": id_})
     if not rows:
-        return None
-    decoded = {name: json_value(getattr(rows[0], name)) for name in ("property_overrides", "asset_hashes")}
-    return Effect(**{**rows[0]._mapping, **decoded})
+        return None, None
+    values = tuple(rows[0])
+    found, run = values[: len(_EFFECT)], values[len(_EFFECT) :]
+    # without a workflow there is no id
+    return _as_effect(found), _as_workflow(run) if run[0] is not None else None
+
+
+@cache
+def _effect_to_run(_dialect: str) -> Executable:
+    joined = effects.outerjoin(workflows, and_(workflows.c.id == effects.c.workflow_id, _PRESENT))
+    # named one by one: both have an id, and a row has each name once
+    columns = [each.label(f"c{number}") for number, each in enumerate([*_EFFECT, *_WORKFLOW])]
+    return select(*columns).select_from(joined).where(effects.c.id == bindparam("id", type_=BigInteger()))
 
 
 @cache

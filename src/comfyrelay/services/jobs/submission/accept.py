@@ -15,6 +15,7 @@ from comfyrelay.errors import TooManyActiveJobs
 from comfyrelay.services.accounts.ledger import reserve
 from comfyrelay.services.jobs.submission.reuse import Reused
 from comfyrelay.services.outbox.applying import Applying
+from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
@@ -47,6 +48,7 @@ class Acceptance:
         self,
         recovery: OutboxRecovery,
         applying: Applying,
+        delivery: OutboxDelivery,
         *,
         max_active_jobs: int,
         limit_of: Callable[[str], Awaitable[int | None]],
@@ -58,20 +60,20 @@ class Acceptance:
         jobs, if it has one."""
         self._recovery = recovery
         self._applying = applying
+        self._delivery = delivery
         self._max_active_jobs = max_active_jobs
         self._limit_of = limit_of
         self._stage_of = stage_of
         self._on_files_used = on_files_used
 
     async def run(
-        self, pool: Database, tenant_id: str, work: Callable[[Tx], Awaitable[tuple[T, Accepted | None]]]
+        self, pool: Database, tenant_id: str, work: Callable[[Tx, int], Awaitable[tuple[T, Accepted | None]]]
     ) -> tuple[T, bool]:
-        """Do `work` under the wallet's lock and bring what it wrote to the queue. Returns its answer, and whether it
-        wrote anything."""
+        """Do `work` under the wallet's lock, with the balance, and bring what it wrote to the queue. Returns its
+        answer, and whether it wrote anything."""
 
         async def locked(tx: Tx) -> tuple[T, Accepted | None]:
-            await ledger.lock_wallet(tx, tenant_id)
-            return await work(tx)
+            return await work(tx, await ledger.lock_wallet(tx, tenant_id))
 
         answer, accepted = await pool.run(Step.SUBMIT_JOB, locked)
         if accepted is not None:
@@ -91,13 +93,16 @@ class Acceptance:
         if await jobs.count_active(tx, tenant_id, user_id, beside=batch_id) + more > limit:
             raise TooManyActiveJobs(limit=limit)
 
-    async def write(self, tx: Tx, new: Sequence[NewJob], reused: Mapping[str, Reused] = _NOTHING) -> Accepted:
-        """`reused` has, by job, what some of them are answered with: they cost nothing, and end at once."""
+    async def write(
+        self, tx: Tx, balance: int, new: Sequence[NewJob], reused: Mapping[str, Reused] = _NOTHING
+    ) -> Accepted:
+        """The `balance` is that of the locked wallet. `reused` has, by job, what some of them are answered with: they
+        cost nothing, and end at once."""
         tenant_id = new[0].tenant_id
         new = [_answered(job, reused[job.id]) if job.id in reused else job for job in new]
         if self._stage_of is not None:
             new = [replace(job, stage=self._stage_of(job.workflow_id)) for job in new]
-        await reserve(tx, tenant_id, {job.id: job.reserved_tokens for job in new})
+        await reserve(tx, tenant_id, balance, {job.id: job.reserved_tokens for job in new})
         made = await jobs.create(tx, new)
         if paths := {asset["path"] for job in new for asset in job.input_payload["assets"]}:
             await media.use_files(tx, tenant_id, paths)
@@ -142,9 +147,10 @@ class Acceptance:
         ended = {each.id for each in accepted.ended}
         try:
             await self._recovery.enqueue(pool.name, [job for job in accepted.jobs if job.id not in ended])
-            await self._recovery.forget(pool.name, [accepted.submission.id])
         except Exception:
             log.warning("submit.left_to_recovery", pool=pool.name, submission=accepted.submission.id, exc_info=True)
+        else:
+            self._delivery.remove_submission(pool.name, accepted.submission.id)
 
 
 def _answered(job: NewJob, by: Reused) -> NewJob:

@@ -122,11 +122,12 @@ class Resolver:
         if (effect_id is None) == (workflow_slug is None):
             raise InvalidInput(errors={"effect_id": "Name an effect or a workflow of your own, one of the two."})
         async with self._databases.central.read() as tx:
-            effect = await catalogue.effect(tx, id_=effect_id) if effect_id is not None else None
-            if effect_id is not None and (effect is None or not effect.is_active):
-                raise NotFound(f"There is no effect {effect_id}.")
-            id_ = effect.workflow_id if effect else None
-            workflow = await catalogue.workflow(tx, id_=id_, slug=workflow_slug)
+            if effect_id is not None:
+                effect, workflow = await catalogue.effect_to_run(tx, effect_id)
+            else:
+                effect, workflow = None, await catalogue.workflow(tx, slug=workflow_slug)
+        if effect_id is not None and (effect is None or not effect.is_active):
+            raise NotFound(f"There is no effect {effect_id}.")
         # A workflow without an effect has no price, so it must be the tenant's own.
         may_run = effect is not None or (workflow is not None and workflow.tenant_id == tenant_id)
         if workflow is None or not (may_run or (is_test and workflow.tenant_id is None)):
@@ -180,6 +181,8 @@ class Resolver:
             named.update(v for k, v in item.input_payload.items() if k in assets and isinstance(v, str))
         named = {each for each in named if is_storable(each)}
         of_videos = {each.video_id for each in items if each.video_id is not None and is_storable(each.video_id)}
+        if not named and not of_videos:
+            return Media(files={}, videos={})
         async with pool.read() as tx:
             videos = await media.videos_of(tx, tenant_id, of_videos)
             named.update(each.original_file_id for each in videos.values() if each.original_file_id is not None)

@@ -68,7 +68,7 @@ class Submit:
 
         is_written = False
 
-        async def work(tx: Tx) -> tuple[Job, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[Job, Accepted | None]:
             nonlocal is_written
             is_written = False
             known = await jobs.by_key(tx, request.tenant_id, request.idempotency_key)
@@ -77,7 +77,7 @@ class Submit:
             # what is answered is never active
             if not reused:
                 await self._accept.check_limit(tx, request.tenant_id, request.user_id)
-            accepted = await self._accept.write(tx, [new], reused)
+            accepted = await self._accept.write(tx, balance, [new], reused)
             is_written = True
             return accepted.jobs[0], accepted
 
@@ -100,7 +100,7 @@ class Submit:
         """The same, and whether it was retried just now or before."""
         pool = await self._databases.pool_of(tenant_id)
 
-        async def work(tx: Tx) -> tuple[Job, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[Job, Accepted | None]:
             old = await jobs.get(tx, tenant_id, job_id)
             if old is None:
                 raise NotFound(f"There is no job {job_id!r}.")
@@ -111,7 +111,7 @@ class Submit:
             await self._accept.check_limit(tx, tenant_id, old.user_id, batch_id=old.batch_id)
             again = await rerun.retries(tx, [old], new_seeds=new_seeds, vary=self._vary)
             _check_price(again[0], expected_tokens)
-            accepted = await self._accept.write(tx, again)
+            accepted = await self._accept.write(tx, balance, again)
             return accepted.jobs[0], accepted
 
         job, is_new = await self._accept.run(pool, tenant_id, work)
@@ -124,7 +124,7 @@ class Submit:
         itself, to hear which it was."""
         pool = await self._databases.pool_of(tenant_id)
 
-        async def work(tx: Tx) -> tuple[int, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[int, Accepted | None]:
             found = {each.id: each for each in await jobs.by_ids(tx, job_ids) if each.tenant_id == tenant_id}
             known = await jobs.retries_of(tx, job_ids)
             old = [found[each] for each in job_ids if each in found and each not in known]
@@ -137,7 +137,7 @@ class Submit:
                 units = {each.batch_id or each.id for each in old if each.user_id == user_id}
                 await self._accept.check_limit(tx, tenant_id, user_id, more=len(units))
             again = await rerun.retries(tx, old, new_seeds=False, vary=self._vary)
-            accepted = await self._accept.write(tx, again)
+            accepted = await self._accept.write(tx, balance, again)
             return len(accepted.jobs), accepted
 
         made, _ = await self._accept.run(pool, tenant_id, work)
@@ -149,7 +149,7 @@ class Submit:
         """A job that has ended once more, however it ended, as a new job that belongs to no batch."""
         pool = await self._databases.pool_of(tenant_id)
 
-        async def work(tx: Tx) -> tuple[Job, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[Job, Accepted | None]:
             old = await jobs.get(tx, tenant_id, job_id)
             if old is None:
                 raise NotFound(f"There is no job {job_id!r}.")
@@ -158,7 +158,7 @@ class Submit:
             await self._accept.check_limit(tx, tenant_id, old.user_id)
             again = await rerun.copy_alone(tx, old, new_seeds=new_seeds, vary=self._vary)
             _check_price(again, expected_tokens)
-            accepted = await self._accept.write(tx, [again])
+            accepted = await self._accept.write(tx, balance, [again])
             return accepted.jobs[0], accepted
 
         job, _ = await self._accept.run(pool, tenant_id, work)

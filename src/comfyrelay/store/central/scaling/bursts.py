@@ -12,10 +12,12 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     Text,
+    and_,
     bindparam,
     case,
     func,
     insert,
+    or_,
     select,
     text,
     true,
@@ -80,10 +82,25 @@ async def lock(tx: Tx) -> None:
         await tx.execute(text("SELECT pg_advisory_xact_lock(hashtext('comfyrelay.bursts'))"))
 
 
+_MAY_BURST = and_(workflows.c.may_burst, workflows.c.is_active, workflows.c.deleted_at.is_(None))
+_IS_OPEN = bursts.c.ended_at.is_(None)
+
+
+async def concerns_any(tx: Tx) -> bool:
+    """Whether jobs of any workflow may go to the cloud, or are there."""
+    (row,) = await tx.fetch(_concerns_any, {})
+    return bool(row.concerns_any)
+
+
+@cache
+def _concerns_any(_dialect: str) -> Executable:
+    may_go, are_there = select(workflows.c.id).where(_MAY_BURST), select(bursts.c.id).where(_IS_OPEN)
+    return select(or_(may_go.exists(), are_there.exists()).label("concerns_any"))
+
+
 async def limits(tx: Tx) -> dict[int, int | None]:
     """The workflows whose jobs may go to the cloud, and what each may spend there in an hour."""
-    query = select(workflows.c.id, workflows.c.burst_micros_per_hour)
-    rows = await tx.execute(query.where(workflows.c.may_burst, workflows.c.is_active, workflows.c.deleted_at.is_(None)))
+    rows = await tx.execute(select(workflows.c.id, workflows.c.burst_micros_per_hour).where(_MAY_BURST))
     return {row.id: row.burst_micros_per_hour for row in rows}
 
 
@@ -99,7 +116,7 @@ async def spent(tx: Tx) -> dict[int, int]:
 def open_query() -> Select[Any]:
     cost, expected = bursts.c.cost_micros, bursts.c.expected_cost_micros
     micros = func.sum(case((cost > expected, cost), else_=expected)).label("micros")
-    return select(bursts.c.workflow_id, micros).where(bursts.c.ended_at.is_(None)).group_by(bursts.c.workflow_id)
+    return select(bursts.c.workflow_id, micros).where(_IS_OPEN).group_by(bursts.c.workflow_id)
 
 
 def ended_query() -> Select[Any]:
@@ -110,7 +127,7 @@ def ended_query() -> Select[Any]:
 
 async def open_workflows(tx: Tx) -> set[int]:
     """Of which something went to the cloud, and has not ended."""
-    query = select(bursts.c.workflow_id).where(bursts.c.ended_at.is_(None)).distinct()
+    query = select(bursts.c.workflow_id).where(_IS_OPEN).distinct()
     return set((await tx.scalars(query)).all())
 
 
