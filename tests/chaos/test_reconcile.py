@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -40,16 +41,31 @@ class Seeded:
 Seed = Callable[[World], Awaitable[Seeded]]
 
 
+class QuietDesk(Desk):
+    """Where nothing of a submission is under way any more: of what is, nothing is found."""
+
+    async def submit(self, **values: Any) -> Job:
+        job = await super().submit(**values)
+        delivery = self.world.engine.outbox.delivery
+        with delivery._patience.waiting():
+            for pool in delivery._pools.values():
+                await pool.submissions.idle()
+        return job
+
+
+async def quiet_desk(world: World, **options: Any) -> Desk:
+    return QuietDesk(**vars(await world.desk(**options)))
+
+
 async def dispatch_of_a_queued_job_is_gone(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job = await desk.submit()
-    await world.settled()
     await execute(world.engine.databases.central, "DELETE FROM ai_job_dispatches")
     return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
 
 
 async def dispatch_of_a_running_job_is_gone(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job, _ = await desk.leased()
     await execute(world.engine.databases.central, "DELETE FROM dispatch_leases")
     await execute(world.engine.databases.central, "DELETE FROM ai_job_dispatches")
@@ -58,14 +74,14 @@ async def dispatch_of_a_running_job_is_gone(world: World) -> Seeded:
 
 async def job_of_a_dispatch_is_gone(world: World) -> Seeded:
     """Its reservation is left behind with its dispatch."""
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job, _ = await desk.leased()
     await remove_job(await pool_of(desk))
     return Seeded(desk=desk, about=job.id, ends=[], balance=1000, also=frozenset({Kind.ORPHANED_RESERVE}))
 
 
 async def job_and_dispatch_are_gone(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job = await desk.submit()
     await remove_job(await pool_of(desk))
     await execute(world.engine.databases.central, "DELETE FROM ai_job_dispatches")
@@ -73,7 +89,7 @@ async def job_and_dispatch_are_gone(world: World) -> Seeded:
 
 
 async def update_of_a_lease_is_lost(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job = await desk.submit()
     await undelivered(world, lambda: world.lease(desk.worker))
     await execute(world.engine.databases.central, "DELETE FROM outbox")
@@ -81,7 +97,7 @@ async def update_of_a_lease_is_lost(world: World) -> Seeded:
 
 
 async def update_of_a_completion_is_lost(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job, leased = await desk.leased()
     await undelivered(world, lambda: world.complete(leased))
     await execute(world.engine.databases.central, "DELETE FROM outbox")
@@ -90,7 +106,7 @@ async def update_of_a_completion_is_lost(world: World) -> Seeded:
 
 async def update_of_a_cancel_request_is_lost(world: World) -> Seeded:
     """The status says nothing of it; only the number of moves does."""
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job, _ = await desk.leased()
     await undelivered(world, lambda: world.engine.queue.control.cancel(job.tenant_id, job.id))
     await execute(world.engine.databases.central, "DELETE FROM outbox")
@@ -99,7 +115,7 @@ async def update_of_a_cancel_request_is_lost(world: World) -> Seeded:
 
 async def first_of_two_updates_is_lost(world: World) -> Seeded:
     """The second can never be applied, however often it is delivered."""
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job = await desk.submit()
     await undelivered(world, lambda: world.lease(desk.worker))
     await execute(world.engine.databases.central, "DELETE FROM outbox")
@@ -109,7 +125,7 @@ async def first_of_two_updates_is_lost(world: World) -> Seeded:
 
 async def dispatch_is_older_than_its_job(world: World) -> Seeded:
     """As if the central database had been restored from a backup."""
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job, leased = await desk.leased()
     await world.complete(leased)
     await execute(
@@ -120,7 +136,7 @@ async def dispatch_is_older_than_its_job(world: World) -> Seeded:
 
 
 async def dispatch_ended_otherwise_than_its_job(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job, leased = await desk.leased()
     await world.complete(leased)
     await execute(world.engine.databases.central, "UPDATE ai_job_dispatches SET status = 'canceled'")
@@ -128,14 +144,14 @@ async def dispatch_ended_otherwise_than_its_job(world: World) -> Seeded:
 
 
 async def reserve_of_a_queued_job_is_gone(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job = await desk.submit()
     await forget_transaction(await pool_of(desk), "JOB_RESERVE", balance=1000)
     return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
 
 
 async def reserve_of_a_job_that_nobody_can_pay_is_gone(world: World) -> Seeded:
-    desk = await world.desk(tokens=10)
+    desk = await quiet_desk(world, tokens=10)
     job = await desk.submit()
     pool = await pool_of(desk)
     await forget_transaction(pool, "JOB_RESERVE", balance=10)
@@ -144,7 +160,7 @@ async def reserve_of_a_job_that_nobody_can_pay_is_gone(world: World) -> Seeded:
 
 
 async def reserve_of_a_completed_job_is_gone(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job, leased = await desk.leased()
     await world.complete(leased)
     await forget_transaction(await pool_of(desk), "JOB_RESERVE", balance=1000)
@@ -153,7 +169,7 @@ async def reserve_of_a_completed_job_is_gone(world: World) -> Seeded:
 
 async def reserve_of_a_failed_job_is_gone(world: World) -> Seeded:
     """Its refund would be a gift."""
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job, leased = await desk.leased()
     await world.fail(leased)
     await forget_transaction(await pool_of(desk), "JOB_RESERVE", balance=1010)
@@ -161,7 +177,7 @@ async def reserve_of_a_failed_job_is_gone(world: World) -> Seeded:
 
 
 async def running_job_is_refunded(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job, _ = await desk.leased()
     await add_transaction(desk, job, "JOB_REFUND", 10, balance=1000)
     return Seeded(desk=desk, about=job.id, ends=["failed"], balance=1000)
@@ -169,14 +185,14 @@ async def running_job_is_refunded(world: World) -> Seeded:
 
 async def queued_job_is_consumed(world: World) -> Seeded:
     """It is given up, and what was taken is given back by an adjustment."""
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job = await desk.submit()
     await add_transaction(desk, job, "JOB_CONSUME", 0, balance=990)
     return Seeded(desk=desk, about=job.id, ends=["failed"], balance=1000)
 
 
 async def completed_job_is_not_consumed(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job, leased = await desk.leased()
     await world.complete(leased)
     await forget_transaction(await pool_of(desk), "JOB_CONSUME", balance=990)
@@ -184,7 +200,7 @@ async def completed_job_is_not_consumed(world: World) -> Seeded:
 
 
 async def canceled_job_is_not_refunded(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job = await desk.submit()
     await world.engine.queue.control.cancel(job.tenant_id, job.id)
     await forget_transaction(await pool_of(desk), "JOB_REFUND", balance=990)
@@ -192,7 +208,7 @@ async def canceled_job_is_not_refunded(world: World) -> Seeded:
 
 
 async def completed_job_is_refunded(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job, leased = await desk.leased()
     await world.complete(leased)
     await forget_transaction(await pool_of(desk), "JOB_CONSUME", balance=990)
@@ -201,7 +217,7 @@ async def completed_job_is_refunded(world: World) -> Seeded:
 
 
 async def failed_job_is_consumed(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job, leased = await desk.leased()
     await world.fail(leased)
     await forget_transaction(await pool_of(desk), "JOB_REFUND", balance=990)
@@ -210,7 +226,7 @@ async def failed_job_is_consumed(world: World) -> Seeded:
 
 
 async def balance_is_not_the_sum(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     await desk.submit()
     await execute(await pool_of(desk), "UPDATE token_wallets SET balance = 5")
     return Seeded(desk=desk, ends=["completed"], balance=990)
@@ -218,14 +234,14 @@ async def balance_is_not_the_sum(world: World) -> Seeded:
 
 async def sum_is_below_zero(world: World) -> Seeded:
     """A balance below zero is forbidden by the schema, so the sum alone can be."""
-    desk = await world.desk(tokens=10)
+    desk = await quiet_desk(world, tokens=10)
     await desk.submit()
     await forget_transaction(await pool_of(desk), "PAYMENT_CREDIT", balance=0)
     return Seeded(desk=desk, ends=["completed"], balance=0)
 
 
 async def video_shows_another_state(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     job, leased = await desk.leased(video_id=video)
     await world.complete(leased)
@@ -234,7 +250,7 @@ async def video_shows_another_state(world: World) -> Seeded:
 
 
 async def update_is_stuck(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     _, leased = await desk.leased()
     await undelivered(world, lambda: world.complete(leased))
     await world.advance(61)
@@ -242,14 +258,14 @@ async def update_is_stuck(world: World) -> Seeded:
 
 
 async def submission_is_stuck(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     await interrupted(world, Step.SUBMIT_ENQUEUE, desk.submit)
     await world.advance(61)
     return Seeded(desk=desk, ends=["completed"], balance=990)
 
 
 async def ended_lease_has_no_end(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     _, leased = await desk.leased()
     await world.requeue(leased)
     await execute(world.engine.databases.central, "UPDATE dispatch_leases SET ended_at = NULL")
@@ -257,7 +273,7 @@ async def ended_lease_has_no_end(world: World) -> Seeded:
 
 
 async def pool_is_not_configured(world: World) -> Seeded:
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     await desk.submit()
     await execute(world.engine.databases.central, "UPDATE ai_job_dispatches SET db_pool = 'elsewhere'")
     return Seeded(desk=desk, ends=["queued"], balance=990)
@@ -377,7 +393,7 @@ async def test_the_worker_whose_lease_ends_like_its_job_is_stopped_at_once(world
     """No tick comes to its help here."""
     stops = world.engine.queue.stops
     stops._tick_seconds = 10 * PATIENCE_SECONDS
-    desk = await world.desk()
+    desk = await quiet_desk(world)
     job, leased = await desk.leased()
     await execute(await pool_of(desk), "UPDATE ai_jobs SET status = 'canceled', completed_at = created_at")
     with stops.watching(leased.dispatch_id) as hint:
@@ -401,7 +417,7 @@ async def test_a_pool_that_is_not_configured_is_reported_and_left_alone(world: W
 
 async def test_a_busy_system_is_clean_and_left_alone(world: World) -> None:
     """Jobs in every state, in both pools, with submissions and verdicts under way."""
-    desk = await world.desk(concurrency=10)
+    desk = await quiet_desk(world, concurrency=10)
     other = await world.user(pool="b")
     completed, failed, canceled = [await desk.leased() for _ in range(3)]
     await world.complete(completed[1])

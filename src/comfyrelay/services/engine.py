@@ -181,7 +181,8 @@ class Engine:
             _every("burst", 0.2, self.scaling.bursting.look),
             # ends that come close together are sent together
             _every("webhooks", 0.2, self._send_webhooks),
-            _every("posters", 0.2, self._draw),
+            # a job that is submitted begins before its input is drawn
+            _every("posters", 0.5, self._draw),
         ]
         if not self._hooks.desk_workers:
             # a desk has nobody who looks at them
