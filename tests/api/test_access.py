@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -51,8 +52,9 @@ FOR_ADMINS = {"/api/lanes"}
 
 def routes() -> list[tuple[str, str]]:
     """Method and path of every route, as the application itself has them."""
-    app = create_app(Engine(Settings(data_dir=Path("unused")), signing_secrets=SECRETS.signing), SECRETS)
-    return sorted({(method, each.path_format) for each in _walk(app.routes) for method in each.methods or ()})
+    with TemporaryDirectory() as folder:
+        app = create_app(Engine(Settings(data_dir=Path(folder)), signing_secrets=SECRETS.signing), SECRETS)
+        return sorted({(method, each.path_format) for each in _walk(app.routes) for method in each.methods or ()})
 
 
 def _walk(found: Iterable[Any]) -> Iterator[APIRoute]:

@@ -377,3 +377,18 @@ async def test_what_a_workflow_of_the_cloud_alone_runs_never_comes_back(world: W
     assert await world.engine.scaling.bursting.run_once(Stage.PRODUCTION) == []
     assert (await world.dispatch(job)).provider == "cloud"
     assert await execute(world.engine.databases.central, "SELECT * FROM bursts") == []
+
+
+async def test_a_server_looks_for_what_may_go_only_where_something_may(world: World) -> None:
+    house = await a_house(world)
+    bursting, hint = world.engine.scaling.bursting, world.engine.outbox.recovery.burst_hint
+    await world.advance(1)
+    [job] = await house.submit(max_wait_seconds=1)
+    await bursting.look()
+    assert await house.providers([job]) == ["cloud"]
+    # those that are there are looked after, although no other may go
+    await world.engine.catalogue.workflows.change(house.workflow.slug, {"is_active": False})
+    await world.engine.fleet.workers.deregister(house.cloud, reason="gone")
+    hint.give()
+    await bursting.look()
+    assert await house.providers([job]) == ["self_hosted"]

@@ -26,7 +26,7 @@ from comfyrelay.store.central import catalogue
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import tables as tenant
-from tests.harness import PROMPT, Crash, Desk, World, submit_batch
+from tests.harness import PATIENCE_SECONDS, PROMPT, Crash, Desk, World, submit_batch
 
 VIDEO = {
     "key": "clip",
@@ -722,6 +722,50 @@ async def test_a_crash_after_the_dispatch_was_made_does_not_make_a_second(world:
         await desk.submit()
     await world.relay()
     assert await world.count() == 1
+
+
+async def test_submissions_leave_the_outbox_together_once_their_jobs_are_in_the_queue(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # until somebody waits for it
+    monkeypatch.setattr("comfyrelay.services.outbox.delivery.REMOVAL_SECONDS", PATIENCE_SECONDS)
+    desk = await world.desk()
+    steps: list[str] = []
+
+    async def note(step: str, boundary: Boundary) -> None:
+        if boundary is Boundary.AFTER_COMMIT:
+            steps.append(step)
+
+    world.on_boundary(note)
+    await asyncio.gather(*(desk.submit() for _ in range(4)))
+    assert Step.SUBMIT_FORGET not in steps
+    await world.settled()
+    assert steps.count(Step.SUBMIT_FORGET) == 1
+    assert await world.count() == 4
+    assert await _submissions(desk) == 0
+
+
+async def test_a_submission_that_could_not_leave_the_outbox_is_found_there_and_makes_no_second_dispatch(
+    world: World,
+) -> None:
+    desk = await world.desk()
+
+    async def refuse(step: str, _: Boundary) -> None:
+        if step == Step.SUBMIT_FORGET:
+            raise PoolUnavailable(pool="main")
+
+    world.on_boundary(refuse)
+    await desk.submit()
+    await world.settled()
+    assert await _submissions(desk) == 1
+    world.on_boundary(None)
+    await world.relay()
+    assert (await _submissions(desk), await world.count()) == (0, 1)
+
+
+async def _submissions(desk: Desk) -> int:
+    async with (await desk.world.engine.databases.pool_of(desk.user.tenant_id)).read() as tx:
+        return len((await tx.execute(tenant.outbox.select())).all())
 
 
 async def test_the_relay_leaves_a_delayed_job_its_delay(world: World) -> None:
