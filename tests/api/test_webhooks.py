@@ -249,7 +249,7 @@ class TestTryingAgain:
             quick = await house.submit(webhook_url=other.url, key="quick")
             await house.complete()
             hasty = WebhookSender(allow_private=True, timeout_seconds=2)
-            await Deliveries(house.api.engine.databases, hasty).run_once()
+            await Deliveries(house.api.engine.databases, hasty, on_noted=lambda: None).run_once()
         assert (await house.deliveries(quick))[0]["status"] == "delivered"
         [delivery] = await house.deliveries(slow)
         assert (delivery["status"], delivery["last_error"]) == ("pending", "There was no answer within 2 seconds.")
@@ -258,7 +258,7 @@ class TestTryingAgain:
         async with receiving() as other:
             house.receiver.free.clear()
             await house.ended(key="slow")
-            sender = Deliveries(house.api.engine.databases, WebhookSender(allow_private=True))
+            sender = Deliveries(house.api.engine.databases, WebhookSender(allow_private=True), on_noted=lambda: None)
             assert await sender.start_due() == 1
             await house.receiver.wait_for(1)
             await house.submit(webhook_url=other.url, key="quick")
@@ -297,7 +297,7 @@ class TestTryingAgain:
         for key in ("a", "b", "c", "d"):
             await house.ended(key=key)
         house.receiver.free.clear()
-        other = Deliveries(house.api.engine.databases, WebhookSender(allow_private=True))
+        other = Deliveries(house.api.engine.databases, WebhookSender(allow_private=True), on_noted=lambda: None)
         both = asyncio.gather(house.send(), other.run_once())
         await house.receiver.wait_for(4)
         house.receiver.free.set()
@@ -420,7 +420,7 @@ class TestTryingItOut:
 
 class TestWhereTo:
     async def test_private_addresses_are_refused_when_it_comes_to_sending(self, house: House) -> None:
-        careful = Deliveries(house.api.engine.databases, WebhookSender(allow_private=False))
+        careful = Deliveries(house.api.engine.databases, WebhookSender(allow_private=False), on_noted=lambda: None)
         job_id = await house.ended()
         await careful.run_once()
         assert house.receiver.heard == []

@@ -8,11 +8,13 @@ import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Self
 
 import structlog
 
 from comfyrelay.clock import utc_now
+from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.settlement import JobState
 from comfyrelay.domain.queue.states import Stage, WorkflowKind
 from comfyrelay.services.accounts import Accounts
@@ -120,6 +122,9 @@ class Engine:
             self.catalogue.graphs,
             comfyui_away=self._hooks.comfyui_away,
             is_worker_coming=self._hooks.is_worker_coming,
+            why_here=self._why_here,
+            on_leased=self._leased,
+            on_moved=partial(self._changed, "dispatches"),
         )
         self.fleet = Fleet(
             ground,
@@ -129,7 +134,6 @@ class Engine:
             comfyui_away=self._hooks.comfyui_away,
         )
         self.scaling = Scaling(ground, self.fleet, self.outbox, self.queue)
-        self.queue.waiting.why_here = self.scaling.bursting.why_here
         self.jobs = Jobs(
             ground,
             self.outbox,
@@ -145,12 +149,8 @@ class Engine:
             vary=self._hooks.vary,
         )
         self.gallery = Gallery(ground, self.jobs)
-        self.webhooks = Webhooks(ground)
+        self.webhooks = Webhooks(ground, on_noted=partial(self._changed, "webhooks"))
         self.operations = Operations(ground, self.outbox, self.catalogue, self.queue, self.jobs)
-        self.queue.leasing.on_leased = self.operations.samples.count_begun
-        live = self.operations.live
-        self.queue.decisions.on_moved = lambda: live.tell_soon("dispatches")
-        self.webhooks.deliveries.on_noted = lambda: live.tell_soon("webhooks")
         self._loops: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -217,6 +217,17 @@ class Engine:
 
     async def _remove_stale(self) -> None:
         await self.fleet.workers.remove_stale(self.settings.stale_worker_hours * 3600)
+
+    # what parts that are made first call of parts that are made later
+
+    def _why_here(self, dispatch_id: int) -> str | None:
+        return self.scaling.bursting.why_here(dispatch_id)
+
+    def _leased(self, leased: Sequence[Dispatch]) -> None:
+        self.operations.samples.count_begun(leased)
+
+    def _changed(self, kind: str) -> None:
+        self.operations.live.tell_soon(kind)
 
     def _applied(self, pool: str, entries: Sequence[OutboxEntry]) -> None:
         self.jobs.events.wake(pool, entries)

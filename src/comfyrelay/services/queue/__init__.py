@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.routing import WarmPolicy
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.ground import Ground
@@ -38,13 +39,22 @@ class Queue:
         *,
         comfyui_away: Callable[[str], Sequence[str]],
         is_worker_coming: Callable[[str], bool],
+        why_here: Callable[[int], str | None],
+        on_leased: Callable[[Sequence[Dispatch]], None],
+        on_moved: Callable[[], None],
     ) -> None:
         settings, databases, delivery = ground.settings, ground.databases, outbox.delivery
         ttl = timedelta(seconds=settings.lease_ttl_seconds)
         self.stops = Stops(databases)
         self.previews = Previews(ground.objects, ground.wakeup)
         self.decisions = Decisions(
-            databases, delivery, ground.wakeup, self.stops, self.previews, policy=ground.failover
+            databases,
+            delivery,
+            ground.wakeup,
+            self.stops,
+            self.previews,
+            policy=ground.failover,
+            on_moved=on_moved,
         )
         self.leasing = Leasing(
             databases,
@@ -56,6 +66,7 @@ class Queue:
                 longest_wait=timedelta(seconds=settings.warm_wait_seconds),
             ),
             worker_stale_seconds=settings.worker_stale_seconds,
+            on_leased=on_leased,
         )
         self.demand = Demand(databases, self.decisions, worker_stale_seconds=settings.worker_stale_seconds)
         self.settle = Settle(databases, self.decisions, delivery, worker_stale_seconds=settings.worker_stale_seconds)
@@ -93,6 +104,7 @@ class Queue:
             worker_stale_seconds=settings.worker_stale_seconds,
             comfyui_away=comfyui_away,
             is_worker_coming=is_worker_coming,
+            why_here=why_here,
         )
 
 

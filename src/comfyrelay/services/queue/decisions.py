@@ -83,15 +83,16 @@ class Decisions:
         previews: Previews,
         *,
         policy: FailoverPolicy,
+        on_moved: Callable[[], None],
     ) -> None:
+        """`on_moved` is called when dispatches have moved of which no row tells but their own."""
         self._databases = databases
         self._delivery = delivery
         self._wakeup = wakeup
         self._stops = stops
         self._previews = previews
         self._policy = policy
-        # dispatches have moved, and no row tells of it but their own
-        self.on_moved: Callable[[], None] = lambda: None
+        self._on_moved = on_moved
 
     async def decide(self, step: Step, which: Which, judge: Judge, *, by: str, post: bool = True) -> Decided:
         """Lock, judge and write in a transaction of its own, and announce it."""
@@ -148,7 +149,7 @@ class Decisions:
         self._previews.ended(decided.moves)
         # the end of a lease is in the audit
         if any(move.ended is None for move in decided.moves):
-            self.on_moved()
+            self._on_moved()
         if decided.has_work:
             await self._wakeup.notify()
 

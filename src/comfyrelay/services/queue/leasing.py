@@ -88,7 +88,9 @@ class Leasing:
         ttl: timedelta,
         warm: WarmPolicy,
         worker_stale_seconds: float,
+        on_leased: Callable[[Sequence[Dispatch]], None],
     ) -> None:
+        """`on_leased` is handed what was leased just now; it must not take time, nor raise."""
         self._databases = databases
         self._delivery = delivery
         self._building = building
@@ -96,8 +98,7 @@ class Leasing:
         self._warm = warm
         self._stale_seconds = worker_stale_seconds
         self._pollers: set[str] = set()
-        # is handed what was leased just now; it must not take time, nor raise
-        self.on_leased: Callable[[Sequence[Dispatch]], None] = lambda _leased: None
+        self._on_leased = on_leased
 
     async def lease(self, request: LeaseRequest) -> list[LeasedJob]:
         answer = (await self.lease_many([request]))[0]
@@ -131,7 +132,7 @@ class Leasing:
             leased = await self._databases.central.run(Step.LEASE, lambda tx: self._lease(tx, requests))
         self._delivery.delay(leased.entries)
         if leased.granted:
-            self.on_leased(leased.granted)
+            self._on_leased(leased.granted)
         every = [dispatch for found in leased.dispatches.values() for dispatch in found]
         built = await self._building.build(every, pinned=leased.pinned, ran_out=leased.ran_out) if every else {}
         return [

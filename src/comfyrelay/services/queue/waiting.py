@@ -37,15 +37,16 @@ class WhyWaiting:
         worker_stale_seconds: float,
         comfyui_away: Callable[[str], Sequence[str]],
         is_worker_coming: Callable[[str], bool],
+        why_here: Callable[[int], str | None],
     ) -> None:
         """`comfyui_away` says why no server of a stage can be used, where its only worker is in this process;
-        `is_worker_coming`, whether that has yet to register."""
+        `is_worker_coming`, whether that has yet to register. `why_here` is why a job that waits for longer than it
+        accepts was not sent to the cloud."""
         self._databases = databases
         self._worker_stale_seconds = worker_stale_seconds
         self._comfyui_away = comfyui_away
         self._is_worker_coming = is_worker_coming
-        # why a job that waits for longer than it accepts was not sent to the cloud
-        self.why_here: Callable[[int], str | None] = lambda _dispatch_id: None
+        self._why_here = why_here
 
     async def of_job(self, tenant_id: str, job_id: str) -> Waiting:
         found = await self.of_jobs(tenant_id, [job_id])
@@ -89,7 +90,7 @@ class WhyWaiting:
             burst = await bursts.of_dispatch(tx, dispatch.id)
             why = None if burst is None else burst.back_reason or burst.reason
             return text if why is None else f"{why} {text}"
-        why_here = self.why_here(dispatch.id)
+        why_here = self._why_here(dispatch.id)
         return text if why_here is None else f"{text} {why_here}"
 
     async def _of(self, tx: Tx, alike: Mapping[str, Dispatch]) -> dict[str, Waiting]:

@@ -1,5 +1,7 @@
 """Telling the systems of others that jobs have ended."""
 
+from collections.abc import Callable
+
 from comfyrelay.services.ground import Ground
 from comfyrelay.services.webhooks.deliveries import Deliveries
 from comfyrelay.services.webhooks.endpoints import Endpoints
@@ -10,10 +12,10 @@ __all__ = ["Webhooks"]
 
 
 class Webhooks:
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, *, on_noted: Callable[[], None]) -> None:
         databases = ground.databases
         allow_private = ground.settings.webhook_allow_private
         sender = WebhookSender(allow_private=allow_private)
         self.endpoints = Endpoints(databases, allow_private=allow_private)
-        self.deliveries = Deliveries(databases, sender)
+        self.deliveries = Deliveries(databases, sender, on_noted=on_noted)
         self.overview = DeliveryOverview(databases)

@@ -42,7 +42,8 @@ class _Delivery:
 
 
 class Deliveries:
-    def __init__(self, databases: Databases, sender: WebhookSender) -> None:
+    def __init__(self, databases: Databases, sender: WebhookSender, *, on_noted: Callable[[], None]) -> None:
+        """`on_noted` is called when what came of some was written down."""
         self._databases = databases
         self._sender = sender
         self._hint = Hint()
@@ -51,8 +52,7 @@ class Deliveries:
         self._noting = {pool: self._group_commit(pool) for pool in databases.pools}
         # Attempts of this process by what came of them, for whoever measures.
         self.attempts: Counter[str] = Counter()
-        # what came of some was written down
-        self.on_noted: Callable[[], None] = lambda: None
+        self._on_noted = on_noted
 
     def hint(self) -> None:
         """Jobs have ended: there may be something to send."""
@@ -83,7 +83,7 @@ class Deliveries:
                 Step.TENANT, lambda tx: deliveries.send_again(tx, delivery_id, tenant_id=tenant_id)
             )
             if found is not None:
-                self.on_noted()
+                self._on_noted()
                 self.hint()
                 return found
         raise NotFound("There is no such delivery." if tenant_id is None else "There is no such delivery of yours.")
@@ -170,7 +170,7 @@ class Deliveries:
 
     async def _note(self, pool: str, outcomes: Sequence[DeliveryOutcome]) -> Sequence[None]:
         await self._databases.pool(pool).run(Step.WEBHOOK_NOTE, lambda tx: deliveries.note(tx, outcomes))
-        self.on_noted()
+        self._on_noted()
         return [None] * len(outcomes)
 
 
