@@ -3,9 +3,12 @@
 Most tests take next to nothing. One that is known to take more of the processors than `DEAR_SECONDS` is left for later,
 but for
 
-- the cheapest case of each test that `docs/guarantees.md` names;
+- the cheapest case of each test that `docs/guarantees.md` names, and of a file that it names as a whole the cheapest of
+  all, if nothing else of it would run;
 - of a group, a class or a file, of which nothing else would run, the cheapest, unless it takes more than
-  `DEAREST_SECONDS`.
+  `DEAREST_SECONDS`;
+- of crashes, which are a sample already, every third: all others of the sample run in `make long`;
+- what is marked `everyday`.
 
 What is asked for by its file or by a word runs whatever it takes, and so does what was never measured.
 """
@@ -17,9 +20,12 @@ from dataclasses import dataclass
 import pytest
 
 from tests.durations import DEAR_SECONDS, file_of, recorded
-from tests.on_postgresql import GUARANTEES, guaranteed
+from tests.on_postgresql import CHOSEN, GUARANTEES, guaranteed
 
 DEAREST_SECONDS = 1.5
+CRASHES_APART = 3
+# Their tests share a server and a browser, ten seconds of work: whichever comes first takes that.
+SHARED = frozenset({"tests/web/test_console_catalogue.py", "tests/web/test_console_operating.py"})
 
 
 @dataclass(frozen=True)
@@ -49,18 +55,23 @@ def left_for_later(cases: list[Case], seconds: Mapping[str, float], named: Mappi
     """Those that need not run with every change."""
 
     def cost(case: Case) -> float:
-        return seconds.get(case.node_id, 0.0)
+        return seconds.get(case.node_id, 0.0) + (DEAREST_SECONDS if case.file in SHARED else 0.0)
 
     dear = {each for each in cases if cost(each) > DEAR_SECONDS}
+    files: defaultdict[str, list[Case]] = defaultdict(list)
     groups: defaultdict[str, list[Case]] = defaultdict(list)
     tests: defaultdict[str, list[Case]] = defaultdict(list)
     for each in cases:
+        files[each.file].append(each)
         groups[each.group].append(each)
         if each.name in named.get(each.file, ()):
             tests[each.test].append(each)
     samples = {min(group, key=cost) for group in groups.values() if dear.issuperset(group)}
-    kept = {each for each in samples if cost(each) <= DEAREST_SECONDS} | {
-        min(each, key=cost) for each in tests.values()
+    whole = [files[file] for file, those in named.items() if not those and dear.issuperset(files[file])]
+    kept = {
+        *(each for each in samples if cost(each) <= DEAREST_SECONDS),
+        *(min(each, key=cost) for each in (*tests.values(), *whole) if each),
+        *[each for each in cases if each in dear and each.file.startswith(CHOSEN)][::CRASHES_APART],
     }
     return (each for each in cases if each in dear and each not in kept)
 
@@ -70,7 +81,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     is_asked_for = config.option.keyword or any("::" in each or each.endswith(".py") for each in config.args)
     if is_asked_for:
         return
-    candidates = {Case(item.nodeid): item for item in items if item.get_closest_marker("long") is None}
+    marked = ("long", "everyday")
+    candidates = {Case(item.nodeid): item for item in items if not any(map(item.get_closest_marker, marked))}
     later = left_for_later([*candidates], recorded().tests, guaranteed(GUARANTEES.read_text("utf-8")))
     for each in later:
         candidates[each].add_marker(pytest.mark.long)

@@ -418,12 +418,16 @@ def on(backend: SqliteBackend | PostgresBackend, folder: Path) -> type[Relay]:
     return RelayOnThis
 
 
-@pytest.mark.parametrize("examples", [8, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "examples", [pytest.param(3, marks=pytest.mark.everyday), pytest.param(200, marks=pytest.mark.long)]
+)
 def test_any_sequence_on_sqlite(sqlite_backend: SqliteBackend, tmp_path: Path, examples: int) -> None:
     run_state_machine_as_test(on(sqlite_backend, tmp_path), settings=profile(examples))
 
 
-@pytest.mark.parametrize("examples", [3, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "examples", [pytest.param(2, marks=pytest.mark.everyday), pytest.param(60, marks=pytest.mark.long)]
+)
 def test_any_sequence_on_postgresql(postgres_backend: PostgresBackend, tmp_path: Path, examples: int) -> None:
     run_state_machine_as_test(on(postgres_backend, tmp_path), settings=profile(examples))
 

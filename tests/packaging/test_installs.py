@@ -37,6 +37,7 @@ def test_the_base_install_explains_itself(base: Environment) -> None:
     assert "One queue for all your ComfyUI GPUs" in done.stdout
 
 
+@pytest.mark.everyday
 def test_the_base_install_checks_whether_a_worker_could_work_here(base: Environment) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     done = base.run(
@@ -97,6 +98,7 @@ def test_the_databases_need_the_server_and_nothing_else(server: Environment, tmp
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.everyday
 def test_the_desk_comes_up_and_makes_its_first_picture(desk: Environment, tmp_path: Path) -> None:
     environ = {"COMFYRELAY_DATA_DIR": str(tmp_path / "data"), "COMFYRELAY_PORT": str(free_port())}
     with subprocess.Popen(desk.words("up"), env=desk.environ(**environ), stdout=subprocess.PIPE, text=True) as up:

@@ -6,9 +6,9 @@ import pytest
 
 from tests.chaos.cases import on_both, sampled_on_both
 from tests.chaos.test_crashes import CASES, SCENARIOS
-from tests.durations import DEAR_SECONDS
-from tests.everyday import DEAREST_SECONDS, Case, left_for_later
-from tests.on_postgresql import GUARANTEES, ROOT, WHOLE, guaranteed
+from tests.durations import DEAR_SECONDS, recorded
+from tests.everyday import DEAREST_SECONDS, SHARED, Case, left_for_later
+from tests.on_postgresql import CHOSEN, GUARANTEES, ROOT, WHOLE, guaranteed
 
 
 def now(cases: list[object], backend: str) -> list[tuple[object, ...]]:
@@ -25,6 +25,15 @@ def test_tests_are_named_one_by_one_or_by_their_file() -> None:
 def test_what_the_guarantees_name_is_there(file: str, tests: set[str]) -> None:
     source = (ROOT / file).read_text("utf-8")
     assert [each for each in sorted(tests) if f"def {each}(" not in source] == []
+
+
+@pytest.mark.parametrize("file", sorted(file for file in guaranteed(GUARANTEES.read_text("utf-8")) if "test_" in file))
+def test_something_of_each_file_that_the_guarantees_name_runs_with_every_change(file: str) -> None:
+    """After all that leaves something for later: by what is known of each, beside what was never measured."""
+    named = guaranteed(GUARANTEES.read_text("utf-8"))
+    known = {node_id: cpu for node_id, cpu in recorded().tests.items() if node_id.startswith(f"{file}::")}
+    cases = [Case(each) for each in known]
+    assert not known or len([*left_for_later(cases, known, named)]) < len(cases)
 
 
 @pytest.mark.parametrize("file", sorted(WHOLE))
@@ -73,3 +82,19 @@ def test_one_case_of_what_is_guaranteed_runs_whatever_it_takes() -> None:
     }
     assert later(seconds, {"a.py": {"test_x"}}) == ["a.py::test_x[a]", "a.py::test_y"]
     assert later(seconds, {"a.py": set()}) == ["a.py::test_x[a]", "a.py::test_x[b]", "a.py::test_y"]
+
+
+def test_of_a_file_that_is_guaranteed_as_a_whole_one_test_runs_whatever_it_takes() -> None:
+    seconds = {"a.py::test_x": DEAREST_SECONDS + 2, "a.py::TestZ::test_y": DEAREST_SECONDS + 1}
+    assert later(seconds, {"a.py": set()}) == ["a.py::test_x"]
+
+
+def test_of_crashes_every_third_runs() -> None:
+    seconds = {f"{CHOSEN}a.py::test_x[{number}]": DEAR for number in range(7)} | {f"{CHOSEN}a.py::test_y": CHEAP}
+    assert later(seconds) == [f"{CHOSEN}a.py::test_x[{number}]" for number in (1, 2, 4, 5)]
+
+
+@pytest.mark.parametrize("file", sorted(SHARED))
+def test_what_shares_a_dear_set_up_is_not_cheap(file: str) -> None:
+    assert (ROOT / file).is_file()
+    assert later({f"{file}::test_x": CHEAP, f"{file}::test_y": CHEAP}) == [f"{file}::test_x", f"{file}::test_y"]
