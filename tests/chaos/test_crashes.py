@@ -416,7 +416,7 @@ async def run_reaper(world: World) -> None:
     await world.engine.queue.reaper.run_once()
 
 
-async def relay_a_letter(world: World) -> Script:
+async def recover_an_entry(world: World) -> Script:
     desk = await world.desk()
     _, leased = await desk.leased()
     await interrupted(world, Step.DELIVER_APPLY, lambda: world.complete(leased))
@@ -698,7 +698,7 @@ async def register(world: World) -> Script:
     )
 
 
-async def repair_a_lost_letter(world: World) -> Script:
+async def repair_a_lost_entry(world: World) -> Script:
     desk = await world.desk()
     _, leased = await desk.leased()
     await interrupted(world, Step.DELIVER_APPLY, lambda: world.complete(leased))
@@ -842,7 +842,7 @@ SCENARIOS: Mapping[Scenario, Mapping[Step, int]] = {
     fail_in_the_cloud: {Step.SETTLE: 1, Step.DELIVER_APPLY: 1},
     reap: {Step.REAP: 1, Step.DELIVER_APPLY: 1},
     reap_the_last_attempt: {Step.REAP: 1, **VERDICT},
-    relay_a_letter: VERDICT,
+    recover_an_entry: VERDICT,
     cancel: {Step.CONTROL: 1, **VERDICT},
     cancel_what_runs: {Step.CONTROL: 1, Step.DELIVER_APPLY: 1},
     cancel_what_is_not_in_the_queue_yet: {Step.SUBMIT_ENQUEUE: 1, Step.CONTROL: 1, Step.DELIVER_APPLY: 1},
@@ -870,7 +870,7 @@ SCENARIOS: Mapping[Scenario, Mapping[Step, int]] = {
     },
     count_what_a_lease_cost: {Step.USAGE: 2},
     take_a_minute: {Step.MINUTE: 1},
-    repair_a_lost_letter: {Step.REPAIR: 1, Step.DELIVER_APPLY: 1},
+    repair_a_lost_entry: {Step.REPAIR: 1, Step.DELIVER_APPLY: 1},
     repair_a_lost_dispatch: {Step.SUBMIT_ENQUEUE: 1, Step.REPAIR: 1},
     repair_a_wallet: {Step.REPAIR: 1},
     repair_an_orphan: {Step.REPAIR: 2},

@@ -47,7 +47,7 @@ class QuietDesk(Desk):
     async def submit(self, **values: Any) -> Job:
         job = await super().submit(**values)
         delivery = self.world.engine.outbox.delivery
-        with delivery._patience.waiting():
+        with delivery._calm.waiting():
             for pool in delivery._pools.values():
                 await pool.submissions.idle()
         return job
@@ -379,7 +379,7 @@ async def test_very_many_that_came_apart_are_looked_at_a_few_at_a_time(
 
 async def test_processes_that_mend_at_the_same_time_mend_once(world: World) -> None:
     queued = await dispatch_of_a_running_job_is_gone(world)
-    canceled = await world.submit(queued.desk.user, queued.desk.effect)
+    canceled = await queued.desk.submit()
     await world.engine.queue.control.cancel(canceled.tenant_id, canceled.id)
     await forget_transaction(await pool_of(queued.desk), "JOB_REFUND", balance=980)
     await world.advance(61)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -418,16 +419,16 @@ def on(backend: SqliteBackend | PostgresBackend, folder: Path) -> type[Relay]:
     return RelayOnThis
 
 
-@pytest.mark.parametrize(
-    "examples", [pytest.param(3, marks=pytest.mark.everyday), pytest.param(200, marks=pytest.mark.long)]
-)
+def few_and_many(few: int, many: int) -> list[ParameterSet]:
+    return [pytest.param(few, marks=pytest.mark.everyday), pytest.param(many, marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("examples", few_and_many(3, 200))
 def test_any_sequence_on_sqlite(sqlite_backend: SqliteBackend, tmp_path: Path, examples: int) -> None:
     run_state_machine_as_test(on(sqlite_backend, tmp_path), settings=profile(examples))
 
 
-@pytest.mark.parametrize(
-    "examples", [pytest.param(2, marks=pytest.mark.everyday), pytest.param(60, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("examples", few_and_many(2, 60))
 def test_any_sequence_on_postgresql(postgres_backend: PostgresBackend, tmp_path: Path, examples: int) -> None:
     run_state_machine_as_test(on(postgres_backend, tmp_path), settings=profile(examples))
 

@@ -763,6 +763,26 @@ async def test_a_submission_that_could_not_leave_the_outbox_is_found_there_and_m
     assert (await _submissions(desk), await world.count()) == (0, 1)
 
 
+async def test_a_submission_that_leaves_late_takes_no_other_with_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recovery may be faster; the next submission must not get the id that was free then."""
+    monkeypatch.setattr("comfyrelay.services.outbox.delivery.REMOVAL_SECONDS", PATIENCE_SECONDS)
+    desk = await world.desk()
+    await desk.submit()
+    pool = await world.engine.databases.pool_name_of(desk.user.tenant_id)
+    await world.engine.outbox.recovery.enqueue_pending(pool)
+    assert await _submissions(desk) == 0
+    world.crash_on(Step.SUBMIT_ENQUEUE, Boundary.BEFORE_COMMIT)
+    with pytest.raises(Crash):
+        await desk.submit()
+    world.on_boundary(None)
+    await world.settled()
+    assert await _submissions(desk) == 1
+    await world.relay()
+    assert await world.count() == 2
+
+
 async def _submissions(desk: Desk) -> int:
     async with (await desk.world.engine.databases.pool_of(desk.user.tenant_id)).read() as tx:
         return len((await tx.execute(tenant.outbox.select())).all())

@@ -189,7 +189,7 @@ async def test_finished_jobs_are_forgotten_by_a_durable_queue_too(sim: Sim, tmp_
         assert list(pool.jobs) == [job.id for job in jobs[2:]]
 
 
-async def test_an_enqueue_that_is_cancelled_leaves_nothing_behind(sim: Sim, tmp_path: Path) -> None:
+async def test_an_enqueue_that_is_canceled_leaves_nothing_behind(sim: Sim, tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     async with WorkflowPool([sim.url], queue=SqliteQueue(path)) as pool:
         call = asyncio.create_task(pool.enqueue(plain()))

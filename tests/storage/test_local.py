@@ -154,14 +154,14 @@ async def test_an_upload_that_breaks_off_leaves_nothing(objects: LocalObjects, r
 
 
 @pytest.mark.parametrize("steps", range(8))
-async def test_a_cancelled_upload_leaves_nothing(objects: LocalObjects, root: Path, steps: int) -> None:
+async def test_a_canceled_upload_leaves_nothing(objects: LocalObjects, root: Path, steps: int) -> None:
     async def upload() -> None:
         async with objects.receive("folder/a") as receiver:
             for _ in range(1000):
                 await receiver.write(bytes(100_000))
 
     task = asyncio.create_task(upload())
-    # cancelled before it begins, while the file is made, and between and in writes
+    # canceled before it begins, while the file is made, and between and in writes
     for _ in range(steps):
         await asyncio.sleep(0 if steps < 4 else 0.001)
     task.cancel()

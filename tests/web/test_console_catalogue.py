@@ -513,9 +513,9 @@ async def test_a_delivery_that_dies_is_told_of_on_an_open_page_and_sent_again(
 async def test_a_look_at_everything_says_what_was_found_and_when(admin: tuple[Page, Heard], site: Site) -> None:
     page, heard = admin
     await opened(page, heard, "/console/reconcile")
-    await page.get_by_role("button", name="Look now").click()
+    await page.get_by_role("button", name="Check now").click()
     await expect(page.get_by_role("heading", name="Everything fits together")).to_be_visible()
-    await expect(page.get_by_text("Last look")).to_be_visible()
+    await expect(page.get_by_text("Last check")).to_be_visible()
 
 
 async def test_settings_are_found_and_secrets_are_not_shown(admin: tuple[Page, Heard], site: Site) -> None:

@@ -76,7 +76,7 @@ async def test_those_who_come_at_once_wait_for_one_download(folder: Path) -> Non
     assert (fetched, cache.hits, cache.misses) == (1, 4, 1)
 
 
-async def test_when_the_first_is_cancelled_the_next_one_fetches(folder: Path) -> None:
+async def test_when_the_first_is_canceled_the_next_one_fetches(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=100)
     begun = asyncio.Event()
 

@@ -366,7 +366,7 @@ def move(
 @jobs_app.command(rich_help_panel=JOBS)
 def top(
     once: Annotated[bool, typer.Option("--once", help="Show it once and leave.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 1.0,
+    every: Annotated[float, typer.Option(help="Seconds between two updates.", min=0.1)] = 1.0,
     url: Url = None,
     as_json: Json = False,
 ) -> None:

@@ -101,7 +101,7 @@ class Publisher:
         return len(data)
 
     async def run(self) -> None:
-        """Until it is cancelled. Nothing that fails ends it."""
+        """Until it is canceled. Nothing that fails ends it."""
         while True:
             try:
                 if await self._figures.claim_minute(CLAIM):

@@ -84,14 +84,14 @@ class ScalingLoop:
         self._writing = asyncio.Lock()
 
     async def run(self) -> None:
-        """Until cancelled; then another may lead at once."""
+        """Until canceled; then another may lead at once."""
         loops = (self._lead, self._decide_when_due, self._observe_at_ticks)
         try:
             async with asyncio.TaskGroup() as group:
                 for each in loops:
                     group.create_task(each())
         finally:
-            # by a task that nobody has cancelled: what this one still asks of a database would be cut off
+            # by a task that nobody has canceled: what this one still asks of a database would be cut off
             await asyncio.shield(asyncio.create_task(self._let_go()))
 
     async def _let_go(self) -> None:
@@ -142,15 +142,13 @@ class ScalingLoop:
         """Only where there is something to lead: a queue without scaled fleets writes nothing."""
         leadership = self._scaling.leadership
         while True:
-            is_wanted = leadership.leader is not None or bool(await self._try(self._scaled, []))
-            if is_wanted:
+            if leadership.leader is not None or await self._try(self._scaled, []):
                 was_led = leadership.leader is not None
                 await self._quietly("lead", leadership.claim)
                 if not was_led and leadership.leader is not None:
                     self._known.clear()
                     self._scaling.hint.give()
-            # nobody waits to take over from one that there is no need of
-            await asyncio.sleep(leadership.renew_seconds if is_wanted else leadership.ttl_seconds)
+            await asyncio.sleep(leadership.renew_seconds)
 
     async def _decide_when_due(self) -> None:
         while True:

@@ -53,7 +53,7 @@ SAMPLE_SECONDS = 10.0
 RETENTION_SECONDS = 3600.0
 # Webhooks are sent when a job has ended here; ends that others applied, and retries, are looked for this often.
 WEBHOOK_SECONDS = 5.0
-# Inputs that this process has accepted are drawn at once; what others left is looked for this often.
+# Inputs that this process has accepted are drawn soon; what others left is looked for this often.
 DRAWING_SECONDS = 30.0
 
 

@@ -223,7 +223,7 @@ class _Translated:
         if error is None:
             return
         _hide_values(error)
-        if _ends_a_cancelled_task(error):
+        if _ends_a_canceled_task(error):
             raise asyncio.CancelledError from error
         if (why := _why_not_writable(error)) is not None:
             refusal = NotWritable(pool=self._database.name, why=why)
@@ -318,7 +318,7 @@ def _sqlite_engine(url: URL, clock: Callable[[], datetime], *, begin: str) -> As
     return engine
 
 
-def _ends_a_cancelled_task(error: BaseException | None) -> bool:
+def _ends_a_canceled_task(error: BaseException | None) -> bool:
     """Whether the driver failed only because a task that was to end could not roll back. To let that failure out would
     call a sound database unreachable, and let the task go on as if nobody had ended it."""
     task = asyncio.current_task()

@@ -3,14 +3,10 @@
 import asyncio
 from collections.abc import Collection, Mapping
 
-import structlog
-
 from comfyrelay.worker.estimate import Typical, fits, seconds_left
 from comfyrelay.worker.host.notices import Notice, Notices
 from comfyrelay.worker.job import Work
 from comfyrelay.worker.lease import Phase, Stop
-
-log = structlog.get_logger(__name__)
 
 # Kept of the notice for giving jobs back and signing off.
 MARGIN_SECONDS = 15.0

@@ -42,12 +42,12 @@ export const webhooks = {
 
 export const reconcile = {
   about: "Compares queue, jobs and ledger, and says what does not fit together. It changes nothing.",
-  run: "Look now",
-  running: "Looking…",
+  run: "Check now",
+  running: "Checking…",
   runningSince: "It goes on, begun",
-  progress: "Looking",
-  lastRun: "Last look",
-  neverRun: "Nobody has looked yet",
+  progress: "Checking",
+  lastRun: "Last check",
+  neverRun: "Not checked yet",
   neverRunText: "The server mends most things by itself; this shows what is left.",
   allWell: "Everything fits together",
   allWellText: (jobs: number | null) =>
@@ -55,7 +55,7 @@ export const reconcile = {
   found: (count: number) => plural(count, "finding"),
   first: (shown: number) => `The first ${number.format(shown)} are shown.`,
   poolsDown: (pools: string) => `Not compared, because they cannot be reached: ${pools}.`,
-  failed: "The last look came to nothing",
+  failed: "The last check failed",
   pool: (name: string) => `database ${name}`,
   dispatch: (id: number) => `dispatch ${id}`,
   job: (id: string) => `job ${id}`,

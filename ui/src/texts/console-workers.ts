@@ -65,7 +65,7 @@ export const addWorker = {
   here: (name: string) => `${isolated(name)} is here`,
   checking: "Looking at what it has…",
   complete: "It has all that its workflows need.",
-  unknown: "It has not told yet what it has.",
+  unknown: "Not known yet.",
   lacks: (workflow: string, names: string) => `For ${isolated(workflow)} it lacks ${names}.`,
   open: "Open it",
   done: "Done",
@@ -117,7 +117,7 @@ export const worker = {
   left: (seconds: number) => `about ${duration(seconds)} left`,
   slots: (jobs: number, all: number) => `${plural(jobs, "job")}, ${number.format(all)} at once`,
   gpus: "GPU",
-  noGpu: "It has not told of its GPU.",
+  noGpu: "Its GPU is not known.",
   blocks: {
     title: "What keeps it from working",
     nothing: "Nothing keeps it from working.",

@@ -49,13 +49,13 @@ def simulate(
     compare: Annotated[Policy | None, typer.Option(help="Simulate this one first, and compare others with it.")] = None,
     days: Annotated[
         float | None,
-        typer.Option(min=0.01, help="How much is generated (7 if not said), or looked back at in a fleet (30)."),
+        typer.Option(min=0.01, help="How much is generated (7 by default), or looked back at in a fleet (30)."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Another seed draws other requests, boots and evictions.")] = 1,
-    boot_seconds: Annotated[float | None, typer.Option(min=1, help="From launch to worker; 180 if not said.")] = None,
-    load_seconds: Annotated[float | None, typer.Option(min=0, help="To load a model; 22 if not said.")] = None,
-    price: Annotated[float | None, typer.Option(min=0, help="Of a machine, for an hour; 0.20 if not said.")] = None,
-    max_machines: Annotated[int | None, typer.Option(min=1, help="No more machines; 10 if not said.")] = None,
+    boot_seconds: Annotated[float | None, typer.Option(min=1, help="From launch to worker; 180 by default.")] = None,
+    load_seconds: Annotated[float | None, typer.Option(min=0, help="To load a model; 22 by default.")] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="Of a machine, for an hour; 0.20 by default.")] = None,
+    max_machines: Annotated[int | None, typer.Option(min=1, help="No more machines; 10 by default.")] = None,
     evictions_per_hour: Annotated[
         float, typer.Option(min=0, help="Spot: how often a machine is taken away in an hour.")
     ] = 0.0,

@@ -16,7 +16,7 @@ router = admin_router("/reconcile")
 async def start_reconcile(context: ContextOf) -> Answer[wire.ReconcileRun]:
     """Compare queue, jobs and ledger, and repair nothing. It goes on by itself: look for its findings."""
     run = await context.engine.operations.reconciling.start()
-    return Answer(data=_run(run), message="It looks.")
+    return Answer(data=_run(run), message="The check has started.")
 
 
 @router.get("/findings")

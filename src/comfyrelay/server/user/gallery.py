@@ -1,11 +1,12 @@
 """The gallery: what was made, what its user thinks of it, collections, and downloads of many."""
 
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Annotated
 
 from fastapi import Depends, Query, status
 from fastapi.responses import StreamingResponse
 
+from comfyrelay.clock import utc_now
 from comfyrelay.domain.gallery import Grouping, MarkChange, MarkFilter, OutputKind, Sort
 from comfyrelay.protocol import gallery as wire
 from comfyrelay.protocol.base import Answer
@@ -146,7 +147,7 @@ async def make_zip(body: wire.ChosenOutputs, context: ContextOf, user: CurrentUs
 async def download_zip(zip_id: IdInPath, context: ContextOf, user: CurrentUser) -> StreamingResponse:
     """The zip, made while it is sent. What is not there any more is named in a text file in it."""
     pieces = await context.engine.gallery.zips.open(user, zip_id)
-    name = f"outputs-{datetime.now(UTC):%Y-%m-%d-%H%M}.zip"
+    name = f"outputs-{utc_now():%Y-%m-%d-%H%M}.zip"
     return StreamingResponse(
         pieces, media_type="application/zip", headers=_ZIP_HEADERS | {"Content-Disposition": content_disposition(name)}
     )

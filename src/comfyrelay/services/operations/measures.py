@@ -5,14 +5,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import structlog
-
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.store import measures
 from comfyrelay.store.measures import Leased, Queue
-
-log = structlog.get_logger(__name__)
 
 REMEMBER_SECONDS = 5.0
 # A workflow that is blocked on so many workers is itself suspect.

@@ -35,6 +35,8 @@ class OutboxDelivery:
     def __init__(self, applying: Applying) -> None:
         self._applying = applying
         self._patience = Patience()
+        # of submissions nobody waits for the end, but at the end of all
+        self._calm = Patience()
         # Nobody waits for an entry to leave the outbox, so deliveries of all pools, for a while, share one commit.
         self._removal: GroupCommit[int, None] = GroupCommit(
             self._remove, at_once=REMOVED_AT_ONCE, pause=lambda: self._patience.put_off(REMOVAL_SECONDS)
@@ -63,7 +65,7 @@ class OutboxDelivery:
 
     def remove_submission(self, pool: str, submission_id: int) -> None:
         """Its dispatches are in the queue: in a moment it leaves the outbox of its pool, together with others."""
-        self._pool(pool).submissions.add(submission_id)
+        self._pool(pool).submissions.add(submission_id).add_done_callback(_log_failure)
 
     @property
     def is_behind(self) -> bool:
@@ -74,7 +76,7 @@ class OutboxDelivery:
         """Deliver everything, and return when nothing is under way."""
         for pool in self._pools.values():
             pool.begin_delayed()
-        with self._patience.waiting():
+        with self._patience.waiting(), self._calm.waiting():
             of_pools = (group for each in self._pools.values() for group in (each.group, each.submissions))
             groups: list[GroupCommit[Any, None]] = [*of_pools, self._removal]
             while not all(each.is_idle for each in groups):
@@ -83,7 +85,7 @@ class OutboxDelivery:
 
     def _pool(self, name: str) -> "_PoolDelivery":
         if name not in self._pools:
-            self._pools[name] = _PoolDelivery(name, self._applying, self._removal, self._patience)
+            self._pools[name] = _PoolDelivery(name, self._applying, self._removal, self._patience, self._calm)
         return self._pools[name]
 
     async def _remove(self, entry_ids: Sequence[int]) -> Sequence[None]:
@@ -98,7 +100,9 @@ class OutboxDelivery:
 class _PoolDelivery:
     """What one pool has yet to be delivered."""
 
-    def __init__(self, pool: str, applying: Applying, removal: GroupCommit[int, None], patience: Patience) -> None:
+    def __init__(
+        self, pool: str, applying: Applying, removal: GroupCommit[int, None], patience: Patience, calm: Patience
+    ) -> None:
         self._pool = pool
         self._applying = applying
         self._removal = removal
@@ -107,7 +111,7 @@ class _PoolDelivery:
             self._deliver, at_once=UPDATES_AT_ONCE, size_of=lambda entry: len(entry.updates), pause=self._keep_pace
         )
         self.submissions: GroupCommit[int, None] = GroupCommit(
-            self._remove_submissions, at_once=REMOVED_AT_ONCE, pause=lambda: patience.put_off(REMOVAL_SECONDS)
+            self._remove_submissions, at_once=REMOVED_AT_ONCE, pause=lambda: calm.put_off(REMOVAL_SECONDS)
         )
         self._last_at = 0.0
         # By entry and job, what of the delayed entries has not been applied.

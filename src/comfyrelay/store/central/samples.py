@@ -84,10 +84,5 @@ async def total(tx: Tx, since_minute: int) -> Counted:
     return Counted(int(begun), float(waited), int(done), int(failed), int(tokens))
 
 
-async def newest(tx: Tx) -> int | None:
-    found: int | None = await tx.scalar(select(func.max(s.c.minute)))
-    return found
-
-
 async def forget(tx: Tx, before_minute: int) -> None:
     await tx.execute(delete(s).where(s.c.minute < before_minute))

@@ -606,6 +606,8 @@ outbox = Table(
     Column("updates", JsonText, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Index(None, "db_pool", "id"),
+    # an id is never used again: rows are removed a moment after they are done with
+    sqlite_autoincrement=True,
 )
 
 payment_events = Table(

@@ -461,4 +461,6 @@ outbox = Table(
     Column("id", BigId, primary_key=True),
     Column("job_ids", JsonText, nullable=False),
     Column("created_at", UtcTime, nullable=False),
+    # an id is never used again: rows are removed a moment after they are done with
+    sqlite_autoincrement=True,
 )

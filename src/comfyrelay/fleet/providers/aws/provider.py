@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
+from comfyrelay.clock import utc_now
 from comfyrelay.domain.scaling.spec import InstanceType
 from comfyrelay.fleet.providers.aws.access import FIRST_PAUSE_SECONDS, Aws, AwsError, kind_of
 from comfyrelay.fleet.providers.aws.names import Names
@@ -92,7 +92,7 @@ class AwsProvider:
             InstanceTypes=[each.name for each in types],
             ProductDescriptions=[_SPOT_PRICES_OF],
             # only what holds now, for each zone
-            StartTime=datetime.now(UTC),
+            StartTime=utc_now(),
         )
         # the dearest zone: the group chooses by capacity, and a limit of money must hold wherever it finds some
         now: dict[str, float] = {}

@@ -470,11 +470,6 @@ def _write_ranks(dialect: str) -> Executable:
     return update(d).values(rank=r.c.rank).where(d.c.id == r.c.id)
 
 
-async def counts(tx: Tx) -> dict[str, int]:
-    result = await tx.execute(select(d.c.status, func.count().label("jobs")).group_by(d.c.status))
-    return {row.status: row.jobs for row in result}
-
-
 async def active_page(tx: Tx, *, after_id: int, limit: int) -> list[Dispatch]:
     """Dispatches that have not ended, in the order of their ids, for the reconciler."""
     active = ~_ENDED
