@@ -21,7 +21,7 @@ LOCK_NODE := requirements/node.txt
 
 # Whole files, so that what the tests of a file share is made once, and in the order of tests/durations.py. Three at a
 # time on two cores, for much of what they do is to wait for processes.
-PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
