@@ -19,7 +19,7 @@ LOCK_NODE := requirements/node.txt
 .DEFAULT_GOAL := help
 .PHONY: help install up test long soak durations check twins bench lock audit clean schema
 
-# Whole files, so that what the tests of a file share is made once, and in the order of tests/durations.py. Three at a
+# Whole files, so that what the tests of a file share is made once, and in the order of tests/durations.py. Four at a
 # time on two cores, for much of what they do is to wait for processes.
 PYTEST := $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
