@@ -85,7 +85,8 @@ clean: ## remove .venv and caches
 
 # Only what the lock names is installed: the project is built with its hatchling.
 ENVIRONMENT := test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-PACKAGES := $(BIN)/python -m pip install --quiet --require-hashes --requirement
+# All that is needed is pinned: pip need not look for what else is.
+PACKAGES := $(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement
 PROJECT := $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 
 $(READY): pyproject.toml $(LOCK_DESK)
