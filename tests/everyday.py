@@ -24,8 +24,16 @@ from tests.on_postgresql import CHOSEN, GUARANTEES, guaranteed
 
 DEAREST_SECONDS = 1.5
 CRASHES_APART = 3
-# Their tests share a server and a browser, ten seconds of work: whichever comes first takes that.
-SHARED = frozenset({"tests/web/test_console_catalogue.py", "tests/web/test_console_operating.py"})
+# Their tests share a server, a browser or a desk, which take seconds to set up: whichever comes first takes that.
+SHARED = frozenset(
+    {
+        "tests/desk/test_desk_commands.py",
+        "tests/fleet/aws/test_terraform.py",
+        "tests/web/test_console_catalogue.py",
+        "tests/web/test_console_operating.py",
+        "tests/web/test_studio.py",
+    }
+)
 
 
 @dataclass(frozen=True)
