@@ -22,7 +22,7 @@ import pytest
 from tests.durations import DEAR_SECONDS, file_of, recorded
 from tests.on_postgresql import CHOSEN, GUARANTEES, guaranteed
 
-DEAREST_SECONDS = 1.5
+DEAREST_SECONDS = 0.6
 CRASHES_APART = 3
 # Their tests share a server, a browser or a desk, which take seconds to set up: whichever comes first takes that.
 SHARED = frozenset(
@@ -63,7 +63,7 @@ def left_for_later(cases: list[Case], seconds: Mapping[str, float], named: Mappi
     """Those that need not run with every change."""
 
     def cost(case: Case) -> float:
-        return seconds.get(case.node_id, 0.0) + (DEAREST_SECONDS if case.file in SHARED else 0.0)
+        return seconds.get(case.node_id, 0.0) + (2 * DEAREST_SECONDS if case.file in SHARED else 0.0)
 
     dear = {each for each in cases if cost(each) > DEAR_SECONDS}
     files: defaultdict[str, list[Case]] = defaultdict(list)
