@@ -6,7 +6,8 @@ outbox for the recovery.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -38,9 +39,7 @@ class OutboxDelivery:
         # of submissions nobody waits for the end, but at the end of all
         self._calm = Patience()
         # Nobody waits for an entry to leave the outbox, so deliveries of all pools, for a while, share one commit.
-        self._removal: GroupCommit[int, None] = GroupCommit(
-            self._remove, at_once=REMOVED_AT_ONCE, pause=lambda: self._patience.put_off(REMOVAL_SECONDS)
-        )
+        self._removal = _removal(applying.remove, self._patience)
         self._pools: dict[str, _PoolDelivery] = {}
 
     async def deliver(self, entries: Iterable[OutboxEntry]) -> None:
@@ -88,14 +87,6 @@ class OutboxDelivery:
             self._pools[name] = _PoolDelivery(name, self._applying, self._removal, self._patience, self._calm)
         return self._pools[name]
 
-    async def _remove(self, entry_ids: Sequence[int]) -> Sequence[None]:
-        try:
-            await self._applying.remove(entry_ids)
-        except Exception:
-            # They are applied; the recovery finds them in the outbox, finds that out, and removes them.
-            log.warning("deliver.not_removed", exc_info=True)
-        return [None] * len(entry_ids)
-
 
 class _PoolDelivery:
     """What one pool has yet to be delivered."""
@@ -110,9 +101,7 @@ class _PoolDelivery:
         self.group: GroupCommit[OutboxEntry, None] = GroupCommit(
             self._deliver, at_once=UPDATES_AT_ONCE, size_of=lambda entry: len(entry.updates), pause=self._keep_pace
         )
-        self.submissions: GroupCommit[int, None] = GroupCommit(
-            self._remove_submissions, at_once=REMOVED_AT_ONCE, pause=lambda: calm.put_off(REMOVAL_SECONDS)
-        )
+        self.submissions = _removal(partial(applying.remove_submissions, pool), calm)
         self._last_at = 0.0
         # By entry and job, what of the delayed entries has not been applied.
         self._delayed: dict[int, dict[str, JobUpdate]] = {}
@@ -153,14 +142,6 @@ class _PoolDelivery:
                 self._removal.add(entry.id)
         return [None] * len(entries)
 
-    async def _remove_submissions(self, submission_ids: Sequence[int]) -> Sequence[None]:
-        try:
-            await self._applying.remove_submissions(self._pool, submission_ids)
-        except Exception:
-            # the recovery finds them, and that their dispatches are there
-            log.warning("submit.not_removed", pool=self._pool, exc_info=True)
-        return [None] * len(submission_ids)
-
     def _earlier(self, entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
         """From the delayed entries, the updates that come before those in these entries."""
         if not self._delayed:
@@ -181,6 +162,20 @@ class _PoolDelivery:
         if not remaining:
             del self._delayed[applied.id]
         return not remaining
+
+
+def _removal(remove: Callable[[Sequence[int]], Awaitable[None]], patience: Patience) -> GroupCommit[int, None]:
+    """Takes what has arrived out of an outbox, a moment later and together with others."""
+
+    async def handle(ids: Sequence[int]) -> Sequence[None]:
+        try:
+            await remove(ids)
+        except Exception:
+            # the recovery finds them in the outbox, finds that they have arrived, and removes them
+            log.warning("deliver.not_removed", exc_info=True)
+        return [None] * len(ids)
+
+    return GroupCommit(handle, at_once=REMOVED_AT_ONCE, pause=lambda: patience.put_off(REMOVAL_SECONDS))
 
 
 def _now() -> float:
