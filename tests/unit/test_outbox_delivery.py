@@ -1,4 +1,5 @@
-"""What is delayed is delivered with what follows, and leaves the outbox when all of it has been applied."""
+"""What is delayed is delivered with what follows, and leaves the outbox when all of it has been applied. What was
+submitted leaves the outbox of its pool together with others."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ class Pool:
         self.asked = asyncio.Event()
         self.applied: list[list[tuple[int, list[str]]]] = []
         self.removed: list[int] = []
+        self.removals_of_submissions: list[tuple[str, list[int]]] = []
 
     async def apply(self, _pool: str, entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
         self.asked.set()
@@ -32,6 +34,9 @@ class Pool:
 
     async def remove(self, entry_ids: Sequence[int]) -> None:
         self.removed += entry_ids
+
+    async def remove_submissions(self, pool: str, submission_ids: Sequence[int]) -> None:
+        self.removals_of_submissions.append((pool, list(submission_ids)))
 
 
 @pytest.fixture
@@ -87,3 +92,11 @@ async def test_an_entry_stays_in_the_outbox_until_its_last_part_is_applied(
     await asyncio.gather(first, everything)
     assert pool.applied == [[(1, ["x"]), (2, ["x"])], [(1, ["x", "y"])]]
     assert pool.removed == [2, 1]
+
+
+async def test_submissions_leave_the_outbox_of_their_pool_together(pool: Pool, delivery: OutboxDelivery) -> None:
+    delivery.remove_submission("a", 1)
+    delivery.remove_submission("b", 1)
+    delivery.remove_submission("a", 2)
+    await delivery.idle()
+    assert sorted(pool.removals_of_submissions) == [("a", [1, 2]), ("b", [1])]
