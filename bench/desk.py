@@ -23,7 +23,7 @@ import aiohttp
 from bench.figure import Figure
 from bench.worker import picture
 from comfyrelay.client import Client
-from comfyrelay.owner import load_secret
+from comfyrelay.disk.owner import load_secret
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output, Report, Verb

@@ -20,7 +20,7 @@ from comfyrelay.comfyui_processes import notes, process
 from comfyrelay.comfyui_processes.gpus import Gpu
 from comfyrelay.comfyui_processes.keeper import Keeper, Kept, State, Timings
 from comfyrelay.errors import NotFound, NotStarted
-from comfyrelay.portable import apart
+from comfyrelay.portable.commands import apart
 from tests.comfyui.dressed import Dressed
 from tests.harness import PATIENCE_SECONDS, memory_folder
 

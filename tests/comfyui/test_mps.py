@@ -19,7 +19,7 @@ from comfyrelay.cli.main import app
 from comfyrelay.comfyui_processes import mps, notes, process
 from comfyrelay.comfyui_processes.gpus import Gpu
 from comfyrelay.comfyui_processes.keeper import Keeper, Kept, State, Timings
-from comfyrelay.portable import apart
+from comfyrelay.portable.commands import apart
 from comfyrelay.worker.check import about_care
 from tests.comfyui.dressed import Dressed
 from tests.comfyui.mps_control import MpsControl

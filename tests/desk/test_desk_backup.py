@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from comfyrelay.client import Client
-from comfyrelay.owner import SECRET_FILE
+from comfyrelay.disk.owner import SECRET_FILE
 from comfyrelay.sim import Sim, Slow
 from tests.api.processes import free_port
 from tests.comfy.graphs import invert

@@ -15,8 +15,8 @@ import pytest_asyncio
 from comfyrelay.client import Client
 from comfyrelay.desk.desk import FLEET, STAND_IN, WORKER
 from comfyrelay.desk.links import LINK_SECONDS, Links
+from comfyrelay.disk.owner import SECRET_FILE, load_secret, noted, pass_for
 from comfyrelay.errors import ConfigurationError, ControlPlaneUnreachable, Unauthorized
-from comfyrelay.owner import SECRET_FILE, load_secret, noted, pass_for
 from comfyrelay.server.base.secrets import load_secrets
 from tests import commands
 from tests.api.processes import free_port

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.client import Client
-from comfyrelay.private import close_folder
+from comfyrelay.disk.private import close_folder
 from comfyrelay.sim import Sim
 from tests import commands
 from tests.api.processes import free_port, server_process

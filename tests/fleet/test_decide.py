@@ -5,8 +5,8 @@ from datetime import UTC, datetime, time
 
 import pytest
 
-from comfyrelay.domain.scaling.breaker import pause_left
 from comfyrelay.domain.scaling.learning import ONE_ARRIVAL
+from comfyrelay.domain.scaling.limits import pause_left
 from comfyrelay.domain.scaling.plan import Launch
 from comfyrelay.domain.scaling.schedules import at_least
 from comfyrelay.domain.scaling.snapshot import QueuedWork, SeenFleet, SeenMachine

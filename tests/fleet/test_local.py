@@ -16,7 +16,7 @@ import pytest
 from comfyrelay.domain.scaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.fleet.providers.base import FleetMachines, MachineProvider, ObservedState, RefusalKind
 from comfyrelay.fleet.providers.local import LocalProvider, _Machine
-from comfyrelay.portable import apart
+from comfyrelay.portable.commands import apart
 from tests.fleet.contract import (
     FLEET,
     STAGE,

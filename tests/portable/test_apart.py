@@ -6,7 +6,7 @@ import sys
 import psutil
 import pytest
 
-from comfyrelay.portable import apart
+from comfyrelay.portable.commands import apart
 
 _CARELESS = """
 import subprocess, sys, time

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay import atomic
 from comfyrelay.comfyui_processes.options import CareSettings
 from comfyrelay.desk.batches.copies import remove_copies
 from comfyrelay.desk.batches.run_files import COPIES
 from comfyrelay.desk.scripts.config import script_settings
+from comfyrelay.disk import atomic
+from comfyrelay.disk.lock import FolderLock
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.errors import ConfigurationError, NotFound, StorageUnavailable
 from comfyrelay.fleet.providers.registry import Providers, Surroundings
-from comfyrelay.lock import FolderLock
 from comfyrelay.portable import files, processes, signals, system, terminal, words
 from comfyrelay.services.jobs.removal import RemovedFiles
 from comfyrelay.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from comfyrelay import atomic
+from comfyrelay.disk import atomic
 from comfyrelay.portable.browser import open_url
 
 
@@ -14,7 +14,7 @@ def open_page(link: str) -> bool:
     Everybody on a machine sees what programs are started with, so the browser is given a file that only the user can
     read, and finds the link there.
     """
-    from comfyrelay.owner import state_folder
+    from comfyrelay.disk.owner import state_folder
 
     path = state_folder() / "open.html"
     try:

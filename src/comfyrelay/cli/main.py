@@ -182,7 +182,7 @@ def up(
         from comfyrelay.desk.desk import Desk, Ready
         from comfyrelay.desk.scripts.config import load_script_table
         from comfyrelay.desk.settings import load_desk_settings
-        from comfyrelay.private import keep_private
+        from comfyrelay.disk.private import keep_private
         from comfyrelay.worker.console import WorkerConsole
 
     desk = load_desk_settings()
@@ -301,7 +301,7 @@ def server(
     """
     require("server")
     with _many_imports():
-        from comfyrelay.private import keep_private
+        from comfyrelay.disk.private import keep_private
         from comfyrelay.server.base.secrets import load_secrets
         from comfyrelay.server.main import serve
         from comfyrelay.settings import load_settings

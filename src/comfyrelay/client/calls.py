@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from comfyrelay.disk.owner import Pass, pass_for
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, InvalidInput, Unauthorized
 from comfyrelay.net import is_loopback, object_in
-from comfyrelay.owner import Pass, pass_for
 from comfyrelay.protocol.base import AnswerBody, Page, Request, checked
 from comfyrelay.protocol.refusals import refusal_in
 

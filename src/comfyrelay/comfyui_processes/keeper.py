@@ -20,7 +20,7 @@ from comfyrelay.comfyui_processes.options import Care
 from comfyrelay.comfyui_processes.process import GRACE_SECONDS, Process
 from comfyrelay.errors import ConfigurationError, NotFound, NotStarted
 from comfyrelay.net import free_port
-from comfyrelay.portable import apart
+from comfyrelay.portable.commands import apart
 
 log = structlog.get_logger(__name__)
 

@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from comfyrelay.atomic import part_of
 from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
 from comfyrelay.comfyui_processes.environment import without_ours
 from comfyrelay.comfyui_processes.gpus import Gpu
 from comfyrelay.comfyui_processes.installs import Install, Kind
+from comfyrelay.disk.atomic import part_of
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.portable.files import remove_tree
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import structlog
 
-from comfyrelay import atomic
 from comfyrelay.comfyui_processes.environment import without_ours
 from comfyrelay.comfyui_processes.gpus import Gpu, of_each_nvidia
 from comfyrelay.comfyui_processes.log import Log
 from comfyrelay.comfyui_processes.options import Care
-from comfyrelay.portable import apart
-from comfyrelay.portable.children import Child
+from comfyrelay.disk import atomic
+from comfyrelay.portable.commands import apart
+from comfyrelay.portable.commands.children import Child
 from comfyrelay.portable.files import remove_tree
 from comfyrelay.portable.system import IS_LINUX
 

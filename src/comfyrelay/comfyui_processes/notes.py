@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from comfyrelay import atomic
 from comfyrelay.comfyui_processes.log import NAME as LOG_NAME
-from comfyrelay.portable import apart
+from comfyrelay.disk import atomic
+from comfyrelay.portable.commands import apart
 
 FILE = "process.json"
 # In the folder of a worker.

@@ -8,8 +8,8 @@ from comfyrelay.comfyui_processes.launching import Launch
 from comfyrelay.comfyui_processes.log import Log
 from comfyrelay.errors import NotStarted
 from comfyrelay.net import http_client, object_in
-from comfyrelay.portable import apart
-from comfyrelay.portable.children import FIRM_SECONDS, Child
+from comfyrelay.portable.commands import apart
+from comfyrelay.portable.commands.children import FIRM_SECONDS, Child
 
 GRACE_SECONDS = 10.0
 ANSWER_SECONDS = 5.0

@@ -35,6 +35,7 @@ from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.starter_presets import PRESETS
 from comfyrelay.desk.state import DeskState
 from comfyrelay.desk.trying_out import TRIED_MODELS, Trying
+from comfyrelay.disk.owner import load_secret, noted
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.states import DispatchStatus, Stage, WorkflowKind
 from comfyrelay.domain.queue.updates import OutputFile
@@ -42,7 +43,6 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import DispatchFilter, NewJob
 from comfyrelay.errors import ComfyError, Conflict, NotFound
 from comfyrelay.net import is_loopback
-from comfyrelay.owner import load_secret, noted
 from comfyrelay.protocol.desk import TryingOut
 from comfyrelay.server.app import create_app
 from comfyrelay.server.base.context import SESSION_COOKIE, Owner

@@ -22,8 +22,8 @@ from comfyrelay.desk.password import require_password
 from comfyrelay.desk.running import desk_meant
 from comfyrelay.desk.scripts.config import load_script_table
 from comfyrelay.desk.settings import load_desk_settings
+from comfyrelay.disk.lock import FolderLock
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, NotFound, Unauthorized
-from comfyrelay.lock import FolderLock
 from comfyrelay.net import is_loopback, listen
 from comfyrelay.protocol.desk import TryingOut
 from comfyrelay.services.databases import Databases

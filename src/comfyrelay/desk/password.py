@@ -7,7 +7,7 @@ from pathlib import Path
 from pwdlib import PasswordHash
 from pwdlib.exceptions import PwdlibError
 
-from comfyrelay import atomic
+from comfyrelay.disk import atomic
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.portable import files

@@ -2,8 +2,8 @@
 
 from urllib.parse import urlsplit
 
+from comfyrelay.disk.owner import Running, running
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.owner import Running, running
 from comfyrelay.settings import Settings
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import BinaryIO
 
-from comfyrelay.atomic import PART_PREFIX
+from comfyrelay.disk.atomic import PART_PREFIX
 from comfyrelay.errors import ConfigurationError, StorageUnavailable
 from comfyrelay.portable.files import IN_USE, leads_elsewhere, remove
 from comfyrelay.portable.names import any_length, can_hold

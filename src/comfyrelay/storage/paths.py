@@ -1,6 +1,6 @@
 """Which paths name an object: the same ones in every store."""
 
-from comfyrelay.atomic import PART_PREFIX
+from comfyrelay.disk.atomic import PART_PREFIX
 from comfyrelay.errors import InvalidInput, NotFound
 
 # S3 keys have 1,024 bytes, and a configured prefix needs some of them.

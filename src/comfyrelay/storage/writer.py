@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import BinaryIO
 
-from comfyrelay.atomic import FileWriter
-from comfyrelay.private import FILE_MODE, FOLDER_MODE
+from comfyrelay.disk.atomic import FileWriter
+from comfyrelay.disk.private import FILE_MODE, FOLDER_MODE
 
 
 class ObjectWriter(FileWriter):

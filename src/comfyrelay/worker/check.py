@@ -18,9 +18,9 @@ from comfyrelay.comfyui_processes.gpus import find_gpus
 from comfyrelay.comfyui_processes.installs import Install, find_installs
 from comfyrelay.comfyui_processes.options import Care
 from comfyrelay.comfyui_processes.python import python_of, try_python
+from comfyrelay.disk.lock import FolderLock
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.extras import install_line, is_installed
-from comfyrelay.lock import FolderLock
 from comfyrelay.portable.words import setting_line
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.servers import Servers

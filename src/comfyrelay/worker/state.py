@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from comfyrelay import atomic
+from comfyrelay.disk import atomic
+from comfyrelay.disk.lock import FolderLock
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.lock import FolderLock
 from comfyrelay.portable import files
 from comfyrelay.protocol.worker import LeasedJob, Urls
 from comfyrelay.worker.lease import Lease

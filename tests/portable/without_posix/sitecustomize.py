@@ -134,9 +134,9 @@ def import_as_windows() -> None:
     before, sys.platform = sys.platform, "win32"
     try:
         folder = Path(importlib.util.find_spec("comfyrelay.portable").origin).parent  # type: ignore[union-attr, arg-type]
-        for each in pkgutil.iter_modules([str(folder)]):
-            if each.name != "launcher":
-                importlib.import_module(f"comfyrelay.portable.{each.name}")
+        for each in pkgutil.walk_packages([str(folder)], "comfyrelay.portable."):
+            if not each.name.endswith(".launcher"):
+                importlib.import_module(each.name)
     finally:
         sys.platform = before
 

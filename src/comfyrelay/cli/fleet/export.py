@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from comfyrelay.atomic import write
+from comfyrelay.disk.atomic import write
 from comfyrelay.errors import InvalidInput
 
 export_app = typer.Typer(no_args_is_help=True, help="Write what makes a fleet elsewhere: Terraform, Kubernetes.")

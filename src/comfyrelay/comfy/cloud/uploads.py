@@ -4,8 +4,8 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from comfyrelay import atomic
 from comfyrelay.comfy.uploads import MOST_KNOWN, Uploaded, Uploader
+from comfyrelay.disk import atomic
 from comfyrelay.net import Http
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import structlog
 
-from comfyrelay.atomic import part_of
 from comfyrelay.desk.batches.folders import readable_name
 from comfyrelay.desk.batches.run_files import COPIES
+from comfyrelay.disk.atomic import part_of
 from comfyrelay.domain.payloads import Snapshot
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.updates import OutputFile

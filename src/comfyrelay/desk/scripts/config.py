@@ -11,7 +11,7 @@ from comfyrelay.comfy.graphs.graph import replace_placeholders
 from comfyrelay.desk.examples import EXAMPLES, SAMPLE_NAME
 from comfyrelay.desk.scripts.command import ScriptSettings, check_settings
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.portable.scripts import check_system
+from comfyrelay.portable.commands.scripts import check_system
 from comfyrelay.settings import load_table
 
 _PATHS = ("python", "script", "working_folder", "input_folder", "template_folder", "output_folder")

@@ -12,7 +12,7 @@ from comfyrelay.desk.scripts.errors import error_sentence
 from comfyrelay.desk.scripts.log import BoundedLog, Line, Lines
 from comfyrelay.desk.scripts.reading import Progress, Reading, saved_files
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.portable.children import Child
+from comfyrelay.portable.commands.children import Child
 from comfyrelay.protocol.desk import ScriptJob
 from comfyrelay.settings import ENV_PREFIX
 

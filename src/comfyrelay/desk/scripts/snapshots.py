@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from uuid import uuid4
 
-from comfyrelay import atomic
 from comfyrelay.desk.scripts.command import ScriptSettings
+from comfyrelay.disk import atomic
 from comfyrelay.errors import InvalidInput, ScriptFailed
 from comfyrelay.portable import files
 from comfyrelay.protocol.desk import ScriptJob

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from comfyrelay.domain.scaling.breaker import pause_left
 from comfyrelay.domain.scaling.plan import Launch
 from comfyrelay.domain.scaling.snapshot import MachineState, SeenFleet, SeenMachine
 from comfyrelay.domain.scaling.spec import InstanceType
@@ -12,6 +11,9 @@ from comfyrelay.domain.scaling.spec import InstanceType
 MONEY_ERROR = 1e-9
 # Launches are limited by the minute.
 LAUNCHES_OF_SECONDS = 60.0
+# The breaker: when machines are launched and never become workers, launching more only costs money.
+PAUSE_SECONDS = 300.0
+LONGEST_PAUSE_SECONDS = 3600.0
 _ANY = InstanceType(name="")
 _UP = (MachineState.READY, MachineState.BUSY)
 
@@ -140,3 +142,14 @@ def _type_within(fleet: SeenFleet, cost: float | None) -> InstanceType | None:
         return fleet.instance_types[0]
     left = cost - cost_per_hour(fleet) + MONEY_ERROR
     return next((each for each in fleet.instance_types if each.price_per_hour <= left), None)
+
+
+def pause_left(fleet: SeenFleet) -> float | None:
+    """How long nothing is launched because too many boots in a row failed; `None` when too few did. 0 when the pause is
+    over, and one machine may show whether it works again. Each further failure doubles the pause."""
+    beyond = fleet.failed_boots - fleet.scaling.limits.failed_boots
+    if beyond < 0 or fleet.failed_boots == 0:
+        return None
+    # the exponent is bounded, so that no number of failures is too large
+    pause = min(PAUSE_SECONDS * (1 << min(beyond, 10)), LONGEST_PAUSE_SECONDS)
+    return max(0.0, pause - (fleet.failed_boot_seconds_ago or 0.0))

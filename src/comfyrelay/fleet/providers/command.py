@@ -21,7 +21,8 @@ from pydantic import (
     WrapValidator,
 )
 
-from comfyrelay.atomic import write
+from comfyrelay.disk.atomic import write
+from comfyrelay.disk.lock import FolderLock
 from comfyrelay.domain.scaling.spec import MOST_MONEY, InstanceType
 from comfyrelay.domain.scaling.spec_json import machines_to_json
 from comfyrelay.errors import ConfigurationError, ProviderError
@@ -35,8 +36,7 @@ from comfyrelay.fleet.providers.base import (
     Refused,
 )
 from comfyrelay.fleet.providers.programs import folder_name, plain_environment, program
-from comfyrelay.lock import FolderLock
-from comfyrelay.portable import apart
+from comfyrelay.portable.commands import apart
 
 log = structlog.get_logger(__name__)
 

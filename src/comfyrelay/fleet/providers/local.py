@@ -24,8 +24,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from comfyrelay.atomic import write_new
 from comfyrelay.clock import utc_now
+from comfyrelay.disk.atomic import write_new
+from comfyrelay.disk.lock import FolderLock
 from comfyrelay.domain.scaling.learning import LOCAL_BOOT_SECONDS
 from comfyrelay.domain.scaling.spec import InstanceType
 from comfyrelay.errors import ConfigurationError, ProviderError
@@ -40,8 +41,8 @@ from comfyrelay.fleet.providers.base import (
     Refused,
 )
 from comfyrelay.fleet.providers.programs import folder_name, plain_environment, program
-from comfyrelay.lock import FolderLock
-from comfyrelay.portable import apart, files
+from comfyrelay.portable import files
+from comfyrelay.portable.commands import apart
 
 STAND_IN = "stand-in"
 # A process that was started takes its lock within this time, however busy the host is.

@@ -19,12 +19,13 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-from comfyrelay.atomic import write_new
+from comfyrelay.disk.atomic import write_new
+from comfyrelay.disk.lock import FolderLock
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.lock import FolderLock
 from comfyrelay.net import free_port
-from comfyrelay.portable import apart, files
-from comfyrelay.portable.scripts import launch
+from comfyrelay.portable import files
+from comfyrelay.portable.commands import apart
+from comfyrelay.portable.commands.scripts import launch
 from comfyrelay.portable.signals import on_stop
 
 # Whoever looks whether somebody holds a folder holds it for a moment.

@@ -8,10 +8,10 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
-from comfyrelay.atomic import write_new
+from comfyrelay.disk.atomic import write_new
+from comfyrelay.disk.private import FOLDER_MODE
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.net import is_loopback
-from comfyrelay.private import FOLDER_MODE
 from comfyrelay.settings import Settings
 
 STAGES = ("production", "staging")

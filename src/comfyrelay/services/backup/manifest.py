@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
-from comfyrelay import atomic
+from comfyrelay.disk import atomic
 from comfyrelay.errors import InvalidInput
 
 NAME = "manifest.json"

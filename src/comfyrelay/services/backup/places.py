@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
-from comfyrelay.atomic import PART_PREFIX
+from comfyrelay.disk.atomic import PART_PREFIX
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.portable.names import path_of_url
 from comfyrelay.settings import Settings

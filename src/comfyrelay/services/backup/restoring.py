@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from comfyrelay.clock import utc_now
+from comfyrelay.disk.lock import FolderLock
 from comfyrelay.errors import ConfigurationError, Conflict, InvalidInput
-from comfyrelay.lock import FolderLock
 from comfyrelay.portable.files import move
 from comfyrelay.services.backup.checking import check_entries
 from comfyrelay.services.backup.copying import Counter, Progress, disk_errors, make_folder, no_progress, put_back

@@ -9,8 +9,8 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from comfyrelay.atomic import part_of
 from comfyrelay.comfy.uploads import content_hash as hash_of
+from comfyrelay.disk.atomic import part_of
 from comfyrelay.errors import TransferFailed
 from comfyrelay.portable import files
 

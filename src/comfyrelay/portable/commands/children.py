@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from comfyrelay.portable import scripts
+from comfyrelay.portable.commands import scripts
 
 _PIECE = 64 * 1024
 # Longer than the launcher tries to kill: what is left then waits for a device, and nobody can end it.

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from comfyrelay import atomic
+from comfyrelay.disk import atomic
+from comfyrelay.disk.lock import FolderLock
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.lock import FolderLock
 from comfyrelay.portable import files
 
 SECRET_FILE = "owner-secret"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.portable.apart import APART
+from comfyrelay.portable.commands.apart import APART
 from comfyrelay.portable.system import IS_WINDOWS
 
 NEEDS = "Scripts need Linux, macOS or WSL: start the desk there, or take [desk.script] out of comfyrelay.toml."
