@@ -128,7 +128,7 @@ async def auto(curve: Curve, jobs: int) -> Settled:
         began = loop.time()
         reached: dict[int, float] = {}
         try:
-            while not (told := packer.told.get(KEY)) or not told.reason.endswith(AT_REST):
+            while not (told := packer.decided.get(KEY)) or not told.reason.endswith(AT_REST):
                 if told:
                     reached.setdefault(told.processes, loop.time() - began)
                 await asyncio.sleep(0.05)

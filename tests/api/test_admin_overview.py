@@ -172,7 +172,7 @@ class TestEvents:
             [first] = await stream.until("reset")
             assert first.data == {}
             # the first look says nothing: all before it is fetched anyway
-            desk.api.engine.operations.live.tell("effects", "none")
+            desk.api.engine.operations.live.publish("effects", "none")
             await heard(stream, "effects", "none")
             yield stream
 
@@ -228,9 +228,9 @@ class TestEvents:
         desk.api.engine.wakeup.on_word(words.append)
         monkeypatch.setattr(live, "GATHER_SECONDS", 0.0)
         for _ in range(100):
-            desk.api.engine.operations.live.tell_soon("webhooks")
+            desk.api.engine.operations.live.publish_soon("webhooks")
         await asyncio.sleep(0)
-        desk.api.engine.operations.live.tell_soon("dispatches")
+        desk.api.engine.operations.live.publish_soon("dispatches")
         async with asyncio.timeout(PATIENCE_SECONDS):
             while len(words) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0)
@@ -277,7 +277,7 @@ class TestEvents:
 
     async def test_many_changes_are_one_message(self, desk: Operating, stream: Stream) -> None:
         for number in range(300):
-            desk.api.engine.operations.live.tell("workers", f"gpu-{number}")
+            desk.api.engine.operations.live.publish("workers", f"gpu-{number}")
         # of so many none is named
         assert (await heard(stream, "workers", "*"))["workers"] == ["*"]
 
@@ -295,7 +295,7 @@ class TestEvents:
         assert desk.admin.user is not None
         path = f"/api/admin/users/{desk.admin.user.id}"
         assert (await other.call("PATCH", path, {"is_admin": False})).is_success
-        desk.api.engine.operations.live.tell("effects", "clip")
+        desk.api.engine.operations.live.publish("effects", "clip")
         assert [each for each in await stream.rest() if each.type == "changed"] == []
 
 
@@ -313,7 +313,7 @@ async def test_a_server_that_stops_ends_its_streams(desk: Operating) -> None:
 
 
 def test_what_is_told_is_json_with_every_kind() -> None:
-    told = live.News(named={"workers": {"b", "a"}}, flags={"samples"}).told
+    told = live.News(named={"workers": {"b", "a"}}, flags={"samples"}).by_kind
     text = overview._encoded(Message(what=told))
     assert text.startswith("event: changed\ndata: {")
     data = json.loads(text.partition("data: ")[2])

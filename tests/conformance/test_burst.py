@@ -384,11 +384,11 @@ async def test_a_server_looks_for_what_may_go_only_where_something_may(world: Wo
     bursting, hint = world.engine.scaling.bursting, world.engine.outbox.recovery.burst_hint
     await world.advance(1)
     [job] = await house.submit(max_wait_seconds=1)
-    await bursting.look()
+    await bursting.run_stages()
     assert await house.providers([job]) == ["cloud"]
     # those that are there are looked after, although no other may go
     await world.engine.catalogue.workflows.change(house.workflow.slug, {"is_active": False})
     await world.engine.fleet.workers.deregister(house.cloud, reason="gone")
     hint.give()
-    await bursting.look()
+    await bursting.run_stages()
     assert await house.providers([job]) == ["self_hosted"]

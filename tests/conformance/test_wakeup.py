@@ -248,7 +248,7 @@ class TestLocalWakeup:
         wakeup, heard = LocalWakeup(), list[str]()
         for name in ("one", "other"):
             wakeup.on_word(lambda word, name=name: heard.append(f"{name} {word}"))  # type: ignore[misc]
-        wakeup.tell("job-1")
+        wakeup.publish("job-1")
         assert heard == ["one job-1", "other job-1"]
 
 
@@ -337,7 +337,7 @@ class TestPostgresWakeup:
         async with listening(dsn) as here, listening(dsn) as there:
             there.on_word(hear)
             for word in said:
-                here.tell(word)
+                here.publish(word)
             await asyncio.wait_for(is_all.wait(), LONG)
 
     async def test_a_hint_wakes_this_process_without_the_database(self, postgres_world: World) -> None:

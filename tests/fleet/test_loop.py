@@ -659,7 +659,7 @@ class TestDecisions:
         id_ = f"{fleets.fleet}.another"
         before = await fleets.record()
         await fleets.change(scaling={"is_paused": True})
-        await fleets.world.engine.scaling.machines.look(before, [Sighting(id=id_)])
+        await fleets.world.engine.scaling.machines.reconcile(before, [Sighting(id=id_)])
         assert await fleets.present() == []
 
     @pytest.mark.parametrize(("how", "ends"), [("is_paused", 2), ("is_dry_run", 1)])

@@ -376,7 +376,7 @@ async def test_a_card_that_another_program_fills_gets_one_job_at_a_time() -> Non
     memory.note("w", 10, is_exact=True)
     for each in servers:
         each.comfyui = Telling(free_bytes=0)
-    await memory.look_around(servers[0], servers)
+    await memory.measure_card(servers[0], servers)
     assert memory.usable("gpu") == 0
     assert memory.has_room(Lane("w"), servers[0], servers)
     servers[1].lanes.append(Lane("w"))
@@ -411,7 +411,7 @@ def test_jobs_on_one_card_never_need_more_than_it_has_unless_one_is_alone(
 
 
 async def _look(memory: CardMemory, servers: list[Server]) -> None:
-    await memory.look(servers[0], servers)
+    await memory.measure(servers[0], servers)
 
 
 class Saying(Telling):
@@ -432,7 +432,7 @@ async def test_a_server_that_does_not_answer_while_it_loads_is_not_another_progr
     servers = [Server(id=name, comfyui=each) for name, each in zip("ab", says, strict=True)]
 
     async def look() -> int | None:
-        memory.note_foreign("gpu", await asyncio.gather(*(memory.look(each, servers) for each in servers)))
+        memory.note_foreign("gpu", await asyncio.gather(*(memory.measure(each, servers) for each in servers)))
         return memory.usable("gpu")
 
     assert await look() == 87

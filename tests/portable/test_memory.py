@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.portable.memory import free_bytes, left_of_limits
+from comfyrelay.portable.memory import free_bytes, free_within_limits
 
 STAT = "anon 5\ninactive_file 300\n"
 CONTAINERS = {
@@ -29,7 +29,7 @@ def left(folder: Path, own: str, files: dict[str, str]) -> list[int]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     (folder / "own").write_text(own)
-    return left_of_limits(folder, folder / "own")
+    return free_within_limits(folder, folder / "own")
 
 
 @pytest.mark.parametrize("version", CONTAINERS)
@@ -40,5 +40,5 @@ def test_a_container_has_what_is_left_of_its_limit_with_what_it_could_read_again
 @pytest.mark.parametrize("files", [{"memory.max": "max", "memory.current": "1"}, {"memory.max": "5"}, {}])
 def test_without_a_limit_there_is_only_the_machine(tmp_path: Path, files: dict[str, str]) -> None:
     assert left(tmp_path, "0::/\n1:memory:/\n", files) == []
-    assert left_of_limits(tmp_path, tmp_path / "missing") == []
+    assert free_within_limits(tmp_path, tmp_path / "missing") == []
     assert free_bytes() > 0

@@ -33,7 +33,7 @@ def objects(root: Path) -> LocalObjects:
 async def refusal(objects: LocalObjects, data: bytes, mime_type: str, limits: ProbeLimits | None = None) -> str:
     await objects.put("output", data)
     with pytest.raises(InvalidInput) as refused:
-        await Probes(limits).look(objects, "output", mime_type=mime_type)
+        await Probes(limits).probe(objects, "output", mime_type=mime_type)
     return refused.value.detail
 
 
@@ -42,13 +42,13 @@ def reads(data: bytes) -> Callable[[int, int], bytes]:
 
 
 def look(data: bytes, limits: ProbeLimits) -> MediaInfo:
-    return probe_process.look("image", size=len(data), limits=limits, read=reads(data))
+    return probe_process.probe("image", size=len(data), limits=limits, read=reads(data))
 
 
 async def test_what_a_header_claims_is_refused_before_anything_is_decoded(
     objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe_process, "look", lambda *_args, **_more: pytest.fail("it was decoded"))
+    monkeypatch.setattr(probe_process, "probe", lambda *_args, **_more: pytest.fail("it was decoded"))
     webp = samples.webp_that_claims(16_000, 11_000)
     assert len(webp) == 34
     text = "The output is too large: it has 16000 × 11000 pixels, and at most 100,000,000 are allowed."
@@ -67,7 +67,7 @@ async def test_a_picture_of_too_many_frames_is_refused_at_the_first_that_is_too_
         return data[start : start + length]
 
     with pytest.raises(Refused) as refused:
-        probe_process.look("image", size=len(data), limits=ProbeLimits(), read=read)
+        probe_process.probe("image", size=len(data), limits=ProbeLimits(), read=read)
     assert refused.value.why == "frames"
     # the rest of it was never looked at
     assert max(asked) < len(data) / 4
@@ -105,7 +105,7 @@ def test_a_process_that_takes_too_long_is_killed_and_the_next_file_has_another()
     data = samples.gif_of(MANY)
     limits = ProbeLimits(max_frames=MANY, timeout_seconds=0.01)
     with pytest.raises(Refused) as refused:
-        process.look("image", size=len(data), limits=limits, read=reads(data))
+        process.probe("image", size=len(data), limits=limits, read=reads(data))
     assert refused.value.why == "time"
     assert not process.is_idle
     process.kill()
@@ -122,7 +122,7 @@ def test_a_process_that_dies_of_a_file_refuses_it() -> None:
         return b""
 
     with pytest.raises(Refused):
-        process.look("image", size=100, limits=ProbeLimits(), read=read)
+        process.probe("image", size=100, limits=ProbeLimits(), read=read)
     assert not process.is_idle
     process.kill()
 
@@ -150,9 +150,9 @@ def test_where_a_process_cannot_limit_its_memory_the_server_watches_it(monkeypat
     monkeypatch.setenv("PYTHONPATH", str(WITHOUT_POSIX))
     monkeypatch.setattr(probe_process, "LIMITS_MEMORY", False)
     process = ProbeProcess()
-    assert process.look("image", size=len(data), limits=ProbeLimits(), read=reads(data)).width == 5000
+    assert process.probe("image", size=len(data), limits=ProbeLimits(), read=reads(data)).width == 5000
     with pytest.raises(Refused) as refused:
-        process.look("image", size=len(data), limits=ProbeLimits(max_memory_bytes=8 * 1024**2), read=reads(data))
+        process.probe("image", size=len(data), limits=ProbeLimits(max_memory_bytes=8 * 1024**2), read=reads(data))
     assert refused.value.why == "memory"
     process.kill()
 

@@ -49,7 +49,7 @@ def objects(root: Path) -> Watched:
 async def probe(
     store: ObjectStore, path: str, *, mime_type: str, subject: str = "output", limits: ProbeLimits | None = None
 ) -> MediaInfo:
-    return await Probes(limits).look(store, path, mime_type=mime_type, subject=subject)
+    return await Probes(limits).probe(store, path, mime_type=mime_type, subject=subject)
 
 
 async def look(store: ObjectStore, data: bytes, mime_type: str, limits: ProbeLimits | None = None) -> MediaInfo:
@@ -288,7 +288,8 @@ async def test_many_at_once_do_not_wait_for_each_other(objects: Watched) -> None
     await objects.put("a", samples.video())
     probes = Probes()
     infos = await asyncio.wait_for(
-        asyncio.gather(*(probes.look(objects, "a", mime_type="video/mp4") for _ in range(50))), timeout=PATIENCE_SECONDS
+        asyncio.gather(*(probes.probe(objects, "a", mime_type="video/mp4") for _ in range(50))),
+        timeout=PATIENCE_SECONDS,
     )
     assert {info.frames for info in infos} == {25}
 

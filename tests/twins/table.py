@@ -439,7 +439,7 @@ TWINS = (
     Twin(
         name="command: the script is asked for keys that are there",
         file="fleet/providers/command.py",
-        old="if each.key not in {machine.key for machine in there}]",
+        old="if order.key not in {machine.key for machine in there}]",
         new="]",
         tests=f"{FLEET}/test_command.py",
         only="would_make_a_second",

@@ -15,10 +15,10 @@ from comfyrelay.domain.queue.routing import (
     IdleWorker,
     Routing,
     WarmPolicy,
-    left_over,
     outbid,
     route,
     slots_by_entitlement,
+    ungranted,
     wanted_by,
 )
 from tests.harness import START as NOW
@@ -218,5 +218,5 @@ class TestRecall:
 def test_who_is_given_one_hears_how_many_more_were_in_sight() -> None:
     asks, rows = [ask(0, warm="a"), ask(1)], candidates("aaaaa")
     routing = routed(asks, rows)
-    assert left_over(asks, {MINE: rows}, routing.grants) == {0: 3, 1: 3}
-    assert left_over([ask()], {MINE: rows[:1]}, routed([ask()], rows[:1]).grants) == {0: 0}
+    assert ungranted(asks, {MINE: rows}, routing.grants) == {0: 3, 1: 3}
+    assert ungranted([ask()], {MINE: rows[:1]}, routed([ask()], rows[:1]).grants) == {0: 0}

@@ -85,7 +85,7 @@ async def _work(pool: WorkflowPool) -> None:
 async def told(packer: Packer, such: Callable[[str], bool], *, key: str = KEY) -> str:
     """Wait for a reason."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while (found := packer.told.get(key)) is None or not such(found.reason):  # noqa: ASYNC110
+        while (found := packer.decided.get(key)) is None or not such(found.reason):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     return found.reason
 
@@ -95,8 +95,8 @@ async def test_while_jobs_wait_and_more_are_worth_it_there_are_more(tmp_path: Pa
         async with card_of(tmp_path, ALWAYS) as (_, cards, packer):
             await told(packer, lambda reason: reason == "3 at once: no more are allowed on one card.")
             assert len(cards.cards()[0].processes) == 3
-            assert packer.told[KEY].processes == 3
-            assert "trying 3 at once" in (packer.told[KEY].changed or "")
+            assert packer.decided[KEY].processes == 3
+            assert "trying 3 at once" in (packer.decided[KEY].changed or "")
     changes = [each for each in logs if each["event"] == "worker.packing" and each["change"] == "add"]
     assert len(changes) == 2
     assert "19.0 GiB are free for the 5.0 GiB of another one: trying 2 at once." in changes[0]["why"]

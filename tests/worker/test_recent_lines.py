@@ -55,8 +55,8 @@ async def test_they_are_sent_when_a_poll_or_a_heartbeat_says_so() -> None:
     async with plane(["one", "two"]) as (control, sent, _status), asyncio.timeout(PATIENCE_SECONDS):
         assert await control.poll({}) is None
         assert await sent.get() == {"lines": ["one", "two"]}
-        assert control._telling is not None
-        await control._telling
+        assert control._sending is not None
+        await control._sending
         assert await control.heartbeat(make_lease()) is None
         assert await sent.get() == {"lines": ["one", "two"]}
 
@@ -67,14 +67,14 @@ async def test_a_control_plane_that_does_not_take_them_holds_up_nothing() -> Non
         for _ in range(2):
             assert await control.poll({}) is None
             await sent.get()
-            assert control._telling is not None
-            await control._telling
+            assert control._sending is not None
+            await control._sending
 
 
 async def test_a_worker_that_keeps_none_sends_none() -> None:
     async with plane(None) as (control, sent, _status):
         await control.poll({})
-        assert control._telling is None
+        assert control._sending is None
         assert sent.empty()
 
 

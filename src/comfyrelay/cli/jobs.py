@@ -314,9 +314,9 @@ def delete(
         lines: list[str] = []
         for it in [await _found(client, each) for each in job]:
             lines.append(f"{it.kind} {it.id} with its log and its output")
-            ids = [it.id] if it.kind == "job" else [each.id async for each in client.jobs(batch_id=it.id)]
+            ids = [it.id] if it.kind == "job" else [entry.id async for entry in client.jobs(batch_id=it.id)]
             if not keep_files:
-                lines += [f"  {path}" for each in ids for path in await _deleted_with(client, each)]
+                lines += [f"  {path}" for job_id in ids for path in await _deleted_with(client, job_id)]
         return lines
 
     if not yes:

@@ -314,10 +314,12 @@ def server(
     if secrets.made_at is not None:
         what = "" if settings.fleet_secrets else "; workers register with those"
         err.print(f"  made new secrets in {secrets.made_at}{what}", highlight=False)
-    _run_loop(serve(settings, secrets, log_level=log_level, on_setup_code=partial(_tell_setup_code, settings.base_url)))
+    _run_loop(
+        serve(settings, secrets, log_level=log_level, on_setup_code=partial(_print_setup_code, settings.base_url))
+    )
 
 
-def _tell_setup_code(base_url: str, code: str) -> None:
+def _print_setup_code(base_url: str, code: str) -> None:
     err.print(f"  there is no administrator yet: open {base_url}/setup#{code}", highlight=False, soft_wrap=True)
     err.print(f"  or enter the code {code} there; it works once, for a day", highlight=False)
 

@@ -281,7 +281,7 @@ def batch_add(
     from comfyrelay.desk.batches.folders import prompts_from
 
     texts = [*(prompts or []), *(prompts_from(prompt_file) if prompt_file else [])]
-    files = [each for path in inputs or [] for each in (_media_in(path) if path.is_dir() else [path])]
+    files = [file for path in inputs or [] for file in (_media_in(path) if path.is_dir() else [path])]
     check_files(what, files)
     wish: dict[str, Any] = {
         "label": label,

@@ -60,7 +60,7 @@ class Target:
             {"placeholder": each.key, "user_configurable": True, **each.model_dump(mode="json")}
             for each in self.properties
         ]
-        return [Property.from_json({key: each[key] for key in each.keys() & fields.keys()}) for each in known]
+        return [Property.from_json({key: entry[key] for key in entry.keys() & fields.keys()}) for entry in known]
 
 
 def check_files(what: str, inputs: Sequence[Path]) -> None:

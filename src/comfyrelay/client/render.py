@@ -145,9 +145,9 @@ def workflow_table(workflows: Iterable[Workflow]) -> Table:
 
 def preset_table(presets: Iterable[Preset]) -> Table:
     table = grid("preset", "values")
-    for each in presets:
-        values = ", ".join(f"{key}={value}" for key, value in each.values.items())
-        table.add_row(Text(printable(each.name)), Text(printable(values)))
+    for preset in presets:
+        values = ", ".join(f"{key}={value}" for key, value in preset.values.items())
+        table.add_row(Text(printable(preset.name)), Text(printable(values)))
     return table
 
 
@@ -194,8 +194,8 @@ def output_lines(job: Job, about: AboutJob | None) -> list[str]:
         return [f"{printable(each.path)}  {size_of(each.size) or 'gone'}" for each in about.files]
     return [
         line
-        for each in job.outputs
-        for line in (f"{printable(each.filename)}  {size_of(each.size)}", printable(each.url))
+        for output in job.outputs
+        for line in (f"{printable(output.filename)}  {size_of(output.size)}", printable(output.url))
     ]
 
 

@@ -244,14 +244,14 @@ def _next(seen: Snapshot) -> RenderableType:
 
 def _last(seen: Snapshot, now: datetime) -> RenderableType:
     table = render.grid("job", "", "ended", "what")
-    for each in seen.outcomes:
-        made = ", ".join(out.filename for out in each.outputs)
-        about = Text(printable(each.error), style="red") if each.error else printable(made)
+    for job in seen.outcomes:
+        made = ", ".join(out.filename for out in job.outputs)
+        about = Text(printable(job.error), style="red") if job.error else printable(made)
         table.add_row(
-            render.short(each.id),
-            render.status_text(each.status),
-            render.age(each.completed_at, now),
-            render.what(seen.labels.get(each.id, ""), about),
+            render.short(job.id),
+            render.status_text(job.status),
+            render.age(job.completed_at, now),
+            render.what(seen.labels.get(job.id, ""), about),
         )
     return table
 

@@ -79,7 +79,7 @@ def _from_nvml(nvml: Any, handle: Any) -> Gpu:
 
 def _from_nvidia_smi() -> list[Gpu]:
     said = _ask("nvidia-smi", "--query-gpu=uuid,name,memory.total", "--format=csv,noheader,nounits")
-    rows = [[each.strip() for each in row] for row in csv.reader(said.splitlines())]
+    rows = [[cell.strip() for cell in row] for row in csv.reader(said.splitlines())]
     return [_nvidia(row[0], row[1], _whole(row[2], MIB)) for row in rows if len(row) == 3 and row[0].startswith("GPU-")]
 
 
@@ -113,7 +113,7 @@ def _visible_nvidia(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> list
     # CUDA counts the fastest first, NVML by their places: a number is known if that was asked for, or if all are shown
     is_known = environment.get(_NVIDIA_ORDER) == "PCI_BUS_ID" or len({*numbers}) == len(gpus)
     found = [gpus[number] if is_known else _nvidia_by_number(number, gpus) for number in numbers]
-    found += [gpu for each in words if not each.isdecimal() for gpu in gpus if gpu.key.startswith(each)]
+    found += [gpu for word in words if not word.isdecimal() for gpu in gpus if gpu.key.startswith(word)]
     # a part of one
     found += [Gpu(key=each, variables={_NVIDIA: each}) for each in words if each.startswith("MIG-")]
     return found

@@ -155,7 +155,7 @@ class Keeper:
                 key=gpu.key,
                 name=gpu.name,
                 memory_bytes=gpu.memory_bytes,
-                processes=tuple(each.url for each in self.kept if each.gpu is gpu and each.state in counted),
+                processes=tuple(kept.url for kept in self.kept if kept.gpu is gpu and kept.state in counted),
             )
             for gpu in self._gpus or ()
         ]
@@ -281,7 +281,7 @@ class Keeper:
         """Whether MPS is why it ended, so that it is started again at once: that counts as nobody's failure."""
         if not await self._mps.part(kept.name, lines=kept.log.last_lines, is_early=is_early):
             return False
-        kept.last_ending = Ending(at=monotonic(), reason=reason, said=kept.log.last_said[-TOLD_LINES:])
+        kept.last_ending = Ending(at=monotonic(), reason=reason, said=kept.log.timed_lines[-TOLD_LINES:])
         kept.reason = reason
         return True
 
@@ -352,7 +352,7 @@ class Keeper:
 
     async def _pause(self, kept: Kept, reason: str, seconds: float, *, is_given_up: bool) -> None:
         lines = kept.log.last_lines[-TOLD_LINES:]
-        kept.last_ending = Ending(at=monotonic(), reason=reason, said=kept.log.last_said[-TOLD_LINES:])
+        kept.last_ending = Ending(at=monotonic(), reason=reason, said=kept.log.timed_lines[-TOLD_LINES:])
         told = f"{reason} Its last lines: {' | '.join(lines[-3:])}" if lines else reason
         if not kept.first_outcome.done():
             kept.first_outcome.set_exception(NotStarted(told, raw="\n".join(lines)))

@@ -57,7 +57,7 @@ class Launch:
 def check_arguments(arguments: Sequence[str]) -> None:
     names = [each.partition("=")[0] for each in arguments if each.startswith("--") and len(each) > len("--")]
     # ComfyUI takes the beginning of an option for the whole
-    taken = sorted(each for each in OURS if any(each.startswith(name) for name in names))
+    taken = sorted(option for option in OURS if any(option.startswith(name) for name in names))
     if taken:
         raise ConfigurationError(
             f"ComfyRelay chooses {', '.join(taken)} for each ComfyUI that it starts: leave it out of its arguments."

@@ -33,10 +33,10 @@ class Log:
 
     @property
     def last_lines(self) -> list[str]:
-        return [line for _, line in self.last_said]
+        return [line for _, line in self.timed_lines]
 
     @property
-    def last_said(self) -> list[tuple[float, str]]:
+    def timed_lines(self) -> list[tuple[float, str]]:
         """The last lines, each with the time at which it was said."""
         return [*self._lines, *([(self.spoke_at, _readable(self._rest))] if self._rest.strip() else [])]
 
@@ -48,10 +48,10 @@ class Log:
         self._append(f"--- {line}\n".encode())
 
     def write(self, piece: bytes) -> None:
-        self._hear(piece)
+        self._keep_lines(piece)
         self._append(piece)
 
-    def _hear(self, piece: bytes) -> None:
+    def _keep_lines(self, piece: bytes) -> None:
         self.spoke_at = self._clock()
         *parts, self._rest = _ENDS.split(self._rest + piece)
         for line, end in zip(parts[::2], parts[1::2], strict=True):
@@ -85,7 +85,7 @@ def last_lines_in(path: Path) -> list[str]:
     log = Log(path)
     with suppress(OSError), path.open("rb") as file:
         file.seek(max(path.stat().st_size - LAST_LINES * _LONGEST_LINE, 0))
-        log._hear(file.read())
+        log._keep_lines(file.read())
     return log.last_lines
 
 

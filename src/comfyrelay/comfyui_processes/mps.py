@@ -299,7 +299,7 @@ class _Daemon:
         self._program = program
         self._environment = environment
         self._log = log
-        self.ended = asyncio.create_task(self._hear())
+        self.ended = asyncio.create_task(self._listen())
 
     @classmethod
     async def start(cls, program: Path, gpus: Sequence[Gpu], *, logs: Path) -> "_Daemon":
@@ -369,7 +369,7 @@ class _Daemon:
             return True
         return False
 
-    async def _hear(self) -> None:
+    async def _listen(self) -> None:
         while piece := await self._child.read():
             self._log.write(piece)
         await self._child.ended()

@@ -29,7 +29,7 @@ class Process:
         self._mark = launch.mark
         self._http = http_client(timeout=ANSWER_SECONDS, trust_env=False)
         self._family: dict[int, float] = {}
-        self.ended = asyncio.create_task(self._hear())
+        self.ended = asyncio.create_task(self._listen_until_gone())
 
     @classmethod
     async def start(cls, launch: Launch, log: Log) -> "Process":
@@ -47,10 +47,10 @@ class Process:
         found by nobody later, so this is asked for now and then."""
         own = self._child.pid
         found = await asyncio.to_thread(lambda: {own: apart.started_at(own), **apart.descendants(own)})
-        self._family = dict(self._left()) | {pid: at for pid, at in found.items() if at}
+        self._family = dict(self._remaining()) | {pid: at for pid, at in found.items() if at}
         return self._family
 
-    def _left(self) -> list[tuple[int, float]]:
+    def _remaining(self) -> list[tuple[int, float]]:
         return [(pid, at) for pid, at in self._family.items() if apart.is_process(pid=pid, started=at)]
 
     async def answers(self) -> bool:
@@ -83,7 +83,7 @@ class Process:
         await asyncio.wait({self.ended}, timeout=GRACE_SECONDS + FIRM_SECONDS)
         # the launcher does this; it may have been killed itself
         await asyncio.gather(
-            *(asyncio.to_thread(apart.end, pid=pid, started=at, seconds=GRACE_SECONDS) for pid, at in self._left())
+            *(asyncio.to_thread(apart.end, pid=pid, started=at, seconds=GRACE_SECONDS) for pid, at in self._remaining())
         )
         await self._http.aclose()
 
@@ -98,7 +98,7 @@ class Process:
             return f"the launcher that watches over it was ended by signal {-code}"
         return f"exit code {code}"
 
-    async def _hear(self) -> None:
+    async def _listen_until_gone(self) -> None:
         """Until it is gone: where its launcher was killed, something that it had started may hold the pipe for long."""
         listening = asyncio.create_task(self._listen())
         while self._child.exit_code is None and not listening.done():

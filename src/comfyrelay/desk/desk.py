@@ -145,7 +145,7 @@ class Desk:
             await furnish_script(engine, user, script)
             if snapshots is not None:
                 opened.push_async_callback(_ended_task(asyncio.create_task(_sweep(snapshots, engine, user))))
-            silent = await self._look_for_comfyui(engine, trying)
+            silent = await self._check_comfyui(engine, trying)
             sim = None
             if trying.mode is not TryingOut.NOTHING or await _has_tries(engine, trying.tries_stage):
                 await _furnish_stand_in(engine, trying)
@@ -234,10 +234,10 @@ class Desk:
             on_reused=self._keep_reused,
             more_fleets=[(trying.tries_stage, STAND_IN)],
             live_definitions=lambda: self._definitions(trying),
-            on_missing=self._look_for_models,
+            on_missing=self._refresh_models,
         )
 
-    async def _look_for_comfyui(self, engine: Engine, trying: Trying) -> list[str]:
+    async def _check_comfyui(self, engine: Engine, trying: Trying) -> list[str]:
         """Those that do not answer yet."""
         trying.examples = await _example_ids(engine)
         silent = await _silent(self._addresses)
@@ -302,9 +302,9 @@ class Desk:
             return {"comfyui_base_url": desk.comfyui_url, "comfyui_folders": desk.comfyui_folders}
         return {name: getattr(desk, name) for name in CareSettings.model_fields}
 
-    def _look_for_models(self) -> None:
+    def _refresh_models(self) -> None:
         for each in self._agents.values():
-            each.look_for_models()
+            each.refresh_models()
 
     async def _keep_reused(self, job: NewJob, batch_label: str | None, output: OutputFile) -> dict[str, Any] | None:
         return None if self._copies is None else await self._copies.keep_reused(job, batch_label, output)
@@ -322,7 +322,7 @@ class Desk:
 
     @property
     def _held(self) -> list[Lease]:
-        return [lease for each in self._agents.values() for lease in each.held]
+        return [lease for agent in self._agents.values() for lease in agent.held]
 
     def _about_run(self, lease_token: str, reported: dict[str, Any] | None) -> dict[str, Any] | None:
         """Files are named by the worker in this process, which is asked itself, and never over the wire."""

@@ -39,8 +39,8 @@ def keep_private(data_dir: Path) -> int:
     before = os.umask(_NOT_FOR_OTHERS)
     if data_dir.is_dir():
         close_folder(data_dir)
-        for each in ("*.db", "*.db-*", "secrets.json", "lock"):
-            for path in data_dir.glob(each):
+        for pattern in ("*.db", "*.db-*", "secrets.json", "lock"):
+            for path in data_dir.glob(pattern):
                 # another user's, from when one was used with the rights of another: that one says who reads it
                 with suppress(OSError):
                     path.chmod(FILE_MODE)

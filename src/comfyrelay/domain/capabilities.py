@@ -142,11 +142,11 @@ class Gap:
 def gaps(lacking: Sequence[Lacking]) -> list[Gap]:
     """Everything that keeps these workers from a job; all of them lack something."""
     names = {
-        Kind.NODE: sorted({name for each in lacking for name in each.node_types}),
-        Kind.MODEL: sorted({name for each in lacking for name in each.models}),
+        Kind.NODE: sorted({name for lack in lacking for name in lack.node_types}),
+        Kind.MODEL: sorted({name for lack in lacking for name in lack.models}),
     }
     return [
-        Gap(kind=kind, name=name, workers=[each.worker for each in lacking if each.has(kind, name)])
+        Gap(kind=kind, name=name, workers=[lack.worker for lack in lacking if lack.has(kind, name)])
         for kind, found in names.items()
         for name in found
     ]

@@ -206,7 +206,7 @@ def gain_of(
         return None
 
     def seconds(spans: Sequence[tuple[str, float]]) -> float:
-        return sum(fmean(each for name, each in spans if name == workflow) for workflow in common)
+        return sum(fmean(span for name, span in spans if name == workflow) for workflow in common)
 
     return size * seconds(fewer) / (base * max(seconds(more), 1e-9)) - 1
 

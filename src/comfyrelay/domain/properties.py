@@ -386,8 +386,8 @@ def apply_preset(preset: Mapping[str, Any], properties: Sequence[Property]) -> A
     values: dict[str, Any] = {}
     ignored = []
     for key, value in preset.items():
-        meant = [each for each in configurable if each.key == key or (each.role == key and each.key not in preset)]
-        found = [each.key for each in meant if not problem_with(each, value)]
+        meant = [prop for prop in configurable if prop.key == key or (prop.role == key and prop.key not in preset)]
+        found = [prop.key for prop in meant if not problem_with(prop, value)]
         if not found:
             ignored.append(key)
         values.update(dict.fromkeys(found, value))
@@ -396,7 +396,7 @@ def apply_preset(preset: Mapping[str, Any], properties: Sequence[Property]) -> A
 
 def differing(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[str]:
     """Which inputs of a newer version are not what they were, in sentences: who has presets or scripts must know."""
-    old, new = ({str(each["key"]): each for each in some} for some in (before, after))
+    old, new = ({str(entry["key"]): entry for entry in some} for some in (before, after))
     both = [key for key in old if key in new]
     kinds = [key for key in both if old[key]["type"] != new[key]["type"]]
     values = [key for key in both if key not in kinds and not _has_same_value(old[key], new[key])]

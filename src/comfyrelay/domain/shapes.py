@@ -48,17 +48,17 @@ def odd_shapes(inputs: Sequence[Shape], *, wanted: tuple[int, int] | None) -> li
     if wanted is not None:
         width, height = wanted
         odd = [each for each in known if not _is_same(each.ratio, width / height)]
-        return _told(odd, f"The result is {width} × {height}: expect it to be cropped or stretched.")
+        return _remarks(odd, f"The result is {width} × {height}: expect it to be cropped or stretched.")
     if not known:
         return []
     counted = Counter(in_words(each.width, each.height) for each in known)
     usual, times = counted.most_common(1)[0]
     odd = [each for each in known if in_words(each.width, each.height) != usual]
     # without a majority there is nothing to differ from
-    return _told(odd, f"Most of the others are {usual}.") if times > len(odd) else []
+    return _remarks(odd, f"Most of the others are {usual}.") if times > len(odd) else []
 
 
-def _told(odd: Sequence[Shape], why: str) -> list[Odd]:
+def _remarks(odd: Sequence[Shape], why: str) -> list[Odd]:
     if len(odd) <= _MOST_NAMED:
         return [Odd(name=each.name, text=f"{each.name} is {in_words(each.width, each.height)}. {why}") for each in odd]
     first = odd[0]

@@ -116,12 +116,12 @@ class ScalingLoop:
             fleets = await self._scaled()
             for stage in sorted({each.stage for each in fleets}):
                 seen = await self._scaling.snapshots.take(stage, can_launch=self._can_launch, types_of=self._types)
-                plans = {each.fleet: each for each in await asyncio.to_thread(decide, seen.snapshot)}
-                for each in seen.snapshot.fleets:
-                    fleet = seen.fleets[each.slug]
+                plans = {plan.fleet: plan for plan in await asyncio.to_thread(decide, seen.snapshot)}
+                for seen_fleet in seen.snapshot.fleets:
+                    fleet = seen.fleets[seen_fleet.slug]
                     # whoever tells a cluster its number writes that down, with the pods that only it sees
-                    if fleet.is_scaled and not each.is_done_elsewhere:
-                        await self._carry_out_alone(fleet, each, plans[each.slug], seen.snapshot)
+                    if fleet.is_scaled and not seen_fleet.is_done_elsewhere:
+                        await self._carry_out_alone(fleet, seen_fleet, plans[seen_fleet.slug], seen.snapshot)
 
     async def observe_once(self) -> None:
         """Look at every provider; one that fails, or is slow, is no other's concern."""
@@ -129,7 +129,7 @@ class ScalingLoop:
             return
         await self._quietly("learn", self._scaling.durations.learn)
         fleets = [each for each in await self._scaled() if each.id not in self._busy_fleets and self._can_launch(each)]
-        await asyncio.gather(*(self._look_at(each) for each in fleets))
+        await asyncio.gather(*(self._check_fleet(each) for each in fleets))
 
     async def idle(self) -> None:
         """Wait until everything that was begun is done."""
@@ -214,7 +214,7 @@ class ScalingLoop:
 
     # looking
 
-    async def _look_at(self, fleet: Fleet) -> None:
+    async def _check_fleet(self, fleet: Fleet) -> None:
         provider = self._provider(fleet)
         if provider is None:
             return
@@ -222,7 +222,7 @@ class ScalingLoop:
         try:
             sightings = await self._observe(fleet, provider)
             async with self._writing:
-                due = await self._scaling.machines.look(fleet, sightings, types=self._types(fleet))
+                due = await self._scaling.machines.reconcile(fleet, sightings, types=self._types(fleet))
             if due.end:
                 await self._end(fleet, provider, due.end)
             if due.order:

@@ -154,7 +154,7 @@ class CardMemory:
         beside = [each for each in members if each.card == card and each.id != member.id and each.lanes]
         if not beside:
             return True
-        if lane.alone or any(other.alone for each in beside for other in each.lanes):
+        if lane.alone or any(other.alone for neighbor in beside for other in neighbor.lanes):
             return False
         usable = self.usable(card)
         if usable is None:
@@ -174,7 +174,7 @@ class CardMemory:
         if card is None:
             return
         if card not in self._asked:
-            await self.look_around(member, members)
+            await self.measure_card(member, members)
         usable = self.usable(card)
         if usable is None:
             return
@@ -184,7 +184,7 @@ class CardMemory:
         if busy + self.need(lane, card) + sum(self._may_hold(each, usable) for each in resting) > usable:
             # what they have run since they were last asked may be loaded; and what one of ours holds that was not asked
             # would count as another program's
-            found = await asyncio.gather(*(self.look(each, members) for each in (*others, member)))
+            found = await asyncio.gather(*(self.measure(each, members) for each in (*others, member)))
             self.note_foreign(card, found)
             usable = self.usable(card) or 0
         idle = [each for each in resting if self._held.get(each.id, 0)]
@@ -243,7 +243,7 @@ class CardMemory:
         ran = sum(usable if (known := self.known_need(each)) is None else known for each in member.loaded)
         return max(ran, self._held.get(member.id, 0))
 
-    async def look(self, member: OnCard, members: Iterable[OnCard]) -> Memory | None:
+    async def measure(self, member: OnCard, members: Iterable[OnCard]) -> Memory | None:
         """Ask a server what it and its card hold."""
         found = await self._ask(member)
         if found is None:
@@ -263,16 +263,16 @@ class CardMemory:
             taken = told[0].total - max(each.free for each in told)
             self._foreign[place] = max(taken - sum(each.held for each in told), 0)
 
-    async def look_around(self, member: OnCard, members: Iterable[OnCard]) -> Memory | None:
+    async def measure_card(self, member: OnCard, members: Iterable[OnCard]) -> Memory | None:
         """Ask all servers of a card, so that it is known what other programs hold of it."""
         here = [member, *(each for each in members if _place(each) == _place(member) and each.id != member.id)]
-        found = await asyncio.gather(*(self.look(each, here) for each in here))
+        found = await asyncio.gather(*(self.measure(each, here) for each in here))
         self.note_foreign(_place(member), found)
         return found[0]
 
     async def held_by_others(self, member: OnCard, members: Collection[OnCard]) -> int:
         """What other programs hold of a server's card now."""
-        await self.look_around(member, members)
+        await self.measure_card(member, members)
         return self.others(_place(member), processes=sum(_place(each) == _place(member) for each in members))
 
     async def learn(self, workflow: str, member: OnCard, members: Iterable[OnCard]) -> None:
@@ -281,7 +281,7 @@ class CardMemory:
         if self.known_need(workflow) is not None and self._clock() < self._learns_at.get(member.id, 0.0):
             return
         self._learns_at[member.id] = self._clock() + LEARN_SECONDS
-        found = await self.look_around(member, members)
+        found = await self.measure_card(member, members)
         if found is not None:
             here = {*member.loaded, *(each.workflow_hash for each in member.lanes)}
             self.note(workflow, found.held, is_exact=here <= {workflow})

@@ -256,12 +256,12 @@ class WorkflowPool:
             member.is_resting = is_resting
             self._scheduler.unblocked(client_id)
 
-    async def look_at_memory(self, client_id: str) -> Memory | None:
+    async def measure_memory(self, client_id: str) -> Memory | None:
         """What a server and its card hold; a workflow that runs there and takes more than before is known by it."""
         member = self._roster.find(client_id)
         if member is None:
             return None
-        found = await self.memory.look(member, self._roster)
+        found = await self.memory.measure(member, self._roster)
         here = {each.workflow_hash for each in member.lanes}
         if found is not None and len(here) == 1 and member.loaded.keys() <= here:
             self.memory.grew(here.pop(), found.held)

@@ -309,7 +309,7 @@ class Runner:
             return None
         if isinstance(record.last_error, NotInstalled):
             # one that is away or blocked may have what is missing here; to be refused costs no attempt
-            can_move = self._scheduler.is_anybody_left(elsewhere)
+            can_move = self._scheduler.could_ever_run(elsewhere)
             return replace(ticket, lane=elsewhere, attempts=ticket.attempts - 1) if can_move else None
         if verdict is Verdict.ELSEWHERE:
             can_move = self._scheduler.could_run(elsewhere) and not is_last

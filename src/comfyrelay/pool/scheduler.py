@@ -104,7 +104,7 @@ class Scheduler:
             if member.state is ClientState.ONLINE
         )
 
-    def is_anybody_left(self, lane: Lane) -> bool:
+    def could_ever_run(self, lane: Lane) -> bool:
         """Whether there is a server that a job of this lane may ever go to: one that is away or blocked is there."""
         return self._roster is not None and not lane.exclude_clients.issuperset(self._roster.ids)
 
@@ -210,8 +210,8 @@ class Scheduler:
         able = [each for each in roster if each.state is ClientState.ONLINE and fits(lane, each.id, skip)]
         spared: set[str] = set(self._memory.too_small(lane.workflow_hash, able))
         for is_kept in (_keeps_another, self._would_unload):
-            left = [each for each in able if each.id not in spared]
-            kept = {each.id for each in left if is_kept(lane, each, roster)}
+            left = [member for member in able if member.id not in spared]
+            kept = {member.id for member in left if is_kept(lane, member, roster)}
             spared |= kept if len(kept) < len(left) else set()
         if waits_for_same and any(each.cached == lane.same_as and each.running for each in able):
             spared |= {each.id for each in able if each.cached != lane.same_as}

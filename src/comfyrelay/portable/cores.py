@@ -68,7 +68,7 @@ def _worked(times: object) -> float:
 
 def quotas(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[Budget]:
     """What containers and services around this process allow it of the processors; nothing where they allow all."""
-    return [each for folder in control_groups("cpu", root, own) for each in _of(folder)]
+    return [budget for folder in control_groups("cpu", root, own) for budget in _of(folder)]
 
 
 def control_groups(controller: str, root: Path, own: Path) -> list[Path]:

@@ -16,10 +16,10 @@ _FILES = (
 
 def free_bytes() -> int:
     """What could be taken without anything being moved to the disk."""
-    return max(min([psutil.virtual_memory().available, *left_of_limits()]), 0)
+    return max(min([psutil.virtual_memory().available, *free_within_limits()]), 0)
 
 
-def left_of_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[int]:
+def free_within_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[int]:
     """What containers and services around this process have left of what they are allowed; nothing where that is all
     there is."""
     found: list[int] = []
@@ -29,11 +29,11 @@ def left_of_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/
             with suppress(OSError, ValueError):
                 limit = int((folder / allowed).read_text(encoding="ascii"))
                 used = int((folder / taken).read_text(encoding="ascii"))
-                found.append(limit - used + _said(folder / "memory.stat", files))
+                found.append(limit - used + _read_stat(folder / "memory.stat", files))
     return found
 
 
-def _said(path: Path, name: str) -> int:
+def _read_stat(path: Path, name: str) -> int:
     with suppress(OSError, ValueError):
         for line in path.read_text(encoding="ascii").splitlines():
             word, _, number = line.partition(" ")

@@ -285,7 +285,7 @@ class JobEvent(AnswerBody):
     id: int | None = None
 
     @classmethod
-    def told(cls, event: Event) -> Self:
+    def from_event(cls, event: Event) -> Self:
         return cls(id=event.seq, type=event.type, data={**event.data, "at": event.created_at.isoformat()})
 
     @property

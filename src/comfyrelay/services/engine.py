@@ -178,7 +178,7 @@ class Engine:
             # those of workers that come together are read together
             _every("waiting workflows", 0.2, self.catalogue.waiting.follow),
             # what is queued close together is decided together
-            _every("burst", 0.2, self.scaling.bursting.look),
+            _every("burst", 0.2, self.scaling.bursting.run_stages),
             # ends that come close together are sent together
             _every("webhooks", 0.2, self._send_webhooks),
             # a job that is submitted begins before its input is drawn
@@ -227,7 +227,7 @@ class Engine:
         self.operations.samples.count_begun(leased)
 
     def _changed(self, kind: str) -> None:
-        self.operations.live.tell_soon(kind)
+        self.operations.live.publish_soon(kind)
 
     def _applied(self, pool: str, entries: Sequence[OutboxEntry]) -> None:
         self.jobs.events.wake(pool, entries)

@@ -29,7 +29,7 @@ class Probes:
         # Threads of its own: a probe waits for reads, which need the common threads that many probes would hold.
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="comfyrelay-probe")
 
-    async def look(
+    async def probe(
         self,
         store: ObjectStore,
         path: str,
@@ -52,7 +52,7 @@ class Probes:
             return MediaInfo(kind=kind)
         require("media")
         try:
-            return await self._look(kind, _Reading(store, path, size=size, head=head, limits=self._limits))
+            return await self._probe(kind, _Reading(store, path, size=size, head=head, limits=self._limits))
         except Refused as error:
             raise InvalidInput(f"The {subject} {self._words(error, kind)}.") from None
 
@@ -72,12 +72,12 @@ class Probes:
         except Refused as error:
             raise InvalidInput(f"No poster was made: the file {self._words(error, kind)}.") from None
 
-    async def _look(self, kind: MediaKind, reading: "_Reading") -> MediaInfo:
+    async def _probe(self, kind: MediaKind, reading: "_Reading") -> MediaInfo:
         head = await reading.begin()
         if kind == "image" and (claim := claim_of(head)) is not None:
             check_pixels(claim.width, claim.height, self._limits)
             check_frames(claim.frames, self._limits)
-        work = partial(probe_process.look, kind, size=reading.size, limits=self._limits, read=reading.read)
+        work = partial(probe_process.probe, kind, size=reading.size, limits=self._limits, read=reading.read)
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _words(self, error: Refused, kind: MediaKind) -> str:

@@ -75,7 +75,7 @@ class ProbeProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def look(self, kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> MediaInfo:
+    def probe(self, kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> MediaInfo:
         """Return what the file is, or raise `Refused`."""
         self._ask(kind, size, limits, draws=False)
         for message in self._answers(limits.timeout_seconds, limits, read):
@@ -220,10 +220,10 @@ class _Idle:
 _IDLE = _Idle()
 
 
-def look(kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> MediaInfo:
+def probe(kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> MediaInfo:
     """Look into a file in a process of its own."""
     with _taken() as process:
-        return process.look(kind, size=size, limits=limits, read=read)
+        return process.probe(kind, size=size, limits=limits, read=read)
 
 
 def draw(kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> Drawn:

@@ -140,7 +140,7 @@ async def stuck_entries(tx: Tx, *, older_than_seconds: float, limit: int) -> lis
             id=row.id,
             direction="to_pool",
             db_pool=row.db_pool,
-            job_ids=[JobUpdate.from_json(each).job_id for each in row.updates],
+            job_ids=[JobUpdate.from_json(update).job_id for update in row.updates],
             created_at=row.created_at,
         )
         for row in await tx.execute(query)

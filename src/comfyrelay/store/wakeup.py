@@ -37,7 +37,7 @@ class Wakeup(Protocol):
     def subscribe(self) -> Hint:
         """A hint of one's own, given whenever `wait` is: what another takes is not taken from whoever has it."""
 
-    def tell(self, word: str) -> None:
+    def publish(self, word: str) -> None:
         """Say a word without blanks, such as an id, to every process, this one first. It may be lost."""
 
     def on_word(self, listener: Listener) -> None:
@@ -59,13 +59,13 @@ class LocalWakeup:
     async def notify(self) -> None:
         self._give()
 
-    def tell(self, word: str) -> None:
-        self._hear([word])
+    def publish(self, word: str) -> None:
+        self._call_listeners([word])
 
     def on_word(self, listener: Listener) -> None:
         self._listeners.append(listener)
 
-    def _hear(self, words: Iterable[str]) -> None:
+    def _call_listeners(self, words: Iterable[str]) -> None:
         for word in words:
             for listener in self._listeners:
                 listener(word)
@@ -103,7 +103,7 @@ class PostgresWakeup(LocalWakeup):
         self._sender: asyncio.Task[None] | None = None
         self._unsent = False
         # by when they were said
-        self._untold: dict[str, None] = {}
+        self._unpublished: dict[str, None] = {}
         self._lost = asyncio.Event()
         self.listening = asyncio.Event()
 
@@ -126,9 +126,9 @@ class PostgresWakeup(LocalWakeup):
         self._unsent = True
         self._send_soon()
 
-    def tell(self, word: str) -> None:
-        super().tell(word)
-        self._untold[word] = None
+    def publish(self, word: str) -> None:
+        super().publish(word)
+        self._unpublished[word] = None
         self._send_soon()
 
     def _send_soon(self) -> None:
@@ -138,10 +138,10 @@ class PostgresWakeup(LocalWakeup):
     async def _send(self) -> None:
         """What is announced while this waits is covered by what it sends: that comes after their commits too."""
         try:
-            while self._unsent or self._untold:
+            while self._unsent or self._unpublished:
                 await asyncio.sleep(DEBOUNCE_SECONDS)
                 is_work, self._unsent = self._unsent, False
-                words = [self._untold.popitem()[0] for _ in range(min(len(self._untold), MOST_WORDS))]
+                words = [self._unpublished.popitem()[0] for _ in range(min(len(self._unpublished), MOST_WORDS))]
                 if self._connection is None:
                     continue
                 if is_work:
@@ -171,7 +171,7 @@ class PostgresWakeup(LocalWakeup):
         self._connection = connection
         connection.add_termination_listener(lambda *_: self._lost.set())
         await connection.add_listener(CHANNEL, lambda *_: self._give())
-        await connection.add_listener(WORDS_CHANNEL, lambda *heard: self._hear(heard[-1].split()))
+        await connection.add_listener(WORDS_CHANNEL, lambda *heard: self._call_listeners(heard[-1].split()))
         # Look once: whatever was announced while nobody listened is found this way.
         self._give()
         self.listening.set()

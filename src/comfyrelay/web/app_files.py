@@ -77,8 +77,8 @@ def make_router(*, app: Path = APP, storage_origins: Origins = _only_ours) -> AP
     async def root_file(request: Request) -> Response:
         return Response(**_file(app, request.url.path.strip("/"), AGAIN))
 
-    for each in PAGES:
-        for path in (f"/{each}", f"/{each}/{{rest:path}}") if each else ("/",):
+    for area in PAGES:
+        for path in (f"/{area}", f"/{area}/{{rest:path}}") if area else ("/",):
             router.add_api_route(path, page, methods=["GET"])
     router.add_api_route("/assets/{name}", asset, methods=["GET"])
     for name in ("icon.svg", "mask.svg"):

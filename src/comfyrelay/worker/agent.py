@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from comfyrelay.comfyui_processes.cards import Cards
-from comfyrelay.errors import ComfyRelayError
+from comfyrelay.errors import ComfyRelayError, ConfigurationError
 from comfyrelay.worker.capacity import Capacity, capacity_for, most_on_card, times_for
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.definitions import Definitions
@@ -104,6 +104,8 @@ class Agent:
         self._packer: Packer | None = None
         self._definitions: Definitions | None = None
         self._devices: Devices | None = None
+        # gets another token in place of one that was refused, from when there may be one until it signs off
+        self._register: Callable[[str], Awaitable[None]] | None = None
         self._capabilities = Capabilities(self._servers, settings.capabilities, on_refresh=self._on_capabilities)
 
     @property
@@ -133,7 +135,7 @@ class Agent:
     def comfyui_urls(self) -> list[str]:
         return [each.url for each in self._servers.own]
 
-    def look_for_models(self) -> None:
+    def refresh_models(self) -> None:
         """Somebody misses something that may be there by now."""
         self._capabilities.refresh_soon()
 
@@ -173,7 +175,13 @@ class Agent:
             await self._let_go_of_machine()
 
     async def _live(self, this: Machine, state: State) -> None:
-        control = Control(self._settings.api_base_url, worker_id=this.worker_id, last_lines=self._last_lines)
+        control = Control(
+            self._settings.api_base_url,
+            worker_id=this.worker_id,
+            devices=lambda: self._devices.current if self._devices is not None else [],
+            renew=self._renew,
+            last_lines=self._last_lines,
+        )
         transfers = Transfers(
             patience_seconds=DOWNLOAD_PATIENCE_SECONDS,
             upload_patience_seconds=UPLOAD_PATIENCE_SECONDS,
@@ -238,7 +246,7 @@ class Agent:
         self._definitions = Definitions(control, self._servers)
         tools = self._tools(control, state, transfers)
         registration.recall()
-        control.renew = register
+        self._register = register
         await self._some_server(registration, before_waiting=lambda: self._settle_after_kill(state, tools))
         await self._capabilities.refresh()
         await self._settle_after_kill(state, tools)
@@ -252,10 +260,8 @@ class Agent:
             register=register,
             wait_seconds=self._settings.poll_wait_seconds,
         )
-        devices = Devices(self._servers, is_busy=lambda: bool(self._works), why_so_many=self._why_so_many)
-        self._devices = devices
-        control.devices = lambda: devices.current
-        keeping = [asyncio.create_task(each.keep()) for each in (self._capabilities, self._definitions, devices)]
+        self._devices = Devices(self._servers, is_busy=lambda: bool(self._works), why_so_many=self._why_so_many)
+        keeping = [asyncio.create_task(each.keep()) for each in (self._capabilities, self._definitions, self._devices)]
         if self._packer is not None:
             keeping.append(asyncio.create_task(self._packer.keep()))
         try:
@@ -265,6 +271,17 @@ class Agent:
             for task in keeping:
                 task.cancel()
             await asyncio.gather(*keeping, return_exceptions=True)
+
+    async def _renew(self, refused: str) -> bool:
+        """Get another token in place of one that was refused; false when there is none to be had."""
+        if self._register is None:
+            return False
+        try:
+            await self._register(refused)
+        except ConfigurationError:
+            # the fleet does not take it back
+            return False
+        return True
 
     async def _settle_after_kill(self, state: State, tools: Tools) -> None:
         """What an earlier process held is settled before anything new begins."""
@@ -284,7 +301,7 @@ class Agent:
         await asyncio.wait({working})
         notice = await drain(notice, self._notices, self._works, typical=self._typical)
         # who has signed off does not come back for a call that was under way
-        control.renew = None
+        self._register = None
         if not control.token:
             return
         try:
@@ -312,7 +329,7 @@ class Agent:
             control=control,
             servers=self._servers,
             held=lambda: self.held,
-            cards=lambda: self._packer.told if self._packer is not None else {},
+            cards=lambda: self._packer.decided if self._packer is not None else {},
         )
         return Tools(
             control=control,
@@ -338,7 +355,7 @@ class Agent:
             self._kept = KeptServers(care, self._servers, folder=state.folder, held=lambda: self.held)
 
     def _why_so_many(self, card: str) -> str | None:
-        told = self._packer.told.get(card) if self._packer is not None else None
+        told = self._packer.decided.get(card) if self._packer is not None else None
         return told.reason if told is not None else None
 
     def _comfyui_folders(self) -> list[Path]:

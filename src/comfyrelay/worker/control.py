@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from comfyrelay import __version__
 from comfyrelay.errors import (
     ComfyRelayError,
-    ConfigurationError,
     ControlPlaneUnreachable,
     Fault,
     TooManyRequests,
@@ -60,19 +59,27 @@ LONGEST_PAUSE_SECONDS = 15.0
 class Control:
     """What it refuses is one of our errors; no answer, or one that is not its own, is `ControlPlaneUnreachable`."""
 
-    def __init__(self, url: str, *, worker_id: str, last_lines: Callable[[], list[str]] | None = None) -> None:
-        """`last_lines` are those of this worker's log, which may be seen by administrators."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        worker_id: str,
+        devices: Callable[[], list[dict[str, Any]]] = list,
+        renew: Callable[[str], Awaitable[bool]] | None = None,
+        last_lines: Callable[[], list[str]] | None = None,
+    ) -> None:
+        """`devices` is what is known of this worker's GPUs. `renew` gets another token in place of the one that was
+        refused, and returns whether it did. `last_lines` are those of this worker's log, which may be seen by
+        administrators."""
+        self._devices = devices
+        self._renew = renew
         self._last_lines = last_lines
-        self._telling: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
         self.url = url
         self.worker_id = worker_id
         self.token = ""
         # whether the last call was answered
         self.is_up = True
-        # what is told of this worker's GPUs, once that is known
-        self.devices: Callable[[], list[dict[str, Any]]] = list
-        # gets another token in place of the one that was refused
-        self.renew: Callable[[str], Awaitable[None]] | None = None
         self._http = http_client(
             base_url=url,
             # each lease has a call parked
@@ -81,9 +88,9 @@ class Control:
         )
 
     async def close(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
-            await asyncio.wait({self._telling})
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.wait({self._sending})
         await self._http.aclose()
 
     async def register(self, proof: Mapping[str, str], details: Mapping[str, Any]) -> Registered:
@@ -98,7 +105,7 @@ class Control:
         """Ask for a job. The same `request_id` gets the same lease, so an answer that was lost loses no job."""
         body = checked(Poll, worker_id=self.worker_id, **wish, **self._about_devices())
         answer = await self._call("poll", body, PollAnswer, waits=body.wait_seconds)
-        self._tell_lines(answer.wants_logs)
+        self._send_lines_soon(answer.wants_logs)
         job = answer.job
         return Lease(job=job, urls=job.urls, more_waiting=answer.more_waiting) if job is not None else None
 
@@ -123,7 +130,7 @@ class Control:
             **self._about_devices(),
         )
         answer = await self._call_held("heartbeat", body, HeartbeatAnswer, waits=wait_seconds)
-        self._tell_lines(answer.wants_logs)
+        self._send_lines_soon(answer.wants_logs)
         if answer.urls is not None:
             lease.urls = answer.urls
         if answer.preview_url is not None:
@@ -191,12 +198,12 @@ class Control:
         if not response.is_success:
             raise ControlPlaneUnreachable(f"{self.url} answered with {response.status_code}.")
 
-    def _tell_lines(self, are_wanted: bool) -> None:
+    def _send_lines_soon(self, are_wanted: bool) -> None:
         """In a task of its own: no job waits for it."""
-        if are_wanted and self._last_lines is not None and (self._telling is None or self._telling.done()):
-            self._telling = asyncio.create_task(self._tell(self._last_lines()))
+        if are_wanted and self._last_lines is not None and (self._sending is None or self._sending.done()):
+            self._sending = asyncio.create_task(self._send_lines(self._last_lines()))
 
-    async def _tell(self, lines: list[str]) -> None:
+    async def _send_lines(self, lines: list[str]) -> None:
         try:
             await self.send_logs(lines)
         except ComfyRelayError as error:
@@ -204,7 +211,7 @@ class Control:
             log.debug("worker.logs_not_sent", why=error.detail)
 
     def _about_devices(self) -> dict[str, Any]:
-        devices = self.devices()
+        devices = self._devices()
         return {"devices": devices} if devices else {}
 
     async def _join(self, proof: Mapping[str, str], details: Mapping[str, Any], answer: type[A]) -> A:
@@ -217,14 +224,9 @@ class Control:
         token = self.token
         try:
             return await self._call(call, body, answer, waits=waits)
-        except Unauthorized as refusal:
-            if self.renew is None:
+        except Unauthorized:
+            if self._renew is None or not await self._renew(token):
                 raise
-            try:
-                await self.renew(token)
-            except ConfigurationError:
-                # the fleet does not take it back
-                raise refusal from None
         return await self._call(call, body, answer, waits=waits)
 
     async def _call(self, call: str, body: WorkerRequest, answer: type[A], *, waits: float = 0.0) -> A:

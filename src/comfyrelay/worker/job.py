@@ -353,7 +353,7 @@ class Work:
         if error.fault is Fault.INTERRUPTED:
             await self._requeue(error.detail)
         else:
-            self._tell_last_lines(error)
+            self._log_last_lines(error)
             # a sentence for the user, and all there is for the operator
             raw = (error.raw or "")[:LONGEST_RAW]
             card_bytes = error.card_bytes if isinstance(error, OutOfMemory) else None
@@ -470,13 +470,13 @@ class Work:
         elif isinstance(event, JobNoted):
             lease.about |= event.about
         elif isinstance(event, JobRetrying):
-            self._tell_last_lines(event.error)
+            self._log_last_lines(event.error)
             if isinstance(event.error, OutOfMemory):
                 self._heartbeats.log(runs_again(event.error))
         if isinstance(event, JobAccepted | JobStarted | JobNoted):
             self._note_runs()
 
-    def _tell_last_lines(self, error: ComfyError) -> None:
+    def _log_last_lines(self, error: ComfyError) -> None:
         """What a ComfyUI said before it died, for whoever owns the machine: among it may be words of others."""
         if isinstance(error, RunLost) and error.raw and not self._tools.policy.is_shared:
             for line in error.raw.splitlines():

@@ -211,14 +211,16 @@ async def _provision(fleet: FleetMachines, stage: Stage, flags: Mapping[str, Any
         if blueprint.budget is None:
             _warn("No budget is set: nobody is told what it costs. Set --budget-usd and --budget-email.")
         for quota in await check_quotas(aws, fleet):
-            (_say if quota.is_enough else _warn)(quota.text)
+            (_print_note if quota.is_enough else _warn)(quota.text)
         needed = permissions(blueprint.names, namespace=settings.cloudwatch_namespace)
-        _say(f"The control plane must be allowed to: {', '.join(actions(needed['control_plane']))}.")
-        _say(f"The role of {_profile(blueprint)} must be allowed to: {', '.join(actions(needed['instance']))}.")
-        _say("As IAM policies, with those of who runs this: --permissions.")
+        _print_note(f"The control plane must be allowed to: {', '.join(actions(needed['control_plane']))}.")
+        _print_note(f"The role of {_profile(blueprint)} must be allowed to: {', '.join(actions(needed['instance']))}.")
+        _print_note("As IAM policies, with those of who runs this: --permissions.")
         await _carry_out(changes, is_dry=is_dry)
         if not is_dry and any(each.action is Action.MAKE for each in changes):
-            _say("The fleet is at zero. The scaling loop launches machines when jobs wait: comfyrelay fleet run.")
+            _print_note(
+                "The fleet is at zero. The scaling loop launches machines when jobs wait: comfyrelay fleet run."
+            )
 
 
 async def _deprovision(found: FleetMachines, flags: Mapping[str, Any], *, force: bool, is_dry: bool) -> None:
@@ -237,12 +239,12 @@ async def _carry_out(changes: Sequence[Change], *, is_dry: bool) -> None:
 
     todo = sum(each.do is not None for each in changes)
     if not todo:
-        _say("Nothing to do: everything is as it should be.")
+        _print_note("Nothing to do: everything is as it should be.")
         return
     if is_dry:
-        _say("Nothing was done: this was a dry run.")
+        _print_note("Nothing was done: this was a dry run.")
         return
-    await apply(changes, on_done=lambda each: _say(f"done: {each.action} {each.what}"))
+    await apply(changes, on_done=lambda each: _print_note(f"done: {each.action} {each.what}"))
 
 
 def _profile(blueprint: Blueprint) -> str:
@@ -335,7 +337,7 @@ def _print_plan(changes: Sequence[Change]) -> None:
         out.print(f"{each.action:<7} {each.what}{why}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _say(text: str) -> None:
+def _print_note(text: str) -> None:
     err.print(text, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -94,7 +94,9 @@ def decisions(
     async def work(engine: Engine) -> list[tuple[str, ScalingDecision]]:
         views = engine.scaling.views
         which = [(stage, fleet)] if fleet is not None else await _scaled(engine)
-        found = [(slug, each) for of, slug in which for each in (await views.decisions(of, slug, limit=limit)).items]
+        found = [
+            (slug, decision) for of, slug in which for decision in (await views.decisions(of, slug, limit=limit)).items
+        ]
         return sorted(found, key=lambda each: each[1].id, reverse=True)
 
     found = with_databases(work)

@@ -41,7 +41,7 @@ def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -
     for scope, node in _running(Scope(workflow.root), sources):
         found = list(_problems(sources, scope, node))
         problems += found
-        if any(each.kind is NotInstalled for each in found):
+        if any(problem.kind is NotInstalled for problem in found):
             missing.setdefault(node.type, []).append(scope.id_of(node))
         if not found:
             graph[scope.id_of(node)] = _entry(sources, scope, node)
@@ -68,7 +68,7 @@ def _lacking(missing: Mapping[str, list[str]]) -> str:
     """One list that can be read, whoever has the nodes: each class once, with where it is."""
     named = [
         f"{name[:_LONGEST_NAME]} (node{'s' if len(ids) > 1 else ''} "
-        f"{', '.join(each[:_LONGEST_NAME] for each in ids[:MOST_NAMED])}{', …' * (len(ids) > MOST_NAMED)})"
+        f"{', '.join(node_id[:_LONGEST_NAME] for node_id in ids[:MOST_NAMED])}{', …' * (len(ids) > MOST_NAMED)})"
         for name, ids in islice(missing.items(), _MOST_CLASSES)
     ]
     if len(missing) > len(named):

@@ -125,7 +125,7 @@ def read_sheet(value: Mapping[str, Any]) -> Sheet:
         links=links,
         inputs=tuple(_ports(value.get("inputs"))),
         # the first that is there counts
-        outputs=tuple(replace(port, links=tuple(each for each in port.links if each in links)[:1]) for port in outputs),
+        outputs=tuple(replace(port, links=tuple(link for link in port.links if link in links)[:1]) for port in outputs),
     )
 
 
@@ -177,11 +177,11 @@ def _links(value: object) -> Iterator[tuple[str, Link]]:
 
 
 def _ports(value: object) -> Iterator[Port]:
-    for each in _dicts(value):
-        links = each.get("linkIds")
+    for entry in _dicts(value):
+        links = entry.get("linkIds")
         yield Port(
-            name=str(each.get("name")),
-            type=type_name(each.get("type")),
+            name=str(entry.get("name")),
+            type=type_name(entry.get("type")),
             links=tuple(str(link) for link in as_list(links)),
         )
 

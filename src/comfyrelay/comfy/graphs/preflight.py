@@ -97,7 +97,7 @@ def _inner_specs(spec: list[Any], name: str) -> list[list[Any]]:
     outer, dot, inner = name.partition(".")
     # of what grows there are `image0`, `image1` and so on: any name is one of them
     found = [each for known, each in _named_inside(spec) if known == outer] + [each for _, each in _any_inside(spec)]
-    return found if not dot else [deep for each in found for deep in _inner_specs(each, inner)]
+    return found if not dot else [deep for holder in found for deep in _inner_specs(holder, inner)]
 
 
 def _named_inside(spec: list[Any]) -> list[tuple[str, list[Any]]]:

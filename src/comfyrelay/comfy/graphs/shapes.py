@@ -50,7 +50,7 @@ def _class(definition: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(order := definition.get("input_order"), dict):
         parts = {part: order.get(part) for part in ("required", "optional", "hidden")}
         found["input_order"] = {
-            part: [each for each in names if _is_name(each)] for part, names in parts.items() if isinstance(names, list)
+            part: [name for name in names if _is_name(name)] for part, names in parts.items() if isinstance(names, list)
         }
     if isinstance(outputs := definition.get("output"), list):
         # by position: what is no type stands for any

@@ -133,7 +133,7 @@ def remove_copies(root: Path, attempts: Iterable[Attempt]) -> RemovedFiles:
 
 def copies_of(root: Path, attempts: Iterable[Attempt]) -> list[Path]:
     """The files below the output folder that belong to a job, as far as they are there."""
-    named = dict.fromkeys(root / text for each in attempts for text in (each.about or {}).get(COPIES, ()))
+    named = dict.fromkeys(root / text for attempt in attempts for text in (attempt.about or {}).get(COPIES, ()))
     return [path for path in named if path.is_file() and path.resolve().is_relative_to(root.resolve())]
 
 

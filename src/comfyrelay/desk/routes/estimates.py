@@ -113,7 +113,7 @@ def _size(payload: Mapping[str, Any], plan: Plan) -> tuple[int, int] | None:
     """That of the result, where the workflow has one."""
     sides = []
     for role in (Role.WIDTH, Role.HEIGHT):
-        prop = next((each for each in plan.target.properties if each.role is role), None)
+        prop = next((known for known in plan.target.properties if known.role is role), None)
         value = None if prop is None else payload.get(prop.key, plan.target.overrides.get(prop.key, prop.default_value))
         if not isinstance(value, int) or value <= 0:
             return None

@@ -16,7 +16,7 @@ class Echo:
     def __init__(self, texts: Iterable[str] = ()) -> None:
         given = [each for each in texts if each.strip()]
         self._texts = [_plain(_lowered(each)) for each in given]
-        forms = {_lowered(form) for each in given for form in _written(each)}
+        forms = {_lowered(form) for text in given for form in _written(text)}
         self._runs = {text[start : start + RUN] for text in forms for start in range(len(text) - RUN + 1)}
         lines = {line.strip() for text in given for line in _lowered(text).splitlines()}
         # of the short ones, those that could be taken for a count, a seed or the name of a file

@@ -72,9 +72,9 @@ class Snapshots:
         needed = {part for name in used for part in name.split("-")}
         newest = time.time() - YOUNGEST_SECONDS
         for root in (self._folder, self._inputs):
-            for each in root.iterdir() if root.is_dir() else ():
-                if each.name.partition(".")[0] not in needed and each.stat().st_mtime < newest:
-                    shutil.rmtree(each, ignore_errors=True) if each.is_dir() else files.remove(each, missing_ok=True)
+            for path in root.iterdir() if root.is_dir() else ():
+                if path.name.partition(".")[0] not in needed and path.stat().st_mtime < newest:
+                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else files.remove(path, missing_ok=True)
 
     @property
     def _arguments(self) -> bytes:
@@ -135,8 +135,8 @@ def _move(part: Path, kept: Path) -> None:
 def _files_in(root: Path) -> Iterator[Path]:
     """All but hidden ones; folders that are links are left out, for they may lead in a circle."""
     for folder, folders, names in os.walk(root):
-        folders[:] = [each for each in folders if not each.startswith(".")]
-        yield from (Path(folder, each) for each in names if not each.startswith("."))
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(folder, name) for name in names if not name.startswith("."))
 
 
 def _name(job: ScriptJob) -> str:

@@ -27,16 +27,16 @@ class Held:
     leased_at: datetime
     progress: Mapping[str, Any] | None
 
-    def said(self, name: str) -> Any:
+    def progress_field(self, name: str) -> Any:
         return (self.progress or {}).get(name)
 
     @property
     def number(self) -> dict[str, float | None]:
         """How far it is, as far as its worker says so in numbers."""
         return {
-            "progress": _number(self.said("value")),
-            "step": _number(self.said("step")) or None,
-            "steps": _number(self.said("steps")) or None,
+            "progress": _number(self.progress_field("value")),
+            "step": _number(self.progress_field("step")) or None,
+            "steps": _number(self.progress_field("steps")) or None,
         }
 
     @property
@@ -49,7 +49,7 @@ class Held:
         return None if usual is None else max(usual - max(so_far, 0.0), 0.0)
 
     def text(self, name: str) -> str | None:
-        found = self.said(name)
+        found = self.progress_field(name)
         return found if isinstance(found, str) else None
 
     @property
@@ -93,12 +93,12 @@ def lanes_of(
     lanes = [Lane(worker_id=worker_id, name=name, state=state, **each) for each in places[:MOST_LANES]]
     running = [each for each in held if not each.is_only_fetched]
     # what only has to be stored makes room for what runs
-    running.sort(key=lambda each: (each.said("phase") in AFTER_RUN, each.leased_at))
+    running.sort(key=lambda each: (each.progress_field("phase") in AFTER_RUN, each.leased_at))
     for knows_place in (True, False):
         for job in list(running):
             for number, lane in enumerate(lanes):
-                is_there = lane.server is not None and lane.server == job.said("server")
-                if lane.held is None and (is_there if knows_place else job.said("server") is None):
+                is_there = lane.server is not None and lane.server == job.progress_field("server")
+                if lane.held is None and (is_there if knows_place else job.progress_field("server") is None):
                     lanes[number] = replace(lane, held=job)
                     running.remove(job)
                     break
@@ -109,7 +109,7 @@ def gpus_of(devices: Sequence[Mapping[str, Any]] | None, comfyui: Any) -> list[d
     """What a worker tells of its GPUs, each once; of an older one what it said when it registered."""
     names = ("server", "name", "memory_total", "memory_used", "load", "slots", "on_card", "packing", "away")
     if devices:
-        return [{name: each.get(name) for name in names} for each in devices]
+        return [{name: device.get(name) for name in names} for device in devices]
     older = _older_places(comfyui, len(comfyui) if isinstance(comfyui, list) else 0)
     return [{"name": each.get("gpu"), "memory_total": each.get("memory_total")} for each in older if each]
 
@@ -126,17 +126,17 @@ def _state(lane: Lane) -> WorkerState:
 def _places(devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
-            "server": each.get("server"),
-            "gpu": each.get("name"),
-            "memory_total": each.get("memory_total"),
-            "memory_used": each.get("memory_used"),
-            "load": each.get("load"),
-            "on_card": each.get("on_card"),
-            "packing": each.get("packing"),
-            "away": each.get("away"),
+            "server": device.get("server"),
+            "gpu": device.get("name"),
+            "memory_total": device.get("memory_total"),
+            "memory_used": device.get("memory_used"),
+            "load": device.get("load"),
+            "on_card": device.get("on_card"),
+            "packing": device.get("packing"),
+            "away": device.get("away"),
         }
-        for each in devices
-        for _ in range(min(each.get("slots", 1), MOST_LANES))
+        for device in devices
+        for _ in range(min(device.get("slots", 1), MOST_LANES))
     ]
 
 

@@ -191,13 +191,13 @@ def _choose(window: Sequence[Candidate], warm_hashes: Set[str], *, policy: WarmP
     return 0
 
 
-def left_over(
+def ungranted(
     asks: Iterable[Ask], candidates: Mapping[Entitlement, Sequence[Candidate]], grants: Iterable[Grant]
 ) -> dict[int, int]:
     """By the key of each ask, how many it could have been given that nobody got. Those that are not warm are shown no
     more than they ask for."""
     taken = {each.dispatch.id for each in grants}
-    left = {each: sum(row.id not in taken for row in rows) for each, rows in candidates.items()}
+    left = {entitlement: sum(row.id not in taken for row in rows) for entitlement, rows in candidates.items()}
     return {ask.key: left.get(ask.entitlement, 0) for ask in asks}
 
 

@@ -68,7 +68,9 @@ class _Stage:
         self.work = {each.workflow: each for each in snapshot.work}
         self.by_price = sorted(snapshot.fleets, key=_price)
         # machines that are or will be capacity
-        self.capacity = {each.slug: sum(is_capacity(machine) for machine in each.machines) for each in snapshot.fleets}
+        self.capacity = {
+            fleet.slug: sum(is_capacity(machine) for machine in fleet.machines) for fleet in snapshot.fleets
+        }
         # what arrives of each workflow, and of what each two fleets share
         # what arrives counts once it was seen for as long as the quickest of those boots that could serve it
         boots: dict[int, float] = {}
@@ -97,24 +99,24 @@ class _Stage:
 
     def _beyond_what_is_there(self) -> dict[int, _Left]:
         can = {each.slug: can_do(each.machines, _horizon(each)) if each.machines else 0.0 for each in self.by_price}
-        free = {each.slug: sum(free_slots(machine) for machine in each.machines) for each in self.by_price}
+        free = {fleet.slug: sum(free_slots(machine) for machine in fleet.machines) for fleet in self.by_price}
         left = {}
         # while anything waits for a fleet, what will have arrived when a machine could begin is work as well
         waited_for = {
             number
-            for each in self.by_price
-            if any(self.work[number].jobs for number in each.workflows & self.work.keys())
-            for number in each.workflows & self.work.keys()
+            for fleet in self.by_price
+            if any(self.work[number].jobs for number in fleet.workflows & self.work.keys())
+            for number in fleet.workflows & self.work.keys()
         }
         serving = {
-            number: [each for each in self.by_price if number in each.workflows]
-            for number, each in self.work.items()
+            number: [fleet for fleet in self.by_price if number in fleet.workflows]
+            for number in self.work
             if number in waited_for
         }
         # who has the fewest fleets goes first: the others can go elsewhere
         for number in sorted(serving, key=lambda each: (len(serving[each]), each)):
             work = self.work[number]
-            soon = max(rate(work, each.boot_seconds) * _horizon(each) for each in serving[number])
+            soon = max(rate(work, fleet.boot_seconds) * _horizon(fleet) for fleet in serving[number])
             total = seconds = queued_seconds(work) + soon * seconds_per_job(work)
             if total <= 0:
                 continue
@@ -195,7 +197,7 @@ class _Stage:
         if not jobs or follow <= 0:
             return 0
         serving = [each for each in self.by_price if each.workflows & fleet.workflows]
-        if any(machine.state in _UP for each in serving for machine in each.machines):
+        if any(machine.state in _UP for peer in serving for machine in peer.machines):
             return 0
         by_jobs = (jobs + follow) / fleet.slots
         by_work = sum(queued_seconds(each) for each in work) * (1 + follow / jobs) / _does(fleet)

@@ -66,7 +66,7 @@ class Rate:
         self._since = min(self._since, at)
         self._count += 1
         if self._at is None or at >= self._at:
-            self._weight = self._left(at) + 1.0
+            self._weight = self._weight_at(at) + 1.0
             self._at = at
         else:
             # it came to the queue late: it counts as what is left of it
@@ -76,7 +76,7 @@ class Rate:
         if self._at is not None and self._since is not None and self._at > now:
             # the clock went back: what came then came now at the latest, and is forgotten from now on
             self._at, self._since = now, min(self._since, now)
-        return self._left(now) * _DECAY
+        return self._weight_at(now) * _DECAY
 
     def seen_seconds(self) -> float:
         """Over how long arrivals were seen: a few in a row are no rate yet."""
@@ -84,7 +84,7 @@ class Rate:
             return 0.0
         return (self._at - self._since).total_seconds()
 
-    def _left(self, now: datetime) -> float:
+    def _weight_at(self, now: datetime) -> float:
         if self._at is None:
             return 0.0
         return self._weight * exp(-_DECAY * max(0.0, (now - self._at).total_seconds()))

@@ -162,8 +162,8 @@ def _matched(machines: Sequence[Machine], sightings: Iterable[Sighting]) -> dict
         elif sighting.key is None:
             strangers.append(sighting)
     for sighting in strangers:
-        free = [each for each in waiting if each.key not in matched]
-        same = [each for each in free if each.instance_type in (None, sighting.instance_type)] or free
+        free = [machine for machine in waiting if machine.key not in matched]
+        same = [machine for machine in free if machine.instance_type in (None, sighting.instance_type)] or free
         if same and not sighting.is_ending:
             matched[same[0].key] = sighting
     return matched

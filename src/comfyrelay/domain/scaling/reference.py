@@ -36,8 +36,8 @@ class Alarms:
     _minute: float | None = None
     _published: list[_Published] = field(default_factory=list)
 
-    def look(self, now: float, *, depth: int, workers: int) -> None:
-        """To be called at least once a minute; the figures of a minute are those of its first look."""
+    def publish(self, now: float, *, depth: int, workers: int) -> None:
+        """To be called at least once a minute; the figures of a minute are those of its first call."""
         minute = floor(now / METRIC_SECONDS)
         if minute == self._minute:
             return

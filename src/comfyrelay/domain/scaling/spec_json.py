@@ -81,9 +81,9 @@ def machines_to_json(spec: MachineSpec) -> dict[str, Any]:
 
 
 def _scaling(found: Mapping[str, Any] | None) -> ScalingSpec:
-    said = _said(found)
+    given = _without_none(found)
     values = _known(ScalingSpec, found)
-    limits = Limits(**{name: said[name] for name in _LIMITS if name in said})
+    limits = Limits(**{name: given[name] for name in _LIMITS if name in given})
     for name in ("min_machines", "max_machines"):
         _within(name, getattr(limits, name), 0, MOST_MACHINES)
     _within("cost_per_hour", limits.cost_per_hour or 0.0, 0, MOST_MONEY)
@@ -149,8 +149,8 @@ def _what(error: Exception) -> str:
 
 def _known(kind: type[Any], found: Mapping[str, Any] | None) -> dict[str, Any]:
     names = {each.name for each in fields(kind)} - {"limits", "unreadable"}
-    return {name: value for name, value in _said(found).items() if name in names}
+    return {name: value for name, value in _without_none(found).items() if name in names}
 
 
-def _said(found: Mapping[str, Any] | None) -> dict[str, Any]:
+def _without_none(found: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (found or {}).items() if value is not None}

@@ -67,7 +67,7 @@ class Deciding:
         if self._told.get(fleet.id) == kind:
             return
         try:
-            await self._machines.note_told(fleet, plan, saw=saw, told=told)
+            await self._machines.record_decision(fleet, plan, saw=saw, told=told)
         except ComfyRelayError as error:
             log.warning("scaler.record_failed", fleet=fleet.slug, error=str(error))
         else:

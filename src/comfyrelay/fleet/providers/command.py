@@ -149,7 +149,7 @@ class CommandProvider:
         async with self._turn(fleet):
             try:
                 there = await self._observe(fleet)
-                wanted = [each for each in orders if each.key not in {machine.key for machine in there}]
+                wanted = [order for order in orders if order.key not in {machine.key for machine in there}]
                 room = max(0, fleet.max_machines - len(there))
                 said = _Launched()
                 if wanted[:room]:
@@ -157,7 +157,7 @@ class CommandProvider:
                     said = await self._ask(fleet, "launch", _Launched, orders=asked, total=total)
             except _Failed as failed:
                 return LaunchResult(refused=[Refused(kind=failed.kind, text=failed.text)])
-        known = [each for each in there if each.key in {order.key for order in orders}]
+        known = [machine for machine in there if machine.key in {order.key for order in orders}]
         refused = [Refused(**each.model_dump()) for each in said.refused]
         if wanted[room:]:
             text = f"The fleet {fleet.slug} may have no more than {fleet.max_machines} machines."

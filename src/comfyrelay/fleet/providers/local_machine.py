@@ -43,15 +43,15 @@ async def main(folder: Path) -> None:
     with on_stop(lambda _number: stop.set()):
         lock = FolderLock(folder)
         if not _is_taken(lock, folder):
-            _say("Another process is this machine.")
+            _print("Another process is this machine.")
             return
         this = {"pid": os.getpid(), "started": apart.started_at()}
         if not write_new(folder / "begun.json", json.dumps(this).encode()):
-            _say("This machine was there before, and is not started again.")
+            _print("This machine was there before, and is not started again.")
             return
         # after the line above: who ends a machine that has not begun leaves this, and who has begun is told
         if (folder / "ended").exists():
-            _say("It was ended before it began.")
+            _print("It was ended before it began.")
             return
         try:
             await _run(folder, json.loads((folder / "order.json").read_text("utf-8")), stop)
@@ -96,7 +96,7 @@ async def _run(folder: Path, order: Mapping[str, Any], stop: asyncio.Event) -> N
         answering.cancel()
         for each in ends:
             if each.done():
-                _say(f"The {each.get_name()} has ended ({each.result()}).")
+                _print(f"The {each.get_name()} has ended ({each.result()}).")
     finally:
         # the worker first: it gives back what it cannot finish, and needs ComfyUI for what it can
         for _, process in reversed(_named(comfyui, worker)):
@@ -125,7 +125,7 @@ async def _until_answering(url: str, folder: Path, seconds: float) -> bool:
                 await asyncio.sleep(LOOK_SECONDS)
             (folder / "running").touch()
             return True
-    _say(f"ComfyUI did not answer at {url} within {seconds:g} s.")
+    _print(f"ComfyUI did not answer at {url} within {seconds:g} s.")
     return False
 
 
@@ -137,7 +137,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, flush=True)
 
 

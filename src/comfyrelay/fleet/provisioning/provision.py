@@ -165,7 +165,7 @@ class Provisioner:
                 ),
             )
         differing = [name for name, value in wanted.items() if not _has(there.get(name), value)]
-        untagged = [each for each in tags if not any(_has(tag, each) for tag in there.get("Tags", ()))]
+        untagged = [tag for tag in tags if not any(_has(found, tag) for found in there.get("Tags", ()))]
         if not differing and not untagged:
             return Change(action=Action.KEEP, what=what)
 
@@ -271,9 +271,9 @@ class Provisioner:
         answer = await self._budgets.call("budgets", "describe_notifications_for_budget", **name)
         if not _has(answer.get("Notifications", []), wanted.notifications):
             return False
-        for each in wanted.notifications:
+        for notification in wanted.notifications:
             told = await self._budgets.call(
-                "budgets", "describe_subscribers_for_notification", **name, Notification=each
+                "budgets", "describe_subscribers_for_notification", **name, Notification=notification
             )
             if [subscriber["Address"] for subscriber in told["Subscribers"]] != [wanted.email]:
                 return False

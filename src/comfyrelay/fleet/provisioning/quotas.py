@@ -28,13 +28,13 @@ async def check_quotas(aws: Aws, fleet: FleetMachines) -> Sequence[Quota]:
     """For each family of the fleet's types, and for those that could not be looked at."""
     by_code: dict[tuple[str, str], list[str]] = {}
     unknown = []
-    for each in fleet.spec.instance_types:
+    for instance_type in fleet.spec.instance_types:
         for types, code, family in _QUOTAS:
-            if types.match(each.name):
-                by_code.setdefault((code, family), []).append(each.name)
+            if types.match(instance_type.name):
+                by_code.setdefault((code, family), []).append(instance_type.name)
                 break
         else:
-            unknown.append(each.name)
+            unknown.append(instance_type.name)
     found = [await _check(aws, fleet, code, family, names) for (code, family), names in by_code.items()]
     if unknown:
         text = f"The Spot quota of {', '.join(unknown)} is not known here: look at it in Service Quotas."

@@ -90,7 +90,9 @@ class Simulation:
         self._next_look = inf
         self._empty_since: float = 0.0
         self._alarms = Alarms()
-        self._numbers = {name: number for number, name in enumerate(sorted({each.workflow for each in requests}), 1)}
+        self._numbers = {
+            name: number for number, name in enumerate(sorted({request.workflow for request in requests}), 1)
+        }
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
@@ -98,7 +100,7 @@ class Simulation:
         outcome.waits = [0.0] * len(requests)
         position = 0
         if self._is_reference:
-            self._look_at(METRIC_SECONDS)
+            self._schedule_decision(METRIC_SECONDS)
         while position < len(requests) or self._queue or self._machines:
             outcome.events += 1
             arrival = requests[position].arrival_seconds if position < len(requests) else inf
@@ -111,7 +113,7 @@ class Simulation:
             now, _, event, machine = heappop(self._events)
             if event is Event.LOOK:
                 if now == self._next_look:
-                    self._look(now)
+                    self._decide_at(now)
             elif machine is None or machine.is_gone:
                 continue
             elif event is Event.DONE:
@@ -134,9 +136,9 @@ class Simulation:
 
     def _soon(self, now: float) -> None:
         if not self._is_reference:
-            self._look_at(now + DEBOUNCE_SECONDS)
+            self._schedule_decision(now + DEBOUNCE_SECONDS)
 
-    def _look_at(self, at: float) -> None:
+    def _schedule_decision(self, at: float) -> None:
         if at < self._next_look:
             self._next_look = at
             self._push(at, Event.LOOK)
@@ -221,15 +223,15 @@ class Simulation:
 
     # what is decided
 
-    def _look(self, now: float) -> None:
+    def _decide_at(self, now: float) -> None:
         self._next_look = inf
         if self._is_reference:
             self._publish(now)
-            self._look_at(now + METRIC_SECONDS)
+            self._schedule_decision(now + METRIC_SECONDS)
             if not self._machines and self._alarms.alarm(now).depth == 0:
                 return
         elif self._machines or self._queue:
-            self._look_at(now + LOOK_SECONDS)
+            self._schedule_decision(now + LOOK_SECONDS)
         self.outcome.decisions += 1
         for plan in decide(self._snapshot(now)):
             self._carry_out(plan, now)
@@ -251,7 +253,7 @@ class Simulation:
             self.outcome.refusals += 1
             self._refused_until = now + REFUSED_SECONDS
             if not self._is_reference:
-                self._look_at(self._refused_until)
+                self._schedule_decision(self._refused_until)
             return
         self.outcome.launches += 1
         machine = Machine(id=f"m{self.outcome.launches}", launched_at=now, ready_at=now + setting.boot_seconds * spread)
@@ -267,7 +269,7 @@ class Simulation:
 
     def _publish(self, now: float) -> None:
         depth = len(self._queue) + sum(each.running is not None for each in self._machines.values())
-        self._alarms.look(now, depth=depth, workers=sum(each.is_ready for each in self._machines.values()))
+        self._alarms.publish(now, depth=depth, workers=sum(each.is_ready for each in self._machines.values()))
 
     def _run_seconds(self, workflow: str) -> float:
         learnt = self._durations.get(workflow)

@@ -59,7 +59,7 @@ def parse_trace(lines: Iterable[str], name: str = "the trace") -> Sequence[Reque
     places = [header.index(each) for each in COLUMNS]
     found = []
     for number, row in rows:
-        if not any(each.strip() for each in row):
+        if not any(cell.strip() for cell in row):
             continue
         where = f"{name}, line {number}"
         if len(row) <= max(places):

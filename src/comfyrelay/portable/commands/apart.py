@@ -72,14 +72,14 @@ def end(*, pid: int, started: float, seconds: float) -> bool:
     for number in family:
         with suppress(psutil.Error):
             psutil.Process(number).terminate()
-    stubborn = _left_after(seconds, family)
+    stubborn = _remaining_after(seconds, family)
     for number in stubborn:
         with suppress(psutil.Error):
             psutil.Process(number).kill()
-    return not _left_after(seconds, stubborn)
+    return not _remaining_after(seconds, stubborn)
 
 
-def _left_after(seconds: float, family: Mapping[int, float]) -> dict[int, float]:
+def _remaining_after(seconds: float, family: Mapping[int, float]) -> dict[int, float]:
     """Those that are still there then; returns as soon as there are none."""
     end_at = time.monotonic() + seconds
     while left := {pid: at for pid, at in family.items() if is_process(pid=pid, started=at)}:

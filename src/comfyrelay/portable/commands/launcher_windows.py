@@ -30,7 +30,7 @@ def main(command: list[str]) -> int:
     family = Family()
     threading.Thread(target=_end_when_let_go, args=(family,), daemon=True).start()
     while True:
-        family.look()
+        family.scan()
         try:
             code = child.wait(LOOK_SECONDS)
         except subprocess.TimeoutExpired:
@@ -45,11 +45,11 @@ class Family:
     def __init__(self) -> None:
         self._seen: set[psutil.Process] = set()
 
-    def look(self) -> None:
+    def scan(self) -> None:
         self._seen.update(psutil.Process().children(recursive=True))
 
     def end(self) -> None:
-        self.look()
+        self.scan()
         for each in [*self._seen]:
             with suppress(psutil.Error):
                 # by its number and when it was started, so that nobody else is meant

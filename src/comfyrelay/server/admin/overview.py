@@ -10,7 +10,7 @@ from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.base.auth import StillLetIn, known_admin
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.streams import KEEP_ALIVE_SECONDS, LONGEST_SECONDS, EventStream, may_stream, told
+from comfyrelay.server.base.streams import KEEP_ALIVE_SECONDS, LONGEST_SECONDS, EventStream, may_stream, stream_messages
 from comfyrelay.services.following import Message, Reset
 from comfyrelay.services.operations.live import Told
 from comfyrelay.services.operations.samples import MINUTES, Now, Range, Series
@@ -41,7 +41,7 @@ async def events(request: Request, context: ContextOf) -> Response:
     live.check_room()
     let_in = StillLetIn(request, context, known_admin)
     messages = live.follow(quiet_seconds=KEEP_ALIVE_SECONDS)
-    return EventStream(told(messages, _encoded, is_still_let_in=let_in, longest_seconds=LONGEST_SECONDS))
+    return EventStream(stream_messages(messages, _encoded, is_still_let_in=let_in, longest_seconds=LONGEST_SECONDS))
 
 
 def _encoded(message: Message[Told]) -> str:
@@ -68,7 +68,7 @@ def _now(now: Now) -> wire.OverviewNow:
 
 def _series(series: Series) -> wire.OverviewSeries:
     names = ("waiting", "wait_seconds", "done", "failed", "busy", "slots", "tokens")
-    columns = {name: [_rounded(getattr(each, name, None)) for each in series.times] for name in names}
+    columns = {name: [_rounded(getattr(moment, name, None)) for moment in series.times] for name in names}
     return wire.OverviewSeries.model_validate({"at": series.at, **columns})
 
 

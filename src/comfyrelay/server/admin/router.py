@@ -37,14 +37,14 @@ class AdminRoute(BodyRoute):
             return handle
         word = self.path.removeprefix(f"{PREFIX}/").partition("/")[0]
 
-        async def telling(request: Request) -> Response:
+        async def handle_and_publish(request: Request) -> Response:
             response = await handle(request)
             if response.status_code < 400:
                 context: Context = request.app.state.context
-                context.engine.operations.live.tell(KINDS.get(word, word), _name(word, request.path_params))
+                context.engine.operations.live.publish(KINDS.get(word, word), _name(word, request.path_params))
             return response
 
-        return telling
+        return handle_and_publish
 
 
 def _name(word: str, named: dict[str, Any]) -> str:

@@ -93,7 +93,7 @@ class Metrics:
 
     def _set_fleets(self, fleets: Sequence[FleetFigures]) -> None:
         for figure, gauge in self._fleets.items():
-            found = {(each.fleet, each.stage): getattr(each, figure) for each in fleets}
+            found = {(row.fleet, row.stage): getattr(row, figure) for row in fleets}
             _set_all(gauge, {labels: value for labels, value in found.items() if value is not None})
 
     def _gauge(self, name: str, about: str, *labels: str) -> Gauge:

@@ -48,7 +48,7 @@ def may_stream(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {200: events, **may_answer(*statuses)}
 
 
-async def told(
+async def stream_messages(
     messages: AsyncGenerator[Message[W], None],
     encoded: Callable[[Message[W]], str],
     *,

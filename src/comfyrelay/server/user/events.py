@@ -58,7 +58,7 @@ async def history(
 ) -> Answer[Page[JobEvent]]:
     """What has happened to a job so far, oldest first: its events without `progress`."""
     page = await context.engine.jobs.views.history(user.tenant_id, job_id, after_seq=cursor or 0, limit=limit)
-    return page_of(page, JobEvent.told)
+    return page_of(page, JobEvent.from_event)
 
 
 async def _stream(request: Request, context: Context, job: Job, after_seq: int) -> AsyncGenerator[str, None]:
@@ -71,7 +71,7 @@ async def _stream(request: Request, context: Context, job: Job, after_seq: int) 
             if not await is_still_let_in():
                 return
             for event in change.events:
-                yield JobEvent.told(event).as_sent()
+                yield JobEvent.from_event(event).as_sent()
             if change.progress is not None:
                 yield JobEvent(type="progress", data=change.progress).as_sent()
             if not change.events and change.progress is None:

@@ -11,7 +11,7 @@ from comfyrelay.server.base.auth import CurrentUser, StillLetIn
 from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.routers import Router
-from comfyrelay.server.base.streams import KEEP_ALIVE_SECONDS, LONGEST_SECONDS, EventStream, may_stream, told
+from comfyrelay.server.base.streams import KEEP_ALIVE_SECONDS, LONGEST_SECONDS, EventStream, may_stream, stream_messages
 from comfyrelay.server.user.batches import batch_body
 from comfyrelay.server.user.jobs import job_body
 from comfyrelay.services.following import Message, Reset
@@ -42,7 +42,7 @@ async def events(
     live.check_room(user.tenant_id)
     messages = live.follow(user.tenant_id, cursor=last_event_id, quiet_seconds=KEEP_ALIVE_SECONDS)
     let_in = StillLetIn(request, context)
-    return EventStream(told(messages, _encoded, is_still_let_in=let_in, longest_seconds=LONGEST_SECONDS))
+    return EventStream(stream_messages(messages, _encoded, is_still_let_in=let_in, longest_seconds=LONGEST_SECONDS))
 
 
 def _encoded(message: Message[Told]) -> str:

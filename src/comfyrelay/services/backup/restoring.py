@@ -52,7 +52,7 @@ def restore(settings: Settings, from_: Path, *, force: bool = False, progress: P
         for path in places.databases.values():
             require_closed(path)
         aside = {each: places.home(each) / f"{ASIDE}{stamp}" / each.name for each in _there(places)}
-        new = {each: home / each.name for home in homes for each in (home / f"{STAGE}{stamp}").iterdir()}
+        new = {staged: home / staged.name for home in homes for staged in (home / f"{STAGE}{stamp}").iterdir()}
         _move(aside | new)
     return Restored(folder=folder, manifest=manifest, aside=sorted({each.parent for each in aside.values()}))
 
@@ -80,13 +80,13 @@ def _there(places: Places) -> Iterator[Path]:
     for path in places.databases.values():
         if places.home(path) == path.parent != places.data_dir:
             beside = [path, *(path.with_name(f"{path.name}{end}") for end in SIDE_FILES)]
-            yield from (each for each in beside if each.exists())
+            yield from (file for file in beside if file.exists())
     for folder in sorted({places.data_dir, places.home(places.objects)}):
         if folder.exists():
             yield from (
-                each
-                for each in sorted(folder.iterdir())
-                if each.name != "lock" and not each.name.startswith((ASIDE, STAGE))
+                entry
+                for entry in sorted(folder.iterdir())
+                if entry.name != "lock" and not entry.name.startswith((ASIDE, STAGE))
             )
 
 

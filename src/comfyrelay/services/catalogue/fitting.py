@@ -218,11 +218,11 @@ async def note_gaps(tx: Tx, worker_id: str, capabilities: Mapping[str, Any], hel
 
 def _held(raw: Iterable[gaps.RawNeeds], equipment: Equipment) -> dict[str, Fitness]:
     found = {}
-    for each in raw:
-        node_types, models = (frozenset(orjson.loads(text)) for text in (each.node_types, each.models))
+    for row in raw:
+        node_types, models = (frozenset(orjson.loads(text)) for text in (row.node_types, row.models))
         judged = equipment.fitness(Needs(node_types=node_types, models=models))
         if judged.fit is Fit.LACKING:
-            found[each.workflow_hash] = _cut(judged)
+            found[row.workflow_hash] = _cut(judged)
     return found
 
 

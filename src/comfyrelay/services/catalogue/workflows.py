@@ -273,7 +273,7 @@ class Workflows:
 
 def _judged(needs: Needs, found: Sequence[Equipped]) -> list[WorkerFitness]:
     """Those of one image say the same, which is read once."""
-    fits = {report: fitness(needs, orjson.loads(report)) for report in {each.report for each in found}}
+    fits = {report: fitness(needs, orjson.loads(report)) for report in {worker.report for worker in found}}
     return [WorkerFitness(worker=each, fitness=fits[each.report]) for each in found]
 
 

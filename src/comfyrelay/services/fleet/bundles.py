@@ -55,5 +55,5 @@ def _lacks(bundle: Bundle, needs: Needs) -> list[Gap]:
 
 
 def _names(found: Sequence[Gap]) -> str:
-    nodes, models = ([each.name for each in found if each.kind is kind] for kind in (Kind.NODE, Kind.MODEL))
+    nodes, models = ([gap.name for gap in found if gap.kind is kind] for kind in (Kind.NODE, Kind.MODEL))
     return listed(nodes, models, most=MOST_NAMES_IN_REFUSAL)

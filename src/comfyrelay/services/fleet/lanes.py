@@ -96,21 +96,21 @@ class Lanes:
         async with self._databases.central.read() as tx:
             found, after = await lanes.page(tx, stale_seconds=self._stale_seconds, after_id=cursor, limit=limit)
             held, now = await lanes.held_by(tx, [each.worker_id for each in found])
-            usual = {each: await dispatches.mean_duration(tx, [each]) for each in {job.workflow_id for job in held}}
+            usual = {id_: await dispatches.mean_duration(tx, [id_]) for id_ in {job.workflow_id for job in held}}
         theirs: defaultdict[str, list[Held]] = defaultdict(list)
         for each in held:
             theirs[each.worker_id].append(each)
         placed = [
             lane
-            for each in found
+            for worker in found
             for lane in lanes_of(
-                worker_id=each.worker_id,
-                name=each.display_name or each.worker_id,
-                state=WorkerState(each.state),
-                max_concurrency=each.max_concurrency,
-                devices=self._told.get(each.worker_id, each.devices),
-                comfyui=each.comfyui,
-                held=theirs[each.worker_id],
+                worker_id=worker.worker_id,
+                name=worker.display_name or worker.worker_id,
+                state=WorkerState(worker.state),
+                max_concurrency=worker.max_concurrency,
+                devices=self._told.get(worker.worker_id, worker.devices),
+                comfyui=worker.comfyui,
+                held=theirs[worker.worker_id],
             )
         ]
         away = {each.worker_id: list(self._comfyui_away(each.stage)) for each in found if _is_here(each)}
@@ -126,13 +126,13 @@ class Lanes:
         """The jobs by their ids, and by batch how many it has; of a pool that is away nothing is known."""
         found: dict[str, Job] = {}
         totals: dict[str, int] = {}
-        for pool in {each.db_pool for each in held}:
+        for pool in {job.db_pool for job in held}:
             try:
                 with self._databases.watched(pool):
                     async with self._databases.pool(pool).read() as tx:
-                        ids = [each.job_id for each in held if each.db_pool == pool]
-                        found |= {each.id: each for each in await jobs.by_ids(tx, ids)}
-                        batches = {each.batch_id for each in found.values() if each.id in ids and each.batch_id}
+                        ids = [job.job_id for job in held if job.db_pool == pool]
+                        found |= {job.id: job for job in await jobs.by_ids(tx, ids)}
+                        batches = {job.batch_id for job in found.values() if job.id in ids and job.batch_id}
                         totals |= await self._sizes_of(tx, batches)
             except PoolUnavailable:
                 continue

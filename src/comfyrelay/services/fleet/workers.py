@@ -254,7 +254,7 @@ class Workers:
 
         async def work(tx: Tx) -> int:
             gone = await workers.remove_stale(tx, seconds=seconds)
-            slugs = {each: await fleets.slug_of(tx, each) for each in {worker.fleet_id for worker in gone}}
+            slugs = {fleet_id: await fleets.slug_of(tx, fleet_id) for fleet_id in {worker.fleet_id for worker in gone}}
             entries = [
                 AuditEntry(worker_id=each.worker_id, event=members.REMOVED, data=_place(each, slugs[each.fleet_id]))
                 for each in gone

@@ -136,26 +136,27 @@ def _offered(tracing: Tracing) -> list[_Offered]:
     taken: set[Position] = set()
     names: set[str] = set()
     for role, group in groups:
-        free = [each for each in group if each.position not in taken]
+        free = [input_ for input_ in group if input_.position not in taken]
         if free:
             name = str(free[0].type) if role is Role.INPUT else str(role)
             is_first = name not in names and role is not Role.MODEL
             is_primary = role is Role.INPUT and group is files[0]
             found.append(_Offered(inputs=free, role=role, name=name if is_first else None, is_primary_input=is_primary))
             names.add(name)
-            taken.update(each.position for each in free)
+            taken.update(input_.position for input_ in free)
     known = {each.inputs[0].position for each in found}
     borders = [
         _Offered(inputs=free, follows=border.steps.position)
         for border in sampling.borders()
-        if border.steps.position in known and (free := [each for each in border.inputs if each.position not in taken])
+        if border.steps.position in known
+        and (free := [input_ for input_ in border.inputs if input_.position not in taken])
     ]
-    taken.update(each.position for border in borders for each in border.inputs)
+    taken.update(input_.position for border in borders for input_ in border.inputs)
     rest = [
-        _Offered(inputs=[each], side=sides.get(each.position))
+        _Offered(inputs=[input_], side=sides.get(input_.position))
         for node_id in tracing.order
-        for each in tracing.of_node[node_id]
-        if each.position not in taken
+        for input_ in tracing.of_node[node_id]
+        if input_.position not in taken
     ]
     room = max(0, MOST_PROPERTIES - len(found) - len(borders))
     places = {node_id: place for place, node_id in enumerate(tracing.order)}

@@ -43,7 +43,7 @@ class Sampling:
         """The inputs of each property, with its role."""
         yield from self._size()
         frames = self._named(_FRAMES, _MAYBE_FRAMES)
-        yield from ((Role.LENGTH, group) for group in _equal(each for each in frames if each.value >= 1))
+        yield from ((Role.LENGTH, group) for group in _equal(number for number in frames if number.value >= 1))
         yield from ((Role.DURATION, [each]) for each in self._direct(_SECONDS) if self._is_moving(each.node_id))
         yield from ((Role.STEPS, group) for group in self._groups)
         yield from ((Role.STRENGTH, [each]) for each in self._direct({"denoise"}) if self._begins_with_something(each))
@@ -52,7 +52,7 @@ class Sampling:
     def borders(self) -> list[Border]:
         """The steps at which one sampler hands over to the next. What lies behind the last step is no border."""
         graph, links = self._tracing.graph, self._tracing.wiring.links
-        all_steps = {each.position for group in self._groups for each in group}
+        all_steps = {number.position for group in self._groups for number in group}
         found: dict[tuple[Position, int], dict[Position, Input]] = {}
         for node_id in self._tracing.order:
             # a schedule may also be split by a node of its own
@@ -62,9 +62,9 @@ class Sampling:
                 continue
             steps = self._steps[taker][0]
             present = [name for name in names if name in graph[node_id]["inputs"]]
-            for each in (one for name in present for one in self._numbers(node_id, name)):
-                if 0 < each.value <= steps.value and each.position not in all_steps:
-                    found.setdefault((steps.position, each.value), {})[each.position] = each
+            for number in (one for name in present for one in self._numbers(node_id, name)):
+                if 0 < number.value <= steps.value and number.position not in all_steps:
+                    found.setdefault((steps.position, number.value), {})[number.position] = number
         inputs = self._tracing.inputs
         return [Border(inputs=[*group.values()], steps=inputs[steps]) for (steps, _), group in found.items()]
 
@@ -73,10 +73,10 @@ class Sampling:
         takers: dict[str, int] = {}
         for node_id in self._tracing.order:
             for name in self._tracing.graph[node_id]["inputs"]:
-                for each in self._numbers(node_id, name) if name in _STEPS else ():
-                    if each.value >= 1:
-                        groups.setdefault(each.value, {})[each.position] = each
-                        takers.setdefault(node_id, each.value)
+                for number in self._numbers(node_id, name) if name in _STEPS else ():
+                    if number.value >= 1:
+                        groups.setdefault(number.value, {})[number.position] = number
+                        takers.setdefault(node_id, number.value)
         found = {value: list(group.values()) for value, group in groups.items()}
         self._steps = {node_id: found[value] for node_id, value in takers.items()}
         return list(found.values())
@@ -94,7 +94,7 @@ class Sampling:
         resized = [pair for pair in pairs if _RESIZES.search(self._tracing.class_of(pair[0]))]
         if first := next(iter(made or resized), None):
             equal = [
-                pair[1:] for pair in pairs if [each.value for each in pair[1:]] == [first[1].value, first[2].value]
+                pair[1:] for pair in pairs if [side.value for side in pair[1:]] == [first[1].value, first[2].value]
             ]
             width = {one.position: one for one, _ in equal}
             height = {one.position: one for _, one in equal if one.position not in width}
@@ -117,7 +117,7 @@ class Sampling:
         for node_id in self._tracing.order:
             for name in self._tracing.graph[node_id]["inputs"]:
                 if name in names or (name in maybe and self._is_moving(node_id)):
-                    found.update((each.position, each) for each in self._numbers(node_id, name))
+                    found.update((number.position, number) for number in self._numbers(node_id, name))
         return list(found.values())
 
     def _is_moving(self, node_id: str) -> bool:
@@ -144,7 +144,7 @@ class Sampling:
         return list(groups.values())
 
     def _in_order(self) -> Iterator[Input]:
-        return (each for node_id in self._tracing.order for each in self._tracing.of_node[node_id])
+        return (input_ for node_id in self._tracing.order for input_ in self._tracing.of_node[node_id])
 
 
 def _equal(inputs: Iterable[Input]) -> list[list[Input]]:

@@ -57,7 +57,7 @@ class Tracing:
             source, _ = self.wiring.links[position[0]].get(position[1], (node_id, 0))
             if source not in entered:
                 entered.add(source)
-                pending.extend((source, each) for each in self._numbers_in(source))
+                pending.extend((source, name) for name in self._numbers_in(source))
         return found
 
     def _numbers_in(self, node_id: str) -> list[str]:

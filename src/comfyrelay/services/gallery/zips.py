@@ -150,7 +150,7 @@ def _info(entry: Entry) -> ZipInfo:
 
 def _free(name: str, entries: Sequence[Entry]) -> str:
     """The name, or one with a number where a file or a folder has it."""
-    taken = {part.casefold() for each in entries for part in (each.name, PurePosixPath(each.name).parts[0])}
+    taken = {part.casefold() for entry in entries for part in (entry.name, PurePosixPath(entry.name).parts[0])}
     stem, _, suffix = name.rpartition(".")
     others = (f"{stem} ({n}).{suffix}" for n in count(2))
     return name if name not in taken else next(each for each in others if each not in taken)

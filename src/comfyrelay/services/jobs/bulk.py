@@ -99,7 +99,7 @@ class Bulk:
         if action is BulkAction.MOVE:
             # together, or the last part would stand before the first
             parts = self._meant(tenant_id, action, ids, among or BulkFilter(), as_of)
-            moving = [each async for found in parts for each in found]
+            moving = [job_id async for found in parts for job_id in found]
             return BulkResult(matched=len(moving), changed=await self._control.move_jobs(tenant_id, moving, to))
         async for found in self._meant(tenant_id, action, ids, among or BulkFilter(), as_of):
             result.matched += len(found)
@@ -162,7 +162,7 @@ class Bulk:
     ) -> AsyncIterator[list[str]]:
         async for found in self._found(tenant_id, action, ids, among):
             late = set() if as_of is None or ids is not None else await self._late(tenant_id, found, among, as_of)
-            yield [each for each in found if each not in late]
+            yield [job_id for job_id in found if job_id not in late]
 
     async def _late(self, tenant_id: str, found: Sequence[str], among: BulkFilter, as_of: str) -> set[str]:
         """Those that did not fit yet: with a status that changed since, or made since where any status fits."""
@@ -173,7 +173,7 @@ class Bulk:
             news = await changes.since(tx, {tenant_id: cursor.txid}, limit=MOST_CHANGES + 1)
             if len(news) > MOST_CHANGES:
                 raise Conflict(TOO_LATE)
-            changed = {id_ for each in news for id_ in each.ids}.intersection(found)
+            changed = {id_ for change in news for id_ in change.ids}.intersection(found)
             if among.status is not None:
                 return changed
             return {each.id for each in await jobs.by_ids(tx, changed) if each.created_at.timestamp() >= cursor.at}

@@ -105,7 +105,9 @@ class Removals:
         attempts: list[Attempt] = []
         refused: dict[str, ComfyRelayError] = {}
         # leases that ended without a result may have left something, too
-        leftovers = dict(zip(job_ids, await gather(*(self._left_of(tenant_id, each) for each in job_ids)), strict=True))
+        leftovers = dict(
+            zip(job_ids, await gather(*(self._paths_of(tenant_id, each) for each in job_ids)), strict=True)
+        )
 
         async def work(tx: Tx) -> list[Removal]:
             await ledger.lock_wallet(tx, tenant_id)
@@ -115,7 +117,7 @@ class Removals:
             going[:] = [each for each in job_ids if each not in refused]
             named = await gallery.of_jobs(tx, tenant_id, going)
             attempts[:] = await jobs.attempts_of(tx, going)
-            paths = [path for each in going for path in leftovers[each]]
+            paths = [path for job_id in going for path in leftovers[job_id]]
             removed = await _remove_files(tx, tenant_id, named, leftovers=paths)
             await removals.remove_jobs(tx, tenant_id, going)
             return removed
@@ -126,7 +128,7 @@ class Removals:
             files = await self._on_removed(attempts)
         return RemovedJobs(count=len(going), files=files, refused=refused)
 
-    async def _left_of(self, tenant_id: str, job_id: str) -> list[str]:
+    async def _paths_of(self, tenant_id: str, job_id: str) -> list[str]:
         return [each.path async for each in self._objects.list(job_folder(tenant_id, job_id))]
 
     async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> int:
@@ -153,7 +155,9 @@ class Removals:
 
     async def _remove_objects(self, pool: Database, found: Sequence[Removal]) -> None:
         if found:
-            await self._objects.remove_many([path for each in found for path in (each.path, *beside(each.path))])
+            await self._objects.remove_many(
+                [path for removal in found for path in (removal.path, *beside(removal.path))]
+            )
             await pool.run(Step.REMOVE_FORGET, lambda tx: removals.finish(tx, [each.id for each in found]))
 
 

@@ -52,7 +52,7 @@ class News:
             self.named.setdefault(kind, set()).update(ids)
 
     @property
-    def told(self) -> Told:
+    def by_kind(self) -> Told:
         """As it is told: ids by kind, one that stands for any where there are very many."""
         is_any = {kind: len(ids) > MOST_NAMED or ANY in ids for kind, ids in self.named.items()}
         named = {kind: [ANY] if is_any[kind] else sorted(ids) for kind, ids in self.named.items()}
@@ -79,21 +79,21 @@ class AdminLive:
         # what is to be told soon, together with what else changes until then
         self._soon: dict[str, asyncio.TimerHandle] = {}
         self.is_closed = False
-        wakeup.on_word(self._hear)
+        wakeup.on_word(self._on_word)
 
-    def tell(self, kind: str, id_: str = ANY) -> None:
+    def publish(self, kind: str, id_: str = ANY) -> None:
         """Somebody has changed something: those who follow here and elsewhere are to know."""
-        self._wakeup.tell(f"{WORD}{kind}:{quote(id_, safe='')}")
+        self._wakeup.publish(f"{WORD}{kind}:{quote(id_, safe='')}")
 
-    def tell_soon(self, kind: str) -> None:
+    def publish_soon(self, kind: str) -> None:
         """Something of a kind that changes often has changed, by whatever: it is said once for all that does so in a
         moment, for each word costs a notification of the whole database."""
         if kind not in self._soon and not self.is_closed:
-            self._soon[kind] = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._tell_now, kind)
+            self._soon[kind] = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._publish_now, kind)
 
-    def _tell_now(self, kind: str) -> None:
+    def _publish_now(self, kind: str) -> None:
         del self._soon[kind]
-        self.tell(kind)
+        self.publish(kind)
 
     def check_room(self) -> None:
         if len(self._followers) >= MOST_FOLLOWERS:
@@ -141,7 +141,7 @@ class AdminLive:
         if self._task is not None:
             await asyncio.wait({self._task})
 
-    def _hear(self, word: str) -> None:
+    def _on_word(self, word: str) -> None:
         if not word.startswith(WORD):
             return
         kind, _, id_ = word.removeprefix(WORD).partition(":")
@@ -151,7 +151,7 @@ class AdminLive:
     async def _run(self) -> None:
         while self._followers and not self.is_closed:
             try:
-                await self._look()
+                await self._send_news()
                 self._has_looked.set()
             except Exception:
                 # nothing has been passed: the next look finds it
@@ -159,14 +159,14 @@ class AdminLive:
             await asyncio.sleep(GATHER_SECONDS)
             await self._hint.wait(TICK_SECONDS)
 
-    async def _look(self) -> None:
+    async def _send_news(self) -> None:
         found = await self._found()
         heard, self._heard = self._heard, News()
         for kind, ids in heard.named.items():
             found.add(kind, ids)
         found.flags |= heard.flags
         if found:
-            message: Message[Told] = Message(what=found.told)
+            message: Message[Told] = Message(what=found.by_kind)
             for each in self._followers:
                 each.hand(message)
 

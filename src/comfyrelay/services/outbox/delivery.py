@@ -76,7 +76,7 @@ class OutboxDelivery:
         for pool in self._pools.values():
             pool.begin_delayed()
         with self._patience.waiting(), self._calm.waiting():
-            of_pools = (group for each in self._pools.values() for group in (each.group, each.submissions))
+            of_pools = (group for pool in self._pools.values() for group in (pool.group, pool.submissions))
             groups: list[GroupCommit[Any, None]] = [*of_pools, self._removal]
             while not all(each.is_idle for each in groups):
                 for group in groups:

@@ -119,7 +119,9 @@ class OutboxRecovery:
     ) -> int:
         with self._databases.watched(pool):
             async with self._databases.pool(pool).read() as tx:
-                found = await jobs.by_ids(tx, [id_ for each in submission_ids for id_ in job_ids[each]])
+                found = await jobs.by_ids(
+                    tx, [id_ for submission_id in submission_ids for id_ in job_ids[submission_id]]
+                )
         await self.enqueue(pool, found)
         await self._applying.remove_submissions(pool, submission_ids)
         return len(submission_ids)

@@ -101,7 +101,7 @@ class Control:
             for priority in sorted(set(moving.values())):
                 places = await dispatches.places(tx, tenant_id, priority)
                 chosen = {id_ for id_, its in moving.items() if its == priority}
-                if not isinstance(target, MoveTo) and target.ids.isdisjoint(each.id for each in places):
+                if not isinstance(target, MoveTo) and target.ids.isdisjoint(place.id for place in places):
                     # those of another priority; or it has begun to run
                     continue
                 if not isinstance(target, MoveTo) and target.ids <= chosen:

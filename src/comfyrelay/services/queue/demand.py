@@ -54,7 +54,7 @@ class Demand:
 
 
 async def _wanted(tx: Tx, held: Sequence[Held], idle: Sequence[LeaseRequest], *, stale_seconds: float) -> list[int]:
-    free = {kind: await _free_slots(tx, idle, [kind]) for kind in {each.kind for each in held}}
+    free = {kind: await _free_slots(tx, idle, [kind]) for kind in {dispatch.kind for dispatch in held}}
     ids = [each.worker_id for each in idle]
     blocked, lacking = await blocks.standing(tx, ids), await gaps.pairs_of(tx, ids)
     outgrown = await memory.outgrown(tx, ids, stale_seconds=stale_seconds)

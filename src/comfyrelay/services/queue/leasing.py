@@ -15,10 +15,10 @@ from comfyrelay.domain.queue.routing import (
     Grant,
     WarmPolicy,
     free_slots,
-    left_over,
     outbid,
     route,
     slots_by_entitlement,
+    ungranted,
 )
 from comfyrelay.domain.queue.updates import JobUpdate, start_of
 from comfyrelay.domain.records.fleet import AuditEntry
@@ -156,7 +156,7 @@ class Leasing:
             await self._refuse(tx, requests, facts, leased)
             return leased
         now = next(iter(facts.values())).now
-        leased.pinned = frozenset(id_ for each in facts.values() for id_ in each.pinned_ids)
+        leased.pinned = frozenset(id_ for worker in facts.values() for id_ in worker.pinned_ids)
         await _end_expired_blocks(tx, facts, now=now)
         await self._refuse(tx, requests, facts, leased)
         asks = _asks(requests, facts, skip=answered | leased.refused.keys(), now=now)
@@ -166,12 +166,12 @@ class Leasing:
             routing = route(asks, candidates, policy=self._warm, now=now)
             if routing.passed_over:
                 await claims.note_passed_over(tx, sorted(routing.passed_over))
-            leased.left |= left_over(asks, candidates, routing.grants)
+            leased.left |= ungranted(asks, candidates, routing.grants)
             if routing.grants:
                 await self._grant(tx, requests, routing.grants, leased, now)
             asks = outbid(asks, candidates, routing.grants)
         if leased.dispatches and any(each.is_any_outgrown for each in facts.values()):
-            every = {each.workflow_id for found in leased.dispatches.values() for each in found}
+            every = {dispatch.workflow_id for found in leased.dispatches.values() for dispatch in found}
             leased.ran_out = await memory.ran_out(tx, every)
         leased.entries = await _post_starts(tx, leased.granted)
         return leased

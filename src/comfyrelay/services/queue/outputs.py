@@ -148,7 +148,7 @@ class Outputs:
         if kept is None:
             return output, f"The output is {told.mime_type}, but this job makes {promised}."
         try:
-            info = await self._probes.look(self._objects, copy, mime_type=kept, size=size, head=head)
+            info = await self._probes.probe(self._objects, copy, mime_type=kept, size=size, head=head)
         except InvalidInput as error:
             return output, error.detail
         except ConfigurationError as error:

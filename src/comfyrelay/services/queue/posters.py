@@ -46,7 +46,7 @@ class Posters:
         """What can be found out about a file that nobody has looked into. `InvalidInput` when it is no such media."""
         if (stat := await self._objects.stat(path)) is None:
             raise NotFound(f"There is no object at {path!r}.")
-        info = await self._probes.look(self._objects, path, mime_type=mime_type, subject="file", size=stat.size)
+        info = await self._probes.probe(self._objects, path, mime_type=mime_type, subject="file", size=stat.size)
         try:
             return await self._drawn(_found(info), path, mime_type=mime_type, size=stat.size)
         except InvalidInput as error:

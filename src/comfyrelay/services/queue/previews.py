@@ -67,14 +67,14 @@ class Previews:
         self._watched: OrderedDict[str, None] = OrderedDict()
         self._read: dict[str, tuple[float, asyncio.Future[Picture | None]]] = {}
         self._removing: set[asyncio.Task[None]] = set()
-        wakeup.on_word(self._heard)
+        wakeup.on_word(self._on_word)
 
     def watch(self, job_id: str) -> None:
         """Somebody looks at a job: whoever has it is to hear of it."""
         now = _now()
         if now - self._told_at.get(job_id, -inf) >= TELL_SECONDS:
             self._told_at[job_id] = now
-            self._wakeup.tell(f"{WORD}{job_id}")
+            self._wakeup.publish(f"{WORD}{job_id}")
         else:
             self._mark(job_id)
 
@@ -163,7 +163,7 @@ class Previews:
             # it is found by retention
             log.info("previews.not_removed", why=error.detail)
 
-    def _heard(self, word: str) -> None:
+    def _on_word(self, word: str) -> None:
         if word.startswith(WORD):
             self._mark(word.removeprefix(WORD))
 

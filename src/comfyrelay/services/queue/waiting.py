@@ -164,7 +164,7 @@ async def _only_fetched(tx: Tx, dispatch: Dispatch) -> Waiting | None:
     fetched = [each.job_id for each in held if each.is_only_fetched]
     if dispatch.tenant_job_id not in fetched:
         return None
-    usual = {each: await dispatches.mean_duration(tx, [each]) for each in {job.workflow_id for job in held}}
+    usual = {id_: await dispatches.mean_duration(tx, [id_]) for id_ in {job.workflow_id for job in held}}
     before = fetched.index(dispatch.tenant_job_id)
     left = [each.seconds_left(usual[each.workflow_id], now) for each in held if not each.is_only_fetched]
     return explain_fetched(
@@ -190,9 +190,9 @@ async def _coming(tx: Tx, dispatch: Dispatch, known: Set[str]) -> Coming:
     for fleet in fleets:
         newest = await machines.newest(tx, fleet.id, most=NEWEST_BOOTS)
         boot = boot_seconds(newest, fleet.machine_spec)
-        for each in await machines.present(tx, [fleet.id]):
-            if each.registered_at is None and each.ending_at is None:
-                left.append(seconds_left(boot, (now - each.ordered_at).total_seconds()))
+        for machine in await machines.present(tx, [fleet.id]):
+            if machine.registered_at is None and machine.ending_at is None:
+                left.append(seconds_left(boot, (now - machine.ordered_at).total_seconds()))
         if fleet.machine_spec.provider is MachineProviderName.KUBERNETES:
             left += await _pods_coming(tx, fleet, known, now)
     if left:

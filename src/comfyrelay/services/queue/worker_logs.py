@@ -44,7 +44,7 @@ class WorkerLogs:
         self._until: dict[str, float] = {}
         self._asked_at: dict[str, float] = {}
         self._waiting: dict[str, set[Hint]] = {}
-        wakeup.on_word(self._heard)
+        wakeup.on_word(self._on_word)
 
     async def last(self, worker_id: str) -> LastLines:
         """What is known, and ask for more."""
@@ -52,7 +52,7 @@ class WorkerLogs:
             if await workers.get(tx, worker_id) is None:
                 raise NotFound(f"There is no worker {worker_id!r}.")
             found = await worker_logs.of_worker(tx, worker_id)
-        self._wakeup.tell(f"{WORD}{quote(worker_id, safe='')}")
+        self._wakeup.publish(f"{WORD}{quote(worker_id, safe='')}")
         return LastLines(lines=found[0], received_at=found[1]) if found else LastLines(lines=(), received_at=None)
 
     def are_wanted(self, worker_id: str) -> bool:
@@ -83,7 +83,7 @@ class WorkerLogs:
         work = self._databases.central.run
         await work(Step.RETENTION_REMOVE, lambda tx: worker_logs.forget(tx, older_than_seconds=KEPT_SECONDS))
 
-    def _heard(self, word: str) -> None:
+    def _on_word(self, word: str) -> None:
         if not word.startswith(WORD):
             return
         now, worker_id = _now(), unquote(word.removeprefix(WORD))

@@ -69,8 +69,8 @@ class Bursting:
             log.info("burst.moved", dispatch=each.dispatch_id, to=each.to, reason=each.reason)
         return done
 
-    async def look(self) -> None:
-        """At all stages; then wait for a hint, or until it is time to look again."""
+    async def run_stages(self) -> None:
+        """`run_once` at all stages; then wait for a hint, or until it is time to look again."""
         async with self._databases.central.read() as tx:
             concerns_any = await bursts.concerns_any(tx)
         # one query where nothing goes there: it is asked all day long

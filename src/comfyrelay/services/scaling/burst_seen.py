@@ -41,13 +41,13 @@ async def take_snapshot(
     mapped = await seen.workflows_of(tx, [each.id for each in fleets])
     wanted = may_burst | gone
     # what else those run who run one of these is in its way
-    sharing = [each for each in (*(one.workflow_ids for one in workers), *mapped.values()) if wanted & each]
+    sharing = [served for served in (*(worker.workflow_ids for worker in workers), *mapped.values()) if wanted & served]
     related = set(wanted).union(*sharing)
     now, predictions = await dispatches.now(tx), await Predictions.read(tx, related)
     queues = {
         provider: [
-            _job(each, may_burst, predictions, now)
-            for each in await bursts.queue(
+            _job(row, may_burst, predictions, now)
+            for row in await bursts.queue(
                 tx,
                 stage=stage,
                 provider=provider,
@@ -58,7 +58,7 @@ async def take_snapshot(
         ]
         for provider in Provider
     }
-    if not any(each.may_burst or each.has_burst for queue in queues.values() for each in queue):
+    if not any(job.may_burst or job.has_burst for queue in queues.values() for job in queue):
         return NOTHING
     ids = [each.id for each in fleets]
     rows = Rows(
@@ -75,16 +75,16 @@ async def take_snapshot(
     found = {each.id: seen_fleet(each, rows) for each in fleets}
     there = {
         worker_id: machine
-        for each in fleets
+        for fleet in fleets
         for worker_id, machine in by_worker(
-            seen_fleet(each, rows, providers=tuple(Provider)).machines, rows.machines.get(each.id, ())
+            seen_fleet(fleet, rows, providers=tuple(Provider)).machines, rows.machines.get(fleet.id, ())
         ).items()
     }
     spent = await bursts.spent(tx)
     return BurstSnapshot(
         here=[
             *await _runners(tx, workers, there, Provider.SELF_HOSTED, stale_seconds=stale_seconds),
-            *[runner for each in fleets for runner in _coming(each, found[each.id])],
+            *[runner for fleet in fleets for runner in _coming(fleet, found[fleet.id])],
         ],
         cloud=await _runners(tx, workers, there, Provider.CLOUD, stale_seconds=stale_seconds),
         queue=queues[Provider.SELF_HOSTED],
@@ -124,12 +124,12 @@ async def _runners(
         outgrown = await memory.outgrown(tx, ids, stale_seconds=stale_seconds)
     return [
         Runner(
-            machine=there[each.worker_id],
-            workflows=each.workflow_ids,
-            refused_hashes=frozenset(hash_ for worker_id, hash_ in refused if worker_id == each.worker_id),
-            outgrown=outgrown.get(each.worker_id, frozenset()),
+            machine=there[worker.worker_id],
+            workflows=worker.workflow_ids,
+            refused_hashes=frozenset(hash_ for worker_id, hash_ in refused if worker_id == worker.worker_id),
+            outgrown=outgrown.get(worker.worker_id, frozenset()),
         )
-        for each in serving
+        for worker in serving
     ]
 
 

@@ -65,12 +65,12 @@ async def _write(tx: Tx, done: list[Completed]) -> None:
     before = await durations.known(tx, {each.workflow_id for each in done if each.workflow_id is not None})
     found = {key: Duration(jobs=each.jobs, mean_seconds=each.mean_seconds) for key, each in before.items()}
     changed = set()
-    for each in done:
-        assert each.workflow_id is not None
-        assert each.seconds is not None
-        seconds = each.seconds * speeds.get(each.worker_id, 1.0)
-        for effect_id in {ALL, each.effect_id or ALL}:
-            key = (each.workflow_id, effect_id)
+    for job in done:
+        assert job.workflow_id is not None
+        assert job.seconds is not None
+        seconds = job.seconds * speeds.get(job.worker_id, 1.0)
+        for effect_id in {ALL, job.effect_id or ALL}:
+            key = (job.workflow_id, effect_id)
             found[key] = found.get(key, NOTHING_LEARNT).with_one_more(seconds)
             changed.add(key)
     await durations.write(

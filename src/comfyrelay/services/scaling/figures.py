@@ -87,9 +87,9 @@ class FiguresOfFleets:
             FleetFigures(
                 fleet=fleet.slug,
                 stage=fleet.stage,
-                queue_depth=sum(at_hand.get((fleet.stage, each), 0) for each in fleet.workflow_ids),
-                **_of_workers([each for each in workers if each.fleet_id == fleet.id]),
-                **_of_leases([each for each in ended if _fleet_of(each, of) == fleet.id], now=now),
+                queue_depth=sum(at_hand.get((fleet.stage, workflow_id), 0) for workflow_id in fleet.workflow_ids),
+                **_of_workers([worker for worker in workers if worker.fleet_id == fleet.id]),
+                **_of_leases([lease for lease in ended if _fleet_of(lease, of) == fleet.id], now=now),
             )
             for fleet in fleets
         ]

@@ -68,7 +68,7 @@ class Machines:
         # The same of machines that their provider does not tell of.
         self._missing_since: dict[int, dict[str, datetime]] = {}
 
-    async def look(
+    async def reconcile(
         self, fleet: Fleet, sightings: Sequence[Sighting] | None, *, types: Sequence[InstanceType] = ()
     ) -> Due:
         """Note what became of a fleet's machines, and mark those to be ended that are of no use. `types` tell what
@@ -126,11 +126,11 @@ class Machines:
                     {
                         "key": new_key(),
                         "fleet_id": fleet.id,
-                        "instance_type": each.instance_type,
-                        "price_per_hour": prices.get(each.instance_type or ""),
+                        "instance_type": launch.instance_type,
+                        "price_per_hour": prices.get(launch.instance_type or ""),
                     }
-                    for each in plan.launch
-                    for _ in range(each.count)
+                    for launch in plan.launch
+                    for _ in range(launch.count)
                 ]
                 if plan.end:
                     await _hold_registrations(tx, fleet)
@@ -146,7 +146,7 @@ class Machines:
 
         return await self._leadership.run(Step.SCALE_INTENT, work)
 
-    async def note_told(self, fleet: Fleet, plan: FleetPlan, *, saw: Mapping[str, Any], told: int) -> None:
+    async def record_decision(self, fleet: Fleet, plan: FleetPlan, *, saw: Mapping[str, Any], told: int) -> None:
         """Write down what a cluster was told, unless that is what was written last. Nobody has to lead for it: several
         that tell the same cluster tell it the same."""
 

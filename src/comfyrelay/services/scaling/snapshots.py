@@ -153,7 +153,7 @@ class Snapshots:
     async def _read(self, tx: Tx, stage: str, fleets: Sequence[Fleet]) -> Rows:
         ids = [each.id for each in fleets]
         workflows = await seen.workflows_of(tx, ids)
-        all_workflows = {each for found in workflows.values() for each in found}
+        all_workflows = {workflow_id for found in workflows.values() for workflow_id in found}
         return Rows(
             now=await dispatches.now(tx),
             waiting=await seen.waiting(tx, stage, all_workflows, down_pools=self._databases.down()),
@@ -188,11 +188,11 @@ class Snapshots:
     def _work(self, stage: str, rows: Rows) -> list[QueuedWork]:
         waiting = by_field(rows.waiting, "workflow_id")
         found = []
-        for workflow in sorted({each for ids in rows.workflows.values() for each in ids}):
+        for workflow in sorted({workflow_id for ids in rows.workflows.values() for workflow_id in ids}):
             its = waiting.get(workflow, ())
             rate = self._memory.rates.of(stage, workflow)
-            jobs = sum(each.jobs for each in its)
-            seconds = sum(each.jobs * rows.predictions.seconds(workflow, each.effect_id) for each in its)
+            jobs = sum(row.jobs for row in its)
+            seconds = sum(row.jobs * rows.predictions.seconds(workflow, row.effect_id) for row in its)
             found.append(
                 QueuedWork(
                     workflow=workflow,
@@ -241,7 +241,7 @@ class Snapshots:
         workflows = rows.workflows.get(fleet.id, set())
         depth = sum(each.jobs for each in rows.waiting if each.workflow_id in workflows)
         alarms = self._memory.alarms[fleet.id]
-        alarms.look(
+        alarms.publish(
             rows.now.timestamp(),
             depth=depth + sum(each.leases for each in found),
             workers=sum(each.state in (MachineState.READY, MachineState.BUSY) for each in found),
@@ -293,7 +293,9 @@ def seen_fleet(
     places, ordered = rows.places, rows.machines.get(fleet.id, ())
     found = _Fleet(fleet, rows, boot_seconds=boot, types={each.name: each for each in types}).machines(providers)
     registered = {each.worker_id for each in rows.workers.get(fleet.id, ())}
-    booting = sum(each.registered_at is None for id_, its in rows.machines.items() if id_ != fleet.id for each in its)
+    booting = sum(
+        machine.registered_at is None for id_, its in rows.machines.items() if id_ != fleet.id for machine in its
+    )
     return SeenFleet(
         slug=fleet.slug,
         workflows=frozenset(rows.workflows.get(fleet.id, ())),
@@ -367,7 +369,7 @@ class _Fleet:
             leases=len(self._leases(worker)),
             boot_seconds_left=learning.seconds_left(self._boot_seconds, age) if state is MachineState.BOOTING else 0.0,
             idle_seconds=self._idle(worker) if state is MachineState.READY else 0.0,
-            busy_seconds_left=self._left(worker, kind.speed if kind else 1.0),
+            busy_seconds_left=self._busy_seconds_left(worker, kind.speed if kind else 1.0),
             age_seconds=age,
         )
 
@@ -387,7 +389,7 @@ class _Fleet:
             speed=speed,
             slots=worker.max_concurrency,
             leases=len(leases),
-            busy_seconds_left=self._left(worker, speed) if leases else 0.0,
+            busy_seconds_left=self._busy_seconds_left(worker, speed) if leases else 0.0,
             age_seconds=_since(worker.created_at, self._rows.now),
             is_foreign=is_foreign,
         )
@@ -418,7 +420,7 @@ class _Fleet:
     def _idle(self, worker: SeenWorker | None) -> float:
         return _since(worker.last_at or worker.created_at, self._rows.now) if worker else 0.0
 
-    def _left(self, worker: SeenWorker | None, speed: float) -> float:
+    def _busy_seconds_left(self, worker: SeenWorker | None, speed: float) -> float:
         leases = self._leases(worker)
         if worker is None or not leases:
             return 0.0

@@ -116,7 +116,7 @@ class Usage:
             there = await usage.machines_between(tx, list(fleets), begins=begins, ends=ends)
         rows = []
         for fleet_id, fleet in fleets.items():
-            own = [each for each in there if each.fleet_id == fleet_id]
+            own = [machine for machine in there if machine.fleet_id == fleet_id]
             if own or fleet_id in found:
                 nothing = Summed(name=fleet.slug, stage=fleet.stage, jobs=0, busy_seconds=0, lost_seconds=0, cost=0)
                 rows.append(_with_machines(found.get(fleet_id, nothing), fleet, own, begins=begins, ends=ends))

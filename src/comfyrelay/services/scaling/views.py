@@ -56,9 +56,9 @@ class ScalingViews:
         """Of every fleet of which somebody has said what its machines are or how many there should be."""
         fleets = await self._snapshots.fleets()
         views = []
-        for stage in sorted({each.stage for each in fleets if each.is_scaled}):
+        for stage in sorted({fleet.stage for fleet in fleets if fleet.is_scaled}):
             seen = await self._snapshots.take(stage)
-            views += [await self._view(each, seen) for each in seen.fleets.values() if each.is_scaled]
+            views += [await self._view(fleet, seen) for fleet in seen.fleets.values() if fleet.is_scaled]
         return views
 
     async def get(self, stage: Stage, slug: str) -> ScalingView:

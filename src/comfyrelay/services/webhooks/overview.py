@@ -63,9 +63,9 @@ class DeliveryOverview:
         edge = max(ends, default="")
         items = [each for each in found if each.id >= edge][:limit]
         after = (items[-1].id if items else edge) if len(items) < len(found) else edge or None
-        return Listed(items=await self.told(items), next_cursor=after)
+        return Listed(items=await self.with_emails(items), next_cursor=after)
 
-    async def told(self, found: Sequence[Delivery]) -> list[ToldDelivery]:
+    async def with_emails(self, found: Sequence[Delivery]) -> list[ToldDelivery]:
         """With the email of each one's tenant."""
         async with self._databases.central.read() as tx:
             emails = await tenants.emails_of(tx, {each.tenant_id for each in found})

@@ -157,7 +157,7 @@ async def refunds_of(tx: Tx, job_ids: Iterable[str]) -> dict[str, int]:
     """By job, the tokens that came back for it."""
     theirs = await of_jobs(tx, job_ids)
     return {
-        job_id: sum(each.amount for each in found if each.type == TransactionType.JOB_REFUND)
+        job_id: sum(entry.amount for entry in found if entry.type == TransactionType.JOB_REFUND)
         for job_id, found in theirs.items()
     }
 

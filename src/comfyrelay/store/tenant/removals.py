@@ -44,7 +44,7 @@ async def has_live_job(tx: Tx, tenant_id: str, found: Sequence[File], *, video_i
     if video_id is not None:
         uses.append([ai_jobs.c.video_id == video_id])
     for start in range(0, len(found), MOST_ASKED):
-        uses.append([payload.contains(each.path, autoescape=True) for each in found[start : start + MOST_ASKED]])
+        uses.append([payload.contains(file.path, autoescape=True) for file in found[start : start + MOST_ASKED]])
     for some in uses:
         if await tx.scalar(select(ai_jobs.c.id).where(live, or_(*some)).limit(1)) is not None:
             return True

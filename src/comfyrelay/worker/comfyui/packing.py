@@ -52,7 +52,7 @@ class _Watched:
     known: set[str] = field(default_factory=set)
     additions: list[asyncio.Task[None]] = field(default_factory=list)
     removing: asyncio.Task[None] | None = None
-    told: Told | None = None
+    decided: Told | None = None
 
     @property
     def adding(self) -> list[asyncio.Task[None]]:
@@ -71,7 +71,7 @@ class _Watched:
 
 
 class Packer:
-    """`keep` runs until it is canceled; `told` is by card what it decided last."""
+    """`keep` runs until it is canceled; `decided` is by card what it decided last."""
 
     def __init__(
         self,
@@ -110,8 +110,8 @@ class Packer:
         ]
 
     @property
-    def told(self) -> dict[str, Told]:
-        return {key: each.told for key, each in self._watched.items() if each.told is not None}
+    def decided(self) -> dict[str, Told]:
+        return {key: each.decided for key, each in self._watched.items() if each.decided is not None}
 
     def ran_out(self, card: str) -> frozenset[str]:
         """The workflows that have run out of memory there beside others, since the last look."""
@@ -121,24 +121,24 @@ class Packer:
         try:
             while True:
                 try:
-                    await self.look()
+                    await self.check_cards()
                 except Exception:
                     log.exception("worker.packing_failed")
                 await asyncio.sleep(self._look_seconds)
         finally:
             for end in self._unsubscribe:
                 end()
-            changing = [task for each in self._watched.values() for task in each.changing]
+            changing = [task for watched in self._watched.values() for task in watched.changing]
             for task in changing:
                 task.cancel()
             await asyncio.gather(*changing, return_exceptions=True)
 
-    async def look(self) -> None:
+    async def check_cards(self) -> None:
         """Look at each card once, and begin to change what was decided."""
         cards = self._cards.cards()
         loads, room = await asyncio.to_thread(lambda: (self._loads(), self._room([each.key for each in cards])))
-        looks = [self._look_at(card, loads.get(card.key), room.get(card.key)) for card in cards]
-        for broken in await asyncio.gather(*looks, return_exceptions=True):
+        checks = [self._check_card(card, loads.get(card.key), room.get(card.key)) for card in cards]
+        for broken in await asyncio.gather(*checks, return_exceptions=True):
             if broken is not None:
                 log.error("worker.packing_failed", exc_info=broken)
 
@@ -148,9 +148,9 @@ class Packer:
         free = self._free() if taken else 0
         return {key: (free, each) for key, each in taken.items()}
 
-    async def _look_at(self, card: Card, load: float | None, room: tuple[int, int] | None) -> None:
+    async def _check_card(self, card: Card, load: float | None, room: tuple[int, int] | None) -> None:
         watched = self._watched[card.key]
-        found = await asyncio.gather(*(self._pool.look_at_memory(name) for name in self._here(card)))
+        found = await asyncio.gather(*(self._pool.measure_memory(name) for name in self._here(card)))
         self._pool.memory.note_foreign(card.key, found)
         told = [each for each in found if each is not None]
         watched.note_load(load)
@@ -228,10 +228,10 @@ class Packer:
         names = list(up)
         for number, name in enumerate(names):
             self._pool.rest(name, is_resting=number >= decision.active)
-        before = watched.told
+        before = watched.decided
         is_change = decision.change is not Change.NOTHING
         changed = decision.reason if is_change else before.changed if before is not None else None
-        watched.told = Told(processes=len(names), reason=decision.reason, changed=changed)
+        watched.decided = Told(processes=len(names), reason=decision.reason, changed=changed)
         if before is None or before.reason != decision.reason:
             level = log.info if is_change else log.debug
             level("worker.packing", card=card.name or card.key, change=decision.change.value, why=decision.reason)

@@ -189,9 +189,9 @@ class AwsProvider:
             asked = {"Name": "instance-id", "Values": new[begin : begin + _IDS_AT_ONCE]}
             reservations = await self._aws(fleet).pages("ec2", "describe_instances", "Reservations", Filters=[asked])
             known.update(
-                (each["InstanceId"], {"launched_at": each["LaunchTime"]})
+                (instance["InstanceId"], {"launched_at": instance["LaunchTime"]})
                 for reservation in reservations
-                for each in reservation["Instances"]
+                for instance in reservation["Instances"]
             )
         return known
 

@@ -46,11 +46,11 @@ async def copy_alone(tx: Tx, old: Job, *, new_seeds: bool, vary: Vary) -> NewJob
     that both results are kept for as long as videos are."""
     payload = (await _payloads(tx, [old], vary if new_seeds else None))[old.id]
     key = f"again:{new_id()}"
-    video_id = await _video_again(tx, old)
+    video_id = await _copy_video(tx, old)
     return _copy_of(old, payload, new_seeds, idempotency_key=key, batch_id=None, item_no=0, video_id=video_id)
 
 
-async def _video_again(tx: Tx, old: Job) -> str | None:
+async def _copy_video(tx: Tx, old: Job) -> str | None:
     video = await media.video(tx, old.tenant_id, old.video_id) if old.video_id is not None else None
     if video is None:
         return None

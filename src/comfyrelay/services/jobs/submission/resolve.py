@@ -252,7 +252,7 @@ class Resolver:
     async def _resolved(
         self, requests: Sequence[JobRequest], target: Target, resolved: Callable[[int], NewJob]
     ) -> list[NewJob]:
-        texts = (each for one in requests for each in one.item.input_payload.values() if isinstance(each, str))
+        texts = (text for request in requests for text in request.item.input_payload.values() if isinstance(text, str))
         size = len(requests) * target.graph_bytes + sum(map(len, texts))
         if target.workflow.kind == WorkflowKind.SCRIPT:
             # its check looks at the disk, and may copy what is there

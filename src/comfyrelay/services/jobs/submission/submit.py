@@ -132,9 +132,9 @@ class Submit:
                 raise Conflict("Only failed or canceled jobs can be retried.")
             if not old:
                 return 0, None
-            for user_id in {each.user_id for each in old}:
+            for user_id in {job.user_id for job in old}:
                 # a batch counts as one
-                units = {each.batch_id or each.id for each in old if each.user_id == user_id}
+                units = {job.batch_id or job.id for job in old if job.user_id == user_id}
                 await self._accept.check_limit(tx, tenant_id, user_id, more=len(units))
             again = await rerun.retries(tx, old, new_seeds=False, vary=self._vary)
             accepted = await self._accept.write(tx, balance, again)

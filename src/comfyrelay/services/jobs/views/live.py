@@ -135,7 +135,7 @@ class _Tenant:
         is_long_ago = asyncio.get_running_loop().time() - self.looked_at >= LOOK_SECONDS
         return is_long_ago and (self.is_stale or self.is_busy)
 
-    def tell(self, message: Message[Told]) -> None:
+    def send(self, message: Message[Told]) -> None:
         for each in self.followers:
             each.hand(message)
 
@@ -305,8 +305,8 @@ class _PoolReader:
         # it ends by itself: it may be reading
         self.hint.give()
         for tenant in self.tenants.values():
-            for each in tenant.followers:
-                each.has_news.set()
+            for follower in tenant.followers:
+                follower.has_news.set()
 
     async def _run(self) -> None:
         while self.tenants and not self._live.is_closed:
@@ -333,13 +333,15 @@ class _PoolReader:
         is_too_much = len(found) > MOST_CHANGES
         for tenant in tenants.values():
             try:
-                await self._tell(tenant, theirs[tenant.id], horizon, is_too_much=is_too_much)
+                await self._send_changes(tenant, theirs[tenant.id], horizon, is_too_much=is_too_much)
             except Exception:
                 log.warning("live.failed", pool=self._pool, tenant_id=tenant.id, exc_info=True)
         # what has happened comes first
-        await self._look([each for each in tenants.values() if each.is_due()])
+        await self._read_queues([each for each in tenants.values() if each.is_due()])
 
-    async def _tell(self, tenant: _Tenant, found: Sequence[Change], horizon: Horizon, *, is_too_much: bool) -> None:
+    async def _send_changes(
+        self, tenant: _Tenant, found: Sequence[Change], horizon: Horizon, *, is_too_much: bool
+    ) -> None:
         new = [each for each in found if each.id not in tenant.told]
         what: Changed | Reset | None = None
         if is_too_much:
@@ -350,9 +352,9 @@ class _PoolReader:
         tenant.told = frozenset(each.id for each in found if each.txid >= horizon.txid)
         if what is not None:
             tenant.is_stale = True
-            tenant.tell(Message(what=what, cursor=tenant.cursor))
+            tenant.send(Message(what=what, cursor=tenant.cursor))
 
-    async def _look(self, tenants: Sequence[_Tenant]) -> None:
+    async def _read_queues(self, tenants: Sequence[_Tenant]) -> None:
         """The queue's order and the progress of jobs are told by no change: they are looked at while jobs wait or
         run, for all tenants together."""
         if not tenants:
@@ -364,18 +366,18 @@ class _PoolReader:
         in_line = await self._live.overview.in_line([each.id for each in tenants], limit=MOST_WAITING)
         for each in tenants:
             each.looked_at = asyncio.get_running_loop().time()
-            await self._tell_of(each, *in_line[each.id])
+            await self._send_queue(each, *in_line[each.id])
 
-    async def _tell_of(self, tenant: _Tenant, leased: Sequence[Leased], waiting: Sequence[Unit]) -> None:
+    async def _send_queue(self, tenant: _Tenant, leased: Sequence[Leased], waiting: Sequence[Unit]) -> None:
         glance = glance_of(tenant.counts or {}, leased, waiting)
-        if tenant.glance is None or _told_of(glance) != _told_of(tenant.glance):
-            tenant.tell(Message(what=glance, cursor=tenant.cursor))
+        if tenant.glance is None or _contents(glance) != _contents(tenant.glance):
+            tenant.send(Message(what=glance, cursor=tenant.cursor))
         tenant.glance = glance
         running = [each for each in leased if not each.is_only_fetched]
         moved = [each for each in running if each.progress and each.progress != tenant.progress.get(each.job_id)]
         tenant.progress = {each.job_id: each.progress for each in running}
         if moved:
-            tenant.tell(Message(what=await self._progress(moved)))
+            tenant.send(Message(what=await self._progress(moved)))
 
     async def _progress(self, running: Sequence[Leased]) -> list[Progress]:
         async with self._live.databases.central.read() as tx:
@@ -389,6 +391,6 @@ class _PoolReader:
         return found
 
 
-def _told_of(glance: Glance) -> tuple[Any, ...]:
+def _contents(glance: Glance) -> tuple[Any, ...]:
     """What of it is told."""
     return dict(glance.counts), list(glance.running), list(glance.waiting)

@@ -199,7 +199,7 @@ class Units:
             line = await units.in_line(tx, tenant_id)
         async with (await self._databases.pool_of(tenant_id)).read() as tx:
             active = await units.active(tx, tenant_id)
-        running = [each for each in _unique(each.unit for each in leased if not each.is_only_fetched) if each in active]
+        running = [unit for unit in _unique(job.unit for job in leased if not job.is_only_fetched) if unit in active]
         # last what was accepted this moment, and is on its way to the queue
         known = [*(each.unit for each in leased), *(each.unit for each in line), *sorted(active)]
         runs, paused = set(running), frozenset(each.unit for each in line if each.is_paused)
@@ -239,7 +239,7 @@ class Units:
             seen = await self._candidates(
                 tenant_id, among, after=after, oldest_first=sort is Sort.OLDEST, only_ended=only_ended
             )
-            chosen = [each for each in seen if not (only_ended and each in active)]
+            chosen = [unit for unit in seen if not (only_ended and unit in active)]
             # one more than fits tells whether there are more
             for start in range(0, len(chosen), limit + 1):
                 part = chosen[start : start + limit + 1]
@@ -282,7 +282,7 @@ class Units:
         batch_ids = [each.id for each in chosen if each.is_batch]
         states = {each.id: each for each in await self._batches.states(tenant_id, batch_ids) if each.total}
         async with (await self._databases.pool_of(tenant_id)).read() as tx:
-            singles = {each.id: each for each in await jobs.by_ids(tx, [e.id for e in chosen if not e.is_batch])}
+            singles = {job.id: job for job in await jobs.by_ids(tx, [unit.id for unit in chosen if not unit.is_batch])}
             summaries = await units.summaries(tx, tenant_id, batch_ids) if batch_ids else {}
             broken = [id_ for id_, state in states.items() if state.counts.get(JobStatus.FAILED)]
             errors = await units.newest_errors(tx, tenant_id, broken) if broken else {}
@@ -308,7 +308,7 @@ class Units:
                 counts = order.counted(unit, states[unit.id].counts)
                 view = _of_batch(
                     states[unit.id],
-                    first_label=next((each.label for each in of_batch.get(unit.id, [])), None),
+                    first_label=next((item.label for item in of_batch.get(unit.id, [])), None),
                     status=status,
                     counts=counts,
                     fetched=order.fetched_of(unit, states[unit.id].counts),
@@ -317,7 +317,7 @@ class Units:
                     priority=summary.priority,
                     ended_at=summary.ended_at if status is None else None,
                     error=errors.get(unit.id),
-                    items=[_item(each, facts, order.fetched) for each in of_batch.get(unit.id, [])],
+                    items=[_item(item, facts, order.fetched) for item in of_batch.get(unit.id, [])],
                     mean=_mean(means, summary.workflow_id, summary.effect_id),
                     waiting=reasons.get(unit.id),
                 )
@@ -343,7 +343,7 @@ class Units:
 
     async def _media(self, tenant_id: str, found: Iterable[Item | Job]) -> dict[str, MediaFacts]:
         """By the id of the file."""
-        named = {file_id for each in found for file_id in (each.input_file_id, each.output_file_id) if file_id}
+        named = {file_id for item in found for file_id in (item.input_file_id, item.output_file_id) if file_id}
         return await self._facts.of_files(tenant_id, named)
 
     async def _why(

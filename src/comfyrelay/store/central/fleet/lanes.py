@@ -8,7 +8,7 @@ from sqlalchemy import Select, bindparam, select
 
 from comfyrelay.domain.queue.lanes import Held
 from comfyrelay.domain.queue.states import DispatchStatus
-from comfyrelay.store.central.fleet.worker_list import said_of_comfyui, state_of
+from comfyrelay.store.central.fleet.worker_list import comfyui_column, state_of
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import workers
 from comfyrelay.store.database import Tx
@@ -40,7 +40,7 @@ async def page(tx: Tx, *, stale_seconds: float, after_id: str | None, limit: int
             state_of(stale_seconds).label("state"),
             workers.c.max_concurrency,
             workers.c.devices,
-            said_of_comfyui(tx.dialect).label("comfyui"),
+            comfyui_column(tx.dialect).label("comfyui"),
         )
         .order_by(workers.c.worker_id)
         .limit(limit + 1)

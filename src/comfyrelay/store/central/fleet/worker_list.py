@@ -50,7 +50,7 @@ def state_of(stale_seconds: Seconds) -> ColumnElement[str]:
     )
 
 
-def said_of_comfyui(dialect: str) -> ColumnElement[Any]:
+def comfyui_column(dialect: str) -> ColumnElement[Any]:
     """What a worker said of its servers when it registered; all that it says it has is long."""
     if dialect == "postgresql":
         return func.json_extract_path_text(workers.c.capabilities, "comfyui")
@@ -65,7 +65,7 @@ def _listed(stale_seconds: Seconds, dialect: str) -> Select[Any]:
         state_of(stale_seconds).label("state"),
         _BLOCKED.label("blocked"),
         # who tells of its GPUs need not be looked up
-        case((workers.c.devices.is_(None), said_of_comfyui(dialect))).label("comfyui"),
+        case((workers.c.devices.is_(None), comfyui_column(dialect))).label("comfyui"),
     ]
     return select(*shown).join(fleets, fleets.c.id == workers.c.fleet_id)
 
@@ -295,7 +295,7 @@ async def node_types(tx: Tx, *, stage: str, fleet_slug: str | None = None) -> li
     if fleet_slug is not None:
         query = query.where(fleets.c.slug == fleet_slug)
     reported = [each.get("node_types") for each in await tx.scalars(query)]
-    return [[name for name in each if isinstance(name, str)] for each in reported if isinstance(each, list)]
+    return [[name for name in names if isinstance(name, str)] for names in reported if isinstance(names, list)]
 
 
 async def assigned_to(tx: Tx, workflow_id: int) -> int:

@@ -229,7 +229,7 @@ def _lacking(rows: Sequence[Any]) -> Lacking:
         node_types=sorted({name for row in rows for name in row.node_types}),
         models=sorted({name for row in rows for name in row.models}),
         silent=sorted({kind for row in rows for kind in row.silent}),
-        until=known_until(each for row in rows for each in ((Kind.NODE, row.node_types), (Kind.MODEL, row.models))),
+        until=known_until(pair for row in rows for pair in ((Kind.NODE, row.node_types), (Kind.MODEL, row.models))),
     )
 
 

@@ -30,14 +30,14 @@ async def adopt(tx: Tx, fleet_id: int, rows: Sequence[Mapping[str, Any]]) -> Non
     """Write down machines that somebody else has ordered, or that were taken for gone. `...` stands for the present."""
     for begin in range(0, len(rows), ADOPTED_AT_ONCE):
         portion = rows[begin : begin + ADOPTED_AT_ONCE]
-        named = {str(name) for each in portion for name in (each["key"], each["provider_id"])}
+        named = {str(name) for row in portion for name in (row["key"], row["provider_id"])}
         others = set((await tx.scalars(select(m.c.key).where(m.c.key.in_(named), m.c.fleet_id != fleet_id))).all())
         values = {}
-        for each in portion:
+        for row in portion:
             # a key of another fleet is no order of this one
-            names = (each["key"], each["provider_id"], f"{fleet_id}.{each['provider_id']}")
+            names = (row["key"], row["provider_id"], f"{fleet_id}.{row['provider_id']}")
             key = next(name for name in names if name not in others)
-            values[key] = {**{name: _or_now(value) for name, value in each.items()}, "key": key, "fleet_id": fleet_id}
+            values[key] = {**{name: _or_now(value) for name, value in row.items()}, "key": key, "fleet_id": fleet_id}
         query = insert_into(tx.dialect, m).values(list(values.values()))
         new = query.excluded
         back = {

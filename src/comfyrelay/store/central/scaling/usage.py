@@ -138,8 +138,8 @@ def _set_costs(dialect: str) -> Executable:
 
 
 async def add(tx: Tx, used: Sequence[Used]) -> None:
-    for each in used:
-        row = {name: getattr(each, name) for name in Used.__dataclass_fields__}
+    for entry in used:
+        row = {name: getattr(entry, name) for name in Used.__dataclass_fields__}
         statement = insert_into(tx.dialect, usage).values(**row)
         more: dict[Any, Any] = {name: usage.c[name] + statement.excluded[name] for name in _ADDED}
         await tx.execute(statement.on_conflict_do_update(index_elements=list(usage.primary_key), set_=more))

@@ -187,15 +187,15 @@ def _conditions(tenant_id: str, wanted: GalleryFilter, dialect: str) -> list[Col
         found.append(outputs.c.created_at < wanted.until)
     # SQLite's LIKE takes capitals for small letters by itself
     holds = ColumnElement.contains if dialect == "sqlite" else ColumnElement.icontains
-    for each in wanted.words:
+    for term in wanted.words:
         texts = (outputs.c.label, outputs.c.texts, outputs.c.note)
         named = select(batches.c.id).where(batches.c.tenant_id == tenant_id)
         found.append(
             or_(
-                *(holds(text, each.text, autoescape=True) for text in texts),
+                *(holds(text, term.text, autoescape=True) for text in texts),
                 # looked for once, not for every output
-                outputs.c.batch_id.in_(named.where(holds(batches.c.label, each.text, autoescape=True))),
-                outputs.c.workflow_id.in_(sorted(each.workflow_ids)),
+                outputs.c.batch_id.in_(named.where(holds(batches.c.label, term.text, autoescape=True))),
+                outputs.c.workflow_id.in_(sorted(term.workflow_ids)),
             )
         )
     return found

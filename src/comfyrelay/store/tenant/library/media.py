@@ -211,8 +211,8 @@ async def hold_batches(tx: Tx, holds: Sequence[BatchHold]) -> None:
     query = select(batches.c.id, batches.c.held).where(batches.c.id.in_(ids)).order_by(batches.c.id).with_for_update()
     for row in (await tx.execute(query)).all():
         held = row.held
-        for each in sorted((one for one in holds if one.batch_id == row.id), key=lambda one: one.at):
-            held = each.noted(held)
+        for hold in sorted((one for one in holds if one.batch_id == row.id), key=lambda one: one.at):
+            held = hold.noted(held)
         await tx.execute(update(batches).where(batches.c.id == row.id).values(held=held))
 
 
