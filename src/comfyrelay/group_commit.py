@@ -91,7 +91,7 @@ class GroupCommit(Generic[Request, Answer]):
                 future.set_result(answer)
 
 
-class Patience:
+class Deferral:
     """How long work may be put off, so that more of it gathers: not at all while somebody waits for it."""
 
     def __init__(self) -> None:

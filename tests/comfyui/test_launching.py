@@ -8,8 +8,8 @@ import pytest
 from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
 from comfyrelay.comfyui_processes import launching
 from comfyrelay.comfyui_processes.gpus import Gpu
-from comfyrelay.comfyui_processes.installs import Install, Kind, install_at
-from comfyrelay.comfyui_processes.launching import Launch, empty_folders, launch, lend_inputs, make_folders
+from comfyrelay.comfyui_processes.installs import Install, InstallKind, install_at
+from comfyrelay.comfyui_processes.launching import ProcessLaunch, empty_folders, launch, lend_inputs, make_folders
 from comfyrelay.comfyui_processes.log import KEPT, LAST_LINES, Log, last_lines_in
 from comfyrelay.comfyui_processes.options import CareSettings
 from comfyrelay.errors import ConfigurationError
@@ -21,7 +21,7 @@ GPU = Gpu(key="GPU-1", variables={"CUDA_VISIBLE_DEVICES": "GPU-1"})
 PYTHON = Path("/opt/venv/bin/python")
 
 
-def launched(install: Install, folder: Path) -> Launch:
+def launched(install: Install, folder: Path) -> ProcessLaunch:
     return launch(install, python=PYTHON, arguments=["--lowvram"], gpu=GPU, folder=folder, port=8200)
 
 
@@ -39,14 +39,18 @@ def test_it_is_started_on_its_card_with_what_its_version_knows(tmp_path: Path) -
 
 def test_the_desktop_app_is_told_where_its_models_are(tmp_path: Path) -> None:
     install = Install(
-        kind=Kind.DESKTOP, named=tmp_path / "b", code=tmp_path / "c", base=tmp_path / "b", extra_models=tmp_path / "e"
+        kind=InstallKind.DESKTOP,
+        named=tmp_path / "b",
+        code=tmp_path / "c",
+        base=tmp_path / "b",
+        extra_models=tmp_path / "e",
     )
     words = " ".join(launched(install, tmp_path / "one").argv)
     assert f"--base-directory {tmp_path}/b --extra-model-paths-config {tmp_path}/e" in words
 
 
 def test_the_portable_build_does_not_see_what_its_user_has_installed_elsewhere(tmp_path: Path) -> None:
-    install = Install(kind=Kind.PORTABLE, named=tmp_path, code=tmp_path / "ComfyUI")
+    install = Install(kind=InstallKind.PORTABLE, named=tmp_path, code=tmp_path / "ComfyUI")
     assert launched(install, tmp_path / "one").argv[1] == "-s"
 
 

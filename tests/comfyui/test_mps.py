@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from comfyrelay.cli.main import app
 from comfyrelay.comfyui_processes import mps, notes, process
 from comfyrelay.comfyui_processes.gpus import Gpu
-from comfyrelay.comfyui_processes.keeper import Keeper, Kept, State, Timings
+from comfyrelay.comfyui_processes.keeper import Keeper, KeptProcess, State, Timings
 from comfyrelay.portable.commands import apart
 from comfyrelay.worker.check import about_care
 from tests.comfyui.dressed import Dressed
@@ -259,7 +259,7 @@ async def test_after_several_faults_in_an_hour_mps_is_left(dressed: Dressed, fol
         await until(lambda: control.living == [])
 
 
-def found(keeper: Keeper, dressed: Dressed) -> Kept:
+def found(keeper: Keeper, dressed: Dressed) -> KeptProcess:
     """That of the newest life."""
     return next(each for each in keeper.kept if each.url.endswith(f":{dressed.lives[-1]['port']}"))
 
@@ -404,7 +404,7 @@ def test_the_list_says_whether_cards_are_shared(folder: Path, monkeypatch: pytes
         (place / name).mkdir(parents=True)
     notes.write(
         place / "comfyui-1",
-        notes.Note(
+        notes.ProcessNote(
             name="comfyui-1",
             url="http://127.0.0.1:1",
             card="H200",
@@ -432,7 +432,7 @@ def test_in_a_narrow_window_the_list_cuts_neither_addresses_nor_reasons(
     why = "ComfyUI ended while it started. Its last lines: [x] ModuleNotFoundError: No module named 'torchsde'"
     notes.write(
         place,
-        notes.Note(
+        notes.ProcessNote(
             name="comfyui-1",
             url="http://127.0.0.1:41234",
             card="NVIDIA GeForce RTX 4090",

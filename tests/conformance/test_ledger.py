@@ -39,7 +39,7 @@ async def reserve(world: World, user: User, job_id: str, amount: int) -> None:
 
 async def settle(world: World, user: User, job_id: str, kind: TransactionType, amount: int) -> bool:
     """As the end of a job does it; whether it counted."""
-    entry = ledger.Entry(tenant_id=user.tenant_id, type=kind, amount=amount, job_id=job_id)
+    entry = ledger.NewTransaction(tenant_id=user.tenant_id, type=kind, amount=amount, job_id=job_id)
 
     async def work(tx: Tx) -> int:
         await ledger.lock_wallets(tx, [user.tenant_id])

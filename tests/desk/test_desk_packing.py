@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from comfyrelay.client.labels import Labels
 from comfyrelay.client.top import take_snapshot
-from comfyrelay.domain.packing import Limits
+from comfyrelay.domain.packing import PackingLimits
 from comfyrelay.protocol.user import Lane
 from comfyrelay.sim.card import GIB
 from comfyrelay.worker import agent
@@ -23,7 +23,7 @@ from tests.harness import PATIENCE_SECONDS
 from tests.worker.sim_cards import picture
 
 # However quick the machine is that this runs on, more are worth it, up to two.
-ALWAYS = Limits(least_gain=-1.0, most=2, idle_seconds=1.0, turns=1, jobs_per_turn=1)
+ALWAYS = PackingLimits(least_gain=-1.0, most=2, idle_seconds=1.0, turns=1, jobs_per_turn=1)
 
 
 async def seen(desk: OpenDesk, is_so: Callable[[list[Lane]], bool]) -> list[Lane]:

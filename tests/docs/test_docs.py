@@ -16,7 +16,7 @@ from comfyrelay import errors
 from comfyrelay.cli.main import app
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.settings import DeskSettings
-from comfyrelay.domain.consistency import Kind
+from comfyrelay.domain.consistency import FindingKind
 from comfyrelay.pool.events import EVENT_CLASSES
 from comfyrelay.settings import ENV_PREFIX, Settings
 from comfyrelay.sim import misbehaviour
@@ -123,8 +123,8 @@ def test_every_misbehaviour_of_the_stand_in_is_documented(name: str) -> None:
     assert f"`{name}`" in read(ROOT / "docs" / "howto" / "stand-in.md")
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_every_finding_of_the_reconciler_is_documented(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", FindingKind)
+def test_every_finding_of_the_reconciler_is_documented(kind: FindingKind) -> None:
     assert f"| `{kind}` |" in read(ROOT / "docs" / "howto" / "reconcile.md")
 
 

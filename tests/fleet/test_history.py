@@ -8,7 +8,7 @@ from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import NotFound
 from comfyrelay.fleet.simulation.traces import from_history
 from comfyrelay.services.scaling import history
-from comfyrelay.store.central.scaling.history import Done
+from comfyrelay.store.central.scaling.history import PastJobRow
 from tests.fleet.yard import Fleets, open_fleets
 from tests.harness import World
 
@@ -18,7 +18,7 @@ async def fleets(world: World) -> Fleets:
     return await open_fleets(world)
 
 
-async def past(fleets: Fleets, days: float = 30.0) -> list[Done]:
+async def past(fleets: Fleets, days: float = 30.0) -> list[PastJobRow]:
     done = fleets.world.engine.scaling.history.done(Stage.PRODUCTION, fleets.fleet, days=days)
     return [each async for each in done]
 

@@ -17,7 +17,7 @@ from comfyrelay.domain.scaling.snapshot import MachineState
 from comfyrelay.domain.scaling.spec import InstanceType
 from comfyrelay.errors import Conflict, ProviderError
 from comfyrelay.fleet.loop import ScalingLoop, scaling
-from comfyrelay.fleet.providers.base import FleetMachines, Observed, ObservedState, Order, RefusalKind, Refused
+from comfyrelay.fleet.providers.base import FleetMachines, LaunchRefused, Observed, ObservedState, Order, RefusalKind
 from comfyrelay.services.scaling.leadership import Leadership
 from comfyrelay.store.central.scaling import decisions, leaders
 from tests.fleet.yard import Fleets, Yard, lead, open_fleets
@@ -76,7 +76,7 @@ class TestLaunching:
     async def test_a_type_that_is_refused_gives_way_to_the_next(self, world: World) -> None:
         types = [{"name": "cheap", "price_per_hour": 0.5}, {"name": "dear", "price_per_hour": 1.5}]
         fleets = await open_fleets(world, instance_types=types)
-        fleets.yard.refuses = [Refused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")]
+        fleets.yard.refuses = [LaunchRefused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")]
         await fleets.submit()
         await fleets.decide()
         assert await fleets.present() == []
@@ -114,7 +114,7 @@ class TestLaunching:
         assert (machine.instance_type, machine.price_per_hour) == ("dear", 1.5)
 
     async def test_a_provider_that_refuses_everything_is_not_asked_again_at_once(self, fleets: Fleets) -> None:
-        fleets.yard.refuses = [Refused(kind=RefusalKind.SETUP, text="There is no group.")]
+        fleets.yard.refuses = [LaunchRefused(kind=RefusalKind.SETUP, text="There is no group.")]
         await fleets.submit()
         await fleets.decide()
         await fleets.decide()
@@ -543,7 +543,7 @@ class TestDecisions:
         all_day = {"days": list(range(7)), "begins": "00:00", "ends": "00:00", "at_least": 1}
         limits = {"max_machines": 5, "cost_per_hour": 4.0, "schedules": [all_day]}
         fleets = await open_fleets(world, instance_types=types, scaling=limits)
-        fleets.yard.refuses = [Refused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")]
+        fleets.yard.refuses = [LaunchRefused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")]
         await fleets.submit()
         await fleets.decide()
         await fleets.decide()

@@ -8,7 +8,7 @@ import pytest
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.scaling.learning import HALF_LIFE_SECONDS, LEAST_BURSTS
 from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork
-from comfyrelay.services.scaling.snapshots import Places
+from comfyrelay.services.scaling.snapshots import WorkerLimits
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.scaling import durations, seen
 from tests.fleet.yard import Fleets, open_fleets
@@ -44,7 +44,7 @@ class TestWhoMayRegister:
         found = await fleets.seen()
         assert (found.max_workers, found.max_workers_of_all) == (most, None)
         await fleets.change(max_workers=2)
-        fleets.world.engine.scaling.snapshots._places = Places(of_all=7)
+        fleets.world.engine.scaling.snapshots._places = WorkerLimits(of_all=7)
         other = await fleets.world.fleet(await fleets.world.workflow())
         await fleets.world.worker(other)
         await fleets.world.worker(fleets.fleet)
@@ -62,7 +62,7 @@ class TestWhoMayRegister:
         await fleets.world.engine.fleet.fleets.create(slug="empty", stage=Stage.PRODUCTION)
         assert (await fleets.seen()).can_register
         assert not (await fleets.seen("empty")).can_register
-        fleets.world.engine.scaling.snapshots._places = Places(default_fleet=(Stage.PRODUCTION, "empty"))
+        fleets.world.engine.scaling.snapshots._places = WorkerLimits(default_fleet=(Stage.PRODUCTION, "empty"))
         assert (await fleets.seen("empty")).can_register
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.queue.settle import Report, Verb
-from comfyrelay.services.scaling.usage import OVERLAP, By, Kind, UsageRow
+from comfyrelay.services.scaling.usage import OVERLAP, By, UsageKind, UsageRow
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import tables
 from comfyrelay.store.central.scaling import usage
@@ -289,11 +289,11 @@ async def test_what_was_counted_here_is_told_to_prometheus(world: World, desk: D
     await finish(world, desk, 60)
     await usage.run_once()
     place = (desk.fleet, str(Stage.PRODUCTION))
-    assert {kind: usage.gpu_seconds[*place, kind] for kind in Kind} == {
-        Kind.BUSY: 60,
-        Kind.LOST: 0,
+    assert {kind: usage.gpu_seconds[*place, kind] for kind in UsageKind} == {
+        UsageKind.BUSY: 60,
+        UsageKind.LOST: 0,
         # seen without a lease at the end of that minute
-        Kind.IDLE: 60,
-        Kind.BOOT: 60,
+        UsageKind.IDLE: 60,
+        UsageKind.BOOT: 60,
     }
     assert usage.cost[place] == pytest.approx(0.18)

@@ -14,11 +14,11 @@ from comfyrelay.domain.scaling.spec import InstanceType
 from comfyrelay.fleet.loop import ScalingLoop
 from comfyrelay.fleet.providers.base import (
     FleetMachines,
+    LaunchRefused,
     LaunchResult,
     Observed,
     ObservedState,
     Order,
-    Refused,
 )
 from comfyrelay.store.central.scaling import machines
 from comfyrelay.store.central.tables import workers
@@ -39,7 +39,7 @@ class Yard:
     launches: list[list[str]] = field(default_factory=list)
     totals: list[int] = field(default_factory=list)
     ends: list[list[str]] = field(default_factory=list)
-    refuses: list[Refused] = field(default_factory=list)
+    refuses: list[LaunchRefused] = field(default_factory=list)
     fails: Exception | None = None
     before: Callable[[Sequence[Order]], Awaitable[None]] = _nothing
     after: Callable[[Sequence[Order]], Awaitable[None]] = _nothing

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.portable.cores import CORES, WINDOW_SECONDS, Budget, SpareCores, quotas, seconds_worked
+from comfyrelay.portable.cores import CORES, WINDOW_SECONDS, CoreBudget, SpareCores, quotas, seconds_worked
 
 
 class Machine:
     """Sixteen cores, of which some work; a container on it may use fewer."""
 
-    def __init__(self, *more: Budget) -> None:
+    def __init__(self, *more: CoreBudget) -> None:
         self.now = self.worked = 0.0
-        self.spare = SpareCores((Budget(cores=16, worked=lambda: self.worked), *more), lambda: self.now)
+        self.spare = SpareCores((CoreBudget(cores=16, worked=lambda: self.worked), *more), lambda: self.now)
 
     def work(self, cores: float, seconds: float, *, own: int = 1) -> float:
         found = 0.0
@@ -69,7 +69,7 @@ CONTAINERS = {
 }
 
 
-def container(folder: Path, own: str, files: dict[str, str]) -> list[Budget]:
+def container(folder: Path, own: str, files: dict[str, str]) -> list[CoreBudget]:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -87,7 +87,7 @@ def test_a_container_has_no_more_to_spare_than_it_may_use(tmp_path: Path, versio
 
 
 def test_what_others_on_the_machine_do_takes_nothing_from_a_quota() -> None:
-    machine = Machine(Budget(cores=4, worked=lambda: machine.now))
+    machine = Machine(CoreBudget(cores=4, worked=lambda: machine.now))
     assert machine.work(8, WINDOW_SECONDS, own=1) == 3
     assert machine.work(15, 2 * WINDOW_SECONDS, own=1) == 1
 

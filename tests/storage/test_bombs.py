@@ -17,7 +17,7 @@ from comfyrelay.storage import probe_process
 from comfyrelay.storage.image_headers import Claim, claim_of
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.storage.media import MediaInfo, ProbeLimits, Probes
-from comfyrelay.storage.media_info import Refused
+from comfyrelay.storage.media_info import MediaRefused
 from comfyrelay.storage.probe_process import ProbeProcess
 from tests.portable.played import WITHOUT_POSIX
 from tests.storage import samples
@@ -66,7 +66,7 @@ async def test_a_picture_of_too_many_frames_is_refused_at_the_first_that_is_too_
         asked.append(start + length)
         return data[start : start + length]
 
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(MediaRefused) as refused:
         probe_process.probe("image", size=len(data), limits=ProbeLimits(), read=read)
     assert refused.value.why == "frames"
     # the rest of it was never looked at
@@ -104,7 +104,7 @@ def test_a_process_that_takes_too_long_is_killed_and_the_next_file_has_another()
     process = ProbeProcess()
     data = samples.gif_of(MANY)
     limits = ProbeLimits(max_frames=MANY, timeout_seconds=0.01)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(MediaRefused) as refused:
         process.probe("image", size=len(data), limits=limits, read=reads(data))
     assert refused.value.why == "time"
     assert not process.is_idle
@@ -121,7 +121,7 @@ def test_a_process_that_dies_of_a_file_refuses_it() -> None:
         os.kill(process.pid, 9)
         return b""
 
-    with pytest.raises(Refused):
+    with pytest.raises(MediaRefused):
         process.probe("image", size=100, limits=ProbeLimits(), read=read)
     assert not process.is_idle
     process.kill()
@@ -151,7 +151,7 @@ def test_where_a_process_cannot_limit_its_memory_the_server_watches_it(monkeypat
     monkeypatch.setattr(probe_process, "LIMITS_MEMORY", False)
     process = ProbeProcess()
     assert process.probe("image", size=len(data), limits=ProbeLimits(), read=reads(data)).width == 5000
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(MediaRefused) as refused:
         process.probe("image", size=len(data), limits=ProbeLimits(max_memory_bytes=8 * 1024**2), read=reads(data))
     assert refused.value.why == "memory"
     process.kill()

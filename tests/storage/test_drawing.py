@@ -12,7 +12,7 @@ from PIL import Image
 from comfyrelay.errors import InvalidInput
 from comfyrelay.storage import drawing, probe_process
 from comfyrelay.storage.media import Drawn, ProbeLimits, Probes
-from comfyrelay.storage.media_info import Piece, Refused
+from comfyrelay.storage.media_info import MediaRefused, Piece
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.storage.probe_process import ProbeProcess
 from tests.harness import PATIENCE_SECONDS
@@ -195,7 +195,7 @@ def test_what_was_made_before_the_time_was_up_stays() -> None:
 
         def _answers(self, *_args: object) -> object:  # type: ignore[override]
             yield from answers
-            raise Refused("time")
+            raise MediaRefused("time")
 
         def _bytes(self, *_args: object) -> bytes:
             return b"RIFF1234WEBP"
@@ -211,7 +211,7 @@ def test_a_process_that_draws_too_long_is_killed_and_the_next_file_has_another()
     def read(start: int, length: int) -> bytes:
         return data[start : start + length]
 
-    with pytest.raises(Refused, match="time"):
+    with pytest.raises(MediaRefused, match="time"):
         probe_process.draw("video", size=len(data), limits=ProbeLimits(drawing_seconds=0.001), read=read)
     assert probe_process.draw("video", size=len(data), limits=PATIENT, read=read).preview is not None
 
@@ -226,6 +226,6 @@ def test_a_process_that_draws_too_long_is_killed_and_the_next_file_has_another()
     ],
 )
 def test_what_a_process_gives_that_is_no_picture_is_not_taken(name: str, extension: str, data: bytes) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(MediaRefused):
         probe_process._with_piece(Drawn(), name, extension, data)
     assert probe_process._with_piece(Drawn(), "poster", "webp", b"RIFF1234WEBP").poster is not None

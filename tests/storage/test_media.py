@@ -17,7 +17,7 @@ from comfyrelay.storage import containers
 from comfyrelay.storage.containers import read_container
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.storage.media import MediaInfo, ProbeLimits, Probes
-from comfyrelay.storage.media_info import Refused
+from comfyrelay.storage.media_info import MediaRefused
 from comfyrelay.storage.objects import ObjectStore
 from tests.harness import PATIENCE_SECONDS
 from tests.storage import samples
@@ -233,7 +233,7 @@ async def test_a_playlist_opens_nothing(
                         await look(objects, data, mime_type)
                 elif mime_type != "image/png":
                     kind: Literal["audio", "video"] = "audio" if mime_type == "audio/mpeg" else "video"
-                    with pytest.raises((FFmpegError, Refused)):
+                    with pytest.raises((FFmpegError, MediaRefused)):
                         # here, where the first wall is down
                         await asyncio.to_thread(read_container, io.BytesIO(data), kind, ProbeLimits())
             assert seen == [], name

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from comfyrelay.domain.queue.waiting import Done, expected_seconds
+from comfyrelay.domain.queue.waiting import CompletedItem, expected_seconds
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -13,8 +13,8 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def done(*ends: float) -> list[Done]:
-    return [Done(at(each - 100), at(each)) for each in ends]
+def done(*ends: float) -> list[CompletedItem]:
+    return [CompletedItem(at(each - 100), at(each)) for each in ends]
 
 
 def test_it_is_the_time_from_end_to_end_for_each_that_is_left() -> None:
@@ -51,7 +51,9 @@ def test_a_clock_that_was_set_back_adds_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "queued"), [(done(10, 20), 0), ([], 3), ([Done(None, START)], 3)], ids=["over", "none", "never started"]
+    ("found", "queued"),
+    [(done(10, 20), 0), ([], 3), ([CompletedItem(None, START)], 3)],
+    ids=["over", "none", "never started"],
 )
-def test_without_anything_to_go_by_nothing_is_said(found: list[Done], queued: int) -> None:
+def test_without_anything_to_go_by_nothing_is_said(found: list[CompletedItem], queued: int) -> None:
     assert expected_seconds(found, queued=queued, processing=0, now=START) is None

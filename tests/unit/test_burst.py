@@ -11,9 +11,9 @@ from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.states import DispatchStatus, JobEventType, Provider
 from comfyrelay.domain.scaling.burst import (
     NOBODY_LEFT,
+    BurstRunner,
     BurstSnapshot,
     Money,
-    Runner,
     WaitingJob,
     accepted_wait,
     decide_bursts,
@@ -26,7 +26,7 @@ WORKFLOWS = st.integers(1, 3)
 SECONDS = st.sampled_from([0.5, 10.0, 60.0, 299.0, 300.0, 301.0, 5000.0])
 AMOUNTS = st.sampled_from([0, 1, 600, 6_000, 200_000])
 RUNNERS = st.builds(
-    Runner,
+    BurstRunner,
     machine=st.builds(
         SeenMachine,
         id=st.just("one"),
@@ -52,7 +52,7 @@ JOBS = st.builds(
     cloud_micros_per_second=st.sampled_from([1, 100, 100, 1000, None]),
 )
 CLOUDS = st.sampled_from([1, 20]).map(
-    lambda slots: Runner(
+    lambda slots: BurstRunner(
         machine=SeenMachine(id="cloud", state=MachineState.READY, slots=slots), workflows=frozenset({1, 2, 3})
     )
 )
@@ -129,7 +129,7 @@ def test_each_dispatch_moves_at_most_once_and_says_why(snapshot: BurstSnapshot) 
 
 @given(snapshots())
 def test_who_has_an_idle_machine_and_nobody_before_it_stays_here(snapshot: BurstSnapshot) -> None:
-    idle = Runner(machine=SeenMachine(id="idle", state=MachineState.READY), workflows=frozenset({1, 2, 3}))
+    idle = BurstRunner(machine=SeenMachine(id="idle", state=MachineState.READY), workflows=frozenset({1, 2, 3}))
     first = [replace(each, waited_seconds=0.0) for each in snapshot.queue[:1]]
     waiting = replace(snapshot, here=[idle], queue=first, cloud_queue=[])
     assert went(waiting) == []
@@ -158,12 +158,12 @@ def test_only_what_burst_comes_back_and_only_when_nobody_there_could_run_it(snap
     assert back == {each.id for each in snapshot.cloud_queue if each.has_burst and each.workflow not in able}
 
 
-def busy(*, seconds: float, workflows: Sequence[int] = (1,)) -> Runner:
+def busy(*, seconds: float, workflows: Sequence[int] = (1,)) -> BurstRunner:
     machine = SeenMachine(id="ours", state=MachineState.BUSY, leases=1, busy_seconds_left=seconds)
-    return Runner(machine=machine, workflows=frozenset(workflows))
+    return BurstRunner(machine=machine, workflows=frozenset(workflows))
 
 
-CLOUD = Runner(machine=SeenMachine(id="cloud", state=MachineState.READY, slots=2), workflows=frozenset({1}))
+CLOUD = BurstRunner(machine=SeenMachine(id="cloud", state=MachineState.READY, slots=2), workflows=frozenset({1}))
 
 
 def job(id_: int = 1, **values: object) -> WaitingJob:
@@ -171,7 +171,7 @@ def job(id_: int = 1, **values: object) -> WaitingJob:
     return WaitingJob(id=id_, **{**fields, "cloud_micros_per_second": 100, **values})  # type: ignore[arg-type]
 
 
-def plan_of(*jobs: WaitingJob, here: Sequence[Runner] = (), limit: int | None = 1_000_000) -> list[str]:
+def plan_of(*jobs: WaitingJob, here: Sequence[BurstRunner] = (), limit: int | None = 1_000_000) -> list[str]:
     snapshot = BurstSnapshot(here=here, cloud=[CLOUD], queue=jobs, money=Money(limit_micros=limit))
     plan = decide_bursts(snapshot)
     return [*(each.reason for each in plan.moves), *plan.stays.values()]
@@ -209,7 +209,7 @@ def test_whoever_goes_leaves_its_place_to_those_behind() -> None:
 
 
 def test_a_job_stays_when_the_cloud_is_not_sooner() -> None:
-    full = Runner(
+    full = BurstRunner(
         machine=SeenMachine(id="cloud", state=MachineState.BUSY, leases=1, busy_seconds_left=2000),
         workflows=frozenset({1}),
     )

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.capabilities import Fit, Kind, Lacking, Needs, awaited, fitness, gaps, refusal
+from comfyrelay.domain.capabilities import Fit, Lacking, NeedKind, Needs, awaited, fitness, gaps, refusal
 
 NEEDS = Needs(
     node_types=frozenset({"CheckpointLoader", "SaveVideo"}), models=frozenset({"sd/base.safetensors", "lora.pt"})
@@ -87,16 +87,16 @@ def test_servers_of_the_wrong_shape_do_not_hurt(servers: Any) -> None:
 
 ONE = Lacking(worker="one", node_types=["A", "B"], models=[])
 TWO = Lacking(worker="two", node_types=["B"], models=["m.pt"])
-SILENT = Lacking(worker="silent", node_types=["A"], models=[], silent=[Kind.MODEL])
+SILENT = Lacking(worker="silent", node_types=["A"], models=[], silent=[NeedKind.MODEL])
 
 
 def test_everything_that_is_missing_is_named_with_those_who_have_it() -> None:
     found = [(each.kind, each.name, each.workers) for each in gaps([ONE, TWO, SILENT])]
     assert found == [
-        (Kind.NODE, "A", ["two"]),
-        (Kind.NODE, "B", ["silent"]),
+        (NeedKind.NODE, "A", ["two"]),
+        (NeedKind.NODE, "B", ["silent"]),
         # who says nothing of models is not one who has it
-        (Kind.MODEL, "m.pt", ["one"]),
+        (NeedKind.MODEL, "m.pt", ["one"]),
     ]
 
 

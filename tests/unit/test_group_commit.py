@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from comfyrelay.errors import LeaseLost
-from comfyrelay.group_commit import GroupCommit, Patience
+from comfyrelay.group_commit import Deferral, GroupCommit
 
 LONG = 60.0
 
@@ -59,7 +59,7 @@ async def test_a_batch_is_full_when_the_sizes_come_to_the_most() -> None:
 
 
 async def test_what_nobody_waits_for_gathers_until_somebody_does() -> None:
-    handler, patience = Handler(), Patience()
+    handler, patience = Handler(), Deferral()
     handler.let_go(1)
     group = GroupCommit(handler, pause=lambda: patience.put_off(10 * LONG))
     calls = [group.add(1)]

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.queue.lanes import Held, Lane, lanes_of
+from comfyrelay.domain.queue.lanes import HeldJob, Lane, lanes_of
 from comfyrelay.domain.queue.states import WorkerState
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 TWO = [{"server": "comfyui-1", "name": "A"}, {"server": "comfyui-2", "name": "B", "away": "It does not answer."}]
 
 
-def held(job_id: str, *, is_prefetch: bool = False, age: float = 0.0, **progress: Any) -> Held:
-    return Held(
+def held(job_id: str, *, is_prefetch: bool = False, age: float = 0.0, **progress: Any) -> HeldJob:
+    return HeldJob(
         tenant_id="t",
         job_id=job_id,
         db_pool="main",
@@ -25,7 +25,7 @@ def held(job_id: str, *, is_prefetch: bool = False, age: float = 0.0, **progress
     )
 
 
-def lanes(*jobs: Held, devices: Any = TWO, state: WorkerState = WorkerState.BUSY, **more: Any) -> list[Lane]:
+def lanes(*jobs: HeldJob, devices: Any = TWO, state: WorkerState = WorkerState.BUSY, **more: Any) -> list[Lane]:
     given = {"max_concurrency": 2, "comfyui": None, **more}
     return lanes_of(worker_id="gpu-1", name="Big one", state=state, devices=devices, held=jobs, **given)
 

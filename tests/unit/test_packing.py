@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from comfyrelay.domain.packing import GIB, Change, Decision, Done, Limits, Packing, Seen, decide, gain_of, room_for
+from comfyrelay.domain.packing import (
+    GIB,
+    CompletedRun,
+    Packing,
+    PackingChange,
+    PackingDecision,
+    PackingLimits,
+    Seen,
+    decide,
+    gain_of,
+    room_for,
+)
 
 # What one H200 did with Stable Diffusion 1.5: seconds of a thread, and seconds that all who run wait for each other.
 SMALL, LARGE, UNDER_MPS = (0.77, 0.366), (0.55, 0.88), (0.55, 0.64)
@@ -22,7 +33,7 @@ class World:
     seconds: Callable[[int], float]
     memory_bytes: int = 80 * GIB
     copy_bytes: int = 4 * GIB
-    limits: Limits = field(default_factory=Limits)
+    limits: PackingLimits = field(default_factory=PackingLimits)
     # the workflows that come in turn, and how much longer than the first each takes
     mix: Sequence[tuple[str, float]] = (("w", 1.0),)
     waiting: int = 1000
@@ -41,9 +52,9 @@ class World:
     failure: str | None = None
     begun: int = 0
     jobs: dict[str, tuple[str, float]] = field(default_factory=dict)
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[PackingDecision] = field(default_factory=list)
 
-    def look(self, seconds: float = 1.0, **seen: Any) -> Decision:
+    def look(self, seconds: float = 1.0, **seen: Any) -> PackingDecision:
         done = self._advance(seconds)
         self._start()
         failed = self.failure if self.starting.pop("!", None) is not None else None
@@ -67,13 +78,13 @@ class World:
         self.packing, decision = decide(self.packing, view, self.limits)
         self.decisions.append(decision)
         self.active = decision.active
-        if decision.change is Change.ADD:
+        if decision.change is PackingChange.ADD:
             assert view.memory_bytes is None or (view.there + 1) * self.copy_bytes <= view.memory_bytes
             self.started += 1
             self.starting["!" if self.failure is not None else f"p{self.started}"] = self.start_looks
             if self.failure is None and not self.start_looks:
                 self._start()
-        elif decision.change is Change.REMOVE:
+        elif decision.change is PackingChange.REMOVE:
             del self.processes[list(self.processes)[-1]]
         return decision
 
@@ -97,8 +108,8 @@ class World:
             elif name != "!":
                 self.starting[name] = looks - 1
 
-    def _advance(self, seconds: float) -> list[Done]:
-        done: list[Done] = []
+    def _advance(self, seconds: float) -> list[CompletedRun]:
+        done: list[CompletedRun] = []
         until = self.now + seconds
         while True:
             for number, (name, part) in enumerate(self.processes.items()):
@@ -116,7 +127,7 @@ class World:
             for name, part in busy.items():
                 self.processes[name] = part + step / takes[name]
                 if part + step / takes[name] >= 1 - 1e-9:
-                    done.append(Done(process=name, workflow=self._job(name)[0], at=self.now))
+                    done.append(CompletedRun(process=name, workflow=self._job(name)[0], at=self.now))
                     self.waiting = max(self.waiting - 1, 0)
                     self.processes[name] = None
             if self.now >= until - 1e-9:
@@ -132,8 +143,8 @@ class World:
         return len(self.processes)
 
     @property
-    def changes(self) -> list[Change]:
-        return [each.change for each in self.decisions if each.change is not Change.NOTHING]
+    def changes(self) -> list[PackingChange]:
+        return [each.change for each in self.decisions if each.change is not PackingChange.NOTHING]
 
     @property
     def told(self) -> str:
@@ -155,7 +166,7 @@ def rate(seconds: Callable[[int], float], count: int) -> float:
 
 def test_one_is_where_it_begins_and_another_is_tried_when_jobs_wait() -> None:
     world = World(seconds=shared(*SMALL))
-    assert world.look().change is Change.ADD
+    assert world.look().change is PackingChange.ADD
     assert "jobs wait" in world.decisions[-1].reason
 
 
@@ -170,7 +181,7 @@ def test_on_the_curves_of_a_real_card_it_reaches_the_best_of_one_to_four(curve: 
 def test_a_card_that_one_process_fills_keeps_one() -> None:
     world = World(seconds=shared(0.0, 1.0))
     assert world.run(200) == 1
-    assert world.changes == [Change.ADD, Change.REMOVE]
+    assert world.changes == [PackingChange.ADD, PackingChange.REMOVE]
     assert any("10% more would be worth it: back to 1." in each.reason for each in world.decisions)
 
 
@@ -188,14 +199,14 @@ def test_what_was_worth_it_once_is_not_tried_again() -> None:
     assert world.run(300) == 1
     world.waiting, world.decisions = 10_000, []
     assert world.run(20) == count
-    assert world.changes == [Change.ADD] * (count - 1)
+    assert world.changes == [PackingChange.ADD] * (count - 1)
     assert world.packing.trial is None
 
 
 def test_after_an_out_of_memory_one_goes_and_does_not_come_back() -> None:
     world = World(seconds=shared(*SMALL), waiting=10_000)
     count = world.run(600)
-    assert world.look(out_of_memory=frozenset({"w"})).change is Change.REMOVE
+    assert world.look(out_of_memory=frozenset({"w"})).change is PackingChange.REMOVE
     assert world.run(300) == count - 1
 
 
@@ -204,7 +215,7 @@ def test_when_jobs_turn_out_to_need_more_memory_those_that_do_not_fit_go() -> No
     assert world.run(600) > 2
     world.copy_bytes, world.decisions = 30 * GIB, []
     assert world.run(20) == 2
-    assert "Memory is short" in next(each for each in world.decisions if each.change is Change.REMOVE).reason
+    assert "Memory is short" in next(each for each in world.decisions if each.change is PackingChange.REMOVE).reason
     world.copy_bytes = 70 * GIB
     assert world.run(300) == 1
 
@@ -215,11 +226,11 @@ def test_when_the_machines_own_memory_runs_out_one_goes_and_does_not_come_back_a
     little = {"machine_free_bytes": GIB // 4, "machine_copy_bytes": 2 * GIB}
     decision = world.look(**little)
     assert (decision.change, decision.reason) == (
-        Change.REMOVE,
+        PackingChange.REMOVE,
         "The machine's memory is short: 0.2 GiB are free.",
     )
     for _ in range(200):
-        assert world.look(machine_free_bytes=60 * GIB, machine_copy_bytes=2 * GIB).change is Change.NOTHING
+        assert world.look(machine_free_bytes=60 * GIB, machine_copy_bytes=2 * GIB).change is PackingChange.NOTHING
     for _ in range(count):
         world.look(**little)
     assert len(world.processes) == 1
@@ -243,7 +254,7 @@ def test_when_the_machines_own_memory_runs_out_one_goes_and_does_not_come_back_a
 )
 def test_nothing_is_added_without_a_reason_to_hope(seen: dict[str, Any], reason: str) -> None:
     decision = World(seconds=shared(*SMALL)).look(**seen)
-    assert decision == Decision(change=Change.NOTHING, active=1, reason=f"1 at once: {reason}.")
+    assert decision == PackingDecision(change=PackingChange.NOTHING, active=1, reason=f"1 at once: {reason}.")
 
 
 def test_one_that_does_not_start_is_asked_for_again_after_a_while() -> None:
@@ -252,7 +263,7 @@ def test_one_that_does_not_start_is_asked_for_again_after_a_while() -> None:
     assert world.look().reason == "Another one did not start: Its port is taken."
     assert world.look().reason == "1 at once: another one did not start, and is tried again after 300 s."
     assert world.run(100) == 1
-    assert world.changes == [Change.ADD]
+    assert world.changes == [PackingChange.ADD]
     assert world.run(300) > 1
 
 
@@ -262,7 +273,7 @@ def test_a_large_workflow_cuts_the_others_down_only_while_it_is_there() -> None:
     world.mix, world.copy_bytes = [("small", 1.0), ("big", 1.0)], 40 * GIB
     assert world.run(20) == 1
     world.mix, world.copy_bytes, world.decisions = [("small", 1.0)], 4 * GIB, []
-    assert world.look().change is Change.ADD
+    assert world.look().change is PackingChange.ADD
     assert world.run(60) == count
 
 
@@ -270,7 +281,7 @@ def test_as_long_as_the_work_is_the_same_what_memory_did_not_hold_is_not_started
     """Another program comes and goes."""
     world = World(seconds=shared(*SMALL), waiting=100_000)
     count = world.run(600)
-    assert world.look(memory_bytes=(count - 1) * 5 * GIB).change is Change.REMOVE
+    assert world.look(memory_bytes=(count - 1) * 5 * GIB).change is PackingChange.REMOVE
     assert world.run(200) == count - 1
     assert world.run(200) == count
 
@@ -290,7 +301,7 @@ def test_a_workflow_that_did_not_run_during_a_trial_is_no_part_of_its_verdict() 
     for _ in range(200):
         world.look(workflows=frozenset("wx"))
     assert world.packing.most == {"w": 1}
-    assert world.changes == [Change.ADD, Change.REMOVE]
+    assert world.changes == [PackingChange.ADD, PackingChange.REMOVE]
     world.mix, world.seconds = [("x", 1.0)], shared(*SMALL)
     world.run(400)
     assert len(world.processes) > 1
@@ -321,7 +332,7 @@ def test_more_than_were_worth_it_are_taken_back_wherever_they_come_from() -> Non
     world = World(seconds=shared(0.0, 1.0), waiting=100_000)
     assert world.run(200) == 1
     world.processes["p9"] = None
-    assert world.look().change is Change.REMOVE
+    assert world.look().change is PackingChange.REMOVE
     assert world.run(100) == 1
 
 
@@ -330,7 +341,7 @@ def test_as_many_as_are_there_are_tried_for_a_workflow_that_nobody_knows() -> No
     assert world.run(600) > 2
     world.mix, world.seconds, world.decisions = [("full", 1.0)], shared(0.0, 1.0), []
     assert world.run(100) == 1
-    assert Change.ADD not in world.changes
+    assert PackingChange.ADD not in world.changes
 
 
 def test_after_a_large_gain_two_more_start_at_the_same_time() -> None:
@@ -339,7 +350,7 @@ def test_after_a_large_gain_two_more_start_at_the_same_time() -> None:
         world.look()
     world.decisions = []
     world.run(3)
-    assert world.changes == [Change.ADD, Change.ADD]
+    assert world.changes == [PackingChange.ADD, PackingChange.ADD]
     world.run(60)
     assert "more than 2: kept." in world.told
 
@@ -366,7 +377,7 @@ def test_where_two_more_are_too_many_one_more_is_tried() -> None:
     rates = {1: 1.0, 2: 1.5, 3: 1.8, 4: 1.4}
     world = World(seconds=lambda running: running / rates.get(running, 1.4), waiting=10_000)
     assert world.run(600) == 3
-    assert world.changes == [Change.ADD, Change.ADD, Change.ADD, Change.REMOVE]
+    assert world.changes == [PackingChange.ADD, PackingChange.ADD, PackingChange.ADD, PackingChange.REMOVE]
 
 
 def test_on_a_real_cards_curve_four_are_reached_after_two_trials() -> None:
@@ -416,7 +427,7 @@ def test_a_process_that_is_gone_ends_its_trial_and_another_is_tried_after_a_whil
     assert world.look().reason == "1 at once: another one did not start, and is tried again after 300 s."
     assert world.packing.trial is None
     world.run(100)
-    assert world.changes == [Change.ADD]
+    assert world.changes == [PackingChange.ADD]
     world.run(250)
     assert len(world.processes) > 1
 
@@ -477,8 +488,8 @@ packings = st.builds(
 @given(seen=sights | eager, packing=packings)
 def test_memory_that_is_known_is_never_exceeded(seen: Seen, packing: Packing) -> None:
     _, decision = decide(packing, seen)
-    count = len(seen.processes) + (decision.change is Change.ADD) - (decision.change is Change.REMOVE)
-    if decision.change is Change.ADD:
+    count = len(seen.processes) + (decision.change is PackingChange.ADD) - (decision.change is PackingChange.REMOVE)
+    if decision.change is PackingChange.ADD:
         assert seen.memory_bytes is not None
         assert seen.copy_bytes is not None
         assert seen.free_bytes is not None
@@ -499,7 +510,7 @@ def test_while_the_work_stays_the_same_the_number_comes_to_rest(world: World) ->
     world.run(100, by=long_looks(world))
     assert len(world.changes) == settled
     # up, and at most once back
-    assert "".join("+" if each is Change.ADD else "-" for each in world.changes).count("-+") == 0
+    assert "".join("+" if each is PackingChange.ADD else "-" for each in world.changes).count("-+") == 0
     assert len(world.processes) * world.copy_bytes <= world.memory_bytes or len(world.processes) == 1
 
 
@@ -535,7 +546,7 @@ def test_more_memory_cores_work_and_a_less_busy_gpu_never_make_it_fewer(
         spare_cores=None if seen.spare_cores is None else seen.spare_cores + more,
         load=None if seen.load is None else seen.load / (1 + more),
     )
-    rank = [Change.REMOVE, Change.NOTHING, Change.ADD]
+    rank = [PackingChange.REMOVE, PackingChange.NOTHING, PackingChange.ADD]
     assert rank.index(decide(packing, better)[1].change) >= rank.index(decide(packing, seen)[1].change)
 
 

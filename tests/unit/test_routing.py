@@ -11,7 +11,7 @@ from comfyrelay.domain.queue.routing import (
     Ask,
     Candidate,
     Entitlement,
-    Held,
+    HeldDispatch,
     IdleWorker,
     Routing,
     WarmPolicy,
@@ -179,9 +179,9 @@ class TestOutbid:
 
 
 class TestRecall:
-    def held(self, id_: int = 1, **values: str) -> Held:
+    def held(self, id_: int = 1, **values: str) -> HeldDispatch:
         chosen = {"provider": "self_hosted", "workflow_hash": "h", "worker_id": "busy", "stage": "production"} | values
-        return Held(id=id_, workflow_id=1, **chosen)
+        return HeldDispatch(id=id_, workflow_id=1, **chosen)
 
     def idle(self, worker_id: str = "idle", **values: Any) -> IdleWorker:
         worker = IdleWorker(worker_id=worker_id, providers=["self_hosted"], kinds={("production", 1)})

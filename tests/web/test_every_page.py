@@ -246,7 +246,7 @@ async def test_the_sheet_of_the_desk_shows_what_a_comfyui_said_last(desk: Desk, 
     place.mkdir(parents=True)
     why = "ComfyUI ended while it started (exit code 1)."
     about: Any = {"name": "comfyui-1", "url": "http://127.0.0.1:1", "card": "Test 9000", "restarts": 2, "processes": {}}
-    notes.write(place, notes.Note(**about, state="given up", reason=why))
+    notes.write(place, notes.ProcessNote(**about, state="given up", reason=why))
     (place / LOG_NAME).write_text(f"{MARKUP}\nModuleNotFoundError: No module named 'torchsde'\n")
     page, heard = await opened(contexts[DESKTOP], "/queue")
     await page.get_by_role("navigation", name="Areas").get_by_role("button", name="Settings").click()

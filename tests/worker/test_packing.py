@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from comfyrelay.domain.packing import Limits
+from comfyrelay.domain.packing import PackingLimits
 from comfyrelay.errors import NotFound, OutOfMemory
 from comfyrelay.pool import JobRetrying, SmartFailover, WorkflowPool
 from comfyrelay.sim import CardOptions
@@ -22,14 +22,14 @@ from tests.pool.harness import QUICK
 from tests.worker.sim_cards import KEY, SimCards, picture
 
 # Whatever is measured, on however busy a machine: more are always worth it, or never.
-ALWAYS = Limits(least_gain=-1.0, most=3, idle_seconds=0.5, turns=1, jobs_per_turn=1)
-NEVER = Limits(least_gain=100.0, least_promise=100.0, turns=1, jobs_per_turn=1)
+ALWAYS = PackingLimits(least_gain=-1.0, most=3, idle_seconds=0.5, turns=1, jobs_per_turn=1)
+NEVER = PackingLimits(least_gain=100.0, least_promise=100.0, turns=1, jobs_per_turn=1)
 
 
 @asynccontextmanager
 async def card_of(
     folder: Path,
-    limits: Limits,
+    limits: PackingLimits,
     *,
     spare: Callable[[int], float] = lambda _: 16.0,
     more_waiting: Callable[[], int] = lambda: 0,

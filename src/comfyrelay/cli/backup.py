@@ -16,7 +16,7 @@ from comfyrelay.cli.where import DataDir, with_data_dir
 from comfyrelay.extras import require
 
 if TYPE_CHECKING:
-    from comfyrelay.services.operations.reconcile import Report
+    from comfyrelay.services.operations.reconcile import ReconcileReport
     from comfyrelay.settings import Settings
 
 BACKUP = "Backup"
@@ -75,7 +75,7 @@ def restore(
     raise typer.Exit(DISAGREES)
 
 
-async def _check(settings: Settings) -> Report:
+async def _check(settings: Settings) -> ReconcileReport:
     from comfyrelay.services.engine import Engine
 
     async with Engine(settings) as engine:

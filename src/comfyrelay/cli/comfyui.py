@@ -16,7 +16,7 @@ from comfyrelay.cli.where import DataDir, with_data_dir
 from comfyrelay.errors import NotFound
 
 if TYPE_CHECKING:
-    from comfyrelay.comfyui_processes.notes import Note
+    from comfyrelay.comfyui_processes.notes import ProcessNote
 
 comfyui_app = typer.Typer(no_args_is_help=True, help="The ComfyUI processes that ComfyRelay starts on this machine.")
 out = Console()
@@ -75,7 +75,7 @@ def logs(
             places[path] = _print_since(path, place)
 
 
-def _found(data_dir: Path | None) -> list[tuple[Note, Path]]:
+def _found(data_dir: Path | None) -> list[tuple[ProcessNote, Path]]:
     from comfyrelay.comfyui_processes import notes
     from comfyrelay.settings import load_settings
     from comfyrelay.worker.settings import load_worker_settings

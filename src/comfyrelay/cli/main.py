@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from comfyrelay.desk.settings import DeskSettings
     from comfyrelay.services.engine import Engine
     from comfyrelay.services.fleet.nodes import AllowList
-    from comfyrelay.services.operations.reconcile import Report
+    from comfyrelay.services.operations.reconcile import ReconcileReport
 
 T = TypeVar("T")
 SERVERS = "Servers and workers"
@@ -390,7 +390,7 @@ def reconcile(
 ) -> None:
     """Compare queue, jobs and ledger; exit code 1 if anything does not agree."""
 
-    async def work(engine: Engine) -> Report:
+    async def work(engine: Engine) -> ReconcileReport:
         await engine.databases.require_current()
         return await engine.operations.reconciler.run(repair=repair)
 
@@ -600,7 +600,7 @@ def _as_settings(found: AllowList) -> Iterator[str]:
     yield "]"
 
 
-def _as_json(report: Report) -> dict[str, object]:
+def _as_json(report: ReconcileReport) -> dict[str, object]:
     return {
         "clean": report.is_clean,
         "jobs": report.jobs,
@@ -610,7 +610,7 @@ def _as_json(report: Report) -> dict[str, object]:
     }
 
 
-def _print_report(report: Report, *, repaired: bool) -> None:
+def _print_report(report: ReconcileReport, *, repaired: bool) -> None:
     for pool in report.pools_down:
         err.print(f"The tenant pool {pool!r} cannot be reached; its jobs were not looked at.", highlight=False)
     if report.findings:

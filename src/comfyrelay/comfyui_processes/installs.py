@@ -32,7 +32,7 @@ _PATTERNS = (
 _VERSION = re.compile(r"""__version__\s*=\s*["']([^"']+)""")
 
 
-class Kind(StrEnum):
+class InstallKind(StrEnum):
     DESKTOP = "desktop app"
     PORTABLE = "portable build"
     PINOKIO = "Pinokio"
@@ -47,7 +47,7 @@ class Install:
     settings.
     """
 
-    kind: Kind
+    kind: InstallKind
     named: Path
     code: Path
     base: Path | None = None
@@ -75,7 +75,7 @@ class Install:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class SystemFolders:
     """Where this system keeps things: a user's folders, programs, and what programs know of each user."""
 
     home: Path
@@ -85,7 +85,7 @@ class Places:
     roots: tuple[Path, ...] = ()
 
     @classmethod
-    def here(cls, environment: Mapping[str, str] = os.environ) -> "Places":
+    def here(cls, environment: Mapping[str, str] = os.environ) -> "SystemFolders":
         home = Path.home()
         local = Path(environment.get("LOCALAPPDATA", home / "AppData" / "Local"))
         return cls(
@@ -115,13 +115,13 @@ class Places:
         )
 
 
-def install_at(folder: Path, places: Places | None = None) -> Install:
+def install_at(folder: Path, places: SystemFolders | None = None) -> Install:
     """The ComfyUI that is meant by a folder; `ConfigurationError` says what to name instead."""
     folder = folder.expanduser().absolute()
     folder = folder.parent if folder.name == "main.py" else folder
     if not folder.is_dir():
         raise ConfigurationError(f"There is no folder {folder}. Name the folder of your ComfyUI, with `main.py` in it.")
-    found = _with_code(folder) or _desktop(places or Places.here(), base=folder)
+    found = _with_code(folder) or _desktop(places or SystemFolders.here(), base=folder)
     if found is None:
         raise ConfigurationError(
             f"There is no ComfyUI in {folder}: `main.py` and the folder `comfy` beside it are neither there nor in a "
@@ -131,16 +131,16 @@ def install_at(folder: Path, places: Places | None = None) -> Install:
     return found
 
 
-def find_installs(places: Places | None = None) -> list[Install]:
+def find_installs(places: SystemFolders | None = None) -> list[Install]:
     """Those of this user, without looking through whole disks: each once, the likeliest first."""
-    places = places or Places.here()
+    places = places or SystemFolders.here()
     found: dict[Path, Install] = {}
     for each in _candidates(places):
         found.setdefault(each.data.resolve(), each)
     return list(found.values())
 
 
-def _candidates(places: Places) -> Iterator[Install]:
+def _candidates(places: SystemFolders) -> Iterator[Install]:
     desktop = _desktop(places)
     if desktop is not None:
         yield desktop
@@ -177,15 +177,15 @@ def _is_code(folder: Path) -> bool:
         return False
 
 
-def _kind(folder: Path, code: Path) -> Kind:
+def _kind(folder: Path, code: Path) -> InstallKind:
     if (code.parent / "python_embeded").is_dir():
-        return Kind.PORTABLE
+        return InstallKind.PORTABLE
     if code.name == "app" and ((folder / "pinokio.js").is_file() or (code.parent / "pinokio.js").is_file()):
-        return Kind.PINOKIO
-    return Kind.MANUAL
+        return InstallKind.PINOKIO
+    return InstallKind.MANUAL
 
 
-def _desktop(places: Places, *, base: Path | None = None) -> Install | None:
+def _desktop(places: SystemFolders, *, base: Path | None = None) -> Install | None:
     """The desktop app; with `base`, only if that is the folder that its user chose for it."""
     own = places.app_data / "ComfyUI"
     chosen = _chosen_base(own / "config.json")
@@ -194,7 +194,7 @@ def _desktop(places: Places, *, base: Path | None = None) -> Install | None:
         return None
     extra = own / "extra_models_config.yaml"
     return Install(
-        kind=Kind.DESKTOP, named=chosen, code=code, base=chosen, extra_models=extra if extra.is_file() else None
+        kind=InstallKind.DESKTOP, named=chosen, code=code, base=chosen, extra_models=extra if extra.is_file() else None
     )
 
 

@@ -69,7 +69,7 @@ class Ending:
 
 
 @dataclass(kw_only=True, eq=False)
-class Kept:
+class KeptProcess:
     """A place for one process, which keeps over restarts its name, card and folder, and its port if that is free."""
 
     name: str
@@ -112,7 +112,7 @@ class Keeper:
         care: Care,
         *,
         folder: Path,
-        on_url: Callable[[Kept], None] = lambda _kept: None,
+        on_url: Callable[[KeptProcess], None] = lambda _kept: None,
         gpus: Sequence[Gpu] | None = None,
         timings: Timings | None = None,
     ) -> None:
@@ -121,7 +121,7 @@ class Keeper:
         self._on_url = on_url
         self._gpus = gpus
         self._timings = timings or Timings()
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, KeptProcess] = {}
         self._install, self._python = care.resolved()
         self._mps = mps.Mps(care, folder, restart=self._restart_for_mps)
 
@@ -141,10 +141,10 @@ class Keeper:
         await self._mps.close()
 
     @property
-    def kept(self) -> Sequence[Kept]:
+    def kept(self) -> Sequence[KeptProcess]:
         return tuple(self._kept.values())
 
-    def find(self, name: str) -> Kept | None:
+    def find(self, name: str) -> KeptProcess | None:
         return self._kept.get(name)
 
     def cards(self) -> Sequence[Card]:
@@ -160,7 +160,7 @@ class Keeper:
             for gpu in self._gpus or ()
         ]
 
-    async def add(self, card_key: str) -> Kept:
+    async def add(self, card_key: str) -> KeptProcess:
         """Start one more on a card, and return once it answers; `NotStarted` says why it does not."""
         kept = self._begin(self._gpu(card_key))
         try:
@@ -190,7 +190,7 @@ class Keeper:
             kept.has_come_up = True
             await self._lend_inputs(kept)
 
-    async def _lend_inputs(self, kept: Kept) -> None:
+    async def _lend_inputs(self, kept: KeptProcess) -> None:
         """Let it find what its user has put into ComfyUI's own input folder since."""
         left = await asyncio.to_thread(lend_inputs, self._install.data / "input", kept.folder / "input")
         if set(left) - kept.not_lent:
@@ -214,11 +214,11 @@ class Keeper:
             raise NotFound(f"This machine has no card {key}.")
         return found
 
-    def _begin(self, gpu: Gpu) -> Kept:
+    def _begin(self, gpu: Gpu) -> KeptProcess:
         number = next(number for number in range(1, len(self._kept) + 2) if f"comfyui-{number}" not in self._kept)
         name = f"comfyui-{number}"
         folder = self._folder / name
-        kept = Kept(name=name, gpu=gpu, folder=folder, log=Log(folder / LOG_NAME))
+        kept = KeptProcess(name=name, gpu=gpu, folder=folder, log=Log(folder / LOG_NAME))
         # nobody need wait for it
         kept.first_outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._kept[name] = kept
@@ -226,7 +226,7 @@ class Keeper:
         kept.task = asyncio.create_task(self._keep(kept))
         return kept
 
-    async def _end(self, kept: Kept) -> None:
+    async def _end(self, kept: KeptProcess) -> None:
         if kept.task is not None:
             kept.task.cancel()
             await asyncio.gather(kept.task, return_exceptions=True)
@@ -235,7 +235,7 @@ class Keeper:
         kept.first_outcome.cancel()
         self._kept.pop(kept.name, None)
 
-    async def _keep(self, kept: Kept) -> None:
+    async def _keep(self, kept: KeptProcess) -> None:
         """Until canceled: start, watch, and start again."""
         timings = self._timings
         failed_starts = 0
@@ -277,7 +277,7 @@ class Keeper:
             )
             await self._pause(kept, str(reason), pause, is_given_up=failed_starts >= timings.failed_starts)
 
-    async def _ended_for_mps(self, kept: Kept, reason: str, *, is_early: bool) -> bool:
+    async def _ended_for_mps(self, kept: KeptProcess, reason: str, *, is_early: bool) -> bool:
         """Whether MPS is why it ended, so that it is started again at once: that counts as nobody's failure."""
         if not await self._mps.part(kept.name, lines=kept.log.last_lines, is_early=is_early):
             return False
@@ -292,7 +292,7 @@ class Keeper:
                 each.wanted_anew = why
                 each.changed.set()
 
-    async def _start(self, kept: Kept) -> Process:
+    async def _start(self, kept: KeptProcess) -> Process:
         await asyncio.to_thread(make_folders, kept.folder)
         await self._lend_inputs(kept)
         sharing = await self._mps.join(kept.name, kept.gpu.key)
@@ -313,7 +313,7 @@ class Keeper:
         log.info("comfyui.starting", name=kept.name, url=kept.url, card=kept.gpu.name or kept.gpu.key)
         return await Process.start(made, kept.log)
 
-    async def _until_up(self, kept: Kept, process: Process) -> str | None:
+    async def _until_up(self, kept: KeptProcess, process: Process) -> str | None:
         """Why it does not come up; nothing when it has."""
         while not process.ended.done():
             is_up = await process.answers()
@@ -325,7 +325,7 @@ class Keeper:
             await asyncio.wait({process.ended}, timeout=self._timings.look_seconds)
         return f"ComfyUI ended while it started ({process.how_it_ended})."
 
-    async def _until_down(self, kept: Kept, process: Process) -> str:
+    async def _until_down(self, kept: KeptProcess, process: Process) -> str:
         """Wait until it has ended, is stuck, or is wanted anew; returns why."""
         heard_at = monotonic()
         while not process.ended.done():
@@ -350,7 +350,7 @@ class Keeper:
                 return f"ComfyUI has not answered for {silent:.0f} s."
         return f"ComfyUI ended ({process.how_it_ended})."
 
-    async def _pause(self, kept: Kept, reason: str, seconds: float, *, is_given_up: bool) -> None:
+    async def _pause(self, kept: KeptProcess, reason: str, seconds: float, *, is_given_up: bool) -> None:
         lines = kept.log.last_lines[-TOLD_LINES:]
         kept.last_ending = Ending(at=monotonic(), reason=reason, said=kept.log.timed_lines[-TOLD_LINES:])
         told = f"{reason} Its last lines: {' | '.join(lines[-3:])}" if lines else reason
@@ -366,7 +366,7 @@ class Keeper:
             self._move(kept, State.WAITING, told)
         await asyncio.sleep(seconds)
 
-    def _take_port(self, kept: Kept) -> None:
+    def _take_port(self, kept: KeptProcess) -> None:
         """The same again if it came up there; else somebody may have it who keeps it from coming up."""
         port = free_port(int(kept.url.rpartition(":")[2]) if kept.has_come_up else 0)
         kept.has_come_up = False
@@ -375,20 +375,20 @@ class Keeper:
             kept.url = url
             self._on_url(kept)
 
-    def _move(self, kept: Kept, state: State, reason: str | None = None) -> None:
+    def _move(self, kept: KeptProcess, state: State, reason: str | None = None) -> None:
         kept.state, kept.reason = state, reason
         if state is State.UP:
             kept.has_come_up = True
             log.info("comfyui.up", name=kept.name, url=kept.url)
         self._note(kept, {})
 
-    def _note(self, kept: Kept, family: Mapping[int, float]) -> None:
+    def _note(self, kept: KeptProcess, family: Mapping[int, float]) -> None:
         """Written down for who only looks, and for our next life; a full disk does not stop anybody. Who was noted
         before stays so until they are gone."""
         kept.family = family or kept.family
         known = notes.read(kept.folder)
         living = known.living if known is not None else ()
-        note = notes.Note(
+        note = notes.ProcessNote(
             name=kept.name,
             url=kept.url,
             card=kept.gpu.name or kept.gpu.key,

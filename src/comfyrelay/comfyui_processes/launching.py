@@ -10,7 +10,7 @@ from pathlib import Path
 from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
 from comfyrelay.comfyui_processes.environment import without_ours
 from comfyrelay.comfyui_processes.gpus import Gpu
-from comfyrelay.comfyui_processes.installs import Install, Kind
+from comfyrelay.comfyui_processes.installs import Install, InstallKind
 from comfyrelay.disk.atomic import part_of
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.portable.files import remove_tree
@@ -45,7 +45,7 @@ _UNLESS_SET = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch:
+class ProcessLaunch:
     argv: Sequence[str]
     environment: dict[str, str]
     folder: Path
@@ -64,11 +64,13 @@ def check_arguments(arguments: Sequence[str]) -> None:
         )
 
 
-def launch(install: Install, *, python: Path, arguments: Sequence[str], gpu: Gpu, folder: Path, port: int) -> Launch:
+def launch(
+    install: Install, *, python: Path, arguments: Sequence[str], gpu: Gpu, folder: Path, port: int
+) -> ProcessLaunch:
     """A process of its own in `folder`. Models and custom nodes stay where this ComfyUI finds them."""
     output = folder / "output"
     words: list[str] = [str(python)]
-    if install.kind is Kind.PORTABLE:
+    if install.kind is InstallKind.PORTABLE:
         # as its own starter does: what the user has installed elsewhere is not for it
         words.append("-s")
     words += [str(install.code / "main.py"), "--listen", LOOPBACK, "--port", str(port), "--disable-auto-launch"]
@@ -88,7 +90,7 @@ def launch(install: Install, *, python: Path, arguments: Sequence[str], gpu: Gpu
     environment = without_ours()
     # it would be ours, and packages that custom nodes install belong into ComfyUI's
     environment.pop("VIRTUAL_ENV", None)
-    return Launch(
+    return ProcessLaunch(
         argv=[*words, *arguments],
         environment={**_UNLESS_SET, **environment, "PYTHONUNBUFFERED": "1", **gpu.variables},
         folder=install.code,

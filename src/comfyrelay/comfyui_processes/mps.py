@@ -61,7 +61,7 @@ FAULTS_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class MpsPlan:
     """`program` is to be started, if any is; `is_used` is whether processes run under MPS then."""
 
     why: str
@@ -69,30 +69,30 @@ class Plan:
     program: Path | None = None
 
 
-def plan(care: Care, gpus: Sequence[Gpu], environment: Mapping[str, str] = os.environ) -> Plan | None:
+def plan(care: Care, gpus: Sequence[Gpu], environment: Mapping[str, str] = os.environ) -> MpsPlan | None:
     """Whether what runs on these cards shares them through MPS, in a sentence; nothing where MPS is out of question."""
     if care.per_gpu == 1 or not IS_LINUX or not all(NVIDIA in gpu.variables for gpu in gpus):
         return None
     if care.mps == "off":
-        return Plan(why=f"Without NVIDIA MPS: {care.setting}COMFYUI_MPS is off.")
+        return MpsPlan(why=f"Without NVIDIA MPS: {care.setting}COMFYUI_MPS is off.")
     if environment.get(PIPES):
-        return Plan(why=f"They share it through the NVIDIA MPS of {PIPES}.", is_used=True)
+        return MpsPlan(why=f"They share it through the NVIDIA MPS of {PIPES}.", is_used=True)
     if _is_running_at(USUAL_PIPES):
-        return Plan(why=f"They share it through the NVIDIA MPS that runs at {USUAL_PIPES}.", is_used=True)
+        return MpsPlan(why=f"They share it through the NVIDIA MPS that runs at {USUAL_PIPES}.", is_used=True)
     return _plan_of_ours({gpu.key for gpu in gpus}, environment)
 
 
-def _plan_of_ours(keys: set[str], environment: Mapping[str, str]) -> Plan:
+def _plan_of_ours(keys: set[str], environment: Mapping[str, str]) -> MpsPlan:
     found = shutil.which(PROGRAM, path=os.pathsep.join([environment.get("PATH", os.defpath), *PLACES]))
     if found is None:
-        return Plan(why=f"Without NVIDIA MPS: {PROGRAM}, which comes with NVIDIA's driver, is not installed.")
+        return MpsPlan(why=f"Without NVIDIA MPS: {PROGRAM}, which comes with NVIDIA's driver, is not installed.")
     if not all(key.startswith("GPU-") for key in keys):
-        return Plan(
+        return MpsPlan(
             why="Without NVIDIA MPS: its daemon must know the cards. Name them in CUDA_VISIBLE_DEVICES by their UUIDs."
         )
     if old := _too_old(keys):
-        return Plan(why=f"Without NVIDIA MPS: it shares cards of the Volta generation and later, not {old}.")
-    return Plan(why="They share it through NVIDIA MPS.", is_used=True, program=Path(found))
+        return MpsPlan(why=f"Without NVIDIA MPS: it shares cards of the Volta generation and later, not {old}.")
+    return MpsPlan(why="They share it through NVIDIA MPS.", is_used=True, program=Path(found))
 
 
 def _is_running_at(pipes: Path) -> bool:
@@ -113,7 +113,7 @@ def _too_old(keys: set[str]) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Note:
+class MpsNote:
     """What is written down: `why` for those that only look, the rest for our next life."""
 
     why: str
@@ -122,10 +122,10 @@ class Note:
     processes: Mapping[str, float] = field(default_factory=dict)
 
 
-def read(folder: Path) -> Note | None:
+def read(folder: Path) -> MpsNote | None:
     """What was written down in a keeper's folder."""
     try:
-        return Note(**json.loads((folder / FOLDER / FILE).read_text("utf-8")))
+        return MpsNote(**json.loads((folder / FOLDER / FILE).read_text("utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -150,7 +150,7 @@ class Mps:
         self._care = care
         self._folder = folder / FOLDER
         self._restart = restart
-        self._plan: Plan | None = None
+        self._plan: MpsPlan | None = None
         self._daemon: _Daemon | None = None
         self._watching: asyncio.Task[None] | None = None
         self._left: str | None = None
@@ -276,7 +276,7 @@ class Mps:
     def _note(self, why: str) -> None:
         """A full disk does not stop anybody."""
         daemon = self._daemon
-        note = Note(why=why) if daemon is None else Note(why=why, pipes=str(daemon.pipes), processes=daemon.pids)
+        note = MpsNote(why=why) if daemon is None else MpsNote(why=why, pipes=str(daemon.pipes), processes=daemon.pids)
         with suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             atomic.write(self._folder / FILE, json.dumps(asdict(note)).encode(), mode=0o600)

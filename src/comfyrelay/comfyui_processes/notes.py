@@ -15,7 +15,7 @@ FOLDER = "comfyui"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Note:
+class ProcessNote:
     name: str
     url: str
     card: str
@@ -42,18 +42,18 @@ class Note:
         return [(pid, started) for pid, started in known if apart.is_process(pid=pid, started=started)]
 
 
-def write(folder: Path, note: Note) -> None:
+def write(folder: Path, note: ProcessNote) -> None:
     atomic.write(folder / FILE, json.dumps(asdict(note)).encode(), mode=0o600)
 
 
-def read(folder: Path) -> Note | None:
+def read(folder: Path) -> ProcessNote | None:
     try:
-        return Note(**json.loads((folder / FILE).read_text("utf-8")))
+        return ProcessNote(**json.loads((folder / FILE).read_text("utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def find(*roots: Path) -> Iterator[tuple[Note, Path]]:
+def find(*roots: Path) -> Iterator[tuple[ProcessNote, Path]]:
     """All that workers below these folders have written down, with their logs."""
     for root in dict.fromkeys(roots):
         for path in sorted(root.glob(f"*/{FOLDER}/*/{FILE}")):

@@ -4,7 +4,7 @@ import asyncio
 
 import httpx
 
-from comfyrelay.comfyui_processes.launching import Launch
+from comfyrelay.comfyui_processes.launching import ProcessLaunch
 from comfyrelay.comfyui_processes.log import Log
 from comfyrelay.errors import NotStarted
 from comfyrelay.net import http_client, object_in
@@ -22,7 +22,7 @@ _CANNOT_START = 127
 
 
 class Process:
-    def __init__(self, child: Child, launch: Launch, log: Log) -> None:
+    def __init__(self, child: Child, launch: ProcessLaunch, log: Log) -> None:
         self.url = launch.url
         self.log = log
         self._child = child
@@ -32,7 +32,7 @@ class Process:
         self.ended = asyncio.create_task(self._listen_until_gone())
 
     @classmethod
-    async def start(cls, launch: Launch, log: Log) -> "Process":
+    async def start(cls, launch: ProcessLaunch, log: Log) -> "Process":
         log.begin(" ".join(launch.argv))
         try:
             child = await Child.start(

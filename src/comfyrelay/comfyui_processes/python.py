@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from comfyrelay.comfyui_processes.installs import Install, Kind
+from comfyrelay.comfyui_processes.installs import Install, InstallKind
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.portable.system import pick
 
@@ -69,7 +69,7 @@ def python_in(environment: Path) -> Path | None:
 
 def _environments(install: Install) -> Iterator[Path]:
     """Those that are there, with a Python or without."""
-    if install.kind is Kind.PORTABLE:
+    if install.kind is InstallKind.PORTABLE:
         yield install.code.parent / "python_embeded"
     places = dict.fromkeys((install.data, install.code, install.named, install.code.parent))
     for place in places:

@@ -2,12 +2,12 @@
 
 from urllib.parse import urlsplit
 
-from comfyrelay.disk.owner import Running, running
+from comfyrelay.disk.owner import RunningDesk, running
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import Settings
 
 
-def desk_meant(settings: Settings, *, choose_with: str) -> Running | None:
+def desk_meant(settings: Settings, *, choose_with: str) -> RunningDesk | None:
     """The one with the port and the folder that are set; where neither is, the only one.
 
     `ConfigurationError` names them when there are several, and what chooses one.

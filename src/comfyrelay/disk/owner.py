@@ -48,7 +48,7 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningDesk:
     """A desk of this user that runs now."""
 
     url: str
@@ -58,10 +58,10 @@ class Running:
         return f"{self.url} (data in {self.data_dir})"
 
 
-def running() -> list[Running]:
+def running() -> list[RunningDesk]:
     """The desks of this user that run on this machine now, whichever port and folder they have."""
     notes = (_read(each) for each in sorted(state_folder().glob(_NOTES)))
-    return [Running(str(each["url"]), Path(each["data_dir"])) for each in notes if each is not None]
+    return [RunningDesk(str(each["url"]), Path(each["data_dir"])) for each in notes if each is not None]
 
 
 def pass_for(url: str) -> Pass | None:

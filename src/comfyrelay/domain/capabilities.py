@@ -19,7 +19,7 @@ class Fit(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Kind(StrEnum):
+class NeedKind(StrEnum):
     NODE = "node"
     MODEL = "model"
 
@@ -40,7 +40,7 @@ class Fitness:
     text: str
     missing_node_types: Sequence[str] = ()
     missing_models: Sequence[str] = ()
-    silent: Sequence[Kind] = ()
+    silent: Sequence[NeedKind] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,8 +69,8 @@ class Equipment:
         each = [self._missing(needs, *lacks) for lacks in self.servers or [(frozenset(), frozenset())]]
         no_nodes, no_models = min(each, key=lambda missing: len(missing[0]) + len(missing[1]))
         silent = [
-            *([Kind.NODE] if self.node_types is None else []),
-            *([Kind.MODEL] if self.models is None and needs.models else []),
+            *([NeedKind.NODE] if self.node_types is None else []),
+            *([NeedKind.MODEL] if self.models is None and needs.models else []),
         ]
         if no_nodes or no_models:
             text = f"It lacks {listed(no_nodes, no_models)}."
@@ -113,17 +113,17 @@ class Lacking:
     models: Sequence[str]
     silent: Sequence[str] = ()
     # by kind, the last name that was written down where there were too many: of later ones nothing is known
-    until: Mapping[Kind, str] = field(default_factory=dict)
+    until: Mapping[NeedKind, str] = field(default_factory=dict)
 
-    def has(self, kind: Kind, name: str) -> bool:
-        missing = self.node_types if kind is Kind.NODE else self.models
+    def has(self, kind: NeedKind, name: str) -> bool:
+        missing = self.node_types if kind is NeedKind.NODE else self.models
         is_known = kind not in self.silent and name <= self.until.get(kind, name)
         return is_known and name not in missing
 
 
-def known_until(names: Iterable[tuple[Kind, Sequence[str]]]) -> dict[Kind, str]:
+def known_until(names: Iterable[tuple[NeedKind, Sequence[str]]]) -> dict[NeedKind, str]:
     """For `Lacking.until`: of each list, in order, that has as many names as are written down, the last."""
-    found: dict[Kind, str] = {}
+    found: dict[NeedKind, str] = {}
     for kind, each in names:
         if len(each) >= MOST_NAMES_KEPT:
             found[kind] = min(each[MOST_NAMES_KEPT - 1], found.get(kind, each[MOST_NAMES_KEPT - 1]))
@@ -134,7 +134,7 @@ def known_until(names: Iterable[tuple[Kind, Sequence[str]]]) -> dict[Kind, str]:
 class Gap:
     """A node or a model that some worker lacks, and the workers that have it."""
 
-    kind: Kind
+    kind: NeedKind
     name: str
     workers: Sequence[str]
 
@@ -142,8 +142,8 @@ class Gap:
 def gaps(lacking: Sequence[Lacking]) -> list[Gap]:
     """Everything that keeps these workers from a job; all of them lack something."""
     names = {
-        Kind.NODE: sorted({name for lack in lacking for name in lack.node_types}),
-        Kind.MODEL: sorted({name for lack in lacking for name in lack.models}),
+        NeedKind.NODE: sorted({name for lack in lacking for name in lack.node_types}),
+        NeedKind.MODEL: sorted({name for lack in lacking for name in lack.models}),
     }
     return [
         Gap(kind=kind, name=name, workers=[lack.worker for lack in lacking if lack.has(kind, name)])
@@ -169,8 +169,8 @@ def awaited(found: Sequence[Gap]) -> str:
 
 
 def _by_kind(found: Sequence[Gap]) -> tuple[list[str], list[str]]:
-    nodes = [each.name for each in found if each.kind is Kind.NODE]
-    return nodes, [each.name for each in found if each.kind is Kind.MODEL]
+    nodes = [each.name for each in found if each.kind is NeedKind.NODE]
+    return nodes, [each.name for each in found if each.kind is NeedKind.MODEL]
 
 
 def _who_has(gap: Gap, *, shows_names: bool) -> str:

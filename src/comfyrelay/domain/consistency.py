@@ -18,7 +18,7 @@ from comfyrelay.domain.queue.states import (
 SETTLEMENTS = frozenset({TransactionType.JOB_CONSUME, TransactionType.JOB_REFUND})
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     MISSING_DISPATCH = "missing_dispatch"
     ORPHANED_DISPATCH = "orphaned_dispatch"
     JOB_BEHIND = "job_behind"
@@ -37,7 +37,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    kind: Kind
+    kind: FindingKind
     text: str
     pool: str
     tenant_id: str | None = None
@@ -65,7 +65,7 @@ class JobFacts:
     has_pending_update: bool
     has_submission: bool
 
-    def finding(self, kind: Kind, text: str) -> Finding:
+    def finding(self, kind: FindingKind, text: str) -> Finding:
         return Finding(
             kind=kind,
             text=text,
@@ -96,31 +96,31 @@ def _queue(facts: JobFacts) -> list[Finding]:
     if dispatch is None:
         if ended:
             return []
-        return [facts.finding(Kind.MISSING_DISPATCH, f"The job is {facts.status}, but not in the queue.")]
+        return [facts.finding(FindingKind.MISSING_DISPATCH, f"The job is {facts.status}, but not in the queue.")]
     shown = JOB_STATUS_OF[DispatchStatus(dispatch.status)]
     if shown != facts.status:
         text = f"The job is {facts.status}, its dispatch {dispatch.status}."
-        return [facts.finding(Kind.DISPATCH_BEHIND if ended else Kind.JOB_BEHIND, text)]
+        return [facts.finding(FindingKind.DISPATCH_BEHIND if ended else FindingKind.JOB_BEHIND, text)]
     if not ended and dispatch.version != facts.dispatch_version:
         text = f"The job knows of {facts.dispatch_version} moves of its dispatch, which has made {dispatch.version}."
-        return [facts.finding(Kind.JOB_BEHIND, text)]
+        return [facts.finding(FindingKind.JOB_BEHIND, text)]
     return []
 
 
 def _ledger(facts: JobFacts) -> list[Finding]:
     found = []
     if TransactionType.JOB_RESERVE not in facts.transactions:
-        found.append(facts.finding(Kind.MISSING_RESERVE, f"The job is {facts.status}, but holds no tokens."))
+        found.append(facts.finding(FindingKind.MISSING_RESERVE, f"The job is {facts.status}, but holds no tokens."))
     settled = SETTLEMENTS & facts.transactions.keys()
     owed = settlement_of(facts.status)
     if owed is None and settled:
         text = f"The job is {facts.status}, but has {' and '.join(sorted(settled))}."
-        found.append(facts.finding(Kind.SETTLED_EARLY, text))
+        found.append(facts.finding(FindingKind.SETTLED_EARLY, text))
     elif owed is not None and not settled:
-        found.append(facts.finding(Kind.UNSETTLED, f"The job is {facts.status}, but has no {owed}."))
+        found.append(facts.finding(FindingKind.UNSETTLED, f"The job is {facts.status}, but has no {owed}."))
     elif owed is not None and _is_wrong(facts, owed) and not found:
         text = f"The job is {facts.status}; its tokens come to {facts.net}, not {facts.expected_net}."
-        found.append(facts.finding(Kind.SETTLED_WRONG, text))
+        found.append(facts.finding(FindingKind.SETTLED_WRONG, text))
     return found
 
 
@@ -136,4 +136,4 @@ def _video(facts: JobFacts) -> list[Finding]:
     if facts.video_status in {None, VideoStatus.EXPIRED, expected}:
         return []
     text = f"The video is {facts.video_status}, its job {facts.status}."
-    return [facts.finding(Kind.VIDEO_DIFFERS, text)]
+    return [facts.finding(FindingKind.VIDEO_DIFFERS, text)]

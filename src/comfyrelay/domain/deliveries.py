@@ -9,7 +9,7 @@ class DeliveryStatus(StrEnum):
     GIVEN_UP = "given_up"
 
 
-class Standing(StrEnum):
+class DeliveryState(StrEnum):
     """How a delivery stands: given up, tried in vain and to be tried again, not tried yet, or delivered."""
 
     DEAD = "dead"
@@ -18,9 +18,9 @@ class Standing(StrEnum):
     DELIVERED = "delivered"
 
 
-def standing_of(status: str, attempts: int) -> Standing:
+def standing_of(status: str, attempts: int) -> DeliveryState:
     if status == DeliveryStatus.GIVEN_UP:
-        return Standing.DEAD
+        return DeliveryState.DEAD
     if status == DeliveryStatus.DELIVERED:
-        return Standing.DELIVERED
-    return Standing.FAILING if attempts else Standing.PENDING
+        return DeliveryState.DELIVERED
+    return DeliveryState.FAILING if attempts else DeliveryState.PENDING

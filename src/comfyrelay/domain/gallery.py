@@ -95,7 +95,7 @@ class MarkChange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Made:
+class MadeOutput:
     """An output, and what is known of it without its job."""
 
     id: str
@@ -160,7 +160,7 @@ def main_prompt(snapshot: Snapshot, placeholder: str | None) -> str | None:
     return None if found is None else excerpt(found, length=_PROMPT_LENGTH)
 
 
-def file_name(made: Made, what: str) -> str:
+def file_name(made: MadeOutput, what: str) -> str:
     """What a file is called that leaves the gallery: `label-003.png`; `what` is its name where it has no label.
 
     An item has its number in the batch, and another one where its job made several."""

@@ -12,14 +12,14 @@ from statistics import fmean
 GIB = 1024**3
 
 
-class Change(StrEnum):
+class PackingChange(StrEnum):
     NOTHING = "nothing"
     ADD = "add"
     REMOVE = "remove"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class PackingLimits:
     """`least_gain` is what more processes must bring over fewer, to stay; `least_promise` is what each further one must
     add for the next to be tried, while they do not bring as much. After `large_gain` two more are tried at once."""
 
@@ -45,7 +45,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Done:
+class CompletedRun:
     """A job that was completed on a process of the card."""
 
     process: str
@@ -80,7 +80,7 @@ class Seen:
     machine_copy_bytes: int | None = None
     spare_cores: float | None = None
     load: float | None = None
-    done: Sequence[Done] = ()
+    done: Sequence[CompletedRun] = ()
     out_of_memory: frozenset[str] = frozenset()
     failed: str | None = None
 
@@ -155,17 +155,17 @@ class Packing:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
+class PackingDecision:
     """The first `active` of the processes get jobs now. The last is the one that is removed."""
 
-    change: Change
+    change: PackingChange
     active: int
     reason: str
 
 
-def decide(packing: Packing, seen: Seen, limits: Limits | None = None) -> tuple[Packing, Decision]:
+def decide(packing: Packing, seen: Seen, limits: PackingLimits | None = None) -> tuple[Packing, PackingDecision]:
     """What to change on a card, and what is known of it after this look."""
-    limits = limits or Limits()
+    limits = limits or PackingLimits()
     count = len(seen.processes)
     packing = _noted(packing, seen)
     if count == 0 or seen.failed is not None:
@@ -179,7 +179,9 @@ def decide(packing: Packing, seen: Seen, limits: Limits | None = None) -> tuple[
     if trial.asked < trial.size:
         if _why_not_more(packing, seen, limits) is None:
             packing = replace(packing, trial=replace(trial, asked=trial.asked + 1))
-            return packing, Decision(change=Change.ADD, active=count, reason=f"Trying {trial.size} at once: one more.")
+            return packing, PackingDecision(
+                change=PackingChange.ADD, active=count, reason=f"Trying {trial.size} at once: one more."
+            )
         trial = replace(trial, size=trial.asked, steps=trial.steps - trial.size + trial.asked)
     if count < trial.size:
         trial = replace(trial.turn_anew(seen.now), warm=trial.warm - seen.away)
@@ -188,9 +190,9 @@ def decide(packing: Packing, seen: Seen, limits: Limits | None = None) -> tuple[
     return _go_on(packing, trial, seen, limits)
 
 
-def room_for(memory_bytes: int, copy_bytes: int, limits: Limits | None = None) -> int:
+def room_for(memory_bytes: int, copy_bytes: int, limits: PackingLimits | None = None) -> int:
     """How many copies the card's memory is known to hold; one always, since it has to be tried somewhere."""
-    usable = memory_bytes * (1 - (limits or Limits()).reserve)
+    usable = memory_bytes * (1 - (limits or PackingLimits()).reserve)
     return max(int(usable // max(copy_bytes, 1)), 1)
 
 
@@ -231,7 +233,7 @@ def _noted(packing: Packing, seen: Seen) -> Packing:
     )
 
 
-def _perhaps_remove(packing: Packing, seen: Seen, limits: Limits) -> tuple[Packing, Decision] | None:
+def _perhaps_remove(packing: Packing, seen: Seen, limits: PackingLimits) -> tuple[Packing, PackingDecision] | None:
     """Take one back that must go, whatever it is worth."""
     count = len(seen.processes)
     idle = packing.idle_since
@@ -248,10 +250,10 @@ def _perhaps_remove(packing: Packing, seen: Seen, limits: Limits) -> tuple[Packi
         why = "Took back one more than is worth it for what runs now."
     else:
         return None
-    return replace(packing, trial=None), Decision(change=Change.REMOVE, active=count - 1, reason=why)
+    return replace(packing, trial=None), PackingDecision(change=PackingChange.REMOVE, active=count - 1, reason=why)
 
 
-def _shortage(packing: Packing, seen: Seen, limits: Limits) -> str | None:
+def _shortage(packing: Packing, seen: Seen, limits: PackingLimits) -> str | None:
     count = len(seen.processes)
     if any(packing.holds.get(each, count) < count for each in seen.workflows | seen.out_of_memory):
         return f"A job ran out of memory beside others: {count - 1} at once instead of {count}."
@@ -266,7 +268,7 @@ def _shortage(packing: Packing, seen: Seen, limits: Limits) -> str | None:
     return f"Memory is short: {need}, which holds {room}."
 
 
-def _perhaps_add(packing: Packing, seen: Seen, limits: Limits) -> tuple[Packing, Decision]:
+def _perhaps_add(packing: Packing, seen: Seen, limits: PackingLimits) -> tuple[Packing, PackingDecision]:
     count, there = len(seen.processes), seen.there
     known = max((packing.proven.get(each, 1) for each in _asking(packing, seen)), default=there)
     base = max(known, seen.pinned)
@@ -280,16 +282,16 @@ def _perhaps_add(packing: Packing, seen: Seen, limits: Limits) -> tuple[Packing,
     what = f"{_jobs(seen.waiting)}, and {_gib(seen.free_bytes or 0)} are free for the {_gib(seen.copy_bytes or 0)} of"
     if known > there:
         reason = f"{what} another one; {known} at once were worth it before."
-        return packing, Decision(change=Change.ADD, active=count, reason=reason)
+        return packing, PackingDecision(change=PackingChange.ADD, active=count, reason=reason)
     if seen.starting:
         return packing, _stay(count, _number(count, "another one starts"))
     size = count + _step(packing, seen, limits)
     trial = Trial(base=count, size=size, asked=count + 1, steps=size - count, warm=frozenset(seen.processes))
     reason = f"{what} another one: trying {size} at once."
-    return replace(packing, trial=trial), Decision(change=Change.ADD, active=count, reason=reason)
+    return replace(packing, trial=trial), PackingDecision(change=PackingChange.ADD, active=count, reason=reason)
 
 
-def _step(packing: Packing, seen: Seen, limits: Limits) -> int:
+def _step(packing: Packing, seen: Seen, limits: PackingLimits) -> int:
     """Two at once after a large gain, where there is plenty of all that they take."""
     if packing.step == 1 or seen.memory_bytes is None or seen.copy_bytes is None or seen.free_bytes is None:
         return 1
@@ -307,12 +309,12 @@ def _asking(packing: Packing, seen: Seen) -> list[str]:
     return [each for each in seen.workflows if each not in packing.later]
 
 
-def _would_try(packing: Packing, seen: Seen, limits: Limits, count: int) -> bool:
+def _would_try(packing: Packing, seen: Seen, limits: PackingLimits, count: int) -> bool:
     """Whether so many may still turn out to be worth it."""
     return any(packing.most.get(each, limits.most) >= count for each in _asking(packing, seen))
 
 
-def _why_not_more(packing: Packing, seen: Seen, limits: Limits) -> str | None:
+def _why_not_more(packing: Packing, seen: Seen, limits: PackingLimits) -> str | None:
     there = seen.there
     why = None
     short = packing.short
@@ -345,7 +347,7 @@ def _why_not_more(packing: Packing, seen: Seen, limits: Limits) -> str | None:
     return None if why is None else _number(len(seen.processes), why)
 
 
-def _no_room(seen: Seen, limits: Limits) -> str | None:
+def _no_room(seen: Seen, limits: PackingLimits) -> str | None:
     """Why there is no memory for another one, if there is none."""
     if seen.memory_bytes is None or seen.free_bytes is None:
         return "the card's memory is not known"
@@ -359,7 +361,7 @@ def _no_room(seen: Seen, limits: Limits) -> str | None:
     return None
 
 
-def _is_machine_full(seen: Seen, limits: Limits, *, more: int = 1) -> bool:
+def _is_machine_full(seen: Seen, limits: PackingLimits, *, more: int = 1) -> bool:
     """Whether the machine's own memory, into which models are read before they are on the card, does not hold so many
     more; one that is not known holds them."""
     if seen.machine_free_bytes is None or seen.machine_copy_bytes is None:
@@ -369,7 +371,7 @@ def _is_machine_full(seen: Seen, limits: Limits, *, more: int = 1) -> bool:
     return seen.machine_free_bytes < needed
 
 
-def _go_on(packing: Packing, trial: Trial, seen: Seen, limits: Limits) -> tuple[Packing, Decision]:
+def _go_on(packing: Packing, trial: Trial, seen: Seen, limits: PackingLimits) -> tuple[Packing, PackingDecision]:
     """A look during a trial: count what was done, take the next turn, or come to an end."""
     up = frozenset(seen.processes)
     if not up <= trial.warm:
@@ -392,7 +394,7 @@ def _go_on(packing: Packing, trial: Trial, seen: Seen, limits: Limits) -> tuple[
     return _concluded(packing, trial, seen, limits)
 
 
-def _goes_on(trial: Trial, limits: Limits) -> bool:
+def _goes_on(trial: Trial, limits: PackingLimits) -> bool:
     if trial.turn % 2 or trial.turn < 2 * limits.turns:
         return True
     gain = _gain(trial)
@@ -412,18 +414,18 @@ def _counted(trial: Trial, seen: Seen) -> Trial:
     return replace(trial, last=last, spans=tuple(spans))
 
 
-def _is_turn_over(trial: Trial, seen: Seen, limits: Limits) -> bool:
+def _is_turn_over(trial: Trial, seen: Seen, limits: PackingLimits) -> bool:
     is_each_there = all(each in trial.last for each in seen.processes[: trial.active])
     return is_each_there and len(trial.spans) >= max(limits.jobs_per_turn, trial.active)
 
 
-def _concluded(packing: Packing, trial: Trial, seen: Seen, limits: Limits) -> tuple[Packing, Decision]:
+def _concluded(packing: Packing, trial: Trial, seen: Seen, limits: PackingLimits) -> tuple[Packing, PackingDecision]:
     gain = _gain(trial)
     packing = replace(packing, trial=None, step=1)
     if gain is None:
         packing = replace(_not_above(packing, trial, seen, limits, count=trial.base), back_to=trial.base)
         reason = f"No workflow ran with {trial.size} and with {trial.base} at once: took back what cannot be measured."
-        return packing, Decision(change=Change.REMOVE, active=trial.size - 1, reason=reason)
+        return packing, PackingDecision(change=PackingChange.REMOVE, active=trial.size - 1, reason=reason)
     told = f"{trial.size} at once do {abs(gain):.0%} {'more' if gain >= 0 else 'less'} than {trial.base}"
     if gain >= limits.least_gain:
         proven = {**packing.proven, **{each: max(packing.proven.get(each, 1), trial.size) for each in _ran(trial)}}
@@ -437,17 +439,19 @@ def _concluded(packing: Packing, trial: Trial, seen: Seen, limits: Limits) -> tu
             base=trial.base, size=trial.size + 1, asked=trial.size + 1, before=gain, warm=frozenset(seen.processes)
         )
         packing = replace(packing, trial=further)
-        return packing, Decision(change=Change.ADD, active=trial.size, reason=f"{told}: trying {trial.size + 1}.")
+        return packing, PackingDecision(
+            change=PackingChange.ADD, active=trial.size, reason=f"{told}: trying {trial.size + 1}."
+        )
     too_many = f"{told}; {limits.least_gain:.0%} more would be worth it"
     if trial.steps == 2 and trial.size == trial.base + 2:
         # two were one too many, perhaps
         one = Trial(base=trial.base, size=trial.base + 1, asked=trial.base + 1)
         packing = replace(_not_above(packing, trial, seen, limits, count=one.size), trial=one)
         reason = f"{too_many}: trying {one.size}."
-        return packing, Decision(change=Change.REMOVE, active=one.size, reason=reason)
+        return packing, PackingDecision(change=PackingChange.REMOVE, active=one.size, reason=reason)
     packing = replace(_not_above(packing, trial, seen, limits, count=trial.base), back_to=trial.base)
     reason = f"{too_many}: back to {trial.base}."
-    return packing, Decision(change=Change.REMOVE, active=trial.size - 1, reason=reason)
+    return packing, PackingDecision(change=PackingChange.REMOVE, active=trial.size - 1, reason=reason)
 
 
 def _gain(trial: Trial) -> float | None:
@@ -460,7 +464,7 @@ def _ran(trial: Trial) -> set[str]:
     return with_all & without
 
 
-def _not_above(packing: Packing, trial: Trial, seen: Seen, limits: Limits, *, count: int) -> Packing:
+def _not_above(packing: Packing, trial: Trial, seen: Seen, limits: PackingLimits, *, count: int) -> Packing:
     """More than this are not tried again for what was measured. Others that were there, and those to which more were
     worth it in other company, are no part of the verdict: they only wait."""
     judged = {each for each in _ran(trial) if packing.proven.get(each, 1) <= count}
@@ -472,8 +476,8 @@ def _not_above(packing: Packing, trial: Trial, seen: Seen, limits: Limits, *, co
     )
 
 
-def _stay(active: int, reason: str) -> Decision:
-    return Decision(change=Change.NOTHING, active=active, reason=reason)
+def _stay(active: int, reason: str) -> PackingDecision:
+    return PackingDecision(change=PackingChange.NOTHING, active=active, reason=reason)
 
 
 def _number(count: int, why: str) -> str:

@@ -20,7 +20,7 @@ WINDOW_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class CoreBudget:
     """So many cores, and for how many seconds they have worked until now, all together."""
 
     cores: float
@@ -34,9 +34,13 @@ class SpareCores:
     never run at the same time, and what was over a minute ago.
     """
 
-    def __init__(self, budgets: Sequence[Budget] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, budgets: Sequence[CoreBudget] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`budgets` are the machine's cores, and what a container may use of them; the least of all is to spare."""
-        self._budgets = (Budget(cores=CORES, worked=seconds_worked), *quotas()) if budgets is None else tuple(budgets)
+        self._budgets = (
+            (CoreBudget(cores=CORES, worked=seconds_worked), *quotas()) if budgets is None else tuple(budgets)
+        )
         self._clock = clock
         self._looks: deque[tuple[float, list[float]]] = deque()
 
@@ -66,7 +70,7 @@ def _worked(times: object) -> float:
     return sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
 
 
-def quotas(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[Budget]:
+def quotas(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[CoreBudget]:
     """What containers and services around this process allow it of the processors; nothing where they allow all."""
     return [budget for folder in control_groups("cpu", root, own) for budget in _of(folder)]
 
@@ -86,17 +90,17 @@ def control_groups(controller: str, root: Path, own: Path) -> list[Path]:
     return found
 
 
-def _of(folder: Path) -> Iterator[Budget]:
+def _of(folder: Path) -> Iterator[CoreBudget]:
     """What one control group allows: `cpu.max` in version 2, `cpu.cfs_quota_us` in version 1."""
     with suppress(OSError, ValueError, ZeroDivisionError):
         allowed, period = (folder / "cpu.max").read_text(encoding="ascii").split()
         if allowed != "max":
-            yield Budget(cores=int(allowed) / int(period), worked=partial(_usage, folder / "cpu.stat"))
+            yield CoreBudget(cores=int(allowed) / int(period), worked=partial(_usage, folder / "cpu.stat"))
     with suppress(OSError, ValueError, ZeroDivisionError):
         quota = int((folder / "cpu.cfs_quota_us").read_text(encoding="ascii"))
         if quota > 0:
             period_us = int((folder / "cpu.cfs_period_us").read_text(encoding="ascii"))
-            yield Budget(cores=quota / period_us, worked=partial(_usage, folder / "cpuacct.usage"))
+            yield CoreBudget(cores=quota / period_us, worked=partial(_usage, folder / "cpuacct.usage"))
 
 
 def _usage(path: Path) -> float:

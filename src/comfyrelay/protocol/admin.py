@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from comfyrelay.domain.capabilities import Fit
-from comfyrelay.domain.deliveries import Standing
+from comfyrelay.domain.deliveries import DeliveryState
 from comfyrelay.domain.properties import PropertyType, Role
 from comfyrelay.domain.queue.states import DispatchStatus, Provider, Stage, WorkerState, WorkflowProvider
 from comfyrelay.domain.queue.waiting import Reason
@@ -786,7 +786,7 @@ class TenantDelivery(AnswerBody):
     tenant_email: str | None
     job_id: str
     url: str
-    status: OpenEnum[Standing]
+    status: OpenEnum[DeliveryState]
     attempts: int
     next_attempt_at: datetime | None
     last_status_code: int | None

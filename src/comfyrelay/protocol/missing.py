@@ -1,6 +1,6 @@
 """What workers lack for a graph."""
 
-from comfyrelay.domain.capabilities import Kind
+from comfyrelay.domain.capabilities import NeedKind
 from comfyrelay.protocol.base import AnswerBody
 from comfyrelay.protocol.fields import OpenEnum
 
@@ -9,7 +9,7 @@ class MissingItem(AnswerBody):
     """A node or a model: how many of the workers that could be given the job have it, and, for those who may know,
     which."""
 
-    kind: OpenEnum[Kind]
+    kind: OpenEnum[NeedKind]
     name: str
     workers: int
     on: list[str]

@@ -10,7 +10,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from PIL.Image import Image
 
-from comfyrelay.storage.media_info import MediaInfo, ProbeLimits, Refused, check_pixels
+from comfyrelay.storage.media_info import MediaInfo, MediaRefused, ProbeLimits, check_pixels
 
 # Formats that hold their own data. Playlists, lists of parts and session descriptions name files and addresses that
 # FFmpeg would open, and a still image passes for a video of one frame.
@@ -42,7 +42,7 @@ def video_stream(container: InputContainer, limits: ProbeLimits) -> VideoStream:
     # the cover of a song is a video stream too
     streams = [each for each in container.streams.video if not each.disposition & Disposition.attached_pic]
     if not streams:
-        raise Refused("unreadable")
+        raise MediaRefused("unreadable")
     check_pixels(streams[0].width, streams[0].height, limits)
     # a few frames are not worth a thread for each core
     streams[0].codec_context.thread_count = 1
@@ -58,7 +58,7 @@ def _video(container: InputContainer, limits: ProbeLimits) -> MediaInfo:
     stream = video_stream(container, limits)
     frame = next(container.decode(stream), None)
     if not isinstance(frame, VideoFrame):
-        raise Refused("unreadable")
+        raise MediaRefused("unreadable")
     is_upright = frame.rotation % 180 == 0
     return MediaInfo(
         kind="video",
@@ -72,7 +72,7 @@ def _video(container: InputContainer, limits: ProbeLimits) -> MediaInfo:
 def _audio(container: InputContainer) -> MediaInfo:
     frame = next(container.decode(audio=0), None) if container.streams.audio else None
     if not isinstance(frame, AudioFrame):
-        raise Refused("unreadable")
+        raise MediaRefused("unreadable")
     return MediaInfo(kind="audio", duration_seconds=_duration(container))
 
 

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps, ImageStat
 from comfyrelay.media_types import MediaKind
 from comfyrelay.storage.containers import open_container, turned, video_stream
 from comfyrelay.storage.images import FORMATS
-from comfyrelay.storage.media_info import Piece, ProbeLimits, Refused, check_pixels
+from comfyrelay.storage.media_info import MediaRefused, Piece, ProbeLimits, check_pixels
 
 POSTER_SIDE, POSTER_BYTES = 480, 60_000
 # Sides and qualities, tried one after the other until the poster is small enough.
@@ -83,7 +83,7 @@ def _draw_frames(frames: Frames, give: Give, until: float) -> None:
         if time.monotonic() > until:
             break
     if best is None or film is None:
-        raise Refused("unreadable")
+        raise MediaRefused("unreadable")
     if not is_given:
         _give_poster(best[1], give)
     if film.frames > 1:

@@ -5,7 +5,7 @@ from typing import BinaryIO
 
 from PIL import ExifTags, Image, TiffImagePlugin
 
-from comfyrelay.storage.media_info import MediaInfo, ProbeLimits, Refused, check_frames, check_pixels
+from comfyrelay.storage.media_info import MediaInfo, MediaRefused, ProbeLimits, check_frames, check_pixels
 
 # Only formats that are images and nothing else: Pillow would hand EPS to Ghostscript, for one.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
@@ -71,7 +71,7 @@ def _frames_of_gif(file: BinaryIO, limits: ProbeLimits) -> int:
             file.seek(length[0], 1)
             blocks_left -= 1
         if blocks_left < 0:
-            raise Refused("blocks")
+            raise MediaRefused("blocks")
     return frames
 
 

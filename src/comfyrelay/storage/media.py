@@ -10,7 +10,7 @@ from comfyrelay.extras import require
 from comfyrelay.media_types import MediaKind, media_kind
 from comfyrelay.storage import probe_process
 from comfyrelay.storage.image_headers import claim_of
-from comfyrelay.storage.media_info import Drawn, MediaInfo, ProbeLimits, Refused, Why, check_frames, check_pixels
+from comfyrelay.storage.media_info import Drawn, MediaInfo, MediaRefused, ProbeLimits, Why, check_frames, check_pixels
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.storage.paths import no_object
 
@@ -53,7 +53,7 @@ class Probes:
         require("media")
         try:
             return await self._probe(kind, _Reading(store, path, size=size, head=head, limits=self._limits))
-        except Refused as error:
+        except MediaRefused as error:
             raise InvalidInput(f"The {subject} {self._words(error, kind)}.") from None
 
     async def draw(
@@ -69,7 +69,7 @@ class Probes:
         work = partial(probe_process.draw, kind, size=size, limits=self._limits, read=reading.read)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-        except Refused as error:
+        except MediaRefused as error:
             raise InvalidInput(f"No poster was made: the file {self._words(error, kind)}.") from None
 
     async def _probe(self, kind: MediaKind, reading: "_Reading") -> MediaInfo:
@@ -80,7 +80,7 @@ class Probes:
         work = partial(probe_process.probe, kind, size=reading.size, limits=self._limits, read=reading.read)
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _words(self, error: Refused, kind: MediaKind) -> str:
+    def _words(self, error: MediaRefused, kind: MediaKind) -> str:
         limits, (width, height) = self._limits, error.size or (0, 0)
         words: dict[Why, str] = {
             "pixels": f"is too large: it has {width} × {height} pixels, and at most {limits.max_pixels:,} are allowed",
@@ -134,7 +134,7 @@ class _Reading:
     def _take(self, length: int) -> int:
         self._bytes_left -= length
         if self._bytes_left < 0:
-            raise Refused("bytes")
+            raise MediaRefused("bytes")
         return length
 
     async def _range(self, start: int, length: int) -> bytes:

@@ -26,7 +26,7 @@ class ProbeLimits:
     drawing_seconds: float = 5
 
 
-class Refused(Exception):
+class MediaRefused(Exception):
     """It is not read any further."""
 
     def __init__(self, why: Why, *, size: tuple[int, int] | None = None) -> None:
@@ -38,12 +38,12 @@ class Refused(Exception):
 def check_pixels(width: int, height: int, limits: ProbeLimits) -> None:
     """Refuse a picture before anything of it is decoded."""
     if width * height > limits.max_pixels:
-        raise Refused("pixels", size=(width, height))
+        raise MediaRefused("pixels", size=(width, height))
 
 
 def check_frames(frames: int, limits: ProbeLimits) -> None:
     if frames > limits.max_frames:
-        raise Refused("frames")
+        raise MediaRefused("frames")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,7 @@ from comfyrelay.portable import processes, signals
 from comfyrelay.storage.containers import read_container
 from comfyrelay.storage.drawing import draw
 from comfyrelay.storage.images import read_image
-from comfyrelay.storage.media_info import MediaInfo, Piece, ProbeLimits, Refused
+from comfyrelay.storage.media_info import MediaInfo, MediaRefused, Piece, ProbeLimits
 from comfyrelay.storage.ranged import RangedFile
 
 # One read of this size finds the header of nearly every file.
@@ -58,7 +58,7 @@ def _answer(job: dict[str, Any], limits: ProbeLimits, asking: BinaryIO, answerin
                 draw(file, job["kind"], limits, give)
                 return {"done": True}
             info = _read(file, job["kind"], limits)
-    except Refused as error:
+    except MediaRefused as error:
         return {"refused": error.why, "size": error.size}
     except MemoryError:
         return {"refused": "memory"}

@@ -17,7 +17,7 @@ from typing import IO, Any, Final, get_args
 from comfyrelay.errors import StorageUnavailable
 from comfyrelay.media_types import MediaKind
 from comfyrelay.portable.processes import LIMITS_MEMORY, memory_of
-from comfyrelay.storage.media_info import Drawn, MediaInfo, Piece, ProbeLimits, Refused, Why
+from comfyrelay.storage.media_info import Drawn, MediaInfo, MediaRefused, Piece, ProbeLimits, Why
 
 # The length that comes before the bytes that were asked for.
 LENGTH_BYTES = 8
@@ -67,7 +67,7 @@ class ProbeProcess:
             self._receive(START_SECONDS)
             if not LIMITS_MEMORY:
                 self._own_bytes = memory_of(self.pid)
-        except Refused:
+        except MediaRefused:
             self.kill()
             raise StorageUnavailable("Media cannot be checked now: the process for it did not start.") from None
 
@@ -91,7 +91,7 @@ class ProbeProcess:
                     )
                 case _:
                     break
-        raise Refused("unreadable")
+        raise MediaRefused("unreadable")
 
     def draw(self, kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> Drawn:
         """Return what can be shown in place of the file, as far as it was made in time."""
@@ -107,8 +107,8 @@ class ProbeProcess:
                         return drawn
                     case _:
                         break
-            raise Refused("unreadable")
-        except Refused:
+            raise MediaRefused("unreadable")
+        except MediaRefused:
             if drawn.poster is None:
                 raise
             return drawn
@@ -133,7 +133,7 @@ class ProbeProcess:
                 case {"refused": why} if why in get_args(Why):
                     # one that ran out of memory may not have all of it back
                     self.is_idle = why != "memory"
-                    raise Refused(why, size=_size(message.get("size")))
+                    raise MediaRefused(why, size=_size(message.get("size")))
                 case _:
                     yield message
 
@@ -152,12 +152,12 @@ class ProbeProcess:
             return json.loads(line)
         except ValueError:
             # it has died of what it read: libraries that run out of memory may end a process
-            raise Refused("unreadable" if line else "memory") from None
+            raise MediaRefused("unreadable" if line else "memory") from None
 
     def _bytes(self, length: int, limits: ProbeLimits) -> bytes:
         data = self._watched(lambda out: out.read(length), PIECE_SECONDS, limits.max_memory_bytes)
         if len(data) != length:
-            raise Refused("unreadable")
+            raise MediaRefused("unreadable")
         return data
 
     def _watched(self, take: Callable[[IO[bytes]], bytes], seconds: float, more_bytes: int | None) -> bytes:
@@ -186,7 +186,7 @@ class ProbeProcess:
         if not ended_for and self._is_too_large(more_bytes):
             ended_for.append("memory")
         if ended_for:
-            raise Refused(ended_for[0])
+            raise MediaRefused(ended_for[0])
         return taken
 
     def _is_too_large(self, more_bytes: int | None) -> bool:
@@ -248,7 +248,7 @@ def _with_piece(drawn: Drawn, name: Any, extension: Any, data: bytes) -> Drawn:
     """What it says to be a picture or a film begins like one, or is not taken."""
     at, mark = MARKS.get((name, extension), (0, b""))
     if not mark or data[at : at + len(mark)] != mark:
-        raise Refused("unreadable")
+        raise MediaRefused("unreadable")
     piece = Piece(name=name, extension=extension, data=data)
     return replace(drawn, poster=piece) if name == "poster" else replace(drawn, preview=piece)
 

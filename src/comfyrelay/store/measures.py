@@ -19,7 +19,7 @@ PRIVATE = "(private)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Queue:
+class QueueDepth:
     """What waits for a workflow. Jobs whose time has not come yet do not wait."""
 
     workflow: str
@@ -29,13 +29,13 @@ class Queue:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Leased:
+class LeaseCount:
     workflow: str
     stage: str
     leases: int
 
 
-async def queues(tx: Tx) -> list[Queue]:
+async def queues(tx: Tx) -> list[QueueDepth]:
     slug = _slug()
     waits = (d.c.status == word(DispatchStatus.QUEUED)) & (d.c.available_at <= relay_now())
     query = (
@@ -51,7 +51,7 @@ async def queues(tx: Tx) -> list[Queue]:
         .group_by(slug, d.c.stage)
     )
     return [
-        Queue(
+        QueueDepth(
             workflow=row.workflow,
             stage=row.stage,
             depth=row.depth,
@@ -61,7 +61,7 @@ async def queues(tx: Tx) -> list[Queue]:
     ]
 
 
-async def leased(tx: Tx) -> list[Leased]:
+async def leased(tx: Tx) -> list[LeaseCount]:
     slug = _slug()
     query = (
         select(slug.label("workflow"), d.c.stage, func.count().label("leases"))
@@ -69,7 +69,7 @@ async def leased(tx: Tx) -> list[Leased]:
         .where(d.c.status == word(DispatchStatus.LEASED))
         .group_by(slug, d.c.stage)
     )
-    return [Leased(**row._mapping) for row in await tx.execute(query)]
+    return [LeaseCount(**row._mapping) for row in await tx.execute(query)]
 
 
 def _slug() -> ColumnElement[str]:

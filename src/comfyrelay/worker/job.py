@@ -62,7 +62,7 @@ from comfyrelay.worker.lease import Lease, Phase, Stop
 from comfyrelay.worker.metrics import Metrics
 from comfyrelay.worker.previews import Previews
 from comfyrelay.worker.settings import WorkerSettings
-from comfyrelay.worker.state import Held, State
+from comfyrelay.worker.state import HeldLease, State
 
 log = structlog.get_logger(__name__)
 
@@ -140,7 +140,7 @@ class Work:
         """Do everything; returns how it ended here: completed, failed, requeued or lost."""
         return await self._while_held(self._until_stopped(self._work()))
 
-    async def settle_after_kill(self, held: Held) -> str:
+    async def settle_after_kill(self, held: HeldLease) -> str:
         """An earlier process of this worker was killed while it held this lease."""
         self._was_killed = True
         # it was in ComfyUI's queue, and had not begun
@@ -154,7 +154,7 @@ class Work:
             self._runs_to_stop = held.runs
         return await self._while_held(self._until_stopped(self._settle_after_kill(collected)))
 
-    async def stop_runs(self, held: Held) -> str:
+    async def stop_runs(self, held: HeldLease) -> str:
         """The lease was settled while no server could be asked: its runs are still to be stopped."""
         if self._tools.servers.is_away:
             return self._outcome
@@ -164,7 +164,7 @@ class Work:
         self._tools.state.forget(self.lease)
         return self._outcome
 
-    async def _stop_runs(self, held: Held) -> None:
+    async def _stop_runs(self, held: HeldLease) -> None:
         """Whatever becomes of the lease, none of them may go on beside a new one."""
         found = await self._tools.servers.unfinished_runs(held)
         self._ran.runs.extend(each for each in found if each not in held.runs)

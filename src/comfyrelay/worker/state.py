@@ -19,7 +19,7 @@ from comfyrelay.worker.lease import Lease
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Held:
+class HeldLease:
     """A lease that an earlier process held, with its runs by server and prompt id, and its output if it has one. One
     that `is_settled` is no longer ours, but its runs may go on."""
 
@@ -135,7 +135,7 @@ class State:
         files.remove(self._entry(lease.name), missing_ok=True)
         shutil.rmtree(self.work / lease.name, ignore_errors=True)
 
-    def held_leases(self) -> list[Held]:
+    def held_leases(self) -> list[HeldLease]:
         """The leases that an earlier process held."""
         found = []
         for path in sorted(self._held.glob("*.json")):
@@ -147,7 +147,7 @@ class State:
             lease = Lease(
                 job=held.job, urls=held.urls, began_after_seconds=held.began_after_seconds, about=dict(held.about)
             )
-            found.append(Held(lease=lease, runs=held.runs, output=held.output, is_settled=held.is_settled))
+            found.append(HeldLease(lease=lease, runs=held.runs, output=held.output, is_settled=held.is_settled))
         return found
 
     def record_unfinished(self, server: str, prompt_id: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comfyrelay.comfy.editor.convert import MOST_MARKS, MOST_NODES, convert_workflow
-from comfyrelay.comfy.editor.sources import Output, Scope, Sources
+from comfyrelay.comfy.editor.sources import NodeOutput, Scope, Sources
 from comfyrelay.comfy.editor.workflow import is_editor_file, read_workflow
 from comfyrelay.comfy.graphs.preflight import graph_problems
 from comfyrelay.errors import ComfyRelayError, GraphError, GraphRefused, NotInstalled
@@ -347,7 +347,7 @@ def test_many_links_through_one_long_chain_are_followed_once() -> None:
     root = Scope(read_workflow(workflow([empty(), *chain, *ends], links)).root)
     for each in ends:
         found = root.sheet.nodes[str(each["id"])]
-        assert steps.source(root, found, steps.inputs(found)[0]) == Output("1", 0)
+        assert steps.source(root, found, steps.inputs(found)[0]) == NodeOutput("1", 0)
     assert len(steps._ends) == 2 * count - 2
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from comfyrelay.comfy.editor import packs
-from comfyrelay.comfy.editor.sources import DEEPEST_SUBGRAPH, Literal, Output, Scope, Sources
+from comfyrelay.comfy.editor.sources import DEEPEST_SUBGRAPH, Literal, NodeOutput, Scope, Sources
 from comfyrelay.comfy.editor.widgets import as_input, made_in_browser, marks_in
 from comfyrelay.comfy.editor.workflow import Node, read_workflow
 from comfyrelay.comfy.graphs.explain import Problem, failure_of
@@ -111,7 +111,7 @@ def _entry(sources: Sources, scope: Scope, node: Node) -> dict[str, Any]:
     inputs = {name: as_input(value) for name, value in sources.fields(scope, node).items()}
     for slot in sources.inputs(node):
         match sources.source(scope, node, slot):
-            case Output(node_id, at):
+            case NodeOutput(node_id, at):
                 inputs[slot.name] = [node_id, at]
             case Literal(value):
                 inputs[slot.name] = as_input(value)

@@ -31,7 +31,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class NodeOutput:
     """An output of a node that runs."""
 
     node_id: str
@@ -55,7 +55,7 @@ class _Place:
     value: Literal | None = None
 
 
-Source = Output | Literal | None
+Source = NodeOutput | Literal | None
 # subgraph, node, input, and the type that is wanted there
 _Step = tuple[tuple[str, ...], str, str, str]
 
@@ -200,7 +200,7 @@ class Sources:
                 return self._behind_virtual(scope, node)
             inside = self.inside(scope, node)
             if inside is None:
-                return Output(scope.id_of(node), at)
+                return NodeOutput(scope.id_of(node), at)
             link = inside.sheet.link_to_output(at) if node.mode != MUTED else None
             if link is not None and link.origin == INPUT_NODE:
                 return self._outside(inside, link.origin_slot)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from comfyrelay.desk.batches.copies import copy_file, folder_name
-from comfyrelay.domain.gallery import Made
+from comfyrelay.domain.gallery import MadeOutput
 from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
 from comfyrelay.services.engine import Engine
 from comfyrelay.storage.local import LocalObjects
@@ -59,7 +59,7 @@ def _inside(root: Path, wanted: str) -> Path:
 
 
 @asynccontextmanager
-async def _on_disk(objects: ObjectStore, made: Made, root: Path) -> AsyncIterator[Path]:
+async def _on_disk(objects: ObjectStore, made: MadeOutput, root: Path) -> AsyncIterator[Path]:
     """The stored file itself, where it is on this machine; else one that is fetched, and gone afterwards."""
     if isinstance(objects, LocalObjects):
         stored = await objects.file_of(made.path)

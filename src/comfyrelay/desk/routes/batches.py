@@ -37,7 +37,7 @@ router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class BatchPlan:
     """What a batch is made of. `inputs` are files of the input folder, and ids of files that were uploaded; of a
     script, folders."""
 
@@ -104,7 +104,7 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
     return Answer(data=batch_body(batch), message=f"Submitted. {plan.preset.remark}".strip())
 
 
-async def plan_of(body: NewDeskBatch, state: DeskState, context: Context, user: User) -> Plan:
+async def plan_of(body: NewDeskBatch, state: DeskState, context: Context, user: User) -> BatchPlan:
     engine = context.engine
     effect_id = (await engine.catalogue.effects.get(body.effect_slug)).effect.id if body.effect_slug else None
     target = await engine.jobs.resolve.target(user.tenant_id, effect_id=effect_id, workflow_slug=body.workflow_slug)
@@ -126,7 +126,7 @@ async def plan_of(body: NewDeskBatch, state: DeskState, context: Context, user: 
         roles=roles_of(target.properties),
     )
     names = await engine.jobs.uploads.names(user, body.input_file_ids) if body.input_file_ids else {}
-    return Plan(effect_id=effect_id, target=target, inputs=inputs, expanded=expanded, preset=preset, names=names)
+    return BatchPlan(effect_id=effect_id, target=target, inputs=inputs, expanded=expanded, preset=preset, names=names)
 
 
 def _check_urls(urls: Sequence[str]) -> None:

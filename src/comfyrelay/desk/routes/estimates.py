@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import Request
 
-from comfyrelay.desk.routes.batches import Plan, plan_of
+from comfyrelay.desk.routes.batches import BatchPlan, plan_of
 from comfyrelay.desk.state import DeskState
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.domain.properties import Role
@@ -76,7 +76,7 @@ def _unstored(file: Path) -> StoredFile:
     return StoredFile(id=str(file), disk="", path=str(file), mime_type=mime_type, name=file.name)
 
 
-async def _odd(plan: Plan, context: Context, user: User) -> list[Odd]:
+async def _odd(plan: BatchPlan, context: Context, user: User) -> list[Odd]:
     if plan.is_script or not plan.inputs:
         return []
     looked_at = plan.inputs[:MOST_LOOKED_AT]
@@ -109,7 +109,7 @@ def _shapes(places: Mapping[Path, str]) -> Sequence[Shape]:
     return found
 
 
-def _size(payload: Mapping[str, Any], plan: Plan) -> tuple[int, int] | None:
+def _size(payload: Mapping[str, Any], plan: BatchPlan) -> tuple[int, int] | None:
     """That of the result, where the workflow has one."""
     sides = []
     for role in (Role.WIDTH, Role.HEIGHT):

@@ -26,7 +26,7 @@ from comfyrelay.portable import files
 from comfyrelay.text import storable
 from comfyrelay.worker.comfyui.recovering import MARK
 from comfyrelay.worker.comfyui.servers import JobServer
-from comfyrelay.worker.state import Held
+from comfyrelay.worker.state import HeldLease
 
 # A file on this machine's disk, and neither ComfyUI's nor ours to remove.
 SAVED = "script"
@@ -97,7 +97,7 @@ class ScriptServer:
     async def download(self, file: OutputFile, to: Path) -> int:
         return await save(self.read(file), to)
 
-    async def unfinished_prompts(self, held: Held) -> list[str]:
+    async def unfinished_prompts(self, held: HeldLease) -> list[str]:
         if not is_script(held.lease.graph):
             return await self._comfy.unfinished_prompts(held)
         if not held.runs:

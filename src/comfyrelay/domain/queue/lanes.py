@@ -15,7 +15,7 @@ AFTER_RUN = ("storing", "settling")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Held:
+class HeldJob:
     """A job that a worker has."""
 
     tenant_id: str
@@ -75,7 +75,7 @@ class Lane:
     on_card: int | None = None
     packing: str | None = None
     away: str | None = None
-    held: Held | None = None
+    held: HeldJob | None = None
 
 
 def lanes_of(
@@ -86,7 +86,7 @@ def lanes_of(
     max_concurrency: int,
     devices: Sequence[Mapping[str, Any]] | None,
     comfyui: Any,
-    held: Sequence[Held],
+    held: Sequence[HeldJob],
 ) -> list[Lane]:
     """`devices` are what it told last; an older worker told only of its `comfyui` when it registered."""
     places = _places(devices) if devices else _older_places(comfyui, max_concurrency)

@@ -96,7 +96,7 @@ class Queued:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Held(Queued):
+class HeldDispatch(Queued):
     """A dispatch that a worker holds, and that another one could be given instead."""
 
     worker_id: str
@@ -114,7 +114,7 @@ class IdleWorker:
     # by workflow id and hash
     outgrown: Set[tuple[int, str]] = frozenset()
 
-    def could_run(self, dispatch: Held) -> bool:
+    def could_run(self, dispatch: HeldDispatch) -> bool:
         return (
             dispatch.worker_id != self.worker_id
             and dispatch.only_worker is None
@@ -124,7 +124,7 @@ class IdleWorker:
             and (dispatch.provider != Provider.SELF_HOSTED or self._has_what_it_takes(dispatch))
         )
 
-    def _has_what_it_takes(self, dispatch: Held) -> bool:
+    def _has_what_it_takes(self, dispatch: HeldDispatch) -> bool:
         is_outgrown = (dispatch.workflow_id, dispatch.workflow_hash) in self.outgrown
         return dispatch.workflow_hash not in self.lacking_hashes and not is_outgrown
 
@@ -231,7 +231,7 @@ def free_slots(*, max_concurrency: int, asked: int | None, leases: int, current_
     return (asked or max_concurrency) - max(leases, current_load)
 
 
-def wanted_by(idle: Iterable[IdleWorker], held: Iterable[Held]) -> list[int]:
+def wanted_by(idle: Iterable[IdleWorker], held: Iterable[HeldDispatch]) -> list[int]:
     """The dispatches that idle workers could run now, one for each of them."""
     remaining = {each.worker_id: each for each in idle}
     wanted = []

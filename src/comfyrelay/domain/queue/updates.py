@@ -14,7 +14,7 @@ _TIMES = ("at", "started_at")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Media:
+class MediaFacts:
     """What was found out about a file, as far as it applies; `poster` and `preview` are the formats of what lies beside
     it. One that is `undrawn` may get them later."""
 
@@ -26,7 +26,7 @@ class Media:
     undrawn: bool = False
 
 
-NOTHING_FOUND = Media()
+NOTHING_FOUND = MediaFacts()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class OutputFile:
     metadata: dict[str, Any] | None = None
     # all that the worker said of it, as it was sent
     sent: dict[str, Any] | None = None
-    media: Media = NOTHING_FOUND
+    media: MediaFacts = NOTHING_FOUND
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +90,7 @@ class JobUpdate:
                 values[name] = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         if values.get("output") is not None:
             output = values["output"]
-            values["output"] = OutputFile(**{**output, "media": Media(**output.get("media", {}))})
+            values["output"] = OutputFile(**{**output, "media": MediaFacts(**output.get("media", {}))})
         return cls(**values)
 
 

@@ -227,14 +227,14 @@ def is_only_fetched(*, is_prefetch: bool, progress: Mapping[str, Any] | None) ->
     return is_prefetch and (progress or {}).get("phase") in (None, "fetching", "waiting")
 
 
-class Done(NamedTuple):
+class CompletedItem(NamedTuple):
     """A completed item."""
 
     started_at: datetime | None
     completed_at: datetime
 
 
-def expected_seconds(done: Sequence[Done], *, queued: int, processing: int, now: datetime) -> float | None:
+def expected_seconds(done: Sequence[CompletedItem], *, queued: int, processing: int, now: datetime) -> float | None:
     """`done` are the newest completed items; `None` when nothing is left, or nothing is known yet.
 
     From end to end, not from start to end: several may run at once. But no longer than an item ran, so that an outage
@@ -248,17 +248,17 @@ def expected_seconds(done: Sequence[Done], *, queued: int, processing: int, now:
     return pace * remaining - min(max(so_far, 0.0), pace)
 
 
-def _pace(done: Sequence[Done]) -> float | None:
+def _pace(done: Sequence[CompletedItem]) -> float | None:
     if len(done) > 1:
         return median(min(_seconds(before.completed_at, after), _ran(after)) for before, after in pairwise(done))
     return _ran(done[0]) if done and done[0].started_at is not None else None
 
 
-def _seconds(since: datetime, done: Done) -> float:
+def _seconds(since: datetime, done: CompletedItem) -> float:
     return (done.completed_at - since).total_seconds()
 
 
-def _ran(done: Done) -> float:
+def _ran(done: CompletedItem) -> float:
     """How long an item ran; without end where that is not known."""
     return inf if done.started_at is None else _seconds(done.started_at, done)
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from comfyrelay.domain.capabilities import Kind
+from comfyrelay.domain.capabilities import NeedKind
 from comfyrelay.domain.queue.states import WorkflowProvider
 
 MOST_NAMED = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Waiting:
+class WaitingForNodes:
     """Why a workflow has no graph yet: the nodes that no worker has told of, or what was wrong when all had come."""
 
     node_types: Sequence[str]
@@ -31,7 +31,7 @@ class Waiting:
 
     @property
     def missing(self) -> list[dict[str, Any]]:
-        return [{"kind": Kind.NODE, "name": each, "workers": 0, "on": []} for each in self.node_types]
+        return [{"kind": NeedKind.NODE, "name": each, "workers": 0, "on": []} for each in self.node_types]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,8 +58,8 @@ class Workflow:
     updated_at: datetime
 
     @property
-    def waits_for(self) -> Waiting | None:
-        return None if self.waiting is None else Waiting(**self.waiting)
+    def waits_for(self) -> WaitingForNodes | None:
+        return None if self.waiting is None else WaitingForNodes(**self.waiting)
 
     @property
     def may_run_at(self) -> WorkflowProvider:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 
-class Standing(NamedTuple):
+class LoadSample(NamedTuple):
     """How things stand at one moment. A slot runs one job at a time."""
 
     waiting: int

@@ -17,7 +17,7 @@ NOBODY_LEFT = "Comes back from Comfy Cloud: no worker is left that runs it there
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Runner:
+class BurstRunner:
     """A worker, or a machine that boots, and what it may run."""
 
     machine: SeenMachine
@@ -69,8 +69,8 @@ class Money:
 class BurstSnapshot:
     """What is seen at a stage. Both queues are in the order in which they are leased."""
 
-    here: Sequence[Runner]
-    cloud: Sequence[Runner]
+    here: Sequence[BurstRunner]
+    cloud: Sequence[BurstRunner]
     queue: Sequence[WaitingJob]
     cloud_queue: Sequence[WaitingJob] = ()
     money: Money = field(default_factory=Money)
@@ -165,7 +165,7 @@ def _reason(total: float, accepts: float) -> str:
 class _Slots:
     """When which slot is free, as the queue is played through."""
 
-    def __init__(self, runners: Sequence[Runner]) -> None:
+    def __init__(self, runners: Sequence[BurstRunner]) -> None:
         self._runners = [each for each in runners if each.machine.state is not MachineState.DRAINING]
         self._free = [sorted(free_from(each.machine)) for each in self._runners]
         # who could run a kind of job is asked for each of them

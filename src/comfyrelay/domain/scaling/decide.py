@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from comfyrelay.domain.scaling import reference, words
-from comfyrelay.domain.scaling.limits import NO_ROOM, Room, beyond_limits, preferred_type, room
+from comfyrelay.domain.scaling.limits import NO_HEADROOM, Headroom, beyond_limits, headroom, preferred_type
 from comfyrelay.domain.scaling.plan import FleetPlan
 from comfyrelay.domain.scaling.policies import WEIGHTS
 from comfyrelay.domain.scaling.schedules import at_least
@@ -240,7 +240,7 @@ class _Stage:
         excess = beyond_limits(fleet, _dispensable(fleet))
         if excess.count:
             wish = _Wish(more=0, why=words.beyond(fleet, excess.count, len(excess.end)), end=excess.end)
-        space = room(fleet) if wish.more > 0 else NO_ROOM
+        space = headroom(fleet) if wish.more > 0 else NO_HEADROOM
         launched = max(0, min(wish.more, space.launches))
         why = wish.why
         if wish.more > launched:
@@ -267,7 +267,7 @@ class _Stage:
             limit=space.told if wish.more > launched else None,
         )
 
-    def _take(self, fleet: SeenFleet, space: Room, launched: int) -> None:
+    def _take(self, fleet: SeenFleet, space: Headroom, launched: int) -> None:
         """Fleets that come later see what this one is going to do."""
         self.capacity[fleet.slug] += launched
         can = launched * _does(fleet, speed=space.instance_type.speed)

@@ -19,7 +19,7 @@ _UP = (MachineState.READY, MachineState.BUSY)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Room:
+class Headroom:
     """How many may be launched, of which type, and what it is that allows no more. Draining machines count: they are
     there, and they cost."""
 
@@ -33,11 +33,11 @@ class Room:
         return (Launch(count=count, instance_type=self.instance_type.name or None),) if count > 0 else ()
 
 
-NO_ROOM = Room(launches=0, instance_type=_ANY, limit="", told="")
+NO_HEADROOM = Headroom(launches=0, instance_type=_ANY, limit="", told="")
 REFUSES = "its provider launches none now"
 
 
-def room(fleet: SeenFleet) -> Room:
+def headroom(fleet: SeenFleet) -> Headroom:
     limits = fleet.scaling.limits
     kind = _type_within(fleet, limits.cost_per_hour)
     bounds = [
@@ -76,7 +76,7 @@ def room(fleet: SeenFleet) -> Room:
         bounds.append((tries, f"{text} (tried again in {pause:.0f} s)" if pause else text))
     launches, limit = min(bounds, key=lambda bound: bound[0])
     told = REFUSES if limit == fleet.refusal else limit
-    return Room(launches=max(0, launches), instance_type=kind or _ANY, limit=limit, told=told)
+    return Headroom(launches=max(0, launches), instance_type=kind or _ANY, limit=limit, told=told)
 
 
 def _places(fleet: SeenFleet) -> list[tuple[int, str]]:

@@ -58,7 +58,7 @@ class RefusalKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Refused:
+class LaunchRefused:
     kind: RefusalKind
     # one sentence for the operator
     text: str
@@ -70,7 +70,7 @@ class LaunchResult:
     """Orders that are neither here nor refused are under way, and will be observed."""
 
     launched: Sequence[Observed] = ()
-    refused: Sequence[Refused] = ()
+    refused: Sequence[LaunchRefused] = ()
 
 
 class MachineProvider(Protocol):

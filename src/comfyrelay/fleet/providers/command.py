@@ -28,12 +28,12 @@ from comfyrelay.domain.scaling.spec_json import machines_to_json
 from comfyrelay.errors import ConfigurationError, ProviderError
 from comfyrelay.fleet.providers.base import (
     FleetMachines,
+    LaunchRefused,
     LaunchResult,
     Observed,
     ObservedState,
     Order,
     RefusalKind,
-    Refused,
 )
 from comfyrelay.fleet.providers.programs import folder_name, plain_environment, program
 from comfyrelay.portable.commands import apart
@@ -156,12 +156,12 @@ class CommandProvider:
                     asked = [{"key": each.key, "instance_type": each.instance_type} for each in wanted[:room]]
                     said = await self._ask(fleet, "launch", _Launched, orders=asked, total=total)
             except _Failed as failed:
-                return LaunchResult(refused=[Refused(kind=failed.kind, text=failed.text)])
+                return LaunchResult(refused=[LaunchRefused(kind=failed.kind, text=failed.text)])
         known = [machine for machine in there if machine.key in {order.key for order in orders}]
-        refused = [Refused(**each.model_dump()) for each in said.refused]
+        refused = [LaunchRefused(**each.model_dump()) for each in said.refused]
         if wanted[room:]:
             text = f"The fleet {fleet.slug} may have no more than {fleet.max_machines} machines."
-            refused.append(Refused(kind=RefusalKind.QUOTA, text=text))
+            refused.append(LaunchRefused(kind=RefusalKind.QUOTA, text=text))
         return LaunchResult(launched=[*known, *(each.observed() for each in said.machines)], refused=refused)
 
     async def end(self, fleet: FleetMachines, ids: Sequence[str]) -> None:

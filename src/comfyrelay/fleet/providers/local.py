@@ -33,12 +33,12 @@ from comfyrelay.errors import ConfigurationError, ProviderError
 from comfyrelay.extras import require
 from comfyrelay.fleet.providers.base import (
     FleetMachines,
+    LaunchRefused,
     LaunchResult,
     Observed,
     ObservedState,
     Order,
     RefusalKind,
-    Refused,
 )
 from comfyrelay.fleet.providers.programs import folder_name, plain_environment, program
 from comfyrelay.portable import files
@@ -149,13 +149,13 @@ class LocalProvider:
         try:
             template = self._template(fleet)
         except ConfigurationError as error:
-            return LaunchResult(refused=[Refused(kind=RefusalKind.SETUP, text=error.detail)])
+            return LaunchResult(refused=[LaunchRefused(kind=RefusalKind.SETUP, text=error.detail)])
         folder = self._folder_of(fleet)
         launched: list[Observed] = []
-        refused: list[Refused] = []
+        refused: list[LaunchRefused] = []
 
         def refuse(order: Order, kind: RefusalKind, text: str) -> None:
-            refused.append(Refused(kind=kind, text=text, instance_type=order.instance_type))
+            refused.append(LaunchRefused(kind=kind, text=text, instance_type=order.instance_type))
 
         with _turn(folder):
             _remove_old(folder)

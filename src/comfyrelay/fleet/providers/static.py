@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from comfyrelay.domain.scaling.spec import InstanceType
-from comfyrelay.fleet.providers.base import FleetMachines, LaunchResult, Observed, Order, RefusalKind, Refused
+from comfyrelay.fleet.providers.base import FleetMachines, LaunchRefused, LaunchResult, Observed, Order, RefusalKind
 
 
 class StaticProvider:
@@ -19,7 +19,7 @@ class StaticProvider:
 
     async def launch(self, fleet: FleetMachines, orders: Sequence[Order], *, total: int) -> LaunchResult:  # noqa: ARG002
         text = f"Nothing can be launched for the fleet {fleet.slug}. {self._whose}"
-        return LaunchResult(refused=[Refused(kind=RefusalKind.SETUP, text=text) for _ in orders[:1]])
+        return LaunchResult(refused=[LaunchRefused(kind=RefusalKind.SETUP, text=text) for _ in orders[:1]])
 
     async def end(self, fleet: FleetMachines, ids: Sequence[str]) -> None:
         """Whoever started them ends them."""

@@ -16,7 +16,7 @@ from comfyrelay.domain.scaling.reference import METRIC_SECONDS, Alarms
 from comfyrelay.domain.scaling.snapshot import QueuedWork, SeenFleet, Snapshot
 from comfyrelay.domain.scaling.spec import Limits, Policy, ScalingSpec
 from comfyrelay.fleet.simulation.traces import Request
-from comfyrelay.fleet.simulation.world import Machine, Queue, Setting, Waiting, seen
+from comfyrelay.fleet.simulation.world import Setting, SimulatedMachine, SimulatedQueue, WaitingRequest, seen
 
 # The loop acts within a second of an event, and looks again by itself.
 DEBOUNCE_SECONDS = 1.0
@@ -32,7 +32,7 @@ BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
 Progress = Callable[[int, int], None]
 
 
-class Event(IntEnum):
+class SimulatedEvent(IntEnum):
     DONE = 0
     BOOTED = 1
     EVICTED = 2
@@ -73,12 +73,12 @@ class Simulation:
         self._progress = progress
         # draws that do not depend on what the policy does are the same for each of them
         self._draw = Random(seed)
-        self._events: list[tuple[float, int, Event, Machine | None]] = []
+        self._events: list[tuple[float, int, SimulatedEvent, SimulatedMachine | None]] = []
         self._sequence = 0
-        self._machines: dict[str, Machine] = {}
+        self._machines: dict[str, SimulatedMachine] = {}
         # least recently used first
-        self._idle: dict[str, Machine] = {}
-        self._queue = Queue()
+        self._idle: dict[str, SimulatedMachine] = {}
+        self._queue = SimulatedQueue()
         # what the server learns, by its own rules
         self._durations: dict[str, learning.Duration] = {}
         self._boots: deque[float] = deque(maxlen=learning.NEWEST_BOOTS)
@@ -105,21 +105,21 @@ class Simulation:
             outcome.events += 1
             arrival = requests[position].arrival_seconds if position < len(requests) else inf
             if not self._events or arrival <= self._events[0][0]:
-                self._arrive(Waiting(position, requests[position]))
+                self._arrive(WaitingRequest(position, requests[position]))
                 position += 1
                 if self._progress and position % PROGRESS_JOBS == 0:
                     self._progress(position, len(requests))
                 continue
             now, _, event, machine = heappop(self._events)
-            if event is Event.LOOK:
+            if event is SimulatedEvent.LOOK:
                 if now == self._next_look:
                     self._decide_at(now)
             elif machine is None or machine.is_gone:
                 continue
-            elif event is Event.DONE:
+            elif event is SimulatedEvent.DONE:
                 if machine.done_at == now:
                     self._done(machine, now)
-            elif event is Event.BOOTED:
+            elif event is SimulatedEvent.BOOTED:
                 machine.is_ready = True
                 self._booted(now - machine.launched_at)
                 self._free(machine, now)
@@ -130,7 +130,7 @@ class Simulation:
             self._progress(len(requests), len(requests))
         return outcome
 
-    def _push(self, at: float, event: Event, machine: Machine | None = None) -> None:
+    def _push(self, at: float, event: SimulatedEvent, machine: SimulatedMachine | None = None) -> None:
         self._sequence += 1
         heappush(self._events, (at, self._sequence, event, machine))
 
@@ -141,11 +141,11 @@ class Simulation:
     def _schedule_decision(self, at: float) -> None:
         if at < self._next_look:
             self._next_look = at
-            self._push(at, Event.LOOK)
+            self._push(at, SimulatedEvent.LOOK)
 
     # what happens
 
-    def _arrive(self, job: Waiting) -> None:
+    def _arrive(self, job: WaitingRequest) -> None:
         now, workflow = job.request.arrival_seconds, job.request.workflow
         if not any(each.is_ready for each in self._machines.values()):
             self.outcome.cold_starts += 1
@@ -158,7 +158,7 @@ class Simulation:
             self._free(machine, now)
         self._soon(now)
 
-    def _warm(self, model: str) -> Machine | None:
+    def _warm(self, model: str) -> SimulatedMachine | None:
         """The idle machine that has the model, or the one that was busy last: so the others can end."""
         found = None
         for machine in self._idle.values():
@@ -167,7 +167,7 @@ class Simulation:
                 break
         return found
 
-    def _free(self, machine: Machine, now: float) -> None:
+    def _free(self, machine: SimulatedMachine, now: float) -> None:
         """It takes the next job, or is idle."""
         job = self._queue.take(machine.model, now)
         if job is None:
@@ -180,13 +180,13 @@ class Simulation:
         machine.model = request.model
         machine.running, machine.started_at, machine.done_at = job, now, now + run
         self.outcome.waits[job.number] = now - request.arrival_seconds
-        self._push(now + run, Event.DONE, machine)
+        self._push(now + run, SimulatedEvent.DONE, machine)
 
     def _booted(self, took: float) -> None:
         self._boots.appendleft(took)
         self._boot_seconds = learning.usual_boot(self._boots) or learning.DEFAULT_BOOT_SECONDS
 
-    def _done(self, machine: Machine, now: float) -> None:
+    def _done(self, machine: SimulatedMachine, now: float) -> None:
         job = machine.running
         assert job is not None
         run = now - machine.started_at
@@ -199,7 +199,7 @@ class Simulation:
         else:
             self._free(machine, now)
 
-    def _evicted(self, machine: Machine, now: float) -> None:
+    def _evicted(self, machine: SimulatedMachine, now: float) -> None:
         self.outcome.evictions += 1
         if machine.running is not None and machine.done_at - now <= NOTICE_SECONDS:
             machine.is_leaving = True
@@ -211,7 +211,7 @@ class Simulation:
                 self._free(idle, now)
         self._soon(now)
 
-    def _gone(self, machine: Machine, now: float) -> None:
+    def _gone(self, machine: SimulatedMachine, now: float) -> None:
         if machine.running is not None:
             self.outcome.lost_seconds += now - machine.started_at
             self._queue.give_back(machine.running)
@@ -256,14 +256,16 @@ class Simulation:
                 self._schedule_decision(self._refused_until)
             return
         self.outcome.launches += 1
-        machine = Machine(id=f"m{self.outcome.launches}", launched_at=now, ready_at=now + setting.boot_seconds * spread)
+        machine = SimulatedMachine(
+            id=f"m{self.outcome.launches}", launched_at=now, ready_at=now + setting.boot_seconds * spread
+        )
         self._machines[machine.id] = machine
         self._launched = [each for each in self._launched if now - each < 60.0] + [now]
         self.outcome.most_machines = max(self.outcome.most_machines, len(self._machines))
-        self._push(machine.ready_at, Event.BOOTED, machine)
+        self._push(machine.ready_at, SimulatedEvent.BOOTED, machine)
         if setting.evictions_per_hour:
             lives = self._draw.expovariate(setting.evictions_per_hour / 3600)
-            self._push(now + lives, Event.EVICTED, machine)
+            self._push(now + lives, SimulatedEvent.EVICTED, machine)
 
     # what is seen
 

@@ -14,7 +14,7 @@ COLUMNS = ("arrival_seconds", "duration_seconds", "workflow", "model")
 MOST_SECONDS = 1e11
 
 
-class Done(Protocol):
+class PastJob(Protocol):
     """A job that ran."""
 
     @property
@@ -99,7 +99,7 @@ def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
         raise InvalidInput(f"{name}, line {reader.line_num}: {error}.") from None
 
 
-def from_history(done: Iterable[Done]) -> Sequence[Request]:
+def from_history(done: Iterable[PastJob]) -> Sequence[Request]:
     """Jobs that ran, as requests. The hash of its workflow stands for the models that a job needed; the time that it
     took to load them is in its duration already."""
     found = sorted(done, key=lambda each: each.created_at)

@@ -29,19 +29,19 @@ class Setting:
     last_idle_seconds: float = 900.0
 
 
-class Waiting(NamedTuple):
+class WaitingRequest(NamedTuple):
     number: int
     request: Request
 
 
 @dataclass(slots=True, eq=False)
-class Machine:
+class SimulatedMachine:
     id: str
     launched_at: float
     ready_at: float
     is_ready: bool = False
     model: str | None = None
-    running: Waiting | None = None
+    running: WaitingRequest | None = None
     started_at: float = 0.0
     done_at: float = 0.0
     idle_since: float = 0.0
@@ -51,32 +51,32 @@ class Machine:
 
 
 @dataclass(slots=True)
-class Queue:
+class SimulatedQueue:
     """Jobs in order of arrival; those that were handed out early are skipped when their turn comes."""
 
-    jobs: dict[int, Waiting] = field(default_factory=dict)
+    jobs: dict[int, WaitingRequest] = field(default_factory=dict)
     by_workflow: dict[str, int] = field(default_factory=dict)
     # jobs whose machine was taken away: they go first
-    returned: list[Waiting] = field(default_factory=list)
+    returned: list[WaitingRequest] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.jobs) + len(self.returned)
 
-    def add(self, job: Waiting) -> None:
+    def add(self, job: WaitingRequest) -> None:
         self.jobs[job.number] = job
         self._count(job, 1)
 
-    def give_back(self, job: Waiting) -> None:
+    def give_back(self, job: WaitingRequest) -> None:
         self.returned.append(job)
         self._count(job, 1)
 
-    def take(self, model: str | None, now: float) -> Waiting | None:
+    def take(self, model: str | None, now: float) -> WaitingRequest | None:
         job = self._choose(model, now)
         if job is not None:
             self._count(job, -1)
         return job
 
-    def _choose(self, model: str | None, now: float) -> Waiting | None:
+    def _choose(self, model: str | None, now: float) -> WaitingRequest | None:
         if self.returned:
             return self.returned.pop(0)
         if not self.jobs:
@@ -90,12 +90,14 @@ class Queue:
                     break
         return self.jobs.pop(chosen.number)
 
-    def _count(self, job: Waiting, by: int) -> None:
+    def _count(self, job: WaitingRequest, by: int) -> None:
         workflow = job.request.workflow
         self.by_workflow[workflow] = self.by_workflow.get(workflow, 0) + by
 
 
-def seen(machine: Machine, now: float, boot_seconds: float, run_seconds: float, setting: Setting) -> SeenMachine:
+def seen(
+    machine: SimulatedMachine, now: float, boot_seconds: float, run_seconds: float, setting: Setting
+) -> SeenMachine:
     """A machine as the scaling loop would see it: what it runs ends when such jobs mostly do."""
     age = now - machine.launched_at
     if not machine.is_ready:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Query
 
-from comfyrelay.domain.deliveries import Standing, standing_of
+from comfyrelay.domain.deliveries import DeliveryState, standing_of
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
@@ -20,7 +20,7 @@ router = admin_router()
 @router.get("/webhooks/deliveries", responses=may_answer(404, 422))
 async def list_deliveries(
     context: ContextOf,
-    wanted: Annotated[Standing | None, Query(alias="status")] = None,
+    wanted: Annotated[DeliveryState | None, Query(alias="status")] = None,
     tenant: AnyId = None,
     limit: Limit = 50,
     cursor: Cursor = None,

@@ -7,7 +7,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import changes, ledger
-from comfyrelay.store.tenant.ledger import Entry
+from comfyrelay.store.tenant.ledger import NewTransaction
 
 
 class Ledger:
@@ -26,7 +26,7 @@ class Ledger:
                 if known.amount != amount:
                     raise IdempotencyConflict(f"This reference was used before, for {known.amount} tokens.")
                 return balance
-            entry = Entry(
+            entry = NewTransaction(
                 tenant_id=tenant_id,
                 type=TransactionType.PAYMENT_CREDIT,
                 amount=amount,
@@ -62,7 +62,7 @@ async def reserve(tx: Tx, tenant_id: str, balance: int, costs: dict[str, int]) -
     if balance < required:
         raise InsufficientTokens(required_tokens=required, balance=balance)
     entries = [
-        Entry(tenant_id=tenant_id, type=TransactionType.JOB_RESERVE, amount=-cost, job_id=job_id)
+        NewTransaction(tenant_id=tenant_id, type=TransactionType.JOB_RESERVE, amount=-cost, job_id=job_id)
         for job_id, cost in costs.items()
     ]
     await ledger.append(tx, entries)

@@ -10,7 +10,7 @@ from collections.abc import Set
 from pathlib import Path, PurePosixPath
 
 from comfyrelay.errors import InvalidInput
-from comfyrelay.services.backup.manifest import Entry, Manifest
+from comfyrelay.services.backup.manifest import Manifest, ManifestEntry
 from comfyrelay.services.backup.places import DATABASES, FILES, OBJECTS, Places
 from comfyrelay.store.snapshot import SIDE_FILES
 
@@ -66,7 +66,7 @@ def _why_not_beside(target: Path, targets: Set[Path]) -> str | None:
     return None
 
 
-def leads_out(entry: Entry, places: Places) -> bool:
+def leads_out(entry: ManifestEntry, places: Places) -> bool:
     """Whether it is a link to anything but what is in the folder that is restored."""
     if entry.link is None:
         return False
@@ -77,7 +77,7 @@ def leads_out(entry: Entry, places: Places) -> bool:
     return not (is_normal and is_inside) or entry.path.startswith(f"{DATABASES}/")
 
 
-def _why_not_file(folder: Path, entry: Entry) -> str | None:
+def _why_not_file(folder: Path, entry: ManifestEntry) -> str | None:
     file = folder / entry.path
     if entry.link is None and (not file.is_file() or file.stat().st_size != entry.size):
         return "is missing, or not of its size"

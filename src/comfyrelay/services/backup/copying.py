@@ -9,7 +9,7 @@ from pathlib import Path
 
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.portable.files import NO_LINK
-from comfyrelay.services.backup.manifest import Entry
+from comfyrelay.services.backup.manifest import ManifestEntry
 
 PIECE = 1024 * 1024
 # How much is done, and of how much.
@@ -42,14 +42,16 @@ def make_folder(folder: Path) -> None:
             each.mkdir(mode=0o700)
 
 
-def keep(source: Path, folder: Path, path: str, counter: Counter, *, is_immutable: bool = False) -> Entry | None:
+def keep(
+    source: Path, folder: Path, path: str, counter: Counter, *, is_immutable: bool = False
+) -> ManifestEntry | None:
     """Put a file into a backup; nothing when it is gone. What never changes is linked where that can be done."""
     target = folder / path
     make_folder(target.parent)
     try:
         found = source.lstat()
         if stat.S_ISLNK(found.st_mode):
-            return Entry(path=path, link=_link_of(source))
+            return ManifestEntry(path=path, link=_link_of(source))
         if is_immutable:
             with suppress(OSError):
                 # another disk, or a disk that cannot link: it is copied below
@@ -57,7 +59,7 @@ def keep(source: Path, folder: Path, path: str, counter: Counter, *, is_immutabl
         digest, size = read(target, counter) if target.exists() else copy(source, target, counter)
     except FileNotFoundError:
         return None
-    return Entry(path=path, size=size, sha256=digest, mode=stat.S_IMODE(found.st_mode))
+    return ManifestEntry(path=path, size=size, sha256=digest, mode=stat.S_IMODE(found.st_mode))
 
 
 def read(path: Path, counter: Counter) -> tuple[str, int]:
@@ -88,7 +90,7 @@ def copy(source: Path, target: Path, counter: Counter, *, mode: int = 0o600) -> 
     return digest.hexdigest(), size
 
 
-def put_back(folder: Path, entry: Entry, target: Path, counter: Counter) -> None:
+def put_back(folder: Path, entry: ManifestEntry, target: Path, counter: Counter) -> None:
     """Copy a file out of a backup. `InvalidInput` when it is not what was written there."""
     make_folder(target.parent)
     if entry.link is not None:

@@ -13,7 +13,7 @@ from comfyrelay.clock import utc_now
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.backup.checking import leads_out
 from comfyrelay.services.backup.copying import Counter, Progress, disk_errors, keep, make_folder, read
-from comfyrelay.services.backup.manifest import PREFIX, Entry, Manifest
+from comfyrelay.services.backup.manifest import PREFIX, Manifest, ManifestEntry
 from comfyrelay.services.backup.places import DATABASES, FILES, OBJECTS, Places
 from comfyrelay.settings import Settings
 from comfyrelay.store.snapshot import copy_databases, is_database, revision_of
@@ -91,6 +91,6 @@ def _path_of(path: Path, places: Places) -> str:
     return f"{FILES}/{path.relative_to(places.data_dir).as_posix()}"
 
 
-def _database(folder: Path, path: str, source: Path, counter: Counter) -> Entry | None:
+def _database(folder: Path, path: str, source: Path, counter: Counter) -> ManifestEntry | None:
     digest, size = read(folder / path, counter)
-    return Entry(path=path, size=size, sha256=digest, mode=source.stat().st_mode & 0o777)
+    return ManifestEntry(path=path, size=size, sha256=digest, mode=source.stat().st_mode & 0o777)

@@ -14,7 +14,7 @@ NAME = "manifest.json"
 PREFIX = "comfyrelay-"
 
 
-class Entry(BaseModel):
+class ManifestEntry(BaseModel):
     """A file, or a symbolic link, which has no content of its own."""
 
     path: str
@@ -32,7 +32,7 @@ class Manifest(BaseModel):
     made_at: datetime
     # by the name of the database, the revision of its schema
     revisions: dict[str, str | None]
-    entries: list[Entry]
+    entries: list[ManifestEntry]
     # links out of the data folder: to where they lead is none of a backup's business
     left_out: list[str] = []
 

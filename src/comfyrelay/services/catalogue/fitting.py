@@ -21,8 +21,8 @@ from comfyrelay.domain.capabilities import (
     Fit,
     Fitness,
     Gap,
-    Kind,
     Lacking,
+    NeedKind,
     Needs,
     known_until,
     refusal,
@@ -185,14 +185,14 @@ def needs_of(graph: Graph, values: Mapping[str, Any]) -> Needs:
     )
 
 
-class Held(NamedTuple):
+class WorkerFit(NamedTuple):
     """What a worker lacks, held against all needs that were known a moment ago."""
 
     against: Set[str]
     lacking: Mapping[str, Fitness]
 
 
-async def held_against_needs(databases: Databases, capabilities: Mapping[str, Any]) -> Held:
+async def held_against_needs(databases: Databases, capabilities: Mapping[str, Any]) -> WorkerFit:
     """Before anything is locked, in a thread, and part by part: there may be megabytes of it."""
     equipment = await asyncio.to_thread(Equipment.of, capabilities)
     async with databases.central.read() as tx:
@@ -202,10 +202,10 @@ async def held_against_needs(databases: Databases, capabilities: Mapping[str, An
         async with databases.central.read() as tx:
             raw = await gaps.needs_of(tx, known[first : first + HASHES_AT_ONCE])
         lacking |= await asyncio.to_thread(_held, raw, equipment)
-    return Held(frozenset(known), lacking)
+    return WorkerFit(frozenset(known), lacking)
 
 
-async def note_gaps(tx: Tx, worker_id: str, capabilities: Mapping[str, Any], held: Held) -> None:
+async def note_gaps(tx: Tx, worker_id: str, capabilities: Mapping[str, Any], held: WorkerFit) -> None:
     """Note anew what a worker lacks, under the lock of `gaps.lock`; what jobs have come to need since is judged now."""
     await gaps.clear_worker(tx, worker_id)
     known = await gaps.hashes(tx)
@@ -241,7 +241,7 @@ def lacking_of(needs: Needs, reports: Iterable[tuple[str, str]]) -> list[Lacking
             node_types=each.missing_node_types[:MOST_NAMES_KEPT],
             models=each.missing_models[:MOST_NAMES_KEPT],
             silent=each.silent,
-            until=known_until(((Kind.NODE, each.missing_node_types), (Kind.MODEL, each.missing_models))),
+            until=known_until(((NeedKind.NODE, each.missing_node_types), (NeedKind.MODEL, each.missing_models))),
         )
         for name, each in judged
         if each.fit is Fit.LACKING

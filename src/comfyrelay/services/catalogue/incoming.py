@@ -9,7 +9,7 @@ from comfyrelay.comfy.editor.loading import as_graph
 from comfyrelay.comfy.editor.workflow import is_editor_file
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.domain.capabilities import MOST_NAMES_KEPT
-from comfyrelay.domain.records.catalogue import Waiting
+from comfyrelay.domain.records.catalogue import WaitingForNodes
 from comfyrelay.errors import ComfyError, GraphError, MissingOnWorkers, NotInstalled
 from comfyrelay.services.catalogue.definitions import Definitions
 from comfyrelay.services.catalogue.graphs import Graphs
@@ -114,7 +114,7 @@ class Incoming:
             graph = await self._readers.run(tenant_id, partial(as_graph, value, known or {}))
         except NotInstalled as error:
             detail = f"{_UNREADABLE} {why}" if known is None else f"{error.detail} {_INSTALL}"
-            waiting = Waiting(node_types=error.node_types[:MOST_NAMES_KEPT])
+            waiting = WaitingForNodes(node_types=error.node_types[:MOST_NAMES_KEPT])
             raise MissingOnWorkers(detail, missing=waiting.missing) from error
         except ComfyError as error:
             raise GraphError(error.detail) from error

@@ -12,7 +12,7 @@ from comfyrelay.comfy.graphs.graph import Graph, replace_placeholders
 from comfyrelay.comfy.graphs.policy import GraphPolicy
 from comfyrelay.domain.properties import ASSET_TYPES, differing
 from comfyrelay.domain.queue.states import WorkflowKind
-from comfyrelay.domain.records.catalogue import Waiting, Workflow
+from comfyrelay.domain.records.catalogue import WaitingForNodes, Workflow
 from comfyrelay.errors import (
     Conflict,
     GraphError,
@@ -149,9 +149,9 @@ class OwnWorkflows:
             read = await self._read(before.tenant_id, NewWorkflow(**brought))
             await self._workflows.change(before.slug, _values(read), before=before)
         except MissingOnWorkers as error:
-            waiting = Waiting(node_types=[each["name"] for each in error.missing])
+            waiting = WaitingForNodes(node_types=[each["name"] for each in error.missing])
         except (GraphError, InvalidInput, NotFound, TooLarge) as error:
-            waiting = Waiting(node_types=[], problem=error.detail)
+            waiting = WaitingForNodes(node_types=[], problem=error.detail)
         else:
             return True
         await self._workflows.note_waiting(before, waiting)
@@ -178,7 +178,7 @@ class OwnWorkflows:
                 raise GraphNotAllowed(f"A workflow of your own may not have the node {each}: {why}.")
         return {
             "graph": {name: getattr(new, name) for name in _BROUGHT if getattr(new, name) is not None},
-            "waiting": Waiting(node_types=node_types),
+            "waiting": WaitingForNodes(node_types=node_types),
             "properties": [],
             "output_node_id": None,
             # nobody knows yet what it makes

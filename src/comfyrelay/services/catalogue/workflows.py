@@ -12,7 +12,7 @@ from comfyrelay.comfy.graphs.nodes import files_in, models_in
 from comfyrelay.domain.capabilities import Fit, Fitness, Needs, fitness
 from comfyrelay.domain.properties import Property, check_overrides
 from comfyrelay.domain.queue.states import Provider, Stage, WorkflowKind, WorkflowProvider
-from comfyrelay.domain.records.catalogue import Waiting, Workflow, WorkflowVersion
+from comfyrelay.domain.records.catalogue import WaitingForNodes, Workflow, WorkflowVersion
 from comfyrelay.domain.records.fleet import Equipped
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.catalogue.assets import Assets
@@ -97,7 +97,7 @@ class Workflows:
         kind: WorkflowKind = WorkflowKind.GRAPH,
         is_active: bool = True,
         keep_loaded: bool = False,
-        waiting: Waiting | None = None,
+        waiting: WaitingForNodes | None = None,
         same: Same | None = None,
     ) -> Workflow:
         """Make a workflow, unless `same` finds one that takes its place. Of one that is `waiting`, the `graph` is all
@@ -197,7 +197,7 @@ class Workflows:
         """All that was brought for a workflow that waits."""
         return await self._graphs.kept(workflow.graph_path)
 
-    async def note_waiting(self, before: Workflow, waiting: Waiting) -> None:
+    async def note_waiting(self, before: Workflow, waiting: WaitingForNodes) -> None:
         """It still waits, for something else. `Conflict` when it is not as it was `before`."""
         values = {"waiting": asdict(waiting)}
         await self._databases.central.run(Step.CATALOGUE, lambda tx: _change(tx, before, values))

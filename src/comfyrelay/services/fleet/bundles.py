@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from comfyrelay.domain.capabilities import MOST_NAMES_IN_REFUSAL, Gap, Kind, Needs, fitness, gaps, listed, refusal
+from comfyrelay.domain.capabilities import MOST_NAMES_IN_REFUSAL, Gap, NeedKind, Needs, fitness, gaps, listed, refusal
 from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.domain.scaling.spec import Bundle
 from comfyrelay.errors import MissingOnWorkers, NotFound
@@ -50,10 +50,10 @@ class Bundles:
 def _lacks(bundle: Bundle, needs: Needs) -> list[Gap]:
     has = {"node_types": sorted(bundle.node_types), "models": sorted(bundle.models)}
     judged = fitness(needs, has)
-    kinds = ((Kind.NODE, judged.missing_node_types), (Kind.MODEL, judged.missing_models))
+    kinds = ((NeedKind.NODE, judged.missing_node_types), (NeedKind.MODEL, judged.missing_models))
     return [Gap(kind=kind, name=name, workers=()) for kind, names in kinds for name in names]
 
 
 def _names(found: Sequence[Gap]) -> str:
-    nodes, models = ([gap.name for gap in found if gap.kind is kind] for kind in (Kind.NODE, Kind.MODEL))
+    nodes, models = ([gap.name for gap in found if gap.kind is kind] for kind in (NeedKind.NODE, NeedKind.MODEL))
     return listed(nodes, models, most=MOST_NAMES_IN_REFUSAL)

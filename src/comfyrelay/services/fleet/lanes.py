@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from comfyrelay.domain.queue.lanes import Held, Lane, lanes_of
+from comfyrelay.domain.queue.lanes import HeldJob, Lane, lanes_of
 from comfyrelay.domain.queue.states import RegistrationSource, WorkerState
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import PoolUnavailable
@@ -97,7 +97,7 @@ class Lanes:
             found, after = await lanes.page(tx, stale_seconds=self._stale_seconds, after_id=cursor, limit=limit)
             held, now = await lanes.held_by(tx, [each.worker_id for each in found])
             usual = {id_: await dispatches.mean_duration(tx, [id_]) for id_ in {job.workflow_id for job in held}}
-        theirs: defaultdict[str, list[Held]] = defaultdict(list)
+        theirs: defaultdict[str, list[HeldJob]] = defaultdict(list)
         for each in held:
             theirs[each.worker_id].append(each)
         placed = [
@@ -122,7 +122,7 @@ class Lanes:
         ]
         return Listed(items=views, next_cursor=after)
 
-    async def _jobs(self, held: Sequence[Held]) -> tuple[dict[str, Job], dict[str, int]]:
+    async def _jobs(self, held: Sequence[HeldJob]) -> tuple[dict[str, Job], dict[str, int]]:
         """The jobs by their ids, and by batch how many it has; of a pool that is away nothing is known."""
         found: dict[str, Job] = {}
         totals: dict[str, int] = {}
@@ -155,7 +155,7 @@ def _with_reason(lane: Lane, away: Sequence[str] | None) -> Lane:
 
 
 def _on_lane(
-    held: Held,
+    held: HeldJob,
     known: Mapping[str, Job],
     totals: Mapping[str, int],
     usual: Mapping[int, float | None],

@@ -37,7 +37,7 @@ _WORD = re.compile(r"[a-z0-9]+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Output:
+class OutputNode:
     node_id: str
     extension: str
 
@@ -56,12 +56,12 @@ def savers_in(graph: Graph, object_info: Mapping[str, Any]) -> list[str]:
     return sorted(found, key=natural)
 
 
-def output_of(graph: Graph, savers: Sequence[str], object_info: Mapping[str, Any]) -> Output:
+def output_of(graph: Graph, savers: Sequence[str], object_info: Mapping[str, Any]) -> OutputNode:
     """The result: kept rather than a preview, moving rather than still, and late rather than early in the graph."""
     needs = Wiring(graph).counts_of_needed()
-    outputs = [Output(node_id=each, extension=_extension(graph[each], object_info)) for each in savers]
+    outputs = [OutputNode(node_id=each, extension=_extension(graph[each], object_info)) for each in savers]
 
-    def rank(output: Output) -> tuple[bool, bool, bool, int]:
+    def rank(output: OutputNode) -> tuple[bool, bool, bool, int]:
         node = graph[output.node_id]
         is_preview = _PREVIEW.search(node["class_type"]) or node["inputs"].get("save_output") is False
         kind = kind_of(f"output.{output.extension}")
@@ -71,7 +71,7 @@ def output_of(graph: Graph, savers: Sequence[str], object_info: Mapping[str, Any
     return min(outputs, key=rank)
 
 
-def _is_animated(node: Mapping[str, Any], output: Output) -> bool:
+def _is_animated(node: Mapping[str, Any], output: OutputNode) -> bool:
     name = node["class_type"].lower()
     return "animated" in name or (output.extension in {"gif", "webp"} and "video" in name)
 

@@ -13,7 +13,7 @@ from comfyrelay.domain.gallery import (
     GalleryFilter,
     Glimpse,
     Grouping,
-    Made,
+    MadeOutput,
     MarkFilter,
     OutputKind,
     Sort,
@@ -58,7 +58,7 @@ class GalleryQuery:
 class OutputView:
     """An output as its owner sees it."""
 
-    made: Made
+    made: MadeOutput
     url: str
     filename: str
     workflow_slug: str
@@ -138,7 +138,7 @@ class Listing:
         groups = await asyncio.to_thread(_grouped, found, partial(_group, by=by, zone=zone, names=names))
         return Index(groups=groups, total=total)
 
-    async def by_ids(self, tenant_id: str, ids: Sequence[str]) -> dict[str, Made]:
+    async def by_ids(self, tenant_id: str, ids: Sequence[str]) -> dict[str, MadeOutput]:
         """Those of the outputs that are there and the tenant's own, in the order in which they are named."""
         if not ids:
             return {}
@@ -146,7 +146,7 @@ class Listing:
             found = await gallery.by_ids(tx, tenant_id, set(ids))
         return {each: found[each] for each in ids if each in found}
 
-    async def names(self, found: Iterable[Made]) -> Mapping[int, Named]:
+    async def names(self, found: Iterable[MadeOutput]) -> Mapping[int, Named]:
         """What the workflows are called that made them."""
         return await self._names({each.workflow_id for each in found})
 
@@ -156,7 +156,7 @@ class Listing:
         async with self._databases.central.read() as tx:
             return await catalogue.workflow_names(tx, ids)
 
-    async def views(self, tenant_id: str, found: Sequence[Made]) -> list[OutputView]:
+    async def views(self, tenant_id: str, found: Sequence[MadeOutput]) -> list[OutputView]:
         if not found:
             return []
         names = await self.names(found)
@@ -251,7 +251,7 @@ def _midnight(day: date | None, zone: ZoneInfo, field: str, *, days: int = 0) ->
         raise InvalidInput(errors={field: "There is no such day."}) from None
 
 
-def _cursor(made: Made) -> str:
+def _cursor(made: MadeOutput) -> str:
     """Not the id alone: what a page ended with may be deleted before the next is asked for."""
     return f"{(made.created_at - _EPOCH) // _MICROSECOND}-{made.id}"
 

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import PurePosixPath
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
-from comfyrelay.domain.gallery import Made, archive_names, file_name
+from comfyrelay.domain.gallery import MadeOutput, archive_names, file_name
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import NotFound, StorageUnavailable
 from comfyrelay.services.databases import Databases
@@ -27,11 +27,11 @@ _UNKNOWN_SIZE = 2**32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class ZipEntry:
     """An output under the name that it has outside of the gallery."""
 
     name: str
-    made: Made
+    made: MadeOutput
 
 
 class Zips:
@@ -68,24 +68,24 @@ class Zips:
         there = {each.made.id for each in entries}
         return self._pieces(entries, missing=[each for each in ids if each not in there])
 
-    async def entries(self, tenant_id: str, ids: Sequence[str], *, in_folders: bool) -> list[Entry]:
+    async def entries(self, tenant_id: str, ids: Sequence[str], *, in_folders: bool) -> list[ZipEntry]:
         """Those that are there, with names of which none is another's: each batch in a folder of its own, or all in
         one."""
         found = list((await self._listing.by_ids(tenant_id, ids)).values())
         workflows = await self._listing.names(found)
 
-        def name_of(made: Made) -> str:
+        def name_of(made: MadeOutput) -> str:
             named = workflows.get(made.workflow_id)
             return file_name(made, named.slug if named else "")
 
-        def folder_of(made: Made) -> str | None:
+        def folder_of(made: MadeOutput) -> str | None:
             return (made.batch_label or "batch") if in_folders and made.batch_id is not None else None
 
         # in a thread: it takes a moment for thousands
         names = await asyncio.to_thread(archive_names, found, name_of, folder_of)
-        return [Entry(name=name, made=made) for name, made in zip(names, found, strict=True)]
+        return [ZipEntry(name=name, made=made) for name, made in zip(names, found, strict=True)]
 
-    async def _pieces(self, entries: Sequence[Entry], *, missing: Sequence[str]) -> AsyncIterator[bytes]:
+    async def _pieces(self, entries: Sequence[ZipEntry], *, missing: Sequence[str]) -> AsyncIterator[bytes]:
         sink, lost = _Sink(), [f"{each}: it was deleted" for each in missing]
         # media does not get smaller
         with ZipFile(sink, "w", ZIP_STORED) as archive:
@@ -137,7 +137,7 @@ class _Sink(io.RawIOBase):
         return taken
 
 
-def _info(entry: Entry) -> ZipInfo:
+def _info(entry: ZipEntry) -> ZipInfo:
     made = entry.made
     # zip knows no years before 1980
     moment = max(made.created_at.timetuple()[:6], (1980, 1, 1, 0, 0, 0))
@@ -148,7 +148,7 @@ def _info(entry: Entry) -> ZipInfo:
     return info
 
 
-def _free(name: str, entries: Sequence[Entry]) -> str:
+def _free(name: str, entries: Sequence[ZipEntry]) -> str:
     """The name, or one with a number where a file or a folder has it."""
     taken = {part.casefold() for entry in entries for part in (entry.name, PurePosixPath(entry.name).parts[0])}
     stem, _, suffix = name.rpartition(".")

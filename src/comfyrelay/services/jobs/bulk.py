@@ -41,7 +41,7 @@ class BulkFilter:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Refused:
+class RefusedJob:
     id: str
     detail: str
 
@@ -55,11 +55,11 @@ class BulkResult:
     changed: int = 0
     files: int = 0
     left: list[str] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[RefusedJob] = field(default_factory=list)
     as_of: str | None = None
 
     def refuse(self, errors: Mapping[str, ComfyRelayError]) -> None:
-        more = [Refused(id=each, detail=error.detail) for each, error in errors.items()]
+        more = [RefusedJob(id=each, detail=error.detail) for each, error in errors.items()]
         self.refused += more[: MOST_REFUSED - len(self.refused)]
 
 

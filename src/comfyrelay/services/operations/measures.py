@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.store import measures
-from comfyrelay.store.measures import Leased, Queue
+from comfyrelay.store.measures import LeaseCount, QueueDepth
 
 REMEMBER_SECONDS = 5.0
 # A workflow that is blocked on so many workers is itself suspect.
@@ -28,8 +28,8 @@ class Figures:
     """A database that could not be asked is not `up`, and its figures are missing."""
 
     up: Mapping[str, bool]
-    queues: Sequence[Queue] = ()
-    leased: Sequence[Leased] = ()
+    queues: Sequence[QueueDepth] = ()
+    leased: Sequence[LeaseCount] = ()
     suspects: int = 0
     outbox_seconds: Mapping[str, float] = field(default_factory=dict)
     pools: Mapping[str, PoolFigures] = field(default_factory=dict)
@@ -37,8 +37,8 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Central:
-    queues: Sequence[Queue]
-    leased: Sequence[Leased]
+    queues: Sequence[QueueDepth]
+    leased: Sequence[LeaseCount]
     suspects: int
     outbox_seconds: Mapping[str, float]
 

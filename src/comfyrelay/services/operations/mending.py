@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from comfyrelay.domain.consistency import Finding, Kind
+from comfyrelay.domain.consistency import Finding, FindingKind
 from comfyrelay.domain.records.fleet import AuditEntry
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
@@ -21,7 +21,7 @@ from comfyrelay.store.tenant import jobs
 
 log = structlog.get_logger(__name__)
 
-SAFE = frozenset({Kind.MISSING_DISPATCH, Kind.UNSETTLED})
+SAFE = frozenset({FindingKind.MISSING_DISPATCH, FindingKind.UNSETTLED})
 EVENT = "mend"
 # Younger ones may be on their way.
 GRACE_SECONDS = 60.0

@@ -11,7 +11,7 @@ from functools import partial
 
 import structlog
 
-from comfyrelay.domain.consistency import SETTLEMENTS, Finding, JobFacts, Kind, disagreements
+from comfyrelay.domain.consistency import SETTLEMENTS, Finding, FindingKind, JobFacts, disagreements
 from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.settlement import settlement_of, video_status_of
@@ -39,7 +39,7 @@ from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs, ledger
 from comfyrelay.store.tenant import tables as tenant
-from comfyrelay.store.tenant.ledger import Entry
+from comfyrelay.store.tenant.ledger import NewTransaction
 from comfyrelay.store.tenant.library import media
 
 log = structlog.get_logger(__name__)
@@ -60,7 +60,7 @@ _EVENT_TYPES = {
 
 
 @dataclass(kw_only=True, slots=True)
-class Report:
+class ReconcileReport:
     findings: list[Finding] = field(default_factory=list)
     repaired: list[Finding] = field(default_factory=list)
     pools_down: list[str] = field(default_factory=list)
@@ -80,9 +80,9 @@ class Reconciler:
         self._applying = applying
         self._recovery = recovery
 
-    async def run(self, *, repair: bool = False) -> Report:
+    async def run(self, *, repair: bool = False) -> ReconcileReport:
         """Check everything; with `repair`, repair what is found. Findings are what was found before."""
-        report = Report()
+        report = ReconcileReport()
         await self._check_leases(report, repair=repair)
         await self._check_dispatches(report, repair=repair)
         for pool in self._databases.pools:
@@ -95,9 +95,9 @@ class Reconciler:
                 report.pools_down.append(pool)
         return report
 
-    async def mend(self, pool: str, job_ids: Sequence[str], kinds: Collection[Kind]) -> list[Finding]:
+    async def mend(self, pool: str, job_ids: Sequence[str], kinds: Collection[FindingKind]) -> list[Finding]:
         """Repair what disagrees about these jobs, if something of these kinds does; returns what did."""
-        report = Report()
+        report = ReconcileReport()
         async with self._databases.pool(pool).read() as tx:
             page = await jobs.by_ids(tx, job_ids)
         suspects = [each for each in await self._disagreements(pool, page) if each.kind in kinds]
@@ -105,7 +105,7 @@ class Reconciler:
             await self._confirm(pool, suspects, report, repair=True)
         return report.repaired
 
-    async def _check_pool(self, pool: str, report: Report, *, repair: bool) -> None:
+    async def _check_pool(self, pool: str, report: ReconcileReport, *, repair: bool) -> None:
         await self._check_outboxes(pool, report, repair=repair)
         after = ""
         while True:
@@ -120,7 +120,7 @@ class Reconciler:
                 await self._confirm(pool, suspects, report, repair=repair)
         await self._check_wallets(pool, report, repair=repair)
 
-    async def _confirm(self, pool: str, suspects: Sequence[Finding], report: Report, *, repair: bool) -> None:
+    async def _confirm(self, pool: str, suspects: Sequence[Finding], report: ReconcileReport, *, repair: bool) -> None:
         job_ids = sorted({each.job_id for each in suspects if each.job_id is not None})
         async with self._databases.pool(pool).read() as tx:
             page = await jobs.by_ids(tx, job_ids)
@@ -130,7 +130,7 @@ class Reconciler:
         if not repair:
             return
         # Repairing one thing can be what another waits for: the queue's state first, then tokens and video.
-        for _ in range(len(Kind)):
+        for _ in range(len(FindingKind)):
             async with self._databases.pool(pool).read() as tx:
                 page = await jobs.by_ids(tx, job_ids)
             remaining = await self._disagreements(pool, page)
@@ -185,19 +185,19 @@ class Reconciler:
             return
         log.info("reconcile.repair", kind=finding.kind, job=job.id)
         match finding.kind:
-            case Kind.MISSING_DISPATCH:
+            case FindingKind.MISSING_DISPATCH:
                 # One that another process has made meanwhile may have moved already, and its job with it.
                 if await self._recovery.enqueue(pool, [job]):
                     await self._settle_version(pool, job)
-            case Kind.JOB_BEHIND:
+            case FindingKind.JOB_BEHIND:
                 await self._bring_up(pool, job)
-            case Kind.DISPATCH_BEHIND:
+            case FindingKind.DISPATCH_BEHIND:
                 await self._end_dispatch(job)
-            case Kind.SETTLED_EARLY:
+            case FindingKind.SETTLED_EARLY:
                 await self._fail(job.tenant_id, job.id, "Its tokens were settled before it ended.")
-            case Kind.MISSING_RESERVE | Kind.UNSETTLED | Kind.SETTLED_WRONG:
+            case FindingKind.MISSING_RESERVE | FindingKind.UNSETTLED | FindingKind.SETTLED_WRONG:
                 await database.run(Step.REPAIR, lambda tx: _repair_tokens(tx, job, finding.kind))
-            case Kind.VIDEO_DIFFERS:
+            case FindingKind.VIDEO_DIFFERS:
                 await database.run(Step.REPAIR, lambda tx: _repair_video(tx, job))
             case _:
                 raise AssertionError(f"{finding.kind} is not about a job")
@@ -239,7 +239,7 @@ class Reconciler:
             by="reconcile",
         )
 
-    async def _check_outboxes(self, pool: str, report: Report, *, repair: bool) -> None:
+    async def _check_outboxes(self, pool: str, report: ReconcileReport, *, repair: bool) -> None:
         async with self._databases.central.read() as tx:
             entries = await outbox.stuck(tx, central.outbox, db_pool=pool, older_than_seconds=STUCK_SECONDS)
         async with self._databases.pool(pool).read() as tx:
@@ -247,15 +247,15 @@ class Reconciler:
         for count, what in ((entries, "job updates"), (submissions, "submissions")):
             if count:
                 text = f"{count} {what} have been under way for more than {STUCK_SECONDS:g} s."
-                report.findings.append(Finding(kind=Kind.STUCK_OUTBOX, text=text, pool=pool))
+                report.findings.append(Finding(kind=FindingKind.STUCK_OUTBOX, text=text, pool=pool))
         if repair:
             await self._recovery.enqueue_pending(pool)
             await self._recovery.deliver_pending(pool)
             report.repaired.extend(
-                each for each in report.findings if each.kind is Kind.STUCK_OUTBOX and each.pool == pool
+                each for each in report.findings if each.kind is FindingKind.STUCK_OUTBOX and each.pool == pool
             )
 
-    async def _check_dispatches(self, report: Report, *, repair: bool) -> None:
+    async def _check_dispatches(self, report: ReconcileReport, *, repair: bool) -> None:
         """Dispatches whose job is gone, and dispatches of a pool that is not configured."""
         after = 0
         while True:
@@ -272,10 +272,10 @@ class Reconciler:
                     await self._check_orphans(self._databases.pool(pool), found, report, repair=repair)
                 else:
                     text = f"{len(found)} dispatches are of the tenant pool {pool!r}, which is not configured."
-                    report.findings.append(Finding(kind=Kind.UNKNOWN_POOL, text=text, pool=pool))
+                    report.findings.append(Finding(kind=FindingKind.UNKNOWN_POOL, text=text, pool=pool))
 
     async def _check_orphans(
-        self, database: Database, found: Sequence[Dispatch], report: Report, *, repair: bool
+        self, database: Database, found: Sequence[Dispatch], report: ReconcileReport, *, repair: bool
     ) -> None:
         try:
             with self._databases.watched(database.name):
@@ -287,7 +287,7 @@ class Reconciler:
             if each.tenant_job_id in there:
                 continue
             finding = Finding(
-                kind=Kind.ORPHANED_DISPATCH,
+                kind=FindingKind.ORPHANED_DISPATCH,
                 text=f"The dispatch is {each.status}, but its job does not exist.",
                 pool=database.name,
                 tenant_id=each.tenant_id,
@@ -299,25 +299,25 @@ class Reconciler:
                 await self._fail(each.tenant_id, each.tenant_job_id, "The job no longer exists.")
                 report.repaired.append(finding)
 
-    async def _check_leases(self, report: Report, *, repair: bool) -> None:
+    async def _check_leases(self, report: ReconcileReport, *, repair: bool) -> None:
         async with self._databases.central.read() as tx:
             dangling = await leases.dangling(tx, limit=10_000)
         if dangling:
             text = f"{len(dangling)} leases in the history have no end, but their dispatches have moved on."
-            finding = Finding(kind=Kind.DANGLING_LEASE, text=text, pool=self._databases.central.name)
+            finding = Finding(kind=FindingKind.DANGLING_LEASE, text=text, pool=self._databases.central.name)
             report.findings.append(finding)
             if repair:
                 await self._databases.central.run(Step.REPAIR, lambda tx: leases.close_dangling(tx, dangling))
                 report.repaired.append(finding)
 
-    async def _check_wallets(self, pool: str, report: Report, *, repair: bool) -> None:
+    async def _check_wallets(self, pool: str, report: ReconcileReport, *, repair: bool) -> None:
         database = self._databases.pool(pool)
         async with database.read() as tx:
             held = await ledger.transactions_without_job(tx, limit=10_000)
             drifted = await ledger.drifted_wallets(tx)
         for each in held:
             finding = Finding(
-                kind=Kind.ORPHANED_RESERVE,
+                kind=FindingKind.ORPHANED_RESERVE,
                 text=f"{-each.amount} tokens are held for a job that does not exist.",
                 pool=pool,
                 tenant_id=each.tenant_id,
@@ -329,7 +329,7 @@ class Reconciler:
                 report.repaired.append(finding)
         for tenant_id, (balance, total) in drifted.items():
             text = f"The balance is {balance}, but the transactions come to {total}."
-            finding = Finding(kind=Kind.WALLET_DRIFT, text=text, pool=pool, tenant_id=tenant_id)
+            finding = Finding(kind=FindingKind.WALLET_DRIFT, text=text, pool=pool, tenant_id=tenant_id)
             report.findings.append(finding)
             if repair:
                 await database.run(Step.REPAIR, partial(_repair_wallet, tenant_id=tenant_id))
@@ -353,17 +353,17 @@ def _missed_update(dispatch: Dispatch, now: datetime) -> JobUpdate:
     )
 
 
-async def _repair_tokens(tx: Tx, job: Job, kind: Kind) -> None:
+async def _repair_tokens(tx: Tx, job: Job, kind: FindingKind) -> None:
     """Tokens are repaired in the user's favour where the books cannot say what is right."""
     balance = await ledger.lock_wallet(tx, job.tenant_id)
     entries = {each.type: each.amount for each in (await ledger.of_jobs(tx, [job.id])).get(job.id, [])}
-    if kind is Kind.MISSING_RESERVE:
+    if kind is FindingKind.MISSING_RESERVE:
         affordable = job.status in ACTIVE_JOB and balance >= job.reserved_tokens
         if not affordable:
             await jobs.waive_tokens(tx, job.id)
         amount = -job.reserved_tokens if affordable else 0
         type_ = TransactionType.JOB_RESERVE
-    elif kind is Kind.UNSETTLED:
+    elif kind is FindingKind.UNSETTLED:
         if SETTLEMENTS & entries.keys():
             # by another process, meanwhile
             return
@@ -375,7 +375,7 @@ async def _repair_tokens(tx: Tx, job: Job, kind: Kind) -> None:
         expected = -job.reserved_tokens if job.status == JobStatus.COMPLETED else 0
         amount = max(-balance, expected - sum(entries.values()))
         type_ = TransactionType.ADJUSTMENT
-    entry = Entry(
+    entry = NewTransaction(
         tenant_id=job.tenant_id, type=type_, amount=amount, job_id=job.id, description="Repaired by reconcile."
     )
     await ledger.append(tx, [entry])
@@ -395,7 +395,7 @@ async def _repair_video(tx: Tx, job: Job) -> None:
 
 async def _refund(tx: Tx, held: Transaction) -> None:
     await ledger.lock_wallet(tx, held.tenant_id)
-    entry = Entry(
+    entry = NewTransaction(
         tenant_id=held.tenant_id,
         type=TransactionType.JOB_REFUND,
         amount=-held.amount,
@@ -415,6 +415,6 @@ async def _repair_wallet(tx: Tx, tenant_id: str) -> None:
     await ledger.set_balance(tx, tenant_id, max(0, total))
     if total < 0:
         reason = "Repaired by reconcile: more was spent than there was."
-        entry = Entry(tenant_id=tenant_id, type=TransactionType.ADJUSTMENT, amount=-total, description=reason)
+        entry = NewTransaction(tenant_id=tenant_id, type=TransactionType.ADJUSTMENT, amount=-total, description=reason)
         await ledger.append(tx, [entry])
         await ledger.set_balance(tx, tenant_id, 0)

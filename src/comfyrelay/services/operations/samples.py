@@ -13,7 +13,7 @@ from enum import StrEnum
 from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.settlement import JobState
 from comfyrelay.domain.queue.states import JobStatus
-from comfyrelay.domain.records.operations import Counted, SampledTime, Standing
+from comfyrelay.domain.records.operations import Counted, LoadSample, SampledTime
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import samples
@@ -41,7 +41,7 @@ MINUTES = {Range.HOUR: (60, 1), Range.DAY: (24 * 60, 10), Range.WEEK: (7 * 24 * 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Now:
-    standing: Standing
+    standing: LoadSample
     hour: Counted
 
 

@@ -115,10 +115,10 @@ class Applying:
             await ledger.append(tx, entries)
 
 
-def _token_entry(settled: Settled) -> ledger.Entry:
+def _token_entry(settled: Settled) -> ledger.NewTransaction:
     assert settled.settlement is not None
     is_refund = settled.settlement is TransactionType.JOB_REFUND
-    return ledger.Entry(
+    return ledger.NewTransaction(
         tenant_id=settled.job.tenant_id,
         type=settled.settlement,
         amount=settled.job.reserved_tokens if is_refund else 0,

@@ -14,7 +14,7 @@ import structlog
 
 from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.errors import PoolUnavailable
-from comfyrelay.group_commit import GroupCommit, Patience
+from comfyrelay.group_commit import Deferral, GroupCommit
 from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.store.outbox import OutboxEntry
 
@@ -35,9 +35,9 @@ REMOVED_AT_ONCE = 10_000
 class OutboxDelivery:
     def __init__(self, applying: Applying) -> None:
         self._applying = applying
-        self._patience = Patience()
+        self._patience = Deferral()
         # of submissions nobody waits for the end, but at the end of all
-        self._calm = Patience()
+        self._calm = Deferral()
         # Nobody waits for an entry to leave the outbox, so deliveries of all pools, for a while, share one commit.
         self._removal = _removal(applying.remove, self._patience)
         self._pools: dict[str, _PoolDelivery] = {}
@@ -92,7 +92,7 @@ class _PoolDelivery:
     """What one pool has yet to be delivered."""
 
     def __init__(
-        self, pool: str, applying: Applying, removal: GroupCommit[int, None], patience: Patience, calm: Patience
+        self, pool: str, applying: Applying, removal: GroupCommit[int, None], patience: Deferral, calm: Deferral
     ) -> None:
         self._pool = pool
         self._applying = applying
@@ -164,7 +164,7 @@ class _PoolDelivery:
         return not remaining
 
 
-def _removal(remove: Callable[[Sequence[int]], Awaitable[None]], patience: Patience) -> GroupCommit[int, None]:
+def _removal(remove: Callable[[Sequence[int]], Awaitable[None]], patience: Deferral) -> GroupCommit[int, None]:
     """Takes what has arrived out of an outbox, a moment later and together with others."""
 
     async def handle(ids: Sequence[int]) -> Sequence[None]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from comfyrelay.domain.queue.routing import Held, IdleWorker, Queued, wanted_by
+from comfyrelay.domain.queue.routing import HeldDispatch, IdleWorker, Queued, wanted_by
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.leasing import LeaseRequest
@@ -33,12 +33,12 @@ class Demand:
         async with self._databases.central.read() as tx:
             return await _free_slots(tx, waiting, {each.kind for each in queued})
 
-    async def prefetched(self) -> list[Held]:
+    async def prefetched(self) -> list[HeldDispatch]:
         """What busy workers have held for a while without beginning it."""
         async with self._databases.central.read() as tx:
             return await demand.prefetched(tx, for_seconds=RECALL_AFTER_SECONDS, most=QUEUED_AT_ONCE)
 
-    async def recall(self, prefetched: Sequence[Held], idle: Sequence[LeaseRequest]) -> int:
+    async def recall(self, prefetched: Sequence[HeldDispatch], idle: Sequence[LeaseRequest]) -> int:
         """Ask for prefetched jobs back that those who are idle could run now; returns for how many."""
         async with self._databases.central.read() as tx:
             wanted = await _wanted(tx, prefetched, idle, stale_seconds=self._stale_seconds)
@@ -53,7 +53,9 @@ class Demand:
             return await _wanted(tx, late, waiting, stale_seconds=self._stale_seconds) if late else []
 
 
-async def _wanted(tx: Tx, held: Sequence[Held], idle: Sequence[LeaseRequest], *, stale_seconds: float) -> list[int]:
+async def _wanted(
+    tx: Tx, held: Sequence[HeldDispatch], idle: Sequence[LeaseRequest], *, stale_seconds: float
+) -> list[int]:
     free = {kind: await _free_slots(tx, idle, [kind]) for kind in {dispatch.kind for dispatch in held}}
     ids = [each.worker_id for each in idle]
     blocked, lacking = await blocks.standing(tx, ids), await gaps.pairs_of(tx, ids)
@@ -73,9 +75,9 @@ async def _wanted(tx: Tx, held: Sequence[Held], idle: Sequence[LeaseRequest], *,
 
 
 async def _free_slots(tx: Tx, waiting: Sequence[LeaseRequest], kinds: Collection[tuple[str, int]]) -> dict[str, int]:
-    rooms = await demand.rooms(tx, [each.worker_id for each in waiting], kinds)
+    slots = await demand.worker_slots(tx, [each.worker_id for each in waiting], kinds)
     return {
-        each.worker_id: each.free_slots(room.max_concurrency, room.leases)
+        each.worker_id: each.free_slots(found.max_concurrency, found.leases)
         for each in waiting
-        if (room := rooms.get(each.worker_id)) is not None
+        if (found := slots.get(each.worker_id)) is not None
     }

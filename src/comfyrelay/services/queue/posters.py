@@ -10,7 +10,7 @@ from dataclasses import replace
 import structlog
 
 from comfyrelay.domain.ids import poster_path, preview_path
-from comfyrelay.domain.queue.updates import Media
+from comfyrelay.domain.queue.updates import MediaFacts
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.media_types import media_kind
 from comfyrelay.storage.media import Drawn, MediaInfo, Probes
@@ -27,7 +27,9 @@ class Posters:
         self._objects = objects
         self._seconds = seconds
 
-    async def of_output(self, path: str, info: MediaInfo, *, mime_type: str, size: int, head: bytes = b"") -> Media:
+    async def of_output(
+        self, path: str, info: MediaInfo, *, mime_type: str, size: int, head: bytes = b""
+    ) -> MediaFacts:
         """What is known of an output that was checked. Never raises: what takes too long here is left for later."""
         found = _found(info)
         if media_kind(mime_type) not in ("image", "video"):
@@ -42,7 +44,7 @@ class Posters:
             log.warning("poster.postponed", path=path, error=repr(error))
             return replace(found, undrawn=True)
 
-    async def of_stored(self, path: str, *, mime_type: str) -> Media:
+    async def of_stored(self, path: str, *, mime_type: str) -> MediaFacts:
         """What can be found out about a file that nobody has looked into. `InvalidInput` when it is no such media."""
         if (stat := await self._objects.stat(path)) is None:
             raise NotFound(f"There is no object at {path!r}.")
@@ -53,11 +55,11 @@ class Posters:
             log.info("poster.not_made", path=path, problem=error.detail)
             return _found(info)
 
-    async def _drawn(self, found: Media, path: str, *, mime_type: str, size: int, head: bytes = b"") -> Media:
+    async def _drawn(self, found: MediaFacts, path: str, *, mime_type: str, size: int, head: bytes = b"") -> MediaFacts:
         drawn = await self._probes.draw(self._objects, path, mime_type=mime_type, size=size, head=head)
         return found if drawn is None else await self._put(found, path, drawn)
 
-    async def _put(self, found: Media, path: str, drawn: Drawn) -> Media:
+    async def _put(self, found: MediaFacts, path: str, drawn: Drawn) -> MediaFacts:
         """They are there before anybody is told of them."""
         poster, preview = drawn.poster, drawn.preview
         async with asyncio.TaskGroup() as group:
@@ -70,5 +72,5 @@ class Posters:
         )
 
 
-def _found(info: MediaInfo) -> Media:
-    return Media(width=info.width, height=info.height, seconds=info.duration_seconds)
+def _found(info: MediaInfo) -> MediaFacts:
+    return MediaFacts(width=info.width, height=info.height, seconds=info.duration_seconds)

@@ -16,7 +16,7 @@ from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.holding import hold_text, holds_the_rest, may_hold
 from comfyrelay.domain.queue.lifecycle import Dispatch, Move
 from comfyrelay.domain.queue.states import DispatchStatus, Outcome, Provider
-from comfyrelay.domain.queue.updates import NOTHING_FOUND, Media, OutputFile
+from comfyrelay.domain.queue.updates import NOTHING_FOUND, MediaFacts, OutputFile
 from comfyrelay.errors import Fault, LeaseLost, OutOfMemory
 from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.databases import Databases
@@ -50,7 +50,7 @@ class Output:
     # all that it said of it
     sent: dict[str, Any] | None = None
     file_id: str | None = None
-    media: Media = NOTHING_FOUND
+    media: MediaFacts = NOTHING_FOUND
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from comfyrelay.services.scaling.figures import FiguresOfFleets
 from comfyrelay.services.scaling.history import History
 from comfyrelay.services.scaling.leadership import Leadership
 from comfyrelay.services.scaling.machines import Machines
-from comfyrelay.services.scaling.snapshots import Places, Snapshots
+from comfyrelay.services.scaling.snapshots import Snapshots, WorkerLimits
 from comfyrelay.services.scaling.usage import Usage
 from comfyrelay.services.scaling.views import ScalingViews
 
@@ -23,7 +23,7 @@ LEADER = "scaling"
 class Scaling:
     def __init__(self, ground: Ground, fleet: Fleet, outbox: Outbox, queue: Queue) -> None:
         databases, stale_seconds = ground.databases, ground.settings.worker_stale_seconds
-        places = Places(
+        places = WorkerLimits(
             of_fleet=ground.settings.max_fleet_workers,
             of_all=ground.settings.max_workers,
             default_fleet=ground.default_fleet,

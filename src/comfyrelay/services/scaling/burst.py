@@ -23,7 +23,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.queue.decisions import Decided, Decisions
 from comfyrelay.services.scaling.burst_seen import take_snapshot
-from comfyrelay.services.scaling.snapshots import Places
+from comfyrelay.services.scaling.snapshots import WorkerLimits
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.scaling import bursts
@@ -45,7 +45,7 @@ class Bursting:
         hint: Hint,
         limit_micros_per_hour: int | None,
         worker_stale_seconds: float,
-        places: Places,
+        places: WorkerLimits,
     ) -> None:
         """`hint` is given when something was queued that may go to the cloud."""
         self._databases = databases

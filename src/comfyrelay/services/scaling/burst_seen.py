@@ -6,16 +6,16 @@ from datetime import datetime
 
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.domain.records.fleet import Fleet
-from comfyrelay.domain.scaling.burst import BurstSnapshot, Money, Runner, WaitingJob, accepted_wait
-from comfyrelay.domain.scaling.limits import room
+from comfyrelay.domain.scaling.burst import BurstRunner, BurstSnapshot, Money, WaitingJob, accepted_wait
+from comfyrelay.domain.scaling.limits import headroom
 from comfyrelay.domain.scaling.snapshot import MachineState, SeenFleet, SeenMachine
 from comfyrelay.domain.scaling.spec import MachineProviderName
 from comfyrelay.services.scaling.durations import Predictions
-from comfyrelay.services.scaling.snapshots import NEWEST_ORDERS, Places, Rows, by_field, by_worker, seen_fleet
+from comfyrelay.services.scaling.snapshots import NEWEST_ORDERS, Rows, WorkerLimits, by_field, by_worker, seen_fleet
 from comfyrelay.store.central.fleet.workers import count_of_fleets, serves
 from comfyrelay.store.central.queue import blocks, dispatches, gaps, memory
 from comfyrelay.store.central.scaling import bursts, machines, seen
-from comfyrelay.store.central.scaling.bursts import Serving, Waiting
+from comfyrelay.store.central.scaling.bursts import ServingWorker, WaitingDispatch
 from comfyrelay.store.database import Tx
 
 # So many of each workflow are looked at: what waits behind them is looked at once they have gone.
@@ -32,7 +32,7 @@ async def take_snapshot(
     money: Money,
     down_pools: Collection[str],
     stale_seconds: float,
-    places: Places,
+    places: WorkerLimits,
 ) -> BurstSnapshot:
     """`may_burst` are the workflows whose jobs may go to the cloud, `gone` those of which some are there; of `money`
     what is spent is found out."""
@@ -93,7 +93,7 @@ async def take_snapshot(
     )
 
 
-def _job(row: Waiting, may_burst: Set[int], predictions: Predictions, now: datetime) -> WaitingJob:
+def _job(row: WaitingDispatch, may_burst: Set[int], predictions: Predictions, now: datetime) -> WaitingJob:
     return WaitingJob(
         id=row.id,
         workflow=row.workflow_id,
@@ -109,12 +109,12 @@ def _job(row: Waiting, may_burst: Set[int], predictions: Predictions, now: datet
 
 async def _runners(
     tx: Tx,
-    workers: Sequence[Serving],
+    workers: Sequence[ServingWorker],
     there: Mapping[str, SeenMachine],
     provider: Provider,
     *,
     stale_seconds: float,
-) -> list[Runner]:
+) -> list[BurstRunner]:
     serving = [each for each in workers if serves(each.providers, provider) and each.worker_id in there]
     ids = [each.worker_id for each in serving]
     refused = await blocks.standing(tx, ids)
@@ -123,7 +123,7 @@ async def _runners(
         refused = refused | await gaps.pairs_of(tx, ids)
         outgrown = await memory.outgrown(tx, ids, stale_seconds=stale_seconds)
     return [
-        Runner(
+        BurstRunner(
             machine=there[worker.worker_id],
             workflows=worker.workflow_ids,
             refused_hashes=frozenset(hash_ for worker_id, hash_ in refused if worker_id == worker.worker_id),
@@ -139,11 +139,11 @@ def _makes_machines(fleet: Fleet) -> bool:
     return is_made and not scaling.is_paused and not scaling.is_dry_run
 
 
-def _coming(fleet: Fleet, found: SeenFleet) -> list[Runner]:
+def _coming(fleet: Fleet, found: SeenFleet) -> list[BurstRunner]:
     """The machines that boot; and one that could be ordered at any moment, so that nobody goes to the cloud because
     nobody has ordered it yet. Where limits, refusals or the breaker allow none, nobody waits for it."""
     booting = [each for each in found.machines if each.state is MachineState.BOOTING]
-    space = room(found)
+    space = headroom(found)
     if _makes_machines(fleet) and space.launches > 0:
         booting.append(
             SeenMachine(
@@ -154,4 +154,4 @@ def _coming(fleet: Fleet, found: SeenFleet) -> list[Runner]:
                 boot_seconds_left=found.boot_seconds,
             )
         )
-    return [Runner(machine=each, workflows=found.workflows) for each in booting]
+    return [BurstRunner(machine=each, workflows=found.workflows) for each in booting]

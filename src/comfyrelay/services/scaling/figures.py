@@ -13,7 +13,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.scaling import cursors, figures, members
-from comfyrelay.store.central.scaling.figures import EndedLease, SeenWorker
+from comfyrelay.store.central.scaling.figures import EndedLease, WorkerLoad
 from comfyrelay.store.database import Tx
 
 REMEMBER_SECONDS = 5.0
@@ -100,7 +100,7 @@ def _fleet_of(lease: EndedLease, of: Mapping[str, members.Member]) -> int | None
     return None if member is None else member.fleet_id
 
 
-def _of_workers(workers: Sequence[SeenWorker]) -> dict[str, int]:
+def _of_workers(workers: Sequence[WorkerLoad]) -> dict[str, int]:
     free = sum(max(0, each.max_concurrency - each.leases) for each in workers if not each.is_draining)
     return {"active_workers": len(workers), "available_capacity": free}
 

@@ -9,7 +9,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.scaling import history, seen
-from comfyrelay.store.central.scaling.history import Done
+from comfyrelay.store.central.scaling.history import PastJobRow
 
 AT_ONCE = 1000
 LARGEST_ID = 2**63 - 1
@@ -19,7 +19,7 @@ class History:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
 
-    async def done(self, stage: Stage, slug: str, *, days: float) -> AsyncIterator[Done]:
+    async def done(self, stage: Stage, slug: str, *, days: float) -> AsyncIterator[PastJobRow]:
         """Completed jobs of the fleet's workflows, the newest first, one page in each transaction."""
         before = LARGEST_ID
         while True:

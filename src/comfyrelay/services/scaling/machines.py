@@ -48,7 +48,7 @@ class Due:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class ConfirmedIntent:
     """What of an intent stands a moment before somebody is asked to do it, and the fleet as it is then."""
 
     fleet: Fleet
@@ -161,25 +161,25 @@ class Machines:
 
         await self._databases.central.run(Step.SCALE_OUTCOME, work)
 
-    async def standing(self, fleet: Fleet, keys: Sequence[str], *, is_end: bool) -> Standing:
+    async def standing(self, fleet: Fleet, keys: Sequence[str], *, is_end: bool) -> ConfirmedIntent:
         """To be asked directly before a provider is: whoever has slept since it wrote its intent down may lead no more,
         and the fleet may have been paused or made smaller meanwhile."""
 
-        async def work(tx: Tx) -> Standing:
+        async def work(tx: Tx) -> ConfirmedIntent:
             now = await catalogue.fleet(tx, stage=fleet.stage, slug=fleet.slug)
             # an end that was begun is finished in a pause, too
             if now is None or (now.scaling_spec.is_paused and not is_end):
-                return Standing(fleet=now or fleet)
+                return ConfirmedIntent(fleet=now or fleet)
             present = {each.key: each for each in await machines.present(tx, [now.id])}
             total = sum(each.ending_at is None for each in present.values())
             wanted = [present[key] for key in keys if key in present]
             if is_end:
-                return Standing(
+                return ConfirmedIntent(
                     fleet=now, machines=[each for each in wanted if each.ending_at is not None], total=total
                 )
             open_ = [] if now.scaling_spec.is_dry_run else [each for each in wanted if each.ending_at is None]
             beyond = min(len(open_), max(0, total - now.scaling_spec.limits.max_machines))
-            return Standing(fleet=now, machines=open_[: len(open_) - beyond], total=total - beyond)
+            return ConfirmedIntent(fleet=now, machines=open_[: len(open_) - beyond], total=total - beyond)
 
         return await self._leadership.run(Step.SCALE_INTENT, work)
 

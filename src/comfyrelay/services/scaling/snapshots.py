@@ -23,7 +23,7 @@ from comfyrelay.store.central.fleet import workers
 from comfyrelay.store.central.fleet.workers import serves
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.scaling import machines, seen
-from comfyrelay.store.central.scaling.seen import Lease, SeenWorker, Waiting
+from comfyrelay.store.central.scaling.seen import SeenLease, SeenWorker, WaitingWork
 from comfyrelay.store.database import Tx
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class StageSeen:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Places:
+class WorkerLimits:
     """How many workers may register: in a fleet that says nothing itself, and in all of them together. In the default
     fleet they may before it has a workflow."""
 
@@ -63,16 +63,16 @@ class Rows:
     """What is read of the fleets of a stage."""
 
     now: datetime
-    waiting: Sequence[Waiting] = ()
+    waiting: Sequence[WaitingWork] = ()
     workers: Mapping[int, Sequence[SeenWorker]]
-    leases: Mapping[str, Sequence[Lease]]
+    leases: Mapping[str, Sequence[SeenLease]]
     machines: Mapping[int, Sequence[Machine]]
     newest: Mapping[int, Sequence[Machine]]
     workflows: Mapping[int, set[int]]
     predictions: Predictions
     # of all stages, where they are limited
     all_workers: int = 0
-    places: Places = field(default_factory=Places)
+    places: WorkerLimits = field(default_factory=WorkerLimits)
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class _Memory:
 
 
 class Snapshots:
-    def __init__(self, databases: Databases, *, stale_seconds: float, places: Places) -> None:
+    def __init__(self, databases: Databases, *, stale_seconds: float, places: WorkerLimits) -> None:
         self._databases = databases
         self._stale_seconds = stale_seconds
         self._places = places
@@ -414,7 +414,7 @@ class _Fleet:
             return MachineState.DRAINING
         return _working(len(self._leases(worker)))
 
-    def _leases(self, worker: SeenWorker | None) -> Sequence[Lease]:
+    def _leases(self, worker: SeenWorker | None) -> Sequence[SeenLease]:
         return self._rows.leases.get(worker.worker_id, ()) if worker else ()
 
     def _idle(self, worker: SeenWorker | None) -> float:

@@ -20,7 +20,7 @@ from comfyrelay.services.steps import Step
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.scaling import cursors, members, usage
 from comfyrelay.store.central.scaling.members import Member
-from comfyrelay.store.central.scaling.usage import Machine, Summed, Uncounted, Used
+from comfyrelay.store.central.scaling.usage import MachineTime, Summed, Uncounted, Used
 from comfyrelay.store.database import Tx
 
 # Longer than any transaction of ours can take: a statement has a minute, and idle in between half of one.
@@ -39,7 +39,7 @@ class By(StrEnum):
     TENANT = "tenant"
 
 
-class Kind(StrEnum):
+class UsageKind(StrEnum):
     """What a machine's time went into: jobs that were completed, leases that came to nothing, waiting, and starting."""
 
     BUSY = "busy"
@@ -70,7 +70,7 @@ class _Fleet:
     stage: str
     spec: MachineSpec
 
-    def price(self, machine: Machine | None, instance_type: str | None = None) -> float:
+    def price(self, machine: MachineTime | None, instance_type: str | None = None) -> float:
         """An hour of a machine: what was paid for it, else what its type costs in this fleet."""
         if machine is not None and machine.price_per_hour is not None:
             return machine.price_per_hour
@@ -82,7 +82,7 @@ class Usage:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
         # Of what this process counted: over all processes, each second counts once.
-        self.gpu_seconds: defaultdict[tuple[str, str, Kind], float] = defaultdict(float)
+        self.gpu_seconds: defaultdict[tuple[str, str, UsageKind], float] = defaultdict(float)
         self.cost: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     async def run_once(self) -> int:
@@ -178,7 +178,7 @@ class Usage:
     async def _sample(self) -> None:
         """How the machines that are there spend their time while no lease of theirs ends."""
 
-        async def work(tx: Tx) -> list[tuple[tuple[str, str], Kind, float, float]]:
+        async def work(tx: Tx) -> list[tuple[tuple[str, str], UsageKind, float, float]]:
             position = await cursors.lock(tx, SAMPLES)
             now = int((await dispatches.now(tx)).timestamp())
             await cursors.move(tx, SAMPLES, now)
@@ -190,7 +190,7 @@ class Usage:
                 is_booting = machine.registered_at is None
                 slots = fleet.spec.slots
                 unused = seconds * (slots if is_booting else max(0, slots - leases))
-                kind = Kind.BOOT if is_booting else Kind.IDLE
+                kind = UsageKind.BOOT if is_booting else UsageKind.IDLE
                 found.append(((fleet.slug, fleet.stage), kind, unused, unused / slots * fleet.price(machine) / 3600))
             return found
 
@@ -201,8 +201,8 @@ class Usage:
     def _note(self, used: Sequence[Used], fleets: Mapping[int, _Fleet]) -> None:
         for each in used:
             place = (fleets[each.fleet_id].slug, fleets[each.fleet_id].stage)
-            self.gpu_seconds[*place, Kind.BUSY] += each.busy_seconds
-            self.gpu_seconds[*place, Kind.LOST] += each.lost_seconds
+            self.gpu_seconds[*place, UsageKind.BUSY] += each.busy_seconds
+            self.gpu_seconds[*place, UsageKind.LOST] += each.lost_seconds
             self.cost[place] += each.cost
 
 
@@ -215,7 +215,7 @@ class _Batch:
     last_id: int | None
 
 
-def _price(member: Member, machine: Machine | None, fleets: Mapping[int, _Fleet]) -> float:
+def _price(member: Member, machine: MachineTime | None, fleets: Mapping[int, _Fleet]) -> float:
     """An hour of one slot."""
     return fleets[member.fleet_id].price(machine, member.instance_type) / max(1, member.slots)
 
@@ -263,7 +263,7 @@ def _row(found: Summed) -> UsageRow:
 
 
 def _with_machines(
-    found: Summed, fleet: _Fleet, machines: Sequence[Machine], *, begins: datetime, ends: datetime
+    found: Summed, fleet: _Fleet, machines: Sequence[MachineTime], *, begins: datetime, ends: datetime
 ) -> UsageRow:
     """A machine is paid for from its order to its end. What is neither busy, lost nor booting is idle."""
     slots, boot, ready, cost = fleet.spec.slots, 0.0, 0.0, 0.0

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from comfyrelay.domain.deliveries import DeliveryStatus, Standing
+from comfyrelay.domain.deliveries import DeliveryState, DeliveryStatus
 from comfyrelay.domain.records.webhooks import Delivery
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
@@ -37,7 +37,7 @@ class DeliveryOverview:
     async def page(
         self,
         *,
-        standing: Standing | None = None,
+        standing: DeliveryState | None = None,
         tenant_id: str | None = None,
         cursor: str | None = None,
         limit: int,

@@ -15,7 +15,7 @@ from comfyrelay.sim.nodes.catalogue import DEFINITIONS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class CachedNode:
     outputs: tuple[Any, ...]
     # {"output": …, "meta": …} of a node that tells the client something
     shown: dict[str, Any] | None
@@ -23,7 +23,7 @@ class Kept:
 
 class Cache:
     def __init__(self) -> None:
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, CachedNode] = {}
         self._signatures: dict[str, str] = {}
 
     def begin(self, signatures: dict[str, str]) -> None:
@@ -32,10 +32,10 @@ class Cache:
         used = set(signatures.values())
         self._kept = {signature: kept for signature, kept in self._kept.items() if signature in used}
 
-    def get(self, node_id: str) -> Kept | None:
+    def get(self, node_id: str) -> CachedNode | None:
         return self._kept.get(self._signatures.get(node_id, ""))
 
-    def put(self, node_id: str, kept: Kept) -> None:
+    def put(self, node_id: str, kept: CachedNode) -> None:
         if node_id in self._signatures:
             self._kept[self._signatures[node_id]] = kept
 

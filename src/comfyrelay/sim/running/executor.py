@@ -22,7 +22,7 @@ from comfyrelay.sim.nodes.catalogue import DEFINITIONS
 from comfyrelay.sim.nodes.models import glimpse, steps_of
 from comfyrelay.sim.nodes.results import Run
 from comfyrelay.sim.options import Options
-from comfyrelay.sim.running.cache import Cache, Kept, signatures_of
+from comfyrelay.sim.running.cache import Cache, CachedNode, signatures_of
 from comfyrelay.sim.running.errors import STAGED_TRACEBACK, Interrupted, StagedError, out_of_memory, type_name
 from comfyrelay.sim.running.messages import PromptMessages
 from comfyrelay.sim.running.ordering import RunOrder
@@ -98,7 +98,7 @@ class PromptRun:
                 return False
         return True
 
-    def _use_kept(self, node_id: str, kept: Kept) -> None:
+    def _use_kept(self, node_id: str, kept: CachedNode) -> None:
         # ComfyUI 0.7.0 forgets the output of a cached node when nobody listens
         if self.messages.client_id is not None:
             self.messages.executed(node_id, kept.shown["output"] if kept.shown else None)
@@ -131,7 +131,7 @@ class PromptRun:
             self.messages.executed(node_id, shown["output"])
         if not result.sent:
             # what was sent cannot be sent again, so such a node is never cached
-            self._workshop.cache.put(node_id, Kept(outputs=result.outputs, shown=shown))
+            self._workshop.cache.put(node_id, CachedNode(outputs=result.outputs, shown=shown))
         self._executed.append(node_id)
         self.messages.finished(node_id)
 

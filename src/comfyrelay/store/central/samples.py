@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Float, cast, delete, func, literal, select
 
 from comfyrelay.domain.queue.states import DispatchStatus
-from comfyrelay.domain.records.operations import Counted, SampledTime, Standing
+from comfyrelay.domain.records.operations import Counted, LoadSample, SampledTime
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import samples as s
 from comfyrelay.store.central.tables import workers
@@ -23,10 +23,10 @@ async def add(tx: Tx, minute: int, counted: Counted) -> None:
     await tx.execute(query.on_conflict_do_update(index_elements=["minute"], set_=sums))
 
 
-async def note(tx: Tx, minute: int, standing: Standing) -> None:
+async def note(tx: Tx, minute: int, standing: LoadSample) -> None:
     """How things stood in a minute; the first who looks says so."""
     query = insert_into(tx.dialect, s).values(minute=minute, **standing._asdict())
-    seen = {name: func.coalesce(s.c[name], query.excluded[name]) for name in Standing._fields}
+    seen = {name: func.coalesce(s.c[name], query.excluded[name]) for name in LoadSample._fields}
     await tx.execute(query.on_conflict_do_update(index_elements=["minute"], set_=seen))
 
 
@@ -35,7 +35,7 @@ async def is_noted(tx: Tx, minute: int) -> bool:
     return (await tx.execute(query)).first() is not None
 
 
-async def standing(tx: Tx, *, stale_seconds: float) -> Standing:
+async def standing(tx: Tx, *, stale_seconds: float) -> LoadSample:
     """How things stand: by the indexes of what is queued and what is leased, and the workers."""
     queued = d.c.status == word(DispatchStatus.QUEUED)
     waiting = select(func.count(), func.min(d.c.available_at), relay_now()).where(
@@ -50,7 +50,7 @@ async def standing(tx: Tx, *, stale_seconds: float) -> Standing:
     )
     there: Any = (await tx.execute(online)).one()
     present, slots = there
-    return Standing(
+    return LoadSample(
         waiting=count,
         oldest_wait_seconds=max(0.0, (now - oldest).total_seconds()) if oldest is not None else 0.0,
         busy=int(busy or 0),

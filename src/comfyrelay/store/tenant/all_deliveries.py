@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
 
-from comfyrelay.domain.deliveries import DeliveryStatus, Standing
+from comfyrelay.domain.deliveries import DeliveryState, DeliveryStatus
 from comfyrelay.domain.records.webhooks import Delivery
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first
@@ -13,15 +13,15 @@ from comfyrelay.store.types import word
 
 _DELIVERY = [d.c[name] for name in Delivery.__dataclass_fields__]
 _STATUS = {
-    Standing.DEAD: DeliveryStatus.GIVEN_UP,
-    Standing.FAILING: DeliveryStatus.PENDING,
-    Standing.PENDING: DeliveryStatus.PENDING,
-    Standing.DELIVERED: DeliveryStatus.DELIVERED,
+    DeliveryState.DEAD: DeliveryStatus.GIVEN_UP,
+    DeliveryState.FAILING: DeliveryStatus.PENDING,
+    DeliveryState.PENDING: DeliveryStatus.PENDING,
+    DeliveryState.DELIVERED: DeliveryStatus.DELIVERED,
 }
 
 
 async def page(
-    tx: Tx, *, standing: Standing | None, tenant_id: str | None, before_id: str | None, limit: int
+    tx: Tx, *, standing: DeliveryState | None, tenant_id: str | None, before_id: str | None, limit: int
 ) -> tuple[list[Delivery], str | None]:
     """The newest first, and the id to go on before."""
     query = select(*_DELIVERY)
@@ -29,13 +29,13 @@ async def page(
         query = query.where(d.c.status == word(_STATUS[standing]))
     if before_id is not None:
         query = query.where(d.c.id < before_id)
-    is_loose = standing in (Standing.FAILING, Standing.PENDING) or tenant_id is not None
+    is_loose = standing in (DeliveryState.FAILING, DeliveryState.PENDING) or tenant_id is not None
 
     def loose(c: Any) -> list[ColumnElement[bool]]:
         found: list[ColumnElement[bool]] = []
-        if standing is Standing.FAILING:
+        if standing is DeliveryState.FAILING:
             found.append(c.attempts > 0)
-        if standing is Standing.PENDING:
+        if standing is DeliveryState.PENDING:
             found.append(c.attempts == 0)
         if tenant_id is not None:
             found.append(c.tenant_id == tenant_id)

@@ -35,7 +35,7 @@ class Horizon(NamedTuple):
     at: datetime
 
 
-class Change(NamedTuple):
+class JobChange(NamedTuple):
     id: int
     tenant_id: str
     txid: int
@@ -104,7 +104,7 @@ def _horizon(dialect: str) -> Executable:
     return select(txid.label("txid"), relay_now().label("at"))
 
 
-async def since(tx: Tx, positions: Mapping[str, int], *, limit: int) -> list[Change]:
+async def since(tx: Tx, positions: Mapping[str, int], *, limit: int) -> list[JobChange]:
     """By tenant, all from that transaction on. The horizon must have been read before: what commits in between is then
     seen twice, and not never."""
     rows = [{"tenant_id": tenant, "txid": txid} for tenant, txid in positions.items()]
@@ -112,14 +112,14 @@ async def since(tx: Tx, positions: Mapping[str, int], *, limit: int) -> list[Cha
     return [_change(row.id, row.tenant_id, row.txid, json_value(row.ids)) for row in found]
 
 
-def _change(id_: int, tenant_id: str, txid: int, ids: list[str]) -> Change:
+def _change(id_: int, tenant_id: str, txid: int, ids: list[str]) -> JobChange:
     outputs = {each.removeprefix(_OUTPUT) for each in ids if each.startswith(_OUTPUT)}
     if _WALLET in ids:
-        return Change(id_, tenant_id, txid, [], is_credit=True)
+        return JobChange(id_, tenant_id, txid, [], is_credit=True)
     if not outputs:
-        return Change(id_, tenant_id, txid, ids)
+        return JobChange(id_, tenant_id, txid, ids)
     marked = Marked(frozenset(outputs - {_ALL, ""}), _ALL in outputs)
-    return Change(id_, tenant_id, txid, [each for each in ids if not each.startswith(_OUTPUT)], marked)
+    return JobChange(id_, tenant_id, txid, [each for each in ids if not each.startswith(_OUTPUT)], marked)
 
 
 @cache

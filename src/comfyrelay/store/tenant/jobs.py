@@ -29,7 +29,7 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.settlement import Attempt, Event, JobState, Settled
 from comfyrelay.domain.queue.states import ACTIVE_JOB, JobStatus, TransactionType, VideoStatus
-from comfyrelay.domain.queue.waiting import Done
+from comfyrelay.domain.queue.waiting import CompletedItem
 from comfyrelay.domain.records.jobs import Job, NewJob
 from comfyrelay.errors import Conflict
 from comfyrelay.store.database import Tx
@@ -161,7 +161,7 @@ def _payloads(dialect: str) -> Executable:
     return select(ai_jobs.c.id, ai_jobs.c.input_payload).join(r, ai_jobs.c.id == r.c.id)
 
 
-class Standing(NamedTuple):
+class StatusFilter(NamedTuple):
     """Jobs by how they stand in the queue: what a worker has only `fetched` is called processing, and waits."""
 
     status: str
@@ -180,7 +180,7 @@ def list_query(
     tenant_id: str,
     *,
     status: str | None = None,
-    standing: Standing | None = None,
+    standing: StatusFilter | None = None,
     only_newest: bool = False,
     only_shown: bool = False,
     batch_id: str | None = None,
@@ -468,7 +468,7 @@ async def batch_sizes(tx: Tx, batch_ids: Iterable[str]) -> dict[str, int]:
 
 async def newest_done(
     tx: Tx, tenant_id: str, batch_ids: Sequence[str], *, limit: int
-) -> tuple[dict[str, list[Done]], datetime]:
+) -> tuple[dict[str, list[CompletedItem]], datetime]:
     """By batch, the items that were completed last; and what time it is."""
     ordered = func.row_number().over(partition_by=ai_jobs.c.batch_id, order_by=ai_jobs.c.completed_at.desc())
     numbered = (
@@ -482,9 +482,9 @@ async def newest_done(
         )
         .subquery()
     )
-    found: dict[str, list[Done]] = {}
+    found: dict[str, list[CompletedItem]] = {}
     for row in await tx.execute(select(numbered).where(numbered.c.place <= limit)):
-        found.setdefault(row.batch_id, []).append(Done(row.started_at, row.completed_at))
+        found.setdefault(row.batch_id, []).append(CompletedItem(row.started_at, row.completed_at))
     return found, (await tx.execute(select(relay_now()))).scalar_one()
 
 

@@ -16,7 +16,7 @@ from comfyrelay.store.types import relay_now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class NewTransaction:
     """A transaction to be written."""
 
     tenant_id: str
@@ -73,7 +73,7 @@ def _lock_wallets(dialect: str) -> Executable:
     )
 
 
-async def append(tx: Tx, entries: Sequence[Entry]) -> int:
+async def append(tx: Tx, entries: Sequence[NewTransaction]) -> int:
     """Write the transactions that are not there yet, and move the balances by what was written.
 
     Wallets whose balance moves must be locked. A transaction that is already there (same job and type, a job settled

@@ -45,7 +45,7 @@ def _counted(query: Select[Any]) -> Select[Any]:
     return query.group_by(ai_jobs.c.tenant_id, ai_jobs.c.status)
 
 
-class Leased(NamedTuple):
+class LeasedItem(NamedTuple):
     """A job that a worker has, and for how long it has had it."""
 
     job_id: str
@@ -65,7 +65,7 @@ class Leased(NamedTuple):
         return Unit(self.batch_id or self.job_id, self.batch_id is not None)
 
 
-async def leased(tx: Tx, tenant_ids: Collection[str]) -> dict[str, list[Leased]]:
+async def leased(tx: Tx, tenant_ids: Collection[str]) -> dict[str, list[LeasedItem]]:
     """What workers have of each tenant, the longest first."""
     # few are leased, and an index has only those; SQLite would rather look through all of the tenant's
     of_tenants = d.c.tenant_id.concat("").in_(tenant_ids)
@@ -76,9 +76,9 @@ async def leased(tx: Tx, tenant_ids: Collection[str]) -> dict[str, list[Leased]]
         relay_now().label("now"),
     )
     query = query.where(of_tenants, d.c.status == word(DispatchStatus.LEASED)).order_by(d.c.leased_at, d.c.id)
-    found: dict[str, list[Leased]] = {each: [] for each in tenant_ids}
+    found: dict[str, list[LeasedItem]] = {each: [] for each in tenant_ids}
     for row in await tx.execute(query):
-        one = Leased(
+        one = LeasedItem(
             job_id=row.tenant_job_id,
             batch_id=row.batch_id,
             is_prefetch=row.is_prefetch,

@@ -10,7 +10,7 @@ from comfyrelay.domain.queue.states import DispatchStatus, JobStatus
 from comfyrelay.domain.records.jobs import Unit
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant.jobs import Standing, found_by, list_query
+from comfyrelay.store.tenant.jobs import StatusFilter, found_by, list_query
 from comfyrelay.store.tenant.tables import ai_jobs, batches
 from comfyrelay.store.types import word
 
@@ -160,7 +160,7 @@ async def counts_found(
     tenant_id: str,
     batch_ids: Collection[str],
     *,
-    standing: Standing | None,
+    standing: StatusFilter | None,
     workflow_ids: Collection[int] | None,
     search: str | None,
 ) -> dict[str, int]:

@@ -102,7 +102,7 @@ class KeptServers:
     def restart(self, name: str, why: str) -> None:
         self._keeper.restart(name, why)
 
-    def _on_url(self, kept: keeper.Kept) -> None:
+    def _on_url(self, kept: keeper.KeptProcess) -> None:
         if kept.name in self._leaving:
             return
         self._names[kept.url] = kept.name

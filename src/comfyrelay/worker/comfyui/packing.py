@@ -10,7 +10,7 @@ import structlog
 
 from comfyrelay.comfyui_processes.cards import Card, Cards
 from comfyrelay.comfyui_processes.gpus import of_each_nvidia
-from comfyrelay.domain.packing import Change, Decision, Done, Limits, Packing, Seen, decide
+from comfyrelay.domain.packing import CompletedRun, Packing, PackingChange, PackingDecision, PackingLimits, Seen, decide
 from comfyrelay.errors import ComfyRelayError, OutOfMemory
 from comfyrelay.pool import ClientState, ClientStats, JobCompleted, JobFailed, JobRetrying, JobStarted, WorkflowPool
 from comfyrelay.pool.cards import Memory
@@ -42,7 +42,7 @@ class _Watched:
     """What was seen of a card since the last look."""
 
     packing: Packing = field(default_factory=Packing)
-    done: list[Done] = field(default_factory=list)
+    done: list[CompletedRun] = field(default_factory=list)
     out_of_memory: set[str] = field(default_factory=set)
     failed: str | None = None
     # by workflow, when it was last begun or completed there
@@ -78,7 +78,7 @@ class Packer:
         cards: Cards,
         pool: WorkflowPool,
         *,
-        limits: Limits | None = None,
+        limits: PackingLimits | None = None,
         most: int | None = None,
         more_waiting: Callable[[], int] = lambda: 0,
         spare: Callable[[int], float | None] | None = None,
@@ -93,7 +93,7 @@ class Packer:
         free of its own memory, and `taken` by card what the largest there has of it, where that is known."""
         self._cards = cards
         self._pool = pool
-        limits = limits or Limits()
+        limits = limits or PackingLimits()
         self._limits = limits if most is None else replace(limits, most=min(limits.most, most))
         self._more_waiting = more_waiting
         self._spare = spare or SpareCores()
@@ -224,20 +224,20 @@ class Packer:
             return None
         return min(max(known) + memory.context(card.key, processes=count), total)
 
-    def _act(self, card: Card, watched: _Watched, up: Mapping[str, ClientStats], decision: Decision) -> None:
+    def _act(self, card: Card, watched: _Watched, up: Mapping[str, ClientStats], decision: PackingDecision) -> None:
         names = list(up)
         for number, name in enumerate(names):
             self._pool.rest(name, is_resting=number >= decision.active)
         before = watched.decided
-        is_change = decision.change is not Change.NOTHING
+        is_change = decision.change is not PackingChange.NOTHING
         changed = decision.reason if is_change else before.changed if before is not None else None
         watched.decided = Told(processes=len(names), reason=decision.reason, changed=changed)
         if before is None or before.reason != decision.reason:
             level = log.info if is_change else log.debug
             level("worker.packing", card=card.name or card.key, change=decision.change.value, why=decision.reason)
-        if decision.change is Change.ADD:
+        if decision.change is PackingChange.ADD:
             watched.additions.append(asyncio.create_task(self._add(card, watched)))
-        elif decision.change is Change.REMOVE:
+        elif decision.change is PackingChange.REMOVE:
             watched.removing = asyncio.create_task(self._remove(card, watched, names[-1], up[names[-1]].url))
 
     async def _add(self, card: Card, watched: _Watched) -> None:
@@ -285,7 +285,7 @@ class Packer:
         if watched is not None and event.client_id is not None:
             now = asyncio.get_running_loop().time()
             watched.lately[event.workflow_hash] = now
-            watched.done.append(Done(process=event.client_id, workflow=event.workflow_hash, at=now))
+            watched.done.append(CompletedRun(process=event.client_id, workflow=event.workflow_hash, at=now))
 
     def _went_wrong(self, client_id: str | None, workflow: str, error: Exception) -> None:
         """One that had its card to itself says nothing about how many are too many."""

@@ -23,7 +23,7 @@ from comfyrelay.errors import (
     ServerUnreachable,
 )
 from comfyrelay.net import PortClosed
-from comfyrelay.worker.state import Held
+from comfyrelay.worker.state import HeldLease
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ MARK = "comfyrelay_lease"
 NEWEST_RUNS = 100
 
 
-class Endings(Protocol):
+class ProcessEndings(Protocol):
     """Of the process of a ComfyUI that this worker has started: how it ended, and what it needs before it runs."""
 
     async def since(self, began: float) -> Ending | None:
@@ -52,7 +52,7 @@ class RecoveringClient(ComfyClient):
     restarted: until then ComfyUI answers as if nothing were wrong, and fails every job."""
 
     def __init__(
-        self, url: str, *, timeouts: RunTimeouts, is_tidied: bool = True, endings: Endings | None = None
+        self, url: str, *, timeouts: RunTimeouts, is_tidied: bool = True, endings: ProcessEndings | None = None
     ) -> None:
         """`is_tidied` is whether runs of ours are deleted from the server's history when they are over. `endings` knows
         how the process ended, where this worker has started it."""
@@ -87,7 +87,7 @@ class RecoveringClient(ComfyClient):
             raise ServerRefused("The GPU is in a bad state until ComfyUI is restarted.")
         self._sick_on = None
 
-    async def unfinished_prompts(self, held: Held) -> list[str]:
+    async def unfinished_prompts(self, held: HeldLease) -> list[str]:
         """The prompt ids of what still runs or waits here for a lease of an earlier process, or has ended meanwhile."""
         found = await self.prompts()
         # in this order: what ends in between is seen at least once

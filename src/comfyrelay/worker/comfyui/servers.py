@@ -30,11 +30,11 @@ from comfyrelay.pool import (
     WorkflowPool,
 )
 from comfyrelay.portable.words import split
-from comfyrelay.worker.comfyui.recovering import MARK, Endings, RecoveringClient
+from comfyrelay.worker.comfyui.recovering import MARK, ProcessEndings, RecoveringClient
 from comfyrelay.worker.comfyui.restarts import Restarts
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import WorkerSettings
-from comfyrelay.worker.state import Held
+from comfyrelay.worker.state import HeldLease
 
 log = structlog.get_logger(__name__)
 
@@ -55,11 +55,11 @@ class JobServer(ComfyServer, Protocol):
     async def prompts(self) -> dict[str, Prompt]:
         """What runs or waits there, of whoever it is, by prompt id."""
 
-    async def unfinished_prompts(self, held: Held) -> list[str]:
+    async def unfinished_prompts(self, held: HeldLease) -> list[str]:
         """The prompt ids of what still runs or waits there for a lease of an earlier process, or has ended unseen."""
 
 
-class Kept(Protocol):
+class OwnProcesses(Protocol):
     """Those that this worker has started itself, by their names."""
 
     def why_away(self, name: str) -> str | None: ...
@@ -102,7 +102,7 @@ class Servers:
         self._wrap_server = wrap_server
         self._is_tidied = settings.tidy_comfyui
         # those that this worker has started itself
-        self._kept: Kept | None = None
+        self._kept: OwnProcesses | None = None
         timeouts = self._timeouts = RunTimeouts(
             run_seconds=settings.run_timeout_seconds, node_seconds=settings.node_timeout_seconds
         )
@@ -151,11 +151,11 @@ class Servers:
     def _wrapped(self, client: RecoveringClient) -> JobServer:
         return self._wrap_server(client) if self._wrap_server is not None else client
 
-    def keep(self, kept: "Kept") -> None:
+    def keep(self, kept: "OwnProcesses") -> None:
         """From now on there are servers that this worker has started itself."""
         self._kept = kept
 
-    def add(self, name: str, url: str, *, endings: Endings, card: str) -> None:
+    def add(self, name: str, url: str, *, endings: ProcessEndings, card: str) -> None:
         """Use one more server, which this worker has started on this card."""
         client = RecoveringClient(url, timeouts=self._timeouts, is_tidied=self._is_tidied, endings=endings)
         self._own[name] = client
@@ -335,7 +335,7 @@ class Servers:
             method = "none"
         return {"preview_method": method} if method != "default" else {}
 
-    async def unfinished_runs(self, held: Held) -> list[tuple[str, str]]:
+    async def unfinished_runs(self, held: HeldLease) -> list[tuple[str, str]]:
         """What runs, waits or has ended unseen for a lease of an earlier process, by server and prompt id."""
         found: list[tuple[str, str]] = []
         for name, server in self._job_servers.items():

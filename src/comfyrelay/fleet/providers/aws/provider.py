@@ -11,12 +11,12 @@ from comfyrelay.fleet.providers.aws.access import FIRST_PAUSE_SECONDS, Aws, AwsE
 from comfyrelay.fleet.providers.aws.names import Names
 from comfyrelay.fleet.providers.base import (
     FleetMachines,
+    LaunchRefused,
     LaunchResult,
     Observed,
     ObservedState,
     Order,
     RefusalKind,
-    Refused,
 )
 
 _PENDING = ("Pending",)
@@ -52,7 +52,7 @@ class AwsProvider:
         try:
             refused = await self._grow(fleet, total=total)
         except AwsError as error:
-            refused = [Refused(kind=error.kind, text=error.detail)] * len(orders)
+            refused = [LaunchRefused(kind=error.kind, text=error.detail)] * len(orders)
         # those that were there before are not refused now
         return LaunchResult(refused=refused[: len(orders)])
 
@@ -106,7 +106,7 @@ class AwsProvider:
             await aws.close()
         self._by_region.clear()
 
-    async def _grow(self, fleet: FleetMachines, *, total: int) -> list[Refused]:
+    async def _grow(self, fleet: FleetMachines, *, total: int) -> list[LaunchRefused]:
         """Have the group want so many, and tell what it could not get of what it wants."""
         group, before = await asyncio.gather(self._group(fleet), self._activities(fleet))
         name = group["AutoScalingGroupName"]
@@ -119,13 +119,13 @@ class AwsProvider:
         refused = []
         if total > most:
             text = f"The group {name} may have {most} machines: raise max_machines, then run {_provision(fleet)}."
-            refused = [Refused(kind=RefusalKind.QUOTA, text=text)] * (total - wanted)
+            refused = [LaunchRefused(kind=RefusalKind.QUOTA, text=text)] * (total - wanted)
         if (failure := await self._failure(fleet)) is not None:
             missing = await self._give_up(fleet)
             refused += [failure] * missing
         return refused
 
-    async def _failure(self, fleet: FleetMachines) -> Refused | None:
+    async def _failure(self, fleet: FleetMachines) -> LaunchRefused | None:
         """Why the group's latest try to launch came to nothing, if it did."""
         old = self._old.get(Names(fleet.slug, fleet.stage).group, frozenset())
         for each in await self._activities(fleet):
@@ -136,7 +136,7 @@ class AwsProvider:
                 return None
             if each["StatusCode"] == "Failed":
                 said = " ".join(each.get("StatusMessage", "").split()).rstrip(".")
-                return Refused(kind=kind_of(said), text=f"The group could not launch: {said}.")
+                return LaunchRefused(kind=kind_of(said), text=f"The group could not launch: {said}.")
         return None
 
     async def _give_up(self, fleet: FleetMachines) -> int:

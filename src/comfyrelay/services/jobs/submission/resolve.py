@@ -80,7 +80,7 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Media:
+class NamedMedia:
     """The files and videos of the user's own that a submission names."""
 
     files: Mapping[str, StoredFile]
@@ -172,7 +172,7 @@ class Resolver:
 
     async def media(
         self, pool: Database, tenant_id: str, items: Sequence[Item], target: Target, *, reads: bool = False
-    ) -> Media:
+    ) -> NamedMedia:
         """Look up, in the tenant's own rows, every file and video that the items name. With `reads`, files whose
         content is not known are read for its hash: only with that are jobs known to be equal."""
         assets = {each.key for each in target.properties if each.is_asset}
@@ -182,12 +182,12 @@ class Resolver:
         named = {each for each in named if is_storable(each)}
         of_videos = {each.video_id for each in items if each.video_id is not None and is_storable(each.video_id)}
         if not named and not of_videos:
-            return Media(files={}, videos={})
+            return NamedMedia(files={}, videos={})
         async with pool.read() as tx:
             videos = await media.videos_of(tx, tenant_id, of_videos)
             named.update(each.original_file_id for each in videos.values() if each.original_file_id is not None)
             files = await media.stored_files(tx, tenant_id, named)
-        return Media(files=await self._reuse.hashed(files) if reads else files, videos=videos)
+        return NamedMedia(files=await self._reuse.hashed(files) if reads else files, videos=videos)
 
     async def one(self, pool: Database, request: JobRequest, *, request_digest: str) -> NewJob:
         target = await self.target(
@@ -204,7 +204,7 @@ class Resolver:
         self,
         requests: Sequence[JobRequest],
         target: Target,
-        found: Media,
+        found: NamedMedia,
         *,
         request_digest: str,
         batch_id: str | None = None,
@@ -229,7 +229,7 @@ class Resolver:
         self,
         requests: Sequence[JobRequest],
         target: Target,
-        found: Media,
+        found: NamedMedia,
         *,
         request_digest: str,
         batch_id: str | None = None,
@@ -263,7 +263,7 @@ class Resolver:
         self,
         request: JobRequest,
         target: Target,
-        found: Media,
+        found: NamedMedia,
         *,
         request_digest: str,
         batch_id: str | None,
@@ -345,7 +345,7 @@ def _files(properties: Sequence[Property]) -> list[str]:
     return [each.placeholder for each in properties if each.is_asset]
 
 
-def _primary(item: Item, found: Media) -> StoredFile | None:
+def _primary(item: Item, found: NamedMedia) -> StoredFile | None:
     if item.video_id is not None:
         video = found.videos.get(item.video_id)
         file = found.files.get(video.original_file_id or "") if video else None

@@ -13,7 +13,7 @@ from typing import Any
 from comfyrelay.domain.ids import new_id, output_path, poster_path, preview_path
 from comfyrelay.domain.payloads import Snapshot, StoredFile
 from comfyrelay.domain.queue.settlement import Attempt
-from comfyrelay.domain.queue.updates import Media, OutputFile
+from comfyrelay.domain.queue.updates import MediaFacts, OutputFile
 from comfyrelay.domain.records.jobs import NewJob
 from comfyrelay.errors import NotFound
 from comfyrelay.services.jobs.removal import OnRemoved
@@ -22,7 +22,7 @@ from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant import retention
 from comfyrelay.store.tenant.library import reusing
-from comfyrelay.store.tenant.library.reusing import Made
+from comfyrelay.store.tenant.library.reusing import ReusableJob
 from comfyrelay.store.tenant.retention import Stray
 
 AT_ONCE = 16
@@ -99,7 +99,7 @@ class Reuse:
         if made and self._on_removed is not None:
             await self._on_removed(made)
 
-    async def _copied(self, job: NewJob, source: Made, batch_label: str | None) -> Reused | None:
+    async def _copied(self, job: NewJob, source: ReusableJob, batch_label: str | None) -> Reused | None:
         snapshot, file = Snapshot.from_json(job.input_payload), source.file
         file_id = new_id()
         path = output_path(file_id, tenant_id=job.tenant_id, job_id=job.id, extension=snapshot.output_extension)
@@ -122,14 +122,14 @@ class Reuse:
         about = await self._on_reused(job, batch_label, output) if self._on_reused is not None else None
         return Reused(job_id=source.job_id, output=output, about=about)
 
-    async def _copied_beside(self, source: Made, path: str) -> Media:
+    async def _copied_beside(self, source: ReusableJob, path: str) -> MediaFacts:
         """What is shown in its place; one that has nothing may get it later."""
         file = source.file
         if file.poster is not None:
             await self._objects.copy(poster_path(file.path, file.poster), poster_path(path, file.poster))
         if file.preview is not None:
             await self._objects.copy(preview_path(file.path, file.preview), preview_path(path, file.preview))
-        return Media(poster=file.poster, preview=file.preview, undrawn=source.is_undrawn)
+        return MediaFacts(poster=file.poster, preview=file.preview, undrawn=source.is_undrawn)
 
     async def _hashed(self, file: StoredFile) -> StoredFile:
         if file.content_hash is not None:

@@ -9,7 +9,7 @@ import asyncio
 import structlog
 
 from comfyrelay.domain.ids import beside
-from comfyrelay.domain.queue.updates import NOTHING_FOUND, Media
+from comfyrelay.domain.queue.updates import NOTHING_FOUND, MediaFacts
 from comfyrelay.domain.records.jobs import File
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound, PoolUnavailable
 from comfyrelay.hint import Hint
@@ -79,7 +79,7 @@ class Drawing:
             # it was removed meanwhile
             await self._objects.remove_many(beside(file.path))
 
-    async def _made(self, file: File) -> Media:
+    async def _made(self, file: File) -> MediaFacts:
         if file.disk != self._disk:
             return NOTHING_FOUND
         try:

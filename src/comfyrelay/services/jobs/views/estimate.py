@@ -10,7 +10,7 @@ from comfyrelay.domain.queue.waiting import Forecast, Pace, forecast
 from comfyrelay.services.catalogue.fitting import Missing
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submission.requests import Item, JobRequest
-from comfyrelay.services.jobs.submission.resolve import Media, Resolver, Target
+from comfyrelay.services.jobs.submission.resolve import NamedMedia, Resolver, Target
 from comfyrelay.services.jobs.views.overview import Overview
 from comfyrelay.services.jobs.views.recent import Recent
 from comfyrelay.store.central.fleet import workers
@@ -92,7 +92,7 @@ class Estimates:
             JobRequest(tenant_id=wanted.tenant_id, user_id=wanted.user_id, idempotency_key="estimate", item=each)
             for each in tried
         ]
-        media = Media(files={**found.files, **wanted.files}, videos=found.videos)
+        media = NamedMedia(files={**found.files, **wanted.files}, videos=found.videos)
         made = await self._resolve.made(requests, target, media, request_digest="")
         return await self._resolve.missing(made, target, shows_names=wanted.shows_workers)
 

@@ -23,7 +23,7 @@ from comfyrelay.storage.headers import servable_content_type
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import catalogue, library
 from comfyrelay.store.central.queue import dispatches
-from comfyrelay.store.central.queue.dispatches import Running
+from comfyrelay.store.central.queue.dispatches import RunningDispatch
 from comfyrelay.store.tenant import history, jobs, ledger
 from comfyrelay.store.tenant.library import media
 
@@ -328,7 +328,7 @@ class Views:
 
     async def _from_queue(
         self, tenant_id: str, running: Sequence[str], effect_ids: Iterable[int]
-    ) -> tuple[dict[str, Running], dict[int, str]]:
+    ) -> tuple[dict[str, RunningDispatch], dict[int, str]]:
         wanted = list(effect_ids)
         if not running and not wanted:
             return {}, {}

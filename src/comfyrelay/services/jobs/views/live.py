@@ -26,8 +26,8 @@ from comfyrelay.services.jobs.views.jobs import JobView, Views
 from comfyrelay.services.jobs.views.overview import Glance, Overview, glance_of
 from comfyrelay.store.central.scaling import durations
 from comfyrelay.store.tenant import changes, jobs
-from comfyrelay.store.tenant.changes import Change, Horizon, Marked
-from comfyrelay.store.tenant.overview import Leased
+from comfyrelay.store.tenant.changes import Horizon, JobChange, Marked
+from comfyrelay.store.tenant.overview import LeasedItem
 from comfyrelay.store.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
@@ -206,7 +206,7 @@ class Live:
             found = await changes.since(tx, {tenant_id: cursor.txid}, limit=MOST_CHANGES + 1)
         return Reset() if len(found) > MOST_CHANGES else await self.load(tenant_id, found)
 
-    async def load(self, tenant_id: str, found: Sequence[Change]) -> Changed | Reset:
+    async def load(self, tenant_id: str, found: Sequence[JobChange]) -> Changed | Reset:
         """The jobs that changed, and their batches, as they are now; which outputs were marked; and whether tokens came
         that are of no job."""
         marks = [change.marked for change in found if change.marked is not None]
@@ -327,7 +327,7 @@ class _PoolReader:
             async with self._live.databases.pool(self._pool).read() as tx:
                 horizon = await changes.horizon(tx)
                 found = await changes.since(tx, positions, limit=MOST_CHANGES + 1)
-        theirs: dict[str, list[Change]] = {each: [] for each in tenants}
+        theirs: dict[str, list[JobChange]] = {each: [] for each in tenants}
         for change in found:
             theirs[change.tenant_id].append(change)
         is_too_much = len(found) > MOST_CHANGES
@@ -340,7 +340,7 @@ class _PoolReader:
         await self._read_queues([each for each in tenants.values() if each.is_due()])
 
     async def _send_changes(
-        self, tenant: _Tenant, found: Sequence[Change], horizon: Horizon, *, is_too_much: bool
+        self, tenant: _Tenant, found: Sequence[JobChange], horizon: Horizon, *, is_too_much: bool
     ) -> None:
         new = [each for each in found if each.id not in tenant.told]
         what: Changed | Reset | None = None
@@ -368,7 +368,7 @@ class _PoolReader:
             each.looked_at = asyncio.get_running_loop().time()
             await self._send_queue(each, *in_line[each.id])
 
-    async def _send_queue(self, tenant: _Tenant, leased: Sequence[Leased], waiting: Sequence[Unit]) -> None:
+    async def _send_queue(self, tenant: _Tenant, leased: Sequence[LeasedItem], waiting: Sequence[Unit]) -> None:
         glance = glance_of(tenant.counts or {}, leased, waiting)
         if tenant.glance is None or _contents(glance) != _contents(tenant.glance):
             tenant.send(Message(what=glance, cursor=tenant.cursor))
@@ -379,7 +379,7 @@ class _PoolReader:
         if moved:
             tenant.send(Message(what=await self._progress(moved)))
 
-    async def _progress(self, running: Sequence[Leased]) -> list[Progress]:
+    async def _progress(self, running: Sequence[LeasedItem]) -> list[Progress]:
         async with self._live.databases.central.read() as tx:
             known = await durations.known(tx, {each.workflow_id for each in running})
         found = []

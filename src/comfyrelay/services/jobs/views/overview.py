@@ -16,9 +16,9 @@ from comfyrelay.storage.headers import servable_content_type
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.tenant import jobs, overview
-from comfyrelay.store.tenant.jobs import Standing
+from comfyrelay.store.tenant.jobs import StatusFilter
 from comfyrelay.store.tenant.library import media
-from comfyrelay.store.tenant.overview import Leased
+from comfyrelay.store.tenant.overview import LeasedItem
 
 # What jobs that run or wait are called.
 JOB_STATUS: Mapping[str, JobStatus] = {
@@ -35,7 +35,7 @@ class Glance:
     counts: Mapping[str, int]
     running: Sequence[Unit]
     waiting: Sequence[Unit]
-    fetched: Sequence[Leased]
+    fetched: Sequence[LeasedItem]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +65,7 @@ class AboutJob:
     output_metadata: Mapping[str, Any] | None
 
 
-def glance_of(counts: Mapping[str, int], leased: Sequence[Leased], waiting: Sequence[Unit]) -> Glance:
+def glance_of(counts: Mapping[str, int], leased: Sequence[LeasedItem], waiting: Sequence[Unit]) -> Glance:
     fetched = [each for each in leased if each.is_only_fetched]
     running = [each for each in leased if not each.is_only_fetched]
     known: dict[str, int] = {each: counts.get(each, 0) for each in JobStatus}
@@ -82,13 +82,13 @@ def glance_of(counts: Mapping[str, int], leased: Sequence[Leased], waiting: Sequ
     )
 
 
-async def standing(databases: Databases, tenant_id: str, status: JobStatus | UnitStatus) -> Standing:
+async def standing(databases: Databases, tenant_id: str, status: JobStatus | UnitStatus) -> StatusFilter:
     """Which jobs are meant by a status, in the words of jobs or in those of the queue."""
     if status not in JOB_STATUS:
-        return Standing(status)
+        return StatusFilter(status)
     async with databases.central.read() as tx:
         leased = (await overview.leased(tx, [tenant_id]))[tenant_id]
-    return Standing(JOB_STATUS[status], [each.job_id for each in leased if each.is_only_fetched])
+    return StatusFilter(JOB_STATUS[status], [each.job_id for each in leased if each.is_only_fetched])
 
 
 class Overview:
@@ -112,7 +112,7 @@ class Overview:
 
     async def in_line(
         self, tenant_ids: Collection[str], *, limit: int
-    ) -> dict[str, tuple[Sequence[Leased], Sequence[Unit]]]:
+    ) -> dict[str, tuple[Sequence[LeasedItem], Sequence[Unit]]]:
         """For each tenant what workers have, and the beginning of what waits."""
         async with self._databases.central.read() as tx:
             leased = await overview.leased(tx, tenant_ids)

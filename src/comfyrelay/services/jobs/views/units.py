@@ -20,7 +20,7 @@ from comfyrelay.services.queue.waiting import WhyWaiting
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.scaling import durations
 from comfyrelay.store.tenant import jobs, overview, units
-from comfyrelay.store.tenant.jobs import Standing
+from comfyrelay.store.tenant.jobs import StatusFilter
 from comfyrelay.store.tenant.library import media
 from comfyrelay.store.tenant.units import Item
 
@@ -375,7 +375,7 @@ class Units:
             return None
         workflow_ids = await workflows_named(self._databases, tenant_id, wanted.workflow)
         status = wanted.status
-        meant = None if status is None else Standing(JOB_STATUS.get(status, status), list(order.fetched))
+        meant = None if status is None else StatusFilter(JOB_STATUS.get(status, status), list(order.fetched))
         async with (await self._databases.pool_of(tenant_id)).read() as tx:
             return await units.counts_found(
                 tx, tenant_id, batch_ids, standing=meant, workflow_ids=workflow_ids, search=wanted.search

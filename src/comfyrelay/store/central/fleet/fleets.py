@@ -20,7 +20,7 @@ from comfyrelay.store.types import word
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Queue:
+class QueuedWork:
     """What of a workflow is queued, and since when the oldest of it."""
 
     queued: int
@@ -28,7 +28,7 @@ class Queue:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Done:
+class FinishedWork:
     jobs: int
     mean_seconds: float | None
 
@@ -95,7 +95,7 @@ async def leases_of(tx: Tx, fleet_id: int) -> int:
     return int(await tx.scalar(query.where(workers.c.fleet_id == fleet_id)) or 0)
 
 
-async def queues(tx: Tx, *, stage: str, workflow_ids: Sequence[int]) -> dict[int, Queue]:
+async def queues(tx: Tx, *, stage: str, workflow_ids: Sequence[int]) -> dict[int, QueuedWork]:
     """What is queued of each workflow. All leading columns of the queue's index are named, so that it is used."""
     query = (
         select(d.c.workflow_id, func.count().label("queued"), func.min(d.c.created_at).label("oldest_at"))
@@ -107,10 +107,12 @@ async def queues(tx: Tx, *, stage: str, workflow_ids: Sequence[int]) -> dict[int
         )
         .group_by(d.c.workflow_id)
     )
-    return {row.workflow_id: Queue(queued=row.queued, oldest_at=row.oldest_at) for row in await tx.execute(query)}
+    return {row.workflow_id: QueuedWork(queued=row.queued, oldest_at=row.oldest_at) for row in await tx.execute(query)}
 
 
-async def completed_since(tx: Tx, since: datetime, *, stage: str, workflow_ids: Sequence[int]) -> dict[int, Done]:
+async def completed_since(
+    tx: Tx, since: datetime, *, stage: str, workflow_ids: Sequence[int]
+) -> dict[int, FinishedWork]:
     """What was completed of each workflow. Completed dispatches are in no index by time; the audit is in its order."""
     a = worker_audit_logs
     older = select(a.c.id).where(a.c.created_at < since).order_by(a.c.id.desc()).limit(1)
@@ -128,7 +130,7 @@ async def completed_since(tx: Tx, since: datetime, *, stage: str, workflow_ids: 
         .group_by(d.c.workflow_id)
     )
     return {
-        row.workflow_id: Done(jobs=row.jobs, mean_seconds=None if row.mean is None else float(row.mean))
+        row.workflow_id: FinishedWork(jobs=row.jobs, mean_seconds=None if row.mean is None else float(row.mean))
         for row in await tx.execute(query)
     }
 

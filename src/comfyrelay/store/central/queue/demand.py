@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import BigInteger, Float, Integer, Select, Text, bindparam, select, text
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.queue.routing import Held, Queued
+from comfyrelay.domain.queue.routing import HeldDispatch, Queued
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.queue.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
@@ -119,10 +119,10 @@ async def queued(tx: Tx, *, most: int, down_pools: Sequence[str]) -> list[Queued
     return [Queued(**row._mapping) for row in rows]
 
 
-async def prefetched(tx: Tx, *, for_seconds: float, most: int) -> list[Held]:
+async def prefetched(tx: Tx, *, for_seconds: float, most: int) -> list[HeldDispatch]:
     """What busy workers have held for so long without beginning it, and are not asked for yet; the oldest first."""
     rows = await tx.fetch(prefetched_query, {"for_seconds": -for_seconds, "most": most})
-    return [Held(**row._mapping) for row in rows]
+    return [HeldDispatch(**row._mapping) for row in rows]
 
 
 @cache
@@ -141,10 +141,10 @@ def prefetched_query(_dialect: str = "") -> Select[Any]:
     )
 
 
-async def late(tx: Tx, *, down_pools: Sequence[str]) -> list[Held]:
+async def late(tx: Tx, *, down_pools: Sequence[str]) -> list[HeldDispatch]:
     """Leases past their end whose jobs could be begun anew, in queue order. There are fewer than there are slots."""
     query = late_query().where(d.c.db_pool.not_in(list(down_pools)))
-    return [Held(**row._mapping) for row in await tx.execute(query)]
+    return [HeldDispatch(**row._mapping) for row in await tx.execute(query)]
 
 
 def late_query() -> Select[Any]:
@@ -161,22 +161,22 @@ def late_query() -> Select[Any]:
     )
 
 
-class Room(NamedTuple):
+class WorkerSlots(NamedTuple):
     """How many jobs a worker runs at once, and how many leases it has."""
 
     max_concurrency: int
     leases: int
 
 
-async def rooms(tx: Tx, worker_ids: Iterable[str], wanted: Iterable[tuple[str, int]]) -> dict[str, Room]:
+async def worker_slots(tx: Tx, worker_ids: Iterable[str], wanted: Iterable[tuple[str, int]]) -> dict[str, WorkerSlots]:
     """Which of the workers may run one of these workflows, by stage and id, and what room each has."""
     kinds = with_rows(({"stage": stage, "id": id_} for stage, id_ in wanted), "wanted")
-    found = await tx.fetch(_rooms, {**with_ids(worker_ids), **kinds})
-    return {row.worker_id: Room(row.max_concurrency, row.leases) for row in found}
+    found = await tx.fetch(_worker_slots, {**with_ids(worker_ids), **kinds})
+    return {row.worker_id: WorkerSlots(row.max_concurrency, row.leases) for row in found}
 
 
 @cache
-def _rooms(dialect: str) -> Executable:
+def _worker_slots(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
     wanted = rows_table(dialect, {"stage": Text(), "id": BigInteger()}, parameter="wanted", alias="wanted")
     may_run = (

@@ -396,7 +396,7 @@ def _progress_of(dialect: str) -> Executable:
     return select(d.c.tenant_job_id, d.c.progress).join(r, same).where(_LEASED, d.c.progress.is_not(None))
 
 
-class Running(NamedTuple):
+class RunningDispatch(NamedTuple):
     """How a job that a worker has stands."""
 
     progress: Mapping[str, Any] | None = None
@@ -408,15 +408,15 @@ class Running(NamedTuple):
         return is_only_fetched(is_prefetch=self.is_prefetch, progress=self.progress)
 
 
-NOT_RUNNING = Running()
+NOT_RUNNING = RunningDispatch()
 
 
-async def running_of(tx: Tx, tenant_id: str, jobs: Iterable[str]) -> dict[str, Running]:
+async def running_of(tx: Tx, tenant_id: str, jobs: Iterable[str]) -> dict[str, RunningDispatch]:
     """Those of the jobs that workers have, by job."""
     rows = [{"tenant_id": tenant_id, "tenant_job_id": each} for each in jobs]
     result = await tx.fetch(_running_of, with_rows(rows))
     return {
-        row.tenant_job_id: Running(json_value(row.progress), bool(row.is_prefetch), row.cancel_requested_at)
+        row.tenant_job_id: RunningDispatch(json_value(row.progress), bool(row.is_prefetch), row.cancel_requested_at)
         for row in result
     }
 

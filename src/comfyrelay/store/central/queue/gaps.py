@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.capabilities import MOST_NAMES_KEPT, Fitness, Kind, Lacking, Needs, known_until
+from comfyrelay.domain.capabilities import MOST_NAMES_KEPT, Fitness, Lacking, NeedKind, Needs, known_until
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import worker_gaps, worker_workflows, workers, workflow_needs
@@ -34,7 +34,7 @@ ROWS_AT_ONCE = 500
 _GAP = ("worker_id", "workflow_hash", "node_types", "models", "silent")
 
 
-class Verdict(NamedTuple):
+class Coverage(NamedTuple):
     """Whether there are workers that may be given jobs of a hash, and each of them lacks something."""
 
     is_unserved: bool
@@ -55,11 +55,11 @@ async def lock(tx: Tx) -> None:
 
 async def verdicts(
     tx: Tx, hashes: Collection[str], *, workflow_id: int, stage: str, lately_seconds: float
-) -> dict[str, Verdict]:
+) -> dict[str, Coverage]:
     """Of the hashes whose needs are known."""
     given = {"workflow_id": workflow_id, "stage": stage, "lately": -lately_seconds}
     return {
-        row.workflow_hash: Verdict(bool(row.is_unserved), bool(row.was_used_lately))
+        row.workflow_hash: Coverage(bool(row.is_unserved), bool(row.was_used_lately))
         for row in await tx.fetch(verdicts_query, {**with_ids(hashes), **given})
     }
 
@@ -229,7 +229,9 @@ def _lacking(rows: Sequence[Any]) -> Lacking:
         node_types=sorted({name for row in rows for name in row.node_types}),
         models=sorted({name for row in rows for name in row.models}),
         silent=sorted({kind for row in rows for kind in row.silent}),
-        until=known_until(pair for row in rows for pair in ((Kind.NODE, row.node_types), (Kind.MODEL, row.models))),
+        until=known_until(
+            pair for row in rows for pair in ((NeedKind.NODE, row.node_types), (NeedKind.MODEL, row.models))
+        ),
     )
 
 

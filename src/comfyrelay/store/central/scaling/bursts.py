@@ -48,7 +48,7 @@ class NewBurst:
     seen: Mapping[str, Any]
 
 
-class Waiting(NamedTuple):
+class WaitingDispatch(NamedTuple):
     """A queued dispatch with what decides where it goes."""
 
     id: int
@@ -66,7 +66,7 @@ class Waiting(NamedTuple):
     db_pool: str
 
 
-class Serving(NamedTuple):
+class ServingWorker(NamedTuple):
     """A worker that is there, and what providers it says it serves; `None` when it says nothing."""
 
     worker_id: str
@@ -133,10 +133,10 @@ async def open_workflows(tx: Tx) -> set[int]:
 
 async def queue(
     tx: Tx, *, stage: str, provider: Provider, workflow_ids: Collection[int], most: int, down_pools: Collection[str]
-) -> list[Waiting]:
+) -> list[WaitingDispatch]:
     """What could be leased now, in the order in which it would be; of each workflow the first `most`."""
     given = {**with_ids(sorted(workflow_ids)), "stage": stage, "provider": provider, "most": most}
-    rows = [Waiting._make(row) for row in await tx.fetch(queue_query, given)]
+    rows = [WaitingDispatch._make(row) for row in await tx.fetch(queue_query, given)]
     return sorted(
         (each for each in rows if each.db_pool not in down_pools),
         key=lambda each: (-each.priority, each.rank, each.id),
@@ -190,7 +190,7 @@ def _waiting_columns() -> list[ColumnElement[Any]]:
     ]
 
 
-async def serving(tx: Tx, *, stage: str, stale_seconds: float) -> list[Serving]:
+async def serving(tx: Tx, *, stage: str, stale_seconds: float) -> list[ServingWorker]:
     """The workers of a stage that may be given something."""
     is_there = (
         workers.c.stage == stage,
@@ -206,7 +206,7 @@ async def serving(tx: Tx, *, stage: str, stale_seconds: float) -> list[Serving]:
     for row in await tx.execute(assigned.where(worker_workflows.c.worker_id.in_(ids))):
         its[row.worker_id].add(row.workflow_id)
     return [
-        Serving(row.worker_id, row.fleet_id, row.max_concurrency, row.providers, frozenset(its[row.worker_id]))
+        ServingWorker(row.worker_id, row.fleet_id, row.max_concurrency, row.providers, frozenset(its[row.worker_id]))
         for row in rows
     ]
 

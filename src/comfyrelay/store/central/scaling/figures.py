@@ -28,7 +28,7 @@ class MappedFleet:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SeenWorker:
+class WorkerLoad:
     fleet_id: int
     max_concurrency: int
     leases: int
@@ -88,9 +88,9 @@ def _counted() -> Select[Any]:
     return counted.where(d.c.provider == word(Provider.SELF_HOSTED)).group_by(d.c.stage, d.c.workflow_id)
 
 
-async def seen_workers(tx: Tx, fleet_ids: Sequence[int], *, seconds: float) -> list[SeenWorker]:
+async def seen_workers(tx: Tx, fleet_ids: Sequence[int], *, seconds: float) -> list[WorkerLoad]:
     """The workers that were heard of in so many seconds, but for those that were revoked."""
-    return [SeenWorker(**row._mapping) for row in await tx.execute(workers_query(fleet_ids, seconds=seconds))]
+    return [WorkerLoad(**row._mapping) for row in await tx.execute(workers_query(fleet_ids, seconds=seconds))]
 
 
 def workers_query(fleet_ids: Sequence[int], *, seconds: float) -> Select[Any]:

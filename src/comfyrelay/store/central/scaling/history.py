@@ -13,7 +13,7 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.types import word
 
 
-class Done(NamedTuple):
+class PastJobRow(NamedTuple):
     id: int
     created_at: datetime
     duration_seconds: float
@@ -39,6 +39,6 @@ def done_query(stage: str, workflow_ids: Collection[int], *, before: int, most: 
     )
 
 
-async def done(tx: Tx, stage: str, workflow_ids: Collection[int], *, before: int, most: int) -> list[Done]:
+async def done(tx: Tx, stage: str, workflow_ids: Collection[int], *, before: int, most: int) -> list[PastJobRow]:
     rows = await tx.execute(done_query(stage, workflow_ids, before=before, most=most))
-    return [Done(**row._mapping) for row in rows]
+    return [PastJobRow(**row._mapping) for row in rows]

@@ -17,7 +17,7 @@ from comfyrelay.store.rows import ids_table, with_ids
 from comfyrelay.store.types import json_value, relay_now, word
 
 
-class Waiting(NamedTuple):
+class WaitingWork(NamedTuple):
     """What of a workflow and an effect could be leased now."""
 
     workflow_id: int
@@ -43,7 +43,7 @@ class SeenWorker(NamedTuple):
     providers: Sequence[str] | None
 
 
-class Lease(NamedTuple):
+class SeenLease(NamedTuple):
     worker_id: str
     workflow_id: int
     effect_id: int | None
@@ -100,11 +100,11 @@ def waiting_query(stage: str, workflow_ids: Collection[int], *, down_pools: Sequ
     )
 
 
-async def waiting(tx: Tx, stage: str, workflow_ids: Collection[int], *, down_pools: Sequence[str]) -> list[Waiting]:
+async def waiting(tx: Tx, stage: str, workflow_ids: Collection[int], *, down_pools: Sequence[str]) -> list[WaitingWork]:
     if not workflow_ids:
         return []
     rows = await tx.execute(waiting_query(stage, workflow_ids, down_pools=down_pools))
-    return [Waiting._make(row) for row in rows]
+    return [WaitingWork._make(row) for row in rows]
 
 
 @cache
@@ -145,10 +145,10 @@ def leases_query(dialect: str) -> Select[Any]:
     return query.join_from(r, workers, workers.c.fleet_id == r.c.id).join(d, held)
 
 
-async def leases_of(tx: Tx, fleet_ids: Collection[int]) -> list[Lease]:
+async def leases_of(tx: Tx, fleet_ids: Collection[int]) -> list[SeenLease]:
     if not fleet_ids:
         return []
-    return list(map(Lease._make, await tx.fetch(leases_query, with_ids(sorted(fleet_ids)))))
+    return list(map(SeenLease._make, await tx.fetch(leases_query, with_ids(sorted(fleet_ids)))))
 
 
 _ARRIVAL = [d.c[name] for name in Arrival._fields]

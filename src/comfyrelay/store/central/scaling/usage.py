@@ -28,7 +28,7 @@ from comfyrelay.store.types import json_value, word
 _ADDED = ("jobs", "busy_seconds", "lost_seconds", "cost")
 
 
-class Entry(NamedTuple):
+class AuditedStep(NamedTuple):
     """Of the audit. Those that are of an end of a lease have its epoch, and how long it kept its machine busy."""
 
     id: int
@@ -66,7 +66,7 @@ class Used:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class MachineTime:
     key: str
     fleet_id: int
     worker_id: str | None
@@ -87,17 +87,17 @@ class Summed:
     cost: float
 
 
-_MACHINE = [machines.c[name] for name in Machine.__dataclass_fields__]
+_MACHINE = [machines.c[name] for name in MachineTime.__dataclass_fields__]
 
 
-async def entries(tx: Tx, *, after: int, limit: int) -> list[Entry]:
+async def entries(tx: Tx, *, after: int, limit: int) -> list[AuditedStep]:
     rows = await tx.execute(entries_query(after=after, limit=limit))
-    return [Entry(row.id, row.created_at, row.dispatch_id, json_value(row.data) or {}) for row in rows]
+    return [AuditedStep(row.id, row.created_at, row.dispatch_id, json_value(row.data) or {}) for row in rows]
 
 
 def entries_query(*, after: int, limit: int) -> Select[Any]:
     a = worker_audit_logs
-    columns = [a.c[name] for name in Entry._fields]
+    columns = [a.c[name] for name in AuditedStep._fields]
     return select(*columns).where(a.c.id > after).order_by(a.c.id).limit(limit)
 
 
@@ -190,18 +190,18 @@ def _summed(row: Any) -> Summed:
     )
 
 
-async def machines_of_workers(tx: Tx, worker_ids: Collection[str]) -> dict[str, Machine]:
+async def machines_of_workers(tx: Tx, worker_ids: Collection[str]) -> dict[str, MachineTime]:
     """By worker, its newest machine: the one that names it, or whose key its name is."""
     ids = sorted(worker_ids)
     query = select(*_MACHINE).where(or_(machines.c.worker_id.in_(ids), machines.c.key.in_(ids)))
-    found = [Machine(**row._mapping) for row in await tx.execute(query.order_by(machines.c.ordered_at))]
+    found = [MachineTime(**row._mapping) for row in await tx.execute(query.order_by(machines.c.ordered_at))]
     return {each.worker_id or each.key: each for each in found} | {each.key: each for each in found}
 
 
-async def machines_between(tx: Tx, fleet_ids: Sequence[int], *, begins: datetime, ends: datetime) -> list[Machine]:
+async def machines_between(tx: Tx, fleet_ids: Sequence[int], *, begins: datetime, ends: datetime) -> list[MachineTime]:
     """Those that there were at some time of it."""
     query = machines_query(fleet_ids, begins=begins, ends=ends)
-    return [Machine(**row._mapping) for row in await tx.execute(query)]
+    return [MachineTime(**row._mapping) for row in await tx.execute(query)]
 
 
 def machines_query(fleet_ids: Sequence[int], *, begins: datetime, ends: datetime) -> Select[Any]:
@@ -212,14 +212,14 @@ def machines_query(fleet_ids: Sequence[int], *, begins: datetime, ends: datetime
     )
 
 
-async def present_machines(tx: Tx) -> list[tuple[Machine, int]]:
+async def present_machines(tx: Tx) -> list[tuple[MachineTime, int]]:
     """Those that are there, each with how many leases its worker holds."""
     query = select(*_MACHINE, LEASES.label("leases")).outerjoin(
         workers, workers.c.worker_id == func.coalesce(machines.c.worker_id, machines.c.key)
     )
     rows = (await tx.execute(query.where(machines.c.ended_at.is_(None)))).all()
-    names = Machine.__dataclass_fields__
-    return [(Machine(**{name: getattr(row, name) for name in names}), int(row.leases or 0)) for row in rows]
+    names = MachineTime.__dataclass_fields__
+    return [(MachineTime(**{name: getattr(row, name) for name in names}), int(row.leases or 0)) for row in rows]
 
 
 async def specs(tx: Tx) -> dict[int, tuple[str, str, Mapping[str, Any] | None]]:

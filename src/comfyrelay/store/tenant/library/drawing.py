@@ -5,7 +5,7 @@ from functools import cache
 from sqlalchemy import BigInteger, Float, bindparam, select, update
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.queue.updates import Media
+from comfyrelay.domain.queue.updates import MediaFacts
 from comfyrelay.domain.records.jobs import File
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import files
@@ -34,7 +34,7 @@ def _claim(_dialect: str) -> Executable:
     return update(files).values(draw_due_at=later).where(files.c.id == due.c.id).returning(*_FILE)
 
 
-async def note(tx: Tx, file_id: str, media: Media) -> bool:
+async def note(tx: Tx, file_id: str, media: MediaFacts) -> bool:
     """Write down what was made of a file; whether it is still there."""
     values = {name: getattr(media, name) for name in ("width", "height", "seconds", "poster", "preview")}
     query = update(files).values(**values, draw_due_at=None).where(files.c.id == file_id).returning(files.c.id)

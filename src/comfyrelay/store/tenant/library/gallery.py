@@ -29,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.gallery import GalleryFilter, Glimpse, Made, Mark, MarkChange, MarkFilter, Sort
+from comfyrelay.domain.gallery import GalleryFilter, Glimpse, MadeOutput, Mark, MarkChange, MarkFilter, Sort
 from comfyrelay.errors import Conflict
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
@@ -201,9 +201,9 @@ def _conditions(tenant_id: str, wanted: GalleryFilter, dialect: str) -> list[Col
     return found
 
 
-async def page(tx: Tx, tenant_id: str, wanted: GalleryFilter, **how: Any) -> list[Made]:
+async def page(tx: Tx, tenant_id: str, wanted: GalleryFilter, **how: Any) -> list[MadeOutput]:
     query = list_query(tenant_id, wanted, **how, dialect=tx.dialect)
-    return [Made(**row._mapping) for row in await tx.execute(query)]
+    return [MadeOutput(**row._mapping) for row in await tx.execute(query)]
 
 
 async def glimpses(tx: Tx, tenant_id: str, wanted: GalleryFilter, **how: Any) -> list[Glimpse]:
@@ -221,10 +221,10 @@ async def slots(tx: Tx, tenant_id: str, wanted: GalleryFilter) -> list[tuple[int
     return [(int(row.slot), row.outputs) for row in await tx.execute(query)]
 
 
-async def by_ids(tx: Tx, tenant_id: str, ids: Iterable[str]) -> dict[str, Made]:
+async def by_ids(tx: Tx, tenant_id: str, ids: Iterable[str]) -> dict[str, MadeOutput]:
     """Those of the outputs that are the tenant's own and there."""
     rows = await tx.fetch(_by_ids, {**with_ids(ids), "tenant_id": tenant_id})
-    return {row.id: Made(**{**row._mapping, "payload": json_value(row.payload)}) for row in rows}
+    return {row.id: MadeOutput(**{**row._mapping, "payload": json_value(row.payload)}) for row in rows}
 
 
 @cache

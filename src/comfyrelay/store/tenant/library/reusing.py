@@ -17,7 +17,7 @@ from comfyrelay.store.types import json_value, word
 _FILE = [files.c[name] for name in File.__dataclass_fields__]
 
 
-class Made(NamedTuple):
+class ReusableJob(NamedTuple):
     """A job that is done, and its output."""
 
     job_id: str
@@ -27,12 +27,12 @@ class Made(NamedTuple):
     is_undrawn: bool
 
 
-async def made(tx: Tx, tenant_id: str, fingerprints: Collection[str]) -> dict[tuple[str, str], Made]:
+async def made(tx: Tx, tenant_id: str, fingerprints: Collection[str]) -> dict[tuple[str, str], ReusableJob]:
     """By fingerprint and stage, the newest completed job of the tenant's that has them and whose output is still
     there."""
     rows = await tx.fetch(made_query, {**with_ids(sorted(fingerprints)), "tenant_id": tenant_id})
     return {
-        (row.fingerprint, row.stage): Made(
+        (row.fingerprint, row.stage): ReusableJob(
             row.job_id,
             File(**{name: row._mapping[name] for name in File.__dataclass_fields__}),
             None if row.metadata is None else json_value(row.metadata),

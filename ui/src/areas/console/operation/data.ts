@@ -6,7 +6,7 @@ import type { components } from "@/api/schema";
 
 type Schemas = components["schemas"];
 export type Delivery = Schemas["TenantDelivery"];
-export type Standing = Schemas["Standing"];
+export type DeliveryState = Schemas["DeliveryState"];
 export type Stuck = Schemas["StuckStep"];
 export type Finding = Schemas["Finding"];
 export type Run = Schemas["ReconcileRun"];
@@ -19,14 +19,14 @@ export const keys = {
   settings: ["console", "settings"] as const,
 };
 
-export const STANDINGS: readonly Standing[] = ["dead", "failing", "pending", "delivered"];
+export const DELIVERY_STATES: readonly DeliveryState[] = ["dead", "failing", "pending", "delivered"];
 
 /** Something still comes of them. */
 const OPEN: readonly string[] = ["pending", "failing"];
 const PENDING_MS = 5000;
 
 /** Of one standing, or all. */
-export const deliveries = (status: Standing | null) =>
+export const deliveries = (status: DeliveryState | null) =>
   infiniteQueryOptions({
     queryKey: [...keys.deliveries, status] as const,
     queryFn: ({ pageParam, signal }) =>

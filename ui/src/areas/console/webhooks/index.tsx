@@ -7,10 +7,10 @@ import { Table } from "@/kit/Table";
 import { console as console_ } from "@/texts/console";
 import { webhooks as texts } from "@/texts/console-operation";
 import { shared } from "@/texts/console-shared";
-import { type Delivery, deliveries, keys, redeliver, STANDINGS, type Stuck, stuck } from "../operation/data";
+import { DELIVERY_STATES, type Delivery, deliveries, keys, redeliver, type Stuck, stuck } from "../operation/data";
 import { Fetched, MorePages, Section, Sheet, State, sheet, type Tone, When } from "../sheet";
 
-const FILTERS = [...STANDINGS, "all"];
+const FILTERS = [...DELIVERY_STATES, "all"];
 const TONES: Readonly<Record<string, Tone>> = {
   dead: "bad",
   failing: "warn",
@@ -22,7 +22,7 @@ export default function WebhooksPage() {
   const { status = "dead" } = useSearch({ from: "/console/webhooks" });
   const navigate = useNavigate({ from: "/console/webhooks" });
   const client = useQueryClient();
-  const found = useInfiniteQuery(deliveries(STANDINGS.find((each) => each === status) ?? null));
+  const found = useInfiniteQuery(deliveries(DELIVERY_STATES.find((each) => each === status) ?? null));
   const again = useMutation({
     mutationFn: (each: Delivery) => redeliver(each.id),
     onSuccess: () => toast({ text: texts.redelivered, tone: "good" }),
