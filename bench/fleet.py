@@ -11,7 +11,7 @@ from bench.figure import Figure
 from comfyrelay.domain.scaling.spec import Policy
 from comfyrelay.fleet.simulation.generator import Workload, generate
 from comfyrelay.fleet.simulation.simulator import simulate
-from comfyrelay.fleet.simulation.summary import Summary, summary
+from comfyrelay.fleet.simulation.summary import SimulationSummary, summary
 from comfyrelay.fleet.simulation.world import Setting
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -20,7 +20,7 @@ POLICIES = (Policy.REFERENCE, Policy.CHEAP, Policy.BALANCED)
 DAYS = 23.0
 
 
-def _one(seed: int, days: float) -> dict[Policy, Summary]:
+def _one(seed: int, days: float) -> dict[Policy, SimulationSummary]:
     requests, setting = generate(Workload(days=days), seed), Setting()
     return {each: summary(each, simulate(requests, each, setting, seed=seed), setting) for each in POLICIES}
 
@@ -51,7 +51,7 @@ def _speed(scale: float) -> Figure:
     return Figure(f"{len(requests):,} requests simulated", seconds, "s", reach="≤ 20 s", holds=seconds <= 20)
 
 
-def _figures(which: str, found: list[dict[Policy, Summary]]) -> list[Figure]:
+def _figures(which: str, found: list[dict[Policy, SimulationSummary]]) -> list[Figure]:
     """The median of the seeds counts; the worst of them stands beside it."""
     figures = []
     for policy, most_wait, most_hours in ((Policy.BALANCED, 0.25, 1.0), (Policy.CHEAP, 1.0, 0.7)):

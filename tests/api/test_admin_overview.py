@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from comfyrelay.server.admin import overview
-from comfyrelay.services.following import Message
+from comfyrelay.services.following import StreamMessage
 from comfyrelay.services.operations import live, samples
 from comfyrelay.services.operations.samples import KEPT_MINUTES, Range, Samples
 from comfyrelay.store.central import samples as stored
@@ -314,7 +314,7 @@ async def test_a_server_that_stops_ends_its_streams(desk: Operating) -> None:
 
 def test_what_is_told_is_json_with_every_kind() -> None:
     told = live.News(named={"workers": {"b", "a"}}, flags={"samples"}).by_kind
-    text = overview._encoded(Message(what=told))
+    text = overview._encoded(StreamMessage(what=told))
     assert text.startswith("event: changed\ndata: {")
     data = json.loads(text.partition("data: ")[2])
     assert data.keys() == live.NAMED | live.FLAGS

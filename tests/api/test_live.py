@@ -218,7 +218,7 @@ async def test_two_hundred_open_pages_cost_one_load(
         loads.append(tenant_id)
         return await load(self, tenant_id, found)
 
-    def counted_encoding(message: following.Message[live.Told]) -> str:
+    def counted_encoding(message: following.StreamMessage[live.LiveMessage]) -> str:
         encoded.append(message.what)
         return encode(message)
 
@@ -248,7 +248,7 @@ async def test_a_page_that_reads_slowly_is_told_to_begin_anew(
     [tenant] = hub._readers[await api.engine.databases.pool_name_of(tenant_id)].tenants.values()
     [follower] = tenant.followers
     for number in range(10):
-        tenant.send(following.Message(what=following.Reset() if number == 9 else [], cursor=str(number)))
+        tenant.send(following.StreamMessage(what=following.Reset() if number == 9 else [], cursor=str(number)))
         assert len(follower._unread) <= 3
     heard = [follower.take() for _ in range(len(follower._unread))]
     assert isinstance(heard[0].what, following.Reset)  # type: ignore[union-attr]

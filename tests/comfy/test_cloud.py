@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from comfyrelay.comfy import Attachment, CloudClient, ComfyServer, Finished, Queued, Started
-from comfyrelay.comfy.cloud.status import Phase, phase_of
+from comfyrelay.comfy.cloud.status import CloudPhase, phase_of
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.errors import (
     ComfyError,
@@ -275,20 +275,20 @@ async def test_a_job_that_takes_too_long_is_stopped(sim: Sim, cloud: CloudClient
 @pytest.mark.parametrize(
     ("word", "phase"),
     [
-        ("submitted", Phase.WAITING),
-        ("queued_limited", Phase.WAITING),
-        ("waiting_to_dispatch", Phase.WAITING),
-        ("a word of next year", Phase.WAITING),
-        ("cancel_requested", Phase.WAITING),
-        ("executing", Phase.RUNNING),
-        ("in_progress", Phase.RUNNING),
-        ("success", Phase.DONE),
-        ("completed", Phase.DONE),
-        ("failed", Phase.FAILED),
-        ("cancelled", Phase.FAILED),
+        ("submitted", CloudPhase.WAITING),
+        ("queued_limited", CloudPhase.WAITING),
+        ("waiting_to_dispatch", CloudPhase.WAITING),
+        ("a word of next year", CloudPhase.WAITING),
+        ("cancel_requested", CloudPhase.WAITING),
+        ("executing", CloudPhase.RUNNING),
+        ("in_progress", CloudPhase.RUNNING),
+        ("success", CloudPhase.DONE),
+        ("completed", CloudPhase.DONE),
+        ("failed", CloudPhase.FAILED),
+        ("cancelled", CloudPhase.FAILED),
     ],
 )
-def test_both_vocabularies_are_understood(word: str, phase: Phase) -> None:
+def test_both_vocabularies_are_understood(word: str, phase: CloudPhase) -> None:
     assert phase_of({"status": word}) is phase
 
 

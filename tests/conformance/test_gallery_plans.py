@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Select
 from sqlalchemy.dialects import sqlite
 
-from comfyrelay.domain.gallery import GalleryFilter, MarkFilter, OutputKind, Sort, Word
+from comfyrelay.domain.gallery import GalleryFilter, GallerySort, MarkFilter, OutputKind, Word
 from comfyrelay.store import migrate
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant.library import gallery
@@ -99,7 +99,7 @@ def steps(connection: sqlite3.Connection, query: Select[Any]) -> tuple[int, int]
     ("wanted", "how", "index"),
     [
         (GalleryFilter(), {}, "ix_outputs_newest (tenant_id=?)"),
-        (GalleryFilter(), {"sort": Sort.OLDEST}, "ix_outputs_newest (tenant_id=?)"),
+        (GalleryFilter(), {"sort": GallerySort.OLDEST}, "ix_outputs_newest (tenant_id=?)"),
         (GalleryFilter(), {"after": AFTER}, "ix_outputs_newest (tenant_id=? AND (created_at,id)<(?,?))"),
         (GalleryFilter(kind=OutputKind.IMAGE), {}, "ix_outputs_newest (tenant_id=?)"),
         (GalleryFilter(batch_id="b7"), {}, "ix_outputs_newest (tenant_id=?)"),

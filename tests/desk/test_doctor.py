@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from comfyrelay.cli.main import app
 from comfyrelay.desk.doctor import examine
 from comfyrelay.sim import Sim
-from comfyrelay.worker.check import Finding, Verdict
+from comfyrelay.worker.check import CheckFinding, Verdict
 from tests.api.processes import free_port
 from tests.desk.conftest import make_desk
 from tests.desk.owner import owner_http
@@ -31,7 +31,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "desk"
 
 
-async def found(findings: AsyncIterator[Finding] | None = None) -> dict[str, tuple[Verdict, str]]:
+async def found(findings: AsyncIterator[CheckFinding] | None = None) -> dict[str, tuple[Verdict, str]]:
     return {each.about.split()[0]: (each.verdict, each.text) async for each in findings or examine()}
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.desk.batches.expand import LARGEST_SEED, MOST_ITEMS, Item, Mode, SeedMode, SeedPlan, expand
+from comfyrelay.desk.batches.expand import LARGEST_SEED, MOST_ITEMS, Mode, PlannedItem, SeedMode, SeedPlan, expand
 from comfyrelay.errors import InvalidInput
 
 names = st.lists(st.text(min_size=1, max_size=5), max_size=4)
@@ -28,7 +28,7 @@ def refusal(**values: Any) -> InvalidInput:
     return refused.value
 
 
-def seeds_of(items: list[Item]) -> list[int | None]:
+def seeds_of(items: list[PlannedItem]) -> list[int | None]:
     return [each.seed for each in items]
 
 
@@ -44,7 +44,7 @@ class TestProduct:
         assert found == [each for each in combinations for _ in range(tries)]
 
     def test_nothing_given_is_one_item_that_takes_the_defaults(self) -> None:
-        assert expand() == [Item(input=None)]
+        assert expand() == [PlannedItem(input=None)]
 
     def test_all_items_have_the_common_values_and_a_prompt_of_the_list_goes_first(self) -> None:
         items = expand(prompts=["a", "b"], base={"steps": 4, "prompt": "x", "seed": 9})

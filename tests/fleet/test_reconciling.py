@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.scaling.machines import Ended, Machine
-from comfyrelay.domain.scaling.reconciling import Reconciled, Registered, Sighting, reconcile
+from comfyrelay.domain.scaling.reconciling import Reconciled, RegisteredWorker, Sighting, reconcile
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -24,7 +24,7 @@ def launched(key: str = "a", ordered: float = 30, **more: Any) -> Machine:
 
 
 def found(*machines: Machine, sightings: list[Sighting] | None, **more: Any) -> Reconciled:
-    workers: dict[str, Registered] = more.pop("workers", {})
+    workers: dict[str, RegisteredWorker] = more.pop("workers", {})
     given: dict[str, Any] = {"absent_since": {}, "missing_since": {}, "boot_seconds": 100.0, "prices": {}, **more}
     return reconcile(machines, sightings, workers, now=NOW, **given)
 
@@ -131,7 +131,7 @@ def test_one_answer_without_a_machine_and_one_whose_worker_speaks_tell_of_no_end
     missing: float, heard: float, is_gone: bool
 ) -> None:
     row = launched(ordered=900, registered_at=ago(800))
-    workers = {"i-a": Registered(registered_at=ago(800), last_seen_at=ago(heard))}
+    workers = {"i-a": RegisteredWorker(registered_at=ago(800), last_seen_at=ago(heard))}
     judged = found(row, sightings=[], workers=workers, missing_since={"a": ago(missing)})
     assert judged.changes == ({"a": {"ended_at": ..., "reason": Ended.GONE}} if is_gone else {})
 
@@ -162,7 +162,7 @@ def test_a_boot_may_take_three_times_as_long_as_usual_and_two_minutes(ordered: f
 def test_a_silent_worker_with_a_lease_keeps_its_machine() -> None:
     row = launched(registered_at=ago(5))
     for leases, ended in ((1, set()), (0, {"a"})):
-        workers = {"i-a": Registered(registered_at=ago(20), last_seen_at=ago(20), is_stale=True, leases=leases)}
+        workers = {"i-a": RegisteredWorker(registered_at=ago(20), last_seen_at=ago(20), is_stale=True, leases=leases)}
         assert found(row, sightings=[Sighting(id="i-a")], workers=workers).end.keys() == ended
 
 
@@ -170,7 +170,7 @@ def test_a_silent_worker_with_a_lease_keeps_its_machine() -> None:
 def test_one_whose_worker_takes_no_jobs_any_more_is_ended_when_it_has_none(
     idle: float, leases: int, is_ended: bool
 ) -> None:
-    worker = Registered(
+    worker = RegisteredWorker(
         registered_at=ago(900), last_seen_at=NOW, closed="was drained", last_at=ago(idle), leases=leases
     )
     judged = found(launched(registered_at=ago(900)), sightings=[Sighting(id="i-a")], workers={"i-a": worker})

@@ -21,8 +21,8 @@ from comfyrelay.domain.scaling.spec import Policy
 from comfyrelay.errors import InvalidInput
 from comfyrelay.fleet.simulation.generator import Workload, generate, model_shares
 from comfyrelay.fleet.simulation.plot import BOTTOM, HEIGHT, LEFT, LETTER, RIGHT, TOP, WIDTH, trade_off
-from comfyrelay.fleet.simulation.simulator import Outcome, Simulation, scaling_of, simulate
-from comfyrelay.fleet.simulation.summary import Summary, lower_bound, quantile, summary
+from comfyrelay.fleet.simulation.simulator import Simulation, SimulationOutcome, scaling_of, simulate
+from comfyrelay.fleet.simulation.summary import SimulationSummary, lower_bound, quantile, summary
 from comfyrelay.fleet.simulation.traces import Request, from_history, parse_trace, read_trace
 from comfyrelay.fleet.simulation.world import Setting
 from tests.fleet.snapshots import OURS
@@ -241,7 +241,7 @@ def test_the_plot_is_an_svg_with_a_mark_for_each() -> None:
 
 
 def test_nothing_at_all_has_a_summary() -> None:
-    assert summary("fast", Outcome(), Setting()).wait_p99 == 0.0
+    assert summary("fast", SimulationOutcome(), Setting()).wait_p99 == 0.0
 
 
 # the command
@@ -284,7 +284,7 @@ def test_the_table_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = StringIO()
     monkeypatch.setattr("comfyrelay.cli.fleet.simulate.out", Console(width=80, file=shown))
     many = [
-        Summary(
+        SimulationSummary(
             policy=each,
             jobs=30_000,
             wait_p50=1234.0,

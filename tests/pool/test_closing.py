@@ -9,11 +9,11 @@ from structlog.testing import capture_logs
 from comfyrelay.errors import Canceled, ComfyError, Conflict
 from comfyrelay.pool import (
     JobCompleted,
+    JobOutcome,
     JobRetrying,
     JobStarted,
     JobStatus,
     MemoryQueue,
-    Outcome,
     SqliteQueue,
     Ticket,
     WorkflowPool,
@@ -113,7 +113,7 @@ class FullDisk(MemoryQueue):
     async def begin(self, ticket: Ticket) -> None:
         raise OSError(28, "No space left on device")
 
-    async def settle(self, job_id: str, outcome: Outcome) -> None:
+    async def settle(self, job_id: str, outcome: JobOutcome) -> None:
         raise OSError(28, "No space left on device")
 
 

@@ -14,7 +14,7 @@ from comfyrelay.comfy.outputs import OutputFile, RunResult
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.errors import ComfyError, ConfigurationError, Conflict, Fault, InvalidInput, OutOfMemory
-from comfyrelay.pool import Block, JobStatus, Lane, Leftover, Outcome, SqliteQueue
+from comfyrelay.pool import Block, JobOutcome, JobStatus, Lane, Leftover, SqliteQueue
 from comfyrelay.pool.sqlite_queue import SCHEMA_VERSION
 from tests.pool.harness import NOW, anywhere, ticket
 
@@ -114,7 +114,7 @@ async def test_outcomes_survive(path: Path) -> None:
         cached_nodes=frozenset({"1", "2"}),
         seconds=1.5,
     )
-    done = Outcome(
+    done = JobOutcome(
         status=JobStatus.COMPLETED,
         attempts=2,
         client_id="a",
@@ -122,7 +122,7 @@ async def test_outcomes_survive(path: Path) -> None:
         finished_at=NOW + timedelta(seconds=3),
         result=result,
     )
-    canceled = Outcome(status=JobStatus.CANCELED, attempts=0, finished_at=NOW + timedelta(seconds=4))
+    canceled = JobOutcome(status=JobStatus.CANCELED, attempts=0, finished_at=NOW + timedelta(seconds=4))
     async with opened(path) as (queue, _):
         await queue.put(ticket(1, attachments=(Attachment(node="1", input="i", source=b"bytes"),)))
         await queue.put(ticket(2))
@@ -144,7 +144,7 @@ async def test_errors_survive(path: Path) -> None:
     async with opened(path) as (queue, _):
         for number, each in enumerate((error, ComfyError("Odd.", fault=Fault.JOB))):
             await queue.put(ticket(number))
-            outcome = Outcome(
+            outcome = JobOutcome(
                 status=JobStatus.FAILED, attempts=3, finished_at=NOW + timedelta(seconds=number), error=each
             )
             await queue.settle(f"job-{number}", outcome)

@@ -17,7 +17,7 @@ from comfyrelay.errors import ComfyRelayError, Forbidden, NotFound
 from comfyrelay.storage.headers import content_disposition
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.storage.objects import ObjectStore
-from comfyrelay.storage.signing import Grant
+from comfyrelay.storage.signing import UrlGrant
 
 BUCKET = "bucket"
 ACCESS_KEY = "AKIDTEST"
@@ -96,7 +96,7 @@ async def _handle(store: LocalObjects, request: web.Request) -> web.StreamRespon
     return response
 
 
-async def _take(store: LocalObjects, path: str, grant: Grant, request: web.Request) -> web.Response:
+async def _take(store: LocalObjects, path: str, grant: UrlGrant, request: web.Request) -> web.Response:
     grant.check_upload(content_type=request.headers.get("Content-Type"), content_length=request.content_length)
     async with store.receive(path, size=grant.size, max_size=grant.max_size) as receiver:
         async for piece in request.content.iter_any():

@@ -8,14 +8,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from comfyrelay.errors import Forbidden, InvalidInput
-from comfyrelay.storage.signing import Grant, sign, verify
+from comfyrelay.storage.signing import UrlGrant, sign, verify
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 EXPIRES = int(NOW.timestamp()) + 60
 
 _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _grants = st.builds(
-    Grant,
+    UrlGrant,
     method=st.sampled_from(["GET", "PUT"]),
     path=_texts,
     expires=st.integers(EXPIRES, 10**12),
@@ -26,19 +26,19 @@ _grants = st.builds(
 )
 
 
-def query(grant: Grant, secret: str = "first secret") -> dict[str, str]:
+def query(grant: UrlGrant, secret: str = "first secret") -> dict[str, str]:
     return dict(parse_qsl(sign(grant, secret=secret), keep_blank_values=True, strict_parsing=True))
 
 
 @settings(deadline=None)
 @given(grant=_grants)
-def test_what_was_signed_is_verified(grant: Grant) -> None:
+def test_what_was_signed_is_verified(grant: UrlGrant) -> None:
     assert verify(grant.method, grant.path, query(grant), secrets=["first secret"], now=NOW) == grant
 
 
 @settings(deadline=None)
 @given(signed=_grants, wanted=_grants)
-def test_a_signature_is_for_one_grant_only(signed: Grant, wanted: Grant) -> None:
+def test_a_signature_is_for_one_grant_only(signed: UrlGrant, wanted: UrlGrant) -> None:
     assume(signed != wanted)
     forged = {**query(wanted), "signature": query(signed)["signature"]}
     with pytest.raises(Forbidden, match="not valid"):
@@ -55,14 +55,14 @@ def test_junk_is_refused_as_such(junk: dict[str, str]) -> None:
 @pytest.mark.parametrize("number", ["", "-1", "+1", "1.0", "1e3", "٣", "0x10", " 1", "9" * 5000, "nan"])
 def test_what_is_no_number_is_refused(number: str) -> None:
     for key in ("expires", "size", "max"):
-        fields = {**query(Grant(method="GET", path="a", expires=EXPIRES)), key: number}
+        fields = {**query(UrlGrant(method="GET", path="a", expires=EXPIRES)), key: number}
         with pytest.raises(Forbidden):
             verify("GET", "a", fields, secrets=["first secret"], now=NOW)
 
 
 @pytest.mark.parametrize(("method", "allowed"), [("GET", True), ("HEAD", True), ("PUT", False), ("get", False)])
 def test_a_get_grant_allows_to_look(method: str, allowed: bool) -> None:
-    fields = query(Grant(method="GET", path="a", expires=EXPIRES))
+    fields = query(UrlGrant(method="GET", path="a", expires=EXPIRES))
     if allowed:
         assert verify(method, "a", fields, secrets=["first secret"], now=NOW).method == "GET"
         return
@@ -71,7 +71,7 @@ def test_a_get_grant_allows_to_look(method: str, allowed: bool) -> None:
 
 
 def test_a_grant_ends_with_its_last_second() -> None:
-    fields = query(Grant(method="GET", path="a", expires=EXPIRES))
+    fields = query(UrlGrant(method="GET", path="a", expires=EXPIRES))
     at = datetime.fromtimestamp
     verify("GET", "a", fields, secrets=["first secret"], now=at(EXPIRES - 0.001, UTC))
     with pytest.raises(Forbidden, match="expired"):
@@ -79,7 +79,7 @@ def test_a_grant_ends_with_its_last_second() -> None:
 
 
 def test_secrets_can_be_rotated() -> None:
-    fields = query(Grant(method="GET", path="a", expires=EXPIRES), secret="old")
+    fields = query(UrlGrant(method="GET", path="a", expires=EXPIRES), secret="old")
     verify("GET", "a", fields, secrets=["new", "old"], now=NOW)
     for secrets in (["new"], [], [""]):
         with pytest.raises(Forbidden):
@@ -87,7 +87,7 @@ def test_secrets_can_be_rotated() -> None:
 
 
 def test_an_upload_must_be_the_granted_one() -> None:
-    grant = Grant(method="PUT", path="a", expires=EXPIRES, content_type="image/png", size=5, max_size=9)
+    grant = UrlGrant(method="PUT", path="a", expires=EXPIRES, content_type="image/png", size=5, max_size=9)
     grant.check_upload(content_type="image/png", content_length=5)
     grant.check_upload(content_type="image/png", content_length=None)
     for content_type, length in (("image/gif", 5), (None, 5), ("image/png", 4), ("image/png", 6)):
@@ -96,7 +96,7 @@ def test_an_upload_must_be_the_granted_one() -> None:
 
 
 def test_an_upload_must_not_be_too_large() -> None:
-    grant = Grant(method="PUT", path="a", expires=EXPIRES, content_type="image/png", max_size=9)
+    grant = UrlGrant(method="PUT", path="a", expires=EXPIRES, content_type="image/png", max_size=9)
     grant.check_upload(content_type="image/png", content_length=9)
     with pytest.raises(InvalidInput, match="at most 9 bytes"):
         grant.check_upload(content_type="image/png", content_length=10)

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.gallery import main_prompt, prompt_placeholder
-from comfyrelay.domain.payloads import Snapshot
+from comfyrelay.domain.payloads import JobSnapshot
 from comfyrelay.domain.properties import Role
 
 
-def snapshot(**values: Any) -> Snapshot:
-    return Snapshot(
+def snapshot(**values: Any) -> JobSnapshot:
+    return JobSnapshot(
         graph_path="g",
         values=values,
         assets=[],

@@ -7,7 +7,7 @@ import pytest
 
 from comfyrelay.comfyui_processes import gpus
 from comfyrelay.sim import Sim
-from comfyrelay.worker.comfyui.devices import Devices, Gpu, described, gpus_here, readable
+from comfyrelay.worker.comfyui.devices import Devices, DriverGpu, described, gpus_here, readable
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.settings import WorkerSettings
 from tests.harness import PATIENCE_SECONDS
@@ -39,9 +39,9 @@ def test_memory_in_use_is_what_comfyui_could_not_take() -> None:
 
 def test_of_several_gpus_alike_the_load_is_of_the_one_with_as_much_memory_in_use() -> None:
     gpus = [
-        Gpu(name="NVIDIA RTX", memory_used=1 * GIB, load=0.1),
-        Gpu(name="NVIDIA RTX", memory_used=5 * GIB, load=0.9),
-        Gpu(name="NVIDIA OTHER", memory_used=5 * GIB, load=0.5),
+        DriverGpu(name="NVIDIA RTX", memory_used=1 * GIB, load=0.1),
+        DriverGpu(name="NVIDIA RTX", memory_used=5 * GIB, load=0.9),
+        DriverGpu(name="NVIDIA OTHER", memory_used=5 * GIB, load=0.5),
     ]
     assert described(stats(), gpus)["load"] == 0.9
     assert "load" not in described(stats("cuda:0 NVIDIA H200"), gpus)
@@ -68,7 +68,7 @@ async def test_each_server_is_told_of_and_one_that_is_away_says_why() -> None:
         await servers.open()
         try:
             await asyncio.wait_for(changed.wait(), PATIENCE_SECONDS)
-            gpus = [Gpu(name="stand-in", memory_used=0, load=0.5)]
+            gpus = [DriverGpu(name="stand-in", memory_used=0, load=0.5)]
             found = Devices(servers, is_busy=lambda: False, gpus=lambda: gpus)
             await found.refresh()
             here, away = found.current

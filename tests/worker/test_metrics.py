@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.worker.comfyui.packing import Told
+from comfyrelay.worker.comfyui.packing import CardStatus
 from comfyrelay.worker.lease import Lease, Phase
 from comfyrelay.worker.metrics import Metrics
 from tests.worker.on_console import lease
@@ -113,7 +113,7 @@ async def test_how_the_worker_is_now_is_read_when_it_is_asked_for(worker: Worker
 
 
 async def test_how_many_are_on_a_card_and_why_is_read_too(worker: Worker) -> None:
-    cards = {"GPU-1": Told(processes=2, reason="2 at once: nothing waits.", changed="Trying 2 at once.")}
+    cards = {"GPU-1": CardStatus(processes=2, reason="2 at once: nothing waits.", changed="Trying 2 at once.")}
     worker.metrics.watch(
         cache=worker.cache, control=worker.control, servers=worker.servers, held=list, cards=lambda: cards
     )

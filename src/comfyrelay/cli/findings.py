@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 
 if TYPE_CHECKING:
-    from comfyrelay.worker.check import Finding
+    from comfyrelay.worker.check import CheckFinding
 
 _MARKS = {"fine": "[green]ok[/green]  ", "lacking": "[yellow]note[/yellow]", "broken": "[red]no[/red]  "}
 
 
-def print_findings(findings: AsyncIterator[Finding], out: Console, *, as_json: bool) -> bool:
+def print_findings(findings: AsyncIterator[CheckFinding], out: Console, *, as_json: bool) -> bool:
     """Each as it comes, or all of them as JSON; whether nothing is broken."""
 
     async def run() -> bool:

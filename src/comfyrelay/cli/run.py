@@ -18,7 +18,7 @@ from rich.console import Console
 from comfyrelay.cli import completion
 from comfyrelay.cli.jobs import APPRISE, Json, Url, connected, print_json
 from comfyrelay.cli.values import (
-    Target,
+    SubmitTarget,
     check_files,
     errors_as_typed,
     find_target,
@@ -183,7 +183,7 @@ def run(
         raise typer.Exit(FAILED)
 
 
-def _as_it_was(what: str, target: Target) -> dict[str, Any]:
+def _as_it_was(what: str, target: SubmitTarget) -> dict[str, Any]:
     """What ComfyUI made is made again with the seeds that it had; a workflow gets new ones."""
     from comfyrelay.comfy.editor.loading import may_hold_workflow
 
@@ -192,12 +192,12 @@ def _as_it_was(what: str, target: Target) -> dict[str, Any]:
     return {each.key: each.default_value for each in target.properties if is_made and each.role == "seed"}
 
 
-def _as_in_picture(what: str, target: Target, wish: Mapping[str, Any]) -> dict[str, Any]:
+def _as_in_picture(what: str, target: SubmitTarget, wish: Mapping[str, Any]) -> dict[str, Any]:
     """The same in a batch, unless it is about other seeds."""
     return _as_it_was(what, target) if wish["tries"] == 1 and wish["seeds"] is None else {}
 
 
-def _show_remarks(target: Target) -> None:
+def _show_remarks(target: SubmitTarget) -> None:
     for each in target.remarks:
         err.print(each, highlight=False, markup=False, soft_wrap=True)
 
@@ -444,7 +444,7 @@ async def _desk(url: str | None) -> AsyncIterator[Client]:
                 yield client
 
 
-async def _show_command(client: Client, target: Target, payload: Mapping[str, Any]) -> None:
+async def _show_command(client: Client, target: SubmitTarget, payload: Mapping[str, Any]) -> None:
     """Of the user's own script, what will be run, before it is."""
     slug = target.named.get("workflow_slug")
     if slug is None or slug != await client.script_workflow():
@@ -455,7 +455,7 @@ async def _show_command(client: Client, target: Target, payload: Mapping[str, An
     err.print(f"$ {await client.script_command(values)}", highlight=False, markup=False, soft_wrap=True)
 
 
-async def _preset(client: Client, name: str, target: Target) -> dict[str, Any]:
+async def _preset(client: Client, name: str, target: SubmitTarget) -> dict[str, Any]:
     from comfyrelay.domain.properties import apply_preset
 
     applied = apply_preset((await client.preset(name)).values, target.as_properties())

@@ -26,7 +26,7 @@ _ITEM = re.compile(r"items\.(\d+)\.(.+)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
+class SubmitTarget:
     """What to submit. `named` has its `effect_id` or its `workflow_slug`; values and files are by property."""
 
     named: dict[str, Any]
@@ -103,7 +103,7 @@ async def refused_leaves_nothing(client: Client, what: str) -> AsyncIterator[Non
         raise
 
 
-async def find_target(client: Client, what: str, given: Sequence[str]) -> Target:
+async def find_target(client: Client, what: str, given: Sequence[str]) -> SubmitTarget:
     """A graph in a file becomes a workflow; else it is the name of an effect or workflow."""
     from comfyrelay.comfy.editor.loading import may_hold_workflow
 
@@ -123,7 +123,7 @@ async def find_target(client: Client, what: str, given: Sequence[str]) -> Target
     return _of_properties({"workflow_slug": workflow.slug}, workflow, given)
 
 
-async def send_files(client: Client, target: Target, inputs: Sequence[Path]) -> tuple[list[str], dict[str, str]]:
+async def send_files(client: Client, target: SubmitTarget, inputs: Sequence[Path]) -> tuple[list[str], dict[str, str]]:
     """Upload what is a file here: the ids of what is worked on, and those of the other files by property."""
     primary = target.primary
     if inputs and primary is None:
@@ -136,7 +136,7 @@ async def send_files(client: Client, target: Target, inputs: Sequence[Path]) -> 
     return works_on, ids
 
 
-def _takes_no_input(target: Target) -> str:
+def _takes_no_input(target: SubmitTarget) -> str:
     if not target.assets:
         return "--input: It works on no image, video or sound. Leave --input out."
     names = " or ".join(f"--set {target.name(each)}=FILE" for each in sorted(target.assets))
@@ -154,7 +154,7 @@ def errors_as_options(anyway: str = "--anyway") -> Iterator[None]:
 
 
 @contextmanager
-def errors_as_typed(target: Target, *, has_input: bool) -> Iterator[None]:
+def errors_as_typed(target: SubmitTarget, *, has_input: bool) -> Iterator[None]:
     """The API names properties and asks for ids of files; whoever types a command has inputs, and the files."""
     try:
         with errors_as_options():
@@ -167,7 +167,7 @@ def errors_as_typed(target: Target, *, has_input: bool) -> Iterator[None]:
         raise InvalidInput(" ".join(filter(None, dict.fromkeys(texts))), errors=error.errors) from None
 
 
-def _as_typed(target: Target, key: str, text: str, keys: Iterable[str], *, has_input: bool) -> str | None:
+def _as_typed(target: SubmitTarget, key: str, text: str, keys: Iterable[str], *, has_input: bool) -> str | None:
     """A sentence about an input; nothing where it is about something else."""
     item = _ITEM.fullmatch(key)
     key = item[2] if item else key
@@ -215,10 +215,10 @@ async def _names(client: Client) -> str:
     return ", ".join([*effects, *shown])
 
 
-def _of_properties(named: dict[str, Any], what: Effect | Workflow, given: Sequence[str]) -> Target:
+def _of_properties(named: dict[str, Any], what: Effect | Workflow, given: Sequence[str]) -> SubmitTarget:
     types = {each.key: each.type for each in what.properties}
     pairs = {_key(name, types): value for name, value in map(_pair, given)}
-    return Target(
+    return SubmitTarget(
         named=named,
         title=what.name,
         properties=what.properties,
@@ -258,7 +258,7 @@ async def _what_can_be_kept(client: Client, path: Path) -> str:
     return f"{_NO_JOB_YET} `comfyrelay workflows add {path} --anyway` keeps it. {_BY_ITSELF}"
 
 
-async def _of_graph(client: Client, path: Path, sets: Sequence[str]) -> Target:
+async def _of_graph(client: Client, path: Path, sets: Sequence[str]) -> SubmitTarget:
     from comfyrelay.comfy.editor.loading import load_workflow
 
     try:
@@ -289,7 +289,7 @@ async def _of_graph(client: Client, path: Path, sets: Sequence[str]) -> Target:
     values.update((key, _value(each.text, is_text=types[key] == "text")) for key, each in by_key.items())
     file_keys = {keys.get(place, place): file for place, file in files.items()}
     typed = {keys.get(each.place, each.place): each.typed for each in given}
-    return Target(
+    return SubmitTarget(
         named={"workflow_slug": described.workflow.slug},
         title=described.workflow.name,
         properties=described.workflow.properties,

@@ -6,20 +6,15 @@ names of output files show, and both ends are understood.
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
+from comfyrelay.client.client import Client, Kind
 from comfyrelay.errors import InvalidInput, NotFound
-
-if TYPE_CHECKING:
-    from comfyrelay.client.client import Client
 
 SHORT = 8
 _LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 _SOME = 3
 _LEAST = 4
 _PART = re.compile(r"[0-9a-f-]{1,36}")
-
-Kind = Literal["job", "batch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +23,7 @@ class Found:
     id: str
 
 
-async def find(client: "Client", text: str) -> Found:
+async def find(client: Client, text: str) -> Found:
     """The one job or batch whose id this is, or begins or ends so."""
     part = text.strip().lower()
     if not _PART.fullmatch(part):
@@ -46,7 +41,7 @@ async def find(client: "Client", text: str) -> Found:
     return found[0]
 
 
-async def _whole(client: "Client", id_: str) -> Found:
+async def _whole(client: Client, id_: str) -> Found:
     try:
         return Found("job", (await client.job(id_)).id)
     except NotFound:
@@ -57,7 +52,7 @@ async def _whole(client: "Client", id_: str) -> Found:
         raise NotFound(f"There is no job and no batch {id_!r}.") from None
 
 
-async def _beginning(client: "Client", part: str) -> list[Found]:
+async def _beginning(client: Client, part: str) -> list[Found]:
     """Lists go back in time from any id, so the ids that begin so come first after the last that could."""
     last = part + _LAST[len(part) :]
     jobs, batches = await client.jobs_before(last, limit=_SOME), await client.batches_before(last, limit=_SOME)
@@ -65,7 +60,7 @@ async def _beginning(client: "Client", part: str) -> list[Found]:
     return [each for each in found if each.id.startswith(part)]
 
 
-async def _ending(client: "Client", part: str) -> list[Found]:
+async def _ending(client: Client, part: str) -> list[Found]:
     jobs = [Found("job", each.id) async for each in client.jobs(search=part) if each.id.endswith(part)]
     # there are few of them, so all may be looked through
     batches = [Found("batch", each.id) async for each in client.batches() if each.id.endswith(part)]

@@ -48,7 +48,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
+class NextUp:
     kind: Kind
     id: str
     what: str
@@ -66,7 +66,7 @@ class Busy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class TopView:
     """Where there is no desk, counts stop at a page, and `more` names the states that have more than that; the order
     of what waits is not known, and workers are told to administrators only."""
 
@@ -79,7 +79,7 @@ class Snapshot:
     # of each GPU that more than one ComfyUI may share: why there are as many
     cards: list[str]
     running: list[Job]
-    next: list[Coming]
+    next: list[NextUp]
     # those without a batch
     paused: list[Job]
     batches: list[Batch]
@@ -87,7 +87,7 @@ class Snapshot:
     labels: dict[str, str]
 
 
-async def take_snapshot(client: Client, labels: Labels) -> Snapshot:
+async def take_snapshot(client: Client, labels: Labels) -> TopView:
     now = await client.now()
     running, queued, paused, batches, outcomes = await asyncio.gather(
         client.some_jobs(status="processing", limit=LARGEST_PAGE),
@@ -101,7 +101,7 @@ async def take_snapshot(client: Client, labels: Labels) -> Snapshot:
     held = [each for each in paused[0] if each.batch_id is None][:NEXT]
     counts = {str(status): count for status, count in now.counts.items()} if now else {}
     pages = {"processing": running, "queued": queued, "paused": paused}
-    return Snapshot(
+    return TopView(
         url=client.url,
         counts={status: counts.get(status, len(jobs)) for status, (jobs, _) in pages.items()},
         more=[] if now else [status for status, (_, has_more) in pages.items() if has_more],
@@ -154,13 +154,13 @@ async def _cards(client: Client) -> list[str]:
     return list(dict.fromkeys(about))
 
 
-async def _coming(client: Client, unit: Unit, labels: Labels) -> Coming:
+async def _coming(client: Client, unit: Unit, labels: Labels) -> NextUp:
     if unit.is_batch:
         batch = await client.batch(unit.id)
         remaining = batch.total - batch.done
-        return Coming("batch", batch.id, f"{printable(batch.label or '')} ({remaining} left)".strip())
+        return NextUp("batch", batch.id, f"{printable(batch.label or '')} ({remaining} left)".strip())
     job = await client.job(unit.id)
-    return Coming("job", job.id, (await labels.of([job]))[job.id])
+    return NextUp("job", job.id, (await labels.of([job]))[job.id])
 
 
 async def _why(client: Client, queued: Sequence[Job]) -> str | None:
@@ -170,7 +170,7 @@ async def _why(client: Client, queued: Sequence[Job]) -> str | None:
     return f"job {render.short(oldest)}: {waiting.text}" if waiting else None
 
 
-def shown(seen: Snapshot, now: datetime, chosen: Choice | None = None) -> RenderableType:
+def shown(seen: TopView, now: datetime, chosen: Choice | None = None) -> RenderableType:
     parts: list[RenderableType] = [_headline(seen), *_about_workers(seen)]
     parts += [Text(printable(each), style="dim") for each in seen.cards]
     parts += [Text(printable(each), style="red") for each in seen.comfyui_away]
@@ -201,7 +201,7 @@ def _mark(parts: Sequence[RenderableType], id_: str) -> None:
                         table.rows[row].style = "reverse"
 
 
-def _headline(seen: Snapshot) -> Text:
+def _headline(seen: TopView) -> Text:
     text = Text.assemble(("ComfyRelay ", "bold"), (seen.url, "dim"))
     for status, count in seen.counts.items():
         more = "+" if status in seen.more else ""
@@ -209,7 +209,7 @@ def _headline(seen: Snapshot) -> Text:
     return text
 
 
-def _about_workers(seen: Snapshot) -> list[RenderableType]:
+def _about_workers(seen: TopView) -> list[RenderableType]:
     if seen.workers is None:
         return []
     if not seen.workers:
@@ -221,7 +221,7 @@ def _about_workers(seen: Snapshot) -> list[RenderableType]:
     return [table]
 
 
-def _running(seen: Snapshot, now: datetime) -> RenderableType:
+def _running(seen: TopView, now: datetime) -> RenderableType:
     table = render.grid("job", "", "", "since", "what")
     for each in seen.running:
         done, began = render.part_done(each.progress), render.began_at(each.progress, each.started_at)
@@ -235,14 +235,14 @@ def _running(seen: Snapshot, now: datetime) -> RenderableType:
     return table
 
 
-def _next(seen: Snapshot) -> RenderableType:
+def _next(seen: TopView) -> RenderableType:
     table = render.grid("", "", "what")
     for each in seen.next:
         table.add_row(each.kind, render.short(each.id), render.what(each.what))
     return table
 
 
-def _last(seen: Snapshot, now: datetime) -> RenderableType:
+def _last(seen: TopView, now: datetime) -> RenderableType:
     table = render.grid("job", "", "ended", "what")
     for job in seen.outcomes:
         made = ", ".join(out.filename for out in job.outputs)
@@ -263,7 +263,7 @@ def _rule(title: str) -> Rule:
 async def watch(client: Client, console: Console, *, every_seconds: float) -> None:
     """Show it until q or Ctrl-C, and do what the keys say. A server that is away is waited for."""
     labels, hands = Labels(client), Hands(client)
-    seen: Snapshot | None = None
+    seen: TopView | None = None
     view: RenderableType | None = None
     pressed: asyncio.Queue[str] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -304,7 +304,7 @@ class Hands:
     def line(self) -> Text:
         return self._message
 
-    def choose(self, seen: Snapshot) -> Choice | None:
+    def choose(self, seen: TopView) -> Choice | None:
         """The same as before, wherever it is now; where it is gone, what has taken its place."""
         found = choices(seen)
         ids = [each.id for each in found]
@@ -314,7 +314,7 @@ class Hands:
         self._chosen = found[self._place] if found else None
         return self._chosen
 
-    async def press(self, key: str, seen: Snapshot | None) -> bool:
+    async def press(self, key: str, seen: TopView | None) -> bool:
         """Whether it may have changed something in the queue."""
         chosen, to_cancel, self._to_cancel = self._chosen, self._to_cancel, None
         self._message = Text(KEYS, style="dim")
@@ -353,7 +353,7 @@ class Hands:
         return None
 
 
-def choices(seen: Snapshot) -> list[Choice]:
+def choices(seen: TopView) -> list[Choice]:
     """What can be chosen, each once, in the order in which it is shown."""
     paused = {each.id for each in seen.batches if each.counts.get("paused")}
     found = [

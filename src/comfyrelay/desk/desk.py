@@ -38,7 +38,7 @@ from comfyrelay.desk.trying_out import TRIED_MODELS, Trying
 from comfyrelay.disk.owner import load_secret, noted
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.states import DispatchStatus, Stage, WorkflowKind
-from comfyrelay.domain.queue.updates import OutputFile
+from comfyrelay.domain.queue.updates import UploadedOutput
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import DispatchFilter, NewJob
 from comfyrelay.errors import ComfyError, Conflict, NotFound
@@ -52,7 +52,7 @@ from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.services.jobs.removal import RemovedFiles
 from comfyrelay.settings import Settings
 from comfyrelay.worker.agent import Agent
-from comfyrelay.worker.check import Finding
+from comfyrelay.worker.check import CheckFinding
 from comfyrelay.worker.comfyui.servers import WrapServer
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import WorkerSettings
@@ -306,7 +306,7 @@ class Desk:
         for each in self._agents.values():
             each.refresh_models()
 
-    async def _keep_reused(self, job: NewJob, batch_label: str | None, output: OutputFile) -> dict[str, Any] | None:
+    async def _keep_reused(self, job: NewJob, batch_label: str | None, output: UploadedOutput) -> dict[str, Any] | None:
         return None if self._copies is None else await self._copies.keep_reused(job, batch_label, output)
 
     async def _remove_copies(self, attempts: Sequence[Attempt]) -> RemovedFiles:
@@ -376,7 +376,7 @@ class Desk:
         )
         add_desk_routes(app, state)
 
-    def _examine(self, in_use: Sequence[str]) -> AsyncIterator[Finding]:
+    def _examine(self, in_use: Sequence[str]) -> AsyncIterator[CheckFinding]:
         return examine_own(self.settings, self.desk, in_use, script=self.script)
 
     def _beside_script(self, script: ScriptSettings, snapshots: Snapshots) -> WrapServer:

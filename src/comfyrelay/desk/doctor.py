@@ -28,12 +28,12 @@ from comfyrelay.net import is_loopback, listen
 from comfyrelay.protocol.desk import TryingOut
 from comfyrelay.services.databases import Databases
 from comfyrelay.settings import Settings, config_path, load_settings
-from comfyrelay.worker.check import Finding, about_care
+from comfyrelay.worker.check import CheckFinding, about_care
 
 ANSWER_SECONDS = 5.0
 
 
-async def examine() -> AsyncIterator[Finding]:
+async def examine() -> AsyncIterator[CheckFinding]:
     yield about_python()
     try:
         settings, desk, script = load_settings(), load_desk_settings(), load_script_table()
@@ -82,7 +82,7 @@ def _of_running_desk(settings: Settings) -> Settings:
     return settings.model_copy(update=here)
 
 
-def _about_password(data_dir: Path, names: list[str]) -> Finding:
+def _about_password(data_dir: Path, names: list[str]) -> CheckFinding:
     try:
         require_password(data_dir, host=", ".join(names))
     except ConfigurationError as error:
@@ -90,7 +90,7 @@ def _about_password(data_dir: Path, names: list[str]) -> Finding:
     return fine("password", "Other machines can reach the desk, and the page asks them for the password.")
 
 
-async def _about_databases(settings: Settings) -> AsyncIterator[Finding]:
+async def _about_databases(settings: Settings) -> AsyncIterator[CheckFinding]:
     urls = {"central": settings.central_url, **settings.pool_urls}
     missing = [name for name, url in urls.items() if not _may_exist(url)]
     if missing:
@@ -123,7 +123,7 @@ def _may_exist(url: str) -> bool:
     return not scheme.startswith("sqlite") or Path(path).is_file()
 
 
-async def _about_port(settings: Settings, holder: str | None) -> tuple[Finding, list[str]]:
+async def _about_port(settings: Settings, holder: str | None) -> tuple[CheckFinding, list[str]]:
     """Who is there; and of a desk, where its ComfyUIs are, unless everything is tried out on the stand-in."""
     about = f"desk {settings.base_url}"
     try:
@@ -143,7 +143,7 @@ async def _about_port(settings: Settings, holder: str | None) -> tuple[Finding, 
     return fine(about, f"A desk runs there, version {found.version}, with {runs}."), in_use
 
 
-def _about_silence(about: str, settings: Settings, holder: str | None) -> Finding:
+def _about_silence(about: str, settings: Settings, holder: str | None) -> CheckFinding:
     try:
         listen(settings.host, settings.port).close()
     except (ConfigurationError, socket.gaierror) as error:

@@ -21,7 +21,7 @@ from comfyrelay.portable.disks import free_bytes
 from comfyrelay.portable.system import describe
 from comfyrelay.portable.words import quoted
 from comfyrelay.settings import Settings
-from comfyrelay.worker.check import ANSWERS, Finding, Verdict, about_care, about_comfyui, about_installs
+from comfyrelay.worker.check import ANSWERS, CheckFinding, Verdict, about_care, about_comfyui, about_installs
 
 GIB = 1024**3
 # Outputs of videos are large; below the first nothing can be expected to work.
@@ -31,7 +31,7 @@ LITTLE_SPACE = 5 * GIB
 
 async def examine_own(
     settings: Settings, desk: DeskSettings, in_use: Sequence[str], *, script: Mapping[str, Any] | None
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[CheckFinding]:
     """The same of the desk in this process, which knows what it was started with: for its own page. `in_use` is where
     its ComfyUIs are."""
     yield about_python()
@@ -48,7 +48,7 @@ async def examine_own(
         yield finding
 
 
-async def about_comfyuis(settings: Settings, desk: DeskSettings, urls: Sequence[str]) -> AsyncIterator[Finding]:
+async def about_comfyuis(settings: Settings, desk: DeskSettings, urls: Sequence[str]) -> AsyncIterator[CheckFinding]:
     kept = {note.url: log.parent for note, log in notes.find(settings.data_dir / "worker")}
     abouts = [await _about_comfyui(url, desk, folder=kept.get(url)) for url in urls]
     for finding in abouts:
@@ -63,12 +63,12 @@ async def about_comfyuis(settings: Settings, desk: DeskSettings, urls: Sequence[
             yield finding
 
 
-def about_python() -> Finding:
+def about_python() -> CheckFinding:
     version = platform.python_version()
     return fine("python", f"ComfyRelay {__version__} on Python {version}, {describe()}, {sys.executable}.")
 
 
-def about_folder(folder: Path, holder: str | None) -> Iterator[Finding]:
+def about_folder(folder: Path, holder: str | None) -> Iterator[CheckFinding]:
     about = "data folder"
     place = _nearest(folder)
     try:
@@ -94,7 +94,7 @@ def about_folder(folder: Path, holder: str | None) -> Iterator[Finding]:
         yield fine("disk", text)
 
 
-async def _about_comfyui(url: str, desk: DeskSettings, *, folder: Path | None) -> Finding:
+async def _about_comfyui(url: str, desk: DeskSettings, *, folder: Path | None) -> CheckFinding:
     """`folder` is that of one which a desk has started."""
     place = desk.comfyui_url.index(url)
     folder = desk.comfyui_folders[place] if place < len(desk.comfyui_folders) else folder
@@ -106,7 +106,7 @@ async def _about_comfyui(url: str, desk: DeskSettings, *, folder: Path | None) -
     return found
 
 
-def about_script(table: Mapping[str, Any], data_dir: Path) -> Finding:
+def about_script(table: Mapping[str, Any], data_dir: Path) -> CheckFinding:
     # folders that a desk makes by itself need not be there yet
     there = _nearest(data_dir)
     made = {"working_folder": str(there), "template_folder": str(there), "input_folder": str(there)}
@@ -122,7 +122,7 @@ def _nearest(folder: Path) -> Path:
     return next(each for each in (folder, *folder.parents) if each.exists())
 
 
-async def about_notifications(desk: DeskSettings) -> AsyncIterator[Finding]:
+async def about_notifications(desk: DeskSettings) -> AsyncIterator[CheckFinding]:
     for url in desk.notify_urls:
         about = f"notifications {without_secrets(url)}"
         why = await asyncio.to_thread(why_unusable, url)
@@ -132,13 +132,13 @@ async def about_notifications(desk: DeskSettings) -> AsyncIterator[Finding]:
             yield fine(about, f"It is notified of: {', '.join(desk.notify_on)}. `comfyrelay notify test` tries it.")
 
 
-def fine(about: str, text: str) -> Finding:
-    return Finding(verdict=Verdict.FINE, about=about, text=text)
+def fine(about: str, text: str) -> CheckFinding:
+    return CheckFinding(verdict=Verdict.FINE, about=about, text=text)
 
 
-def lacking(about: str, text: str) -> Finding:
-    return Finding(verdict=Verdict.LACKING, about=about, text=text)
+def lacking(about: str, text: str) -> CheckFinding:
+    return CheckFinding(verdict=Verdict.LACKING, about=about, text=text)
 
 
-def broken(about: str, text: str) -> Finding:
-    return Finding(verdict=Verdict.BROKEN, about=about, text=text)
+def broken(about: str, text: str) -> CheckFinding:
+    return CheckFinding(verdict=Verdict.BROKEN, about=about, text=text)

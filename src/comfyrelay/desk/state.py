@@ -11,7 +11,7 @@ from comfyrelay.desk.password import Password
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.trying_out import Trying
 from comfyrelay.protocol.desk import TryingOut
-from comfyrelay.worker.check import Finding
+from comfyrelay.worker.check import CheckFinding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +21,7 @@ class DeskState:
     # of those, the ones that do not answer now
     comfyui_away: Callable[[], Sequence[str]]
     # what `doctor` would say of it
-    examine: Callable[[], AsyncIterator[Finding]]
+    examine: Callable[[], AsyncIterator[CheckFinding]]
     trying: Trying
     data_dir: Path
     input_folder: Path

@@ -51,7 +51,7 @@ FAR_TOO_MANY = 1000
 FAR_TOO_MANY_TIMES = 10
 
 
-class Providers(Protocol):
+class ProvidersByName(Protocol):
     """Who makes machines, by name."""
 
     def get(self, name: str, /) -> MachineProvider | None:
@@ -73,7 +73,7 @@ class _Known:
 
 
 class ScalingLoop:
-    def __init__(self, engine: Engine, providers: Providers, *, tick_seconds: float | None = None) -> None:
+    def __init__(self, engine: Engine, providers: ProvidersByName, *, tick_seconds: float | None = None) -> None:
         self._scaling = engine.scaling
         self._providers = providers
         self._tick_seconds = TICK_SECONDS if tick_seconds is None else tick_seconds
@@ -344,7 +344,7 @@ class ScalingLoop:
 
 
 @asynccontextmanager
-async def scaling(engine: Engine, providers: Providers) -> AsyncIterator[ScalingLoop]:
+async def scaling(engine: Engine, providers: ProvidersByName) -> AsyncIterator[ScalingLoop]:
     """Run the loop until it is left."""
     loop = ScalingLoop(engine, providers)
     task = asyncio.create_task(loop.run())

@@ -26,7 +26,7 @@ from comfyrelay.pool.failover import FailoverStrategy, Failure, SmartFailover, V
 from comfyrelay.pool.job import Job
 from comfyrelay.pool.member import MemberTimings
 from comfyrelay.pool.pool import WorkflowPool
-from comfyrelay.pool.queue import JobStatus, Leftover, MemoryQueue, Outcome, QueueAdapter
+from comfyrelay.pool.queue import JobOutcome, JobStatus, Leftover, MemoryQueue, QueueAdapter
 from comfyrelay.pool.sqlite_queue import SqliteQueue
 from comfyrelay.pool.stats import ClientStats, PoolStats
 from comfyrelay.pool.streams import EventStream
@@ -50,6 +50,7 @@ __all__ = [
     "JobFailed",
     "JobNoted",
     "JobOptions",
+    "JobOutcome",
     "JobOutput",
     "JobPreview",
     "JobPrinted",
@@ -62,7 +63,6 @@ __all__ = [
     "Leftover",
     "MemberTimings",
     "MemoryQueue",
-    "Outcome",
     "PoolEvent",
     "PoolReady",
     "PoolStats",

@@ -29,7 +29,7 @@ UNLOAD_TRIES = 50
 UNLOAD_PAUSE_SECONDS = 0.05
 
 
-class TellsMemory(Protocol):
+class ReportsMemory(Protocol):
     """A ComfyUI that says how much memory its card has, and lets go of it."""
 
     async def system_stats(self) -> dict[str, Any]: ...
@@ -47,7 +47,7 @@ class OnCard(Protocol):
     def card(self) -> str | None: ...
 
     @property
-    def comfyui(self) -> TellsMemory | None: ...
+    def comfyui(self) -> ReportsMemory | None: ...
 
     @property
     def lanes(self) -> Collection[Lane]:

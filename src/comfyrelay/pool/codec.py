@@ -12,7 +12,7 @@ from comfyrelay.comfy.outputs import OutputFile, RunResult
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.errors import ComfyError, Fault, InvalidInput
-from comfyrelay.pool.queue import JobStatus, Outcome
+from comfyrelay.pool.queue import JobOutcome, JobStatus
 from comfyrelay.pool.ticket import Lane, Ticket
 
 # What orjson would write by itself comes back as something else.
@@ -63,7 +63,7 @@ def load_ticket(
     return Ticket(id=job_id, sequence=sequence, graph=graph, attempts=attempts, **given)
 
 
-def dump_outcome(outcome: Outcome) -> bytes:
+def dump_outcome(outcome: JobOutcome) -> bytes:
     return orjson.dumps(
         {
             "client_id": outcome.client_id,
@@ -75,9 +75,9 @@ def dump_outcome(outcome: Outcome) -> bytes:
     )
 
 
-def load_outcome(text: bytes, *, status: JobStatus, attempts: int) -> Outcome:
+def load_outcome(text: bytes, *, status: JobStatus, attempts: int) -> JobOutcome:
     value = orjson.loads(text)
-    return Outcome(
+    return JobOutcome(
         status=status,
         attempts=attempts,
         client_id=value["client_id"],

@@ -10,7 +10,7 @@ from comfyrelay.clock import utc_now
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.errors import Canceled, ComfyError
 from comfyrelay.pool.events import JobCanceled, JobCompleted, JobEvent, JobFailed, PoolEvent
-from comfyrelay.pool.queue import JobStatus, Outcome, QueueAdapter
+from comfyrelay.pool.queue import JobOutcome, JobStatus, QueueAdapter
 from comfyrelay.pool.record import Record
 from comfyrelay.pool.registry import Registry
 from comfyrelay.pool.stats import Tally
@@ -38,7 +38,7 @@ class Endings:
     async def cancel(self, record: Record, reason: str | None = None) -> None:
         await self._end(record, JobStatus.CANCELED, reason=reason)
 
-    def recall(self, record: Record, outcome: Outcome) -> None:
+    def recall(self, record: Record, outcome: JobOutcome) -> None:
         """A job that ended in an earlier life of the queue."""
         record.client_id = outcome.client_id
         record.started_at = outcome.started_at
@@ -77,7 +77,7 @@ class Endings:
         reason: str | None = None,
     ) -> None:
         record.can_stop = False
-        outcome = Outcome(
+        outcome = JobOutcome(
             status=status,
             attempts=record.ticket.attempts,
             started_at=record.started_at,
@@ -110,7 +110,7 @@ class Endings:
             log.exception("pool.forget_failed", jobs=len(job_ids))
 
 
-def _ending(record: Record, outcome: Outcome, reason: str | None) -> JobEvent:
+def _ending(record: Record, outcome: JobOutcome, reason: str | None) -> JobEvent:
     if outcome.result is not None:
         return record.event(JobCompleted, result=outcome.result)
     if outcome.error is not None:

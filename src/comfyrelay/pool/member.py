@@ -10,7 +10,7 @@ import structlog
 from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.hint import Hint
-from comfyrelay.pool.cards import TellsMemory
+from comfyrelay.pool.cards import ReportsMemory
 from comfyrelay.pool.events import ClientState
 from comfyrelay.pool.ticket import Lane
 
@@ -40,7 +40,7 @@ class Member:
         timings: MemberTimings,
         on_change: Callable[["Member", str | None], None],
         card: str | None = None,
-        comfyui: TellsMemory | None = None,
+        comfyui: ReportsMemory | None = None,
     ) -> None:
         """`owned` servers are closed with the pool. `on_change` hears of each change of state, and why. A `card` may
         have several servers; `comfyui` tells of its memory."""

@@ -11,7 +11,7 @@ from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.errors import Conflict, NotFound, NotInstalled, RunInterrupted
 from comfyrelay.pool.blocks import Blocks
 from comfyrelay.pool.bus import Bus, Selector
-from comfyrelay.pool.cards import CardMemory, Memory, TellsMemory
+from comfyrelay.pool.cards import CardMemory, Memory, ReportsMemory
 from comfyrelay.pool.endings import Endings
 from comfyrelay.pool.events import ClientState, PoolEvent
 from comfyrelay.pool.failover import FailoverStrategy, SmartFailover
@@ -233,7 +233,7 @@ class WorkflowPool:
         *,
         name: str | None = None,
         card: str | None = None,
-        comfyui: TellsMemory | None = None,
+        comfyui: ReportsMemory | None = None,
     ) -> str:
         """Use one more server; returns its client id.
 

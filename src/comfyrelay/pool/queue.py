@@ -23,7 +23,7 @@ class JobStatus(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class JobOutcome:
     """How a job ended: with a result, with an error, or canceled with neither."""
 
     status: JobStatus
@@ -41,7 +41,7 @@ class Leftover:
     failures of servers, by client id and workflow hash."""
 
     waiting: tuple[Ticket, ...] = ()
-    finished: tuple[tuple[Ticket, Outcome], ...] = ()
+    finished: tuple[tuple[Ticket, JobOutcome], ...] = ()
     blocks: Mapping[tuple[str, str], Block] = field(default_factory=dict)
 
 
@@ -75,7 +75,7 @@ class QueueAdapter(Protocol):
     async def begin(self, ticket: Ticket) -> None:
         """A job that was taken is about to run; its ticket counts this attempt already."""
 
-    async def settle(self, job_id: str, outcome: Outcome) -> None:
+    async def settle(self, job_id: str, outcome: JobOutcome) -> None:
         """A job has ended."""
 
     async def forget(self, job_ids: Sequence[str]) -> None:
@@ -116,7 +116,7 @@ class MemoryQueue:
     async def begin(self, ticket: Ticket) -> None:
         """Nothing to do: an attempt that ends with the process takes its job with it."""
 
-    async def settle(self, job_id: str, outcome: Outcome) -> None:
+    async def settle(self, job_id: str, outcome: JobOutcome) -> None:
         """Nothing to do: the pool's own registry keeps it."""
 
     async def forget(self, job_ids: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.errors import Canceled, ComfyError, ComfyRelayError
 from comfyrelay.pool.events import JobCanceled, JobEvent
 from comfyrelay.pool.failover import Verdict
-from comfyrelay.pool.queue import JobStatus, Outcome
+from comfyrelay.pool.queue import JobOutcome, JobStatus
 from comfyrelay.pool.streams import EventStream
 from comfyrelay.pool.ticket import Ticket
 
@@ -92,7 +92,7 @@ class Record:
             **more,
         )
 
-    def end(self, outcome: Outcome, ending: JobEvent) -> None:
+    def end(self, outcome: JobOutcome, ending: JobEvent) -> None:
         self.status = outcome.status
         self.finished_at = outcome.finished_at
         self.result = outcome.result

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.errors import Conflict, NotFound
-from comfyrelay.pool.cards import TellsMemory
+from comfyrelay.pool.cards import ReportsMemory
 from comfyrelay.pool.events import ClientState, ClientStateChanged, PoolEvent, PoolReady
 from comfyrelay.pool.member import Member, MemberTimings
 
@@ -52,7 +52,7 @@ class Roster:
         *,
         name: str | None = None,
         card: str | None = None,
-        comfyui: TellsMemory | None = None,
+        comfyui: ReportsMemory | None = None,
     ) -> Member:
         owned = isinstance(server, str)
         client_id = name or (server if isinstance(server, str) else server.url)

@@ -10,7 +10,7 @@ from comfyrelay.domain.queue.failover import Block
 from comfyrelay.errors import ConfigurationError, Conflict
 from comfyrelay.pool.codec import dump_outcome, dump_ticket, load_outcome, load_ticket
 from comfyrelay.pool.lanes import Lanes
-from comfyrelay.pool.queue import JobStatus, Leftover, Outcome
+from comfyrelay.pool.queue import JobOutcome, JobStatus, Leftover
 from comfyrelay.pool.ticket import Lane, Ticket
 from comfyrelay.pool.writer import Writer
 
@@ -113,7 +113,7 @@ class SqliteQueue:
     async def begin(self, ticket: Ticket) -> None:
         await self._writer.write((BEGIN, (ticket.attempts, ticket.id)))
 
-    async def settle(self, job_id: str, outcome: Outcome) -> None:
+    async def settle(self, job_id: str, outcome: JobOutcome) -> None:
         settled = (outcome.status, outcome.attempts, dump_outcome(outcome), job_id)
         await self._writer.write((SETTLE, settled), (DETACH, (job_id,)))
 
@@ -178,7 +178,7 @@ def _read(connection: sqlite3.Connection) -> Leftover:
     for job_id, position, content in connection.execute(ALL_ATTACHMENTS):
         contents[job_id][position] = content
     waiting: list[Ticket] = []
-    finished: list[tuple[Ticket, Outcome]] = []
+    finished: list[tuple[Ticket, JobOutcome]] = []
     for job_id, sequence, state, attempts, text, graph, outcome in connection.execute(ALL_JOBS):
         ticket = load_ticket(
             text,

@@ -18,7 +18,7 @@ from comfyrelay.logs import log_as_json
 from comfyrelay.net import listen
 from comfyrelay.portable.signals import on_stop
 from comfyrelay.server.app import create_app
-from comfyrelay.server.base.connections import CarefulProtocol, HalfOpen
+from comfyrelay.server.base.connections import HalfOpen, LimitedProtocol
 from comfyrelay.server.base.context import Context
 from comfyrelay.server.base.secrets import Secrets
 from comfyrelay.services.engine import Engine
@@ -115,7 +115,7 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 def _protocol(settings: Settings) -> type[asyncio.Protocol]:
     half_open = HalfOpen(settings)
 
-    class Protocol(CarefulProtocol):
+    class Protocol(LimitedProtocol):
         """uvicorn makes one for each connection, and knows of no other arguments."""
 
         def __init__(self, *args: Any, **options: Any) -> None:

@@ -16,7 +16,7 @@ class Reset:
 
 
 @dataclass(kw_only=True, eq=False, slots=True)
-class Message(Generic[W]):
+class StreamMessage(Generic[W]):
     """`cursor` is set where all before it has been heard with it. `what` is nothing where there is nothing new."""
 
     what: W | Reset | None
@@ -27,17 +27,17 @@ class Message(Generic[W]):
 
 class Follower(Generic[W]):
     def __init__(self) -> None:
-        self._unread: deque[Message[W]] = deque()
+        self._unread: deque[StreamMessage[W]] = deque()
         self.has_news = asyncio.Event()
 
-    def hand(self, message: Message[W]) -> None:
+    def hand(self, message: StreamMessage[W]) -> None:
         if len(self._unread) >= MOST_UNREAD:
             self._unread.clear()
-            message = Message(what=Reset(), cursor=message.cursor)
+            message = StreamMessage(what=Reset(), cursor=message.cursor)
         self._unread.append(message)
         self.has_news.set()
 
-    def take(self) -> Message[W] | None:
+    def take(self) -> StreamMessage[W] | None:
         message = self._unread.popleft() if self._unread else None
         if not self._unread:
             self.has_news.clear()

@@ -14,7 +14,7 @@ from comfyrelay.sim.options import Options
 from comfyrelay.sim.running.cache import Cache
 from comfyrelay.sim.running.executor import PromptRun, Workshop
 from comfyrelay.sim.running.queue import PromptQueue
-from comfyrelay.sim.running.validation import Surroundings
+from comfyrelay.sim.running.validation import ServerFiles
 from comfyrelay.sim.sockets import Sockets
 
 _IMAGES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
@@ -77,8 +77,8 @@ class Process:
         }
 
     @property
-    def surroundings(self) -> Surroundings:
-        return Surroundings(folders=self.folders, listings=self.listings)
+    def surroundings(self) -> ServerFiles:
+        return ServerFiles(folders=self.folders, listings=self.listings)
 
     @property
     def running_node(self) -> tuple[str, str] | None:

@@ -19,7 +19,7 @@ FORMATS = {"video": _BOTH, "audio": f"{_BOTH},mp3,flac,wav,w64,aiff,caf,aac,ac3,
 
 
 def read_container(file: BinaryIO, kind: Literal["audio", "video"], limits: ProbeLimits) -> MediaInfo:
-    """Decode the first frame; raises whatever PyAV raises, or `Refused`, when that cannot be done."""
+    """Decode the first frame; raises whatever PyAV raises, or `MediaRefused`, when that cannot be done."""
     with open_container(file, kind, limits) as container:
         return _video(container, limits) if kind == "video" else _audio(container)
 

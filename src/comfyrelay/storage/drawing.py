@@ -41,7 +41,7 @@ Frames = Iterator[tuple[float, Image.Image]]
 
 
 def draw(file: BinaryIO, kind: MediaKind, limits: ProbeLimits, give: Give) -> None:
-    """Raises whatever the libraries raise, or `Refused`, when that cannot be done."""
+    """Raises whatever the libraries raise, or `MediaRefused`, when that cannot be done."""
     # the rest of the time is for what was begun
     until = time.monotonic() + limits.drawing_seconds / 2
     if kind == "image":

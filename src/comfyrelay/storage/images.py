@@ -17,7 +17,7 @@ _EXTENSION, _FRAME = b"\x21", b"\x2c"
 
 
 def read_image(file: BinaryIO, limits: ProbeLimits) -> MediaInfo:
-    """Read the image; raises whatever Pillow raises, or `Refused`, when that cannot be done."""
+    """Read the image; raises whatever Pillow raises, or `MediaRefused`, when that cannot be done."""
     # before Pillow, which takes long to go through many
     frames = _frames_of_gif(file, limits) if file.read(4) == b"GIF8" else None
     file.seek(0)

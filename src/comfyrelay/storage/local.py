@@ -15,7 +15,7 @@ from comfyrelay.storage.folder import Folder, disk
 from comfyrelay.storage.headers import check_content_type, safe_filename
 from comfyrelay.storage.paths import check_path, check_range
 from comfyrelay.storage.receiving import Receiver
-from comfyrelay.storage.signing import Grant, sign, verify
+from comfyrelay.storage.signing import UrlGrant, sign, verify
 from comfyrelay.storage.threads import in_thread
 from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload
 
@@ -112,7 +112,7 @@ class LocalObjects:
         """Return a URL that takes one object of this type, and of this size where it is known."""
         if size is not None and max_size is not None and size > max_size:
             raise InvalidInput(f"The upload is too large: at most {max_size} bytes are allowed.")
-        grant = Grant(
+        grant = UrlGrant(
             method="PUT",
             path=path,
             expires=self._expiry(ttl_seconds),
@@ -132,7 +132,7 @@ class LocalObjects:
         """Return a URL that gives the object, saved under a name where one is given."""
         if content_type is not None:
             check_content_type(content_type)
-        grant = Grant(
+        grant = UrlGrant(
             method="GET",
             path=path,
             expires=self._expiry(ttl_seconds),
@@ -141,7 +141,7 @@ class LocalObjects:
         )
         return self._url(grant)
 
-    def verify(self, method: str, path: str, query: Mapping[str, str]) -> Grant:
+    def verify(self, method: str, path: str, query: Mapping[str, str]) -> UrlGrant:
         """Return what the URL of a request allows, or raise `Forbidden`."""
         return verify(method, path, query, secrets=self._secrets, now=self._clock())
 
@@ -193,7 +193,7 @@ class LocalObjects:
     def _expiry(self, ttl_seconds: float) -> int:
         return ceil(self._clock().timestamp() + ttl_seconds)
 
-    def _url(self, grant: Grant) -> str:
+    def _url(self, grant: UrlGrant) -> str:
         check_path(grant.path)
         if self._base_url is None or not self._secrets:
             raise ConfigurationError("URLs of a local folder need a base URL and a secret to sign them with.")

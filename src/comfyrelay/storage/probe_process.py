@@ -76,7 +76,7 @@ class ProbeProcess:
         return self._process.pid
 
     def probe(self, kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> MediaInfo:
-        """Return what the file is, or raise `Refused`."""
+        """Return what the file is, or raise `MediaRefused`."""
         self._ask(kind, size, limits, draws=False)
         for message in self._answers(limits.timeout_seconds, limits, read):
             match message:
@@ -119,7 +119,7 @@ class ProbeProcess:
         self._send(json.dumps(job).encode() + b"\n")
 
     def _answers(self, seconds: float, limits: ProbeLimits, read: Read) -> Iterator[Any]:
-        """What it says, but for what it wants to read; raises `Refused` when it does, or when its time is up."""
+        """What it says, but for what it wants to read; raises `MediaRefused` when it does, or when its time is up."""
         left = seconds
         while True:
             begun = time.monotonic()

@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Grant:
+class UrlGrant:
     """What the holder of a URL may do. `expires` is in seconds since 1970; a GET grant allows HEAD too."""
 
     method: Literal["GET", "PUT"]
@@ -40,7 +40,7 @@ class Grant:
             raise InvalidInput(f"The upload is too large: at most {self.max_size} bytes are allowed.")
 
 
-def sign(grant: Grant, *, secret: str) -> str:
+def sign(grant: UrlGrant, *, secret: str) -> str:
     """Return the query string that makes a URL of this grant."""
     fields = {
         "expires": grant.expires,
@@ -54,9 +54,9 @@ def sign(grant: Grant, *, secret: str) -> str:
     return urlencode(given, quote_via=quote)
 
 
-def verify(method: str, path: str, query: Mapping[str, str], *, secrets: Sequence[str], now: datetime) -> Grant:
+def verify(method: str, path: str, query: Mapping[str, str], *, secrets: Sequence[str], now: datetime) -> UrlGrant:
     """Return what the URL of this request allows, or raise `Forbidden`; any of the secrets may have signed it."""
-    grant = Grant(
+    grant = UrlGrant(
         method=_granting(method),
         path=path,
         expires=_number(query, "expires") or 0,
@@ -94,7 +94,7 @@ def _number(query: Mapping[str, str], key: str) -> int | None:
     return int(text)
 
 
-def _signature(grant: Grant, secret: str) -> str:
+def _signature(grant: UrlGrant, secret: str) -> str:
     # JSON keeps the fields apart; the first one keeps this from being a signature of anything else
     message = json.dumps(
         [

@@ -43,7 +43,7 @@ class _Servers(Protocol):
     def online(self, provider: str) -> Sequence[str]: ...
 
 
-class _Told(Protocol):
+class _CardStatus(Protocol):
     @property
     def processes(self) -> int: ...
 
@@ -113,7 +113,7 @@ class Metrics:
         control: _ControlPlane,
         servers: _Servers,
         held: Callable[[], Sequence[Lease]],
-        cards: Callable[[], Mapping[str, _Told]] = dict,
+        cards: Callable[[], Mapping[str, _CardStatus]] = dict,
     ) -> None:
         """Read these, in the loop that runs now, whenever somebody asks."""
 

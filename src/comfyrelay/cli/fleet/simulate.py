@@ -19,7 +19,7 @@ from comfyrelay.domain.scaling.spec import Policy
 from comfyrelay.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from comfyrelay.fleet.simulation.summary import Summary
+    from comfyrelay.fleet.simulation.summary import SimulationSummary
     from comfyrelay.fleet.simulation.traces import Request
     from comfyrelay.fleet.simulation.world import Setting
 
@@ -142,7 +142,7 @@ async def _of_fleet(stage: Stage, slug: str, days: float, setting: Setting) -> t
     )
 
 
-def _simulated(policy: Policy, requests: Sequence[Request], setting: Setting, seed: int) -> Summary:
+def _simulated(policy: Policy, requests: Sequence[Request], setting: Setting, seed: int) -> SimulationSummary:
     from comfyrelay.fleet.simulation.simulator import simulate as simulated
     from comfyrelay.fleet.simulation.summary import summary
 
@@ -178,7 +178,7 @@ def _number(requests: int) -> str:
     return "1 request" if requests == 1 else f"{requests:,} requests"
 
 
-def _show(found: Sequence[Summary], bound: Summary, *, compared: bool) -> None:
+def _show(found: Sequence[SimulationSummary], bound: SimulationSummary, *, compared: bool) -> None:
     names = ("policy", "wait\np50", "\np95", "\np99", "machine-\nhours", "cold\nstarts", "cost\na job", "\nlaunches")
     # 80 columns are enough for it
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

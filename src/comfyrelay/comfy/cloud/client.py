@@ -11,7 +11,7 @@ from uuid import uuid4
 import httpx
 
 from comfyrelay.comfy.cloud.http import CloudHttp, is_busy
-from comfyrelay.comfy.cloud.status import Phase, failure_of_job, phase_of
+from comfyrelay.comfy.cloud.status import CloudPhase, failure_of_job, phase_of
 from comfyrelay.comfy.cloud.uploads import CloudUploader
 from comfyrelay.comfy.graphs.explain import explain_refusal
 from comfyrelay.comfy.graphs.graph import Graph, check_graph
@@ -176,7 +176,7 @@ class CloudClient:
         """Return when this job is over, or when the service cannot say."""
         with suppress(ComfyRelayError):
             while True:
-                if phase_of(await self._status(prompt_id, self._timeouts)) in (Phase.DONE, Phase.FAILED):
+                if phase_of(await self._status(prompt_id, self._timeouts)) in (CloudPhase.DONE, CloudPhase.FAILED):
                     return
                 await asyncio.sleep(self._poll_seconds)
 
@@ -280,11 +280,11 @@ class CloudClient:
         while True:
             job = await self._status(progress.prompt_id, timeouts)
             phase = phase_of(job)
-            if phase is Phase.DONE:
+            if phase is CloudPhase.DONE:
                 return
-            if phase is Phase.FAILED:
+            if phase is CloudPhase.FAILED:
                 raise failure_of_job(job, await self._details(progress.prompt_id))
-            if phase is Phase.RUNNING and not progress.started:
+            if phase is CloudPhase.RUNNING and not progress.started:
                 progress.start()
                 since = loop.time()
             limit = timeouts.run_seconds if progress.started else timeouts.queue_seconds

@@ -9,7 +9,7 @@ from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import ComfyError, Fault, NodeFailed, RunInterrupted, RunLost
 
 
-class Phase(Enum):
+class CloudPhase(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
@@ -17,22 +17,22 @@ class Phase(Enum):
 
 
 _PHASES = {
-    "executing": Phase.RUNNING,
-    "executed": Phase.RUNNING,
-    "in_progress": Phase.RUNNING,
-    "success": Phase.DONE,
-    "completed": Phase.DONE,
-    "error": Phase.FAILED,
-    "non_retryable_error": Phase.FAILED,
-    "failed": Phase.FAILED,
-    "lost": Phase.FAILED,
-    "cancelled": Phase.FAILED,
+    "executing": CloudPhase.RUNNING,
+    "executed": CloudPhase.RUNNING,
+    "in_progress": CloudPhase.RUNNING,
+    "success": CloudPhase.DONE,
+    "completed": CloudPhase.DONE,
+    "error": CloudPhase.FAILED,
+    "non_retryable_error": CloudPhase.FAILED,
+    "failed": CloudPhase.FAILED,
+    "lost": CloudPhase.FAILED,
+    "cancelled": CloudPhase.FAILED,
 }
 
 
-def phase_of(job: Mapping[str, Any]) -> Phase:
+def phase_of(job: Mapping[str, Any]) -> CloudPhase:
     """A word that is not known is that of a job on its way."""
-    return _PHASES.get(str(job.get("status")), Phase.WAITING)
+    return _PHASES.get(str(job.get("status")), CloudPhase.WAITING)
 
 
 def failure_of_job(job: Mapping[str, Any], details: Mapping[str, Any]) -> ComfyError:

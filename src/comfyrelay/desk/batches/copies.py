@@ -19,9 +19,9 @@ import structlog
 from comfyrelay.desk.batches.folders import readable_name
 from comfyrelay.desk.batches.run_files import COPIES
 from comfyrelay.disk.atomic import part_of
-from comfyrelay.domain.payloads import Snapshot
+from comfyrelay.domain.payloads import JobSnapshot
 from comfyrelay.domain.queue.settlement import Attempt
-from comfyrelay.domain.queue.updates import OutputFile
+from comfyrelay.domain.queue.updates import UploadedOutput
 from comfyrelay.domain.records.jobs import Job, NewJob
 from comfyrelay.errors import ComfyRelayError, InvalidInput
 from comfyrelay.portable import files
@@ -64,13 +64,13 @@ class Copies:
         lease.about[COPIES] = [each.relative_to(self._root).as_posix() for each in copied]
         return None
 
-    async def keep_reused(self, job: NewJob, batch_label: str | None, output: OutputFile) -> dict[str, Any] | None:
+    async def keep_reused(self, job: NewJob, batch_label: str | None, output: UploadedOutput) -> dict[str, Any] | None:
         """The same for a job that is answered with a copy of another's output. Returns what is to be noted of it; a
         desk that is killed before it is leaves a file that is nobody's."""
         objects = self._engine.objects
         if not isinstance(objects, LocalObjects):
             return None
-        snapshot = Snapshot.from_json(job.input_payload)
+        snapshot = JobSnapshot.from_json(job.input_payload)
         place = self._place_of(job, snapshot, batch_label)
         try:
             source = await objects.file_of(output.path)
@@ -99,7 +99,7 @@ class Copies:
             label = (await self._engine.jobs.batches.state(lease.job.tenant_id, job.batch_id)).label
         return self._place_of(job, snapshot, label)
 
-    def _place_of(self, job: Job | NewJob, snapshot: Snapshot, batch_label: str | None) -> Path:
+    def _place_of(self, job: Job | NewJob, snapshot: JobSnapshot, batch_label: str | None) -> Path:
         seed = snapshot.seed
         suffix = snapshot.output_extension
         if job.batch_id is None:

@@ -12,7 +12,7 @@ from comfyrelay.domain.bulk import MOST_ITEMS, Mode, SeedMode
 from comfyrelay.errors import InvalidInput
 from comfyrelay.text import excerpt, one_line
 
-__all__ = ["LARGEST_SEED", "MOST_ITEMS", "Item", "Mode", "SeedMode", "SeedPlan", "expand"]
+__all__ = ["LARGEST_SEED", "MOST_ITEMS", "Mode", "PlannedItem", "SeedMode", "SeedPlan", "expand"]
 
 # ComfyUI's have 64 bits without a sign.
 LARGEST_SEED = 2**64 - 1
@@ -36,7 +36,7 @@ class SeedPlan:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Item:
+class PlannedItem:
     """One job to be: its input file, the values of its properties, and a few words that tell it from the others."""
 
     input: Path | str | None
@@ -56,7 +56,7 @@ def expand(
     base: Mapping[str, Any] | None = None,
     roles: Mapping[str, str] = ROLES,
     rng: random.Random | None = None,
-) -> list[Item]:
+) -> list[PlannedItem]:
     """The items in the order of inputs, then prompts, negative prompts and tries; a list that is empty does not count.
 
     `pairwise` takes input n with prompt n. `base` holds the values that all items have. `roles` says under which keys
@@ -75,7 +75,7 @@ def expand(
         payload = {**(base or {}), **{roles[role]: value for role, value in given.items() if value is not None}}
         seed = payload.get(roles.get("seed", ""))
         items.append(
-            Item(
+            PlannedItem(
                 input=source,
                 payload=payload,
                 seed=seed if isinstance(seed, int) else None,

@@ -20,11 +20,11 @@ from comfyrelay.protocol.desk import Occasion
 __all__ = [
     "BatchNow",
     "Ended",
-    "Failure",
     "Notification",
     "NotificationRules",
     "Notifier",
     "Occasion",
+    "SendingFailure",
     "why_unusable",
     "without_secrets",
 ]
@@ -50,7 +50,7 @@ class Notification:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Failure:
+class SendingFailure:
     """`url` may be shown to anybody; `url_given` may not."""
 
     url: str
@@ -161,20 +161,20 @@ class Notifier:
         self._urls = tuple(urls)
         self._events = frozenset(events)
 
-    async def notify(self, notification: Notification, urls_of_batch: Sequence[str] = ()) -> list[Failure]:
+    async def notify(self, notification: Notification, urls_of_batch: Sequence[str] = ()) -> list[SendingFailure]:
         """Those who always want to know, and those who asked for this batch, whatever became of it."""
         always = self._urls if notification.occasion in self._events else ()
         return await self.send(
             notification.title, notification.body, (*always, *(urls_of_batch if notification.batch_id else ()))
         )
 
-    async def send(self, title: str, body: str, urls: Sequence[str]) -> list[Failure]:
+    async def send(self, title: str, body: str, urls: Sequence[str]) -> list[SendingFailure]:
         """Send to each URL, once; what could not be sent, and why. Takes seconds where nobody answers."""
         wanted = list(dict.fromkeys(urls))
         loop = asyncio.get_running_loop()
         found = await asyncio.gather(*(loop.run_in_executor(_THREADS, _send, each, title, body) for each in wanted))
         return [
-            Failure(url=without_secrets(url), why=why, url_given=url)
+            SendingFailure(url=without_secrets(url), why=why, url_given=url)
             for url, why in zip(wanted, found, strict=True)
             if why is not None
         ]

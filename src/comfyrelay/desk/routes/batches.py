@@ -9,8 +9,7 @@ from typing import Any
 from fastapi import Request, status
 
 from comfyrelay.desk.batches.copies import folder_name
-from comfyrelay.desk.batches.expand import Item as ExpandedItem
-from comfyrelay.desk.batches.expand import SeedPlan, expand
+from comfyrelay.desk.batches.expand import PlannedItem, SeedPlan, expand
 from comfyrelay.desk.batches.folders import inputs_in
 from comfyrelay.desk.batches.planning import roles_of, seed_plan
 from comfyrelay.desk.notifications.notifier import why_unusable, without_secrets
@@ -44,7 +43,7 @@ class BatchPlan:
     effect_id: int | None
     target: Target
     inputs: Sequence[Path | str]
-    expanded: Sequence[ExpandedItem]
+    expanded: Sequence[PlannedItem]
     preset: AppliedPreset
     # of the files that were uploaded
     names: Mapping[str, str]
@@ -140,11 +139,11 @@ def _check_urls(urls: Sequence[str]) -> None:
         raise InvalidInput(errors=wrong)
 
 
-def _of_folder(item: ExpandedItem) -> Mapping[str, Any]:
+def _of_folder(item: PlannedItem) -> Mapping[str, Any]:
     return item.payload if item.input is None else {**item.payload, "input_subdir": item.input}
 
 
-def _label(item: ExpandedItem, names: Mapping[str, str]) -> str:
+def _label(item: PlannedItem, names: Mapping[str, str]) -> str:
     """With the name of an uploaded file in place of its id."""
     if not isinstance(item.input, str):
         return item.label

@@ -21,7 +21,7 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.parameters import IdInPath
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.base.routers import Router
-from comfyrelay.server.operation.files import CAREFUL
+from comfyrelay.server.operation.files import FILE_HEADERS
 from comfyrelay.services.jobs.views.overview import AboutJob
 from comfyrelay.storage.headers import content_disposition
 
@@ -108,7 +108,7 @@ async def run_file(
     file = files[number - 1] if number <= len(files) else None
     if file is None or file.place is None:
         raise NotFound("This job has no such file, or it was moved or deleted.")
-    headers = {**CAREFUL, "Content-Disposition": content_disposition(file.path.name)}
+    headers = {**FILE_HEADERS, "Content-Disposition": content_disposition(file.path.name)}
     return FileResponse(file.place, media_type=file.mime_type, headers=headers)
 
 

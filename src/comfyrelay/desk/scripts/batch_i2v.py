@@ -1,6 +1,6 @@
 """The shipped script of the contract: a template, a folder of inputs, a prompt; one run after the other.
 
-What it prints is what `script_reading` understands: `[2/6] cat · try 1 · seed: 42`, `[2/6] 45% KSampler`,
+What it prints is what `reading` understands: `[2/6] cat · try 1 · seed: 42`, `[2/6] 45% KSampler`,
 `[2/6] saved: /path/to/file.mp4`, and `Error: …` for what failed.
 """
 
@@ -24,7 +24,7 @@ from comfyrelay.comfy import (
     load_graph,
     set_input,
 )
-from comfyrelay.desk.batches.expand import LARGEST_SEED, Item, SeedMode, SeedPlan, expand
+from comfyrelay.desk.batches.expand import LARGEST_SEED, PlannedItem, SeedMode, SeedPlan, expand
 from comfyrelay.desk.batches.folders import inputs_in, readable_name
 from comfyrelay.domain.properties import kind_of
 from comfyrelay.errors import (
@@ -141,7 +141,7 @@ class _Run:
         self._last_text = ""
         self._written, self._written_at = 0.0, time.monotonic()
 
-    async def go(self, item: Item, number: int) -> None:
+    async def go(self, item: PlannedItem, number: int) -> None:
         seed = "" if item.seed is None else f" · seed: {item.seed}"
         self._write(f"{self.place} {item.label}{seed}")
         graph = await self._graph(item)
@@ -164,7 +164,7 @@ class _Run:
             self._write(f"{self.place} saved: {path.absolute()}")
         self._write(f"{self.place} 100%")
 
-    async def _graph(self, item: Item) -> Graph:
+    async def _graph(self, item: PlannedItem) -> Graph:
         values = dict(item.payload)
         if isinstance(item.input, Path) and self._template.input is not None:
             values[self._template.input["key"]] = (await self._comfy.upload(item.input)).reference
@@ -200,7 +200,7 @@ def _with_profile(graph: Graph, profile: str) -> Graph:
     return graph
 
 
-def _items(template: _Template, order: Order, write: Write) -> list[Item]:
+def _items(template: _Template, order: Order, write: Write) -> list[PlannedItem]:
     if template.input is None:
         raise InvalidInput("The template loads no image or video.")
     kind = template.input["type"]
@@ -234,7 +234,7 @@ def _seeds(template: _Template, order: Order) -> SeedPlan | None:
     )
 
 
-def _free_path(folder: Path, item: Item, number: int, file: OutputFile) -> Path:
+def _free_path(folder: Path, item: PlannedItem, number: int, file: OutputFile) -> Path:
     """Nothing that is there already is overwritten."""
     suffix = Path(file.filename).suffix
     while (path := folder / readable_name(item.label, item.seed, number, suffix)).exists():

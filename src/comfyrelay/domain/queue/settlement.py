@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobEventType, JobStatus, Outcome, TransactionType, VideoStatus
-from comfyrelay.domain.queue.updates import JobUpdate, OutputFile
+from comfyrelay.domain.queue.updates import JobUpdate, UploadedOutput
 from comfyrelay.error_text import user_sentence
 
 CANCELED_TEXT = "Canceled."
@@ -107,7 +107,7 @@ class Settled:
     events: list[Event] = field(default_factory=list)
     settlement: TransactionType | None = None
     settled_at: datetime | None = None
-    output: OutputFile | None = None
+    output: UploadedOutput | None = None
     # Of a failure that holds the rest of its batch: which one, and why.
     hold: BatchHold | None = None
     # How often the job was leased before it ended: each lease may have left uploads, and may still send one.

@@ -30,7 +30,7 @@ NOTHING_FOUND = MediaFacts()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OutputFile:
+class UploadedOutput:
     """The output a worker uploaded, as it described it."""
 
     file_id: str
@@ -70,7 +70,7 @@ class JobUpdate:
     # What the worker wants to be kept of the run: of a script, its command and how it ended.
     about: dict[str, Any] | None = None
     provider_job_id: str | None = None
-    output: OutputFile | None = None
+    output: UploadedOutput | None = None
     # Where it is from now on, when that changed with this move.
     provider: str | None = None
     # What its leases have cost so far, and what going to the cloud should cost.
@@ -90,7 +90,7 @@ class JobUpdate:
                 values[name] = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         if values.get("output") is not None:
             output = values["output"]
-            values["output"] = OutputFile(**{**output, "media": MediaFacts(**output.get("media", {}))})
+            values["output"] = UploadedOutput(**{**output, "media": MediaFacts(**output.get("media", {}))})
         return cls(**values)
 
 
@@ -99,7 +99,7 @@ def update_of(
     *,
     at: datetime,
     provider_job_id: str | None = None,
-    output: OutputFile | None = None,
+    output: UploadedOutput | None = None,
     seed: int | None = None,
     began_at: datetime | None = None,
     about: dict[str, Any] | None = None,
@@ -145,7 +145,7 @@ def reused(
     priority: int,
     at: datetime,
     reused_from: str,
-    output: OutputFile,
+    output: UploadedOutput,
     about: dict[str, Any] | None = None,
 ) -> JobUpdate:
     """The only update of a job that is answered with a copy of another's output, which no queue has made. What is to be

@@ -31,7 +31,7 @@ class WorkerSort(StrEnum):
     SEEN = "seen"
 
 
-class Placed(NamedTuple):
+class SortedWorker(NamedTuple):
     """A worker, and by what it is sorted."""
 
     worker_id: str
@@ -39,7 +39,7 @@ class Placed(NamedTuple):
     key: Any
 
 
-def counted(found: Sequence[Placed]) -> dict[str, int]:
+def counted(found: Sequence[SortedWorker]) -> dict[str, int]:
     """How many there are in each state."""
     counts = {each.value: 0 for each in WorkerState}
     for each in found:
@@ -47,7 +47,7 @@ def counted(found: Sequence[Placed]) -> dict[str, int]:
     return counts
 
 
-def in_order(found: Sequence[Placed], sort: WorkerSort, *, is_down: bool) -> list[str]:
+def in_order(found: Sequence[SortedWorker], sort: WorkerSort, *, is_down: bool) -> list[str]:
     """Their ids. Those that are alike in what they are sorted by are sorted by their ids, upwards."""
     by_id = sorted(found, key=lambda each: _as_read(each.worker_id))
     return [each.worker_id for each in sorted(by_id, key=lambda each: _rank(sort, each.key), reverse=is_down)]

@@ -59,7 +59,7 @@ class Worker:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ServingWorker:
+class WorkflowWorker:
     """A worker that has a workflow, as far as waiting for it is concerned."""
 
     worker_id: str
@@ -181,7 +181,7 @@ class AuditRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
+class LeaseAttempt:
     """A lease of a dispatch, and what came of it."""
 
     epoch: int

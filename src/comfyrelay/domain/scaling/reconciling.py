@@ -40,7 +40,7 @@ class Sighting:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Registered:
+class RegisteredWorker:
     """A worker of the fleet."""
 
     registered_at: datetime
@@ -86,7 +86,7 @@ class Reconciled:
 def reconcile(
     machines: Sequence[Machine],
     sightings: Sequence[Sighting] | None,
-    workers: Mapping[str, Registered],
+    workers: Mapping[str, RegisteredWorker],
     *,
     absent_since: Mapping[str, datetime],
     missing_since: Mapping[str, datetime],
@@ -201,7 +201,7 @@ def _as_worker(sighting: Sighting) -> str:
     return sighting.worker_id or sighting.id
 
 
-def _is_gone(machine: Machine, worker: Registered | None, missing: timedelta, now: datetime) -> bool:
+def _is_gone(machine: Machine, worker: RegisteredWorker | None, missing: timedelta, now: datetime) -> bool:
     """Whether one that its provider does not list is no more."""
     if machine.provider_id is None:
         return machine.ending_at is not None
@@ -214,7 +214,7 @@ def _is_gone(machine: Machine, worker: Registered | None, missing: timedelta, no
     return machine.registered_at is not None or (missing >= MISSING and not is_listed_late)
 
 
-def _note_gone(found: Reconciled, machine: Machine, worker: Registered | None) -> None:
+def _note_gone(found: Reconciled, machine: Machine, worker: RegisteredWorker | None) -> None:
     if machine.ending_at is not None:
         found.change(machine.key, ended_at=...)
     else:
@@ -227,7 +227,7 @@ def _longest_boot(boot_seconds: float) -> timedelta:
 
 
 def _is_unanswered(
-    machine: Machine, sighting: Sighting | None, worker: Registered | None, *, boot_seconds: float, now: datetime
+    machine: Machine, sighting: Sighting | None, worker: RegisteredWorker | None, *, boot_seconds: float, now: datetime
 ) -> bool:
     """Whether an order is too old to be placed again, as after a pause."""
     is_open = machine.provider_id is None and sighting is None and worker is None
@@ -236,7 +236,7 @@ def _is_unanswered(
 
 def _useless(
     machine: Machine,
-    worker: Registered | None,
+    worker: RegisteredWorker | None,
     absent_since: Mapping[str, datetime],
     *,
     boot_seconds: float,

@@ -16,7 +16,7 @@ from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput,
 from comfyrelay.fleet.kubernetes import messages
 from comfyrelay.fleet.kubernetes.deletion_cost import DeletionCosts, FleetPods
 from comfyrelay.fleet.kubernetes.desired import Desired, DesiredOf
-from comfyrelay.fleet.kubernetes.turns import TICK_SECONDS, Turns, WaitForHint
+from comfyrelay.fleet.kubernetes.turns import TICK_SECONDS, ScalingTurns, WaitForHint
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +32,7 @@ class Scaler:
     """The four calls of KEDA. What cannot be known is an error: KEDA then leaves the pods as they are."""
 
     def __init__(
-        self, desired_of: DesiredOf, turns: Turns, *, on_asked: Callable[[FleetPods], None] = lambda _fleet: None
+        self, desired_of: DesiredOf, turns: ScalingTurns, *, on_asked: Callable[[FleetPods], None] = lambda _fleet: None
     ) -> None:
         """`on_asked` is told of each fleet that is scaled."""
         self._desired_of = desired_of
@@ -113,7 +113,7 @@ async def serving(
     tick_seconds: float = TICK_SECONDS,
 ) -> AsyncIterator[int]:
     """Answer KEDA at `bind` until this is left; yields the port. `costs` are kept of the pods of those it asks for."""
-    turns = Turns(wait_for_hint, tick_seconds=tick_seconds)
+    turns = ScalingTurns(wait_for_hint, tick_seconds=tick_seconds)
     scaler = Scaler(desired_of, turns, on_asked=costs.follow if costs is not None else lambda _fleet: None)
     # another process at the same port would get every other call
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])

@@ -12,7 +12,7 @@ TICK_SECONDS = 5.0
 WaitForHint = Callable[[float], Awaitable[bool]]
 
 
-class Turns:
+class ScalingTurns:
     def __init__(self, wait_for_hint: WaitForHint, *, tick_seconds: float = TICK_SECONDS) -> None:
         self._wait_for_hint = wait_for_hint
         self._tick_seconds = tick_seconds

@@ -23,23 +23,23 @@ class Raw:
 
 
 @dataclass(frozen=True)
-class Block:
+class TerraformBlock:
     head: str
     body: "Body"
 
 
 Value: TypeAlias = "str | int | float | bool | Raw | Sequence[Value] | Mapping[str, Value]"
 # Blocks of one name may come several times, so they are no value.
-Body: TypeAlias = "Sequence[tuple[str, Value] | Block]"
+Body: TypeAlias = "Sequence[tuple[str, Value] | TerraformBlock]"
 
 
 @dataclass
 class _File:
     blueprint: Blueprint
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[TerraformBlock] = field(default_factory=list)
 
-    def add(self, head: str, *body: "tuple[str, Value] | Block") -> None:
-        self.blocks.append(Block(head, body))
+    def add(self, head: str, *body: "tuple[str, Value] | TerraformBlock") -> None:
+        self.blocks.append(TerraformBlock(head, body))
 
 
 def terraform(blueprint: Blueprint) -> str:
@@ -58,7 +58,7 @@ def terraform(blueprint: Blueprint) -> str:
 def _settings(file: _File) -> None:
     file.add(
         "terraform",
-        Block("required_providers", [("aws", {"source": "hashicorp/aws", "version": ">= 5.0"})]),
+        TerraformBlock("required_providers", [("aws", {"source": "hashicorp/aws", "version": ">= 5.0"})]),
     )
     file.add('provider "aws"', ("region", file.blueprint.region))
     if file.blueprint.budget is not None:
@@ -85,7 +85,7 @@ def _launch_template(file: _File) -> None:
     tags: Value = file.blueprint.names.tags
     profile = data["IamInstanceProfile"]
     metadata = data["MetadataOptions"]
-    body: list[tuple[str, Value] | Block] = [
+    body: list[tuple[str, Value] | TerraformBlock] = [
         ("name", file.blueprint.names.launch_template),
         ("image_id", data["ImageId"]),
         ("instance_type", data["InstanceType"]),
@@ -97,8 +97,8 @@ def _launch_template(file: _File) -> None:
     if "SecurityGroupIds" in data:
         body.append(("vpc_security_group_ids", data["SecurityGroupIds"]))
     body += [
-        Block("iam_instance_profile", [(name.lower(), value) for name, value in profile.items()]),
-        Block(
+        TerraformBlock("iam_instance_profile", [(name.lower(), value) for name, value in profile.items()]),
+        TerraformBlock(
             "metadata_options",
             [
                 ("http_endpoint", metadata["HttpEndpoint"]),
@@ -107,11 +107,11 @@ def _launch_template(file: _File) -> None:
             ],
         ),
         *(
-            Block(
+            TerraformBlock(
                 "block_device_mappings",
                 [
                     ("device_name", each["DeviceName"]),
-                    Block(
+                    TerraformBlock(
                         "ebs",
                         [
                             ("volume_size", each["Ebs"]["VolumeSize"]),
@@ -124,7 +124,7 @@ def _launch_template(file: _File) -> None:
             for each in data.get("BlockDeviceMappings", ())
         ),
         *(
-            Block("tag_specifications", [("resource_type", each["ResourceType"]), ("tags", tags)])
+            TerraformBlock("tag_specifications", [("resource_type", each["ResourceType"]), ("tags", tags)])
             for each in data["TagSpecifications"]
         ),
     ]
@@ -146,10 +146,10 @@ def _group(file: _File) -> None:
         ("default_instance_warmup", group["DefaultInstanceWarmup"]),
         # a fleet at zero is a fleet that is up
         ("wait_for_capacity_timeout", "0"),
-        Block(
+        TerraformBlock(
             "mixed_instances_policy",
             [
-                Block(
+                TerraformBlock(
                     "instances_distribution",
                     [
                         ("on_demand_base_capacity", distribution["OnDemandBaseCapacity"]),
@@ -161,10 +161,10 @@ def _group(file: _File) -> None:
                         ("spot_max_price", distribution["SpotMaxPrice"]),
                     ],
                 ),
-                Block(
+                TerraformBlock(
                     "launch_template",
                     [
-                        Block(
+                        TerraformBlock(
                             "launch_template_specification",
                             [
                                 ("launch_template_name", Raw("aws_launch_template.fleet.name")),
@@ -172,7 +172,7 @@ def _group(file: _File) -> None:
                             ],
                         ),
                         *(
-                            Block("override", [("instance_type", each["InstanceType"])])
+                            TerraformBlock("override", [("instance_type", each["InstanceType"])])
                             for each in policy["LaunchTemplate"]["Overrides"]
                         ),
                     ],
@@ -180,11 +180,11 @@ def _group(file: _File) -> None:
             ],
         ),
         *(
-            Block("tag", [("key", name), ("value", value), ("propagate_at_launch", True)])
+            TerraformBlock("tag", [("key", name), ("value", value), ("propagate_at_launch", True)])
             for name, value in file.blueprint.names.tags.items()
         ),
         # how many there should be is the control plane's to say
-        Block("lifecycle", [("ignore_changes", [Raw("desired_capacity")])]),
+        TerraformBlock("lifecycle", [("ignore_changes", [Raw("desired_capacity")])]),
     )
     file.add(
         'resource "aws_autoscaling_lifecycle_hook" "drain"',
@@ -209,11 +209,11 @@ def _budget(file: _File) -> None:
         ("limit_unit", budget.limit["BudgetLimit"]["Unit"]),
         ("time_unit", budget.limit["TimeUnit"]),
         *(
-            Block("cost_filter", [("name", name), ("values", values)])
+            TerraformBlock("cost_filter", [("name", name), ("values", values)])
             for name, values in budget.limit["CostFilters"].items()
         ),
         *(
-            Block(
+            TerraformBlock(
                 "notification",
                 [
                     ("notification_type", each["NotificationType"]),
@@ -242,7 +242,7 @@ def _fallback(file: _File) -> None:
         ("adjustment_type", step["AdjustmentType"]),
         ("metric_aggregation_type", step["MetricAggregationType"]),
         *(
-            Block(
+            TerraformBlock(
                 "step_adjustment",
                 [
                     ("metric_interval_lower_bound", each["MetricIntervalLowerBound"]),
@@ -261,7 +261,7 @@ def _fallback(file: _File) -> None:
         ("evaluation_periods", alarm["EvaluationPeriods"]),
         ("treat_missing_data", alarm["TreatMissingData"]),
         ("alarm_actions", [Raw("aws_autoscaling_policy.from_zero.arn")]),
-        *(Block("metric_query", _metric_query(each)) for each in alarm["Metrics"]),
+        *(TerraformBlock("metric_query", _metric_query(each)) for each in alarm["Metrics"]),
     )
     tracking = fallback.backlog["TargetTrackingConfiguration"]
     metric = tracking["CustomizedMetricSpecification"]
@@ -270,19 +270,19 @@ def _fallback(file: _File) -> None:
         ("name", fallback.backlog["PolicyName"]),
         group,
         ("policy_type", fallback.backlog["PolicyType"]),
-        Block(
+        TerraformBlock(
             "target_tracking_configuration",
             [
                 ("target_value", tracking["TargetValue"]),
                 ("disable_scale_in", tracking["DisableScaleIn"]),
-                Block(
+                TerraformBlock(
                     "customized_metric_specification",
                     [
                         ("metric_name", metric["MetricName"]),
                         ("namespace", metric["Namespace"]),
                         ("statistic", metric["Statistic"]),
                         *(
-                            Block("metric_dimension", [("name", each["Name"]), ("value", each["Value"])])
+                            TerraformBlock("metric_dimension", [("name", each["Name"]), ("value", each["Value"])])
                             for each in metric["Dimensions"]
                         ),
                     ],
@@ -299,7 +299,7 @@ def _metric_query(query: Mapping[str, Any]) -> Body:
     metric, stat = query["MetricStat"]["Metric"], query["MetricStat"]
     return [
         *head,
-        Block(
+        TerraformBlock(
             "metric",
             [
                 ("namespace", metric["Namespace"]),
@@ -312,10 +312,10 @@ def _metric_query(query: Mapping[str, Any]) -> Body:
     ]
 
 
-def _lines(block: Block, indent: str = "") -> Iterator[str]:
+def _lines(block: TerraformBlock, indent: str = "") -> Iterator[str]:
     yield f"{indent}{block.head} {{"
     for each in block.body:
-        if isinstance(each, Block):
+        if isinstance(each, TerraformBlock):
             yield from _lines(each, f"{indent}  ")
         else:
             name, value = each

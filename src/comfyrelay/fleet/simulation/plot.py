@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from math import ceil, log10
 
-from comfyrelay.fleet.simulation.summary import CLAIRVOYANT, Summary
+from comfyrelay.fleet.simulation.summary import CLAIRVOYANT, SimulationSummary
 
 WIDTH, HEIGHT = 720, 440
 LEFT, RIGHT, TOP, BOTTOM = 70, 30, 66, 60
@@ -19,7 +19,7 @@ COLOURS = {
 }
 
 
-def trade_off(found: Sequence[Summary], title: str, subtitle: str) -> str:
+def trade_off(found: Sequence[SimulationSummary], title: str, subtitle: str) -> str:
     """An SVG. The line joins the policies of our own, from the cheapest to the fastest."""
     most_hours = _round_up(max((each.machine_hours for each in found), default=1.0))
     most_wait = _round_up(max((each.wait_p95 for each in found), default=1.0))

@@ -40,7 +40,7 @@ class SimulatedEvent(IntEnum):
 
 
 @dataclass(slots=True)
-class Outcome:
+class SimulationOutcome:
     waits: list[float] = field(default_factory=list)
     machine_seconds: float = 0.0
     busy_seconds: float = 0.0
@@ -93,9 +93,9 @@ class Simulation:
         self._numbers = {
             name: number for number, name in enumerate(sorted({request.workflow for request in requests}), 1)
         }
-        self.outcome = Outcome()
+        self.outcome = SimulationOutcome()
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationOutcome:
         requests, outcome = self._requests, self.outcome
         outcome.waits = [0.0] * len(requests)
         position = 0
@@ -340,6 +340,6 @@ def simulate(
     *,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Outcome:
+) -> SimulationOutcome:
     setting = setting or Setting()
     return Simulation(requests, scaling_of(policy, setting), setting, seed=seed, progress=progress).run()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from math import ceil
 
-from comfyrelay.fleet.simulation.simulator import Outcome
+from comfyrelay.fleet.simulation.simulator import SimulationOutcome
 from comfyrelay.fleet.simulation.traces import Request
 from comfyrelay.fleet.simulation.world import Setting
 
@@ -13,7 +13,7 @@ CLAIRVOYANT = "clairvoyant"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Summary:
+class SimulationSummary:
     policy: str
     jobs: int
     wait_p50: float
@@ -32,10 +32,10 @@ class Summary:
     decisions: int = 0
 
 
-def summary(policy: str, outcome: Outcome, setting: Setting) -> Summary:
+def summary(policy: str, outcome: SimulationOutcome, setting: Setting) -> SimulationSummary:
     jobs, hours = len(outcome.waits), outcome.machine_seconds / 3600
     waits = sorted(outcome.waits)
-    return Summary(
+    return SimulationSummary(
         policy=policy,
         jobs=jobs,
         wait_p50=quantile(waits, 0.50),
@@ -60,7 +60,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[max(0, ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
-def lower_bound(requests: Sequence[Request], setting: Setting) -> Summary:
+def lower_bound(requests: Sequence[Request], setting: Setting) -> SimulationSummary:
     """Of somebody who knows all that will come: all machines that are allowed are up whenever a request needs one, with
     its model loaded. In order of arrival, nobody waits less. What it costs is the work alone: a machine is paid for
     while it works, and never boots or idles. No policy that keeps the order is below either; none reaches both."""
@@ -73,7 +73,7 @@ def lower_bound(requests: Sequence[Request], setting: Setting) -> Summary:
         waits.append(begin - each.arrival_seconds)
         work += each.duration_seconds
     waits.sort()
-    return Summary(
+    return SimulationSummary(
         policy=CLAIRVOYANT,
         jobs=len(requests),
         wait_p50=quantile(waits, 0.50),

@@ -11,8 +11,8 @@ from comfyrelay.server.base.auth import StillLetIn, known_admin
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.base.streams import KEEP_ALIVE_SECONDS, LONGEST_SECONDS, EventStream, may_stream, stream_messages
-from comfyrelay.services.following import Message, Reset
-from comfyrelay.services.operations.live import Told
+from comfyrelay.services.following import Reset, StreamMessage
+from comfyrelay.services.operations.live import ChangedKinds
 from comfyrelay.services.operations.samples import MINUTES, Now, Range, Series
 
 router = admin_router()
@@ -44,7 +44,7 @@ async def events(request: Request, context: ContextOf) -> Response:
     return EventStream(stream_messages(messages, _encoded, is_still_let_in=let_in, longest_seconds=LONGEST_SECONDS))
 
 
-def _encoded(message: Message[Told]) -> str:
+def _encoded(message: StreamMessage[ChangedKinds]) -> str:
     match message.what:
         case None:
             return ": still here\n\n"

@@ -12,7 +12,7 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import AnyId, Cursor, IdInPath, Limit
 from comfyrelay.server.base.problems import may_answer
-from comfyrelay.services.webhooks.overview import ToldDelivery
+from comfyrelay.services.webhooks.overview import DeliveryOfTenant
 
 router = admin_router()
 
@@ -51,7 +51,7 @@ async def list_stuck_steps(context: ContextOf) -> Answer[wire.StuckSteps]:
     return Answer(data=wire.StuckSteps(items=[wire.StuckStep.of(each) for each in found]))
 
 
-def _delivery(told: ToldDelivery) -> wire.TenantDelivery:
+def _delivery(told: DeliveryOfTenant) -> wire.TenantDelivery:
     found = told.delivery
     status = standing_of(found.status, found.attempts)
     return wire.TenantDelivery.of(told, found, status=status, next_attempt_at=found.due_at)

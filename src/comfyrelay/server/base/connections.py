@@ -37,11 +37,11 @@ class HalfOpen:
         self._most_bodies_of_one = settings.max_unfinished_bodies_per_address
         self._most_connections = _room_for(settings.max_connections)
         self._proxies = settings.trusted_proxies
-        self._open: OrderedDict[CarefulProtocol, asyncio.TimerHandle] = OrderedDict()
-        self._bodies: dict[CarefulProtocol, None] = {}
-        self._bodies_of: dict[str, dict[CarefulProtocol, None]] = {}
+        self._open: OrderedDict[LimitedProtocol, asyncio.TimerHandle] = OrderedDict()
+        self._bodies: dict[LimitedProtocol, None] = {}
+        self._bodies_of: dict[str, dict[LimitedProtocol, None]] = {}
         # between two requests
-        self._idle: dict[CarefulProtocol, None] = {}
+        self._idle: dict[LimitedProtocol, None] = {}
         self._connections = 0
         self._closed: dict[str, int] = {}
         self._report: asyncio.TimerHandle | None = None
@@ -49,7 +49,7 @@ class HalfOpen:
     def __len__(self) -> int:
         return len(self._open)
 
-    def connect(self, connection: "CarefulProtocol") -> None:
+    def connect(self, connection: "LimitedProtocol") -> None:
         self._connections += 1
         if self._connections > self._most_connections:
             # nobody waits for an answer there; else the one that came last has to come again
@@ -59,11 +59,11 @@ class HalfOpen:
                 return
         self.begin(connection)
 
-    def disconnect(self, connection: "CarefulProtocol") -> None:
+    def disconnect(self, connection: "LimitedProtocol") -> None:
         self._connections -= 1
         self.end(connection)
 
-    def begin(self, connection: "CarefulProtocol") -> None:
+    def begin(self, connection: "LimitedProtocol") -> None:
         if connection in self._open:
             return
         self.end(connection)
@@ -73,7 +73,7 @@ class HalfOpen:
             # who is honest is done within a round trip, so the oldest is the least likely to be
             self.close(next(iter(self._open)), "too_many")
 
-    def begin_body(self, connection: "CarefulProtocol") -> None:
+    def begin_body(self, connection: "LimitedProtocol") -> None:
         """The headers are whole, and the body is not; how long it may take is the application's matter."""
         if connection in self._bodies:
             return
@@ -88,12 +88,12 @@ class HalfOpen:
         if len(self._bodies) > self._most_bodies:
             self.close(next(iter(self._bodies)), "too_many_bodies")
 
-    def rest(self, connection: "CarefulProtocol") -> None:
+    def rest(self, connection: "LimitedProtocol") -> None:
         """It was answered, and may be used again."""
         self.end(connection)
         self._idle[connection] = None
 
-    def end(self, connection: "CarefulProtocol") -> None:
+    def end(self, connection: "LimitedProtocol") -> None:
         if (timer := self._open.pop(connection, None)) is not None:
             timer.cancel()
         self._idle.pop(connection, None)
@@ -109,7 +109,7 @@ class HalfOpen:
             return any(ip_address(address) in ip_network(each, strict=False) for each in self._proxies)
         return False
 
-    def close(self, connection: "CarefulProtocol", why: str) -> None:
+    def close(self, connection: "LimitedProtocol", why: str) -> None:
         self.end(connection)
         connection.refuse()
         self._closed[why] = self._closed.get(why, 0) + 1
@@ -133,7 +133,7 @@ def _room_for(connections: int) -> int:
     return min(connections, files - min(SPARE_FILES, files // 2))
 
 
-class CarefulProtocol(HttpToolsProtocol):
+class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's protocol, with a limit on what is half open."""
 
     def __init__(self, *args: Any, half_open: HalfOpen, **options: Any) -> None:

@@ -11,12 +11,12 @@ LONGEST_ID = 64
 # Asked every few seconds by whoever watches over the server; they would drown the rest.
 QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 # As they go over the wire: every answer has them, and each look for one in a mapping of headers costs.
-CAREFUL = (
+SAFE_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
 )
-CAREFUL_API = (*CAREFUL, (b"cache-control", b"no-store"))
+SAFE_API_HEADERS = (*SAFE_HEADERS, (b"cache-control", b"no-store"))
 
 
 class RequestLog:
@@ -58,7 +58,7 @@ class SecurityHeaders:
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 given = {name for name, _ in message["headers"]}
-                wanted = CAREFUL_API if scope["path"].startswith("/api/") else CAREFUL
+                wanted = SAFE_API_HEADERS if scope["path"].startswith("/api/") else SAFE_HEADERS
                 message["headers"] = [*message["headers"], *(each for each in wanted if each[0] not in given)]
             await send(message)
 

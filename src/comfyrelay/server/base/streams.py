@@ -11,7 +11,7 @@ from starlette.types import Send
 
 from comfyrelay.server.base.auth import StillLetIn
 from comfyrelay.server.base.problems import may_answer
-from comfyrelay.services.following import Message
+from comfyrelay.services.following import StreamMessage
 
 W = TypeVar("W")
 
@@ -49,8 +49,8 @@ def may_stream(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 async def stream_messages(
-    messages: AsyncGenerator[Message[W], None],
-    encoded: Callable[[Message[W]], str],
+    messages: AsyncGenerator[StreamMessage[W], None],
+    encoded: Callable[[StreamMessage[W]], str],
     *,
     is_still_let_in: StillLetIn,
     longest_seconds: float,

@@ -22,11 +22,11 @@ from comfyrelay.storage.headers import content_disposition
 from comfyrelay.storage.objects import LocalObjects, ObjectStat
 from comfyrelay.storage.paths import no_object
 from comfyrelay.storage.previews import MOST_BYTES, is_preview, is_preview_path
-from comfyrelay.storage.signing import Grant
+from comfyrelay.storage.signing import UrlGrant
 
 PREFIX = "/files/"
 # Whatever was uploaded is shown, or saved, but never run.
-CAREFUL = {
+FILE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "Cross-Origin-Resource-Policy": "cross-origin",
     "X-Content-Type-Options": "nosniff",
@@ -150,9 +150,9 @@ async def _stat(objects: LocalObjects, path: str) -> ObjectStat:
     return stat
 
 
-def _headers(grant: Grant, stat: ObjectStat) -> dict[str, str]:
+def _headers(grant: UrlGrant, stat: ObjectStat) -> dict[str, str]:
     headers = {
-        **CAREFUL,
+        **FILE_HEADERS,
         "Accept-Ranges": "bytes",
         "Cache-Control": POSTER_CACHE if shown_by(grant.path) != grant.path else "private, max-age=0, must-revalidate",
         "Content-Type": grant.content_type or stat.content_type or "application/octet-stream",

@@ -7,7 +7,7 @@ from fastapi import Depends, Query, status
 from fastapi.responses import StreamingResponse
 
 from comfyrelay.clock import utc_now
-from comfyrelay.domain.gallery import Grouping, MarkChange, MarkFilter, OutputKind, Sort
+from comfyrelay.domain.gallery import GallerySort, Grouping, MarkChange, MarkFilter, OutputKind
 from comfyrelay.protocol import gallery as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.fields import ID, STORABLE
@@ -69,7 +69,7 @@ async def gallery(
     wanted: Wanted,
     context: ContextOf,
     user: CurrentUser,
-    sort: Sort = Sort.NEWEST,
+    sort: GallerySort = GallerySort.NEWEST,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Answer[wire.GalleryPage]:
@@ -88,7 +88,12 @@ async def gallery_days(wanted: Wanted, context: ContextOf, user: CurrentUser) ->
 
 @router.get("/gallery/index", responses=may_answer(401, 422, 503))
 async def gallery_index(
-    *, wanted: Wanted, context: ContextOf, user: CurrentUser, sort: Sort = Sort.NEWEST, by: Grouping = Grouping.DAY
+    *,
+    wanted: Wanted,
+    context: ContextOf,
+    user: CurrentUser,
+    sort: GallerySort = GallerySort.NEWEST,
+    by: Grouping = Grouping.DAY,
 ) -> Answer[wire.GalleryIndex]:
     """The ids and shapes of all that fits, by groups, for a grid that is as long as it will be."""
     found = await context.engine.gallery.listing.index(user.tenant_id, wanted, by=by, sort=sort)

@@ -14,8 +14,8 @@ from comfyrelay.server.base.routers import Router
 from comfyrelay.server.base.streams import KEEP_ALIVE_SECONDS, LONGEST_SECONDS, EventStream, may_stream, stream_messages
 from comfyrelay.server.user.batches import batch_body
 from comfyrelay.server.user.jobs import job_body
-from comfyrelay.services.following import Message, Reset
-from comfyrelay.services.jobs.views.live import Changed, Told
+from comfyrelay.services.following import Reset, StreamMessage
+from comfyrelay.services.jobs.views.live import Changed, LiveMessage
 from comfyrelay.services.jobs.views.overview import Glance
 
 router = Router(prefix="/api/events", tags=["jobs"], route_class=BodyRoute)
@@ -45,7 +45,7 @@ async def events(
     return EventStream(stream_messages(messages, _encoded, is_still_let_in=let_in, longest_seconds=LONGEST_SECONDS))
 
 
-def _encoded(message: Message[Told]) -> str:
+def _encoded(message: StreamMessage[LiveMessage]) -> str:
     number = f"id: {message.cursor}\n" if message.cursor is not None else ""
     match message.what:
         case None:

@@ -15,7 +15,7 @@ from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit, NumberCursor, Words
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.base.routers import Router
-from comfyrelay.services.jobs.views.units import Sort, UnitFilter, UnitView
+from comfyrelay.services.jobs.views.units import QueueSort, UnitFilter, UnitView
 
 router = Router(prefix="/api/queue", tags=["queue"], route_class=BodyRoute)
 
@@ -28,7 +28,7 @@ async def queue(
     status: UnitStatus | None = None,
     workflow: Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="the slug of one")] = None,
     q: Words = None,
-    sort: Sort = Sort.QUEUE,
+    sort: QueueSort = QueueSort.QUEUE,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Answer[Page[wire.QueueEntry]]:

@@ -11,11 +11,11 @@ from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
 from comfyrelay.store.central import library
-from comfyrelay.store.central.library import Offer
+from comfyrelay.store.central.library import UsableEffect
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Input:
+class UserInput:
     """A property that is the user's to set; the primary input is sent as a file or a video."""
 
     key: str
@@ -37,7 +37,7 @@ class Input:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfferedEffect:
     effect: Effect
-    inputs: Sequence[Input]
+    inputs: Sequence[UserInput]
     workflow_slug: str
     output_mime_type: str
     output_extension: str
@@ -62,7 +62,7 @@ class Library:
             raise NotFound("There is no such effect.")
         return await self._offered(found)
 
-    async def _offered(self, offer: Offer) -> OfferedEffect:
+    async def _offered(self, offer: UsableEffect) -> OfferedEffect:
         return OfferedEffect(
             effect=offer.effect,
             inputs=inputs_of(offer.workflow, offer.effect.property_overrides),
@@ -73,14 +73,14 @@ class Library:
         )
 
 
-def inputs_of(workflow: Workflow, overrides: Mapping[str, Any]) -> list[Input]:
+def inputs_of(workflow: Workflow, overrides: Mapping[str, Any]) -> list[UserInput]:
     properties = [Property.from_json(each) for each in workflow.properties]
     unsent = defaults(properties, overrides)
     return [_input(each, unsent[each.key]) for each in properties if each.user_configurable or each.is_primary_input]
 
 
-def _input(prop: Property, preset: Any) -> Input:
-    return Input(
+def _input(prop: Property, preset: Any) -> UserInput:
+    return UserInput(
         key=prop.key,
         type=prop.type,
         required=prop.required and (preset is None or prop.is_primary_input),

@@ -24,7 +24,7 @@ from comfyrelay.store.tenant import jobs
 
 COUNT_SECONDS = 60.0
 MOST_WARM = 20_000
-Told = Sequence[Mapping[str, Any]]
+DeviceReports = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,14 +64,14 @@ class Lanes:
         self._databases = databases
         self._stale_seconds = worker_stale_seconds
         # by worker, what it told in this process since that was last written down
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, DeviceReports] = {}
         # by worker, the workflows that it has loaded, where they are others than those that were written down last
         self._warm: dict[str, Sequence[str]] = {}
         self._written_warm: dict[str, Sequence[str]] = {}
         # by batch, its items, and when they were counted: it may have thousands
         self._sizes: dict[str, tuple[int, float]] = {}
 
-    def note(self, worker_id: str, devices: Told) -> None:
+    def note(self, worker_id: str, devices: DeviceReports) -> None:
         """A worker tells of its GPUs."""
         self._told[worker_id] = devices
 
@@ -146,7 +146,7 @@ class Lanes:
         return {id_: self._sizes[id_][0] for id_ in batches & self._sizes.keys()}
 
 
-def _is_here(worker: lanes.Placed) -> bool:
+def _is_here(worker: lanes.LaneWorker) -> bool:
     return worker.registration_source == RegistrationSource.DESK
 
 

@@ -26,7 +26,7 @@ SCALING = "scaling"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Registered:
+class WorkerRegistered:
     """A worker, the slugs of the workflows that it was assigned, and how many leases it has from before."""
 
     worker: Worker
@@ -75,7 +75,7 @@ class Workers:
         protocol: int = 1,
         version: str | None = None,
         identity: Identity | None = None,
-    ) -> Registered:
+    ) -> WorkerRegistered:
         """Register a worker in its fleet. One that is registered, and shows the `key` of then, is registered again at
         once, with another token and the leases that it has: the answer to its first call was lost."""
         if max_concurrency < 1:
@@ -83,7 +83,7 @@ class Workers:
         key_hash = hash_of(key) if key is not None else None
         held = await held_against_needs(self._databases, capabilities or {})
 
-        async def work(tx: Tx) -> Registered:
+        async def work(tx: Tx) -> WorkerRegistered:
             # Before all else: whoever submits a job waits for it, and must not hold a worker that is removed here.
             await gaps.lock(tx)
             # Locked first: whoever repeats a call that is still under way waits for it, and finds its worker.
@@ -125,7 +125,7 @@ class Workers:
                 # it came too late, or again: whatever it began would be cut off
                 worker = await self._drain(tx, worker, by=SCALING)
             leases = await workers.lease_count(tx, worker_id) if again else 0
-            return Registered(worker=worker, workflows=assigned, leases=leases)
+            return WorkerRegistered(worker=worker, workflows=assigned, leases=leases)
 
         return await self._databases.central.run(Step.WORKER, work)
 

@@ -11,7 +11,7 @@ from typing import Any
 from comfyrelay.comfy.graphs.graph import Graph, check_graph, input_texts
 from comfyrelay.comfy.graphs.nodes import title_of
 from comfyrelay.domain.properties import ASSET_TYPES, Role
-from comfyrelay.services.forms.inputs import Input, Position, typed_inputs
+from comfyrelay.services.forms.inputs import GraphInput, Position, typed_inputs
 from comfyrelay.services.forms.output import output_of, savers_in
 from comfyrelay.services.forms.recognise import Recogniser, Side
 from comfyrelay.services.forms.sampling import Sampling
@@ -102,7 +102,7 @@ def describe(graph: object, object_info: Mapping[str, Any] | None = None) -> Des
 class _Offered:
     """The inputs that become one property. The first of a role is called by it."""
 
-    inputs: Sequence[Input]
+    inputs: Sequence[GraphInput]
     role: Role | None = None
     name: str | None = None
     is_primary_input: bool = False
@@ -124,7 +124,7 @@ def _offered(tracing: Tracing) -> list[_Offered]:
     prompts, negatives = recogniser.prompts()
     seeds, other_seeds = recogniser.seeds()
     files, sides = recogniser.files(), recogniser.sides()
-    groups: list[tuple[Role, Sequence[Input]]] = [
+    groups: list[tuple[Role, Sequence[GraphInput]]] = [
         (Role.PROMPT, prompts),
         (Role.NEGATIVE_PROMPT, negatives),
         *((Role.INPUT, group) for group in files),

@@ -39,7 +39,7 @@ _NUMBERS, _TEXTS = ("INT", "FLOAT"), ("STRING",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Input:
+class GraphInput:
     """An input with a value that may become a property."""
 
     node_id: str
@@ -73,7 +73,7 @@ def has_type(spec: list[Any], types: Collection[str]) -> bool:
     return isinstance(spec[0], str) and spec[0] in types
 
 
-def typed_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Set[str]) -> list[Input]:
+def typed_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Set[str]) -> list[GraphInput]:
     """What may be changed from run to run, in the order of the graph. `savers` are the nodes that keep the outputs."""
     found = []
     for node_id, node in graph.items():
@@ -83,7 +83,7 @@ def typed_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Set[st
             if not is_fixed and _is_plain(value):
                 fields = _typed(node["class_type"], name, value, specs.get(name), is_saver=node_id in savers)
                 if fields is not None:
-                    found.append(Input(node_id=node_id, name=name, value=value, **fields))
+                    found.append(GraphInput(node_id=node_id, name=name, value=value, **fields))
     return found
 
 

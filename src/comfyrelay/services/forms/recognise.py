@@ -10,7 +10,7 @@ from typing import Literal
 
 from comfyrelay.comfy.graphs.nodes import title_of
 from comfyrelay.domain.properties import PropertyType
-from comfyrelay.services.forms.inputs import Input, Position, has_type
+from comfyrelay.services.forms.inputs import GraphInput, Position, has_type
 from comfyrelay.services.forms.tracing import Tracing, words_in
 from comfyrelay.services.forms.wiring import Link
 
@@ -44,7 +44,7 @@ class Recogniser:
         self._order = tracing.order
         self._inputs = tracing.inputs
 
-    def prompts(self) -> tuple[list[Input], list[Input]]:
+    def prompts(self) -> tuple[list[GraphInput], list[GraphInput]]:
         """The inputs that are the prompt, and those that are the negative prompt."""
         positive, negative = self._led_to("positive"), self._led_to("negative")
         texts = _positions(positive)
@@ -59,10 +59,10 @@ class Recogniser:
         found: dict[Position, Side] = dict.fromkeys(_positions(self._led_to("negative")), "negative")
         return {**found, **dict.fromkeys(_positions(self._led_to("positive")), "positive")}
 
-    def seeds(self) -> tuple[list[Input], list[list[Input]]]:
+    def seeds(self) -> tuple[list[GraphInput], list[list[GraphInput]]]:
         """The inputs that are the seed: that of the first sampler which makes noise, and those equal to it. And the
         other seeds, equal ones together."""
-        found: dict[Position, tuple[bool, bool, Input]] = {}
+        found: dict[Position, tuple[bool, bool, GraphInput]] = {}
         for node_id in self._order:
             makes_none = self._graph[node_id]["inputs"].get("add_noise") in ("disable", False)
             for name in self._graph[node_id]["inputs"]:
@@ -70,19 +70,19 @@ class Recogniser:
                     for number in self._tracing.numbers(node_id, name):
                         found.setdefault(number.position, (makes_none, name not in ("seed", "noise_seed"), number))
         ordered = [each for *_, each in sorted(found.values(), key=lambda entry: entry[:2])]
-        groups: dict[int, list[Input]] = {}
+        groups: dict[int, list[GraphInput]] = {}
         for each in ordered:
             groups.setdefault(each.value, []).append(each)
         equal = list(groups.values())
         return (equal[0], equal[1:]) if equal else ([], [])
 
-    def files(self) -> list[list[Input]]:
+    def files(self) -> list[list[GraphInput]]:
         """The files, the one that the graph begins with first. The same file in two nodes is one."""
         places = {node_id: place for place, node_id in enumerate(self._order)}
         assets = [each for each in self._inputs.values() if each.is_asset]
         first, helper = self._before(_FIRST), self._before(_HELPER)
 
-        def distance(each: Input) -> int:
+        def distance(each: GraphInput) -> int:
             """How far a file is from being the one that the graph is about."""
             if each.type is PropertyType.AUDIO:
                 return 4
@@ -93,14 +93,14 @@ class Recogniser:
             return 1 if each.type is PropertyType.VIDEO else 2
 
         assets.sort(key=lambda each: (distance(each), places[each.node_id]))
-        groups: dict[tuple[PropertyType, str], list[Input]] = {}
+        groups: dict[tuple[PropertyType, str], list[GraphInput]] = {}
         for each in assets:
             groups.setdefault((each.type, each.value or "/".join(each.position)), []).append(each)
         return list(groups.values())
 
     # prompts
 
-    def _led_to(self, side: Side) -> list[list[Input]]:
+    def _led_to(self, side: Side) -> list[list[GraphInput]]:
         """The texts from which something comes to each sampler, those of the first sampler first."""
         links = self._wiring.links
         samplers = [links[node_id][side] for node_id in self._order if side in links[node_id]]
@@ -109,12 +109,12 @@ class Recogniser:
         guides = [links[node_id][name] for node_id in takers for name in _ONE_SIDED if name in links[node_id]]
         return self._texts(samplers, side) or self._texts(guides, side)
 
-    def _texts(self, starts: Iterable[Link], side: Side) -> list[list[Input]]:
+    def _texts(self, starts: Iterable[Link], side: Side) -> list[list[GraphInput]]:
         """The texts behind each of these links, as far as they are not behind an earlier one."""
-        groups: list[list[Input]] = []
+        groups: list[list[GraphInput]] = []
         seen: set[str] = set()
         for start in starts:
-            found: list[Input] = []
+            found: list[GraphInput] = []
             pending = deque([start[0]])
             while pending:
                 node_id = pending.popleft()
@@ -129,7 +129,7 @@ class Recogniser:
         """Whether nothing of a prompt is left after this node, so that its text means nothing."""
         return "zeroout" in self._graph[node_id]["class_type"].lower()
 
-    def _own_texts(self, node_id: str, side: Side) -> list[Input]:
+    def _own_texts(self, node_id: str, side: Side) -> list[GraphInput]:
         found = [
             each
             for each in self._tracing.of_node[node_id]
@@ -149,7 +149,7 @@ class Recogniser:
         # a switch, for one, calls its inputs anything
         return [links[name] for name in telling or links if telling or not _NO_PROMPT.search(name.lower())]
 
-    def _named(self, side: Side, *, without: Collection[Position] = ()) -> list[list[Input]]:
+    def _named(self, side: Side, *, without: Collection[Position] = ()) -> list[list[GraphInput]]:
         """Where no sampler leads to a text: one with a telling name, or one whose node has a telling title."""
         texts = [each for each in self._inputs.values() if _is_prompt(each) and each.position not in without]
         titles = {each.position: title_of(self._graph, each.node_id).lower() for each in texts}
@@ -169,17 +169,17 @@ class Recogniser:
         return self._wiring.before(is_wanted)
 
 
-def _is_prompt(each: Input) -> bool:
+def _is_prompt(each: GraphInput) -> bool:
     words = set(words_in(each.name))
     is_named = each.name in _TEXT_NAMES or bool(words & _TEXT_WORDS)
     return each.type is PropertyType.TEXT and (is_named or each.is_multiline) and "system" not in words
 
 
-def _positions(groups: Iterable[Iterable[Input]]) -> set[Position]:
+def _positions(groups: Iterable[Iterable[GraphInput]]) -> set[Position]:
     return {text.position for group in groups for text in group}
 
 
-def _chosen(groups: Sequence[Sequence[Input]]) -> list[Input]:
+def _chosen(groups: Sequence[Sequence[GraphInput]]) -> list[GraphInput]:
     """The longest text of the first sampler, and all equal to it; others add to it, or are for parts of the picture."""
     if not groups:
         return []

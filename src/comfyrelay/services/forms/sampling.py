@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from comfyrelay.comfy.graphs.hash import MODEL_SUFFIXES
 from comfyrelay.domain.properties import PropertyType, Role
-from comfyrelay.services.forms.inputs import Input, Position
+from comfyrelay.services.forms.inputs import GraphInput, Position
 from comfyrelay.services.forms.tracing import Tracing
 
 _STEPS = frozenset({"steps", "num_steps", "num_inference_steps", "sampling_steps", "inference_steps"})
@@ -27,8 +27,8 @@ _RESIZES = re.compile(r"scale|resize|resolution|emptyimage", re.IGNORECASE)
 class Border:
     """Inputs that are one step of a schedule, and the steps of that schedule."""
 
-    inputs: Sequence[Input]
-    steps: Input
+    inputs: Sequence[GraphInput]
+    steps: GraphInput
 
 
 class Sampling:
@@ -36,10 +36,10 @@ class Sampling:
         self._tracing = tracing
         self._numbers = tracing.numbers
         # the nodes that take steps, and those that are equal to theirs
-        self._steps: dict[str, list[Input]] = {}
+        self._steps: dict[str, list[GraphInput]] = {}
         self._groups = self._equal_steps()
 
-    def by_role(self) -> Iterator[tuple[Role, list[Input]]]:
+    def by_role(self) -> Iterator[tuple[Role, list[GraphInput]]]:
         """The inputs of each property, with its role."""
         yield from self._size()
         frames = self._named(_FRAMES, _MAYBE_FRAMES)
@@ -53,7 +53,7 @@ class Sampling:
         """The steps at which one sampler hands over to the next. What lies behind the last step is no border."""
         graph, links = self._tracing.graph, self._tracing.wiring.links
         all_steps = {number.position for group in self._groups for number in group}
-        found: dict[tuple[Position, int], dict[Position, Input]] = {}
+        found: dict[tuple[Position, int], dict[Position, GraphInput]] = {}
         for node_id in self._tracing.order:
             # a schedule may also be split by a node of its own
             maker = links[node_id].get("sigmas", ("", 0))[0]
@@ -68,8 +68,8 @@ class Sampling:
         inputs = self._tracing.inputs
         return [Border(inputs=[*group.values()], steps=inputs[steps]) for (steps, _), group in found.items()]
 
-    def _equal_steps(self) -> list[list[Input]]:
-        groups: dict[int, dict[Position, Input]] = {}
+    def _equal_steps(self) -> list[list[GraphInput]]:
+        groups: dict[int, dict[Position, GraphInput]] = {}
         takers: dict[str, int] = {}
         for node_id in self._tracing.order:
             for name in self._tracing.graph[node_id]["inputs"]:
@@ -83,9 +83,9 @@ class Sampling:
 
     # size and length
 
-    def _size(self) -> Iterator[tuple[Role, list[Input]]]:
+    def _size(self) -> Iterator[tuple[Role, list[GraphInput]]]:
         """Width and height of what is made, with all that must be equal to them; else of what is made of an image."""
-        pairs: list[tuple[str, Input, Input]] = []
+        pairs: list[tuple[str, GraphInput, GraphInput]] = []
         for node_id in self._tracing.order:
             sides = [next(iter(self._numbers(node_id, name)), None) for name in ("width", "height")]
             if sides[0] is not None and sides[1] is not None:
@@ -112,8 +112,8 @@ class Sampling:
         is_called_so = "latent" in name.partition("empty")[2] or "tovideo" in name or "imgtovid" in name
         return (makes_it or is_called_so) and not takes_it
 
-    def _named(self, names: Iterable[str], maybe: Iterable[str]) -> list[Input]:
-        found: dict[Position, Input] = {}
+    def _named(self, names: Iterable[str], maybe: Iterable[str]) -> list[GraphInput]:
+        found: dict[Position, GraphInput] = {}
         for node_id in self._tracing.order:
             for name in self._tracing.graph[node_id]["inputs"]:
                 if name in names or (name in maybe and self._is_moving(node_id)):
@@ -125,30 +125,30 @@ class Sampling:
 
     # strength and models
 
-    def _begins_with_something(self, each: Input) -> bool:
+    def _begins_with_something(self, each: GraphInput) -> bool:
         """Whether a sampler changes a picture: where it makes one of noise, less than all of it makes no sense."""
         source = self._tracing.wiring.links[each.node_id].get("latent_image")
         return each.value < 1 or (source is not None and "encode" in self._tracing.class_of(source[0]).lower())
 
-    def _direct(self, names: Iterable[str]) -> list[Input]:
+    def _direct(self, names: Iterable[str]) -> list[GraphInput]:
         wanted = set(names)
         return [each for each in self._in_order() if each.name in wanted and each.type is PropertyType.NUMBER]
 
-    def _models(self) -> list[list[Input]]:
+    def _models(self) -> list[list[GraphInput]]:
         """The same model in two nodes of a kind is one."""
-        groups: dict[tuple[str, str, str], list[Input]] = {}
+        groups: dict[tuple[str, str, str], list[GraphInput]] = {}
         for each in self._in_order():
             is_name = each.type in (PropertyType.TEXT, PropertyType.CHOICE) and not each.is_multiline
             if is_name and (value := str(each.value)).lower().endswith(MODEL_SUFFIXES):
                 groups.setdefault((self._tracing.class_of(each.node_id), each.name, value), []).append(each)
         return list(groups.values())
 
-    def _in_order(self) -> Iterator[Input]:
+    def _in_order(self) -> Iterator[GraphInput]:
         return (input_ for node_id in self._tracing.order for input_ in self._tracing.of_node[node_id])
 
 
-def _equal(inputs: Iterable[Input]) -> list[list[Input]]:
-    groups: dict[object, list[Input]] = {}
+def _equal(inputs: Iterable[GraphInput]) -> list[list[GraphInput]]:
+    groups: dict[object, list[GraphInput]] = {}
     for each in inputs:
         groups.setdefault(each.value, []).append(each)
     return list(groups.values())

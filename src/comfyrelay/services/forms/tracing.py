@@ -6,7 +6,7 @@ from typing import Any
 
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.domain.properties import PropertyType
-from comfyrelay.services.forms.inputs import Input, Specs, specs_of
+from comfyrelay.services.forms.inputs import GraphInput, Specs, specs_of
 from comfyrelay.services.forms.wiring import Wiring
 
 # So far a number is looked for: a workflow brings it from one node, or from a few.
@@ -15,16 +15,16 @@ _NUMBER_WORDS = frozenset({"seed", "value", "int", "number"})
 
 
 class Tracing:
-    def __init__(self, graph: Graph, inputs: Iterable[Input], object_info: Mapping[str, Any]) -> None:
+    def __init__(self, graph: Graph, inputs: Iterable[GraphInput], object_info: Mapping[str, Any]) -> None:
         self.graph = graph
         self.object_info = object_info
         self.wiring = Wiring(graph)
         self.order = self.wiring.in_order()
         self.inputs = {each.position: each for each in inputs}
-        self.of_node: dict[str, list[Input]] = {node_id: [] for node_id in graph}
+        self.of_node: dict[str, list[GraphInput]] = {node_id: [] for node_id in graph}
         for each in self.inputs.values():
             self.of_node[each.node_id].append(each)
-        self._numbers_from: dict[str, Sequence[Input]] = {}
+        self._numbers_from: dict[str, Sequence[GraphInput]] = {}
         self._number_inputs: dict[str, list[str]] = {}
 
     def specs(self, node_id: str) -> Specs:
@@ -33,7 +33,7 @@ class Tracing:
     def class_of(self, node_id: str) -> str:
         return str(self.graph[node_id]["class_type"])
 
-    def numbers(self, node_id: str, name: str) -> Sequence[Input]:
+    def numbers(self, node_id: str, name: str) -> Sequence[GraphInput]:
         """The whole number that an input is, or those that come to it from nodes which hold one."""
         if (source := self.wiring.links[node_id].get(name)) is None:
             found = self.inputs.get((node_id, name))
@@ -43,8 +43,8 @@ class Tracing:
             self._numbers_from[source[0]] = self._behind(source[0])
         return self._numbers_from[source[0]]
 
-    def _behind(self, node_id: str) -> list[Input]:
-        found: list[Input] = []
+    def _behind(self, node_id: str) -> list[GraphInput]:
+        found: list[GraphInput] = []
         entered = {node_id}
         pending = [(node_id, each) for each in self._numbers_in(node_id)]
         for _ in range(_MOST_STEPS):
@@ -69,7 +69,7 @@ class Tracing:
         return self._number_inputs[node_id]
 
 
-def _is_whole(each: Input) -> bool:
+def _is_whole(each: GraphInput) -> bool:
     return each.type is PropertyType.NUMBER and isinstance(each.value, int)
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from comfyrelay.comfy.graphs.nodes import title_of
-from comfyrelay.services.forms.inputs import Input
+from comfyrelay.services.forms.inputs import GraphInput
 from comfyrelay.services.forms.tracing import Tracing, words_in
 from comfyrelay.text import printable, storable
 
@@ -115,7 +115,7 @@ class Wording:
         noise = self._noise(node_id)
         return noise and f"{noise} noise"
 
-    def input(self, each: Input) -> str:
+    def input(self, each: GraphInput) -> str:
         if each.name in _VALUES:
             return self.node(each.node_id)
         if each.name == "clip_name" and "vision" in self._tracing.class_of(each.node_id).lower():
@@ -128,7 +128,7 @@ class Wording:
         words = known or _words(name)
         return " ".join(filter(None, (words, number))) or "Value"
 
-    def file(self, each: Input, *, is_alone: bool) -> str:
+    def file(self, each: GraphInput, *, is_alone: bool) -> str:
         """Of an image, a video or a sound: its title, else what it is to the graph."""
         kind = str(each.type).capitalize()
         if (own := self._authors(each.node_id)) is not None:

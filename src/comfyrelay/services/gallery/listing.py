@@ -11,17 +11,17 @@ from zoneinfo import ZoneInfo
 from comfyrelay.domain.gallery import (
     MOST_WORDS,
     GalleryFilter,
+    GallerySort,
     Glimpse,
     Grouping,
     MadeOutput,
     MarkFilter,
     OutputKind,
-    Sort,
     Word,
     file_name,
     main_prompt,
 )
-from comfyrelay.domain.payloads import Snapshot
+from comfyrelay.domain.payloads import JobSnapshot
 from comfyrelay.errors import InvalidInput
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.views.media import MediaViews
@@ -103,7 +103,13 @@ class Listing:
         self._ttl_seconds = ttl_seconds
 
     async def page(
-        self, tenant_id: str, query: GalleryQuery, *, sort: Sort = Sort.NEWEST, cursor: str | None = None, limit: int
+        self,
+        tenant_id: str,
+        query: GalleryQuery,
+        *,
+        sort: GallerySort = GallerySort.NEWEST,
+        cursor: str | None = None,
+        limit: int,
     ) -> GalleryPage:
         after = _place(cursor) if cursor is not None else None
         wanted = await self._filter(tenant_id, query)
@@ -124,7 +130,9 @@ class Listing:
             counts[datetime.fromtimestamp(slot * gallery.SLOT_SECONDS, zone).date()] += outputs
         return sorted(counts.items(), reverse=True)
 
-    async def index(self, tenant_id: str, query: GalleryQuery, *, by: Grouping, sort: Sort = Sort.NEWEST) -> Index:
+    async def index(
+        self, tenant_id: str, query: GalleryQuery, *, by: Grouping, sort: GallerySort = GallerySort.NEWEST
+    ) -> Index:
         """The places of all that fits, by groups; a group stands where the first of its outputs does."""
         zone, wanted = _zone(query.zone), await self._filter(tenant_id, query)
         async with (await self._databases.pool_of(tenant_id)).read() as tx:
@@ -164,7 +172,7 @@ class Listing:
             collections = await gallery.collections_of(tx, [each.id for each in found])
         views = []
         for made in found:
-            named, snapshot = names.get(made.workflow_id, _UNKNOWN), Snapshot.from_json(made.payload)
+            named, snapshot = names.get(made.workflow_id, _UNKNOWN), JobSnapshot.from_json(made.payload)
             filename = file_name(made, named.slug)
             url = await self._objects.sign_download(
                 made.path,
@@ -232,7 +240,7 @@ def _group(each: Glimpse, *, by: Grouping, zone: ZoneInfo, names: Mapping[int, N
             return named.slug, named.name
         case Grouping.PROMPT:
             named = names.get(each.workflow_id, _UNKNOWN)
-            prompt = main_prompt(Snapshot.from_json(each.payload), named.prompt) or ""
+            prompt = main_prompt(JobSnapshot.from_json(each.payload), named.prompt) or ""
             return prompt, prompt
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from comfyrelay.domain.queue.lifecycle import BY_ADMINISTRATOR, Dispatch
 from comfyrelay.domain.queue.waiting import Waiting
 from comfyrelay.domain.records.accounts import SESSION, ListedTenant, ListedUser
-from comfyrelay.domain.records.fleet import Attempt, AuditRecord
+from comfyrelay.domain.records.fleet import AuditRecord, LeaseAttempt
 from comfyrelay.domain.records.jobs import DispatchFilter, Job, ListedDispatch
 from comfyrelay.errors import NotFound, PoolUnavailable
 from comfyrelay.services.databases import Databases
@@ -63,7 +63,7 @@ class TenantDetails(TenantView):
 class DispatchAudit:
     """What workers had a dispatch and what came of it, and what was written down of it; newest first."""
 
-    attempts: Sequence[Attempt]
+    attempts: Sequence[LeaseAttempt]
     entries: Listed[AuditRecord]
 
 

@@ -14,7 +14,7 @@ import structlog
 
 from comfyrelay.errors import TooManyRequests
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.following import Follower, Message, Reset
+from comfyrelay.services.following import Follower, Reset, StreamMessage
 from comfyrelay.store.central import news
 from comfyrelay.store.central.news import Newest, WorkerStanding
 from comfyrelay.store.wakeup import Wakeup
@@ -32,7 +32,7 @@ MOST_FOLLOWERS = 500
 ANY = "*"
 WORD = "changed:"
 
-Told = Mapping[str, list[str] | bool]
+ChangedKinds = Mapping[str, list[str] | bool]
 # Kinds of which it is told which ones have changed, and those of which only that something has.
 NAMED = frozenset({"workers", "fleets", "workflows", "effects", "tenants"})
 FLAGS = frozenset({"dispatches", "samples", "webhooks", "reconcile"})
@@ -52,7 +52,7 @@ class News:
             self.named.setdefault(kind, set()).update(ids)
 
     @property
-    def by_kind(self) -> Told:
+    def by_kind(self) -> ChangedKinds:
         """As it is told: ids by kind, one that stands for any where there are very many."""
         is_any = {kind: len(ids) > MOST_NAMED or ANY in ids for kind, ids in self.named.items()}
         named = {kind: [ANY] if is_any[kind] else sorted(ids) for kind, ids in self.named.items()}
@@ -67,7 +67,7 @@ class AdminLive:
         self._databases = databases
         self._wakeup = wakeup
         self._stale_seconds = worker_stale_seconds
-        self._followers: set[Follower[Told]] = set()
+        self._followers: set[Follower[ChangedKinds]] = set()
         self._heard = News()
         self._hint = wakeup.subscribe()
         self._task: asyncio.Task[None] | None = None
@@ -99,12 +99,12 @@ class AdminLive:
         if len(self._followers) >= MOST_FOLLOWERS:
             raise TooManyRequests(retry_after_seconds=60)
 
-    async def follow(self, *, quiet_seconds: float) -> AsyncGenerator[Message[Told], None]:
+    async def follow(self, *, quiet_seconds: float) -> AsyncGenerator[StreamMessage[ChangedKinds], None]:
         """First that all is to be fetched anew, then what changes; a message without anything when nothing did for
         `quiet_seconds`."""
         if self.is_closed:
             return
-        follower: Follower[Told] = Follower()
+        follower: Follower[ChangedKinds] = Follower()
         self._followers.add(follower)
         if self._task is None or self._task.done():
             self._newest = None
@@ -115,14 +115,14 @@ class AdminLive:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(quiet_seconds):
                     await self._has_looked.wait()
-            yield Message(what=Reset())
+            yield StreamMessage(what=Reset())
             while not self.is_closed:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(quiet_seconds):
                         await follower.has_news.wait()
                 if self.is_closed:
                     return
-                yield follower.take() or Message(what=None)
+                yield follower.take() or StreamMessage(what=None)
         finally:
             self._followers.discard(follower)
 
@@ -166,7 +166,7 @@ class AdminLive:
             found.add(kind, ids)
         found.flags |= heard.flags
         if found:
-            message: Message[Told] = Message(what=found.by_kind)
+            message: StreamMessage[ChangedKinds] = StreamMessage(what=found.by_kind)
             for each in self._followers:
                 each.hand(message)
 

@@ -16,7 +16,7 @@ from comfyrelay.domain.queue.failover import (
 )
 from comfyrelay.domain.queue.lifecycle import Dispatch, Move, ran_seconds
 from comfyrelay.domain.queue.states import DispatchStatus, JobEventType, Outcome
-from comfyrelay.domain.queue.updates import JobUpdate, OutputFile, update_of
+from comfyrelay.domain.queue.updates import JobUpdate, UploadedOutput, update_of
 from comfyrelay.domain.records.fleet import AuditEntry
 from comfyrelay.errors import Fault
 from comfyrelay.services.databases import Databases
@@ -44,7 +44,7 @@ class Details:
     """What a worker reports beside the end, for the job's history."""
 
     provider_job_id: str | None = None
-    output: OutputFile | None = None
+    output: UploadedOutput | None = None
     seed: int | None = None
     began_at: datetime | None = None
     about: dict[str, Any] | None = None

@@ -40,7 +40,7 @@ WORD = "watched:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Offer:
+class PreviewOffer:
     """Where a worker may put previews, and for how long somebody is known to look."""
 
     url: str
@@ -62,7 +62,7 @@ class Previews:
         self._until: OrderedDict[str, float] = OrderedDict()
         self._told_at: dict[str, float] = {}
         self._waiting: defaultdict[str, set[Hint]] = defaultdict(set)
-        self._offers: OrderedDict[str, tuple[float, Offer]] = OrderedDict()
+        self._offers: OrderedDict[str, tuple[float, PreviewOffer]] = OrderedDict()
         # jobs that were watched, so that a picture may be there
         self._watched: OrderedDict[str, None] = OrderedDict()
         self._read: dict[str, tuple[float, asyncio.Future[Picture | None]]] = {}
@@ -99,7 +99,7 @@ class Previews:
             return inf
         return max(1.0, sends_for / 2) if sends_for > 0 else 0.0
 
-    async def offer(self, tenant_id: str, job_id: str, lease_token: str) -> Offer | None:
+    async def offer(self, tenant_id: str, job_id: str, lease_token: str) -> PreviewOffer | None:
         """Where the holder of a lease puts previews, if somebody watches."""
         if not (left := self.seconds_left(job_id)):
             return None
@@ -109,9 +109,9 @@ class Previews:
             upload = await self._objects.sign_upload(
                 preview_path(tenant_id, job_id), content_type=TYPE, max_size=MOST_BYTES, ttl_seconds=URL_SECONDS
             )
-            known = Offer(url=upload.url, headers=upload.headers, seconds=0.0)
+            known = PreviewOffer(url=upload.url, headers=upload.headers, seconds=0.0)
             _remember(self._offers, lease_token, (now, known))
-        return Offer(url=known.url, headers=known.headers, seconds=left)
+        return PreviewOffer(url=known.url, headers=known.headers, seconds=left)
 
     async def newest(self, tenant_id: str, job_id: str) -> Picture | None:
         """The newest picture; `None` when there is none, or when what is there is none."""

@@ -16,7 +16,7 @@ from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.holding import hold_text, holds_the_rest, may_hold
 from comfyrelay.domain.queue.lifecycle import Dispatch, Move
 from comfyrelay.domain.queue.states import DispatchStatus, Outcome, Provider
-from comfyrelay.domain.queue.updates import NOTHING_FOUND, MediaFacts, OutputFile
+from comfyrelay.domain.queue.updates import NOTHING_FOUND, MediaFacts, UploadedOutput
 from comfyrelay.errors import Fault, LeaseLost, OutOfMemory
 from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.databases import Databases
@@ -345,13 +345,13 @@ def _details(dispatch: Dispatch, report: Report, began_at: datetime | None) -> D
     )
 
 
-def _output_file(dispatch: Dispatch, lease_token: str, output: Output) -> OutputFile:
+def _output_file(dispatch: Dispatch, lease_token: str, output: Output) -> UploadedOutput:
     tenant_id, job_id, extension = dispatch.tenant_id, dispatch.tenant_job_id, output.extension
     if output.file_id is None:
         path = upload_path(tenant_id=tenant_id, job_id=job_id, lease_token=lease_token, extension=extension)
     else:
         path = output_path(output.file_id, tenant_id=tenant_id, job_id=job_id, extension=extension)
-    return OutputFile(
+    return UploadedOutput(
         file_id=output.file_id or output_id(lease_token),
         path=path,
         size=output.size,

@@ -95,7 +95,7 @@ class FiguresOfFleets:
         ]
 
 
-def _fleet_of(lease: EndedLease, of: Mapping[str, members.Member]) -> int | None:
+def _fleet_of(lease: EndedLease, of: Mapping[str, members.FleetMember]) -> int | None:
     member = of.get(lease.worker_id)
     return None if member is None else member.fleet_id
 

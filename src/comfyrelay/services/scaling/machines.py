@@ -11,7 +11,7 @@ from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling import learning
 from comfyrelay.domain.scaling.machines import Ended, Machine
 from comfyrelay.domain.scaling.plan import FleetPlan
-from comfyrelay.domain.scaling.reconciling import Reconciled, Registered, Sighting, price_of, reconcile
+from comfyrelay.domain.scaling.reconciling import Reconciled, RegisteredWorker, Sighting, price_of, reconcile
 from comfyrelay.domain.scaling.recording import reason_class
 from comfyrelay.domain.scaling.spec import InstanceType
 from comfyrelay.services.databases import Databases
@@ -245,12 +245,12 @@ class Machines:
         await machines.change(tx, machine.key, ending_at=..., reason=why)
         return True
 
-    async def _registered(self, tx: Tx, fleet: Fleet) -> dict[str, Registered]:
+    async def _registered(self, tx: Tx, fleet: Fleet) -> dict[str, RegisteredWorker]:
         held: dict[str, int] = {}
         for lease in await seen.leases_of(tx, [fleet.id]):
             held[lease.worker_id] = held.get(lease.worker_id, 0) + 1
         return {
-            each.worker_id: Registered(
+            each.worker_id: RegisteredWorker(
                 registered_at=each.created_at,
                 last_seen_at=each.last_seen_at,
                 is_stale=each.is_stale,
@@ -262,7 +262,7 @@ class Machines:
         }
 
     def _note_absent(
-        self, fleet: Fleet, present: Sequence[Machine], registered: Mapping[str, Registered], now: datetime
+        self, fleet: Fleet, present: Sequence[Machine], registered: Mapping[str, RegisteredWorker], now: datetime
     ) -> Mapping[str, datetime]:
         before = self._absent_since.get(fleet.id, {})
         away = [each.key for each in present if each.registered_at is not None and each.worker not in registered]

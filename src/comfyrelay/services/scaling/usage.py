@@ -19,7 +19,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.scaling import cursors, members, usage
-from comfyrelay.store.central.scaling.members import Member
+from comfyrelay.store.central.scaling.members import FleetMember
 from comfyrelay.store.central.scaling.usage import MachineTime, Summed, Uncounted, Used
 from comfyrelay.store.database import Tx
 
@@ -215,12 +215,12 @@ class _Batch:
     last_id: int | None
 
 
-def _price(member: Member, machine: MachineTime | None, fleets: Mapping[int, _Fleet]) -> float:
+def _price(member: FleetMember, machine: MachineTime | None, fleets: Mapping[int, _Fleet]) -> float:
     """An hour of one slot."""
     return fleets[member.fleet_id].price(machine, member.instance_type) / max(1, member.slots)
 
 
-def _used(lease: Uncounted, member: Member, seconds: float, cost: float) -> Used:
+def _used(lease: Uncounted, member: FleetMember, seconds: float, cost: float) -> Used:
     counts = lease.outcome == Outcome.COMPLETED
     return Used(
         day=lease.ended_at.astimezone(UTC).date().isoformat(),

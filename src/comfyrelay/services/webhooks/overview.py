@@ -16,7 +16,7 @@ MOST_COUNTED = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ToldDelivery:
+class DeliveryOfTenant:
     delivery: Delivery
     tenant_email: str | None
 
@@ -41,7 +41,7 @@ class DeliveryOverview:
         tenant_id: str | None = None,
         cursor: str | None = None,
         limit: int,
-    ) -> Listed[ToldDelivery]:
+    ) -> Listed[DeliveryOfTenant]:
         """Of all pools that can be reached, newest first: their ids begin with the time."""
         found: list[Delivery] = []
         ends: list[str] = []
@@ -65,11 +65,11 @@ class DeliveryOverview:
         after = (items[-1].id if items else edge) if len(items) < len(found) else edge or None
         return Listed(items=await self.with_emails(items), next_cursor=after)
 
-    async def with_emails(self, found: Sequence[Delivery]) -> list[ToldDelivery]:
+    async def with_emails(self, found: Sequence[Delivery]) -> list[DeliveryOfTenant]:
         """With the email of each one's tenant."""
         async with self._databases.central.read() as tx:
             emails = await tenants.emails_of(tx, {each.tenant_id for each in found})
-        return [ToldDelivery(delivery=each, tenant_email=emails.get(each.tenant_id)) for each in found]
+        return [DeliveryOfTenant(delivery=each, tenant_email=emails.get(each.tenant_id)) for each in found]
 
     async def counts(self) -> DeliveryCounts:
         """Of all pools that can be reached."""

@@ -11,7 +11,7 @@ from comfyrelay.sim.misbehaviour import ErrorAfterQueueing, ErrorBeforeQueueing,
 from comfyrelay.sim.nodes.definitions import Listing
 from comfyrelay.sim.process import Process
 from comfyrelay.sim.running.executor import classes_of
-from comfyrelay.sim.running.validation import Validated, problem, validate
+from comfyrelay.sim.running.validation import ValidationResult, problem, validate
 
 _SECRETS = ("auth_token_comfy_org", "api_key_comfy_org")
 
@@ -115,7 +115,7 @@ class PromptRoutes:
         return web.Response()
 
 
-def check(process: Process, graph: Any, *, targets: list[str] | None) -> Validated:
+def check(process: Process, graph: Any, *, targets: list[str] | None) -> ValidationResult:
     """Validate a graph, without the models that are missing on request."""
     surroundings = process.surroundings
     named = _texts(graph)

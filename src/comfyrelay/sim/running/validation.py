@@ -16,7 +16,7 @@ _CONVERSIONS: Mapping[str, type[int | float | str]] = {"INT": int, "FLOAT": floa
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Validated:
+class ValidationResult:
     """`error` is None if at least one output may run; `node_errors` can be filled all the same."""
 
     error: Problem | None
@@ -25,14 +25,14 @@ class Validated:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Surroundings:
+class ServerFiles:
     """What a graph is checked against: the files and models that this server has."""
 
     folders: Folders
     listings: Listings
 
 
-def validate(graph: Any, *, targets: Collection[str] | None, surroundings: Surroundings) -> Validated:
+def validate(graph: Any, *, targets: Collection[str] | None, surroundings: ServerFiles) -> ValidationResult:
     """Check every output node with all that it needs; numbers in the graph become what their inputs want.
 
     A graph that is not one can raise: ComfyUI then answers with a bare 500.
@@ -47,7 +47,7 @@ def validate(graph: Any, *, targets: Collection[str] | None, surroundings: Surro
         if definition.is_output and (targets is None or node_id in targets):
             outputs.append(node_id)
     if not outputs:
-        return Validated(error=problem("prompt_no_outputs", "Prompt has no outputs", ""))
+        return ValidationResult(error=problem("prompt_no_outputs", "Prompt has no outputs", ""))
     return _Validation(graph, surroundings).verdict(outputs)
 
 
@@ -55,18 +55,18 @@ def problem(kind: str, message: str, details: str, **extra_info: Any) -> Problem
     return {"type": kind, "message": message, "details": details, "extra_info": extra_info}
 
 
-def _invalid(node_id: str, message: str) -> Validated:
-    return Validated(error=problem("invalid_prompt", message, f"Node ID '#{node_id}'"))
+def _invalid(node_id: str, message: str) -> ValidationResult:
+    return ValidationResult(error=problem("invalid_prompt", message, f"Node ID '#{node_id}'"))
 
 
 class _Validation:
-    def __init__(self, graph: dict[str, Any], surroundings: Surroundings) -> None:
+    def __init__(self, graph: dict[str, Any], surroundings: ServerFiles) -> None:
         self._graph = graph
         self._surroundings = surroundings
         self._problems: dict[str, list[Problem]] = {}
         self._is_valid: dict[str, bool] = {}
 
-    def verdict(self, outputs: list[str]) -> Validated:
+    def verdict(self, outputs: list[str]) -> ValidationResult:
         good: list[str] = []
         reasons: list[Problem] = []
         node_errors: dict[str, Any] = {}
@@ -77,10 +77,10 @@ class _Validation:
             reasons += self._problems[output]
             self._report(output, node_errors)
         if good:
-            return Validated(error=None, outputs=good, node_errors=node_errors)
+            return ValidationResult(error=None, outputs=good, node_errors=node_errors)
         details = "\n".join(f"{each['message']}: {each['details']}" for each in reasons)
         error = problem("prompt_outputs_failed_validation", "Prompt outputs failed validation", details)
-        return Validated(error=error, node_errors=node_errors)
+        return ValidationResult(error=error, node_errors=node_errors)
 
     def _check_output(self, output: str) -> bool:
         try:

@@ -16,20 +16,20 @@ _OFFERED = effects.c.is_active & workflows.c.is_active
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Offer:
+class UsableEffect:
     """An effect that may be used, and the workflow behind it."""
 
     effect: Effect
     workflow: Workflow
 
 
-async def offers(tx: Tx, *, after_id: int = 0, limit: int = 50) -> list[Offer]:
+async def offers(tx: Tx, *, after_id: int = 0, limit: int = 50) -> list[UsableEffect]:
     """Effects that may be used, in the order in which they were made, page by page through `after_id`."""
     query = _offers().where(effects.c.id > after_id).order_by(effects.c.id).limit(limit)
     return [_offer(row) for row in await tx.execute(query)]
 
 
-async def offer(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> Offer | None:
+async def offer(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> UsableEffect | None:
     condition = effects.c.slug == slug if slug is not None else effects.c.id == id_
     row = (await tx.execute(_offers().where(condition))).one_or_none()
     return _offer(row) if row else None
@@ -39,9 +39,9 @@ def _offers() -> Any:
     return select(*_EFFECT, *_WORKFLOW).join(workflows, workflows.c.id == effects.c.workflow_id).where(_OFFERED)
 
 
-def _offer(row: Any) -> Offer:
+def _offer(row: Any) -> UsableEffect:
     fields = row._mapping
-    return Offer(
+    return UsableEffect(
         effect=Effect(**{name: fields[f"effect_{name}"] for name in Effect.__dataclass_fields__}),
         workflow=Workflow(**{name: fields[f"workflow_{name}"] for name in Workflow.__dataclass_fields__}),
     )

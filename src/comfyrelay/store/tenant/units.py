@@ -25,7 +25,7 @@ class InLine(NamedTuple):
     is_paused: bool
 
 
-class Summary(NamedTuple):
+class BatchSummary(NamedTuple):
     """What is the same of all items of a batch, or the most of it."""
 
     workflow_id: int
@@ -34,7 +34,7 @@ class Summary(NamedTuple):
     ended_at: datetime | None
 
 
-class Item(NamedTuple):
+class BatchItem(NamedTuple):
     """An item of a batch, as its newest try."""
 
     id: str
@@ -134,8 +134,8 @@ async def page(
     return sorted(found, reverse=not oldest_first)[:limit]
 
 
-async def summaries(tx: Tx, tenant_id: str, batch_ids: Collection[str]) -> dict[str, Summary]:
-    return {row[0]: Summary._make(row[1:]) for row in await tx.execute(summaries_query(tenant_id, batch_ids))}
+async def summaries(tx: Tx, tenant_id: str, batch_ids: Collection[str]) -> dict[str, BatchSummary]:
+    return {row[0]: BatchSummary._make(row[1:]) for row in await tx.execute(summaries_query(tenant_id, batch_ids))}
 
 
 def summaries_query(tenant_id: str, batch_ids: Collection[str]) -> Select[Any]:
@@ -181,22 +181,24 @@ async def first_queued(tx: Tx, tenant_id: str, batch_ids: Collection[str]) -> di
     return {row.batch_id: row.id for row in await tx.execute(query)}
 
 
-async def first_items(tx: Tx, tenant_id: str, batch_ids: Collection[str], *, most: int) -> list[Item]:
+async def first_items(tx: Tx, tenant_id: str, batch_ids: Collection[str], *, most: int) -> list[BatchItem]:
     """Of each batch, the items with the smallest numbers."""
     query = _items(tenant_id).where(ai_jobs.c.batch_id.in_(batch_ids), ai_jobs.c.item_no < most)
-    return [Item._make(row) for row in await tx.execute(query.order_by(ai_jobs.c.item_no))]
+    return [BatchItem._make(row) for row in await tx.execute(query.order_by(ai_jobs.c.item_no))]
 
 
-async def items(tx: Tx, tenant_id: str, batch_id: str, *, status: str | None, after: int, limit: int) -> Sequence[Item]:
+async def items(
+    tx: Tx, tenant_id: str, batch_id: str, *, status: str | None, after: int, limit: int
+) -> Sequence[BatchItem]:
     query = _items(tenant_id).where(ai_jobs.c.batch_id == batch_id, ai_jobs.c.item_no > after)
     if status is not None:
         query = query.where(ai_jobs.c.status == status)
-    return [Item._make(row) for row in await tx.execute(query.order_by(ai_jobs.c.item_no).limit(limit))]
+    return [BatchItem._make(row) for row in await tx.execute(query.order_by(ai_jobs.c.item_no).limit(limit))]
 
 
 def _items(tenant_id: str) -> Select[Any]:
     retry = ai_jobs.alias("retry")
     # a batch has an index of its own; SQLite would rather look through all of the tenant's
     own = ai_jobs.c.tenant_id.concat("") == tenant_id
-    query = select(*(ai_jobs.c[name] for name in Item._fields))
+    query = select(*(ai_jobs.c[name] for name in BatchItem._fields))
     return query.outerjoin(retry, retry.c.retry_of == ai_jobs.c.id).where(own, retry.c.id.is_(None))

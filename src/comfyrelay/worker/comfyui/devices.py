@@ -25,7 +25,7 @@ ANSWER_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
+class DriverGpu:
     """A GPU of this machine, as its driver knows it."""
 
     name: str
@@ -41,7 +41,7 @@ class Devices:
         servers: Servers,
         *,
         is_busy: Callable[[], bool],
-        gpus: Callable[[], Sequence[Gpu]] | None = None,
+        gpus: Callable[[], Sequence[DriverGpu]] | None = None,
         why_so_many: Callable[[str], str | None] = lambda _card: None,
     ) -> None:
         """`why_so_many` is by card why there are as many ComfyUI on it and no more, where somebody decides that."""
@@ -74,7 +74,7 @@ class Devices:
         cloud = [{"server": name, "name": "Comfy Cloud", "slots": slots} for name, slots in self._servers.cloud_slots]
         self.current = [*found, *cloud]
 
-    async def _device(self, name: str, client: ComfyClient, gpus: Sequence[Gpu]) -> dict[str, Any]:
+    async def _device(self, name: str, client: ComfyClient, gpus: Sequence[DriverGpu]) -> dict[str, Any]:
         away = self._servers.why_away(name)
         if away is not None:
             return {"server": name, "away": away[:1000]}
@@ -97,7 +97,7 @@ class Devices:
         return {"on_card": list(cards.values()).count(card), **({"packing": why[:1000]} if why else {})}
 
 
-def described(stats: Mapping[str, Any], gpus: Sequence[Gpu]) -> dict[str, Any]:
+def described(stats: Mapping[str, Any], gpus: Sequence[DriverGpu]) -> dict[str, Any]:
     """The first device of a ComfyUI, which is the one that it uses."""
     match stats.get("devices"):
         case [{"name": str() as name, "vram_total": int() as total, "vram_free": int() as free, **more}, *_]:
@@ -121,20 +121,20 @@ def readable(name: str) -> str:
     return (words[1] if ":" in words[0] and len(words) > 1 else " ".join(words)).strip()[:200]
 
 
-def _same(name: str, memory_taken: int, gpus: Sequence[Gpu]) -> Gpu | None:
+def _same(name: str, memory_taken: int, gpus: Sequence[DriverGpu]) -> DriverGpu | None:
     """A process may see only some of a machine's GPUs, and count them anew: of several alike it is the one with as much
     memory in use."""
     alike = [each for each in gpus if each.name == name]
     return min(alike, key=lambda each: abs(each.memory_used - memory_taken), default=None)
 
 
-def gpus_here() -> list[Gpu]:
+def gpus_here() -> list[DriverGpu]:
     """Those that NVML tells of."""
     return of_each_nvidia(_gpu)
 
 
-def _gpu(nvml: Any, handle: Any) -> Gpu:
-    return Gpu(
+def _gpu(nvml: Any, handle: Any) -> DriverGpu:
+    return DriverGpu(
         name=name_of(nvml, handle),
         memory_used=int(nvml.nvmlDeviceGetMemoryInfo(handle).used),
         load=min(max(nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100, 0.0), 1.0),

@@ -28,7 +28,7 @@ NEWS = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
+class CardStatus:
     """What was last decided about a card, for people: how many are up there, and why not more or fewer."""
 
     processes: int
@@ -52,7 +52,7 @@ class _Watched:
     known: set[str] = field(default_factory=set)
     additions: list[asyncio.Task[None]] = field(default_factory=list)
     removing: asyncio.Task[None] | None = None
-    decided: Told | None = None
+    decided: CardStatus | None = None
 
     @property
     def adding(self) -> list[asyncio.Task[None]]:
@@ -110,7 +110,7 @@ class Packer:
         ]
 
     @property
-    def decided(self) -> dict[str, Told]:
+    def decided(self) -> dict[str, CardStatus]:
         return {key: each.decided for key, each in self._watched.items() if each.decided is not None}
 
     def ran_out(self, card: str) -> frozenset[str]:
@@ -231,7 +231,7 @@ class Packer:
         before = watched.decided
         is_change = decision.change is not PackingChange.NOTHING
         changed = decision.reason if is_change else before.changed if before is not None else None
-        watched.decided = Told(processes=len(names), reason=decision.reason, changed=changed)
+        watched.decided = CardStatus(processes=len(names), reason=decision.reason, changed=changed)
         if before is None or before.reason != decision.reason:
             level = log.info if is_change else log.debug
             level("worker.packing", card=card.name or card.key, change=decision.change.value, why=decision.reason)

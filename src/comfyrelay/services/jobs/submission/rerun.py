@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from comfyrelay.domain.ids import new_id
-from comfyrelay.domain.payloads import Snapshot
+from comfyrelay.domain.payloads import JobSnapshot
 from comfyrelay.domain.records.jobs import Job, NewJob
 from comfyrelay.errors import Conflict
 from comfyrelay.services.jobs.submission.seeds import new_seed
@@ -66,10 +66,10 @@ async def _payloads(tx: Tx, old: Sequence[Job], vary: Vary | None) -> Mapping[st
     _refuse_without_input(old, payloads)
     if vary is None:
         return payloads
-    return {job_id: _varied(Snapshot.from_json(payload), vary).to_json() for job_id, payload in payloads.items()}
+    return {job_id: _varied(JobSnapshot.from_json(payload), vary).to_json() for job_id, payload in payloads.items()}
 
 
-def _varied(snapshot: Snapshot, vary: Vary) -> Snapshot:
+def _varied(snapshot: JobSnapshot, vary: Vary) -> JobSnapshot:
     if snapshot.seeds:
         return snapshot.with_seeds(new_seed)
     values = vary(snapshot.values)
@@ -81,7 +81,7 @@ def _varied(snapshot: Snapshot, vary: Vary) -> Snapshot:
 def _refuse_without_input(old: Sequence[Job], payloads: Mapping[str, Any]) -> None:
     """A job whose input was deleted since cannot be run again."""
     for job in old:
-        primary = Snapshot.from_json(payloads[job.id]).primary_input
+        primary = JobSnapshot.from_json(payloads[job.id]).primary_input
         # a file of the user's has its type beside it; one of the catalogue's is never deleted
         if primary is not None and primary.mime_type is not None and job.input_file_id is None:
             raise Conflict("The input of this job was deleted, so it cannot be retried.")

@@ -7,7 +7,7 @@ from typing import Any
 from comfyrelay.comfy.graphs.graph import Graph, input_texts
 from comfyrelay.comfy.graphs.policy import GraphPolicy
 from comfyrelay.domain.ids import new_id
-from comfyrelay.domain.payloads import Snapshot, StoredFile, asset_list, fingerprint, text_values
+from comfyrelay.domain.payloads import JobSnapshot, StoredFile, asset_list, fingerprint, text_values
 from comfyrelay.domain.properties import Property, Value, resolve
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.catalogue import Effect, Workflow
@@ -279,7 +279,7 @@ class Resolver:
         check = self._checks.get(WorkflowKind(target.workflow.kind))
         own = check({each.property.key: each.value for each in values}) if check is not None else {}
         primary = _primary(item, found)
-        snapshot = Snapshot(
+        snapshot = JobSnapshot(
             graph_path=target.workflow.graph_path,
             values={
                 **text_values(values),

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from comfyrelay.domain.ids import new_id, output_path, poster_path, preview_path
-from comfyrelay.domain.payloads import Snapshot, StoredFile
+from comfyrelay.domain.payloads import JobSnapshot, StoredFile
 from comfyrelay.domain.queue.settlement import Attempt
-from comfyrelay.domain.queue.updates import MediaFacts, OutputFile
+from comfyrelay.domain.queue.updates import MediaFacts, UploadedOutput
 from comfyrelay.domain.records.jobs import NewJob
 from comfyrelay.errors import NotFound
 from comfyrelay.services.jobs.removal import OnRemoved
@@ -35,12 +35,12 @@ class Reused:
     """The job whose output was copied, and the copy."""
 
     job_id: str
-    output: OutputFile
+    output: UploadedOutput
     about: dict[str, Any] | None = None
 
 
 # The job, the label of its batch, and its output; returns what is to be kept of it, as of a run.
-OnReused = Callable[[NewJob, str | None, OutputFile], Awaitable[dict[str, Any] | None]]
+OnReused = Callable[[NewJob, str | None, UploadedOutput], Awaitable[dict[str, Any] | None]]
 
 
 class Reuse:
@@ -100,7 +100,7 @@ class Reuse:
             await self._on_removed(made)
 
     async def _copied(self, job: NewJob, source: ReusableJob, batch_label: str | None) -> Reused | None:
-        snapshot, file = Snapshot.from_json(job.input_payload), source.file
+        snapshot, file = JobSnapshot.from_json(job.input_payload), source.file
         file_id = new_id()
         path = output_path(file_id, tenant_id=job.tenant_id, job_id=job.id, extension=snapshot.output_extension)
         async with self._turn:
@@ -110,7 +110,7 @@ class Reuse:
             except NotFound:
                 # it was removed just now: the job runs
                 return None
-        output = OutputFile(
+        output = UploadedOutput(
             file_id=file_id,
             path=path,
             size=copy.size,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from comfyrelay.domain.payloads import Snapshot
+from comfyrelay.domain.payloads import JobSnapshot
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.domain.records.jobs import Job, NewJob
 from comfyrelay.errors import Conflict, IdempotencyConflict, NotFound, PriceChanged
@@ -88,7 +88,7 @@ class Submit:
                 await self._reuse.forget(reused)
         if not is_new:
             return await self._repeated(pool, job, request_digest)
-        return Submitted(job=job, is_new=True, seed=Snapshot.from_json(new.input_payload).seed)
+        return Submitted(job=job, is_new=True, seed=JobSnapshot.from_json(new.input_payload).seed)
 
     async def retry(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> Job:
         """A failed or canceled job again, as a new job with its own reservation; a job is retried at most once."""

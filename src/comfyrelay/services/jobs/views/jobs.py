@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from comfyrelay.domain.gallery import main_prompt, prompt_placeholder
-from comfyrelay.domain.payloads import Snapshot
+from comfyrelay.domain.payloads import JobSnapshot
 from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.queue.states import CanceledBy, JobStatus, UnitStatus, VideoStatus
 from comfyrelay.domain.queue.waiting import Reason, Waiting
@@ -160,14 +160,14 @@ class Views:
             raise NotFound("There is no such file of yours.")
         return await self._output(found, _stem(found) or "file")
 
-    async def job_with_snapshot(self, tenant_id: str, job_id: str) -> tuple[Job, Snapshot]:
+    async def job_with_snapshot(self, tenant_id: str, job_id: str) -> tuple[Job, JobSnapshot]:
         """A job and what it runs."""
         job = await self.plain_job(tenant_id, job_id)
         async with (await self._databases.pool_of(tenant_id)).read() as tx:
             payloads = await jobs.payloads(tx, [job.id])
-        return job, Snapshot.from_json(payloads[job.id])
+        return job, JobSnapshot.from_json(payloads[job.id])
 
-    async def snapshots(self, tenant_id: str, *, workflow_id: int) -> AsyncIterator[Snapshot]:
+    async def snapshots(self, tenant_id: str, *, workflow_id: int) -> AsyncIterator[JobSnapshot]:
         """What the jobs of a workflow run, newest first."""
         pool, before = await self._databases.pool_of(tenant_id), None
         while True:
@@ -176,7 +176,7 @@ class Views:
                 of_workflow = [each.id for each in found if each.workflow_id == workflow_id]
                 payloads = await jobs.payloads(tx, of_workflow) if of_workflow else {}
             for each in payloads.values():
-                yield Snapshot.from_json(each)
+                yield JobSnapshot.from_json(each)
             if len(found) < AT_ONCE:
                 return
             before = found[-1].id
@@ -256,7 +256,7 @@ class Views:
             subject = _stem(source) or slugs.get(job.effect_id or 0, "job")
             workflow = workflows.get(job.workflow_id)
             # one may have been deleted just now
-            snapshot = Snapshot.from_json(payloads[job.id]) if job.id in payloads else None
+            snapshot = JobSnapshot.from_json(payloads[job.id]) if job.id in payloads else None
             here = leased.get(job.id, dispatches.NOT_RUNNING)
             views.append(
                 JobView(
@@ -278,7 +278,7 @@ class Views:
             )
         return views
 
-    async def _input(self, snapshot: Snapshot | None, source: File | None) -> InputView | None:
+    async def _input(self, snapshot: JobSnapshot | None, source: File | None) -> InputView | None:
         if source is not None:
             name = source.original_filename
             facts = await self._facts.of(source)

@@ -20,7 +20,7 @@ from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.records.jobs import Unit
 from comfyrelay.errors import TooManyRequests
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.following import Follower, Message, Reset
+from comfyrelay.services.following import Follower, Reset, StreamMessage
 from comfyrelay.services.jobs.batches import Batches, BatchState
 from comfyrelay.services.jobs.views.jobs import JobView, Views
 from comfyrelay.services.jobs.views.overview import Glance, Overview, glance_of
@@ -102,7 +102,7 @@ class Progress:
     expected_seconds: float | None
 
 
-Told = Changed | Glance | Sequence[Progress]
+LiveMessage = Changed | Glance | Sequence[Progress]
 
 
 @dataclass(eq=False)
@@ -111,7 +111,7 @@ class _Tenant:
 
     id: str
     position: Horizon
-    followers: set[Follower[Told]] = field(default_factory=set)
+    followers: set[Follower[LiveMessage]] = field(default_factory=set)
     # Changes from the horizon on that were told before: they are found again until their transactions are behind it.
     told: frozenset[int] = frozenset()
     # its counts may have changed
@@ -135,7 +135,7 @@ class _Tenant:
         is_long_ago = asyncio.get_running_loop().time() - self.looked_at >= LOOK_SECONDS
         return is_long_ago and (self.is_stale or self.is_busy)
 
-    def send(self, message: Message[Told]) -> None:
+    def send(self, message: StreamMessage[LiveMessage]) -> None:
         for each in self.followers:
             each.hand(message)
 
@@ -155,7 +155,7 @@ class Live:
 
     async def follow(
         self, tenant_id: str, *, cursor: str | None, quiet_seconds: float
-    ) -> AsyncGenerator[Message[Told], None]:
+    ) -> AsyncGenerator[StreamMessage[LiveMessage], None]:
         """First the queue as it is; after a `cursor`, what was missed, or that it cannot be told. Then all that
         happens. A message without anything comes when nothing happened for `quiet_seconds`."""
         if self.is_closed:
@@ -164,7 +164,7 @@ class Live:
         reader = self._readers.get(pool)
         if reader is None:
             reader = self._readers[pool] = _PoolReader(self, pool, self._wakeup)
-        follower: Follower[Told] = Follower()
+        follower: Follower[LiveMessage] = Follower()
         # before what was missed is read: what happens meanwhile is told twice, and not never
         tenant = await reader.add(tenant_id, follower)
         try:
@@ -176,7 +176,7 @@ class Live:
                         await follower.has_news.wait()
                 if self.is_closed:
                     return
-                yield follower.take() or Message(what=None, cursor=tenant.cursor)
+                yield follower.take() or StreamMessage(what=None, cursor=tenant.cursor)
         finally:
             reader.remove(tenant, follower)
 
@@ -186,15 +186,15 @@ class Live:
         if any(each is not None and len(each.followers) >= MOST_FOLLOWERS for each in found):
             raise TooManyRequests(retry_after_seconds=60)
 
-    async def _first(self, tenant: _Tenant, pool: str, cursor: str | None) -> list[Message[Told]]:
+    async def _first(self, tenant: _Tenant, pool: str, cursor: str | None) -> list[StreamMessage[LiveMessage]]:
         # where this begins: what is told later may be told with it as well
         begins = tenant.cursor
-        missed: list[Message[Told]] = []
+        missed: list[StreamMessage[LiveMessage]] = []
         if cursor:
-            missed.append(Message(what=await self._missed(tenant.id, pool, cursor), cursor=begins))
+            missed.append(StreamMessage(what=await self._missed(tenant.id, pool, cursor), cursor=begins))
         if tenant.glance is None:
             tenant.glance = await self.overview.glance(tenant.id, limit=MOST_WAITING)
-        return [*missed, Message(what=tenant.glance, cursor=begins)]
+        return [*missed, StreamMessage(what=tenant.glance, cursor=begins)]
 
     async def _missed(self, tenant_id: str, pool: str, text: str) -> Changed | Reset:
         cursor = Cursor.read(text)
@@ -281,7 +281,7 @@ class _PoolReader:
     def size(self) -> int:
         return sum(len(each.followers) for each in self.tenants.values())
 
-    async def add(self, tenant_id: str, follower: Follower[Told]) -> _Tenant:
+    async def add(self, tenant_id: str, follower: Follower[LiveMessage]) -> _Tenant:
         if tenant_id not in self.tenants:
             horizon = await self._live.whole(self._horizon())
             # somebody else may have come first meanwhile
@@ -296,7 +296,7 @@ class _PoolReader:
         async with self._live.databases.pool(self._pool).read() as tx:
             return await changes.horizon(tx)
 
-    def remove(self, tenant: _Tenant, follower: Follower[Told]) -> None:
+    def remove(self, tenant: _Tenant, follower: Follower[LiveMessage]) -> None:
         tenant.followers.discard(follower)
         if not tenant.followers and self.tenants.get(tenant.id) is tenant:
             del self.tenants[tenant.id]
@@ -352,7 +352,7 @@ class _PoolReader:
         tenant.told = frozenset(each.id for each in found if each.txid >= horizon.txid)
         if what is not None:
             tenant.is_stale = True
-            tenant.send(Message(what=what, cursor=tenant.cursor))
+            tenant.send(StreamMessage(what=what, cursor=tenant.cursor))
 
     async def _read_queues(self, tenants: Sequence[_Tenant]) -> None:
         """The queue's order and the progress of jobs are told by no change: they are looked at while jobs wait or
@@ -371,13 +371,13 @@ class _PoolReader:
     async def _send_queue(self, tenant: _Tenant, leased: Sequence[LeasedItem], waiting: Sequence[Unit]) -> None:
         glance = glance_of(tenant.counts or {}, leased, waiting)
         if tenant.glance is None or _contents(glance) != _contents(tenant.glance):
-            tenant.send(Message(what=glance, cursor=tenant.cursor))
+            tenant.send(StreamMessage(what=glance, cursor=tenant.cursor))
         tenant.glance = glance
         running = [each for each in leased if not each.is_only_fetched]
         moved = [each for each in running if each.progress and each.progress != tenant.progress.get(each.job_id)]
         tenant.progress = {each.job_id: each.progress for each in running}
         if moved:
-            tenant.send(Message(what=await self._progress(moved)))
+            tenant.send(StreamMessage(what=await self._progress(moved)))
 
     async def _progress(self, running: Sequence[LeasedItem]) -> list[Progress]:
         async with self._live.databases.central.read() as tx:

@@ -17,7 +17,7 @@ KEPT_URLS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MediaFacts:
+class ShownMedia:
     """The rest is in the file itself: its size in pixels and in seconds, as far as they are known."""
 
     file: File
@@ -33,7 +33,7 @@ class MediaViews:
         # By path: a browser has what it was shown once only as long as its URL stays the same.
         self._urls: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
-    async def of_files(self, tenant_id: str, file_ids: Iterable[str]) -> dict[str, MediaFacts]:
+    async def of_files(self, tenant_id: str, file_ids: Iterable[str]) -> dict[str, ShownMedia]:
         """By id, those of the files that are the tenant's own and are there."""
         wanted = list(file_ids)
         if not wanted:
@@ -42,9 +42,9 @@ class MediaViews:
             found = await media.files_of(tx, tenant_id, wanted)
         return {file.id: await self.of(file) for file in found.values()}
 
-    async def of(self, file: File) -> MediaFacts:
+    async def of(self, file: File) -> ShownMedia:
         poster_url, preview_url = await self.urls(file.path, poster=file.poster, preview=file.preview)
-        return MediaFacts(file=file, poster_url=poster_url, preview_url=preview_url)
+        return ShownMedia(file=file, poster_url=poster_url, preview_url=preview_url)
 
     async def urls(self, path: str, *, poster: str | None, preview: str | None) -> tuple[str | None, str | None]:
         """Where the poster and the preview of a file can be had, by their formats."""

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from comfyrelay.domain.payloads import Snapshot
+from comfyrelay.domain.payloads import JobSnapshot
 from comfyrelay.domain.properties import Property, Role
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.states import JobStatus, UnitStatus
@@ -128,7 +128,7 @@ class Overview:
             attempts = await jobs.attempts_of(tx, [job_id])
             output = job.output_file_id
             metadata = await media.metadata_of(tx, tenant_id, output) if output is not None else None
-            snapshot = Snapshot.from_json(payload)
+            snapshot = JobSnapshot.from_json(payload)
             own = await media.ids_at(tx, tenant_id, [each.path for each in snapshot.assets])
         async with self._databases.central.read() as tx:
             workflow = await catalogue.workflow_ever(tx, job.workflow_id)
@@ -144,7 +144,7 @@ class Overview:
         )
 
     async def _inputs(
-        self, snapshot: Snapshot, properties: Sequence[Property], own: Mapping[str, str]
+        self, snapshot: JobSnapshot, properties: Sequence[Property], own: Mapping[str, str]
     ) -> list[InputValue]:
         """In the order of the workflow's properties; those that were removed since then come by their placeholders."""
         by_key = {each.key: each for each in properties}

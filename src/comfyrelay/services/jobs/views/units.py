@@ -13,7 +13,7 @@ from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.batches import Batches, BatchState
 from comfyrelay.services.jobs.views.jobs import workflows_named
-from comfyrelay.services.jobs.views.media import MediaFacts, MediaViews
+from comfyrelay.services.jobs.views.media import MediaViews, ShownMedia
 from comfyrelay.services.jobs.views.overview import JOB_STATUS
 from comfyrelay.services.paging import Listed, listed
 from comfyrelay.services.queue.waiting import WhyWaiting
@@ -22,7 +22,7 @@ from comfyrelay.store.central.scaling import durations
 from comfyrelay.store.tenant import jobs, overview, units
 from comfyrelay.store.tenant.jobs import StatusFilter
 from comfyrelay.store.tenant.library import media
-from comfyrelay.store.tenant.units import Item
+from comfyrelay.store.tenant.units import BatchItem
 
 # Of a batch in a list; the rest is asked for.
 MOST_ITEMS = 60
@@ -31,7 +31,7 @@ AT_ONCE = 200
 MOST_ROUNDS = 10
 
 
-class Sort(StrEnum):
+class QueueSort(StrEnum):
     """`queue`: what runs, what waits in its order, what has ended, newest first."""
 
     QUEUE = "queue"
@@ -131,14 +131,20 @@ class Units:
         self._facts = facts
 
     async def page(
-        self, tenant_id: str, wanted: UnitFilter, *, sort: Sort = Sort.QUEUE, cursor: str | None = None, limit: int
+        self,
+        tenant_id: str,
+        wanted: UnitFilter,
+        *,
+        sort: QueueSort = QueueSort.QUEUE,
+        cursor: str | None = None,
+        limit: int,
     ) -> Listed[UnitView]:
         """`cursor` is the section that a page ended in, and the last unit of it."""
         among = await self._matching(tenant_id, wanted)
         active, order = await self._order(tenant_id)
         found: list[UnitView] = []
         section, after = _read(cursor)
-        if sort is Sort.QUEUE and section != "ended":
+        if sort is QueueSort.QUEUE and section != "ended":
             line = [each for each in (*order.running, *order.waiting) if among is None or each in among]
             line = await self._having(tenant_id, line, order, wanted.status)
             begin = _place_after(line, after)
@@ -225,19 +231,19 @@ class Units:
         order: _Order,
         active: set[Unit],
         *,
-        sort: Sort,
+        sort: QueueSort,
         after: str | None,
         limit: int,
     ) -> tuple[list[UnitView], str | None]:
         """Units by when they were made, and the last one looked at, if there may be more."""
-        only_ended = sort is Sort.QUEUE
+        only_ended = sort is QueueSort.QUEUE
         if limit == 0:
             # what has ended begins with the next page
             return [], ""
         found: list[UnitView] = []
         for _ in range(MOST_ROUNDS):
             seen = await self._candidates(
-                tenant_id, among, after=after, oldest_first=sort is Sort.OLDEST, only_ended=only_ended
+                tenant_id, among, after=after, oldest_first=sort is QueueSort.OLDEST, only_ended=only_ended
             )
             chosen = [unit for unit in seen if not (only_ended and unit in active)]
             # one more than fits tells whether there are more
@@ -288,7 +294,7 @@ class Units:
             errors = await units.newest_errors(tx, tenant_id, broken) if broken else {}
             items = await units.first_items(tx, tenant_id, batch_ids, most=MOST_ITEMS) if batch_ids else []
             retries = await jobs.retries_of(tx, singles) if singles else {}
-        of_batch: dict[str, list[Item]] = {}
+        of_batch: dict[str, list[BatchItem]] = {}
         for item in items:
             of_batch.setdefault(item.batch_id, []).append(item)
         workflow_ids = {each.workflow_id for each in singles.values()}
@@ -341,7 +347,7 @@ class Units:
             views.append(view)
         return views
 
-    async def _media(self, tenant_id: str, found: Iterable[Item | Job]) -> dict[str, MediaFacts]:
+    async def _media(self, tenant_id: str, found: Iterable[BatchItem | Job]) -> dict[str, ShownMedia]:
         """By the id of the file."""
         named = {file_id for item in found for file_id in (item.input_file_id, item.output_file_id) if file_id}
         return await self._facts.of_files(tenant_id, named)
@@ -413,7 +419,7 @@ def _mean(means: Mapping[tuple[int, int], float], workflow_id: int, effect_id: i
     return means.get((workflow_id, effect_id or durations.ALL), means.get((workflow_id, durations.ALL)))
 
 
-def _item(item: Item | Job, facts: Mapping[str, MediaFacts], fetched: Container[str]) -> ItemView:
+def _item(item: BatchItem | Job, facts: Mapping[str, ShownMedia], fetched: Container[str]) -> ItemView:
     """What a worker has only fetched waits still, whatever it is called."""
     output, source = facts.get(item.output_file_id or ""), facts.get(item.input_file_id or "")
     is_fetched = item.status == JobStatus.PROCESSING and item.id in fetched

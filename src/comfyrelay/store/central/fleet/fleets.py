@@ -20,7 +20,7 @@ from comfyrelay.store.types import word
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QueuedWork:
+class QueueOfWorkflow:
     """What of a workflow is queued, and since when the oldest of it."""
 
     queued: int
@@ -95,7 +95,7 @@ async def leases_of(tx: Tx, fleet_id: int) -> int:
     return int(await tx.scalar(query.where(workers.c.fleet_id == fleet_id)) or 0)
 
 
-async def queues(tx: Tx, *, stage: str, workflow_ids: Sequence[int]) -> dict[int, QueuedWork]:
+async def queues(tx: Tx, *, stage: str, workflow_ids: Sequence[int]) -> dict[int, QueueOfWorkflow]:
     """What is queued of each workflow. All leading columns of the queue's index are named, so that it is used."""
     query = (
         select(d.c.workflow_id, func.count().label("queued"), func.min(d.c.created_at).label("oldest_at"))
@@ -107,7 +107,9 @@ async def queues(tx: Tx, *, stage: str, workflow_ids: Sequence[int]) -> dict[int
         )
         .group_by(d.c.workflow_id)
     )
-    return {row.workflow_id: QueuedWork(queued=row.queued, oldest_at=row.oldest_at) for row in await tx.execute(query)}
+    return {
+        row.workflow_id: QueueOfWorkflow(queued=row.queued, oldest_at=row.oldest_at) for row in await tx.execute(query)
+    }
 
 
 async def completed_since(

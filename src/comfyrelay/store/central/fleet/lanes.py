@@ -16,7 +16,7 @@ from comfyrelay.store.paging import one_page
 from comfyrelay.store.types import json_value, relay_now, word
 
 
-class Placed(NamedTuple):
+class LaneWorker(NamedTuple):
     """A worker; `comfyui` is what it said of its servers when it registered."""
 
     worker_id: str
@@ -29,7 +29,9 @@ class Placed(NamedTuple):
     comfyui: Any
 
 
-async def page(tx: Tx, *, stale_seconds: float, after_id: str | None, limit: int) -> tuple[list[Placed], str | None]:
+async def page(
+    tx: Tx, *, stale_seconds: float, after_id: str | None, limit: int
+) -> tuple[list[LaneWorker], str | None]:
     """Workers by their ids, and the id to go on after. Not all of what each says it has, which is long."""
     query = (
         select(
@@ -48,7 +50,7 @@ async def page(tx: Tx, *, stale_seconds: float, after_id: str | None, limit: int
     if after_id is not None:
         query = query.where(workers.c.worker_id > after_id)
     rows, after = one_page((await tx.execute(query)).all(), "worker_id", limit=limit)
-    return [Placed._make([*row[:-1], json_value(row.comfyui)]) for row in rows], after
+    return [LaneWorker._make([*row[:-1], json_value(row.comfyui)]) for row in rows], after
 
 
 def held_query() -> Select[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Float, Select, Text, bindparam, case, cast, func, or_, select
 
 from comfyrelay.domain.queue.states import DispatchStatus, WorkerState
-from comfyrelay.domain.queue.worker_order import Placed, WorkerSort
+from comfyrelay.domain.queue.worker_order import SortedWorker, WorkerSort
 from comfyrelay.domain.records.fleet import BlockedHash, Equipped, LackedHash, ListedWorker, WorkerJob, WorkerMachine
 from comfyrelay.store.central.queue.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
@@ -106,13 +106,13 @@ async def places(
     fleet_slug: str | None = None,
     stage: str | None = None,
     search: str | None = None,
-) -> list[Placed]:
+) -> list[SortedWorker]:
     """Every worker that is asked for, in no order, with no more than what a list of them is sorted and counted by."""
     asked = {"stale_seconds": stale_seconds, "fleet_slug": fleet_slug, "stage": stage}
     if not (words := (search or "").split()):
-        return list(map(Placed._make, await tx.fetch(places_query(sort), asked)))
+        return list(map(SortedWorker._make, await tx.fetch(places_query(sort), asked)))
     query = places_query(sort)(tx.dialect).where(*(_names(each, tx.dialect) for each in words))
-    return list(map(Placed._make, (await tx.execute(query, asked)).all()))
+    return list(map(SortedWorker._make, (await tx.execute(query, asked)).all()))
 
 
 @cache

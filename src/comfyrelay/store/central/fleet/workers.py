@@ -10,7 +10,7 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.memory import NO_CARDS, largest_card
 from comfyrelay.domain.queue.states import DispatchStatus, Provider, RegistrationSource, WorkflowKind
-from comfyrelay.domain.records.fleet import ServingWorker, Worker
+from comfyrelay.domain.records.fleet import Worker, WorkflowWorker
 from comfyrelay.errors import Conflict
 from comfyrelay.store.central.queue.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
@@ -225,12 +225,12 @@ def serves(said: Sequence[str] | None, provider: Provider) -> bool:
 
 async def serving(
     tx: Tx, workflow_id: int, *, stage: str, provider: Provider, stale_seconds: float
-) -> list[ServingWorker]:
+) -> list[WorkflowWorker]:
     """Workers that may run the workflow now, with how many leases each holds; without those that say that they serve
     other providers."""
     asked = {"workflow_id": workflow_id, "stage": stage, "stale_seconds": -stale_seconds}
     return [
-        ServingWorker(worker_id=worker_id, max_concurrency=max_concurrency, leases=leases)
+        WorkflowWorker(worker_id=worker_id, max_concurrency=max_concurrency, leases=leases)
         for worker_id, max_concurrency, leases, providers in await tx.fetch(serving_query, asked)
         if provider in (json_value(providers) or Provider)
     ]

@@ -9,7 +9,7 @@ from sqlalchemy import Text, insert, select, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.lifecycle import Dispatch, Move
-from comfyrelay.domain.records.fleet import Attempt
+from comfyrelay.domain.records.fleet import LeaseAttempt
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import dispatch_leases
 from comfyrelay.store.database import Tx
@@ -32,7 +32,7 @@ class PastLease:
     status_after: str | None
 
 
-_ATTEMPT = [dispatch_leases.c[name] for name in Attempt.__dataclass_fields__]
+_ATTEMPT = [dispatch_leases.c[name] for name in LeaseAttempt.__dataclass_fields__]
 _PAST = [dispatch_leases.c[name] for name in PastLease.__dataclass_fields__]
 
 
@@ -109,11 +109,11 @@ def _by_request(dialect: str) -> Executable:
     return select(*_PAST).join(r, same).where(leases.c.request_id.is_not(None))
 
 
-async def attempts_of(tx: Tx, dispatch_id: int, *, limit: int) -> list[Attempt]:
+async def attempts_of(tx: Tx, dispatch_id: int, *, limit: int) -> list[LeaseAttempt]:
     """Who had a dispatch and what came of it, newest first."""
     query = select(*_ATTEMPT).where(dispatch_leases.c.dispatch_id == dispatch_id)
     newest = query.order_by(dispatch_leases.c.epoch.desc()).limit(limit)
-    return [Attempt(**row._mapping) for row in await tx.execute(newest)]
+    return [LeaseAttempt(**row._mapping) for row in await tx.execute(newest)]
 
 
 async def dangling(tx: Tx, *, limit: int) -> list[str]:

@@ -16,16 +16,16 @@ REGISTERED, LEFT, REMOVED = "register", "deregister", "stale"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Member:
+class FleetMember:
     fleet_id: int
     instance_type: str | None
     slots: int
 
 
-async def of_workers(tx: Tx, worker_ids: Collection[str]) -> dict[str, Member]:
+async def of_workers(tx: Tx, worker_ids: Collection[str]) -> dict[str, FleetMember]:
     """By worker. One of whom nothing is known is not among them."""
     found = {
-        row.worker_id: Member(fleet_id=row.fleet_id, instance_type=row.instance_type, slots=row.slots)
+        row.worker_id: FleetMember(fleet_id=row.fleet_id, instance_type=row.instance_type, slots=row.slots)
         for row in await tx.fetch(_present, with_ids(worker_ids))
     }
     gone = sorted(set(worker_ids) - found.keys())
@@ -39,12 +39,12 @@ def _present(dialect: str) -> Executable:
     return select(*columns).join(r, w.c.worker_id == r.c.id)
 
 
-async def _of_gone(tx: Tx, worker_ids: Collection[str]) -> dict[str, Member]:
+async def _of_gone(tx: Tx, worker_ids: Collection[str]) -> dict[str, FleetMember]:
     """By what was written down when they came or went: the last of a worker's entries, so few are looked through."""
     said = {row.worker_id: json_value(row.data) or {} for row in await tx.fetch(last_entries, with_ids(worker_ids))}
     known = {(row.stage, row.slug): row.id for row in await tx.execute(select(fleets).order_by(fleets.c.id))}
     return {
-        worker_id: Member(
+        worker_id: FleetMember(
             fleet_id=known[data["stage"], data["fleet"]],
             instance_type=data.get("instance_type"),
             slots=data.get("slots") or 1,

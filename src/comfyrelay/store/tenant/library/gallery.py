@@ -29,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.gallery import GalleryFilter, Glimpse, MadeOutput, Mark, MarkChange, MarkFilter, Sort
+from comfyrelay.domain.gallery import GalleryFilter, GallerySort, Glimpse, MadeOutput, Mark, MarkChange, MarkFilter
 from comfyrelay.errors import Conflict
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
@@ -107,7 +107,7 @@ def list_query(
     tenant_id: str,
     wanted: GalleryFilter,
     *,
-    sort: Sort = Sort.NEWEST,
+    sort: GallerySort = GallerySort.NEWEST,
     after: tuple[datetime, str] | None = None,
     limit: int = 50,
     dialect: str = "postgresql",
@@ -121,7 +121,7 @@ def glimpse_query(
     tenant_id: str,
     wanted: GalleryFilter,
     *,
-    sort: Sort = Sort.NEWEST,
+    sort: GallerySort = GallerySort.NEWEST,
     with_payload: bool = False,
     limit: int,
     dialect: str = "postgresql",
@@ -136,12 +136,12 @@ def glimpse_query(
     return _after(query, sort=sort)
 
 
-def _after(query: Select[Any], *, sort: Sort, after: tuple[datetime, str] | None = None) -> Select[Any]:
+def _after(query: Select[Any], *, sort: GallerySort, after: tuple[datetime, str] | None = None) -> Select[Any]:
     place = tuple_(outputs.c.created_at, outputs.c.id)
     if after is not None:
         end = tuple_(literal(after[0], UtcTime()), literal(after[1], Text()))
-        query = query.where(place < end if sort is Sort.NEWEST else place > end)
-    if sort is Sort.NEWEST:
+        query = query.where(place < end if sort is GallerySort.NEWEST else place > end)
+    if sort is GallerySort.NEWEST:
         return query.order_by(outputs.c.created_at.desc(), outputs.c.id.desc())
     return query.order_by(outputs.c.created_at, outputs.c.id)
 
