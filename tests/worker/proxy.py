@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 from tests.harness import PATIENCE_SECONDS
 
 PIECE_BYTES = 64 * 1024
+# Of what httpx sends with files in it: there is nothing more to come.
+END_OF_FORM = b"--\r\n"
 _REQUEST = re.compile(rb"([A-Z]+ \S+) HTTP/1\.1\r\n")
 
 _ERROR = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -25,8 +27,9 @@ class Proxy:
         self._port = 0
         self._connections: set[asyncio.Task[None]] = set()
         self._open: set[StreamWriter] = set()
-        # what clients send is held back where it begins so
+        # what clients send is held back where it begins and ends so
         self._held_prefix: bytes | None = None
+        self._held_suffix = b""
         self._may_go = asyncio.Event()
         self._refused_prefix: bytes | None = None
         self._lost_prefix = b""
@@ -69,12 +72,14 @@ class Proxy:
             self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
             self._port = self._server.sockets[0].getsockname()[1]
 
-    def hold(self, prefix: bytes = b"") -> None:
-        """From now on, requests that begin so (`PUT /files/`) do not get through, nor anything behind them.
+    def hold(self, prefix: bytes = b"", *, suffix: bytes = b"") -> None:
+        """From now on, requests that begin so (`PUT /files/`) do not get through, nor anything behind them; with a
+        `suffix`, pieces that end so.
 
-        Without a prefix this is a black hole: whoever calls is accepted and hears nothing.
+        Without either this is a black hole: whoever calls is accepted and hears nothing.
         """
         self._held_prefix = prefix
+        self._held_suffix = suffix
         self._may_go.clear()
 
     def refuse(self, prefix: bytes) -> None:
@@ -168,7 +173,8 @@ class Proxy:
         if request := _REQUEST.match(piece):
             self.requests.append(request[1].decode())
             await self._tell(0)
-        if self._held_prefix is not None and piece.startswith(self._held_prefix):
+        prefix = self._held_prefix
+        if prefix is not None and piece.startswith(prefix) and piece.endswith(self._held_suffix):
             await self._wait()
 
     async def _wait(self) -> None:

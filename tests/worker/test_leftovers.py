@@ -1,4 +1,5 @@
-"""Of runs that were stopped or have failed, what ComfyUI alone knows of is removed, and nothing of anybody else."""
+"""Of runs that were stopped or have failed, what ComfyUI alone knows of is removed, and nothing of anybody else. So are
+inputs that it reads when nobody waits for that any more."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,17 +8,20 @@ from pathlib import Path
 import httpx
 import pytest
 
-from comfyrelay.comfy import ComfyClient
-from comfyrelay.errors import NodeFailed
-from comfyrelay.sim import Fail, Sim
+from comfyrelay.comfy import Attachment, ComfyClient
+from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
+from comfyrelay.errors import NodeFailed, ServerRefused
+from comfyrelay.sim import Fail, Refuse, Sim
 from comfyrelay.worker.comfyui.leftovers import Leftovers
 from comfyrelay.worker.comfyui.recovering import MARK
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.files.folders import ComfyFolders
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
+from tests.api.studio import png
 from tests.comfy.graphs import invert
 from tests.harness import PATIENCE_SECONDS
+from tests.worker.proxy import END_OF_FORM, Proxy
 
 
 @pytest.fixture
@@ -122,3 +126,115 @@ async def test_a_server_that_is_away_is_waited_for_by_the_next_process(
     leftovers.add([("comfyui-1", prompt_id)])
     await leftovers.close()
     assert state.unfinished_runs() == [("comfyui-1", prompt_id)]
+
+
+FOLDER = "job-1-abc"
+
+
+@pytest.fixture
+async def network(sim: Sim) -> AsyncIterator[Proxy]:
+    async with Proxy(sim.url) as network:
+        yield network
+
+
+@pytest.fixture
+async def beyond(network: Proxy) -> AsyncIterator[Servers]:
+    """The server, beyond a network that can be held up."""
+    servers = Servers(WorkerSettings(comfyui_base_url=[network.url]), on_change=lambda: None)
+    yield servers
+    await servers.close()
+
+
+def sweeper(sim: Sim, state: State, servers: Servers) -> Leftovers:
+    return Leftovers(state, servers=servers, folders=ComfyFolders(lambda: [sim.folder], asset_folder="assets"))
+
+
+def inputs(sim: Sim) -> list[Path]:
+    return [each for each in (sim.folder / "input" / UPLOAD_FOLDER).rglob("*") if each.is_file()]
+
+
+async def run_with_input(servers: Servers) -> None:
+    graph = invert() | {"1": {"class_type": "LoadImage", "inputs": {"image": ""}}}
+    picture = Attachment(source=png("#123456"), node="1", input="image", name="cat.png", folder=FOLDER)
+    await servers.named["comfyui-1"].run(graph, attachments=[picture])
+
+
+async def abandon_upload(network: Proxy, servers: Servers) -> None:
+    """Stop a run while the server has yet to read its input, and hangs."""
+    network.hold(suffix=END_OF_FORM)
+    run = asyncio.create_task(run_with_input(servers))
+    await network.until_held()
+    network.hold()
+    run.cancel()
+    await asyncio.wait({run})
+
+
+async def until_read(sim: Sim) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not sim.log.uploads_written:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def until_no_upload(state: State) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while state.unanswered_uploads():  # noqa: ASYNC110  (files tell nobody)
+            await asyncio.sleep(0.01)
+
+
+async def test_an_input_that_is_read_when_its_job_is_over_goes(
+    sim: Sim, state: State, network: Proxy, beyond: Servers
+) -> None:
+    leftovers = sweeper(sim, state, beyond)
+    await abandon_upload(network, beyond)
+    assert beyond.named["comfyui-1"].take_unanswered_upload(FOLDER)
+    leftovers.add_upload("comfyui-1", FOLDER)
+    assert state.unanswered_uploads() == [("comfyui-1", FOLDER)]
+    assert state.unfinished_runs() == []
+    network.let_go()
+    await until_read(sim)
+    await until_no_upload(state)
+    assert inputs(sim) == []
+    await leftovers.close()
+
+
+async def test_an_input_that_is_read_after_its_worker_was_killed_goes(
+    sim: Sim, state: State, network: Proxy, beyond: Servers
+) -> None:
+    await abandon_upload(network, beyond)
+    leftovers = sweeper(sim, state, beyond)
+    leftovers.add_upload("comfyui-1", FOLDER)
+    await leftovers.close()
+    network.let_go()
+    await until_read(sim)
+    assert len(inputs(sim)) == 1
+    following = sweeper(sim, state, beyond)
+    following.recall()
+    await until_no_upload(state)
+    assert inputs(sim) == []
+    await following.close()
+
+
+async def test_an_input_that_was_answered_is_nobodys_to_wait_for(sim: Sim, servers: Servers) -> None:
+    await run_with_input(servers)
+    assert len(inputs(sim)) == 1
+    assert not servers.named["comfyui-1"].take_unanswered_upload(FOLDER)
+    sim.misbehave(Refuse(status=500, path="/upload", times=1))
+    with pytest.raises(ServerRefused):
+        await run_with_input(servers)
+    assert not servers.named["comfyui-1"].take_unanswered_upload(FOLDER)
+
+
+async def test_an_input_is_waited_for_by_one_only(network: Proxy, beyond: Servers) -> None:
+    await abandon_upload(network, beyond)
+    assert beyond.named["comfyui-1"].take_unanswered_upload(FOLDER)
+    assert not beyond.named["comfyui-1"].take_unanswered_upload(FOLDER)
+
+
+async def test_an_upload_to_a_server_that_is_gone_from_the_settings_is_not_waited_for(
+    state: State, leftovers: Leftovers
+) -> None:
+    state.record_upload("comfyui-2", FOLDER)
+    leftovers.add_upload("comfyui-2", FOLDER)
+    leftovers.add_upload("comfyui-1", "../elsewhere")
+    leftovers.recall()
+    assert state.unanswered_uploads() == []

@@ -12,6 +12,7 @@ from comfyrelay.sim import Fail, Stuck
 from tests.comfy.graphs import invert
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.processes import Service
+from tests.worker.proxy import END_OF_FORM, Proxy
 from tests.worker.system import System
 
 
@@ -37,6 +38,12 @@ async def until_clean(system: System) -> None:
 
 def notes(system: System) -> list[str]:
     return [each.name for each in system.folder.rglob("worker/*/left/*")]
+
+
+async def until_no_notes(system: System) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while notes(system):  # noqa: ASYNC110  (files tell nobody)
+            await asyncio.sleep(0.02)
 
 
 async def canceled(system: System, job: str, _worker: Service) -> None:
@@ -86,9 +93,7 @@ async def test_what_a_saver_writes_after_its_job_was_stopped_does_not_stay(
         await system.completed(job)
     await until_idle(system)
     await until_clean(system)
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while notes(system):  # noqa: ASYNC110  (files tell nobody)
-            await asyncio.sleep(0.02)
+    await until_no_notes(system)
 
 
 async def test_the_previews_of_a_run_that_fails_do_not_stay(system: System) -> None:
@@ -125,3 +130,37 @@ async def test_what_a_run_made_that_nobody_had_written_down_goes_also_when_it_ha
     await worker.start()
     await system.completed(job)
     await until_clean(system)
+
+
+async def test_an_input_that_comfyui_reads_after_its_job_was_stopped_does_not_stay(system: System) -> None:
+    """A ComfyUI that hangs reads what it was sent when it goes on, though nobody waits for its answer any more."""
+    effect = await system.effect()
+    async with Proxy(system.sim.url) as comfyui:
+        worker = await system.started(variables={"COMFYUI_BASE_URL": comfyui.url})
+        comfyui.hold(suffix=END_OF_FORM)
+        job = await system.image(effect)
+        await comfyui.until_held()
+        comfyui.hold()
+        await canceled(system, job, worker)
+        comfyui.let_go()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not system.sim.log.uploads_written:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        await until_clean(system)
+        await until_no_notes(system)
+
+
+async def test_a_worker_that_was_killed_does_not_know_whether_comfyui_has_read_its_inputs(system: System) -> None:
+    effect = await system.effect()
+    async with Proxy(system.sim.url) as comfyui:
+        worker = await system.started(variables={"COMFYUI_BASE_URL": comfyui.url})
+        comfyui.hold(suffix=END_OF_FORM)
+        job = await system.image(effect)
+        await comfyui.until_held()
+        await worker.kill()
+        await worker.start()
+        await worker.until_said("worker.inputs_removed_later")
+        comfyui.let_go()
+        await system.completed(job)
+        await until_clean(system)
+        await until_no_notes(system)

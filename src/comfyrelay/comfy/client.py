@@ -193,6 +193,11 @@ class ComfyClient:
         """Put a file of any kind into the server's input folder, once per content; returns how a graph names it."""
         return await self._uploader.upload(source, name=name, content_hash=content_hash)
 
+    def take_unanswered_upload(self, folder: str) -> bool:
+        """Whether the server was sent a file for this folder of a run and has not answered: it may yet write it. Who
+        asks looks after that from here on."""
+        return self._uploader.take_unanswered(folder)
+
     def forget_uploads(self) -> None:
         """Files were removed from the server's input folder: what a run needs of them is uploaded again."""
         self._uploader.forget()

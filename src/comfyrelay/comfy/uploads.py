@@ -4,15 +4,18 @@ import asyncio
 import hashlib
 import io
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Any
 
 from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
 from comfyrelay.comfy.graphs.graph import Graph, placeholders_in, replace_placeholders
 from comfyrelay.comfy.graphs.nodes import find_node
 from comfyrelay.errors import InvalidInput, ServerRefused
-from comfyrelay.net import Http
+from comfyrelay.net import Http, PortClosed
 
 MOST_KNOWN = 10_000
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -69,6 +72,8 @@ class Uploader:
         self._view_path = view_path
         self._known: dict[str, Uploaded] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        # by folder of a run, how many files were sent into it of which nothing has come back
+        self._unanswered: Counter[str] = Counter()
 
     async def upload(
         self,
@@ -87,7 +92,11 @@ class Uploader:
             try:
                 if (known := self._known.get(wanted.reference)) is not None:
                     return known
-                uploaded = await (self._share(source, wanted) if shared else self._send(source, wanted))
+                if shared:
+                    uploaded = await self._share(source, wanted)
+                else:
+                    with self._awaiting_answer(folder) if folder is not None else nullcontext():
+                        uploaded = await self._send(source, wanted)
                 if folder is None or shared:
                     self._note(wanted.reference, uploaded)
                 return uploaded
@@ -117,6 +126,29 @@ class Uploader:
         """Somebody may have emptied the server's folder."""
         self._known.clear()
 
+    def take_unanswered(self, folder: str) -> bool:
+        """Whether the server was sent a file for this folder and has not answered: however the call ended here, it may
+        yet write it. Who asks looks after that from here on."""
+        return self._unanswered.pop(folder, 0) > 0
+
+    @contextmanager
+    def _awaiting_answer(self, folder: str) -> Iterator[None]:
+        self._unanswered[folder] += 1
+        _keep_newest(self._unanswered)
+        try:
+            yield
+        except (ServerRefused, PortClosed):
+            # it has answered, or was never sent anything
+            self._answered(folder)
+            raise
+        self._answered(folder)
+
+    def _answered(self, folder: str) -> None:
+        if self._unanswered[folder] <= 1:
+            del self._unanswered[folder]
+        else:
+            self._unanswered[folder] -= 1
+
     async def _reference(self, attachment: Attachment) -> str:
         uploaded = await self.upload(
             attachment.source,
@@ -128,10 +160,9 @@ class Uploader:
         return uploaded.reference
 
     def _note(self, reference: str, uploaded: Uploaded) -> None:
+        # what is dropped is uploaded again if it is needed again
         self._known[reference] = uploaded
-        if len(self._known) > MOST_KNOWN:
-            # the oldest: it is uploaded again if it is needed again
-            del self._known[next(iter(self._known))]
+        _keep_newest(self._known)
 
     async def _share(self, source: Path | bytes, wanted: Uploaded) -> Uploaded:
         """Send a file that others use, too, unless it is there."""
@@ -179,6 +210,11 @@ def _stored_name(source: Path | bytes, name: str | None, digest: str | None) -> 
         raise InvalidInput("A content hash is a SHA-256 in 64 hexadecimal digits.")
     named = name or (source.name if isinstance(source, Path) else "")
     return safe_name(digest or content_hash(source), named)
+
+
+def _keep_newest(known: dict[str, Any]) -> None:
+    if len(known) > MOST_KNOWN:
+        del known[next(iter(known))]
 
 
 def _size(source: Path | bytes) -> int:

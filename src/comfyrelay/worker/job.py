@@ -54,7 +54,7 @@ from comfyrelay.worker.comfyui.servers import Ran, Servers
 from comfyrelay.worker.control import Control, patiently
 from comfyrelay.worker.estimate import Typical
 from comfyrelay.worker.files.folders import ComfyFolders
-from comfyrelay.worker.files.inputs import Inputs
+from comfyrelay.worker.files.inputs import Inputs, job_folder
 from comfyrelay.worker.files.outputs import Collected, collect, collect_more, others
 from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.heartbeats import Heartbeats
@@ -535,6 +535,11 @@ class Work:
         # everywhere: its inputs may also be where it was only tried
         result = self._ran.result
         self._tools.folders.remove(lease=self.lease, result=result, prompt_ids=self._ran.prompt_ids)
+        folder = job_folder(self.lease)
+        for client_id, server in self._tools.servers.named.items():
+            # a process that was killed cannot say what it was waiting for
+            if server.take_unanswered_upload(folder) or self._was_killed:
+                self._tools.leftovers.add_upload(client_id, folder)
         unfinished = {run for run in self._ran.runs if result is None or run[1] != result.prompt_id}
         self._tools.leftovers.add(unfinished - self._handed_over)
         self._handed_over |= unfinished

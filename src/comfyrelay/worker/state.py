@@ -3,7 +3,7 @@
 import json
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,13 @@ class _HeldFile(BaseModel):
     is_settled: bool = False
 
 
+class _LeftFile(BaseModel):
+    """Of an upload it has the folder; of a run, its name has the id."""
+
+    server: str
+    folder: str | None = None
+
+
 class State:
     """A folder that one process uses at a time.
 
@@ -48,7 +55,7 @@ class State:
     key.json            how it knows that we are the one that has registered under this name
     held/<lease>.json   a lease, where it runs, and its output if there is one
     work/<lease>/       files under way
-    left/<run>.json     a run that may still write files, and on which server
+    left/<run>.json     a run that may still write files, and on which server; or an upload that was not answered
     assets/             effect assets that are kept
     """
 
@@ -159,13 +166,28 @@ class State:
 
     def unfinished_runs(self) -> list[tuple[str, str]]:
         """Those runs, by server and prompt id."""
-        found = []
+        return [(left.server, name) for name, left in self._left() if left.folder is None]
+
+    def record_upload(self, server: str, folder: str) -> None:
+        """Write down that a server may yet write a file into this folder of a job; both names are fit for a file's."""
+        _write(self._upload(server, folder), json.dumps({"server": server, "folder": folder}))
+
+    def forget_upload(self, server: str, folder: str) -> None:
+        files.remove(self._upload(server, folder), missing_ok=True)
+
+    def unanswered_uploads(self) -> list[tuple[str, str]]:
+        """Those uploads, by server and folder."""
+        return [(left.server, left.folder) for _, left in self._left() if left.folder is not None]
+
+    def _left(self) -> Iterator[tuple[str, _LeftFile]]:
         for path in sorted(self._unfinished.glob("*.json")):
             try:
-                found.append((str(json.loads(path.read_text("utf-8"))["server"]), path.stem))
-            except (OSError, ValueError, KeyError, TypeError):
+                yield path.stem, _LeftFile.model_validate_json(path.read_bytes())
+            except (OSError, ValueError):
                 files.remove(path, missing_ok=True)
-        return found
+
+    def _upload(self, server: str, folder: str) -> Path:
+        return self._unfinished / f"{folder}.{server}.json"
 
     def _entry(self, name: str) -> Path:
         return self._held / f"{name}.json"

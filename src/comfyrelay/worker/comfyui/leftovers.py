@@ -1,8 +1,10 @@
-"""Runs that were stopped or have failed: ComfyUI may still be writing their files, or is alone to know of them."""
+"""What ComfyUI may still write when a job is over here: files of runs that were stopped or have failed, which it may be
+alone to know of, and uploads that it has not answered."""
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 import structlog
 
@@ -15,22 +17,28 @@ from comfyrelay.worker.state import State
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
 # A worker that leaves waits this long for runs to end; its next process does the rest.
 CLOSE_SECONDS = 2.0
+# In which a server that answers again has read what was sent to it before.
+READ_SECONDS = 1.0
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class Leftovers:
     """ComfyUI looks up between nodes and steps only, so a saver that is at work when its run is interrupted writes its
-    files after that. They are removed when the run is over; until then it is written down."""
+    files after that. They are removed when the run is over; until then it is written down. One that hangs while it is
+    sent a job's input reads that when it goes on, and writes it, though nobody has waited for it since."""
 
     def __init__(self, state: State, *, servers: Servers, folders: ComfyFolders) -> None:
         self._state = state
         self._servers = servers
         self._folders = folders
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._uploads: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def recall(self) -> None:
         """Take up what an earlier process has left."""
@@ -40,6 +48,10 @@ class Leftovers:
             if prompt_id not in self._tasks:
                 # its server is no longer this worker's
                 self._state.forget_unfinished(prompt_id)
+        for client_id, folder in self._state.unanswered_uploads():
+            self.add_upload(client_id, folder)
+            if (client_id, folder) not in self._uploads:
+                self._state.forget_upload(client_id, folder)
 
     def add(self, runs: Iterable[tuple[str, str]]) -> None:
         """Remove the files of these runs, by server and prompt id, as soon as each of them is over."""
@@ -54,8 +66,21 @@ class Leftovers:
                 log.warning("worker.not_written_down", prompt_id=prompt_id, why=str(error))
             self._tasks[prompt_id] = asyncio.create_task(self._sweep(server, prompt_id))
 
+    def add_upload(self, client_id: str, folder: str) -> None:
+        """Remove a job's inputs once more when this server answers: it has yet to say that it has read one of them."""
+        upload = (client_id, folder)
+        server = self._servers.find(client_id)
+        if server is None or upload in self._uploads or not _NAME.fullmatch(folder):
+            return
+        try:
+            self._state.record_upload(client_id, folder)
+        except OSError as error:
+            log.warning("worker.not_written_down", folder=folder, why=str(error))
+        log.info("worker.inputs_removed_later", server=client_id, folder=folder)
+        self._uploads[upload] = asyncio.create_task(self._sweep_upload(server, client_id, folder))
+
     async def close(self) -> None:
-        tasks = list(self._tasks.values())
+        tasks = [*self._tasks.values(), *self._uploads.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
         for task in tasks:
@@ -63,13 +88,38 @@ class Leftovers:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _sweep(self, server: RecoveringClient, prompt_id: str) -> None:
-        pause = FIRST_PAUSE_SECONDS
-        while (files := await _files_of(server, prompt_id)) is None:
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        files = await _patiently(lambda: _files_of(server, prompt_id))
         self._folders.remove_made([prompt_id], files)
         self._state.forget_unfinished(prompt_id)
         del self._tasks[prompt_id]
+
+    async def _sweep_upload(self, server: RecoveringClient, client_id: str, folder: str) -> None:
+        await _patiently(lambda: _answer_of(server))
+        await asyncio.sleep(READ_SECONDS)
+        self._folders.remove_inputs(folder)
+        self._state.forget_upload(client_id, folder)
+        del self._uploads[client_id, folder]
+
+
+async def _patiently(ask: Callable[[], Awaitable[T | None]]) -> T:
+    """Ask until there is an answer."""
+    pause = FIRST_PAUSE_SECONDS
+    while (answer := await ask()) is None:
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+    return answer
+
+
+async def _answer_of(server: RecoveringClient) -> bool | None:
+    """`None` while the server is away."""
+    try:
+        await server.prompts()
+    except ComfyError:
+        return None
+    except Conflict:
+        # this worker has no such server any more
+        return True
+    return True
 
 
 async def _files_of(server: RecoveringClient, prompt_id: str) -> Sequence[OutputFile] | None:

@@ -37,10 +37,14 @@ class ComfyFolders:
 
     def remove(self, *, lease: Lease, result: RunResult | None, prompt_ids: Iterable[str]) -> None:
         """Remove the files of a job wherever they are, as far as that is possible; what is not, is only logged."""
-        for base in self._folders:
-            _remove(base / "input", Path(UPLOAD_FOLDER, job_folder(lease)), is_folder=True)
+        self.remove_inputs(job_folder(lease))
         runs = {*prompt_ids, *([result.prompt_id] if result else ())}
         self.remove_made(runs, result.files if result else ())
+
+    def remove_inputs(self, folder: str) -> None:
+        """Remove the folder that holds the files of one job."""
+        for base in self._folders:
+            _remove(base / "input", Path(UPLOAD_FOLDER, folder), is_folder=True)
 
     def remove_made(self, prompt_ids: Collection[str], files: Collection[OutputFile]) -> None:
         """Remove what runs have saved and previewed."""
