@@ -1,6 +1,11 @@
 """A hint and a tick: a loop that is woken early when something may have changed, and looks now and then in any case."""
 
 import asyncio
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
 
 
 class Hint:
@@ -21,3 +26,32 @@ class Hint:
             return False
         self._event.clear()
         return True
+
+
+class HintsByKey(Generic[K]):
+    """Who waits for news of what."""
+
+    def __init__(self) -> None:
+        self._hints: dict[K, set[Hint]] = {}
+
+    def __len__(self) -> int:
+        return len(self._hints)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._hints)
+
+    @contextmanager
+    def waiting(self, key: K, hint: Hint) -> Iterator[None]:
+        """Inside, this hint is given when there is news of that."""
+        hints = self._hints.setdefault(key, set())
+        hints.add(hint)
+        try:
+            yield
+        finally:
+            hints.discard(hint)
+            if not hints:
+                self._hints.pop(key, None)
+
+    def give(self, key: K) -> None:
+        for hint in self._hints.get(key, ()):
+            hint.give()

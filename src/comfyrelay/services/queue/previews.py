@@ -5,9 +5,9 @@ channel, and is forgotten by itself. The pictures go to object storage, and no d
 """
 
 import asyncio
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
@@ -19,7 +19,7 @@ import structlog
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.queue.lifecycle import Move
 from comfyrelay.errors import ComfyRelayError, NotFound
-from comfyrelay.hint import Hint
+from comfyrelay.hint import Hint, HintsByKey
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.storage.previews import MOST_BYTES, PREVIEWS, TYPE, is_preview, preview_path
 from comfyrelay.store.wakeup import Wakeup
@@ -61,7 +61,7 @@ class Previews:
         # by job, until when somebody watches; and when the others were told
         self._until: OrderedDict[str, float] = OrderedDict()
         self._told_at: dict[str, float] = {}
-        self._waiting: defaultdict[str, set[Hint]] = defaultdict(set)
+        self._waiting: HintsByKey[str] = HintsByKey()
         self._offers: OrderedDict[str, tuple[float, PreviewOffer]] = OrderedDict()
         # jobs that were watched, so that a picture may be there
         self._watched: OrderedDict[str, None] = OrderedDict()
@@ -82,16 +82,9 @@ class Previews:
         """For how long somebody is known to look at it."""
         return max(0.0, self._until.get(job_id, 0.0) - _now())
 
-    @contextmanager
-    def waking(self, job_id: str, hint: Hint) -> Iterator[None]:
+    def waking(self, job_id: str, hint: Hint) -> AbstractContextManager[None]:
         """Give this hint when somebody begins to look at a job."""
-        self._waiting[job_id].add(hint)
-        try:
-            yield
-        finally:
-            self._waiting[job_id].discard(hint)
-            if not self._waiting[job_id]:
-                del self._waiting[job_id]
+        return self._waiting.waiting(job_id, hint)
 
     def patience(self, job_id: str, *, sends_for: float) -> float:
         """How long a heartbeat may wait until its worker must hear of previews, if it goes on to send them so long."""
@@ -177,8 +170,7 @@ class Previews:
             self._told_at.pop(oldest, None)
         _remember(self._watched, job_id, None)
         if not was_watched:
-            for hint in self._waiting.get(job_id, ()):
-                hint.give()
+            self._waiting.give(job_id)
 
 
 def _now() -> float:

@@ -5,12 +5,11 @@ What this process decides wakes them at once; what another one decides, within t
 
 import asyncio
 import contextlib
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 import structlog
 
-from comfyrelay.hint import Hint
+from comfyrelay.hint import Hint, HintsByKey
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central.queue import dispatches
 
@@ -23,7 +22,7 @@ class Stops:
     def __init__(self, databases: Databases, *, tick_seconds: float = TICK_SECONDS) -> None:
         self._databases = databases
         self._tick_seconds = tick_seconds
-        self._waiting: defaultdict[int, set[Hint]] = defaultdict(set)
+        self._waiting: HintsByKey[int] = HintsByKey()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -34,21 +33,15 @@ class Stops:
     def watching(self, dispatch_id: int) -> Iterator[Hint]:
         """A hint, given when a lease has ended or is to stop; the next heartbeat says which."""
         hint = Hint()
-        self._waiting[dispatch_id].add(hint)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._watch())
-        try:
+        with self._waiting.waiting(dispatch_id, hint):
             yield hint
-        finally:
-            self._waiting[dispatch_id].discard(hint)
-            if not self._waiting[dispatch_id]:
-                del self._waiting[dispatch_id]
 
     def wake(self, dispatch_ids: Iterable[int]) -> None:
         """These are to stop, or have ended."""
         for dispatch_id in dispatch_ids:
-            for hint in self._waiting.get(dispatch_id, ()):
-                hint.give()
+            self._waiting.give(dispatch_id)
 
     def close(self) -> None:
         """Wake everybody who waits."""

@@ -5,14 +5,14 @@ the wake-up channel, and is forgotten by itself. The worker hears of it with the
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import quote, unquote
 
 from comfyrelay.errors import NotFound
-from comfyrelay.hint import Hint
+from comfyrelay.hint import Hint, HintsByKey
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central.fleet import worker_logs, workers
@@ -43,7 +43,7 @@ class WorkerLogs:
         # by worker, until when somebody looks, and when it was last asked
         self._until: dict[str, float] = {}
         self._asked_at: dict[str, float] = {}
-        self._waiting: dict[str, set[Hint]] = {}
+        self._waiting: HintsByKey[str] = HintsByKey()
         wakeup.on_word(self._on_word)
 
     async def last(self, worker_id: str) -> LastLines:
@@ -64,17 +64,9 @@ class WorkerLogs:
         self._asked_at[worker_id] = now
         return True
 
-    @contextmanager
-    def waking(self, worker_id: str, hint: Hint) -> Iterator[None]:
+    def waking(self, worker_id: str, hint: Hint) -> AbstractContextManager[None]:
         """Give this hint when somebody begins to look at a worker's log."""
-        hints = self._waiting.setdefault(worker_id, set())
-        hints.add(hint)
-        try:
-            yield
-        finally:
-            hints.discard(hint)
-            if not hints:
-                self._waiting.pop(worker_id, None)
+        return self._waiting.waiting(worker_id, hint)
 
     async def keep(self, worker_id: str, lines: Sequence[str]) -> None:
         await self._databases.central.run(Step.WORKER, lambda tx: worker_logs.keep(tx, worker_id, lines))
@@ -90,8 +82,7 @@ class WorkerLogs:
         self._until = {name: until for name, until in self._until.items() if until > now}
         self._asked_at = {name: at for name, at in self._asked_at.items() if name in self._until}
         self._until[worker_id] = now + WATCHED_SECONDS
-        for hint in self._waiting.get(worker_id, ()):
-            hint.give()
+        self._waiting.give(worker_id)
         self._on_asked(worker_id)
 
 
