@@ -13,7 +13,7 @@ from comfyrelay.services.jobs.submission.requests import Item, JobRequest
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.queue.settle import Output
+from comfyrelay.services.queue.settle import Output, Report
 from comfyrelay.settings import Settings, load_settings
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Output",
     "PauseMode",
     "Provider",
+    "Report",
     "Settings",
     "Stage",
     "load_settings",

@@ -178,11 +178,13 @@ class TestLooking:
         worker = await api.worker()
         job = await submit(user, effect)
         leased = await lease(worker)
-        beat = {**lease_of(leased), "progress": {"done": 0.25}, "logs": ["loading", "sampling"]}
+        # in the words of its worker, whatever they are
+        progress = {"done": 0.25, "value": "a quarter", "of": {"a": ["newer"]}}
+        beat = {**lease_of(leased), "progress": progress, "logs": ["loading", "sampling"]}
         await worker.post("/api/worker/heartbeat", beat)
         await api.engine.outbox.delivery.idle()
         for seen in (await user.get(f"/api/ai-jobs/{job['id']}"), (await user.get("/api/ai-jobs"))["items"][0]):
-            assert (seen["status"], seen["attempts"], seen["progress"]) == ("processing", 1, {"done": 0.25})
+            assert (seen["status"], seen["attempts"], seen["progress"]) == ("processing", 1, progress)
             assert seen["waiting"] is None
 
     async def test_a_completed_one_gives_its_output_under_a_readable_name(

@@ -116,6 +116,33 @@ class TestPoll:
         assert await poll(await api.worker(), current_load=1, prefetch=1) is not None
 
 
+class TestHeartbeat:
+    async def test_progress_is_passed_on_as_it_was_told(self, api: Api) -> None:
+        made = await submitted(api)
+        admin = await api.user("root@example.com", is_admin=True)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        told = {"value": "half", "phase": 7, "began_at": "soon", "server": [], "step": None, "of": {"a": ["newer"]}}
+        await worker.post("/api/worker/heartbeat", {**lease_of(job), "progress": told})
+        [held] = (await admin.get("/api/admin/workers/gpu-1"))["jobs"]
+        assert held["progress"] == told
+        assert (await admin.get(f"/api/admin/dispatches/{job['dispatch_id']}"))["progress"] == told
+        await api.engine.outbox.delivery.idle()
+        assert (await api.engine.jobs.views.job(made.user.tenant_id, made.job_id)).progress == told
+        [lane] = (await admin.get("/api/lanes"))["items"]
+        assert lane["job"] is None
+
+    @pytest.mark.parametrize("told", [0.5, "half", [0.5], True])
+    async def test_progress_that_is_no_object_is_refused(self, api: Api, told: object) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        refused = await worker.call("POST", "/api/worker/heartbeat", {**lease_of(job), "progress": told})
+        assert problem_of(refused, 422)["errors"].keys() == {"progress"}
+
+
 class TestEnd:
     @pytest.mark.parametrize("said", [{}, {"error_message": None}, {"error_message": " "}])
     async def test_a_failure_without_a_message_fails_the_job_with_a_sentence(

@@ -66,7 +66,7 @@ class Call:
     answer: Any = None
 
 
-class Relay(RuleBasedStateMachine):
+class RandomWalk(RuleBasedStateMachine):
     """Two tenants in two pools, two workflows, three workers of which one may run only the first workflow."""
 
     def __init__(self, backend: SqliteBackend | PostgresBackend, folder: Path) -> None:
@@ -411,12 +411,12 @@ def profile(examples: int) -> settings:
     )
 
 
-def on(backend: SqliteBackend | PostgresBackend, folder: Path) -> type[Relay]:
-    class RelayOnThis(Relay):
+def on(backend: SqliteBackend | PostgresBackend, folder: Path) -> type[RandomWalk]:
+    class WalkOnThis(RandomWalk):
         def __init__(self) -> None:
             super().__init__(backend, folder)
 
-    return RelayOnThis
+    return WalkOnThis
 
 
 def few_and_many(few: int, many: int) -> list[ParameterSet]:

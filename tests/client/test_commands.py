@@ -377,6 +377,19 @@ async def test_top_shows_queue_progress_and_outcomes_once(site: Site) -> None:
     assert seen["workers"] is None
 
 
+@pytest.mark.parametrize("began_at", ["yesterday", "2030-01-01T00:00:00", 7])
+async def test_jobs_are_shown_whatever_their_worker_says_of_them(site: Site, began_at: object) -> None:
+    await site.submit()
+    leased = await lease(site.worker)
+    progress = {"value": 0.4, "node": ["a"], "step": "x", "steps": {}, "phase": "sampling", "began_at": began_at}
+    await site.worker.post("/api/worker/heartbeat", {**lease_of(leased), "progress": progress})
+    await site.api.engine.outbox.delivery.idle()
+    for words in (["jobs"], ["top", "--once"]):
+        ran = await site.command(*words)
+        assert (ran.code, ran.err) == (0, "")
+        assert ("40%" in ran.out, "sampling, about" in ran.out) == (True, True)
+
+
 async def test_top_says_why_nothing_runs(site: Site) -> None:
     job = await site.submit()
     said = f"job {job['id'][-8:]}: Next in the queue; a worker is free."

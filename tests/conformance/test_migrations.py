@@ -14,6 +14,7 @@ from comfyrelay.store import migrate
 from comfyrelay.store.central import tenants
 from comfyrelay.store.database import Database
 from comfyrelay.store.wakeup import LocalWakeup
+from tests.conformance.schema_differences import differences
 from tests.harness import World, execute
 
 Empty = tuple[str, str]
@@ -53,12 +54,12 @@ class TestSchema:
     async def test_migrations_and_table_definitions_agree(self, databases: Databases) -> None:
         await databases.upgrade()
         for database, schema in databases.schemas():
-            assert await migrate.differences(database, schema) == []
+            assert await differences(database, schema) == []
 
     async def test_a_difference_would_be_seen(self, databases: Databases) -> None:
         await databases.upgrade()
         await execute(databases.central, "DROP TABLE payment_events")
-        assert await migrate.differences(databases.central, migrate.Schema.CENTRAL) != []
+        assert await differences(databases.central, migrate.Schema.CENTRAL) != []
 
     async def test_upgrading_twice_changes_nothing(self, databases: Databases) -> None:
         first = await databases.upgrade()

@@ -17,6 +17,7 @@ from sqlalchemy import Boolean, Column, Connection, Float, Integer, MetaData, Ta
 from comfyrelay.store import migrate
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.migrate import Schema
+from tests.conformance.schema_differences import differences
 
 Rows = dict[str, dict[str, Any]]
 
@@ -158,7 +159,7 @@ async def test_rows_of_any_revision_survive_every_step_up_to_the_newest(
         await migrate.upgrade(database, schema, to=revision)
         assert await migrate.current(database) == revision
         assert await lost(database, rows) == []
-    assert await migrate.differences(database, schema) == []
+    assert await differences(database, schema) == []
 
 
 @pytest.mark.parametrize(("schema", "start"), STEPS)
@@ -167,7 +168,7 @@ async def test_one_upgrade_leads_from_any_revision_to_the_newest(
 ) -> None:
     await migrate.upgrade(database, schema, to=start)
     assert await migrate.upgrade(database, schema) == (start, migrate.head(schema))
-    assert await migrate.differences(database, schema) == []
+    assert await differences(database, schema) == []
 
 
 class TestTheTestItself:
@@ -208,4 +209,4 @@ class TestTheTestItself:
     async def test_a_table_that_nobody_defined(self, database: Database, folder: Path) -> None:
         self.add(folder, "op.execute('CREATE TABLE another (id integer)')")
         await migrate.upgrade(database, Schema.CENTRAL)
-        assert await migrate.differences(database, Schema.CENTRAL) != []
+        assert await differences(database, Schema.CENTRAL) != []

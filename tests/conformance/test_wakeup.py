@@ -225,7 +225,7 @@ class TestLeavingPolls:
         await stopping[0]
         assert leased.dispatch.tenant_job_id == job.id
 
-    async def test_a_stopped_claimer_serves_new_polls(self, world: World, desk: Desk, polls: Polls) -> None:
+    async def test_polls_that_were_stopped_serve_new_ones(self, world: World, desk: Desk, polls: Polls) -> None:
         await polls.stop()
         await desk.submit()
         assert len(await poll(polls, desk.worker)) == 1

@@ -110,15 +110,15 @@ async def take_it_out(page: Page, system: System, worker_id: str, effect: int) -
     await dialog.get_by_role("button", name="I have copied it").click()
     await system.completed(await system.plain(effect))
 
-    page_says("what it still reports is refused, until somebody approves it.", "shut out | approve it there")
-    await button(page, "Shut out").click()
-    await page.get_by_role("dialog").get_by_role("button", name="Shut out", exact=True).click()
-    await expect(page.get_by_text("It is shut out: it gets no jobs")).to_be_visible()
+    page_says("what it still reports is refused, until somebody approves it.", "revoked | approve it there")
+    await button(page, "Revoke").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Revoke", exact=True).click()
+    await expect(page.get_by_text("It is revoked: it gets no jobs")).to_be_visible()
     await page.goto("/console")
     attention = page.get_by_role("region", name="Needs attention")
-    await expect(attention).to_contain_text("is shut out")
+    await expect(attention).to_contain_text("is revoked")
     await attention.get_by_role("button", name="Approve").click()
-    await expect(attention.get_by_text("is shut out")).to_have_count(0)
+    await expect(attention.get_by_text("is revoked")).to_have_count(0)
     await system.completed(await system.plain(effect))
 
 
@@ -136,7 +136,7 @@ async def find_what_waits_and_what_failed(page: Page, system: System, effect: in
     page_says("A higher **priority** puts one job before the others.")
     await panel.get_by_label("Priority").fill("7")
     await panel.get_by_role("button", name="Set", exact=True).click()
-    await expect(page.get_by_text("It has a new place in line.").first).to_be_visible()
+    await expect(page.get_by_text("Its priority is changed.").first).to_be_visible()
 
     page_says("**Dispatches**, *Failed*: each has its error in a sentence", "**Run it again** makes a new job")
     system.sim.misbehave(Fail(class_type="ImageInvert", message=ERROR))

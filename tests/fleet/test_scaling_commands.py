@@ -56,7 +56,7 @@ async def test_decisions_tell_which_number_a_cluster_was_told(fleets: Fleets, en
     await fleets.submit()
     await Deciding(fleets.world.engine.scaling, None).desired_of(Stage.PRODUCTION, fleets.fleet)
     listed = await commands.run("fleet", "decisions", fleets.fleet, env=env)
-    assert "told 1" in listed.out
+    assert "asked for 1" in listed.out
 
 
 async def test_a_fleet_or_all_of_them_are_paused_and_resumed(fleets: Fleets, env: Mapping[str, str]) -> None:
@@ -128,7 +128,7 @@ async def test_without_the_databases_nothing_is_made_and_it_is_said_where_to_run
         refused = await commands.run("fleet", *words, env=env)
         assert refused.code == 2
         assert f"There is no database in {folder}." in refused.err
-        assert "COMFYRELAY_URL does not count here" in refused.err
+        assert "COMFYRELAY_URL is not used here" in refused.err
     assert not folder.exists()
 
 
@@ -137,5 +137,5 @@ async def test_who_means_another_server_is_told_that_this_is_about_the_databases
 ) -> None:
     shown = await commands.run("fleet", "status", env={**env, "COMFYRELAY_URL": "https://relay.example.com"})
     assert shown.code == 0
-    assert "COMFYRELAY_URL does not count here" in shown.err
+    assert "COMFYRELAY_URL is not used here" in shown.err
     assert fleets.fleet in shown.out

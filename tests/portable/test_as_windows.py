@@ -19,7 +19,7 @@ from comfyrelay.disk.lock import FolderLock
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.errors import ConfigurationError, NotFound, StorageUnavailable
 from comfyrelay.fleet.providers.registry import Providers, Surroundings
-from comfyrelay.portable import files, processes, signals, system, terminal, words
+from comfyrelay.portable import command_lines, files, processes, signals, system, terminal
 from comfyrelay.services.jobs.removal import RemovedFiles
 from comfyrelay.settings import Settings
 from comfyrelay.storage.folder import Folder
@@ -41,10 +41,10 @@ def test_a_folder_is_one_processs_and_others_can_read_whose(tmp_path: Path) -> N
 def test_command_lines_are_read_and_shown_as_its_command_prompt_has_them() -> None:
     folder = "C:\\Users\\O'Neil\\My ComfyUI"
     line = f'--base-directory="{folder}" D:\\models "" --lowvram'
-    assert words.split(line) == [f"--base-directory={folder}", "D:\\models", "", "--lowvram"]
-    assert words.quoted(folder) == f'"{folder}"'
-    assert words.quoted("D:\\ComfyUI") == "D:\\ComfyUI"
-    assert words.setting_line("COMFYUI_DIR", folder) == f'set "COMFYUI_DIR={folder}"'
+    assert command_lines.split(line) == [f"--base-directory={folder}", "D:\\models", "", "--lowvram"]
+    assert command_lines.quoted(folder) == f'"{folder}"'
+    assert command_lines.quoted("D:\\ComfyUI") == "D:\\ComfyUI"
+    assert command_lines.setting_line("COMFYUI_DIR", folder) == f'set "COMFYUI_DIR={folder}"'
     assert CareSettings(comfyui_args="--models D:\\models").comfyui_args == ["--models", "D:\\models"]
 
 

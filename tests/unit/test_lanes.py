@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.queue.lanes import HeldJob, Lane, lanes_of
+from comfyrelay.domain.queue.progress import Progress
 from comfyrelay.domain.queue.states import WorkerState
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -21,7 +22,7 @@ def held(job_id: str, *, is_prefetch: bool = False, age: float = 0.0, **progress
         worker_id="gpu-1",
         is_prefetch=is_prefetch,
         leased_at=NOW - timedelta(seconds=age),
-        progress=progress or None,
+        progress=Progress.read(progress),
     )
 
 
@@ -79,7 +80,5 @@ def test_lanes_without_a_job_are_what_their_worker_is(state: WorkerState) -> Non
     assert [each.state for each in lanes(state=state)] == [state, state]
 
 
-def test_what_a_worker_says_in_other_shapes_is_as_good_as_nothing() -> None:
-    job = held("j", value="x", step=True, steps=[], node=7, began_at="yesterday", server={})
-    assert job.number == {"progress": None, "step": None, "steps": None}
-    assert (job.text("node"), job.began_at) == (None, None)
+def test_one_that_runs_where_its_worker_has_no_place_is_on_none() -> None:
+    assert on(lanes(held("j", server={}, phase="running"))) == [None, None]

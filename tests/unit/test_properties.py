@@ -336,7 +336,7 @@ def test_the_primary_input_is_asked_for_elsewhere() -> None:
 def test_the_properties_of_a_workflow_must_agree() -> None:
     assert complaints(prop(key="a"), prop(key="a", placeholder="{{B}}")) == {"a": "Two properties have this key."}
     assert set(complaints(prop(key="a"), prop(key="b", placeholder="{{a}}"))) == {"a", "b"}
-    assert complaints(prop("choice")) == {"it": "A choice needs its choices."}
+    assert complaints(prop("choice")) == {"it": "Add at least one choice."}
     assert "it" in complaints(prop("text", is_primary_input=True))
     assert complaints(prop("number", default_value="x")) == {"it": "Default value: This must be a number."}
     two = [prop("video", key=key, is_primary_input=True) for key in "ab"]

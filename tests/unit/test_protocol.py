@@ -3,8 +3,9 @@
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from enum import Enum
+from inspect import signature
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -25,6 +26,12 @@ from comfyrelay.protocol.refusals import refusal_in
 from comfyrelay.server.base.problems import problem_response
 from comfyrelay.server.user.jobs import router as job_routes
 from comfyrelay.server.worker.api import router as worker_routes
+from comfyrelay.services.catalogue.workflows import Workflows
+from comfyrelay.services.fleet.workers import Workers
+from comfyrelay.services.jobs.batches import BatchRequest
+from comfyrelay.services.jobs.submission.requests import Item, JobRequest
+from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.services.queue.settle import Report
 from comfyrelay.storage.headers import check_content_type
 from comfyrelay.worker import control, lease
 from comfyrelay.worker.control import Control
@@ -307,6 +314,36 @@ def test_a_misspelt_field_is_not_sent_in_silence() -> None:
         user.User.of(User(id="u", tenant_id="t", email="e", name="n", is_admin=False), is_administrator=True)
     with pytest.raises(TypeError, match="Deregister has no field why"):
         base.checked(worker.Deregister, why="shutdown")
+
+
+def test_a_request_is_handed_on_by_its_names() -> None:
+    item = jobs.Item(input_payload={"prompt": "a cat"})
+    batch = jobs.NewBatch(items=[item], label="Cats")
+    # as they are: models stay models
+    assert batch.fields()["items"] == [item]
+    assert batch.fields().keys() == jobs.NewBatch.model_fields.keys()
+    assert batch.fields(jobs.Submission).keys() == jobs.Submission.model_fields.keys()
+    assert "items" not in batch.fields(but=("items",))
+    with pytest.raises(TypeError, match="NewBatch has no field item"):
+        batch.fields(but=("item",))
+
+
+@pytest.mark.parametrize(
+    ("model", "but", "taker"),
+    [
+        (jobs.Submission, set(), JobRequest),
+        (jobs.Submission, set(), BatchRequest),
+        (jobs.Item, set(), Item),
+        (worker.EndOfLease, set(), Report),
+        (worker.Poll, {"capabilities", "devices", "wait_seconds"}, LeaseRequest),
+        (worker.Register, {"registration_key", "dry_run"}, Workers.register),
+        (admin.NewCatalogueWorkflow, set(), Workflows.create),
+    ],
+)
+def test_who_is_handed_a_request_by_its_names_has_the_same(
+    model: type[BaseModel], but: set[str], taker: Callable[..., Any]
+) -> None:
+    assert model.model_fields.keys() - signature(taker).parameters.keys() == but
 
 
 def test_no_number_in_a_request_of_an_administrator_is_a_truth_or_a_text() -> None:

@@ -5,8 +5,9 @@ import sys
 
 import structlog
 
+from comfyrelay.protocol.progress import Phase
 from comfyrelay.worker.console import WorkerConsole
-from comfyrelay.worker.lease import Lease, Phase
+from comfyrelay.worker.lease import Lease
 from tests.worker.leases import make_lease
 
 JOB = "0192f0c1-aaaa-7bbb-8ccc-1234abcd5678"

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.protocol.progress import Phase
 from comfyrelay.worker.capacity import Capacity, capacity_for, most_on_card, times_for
-from comfyrelay.worker.lease import Lease, Phase
+from comfyrelay.worker.lease import Lease
 from tests.worker.leases import make_lease
 
 

@@ -19,8 +19,8 @@ import pytest
 import structlog
 from rich.console import Console
 
+from comfyrelay.protocol.progress import Phase
 from comfyrelay.worker.console import WorkerConsole, without_secrets
-from comfyrelay.worker.lease import Phase
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.on_console import HASH, JOB, SIGNED
 

@@ -7,6 +7,7 @@ import pytest
 
 from comfyrelay.comfyui_processes import gpus
 from comfyrelay.sim import Sim
+from comfyrelay.worker.comfyui import devices
 from comfyrelay.worker.comfyui.devices import Devices, DriverGpu, described, gpus_here, readable
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.settings import WorkerSettings
@@ -60,7 +61,7 @@ def test_without_nvml_nothing_is_known_of_the_load(monkeypatch: pytest.MonkeyPat
     assert gpus_here() == []
 
 
-async def test_each_server_is_told_of_and_one_that_is_away_says_why() -> None:
+async def test_each_server_is_told_of_and_one_that_is_away_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Sim(vram_bytes=20 * GIB) as sim:
         changed = asyncio.Event()
         settings = WorkerSettings(comfyui_base_url=[sim.url, "http://127.0.0.1:1"])
@@ -72,14 +73,18 @@ async def test_each_server_is_told_of_and_one_that_is_away_says_why() -> None:
             found = Devices(servers, is_busy=lambda: False, gpus=lambda: gpus)
             await found.refresh()
             here, away = found.current
-            assert here == {
+            assert here.model_dump(exclude_unset=True) == {
                 "server": "comfyui-1",
                 "name": "stand-in",
                 "memory_total": 20 * GIB,
                 "memory_used": 1 * GIB,
                 "load": 0.5,
             }
-            assert away["server"] == "comfyui-2"
-            assert "127.0.0.1:1" in away["away"]
+            assert away.model_dump(exclude_unset=True) == {"server": "comfyui-2", "away": away.away}
+            assert "127.0.0.1:1" in (away.away or "")
+            # what would be left out in silence by whoever receives it
+            monkeypatch.setattr(devices, "described", lambda *_: {"memory_totl": 1})
+            with pytest.raises(TypeError, match="Device has no field memory_totl"):
+                await found.refresh()
         finally:
             await servers.close()

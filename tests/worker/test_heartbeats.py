@@ -1,18 +1,21 @@
 """The heartbeats of one lease, as a control plane sees them come."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from comfyrelay.protocol.progress import Phase
+from comfyrelay.protocol.worker import Device
 from comfyrelay.worker.control import Control
 from comfyrelay.worker.heartbeats import NEWS_SECONDS, Heartbeats
-from comfyrelay.worker.lease import Lease, Phase, Stop
+from comfyrelay.worker.lease import Lease, Stop
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.leases import make_lease
 
@@ -49,12 +52,14 @@ class Plane:
 
 
 @asynccontextmanager
-async def pulsing(phase: Phase = Phase.RUNNING) -> AsyncIterator[tuple[Plane, Heartbeats]]:
+async def pulsing(
+    phase: Phase = Phase.RUNNING, *, devices: Sequence[Device] = ()
+) -> AsyncIterator[tuple[Plane, Heartbeats]]:
     plane = Plane(make_lease(phase=phase))
     app = web.Application()
     app.router.add_post("/api/worker/heartbeat", plane.answer)
     async with TestServer(app) as server:
-        control = Control(str(server.make_url("")).rstrip("/"), worker_id="gpu-1")
+        control = Control(str(server.make_url("")).rstrip("/"), worker_id="gpu-1", devices=lambda: list(devices))
         control.token = "token"
         heartbeats = Heartbeats(control, plane.lease, interval_seconds=30)
         heartbeats.start()
@@ -81,6 +86,35 @@ async def test_progress_that_moves_fast_is_told_once_a_second() -> None:
         told = [each["progress"]["step"] for each in plane.news]
         assert told == sorted(told)
         assert told[-1] > len(told), "what came in between is left out"
+
+
+async def test_progress_is_told_with_what_is_known_and_no_more() -> None:
+    async with pulsing() as (plane, heartbeats):
+        heartbeats.progress(0.0)
+        await plane.until_news(1)
+        plane.lease.began_at, plane.lease.server = datetime(2030, 1, 1, tzinfo=UTC), "comfyui-1"
+        heartbeats.progress(0.123456, node_id="3", node="KSampler", step=0.0, steps=20.0)
+        await plane.until_news(2)
+        assert [each["progress"] for each in plane.news] == [
+            {"value": 0.0, "phase": "running"},
+            {
+                "value": 0.1235,
+                "phase": "running",
+                "began_at": "2030-01-01T00:00:00+00:00",
+                "server": "comfyui-1",
+                "node_id": "3",
+                "node": "KSampler",
+                "step": 0.0,
+                "steps": 20.0,
+            },
+        ]
+
+
+async def test_devices_are_told_with_what_is_known_and_no_more() -> None:
+    async with pulsing(devices=[Device(server="comfyui-1", load=0.5)]) as (plane, heartbeats):
+        heartbeats.log("a line")
+        await plane.until_news(1)
+        assert plane.news[0]["devices"] == [{"server": "comfyui-1", "load": 0.5}]
 
 
 @pytest.mark.parametrize("phase", [Phase.FETCHING, Phase.WAITING])

@@ -11,8 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.protocol.progress import Phase
 from comfyrelay.worker.comfyui.packing import CardStatus
-from comfyrelay.worker.lease import Lease, Phase
+from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.metrics import Metrics
 from tests.worker.on_console import lease
 

@@ -59,11 +59,11 @@ def list_(
 @comfyui_app.command()
 def logs(
     name: Annotated[str | None, typer.Argument(help="Which one, as `list` names it; all of them if not given.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what it says next, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option(help="How many of its last lines.", min=0)] = 50,
     data_dir: DataDir = None,
 ) -> None:
-    """Print what ComfyUI said last; its whole log is in the file that is named first."""
+    """Print the last lines of ComfyUI's log; the whole log is in the file that is named first."""
     found = [log for note, log in _found(data_dir) if name in (None, note.name)]
     if not found:
         known = ", ".join(note.name for note, _ in _found(data_dir)) or "none"

@@ -87,7 +87,7 @@ def _status(word: str) -> JobStatus:
         return WORDS[word.strip().lower()]
     except KeyError:
         known = "waiting, running, done, failed, canceled or paused"
-        raise typer.BadParameter(f"{word!r} is none of the states. Write {known}.") from None
+        raise typer.BadParameter(f"{word!r} is not a state. Write {known}.") from None
 
 
 def status_words(incomplete: str) -> list[str]:
@@ -102,8 +102,8 @@ def jobs(
             parser=_status,
             metavar="STATUS",
             autocompletion=status_words,
-            help="Only those that are waiting, running, done, failed, canceled or paused. The words of the API "
-            "(queued, processing, completed) and of the page (pending, succeeded) will do, too.",
+            help="Only those that are waiting, running, done, failed, canceled or paused, as the page calls them. "
+            "The words of the API (queued, processing, completed) work, too.",
         ),
     ] = None,
     search: Annotated[
@@ -219,11 +219,11 @@ async def _failed(client: Client, batch: Batch) -> list[Job]:
 @jobs_app.command(rich_help_panel=JOBS)
 def logs(
     job: Id,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the job ends.")] = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Print what the workers printed; with -f until the job ends, and exit code 1 if it did not complete."""
+    """Print the log of a job; with -f until the job ends, and exit code 1 if it did not complete."""
     from comfyrelay.text import printable
 
     async def work(client: Client) -> str:
@@ -354,7 +354,7 @@ def move(
     # each goes before those that went to the top before it, and must not go past those that go down with it
     ordered = job if to in (MoveTo.UP, MoveTo.BOTTOM, None) else job[::-1]
     if (to is None) == (before is None):
-        raise InvalidInput("Say --to or --before, one of the two.")
+        raise InvalidInput("Give either --to or --before.")
 
     async def moved(client: Client, it: Found) -> Done[Any]:
         other = (await _found(client, before)).id if before is not None else None
@@ -365,7 +365,7 @@ def move(
 
 @jobs_app.command(rich_help_panel=JOBS)
 def top(
-    once: Annotated[bool, typer.Option("--once", help="Show it once and leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show it once and exit.")] = False,
     every: Annotated[float, typer.Option(help="Seconds between two updates.", min=0.1)] = 1.0,
     url: Url = None,
     as_json: Json = False,
@@ -531,7 +531,7 @@ def notify_test(
     url: Annotated[list[str], typer.Argument(metavar="URL", help=f"Where to: {APPRISE}")],
     as_json: Json = False,
 ) -> None:
-    """Send a notification to each URL and say what went wrong; exit code 1 if anything did."""
+    """Send a notification to each URL and report what went wrong; exit code 1 if anything did."""
     require("desk")
     from comfyrelay.desk.notifications.notifier import Notifier, without_secrets
 

@@ -47,7 +47,7 @@ T = TypeVar("T")
 SERVERS = "Servers and workers"
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-db_app = typer.Typer(no_args_is_help=True, help="The databases: their schemas and how they are brought up.")
+db_app = typer.Typer(no_args_is_help=True, help="The databases: check and upgrade their schemas.")
 app.add_typer(db_app, name="db", rich_help_panel=SERVERS)
 admin_app = typer.Typer(
     no_args_is_help=True, help="For whoever runs a server: administrators, and which nodes tenants may use."
@@ -114,7 +114,7 @@ def main() -> None:
 @app.callback()
 def root(
     _version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """One queue for all your ComfyUI GPUs, from the card under the desk to a Spot fleet in the cloud.
@@ -132,7 +132,7 @@ def up(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Start ComfyUI as well, from this folder: with its own Python, on each GPU, watched over, and stopped "
+            help="Start ComfyUI as well, from this folder: with its own Python, on each GPU, monitored, and stopped "
             "at the end. `comfyrelay doctor` finds it.",
         ),
     ] = None,
@@ -198,7 +198,7 @@ def up(
         is_awaited = len(found.silent) == len(found.comfyui)
         out.print(f"ComfyRelay {__version__} is up at [bold]{found.url}[/bold]", highlight=False)
         out.print(f"  data     {found.data_dir}", highlight=False)
-        started = f"started here, from {found.comfyui_dir}; what it says: comfyrelay comfyui logs"
+        started = f"started here, from {found.comfyui_dir}; its log: comfyrelay comfyui logs"
         out.print(f"  ComfyUI  {', '.join(found.comfyui) or started}", highlight=False, soft_wrap=True)
         for line in _about_comfyui(found.silent, found.trying_out):
             out.print(f"           {line}", highlight=False, soft_wrap=True)
@@ -213,7 +213,7 @@ def up(
     def came() -> None:
         nonlocal is_awaited
         if is_awaited:
-            out.print("ComfyUI is there now: what waits for it runs.", highlight=False)
+            out.print("ComfyUI is reachable now: jobs that waited for it run.", highlight=False)
         # when it comes again, it was away
         is_awaited = True
 
@@ -228,7 +228,7 @@ def up(
             on_comfyui=came,
         )
         _run_loop(made.run())
-    out.print("Stopped. What waits is kept, and goes on with the next `comfyrelay up`.", highlight=False)
+    out.print("Stopped. What waits is kept, and continues with the next `comfyrelay up`.", highlight=False)
 
 
 @app.command("open", rich_help_panel=DESK)
@@ -276,7 +276,7 @@ def password(
 
 @app.command(rich_help_panel=DESK)
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
-    """Say what is right and wrong on this machine for `up`; exit code 1 if something is broken."""
+    """Check that this machine is ready for `up`; exit code 1 if something is broken."""
     require("desk")
     from comfyrelay.cli.findings import print_findings
     from comfyrelay.desk.doctor import examine
@@ -356,7 +356,7 @@ def admin_setup_code() -> None:
 
     code = _run(work)
     if code is None:
-        err.print("There is an administrator already: nobody else is made this way.", highlight=False)
+        err.print("There is an administrator already: this makes only the first one.", highlight=False)
         raise typer.Exit(FOUND)
     out.print(f"{load_settings().base_url}/setup#{code}", highlight=False, soft_wrap=True)
 
@@ -366,7 +366,7 @@ def admin_nodes(
     fleet: Annotated[str | None, typer.Option(help="Only the workers of this fleet.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of settings.")] = False,
 ) -> None:
-    """Print an allow list for graphs of tenants, of what the workers have; exit code 1 if none of them says it."""
+    """Print an allow list for graphs of tenants, of what the workers have; exit code 1 if no worker has reported it."""
 
     async def work(engine: Engine) -> AllowList:
         await engine.databases.require_current()
@@ -379,13 +379,13 @@ def admin_nodes(
         for line in _as_settings(found):
             out.print(line, highlight=False, markup=False, soft_wrap=True)
     if not found.workers:
-        err.print("No worker has said yet which nodes it has: start one, and ask again.", highlight=False)
+        err.print("No worker has reported its nodes yet: start one, and try again.", highlight=False)
         raise typer.Exit(FOUND)
 
 
 @app.command(rich_help_panel=SERVERS)
 def reconcile(
-    repair: Annotated[bool, typer.Option("--repair", help="Mend what is found.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair what is found.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compare queue, jobs and ledger; exit code 1 if anything does not agree."""
@@ -612,14 +612,14 @@ def _as_json(report: ReconcileReport) -> dict[str, object]:
 
 def _print_report(report: ReconcileReport, *, repaired: bool) -> None:
     for pool in report.pools_down:
-        err.print(f"The tenant pool {pool!r} cannot be reached; its jobs were not looked at.", highlight=False)
+        err.print(f"The tenant pool {pool!r} cannot be reached; its jobs were not checked.", highlight=False)
     if report.findings:
         table = Table("kind", "pool", "tenant", "job", "what")
         for each in report.findings:
             table.add_row(each.kind, each.pool, each.tenant_id or "", each.job_id or "", each.text)
         out.print(table)
-        mended = len(report.repaired)
-        advice = f"{mended} mended." if repaired else "Mend them with: comfyrelay reconcile --repair"
+        count = len(report.repaired)
+        advice = f"{count} repaired." if repaired else "Repair them with: comfyrelay reconcile --repair"
         out.print(f"{len(report.findings)} disagreements. {advice}", highlight=False)
     elif not report.pools_down:
         out.print(f"Queue, jobs and ledger agree ({report.jobs} jobs).", highlight=False)

@@ -32,6 +32,7 @@ from comfyrelay.domain.bulk import Mode, SeedMode
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, InvalidInput, NotFound, TransferFailed
 from comfyrelay.extras import require
+from comfyrelay.protocol.progress import Progress
 from comfyrelay.text import printable
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ What = Annotated[
     str,
     typer.Argument(
         metavar="WHAT",
-        help="A file (a workflow saved in ComfyUI, or a picture, video or sound that ComfyUI made), the name of an "
-        "effect, or of a workflow.",
+        help="A file (a workflow saved in ComfyUI, or a picture, video or audio file that ComfyUI made), the name of "
+        "an effect, or of a workflow.",
         autocompletion=completion.runnable,
     ),
 ]
@@ -65,7 +66,7 @@ Values = Annotated[
     typer.Option(
         "--set",
         help="PROPERTY=VALUE, or NODE.INPUT=VALUE of a graph (node by id or title); for a further image, video or "
-        "sound the VALUE is its path. Repeat for more.",
+        "audio file the VALUE is its path. Repeat for more.",
     ),
 ]
 
@@ -82,7 +83,7 @@ Reuse = Annotated[
     bool,
     typer.Option(
         "--reuse",
-        help="If an equal job of yours is done already, take a copy of its output: at once, and for nothing. Give a "
+        help="If an equal job of yours is done already, take a copy of its output: at once, and for free. Give a "
         "seed, or no job is equal to another.",
     ),
 ]
@@ -98,7 +99,9 @@ MaxWait = Annotated[
 def run(
     what: What,
     values: Values = None,
-    input_: Annotated[Path | None, typer.Option("--input", help="The image, video or sound that it works on.")] = None,
+    input_: Annotated[
+        Path | None, typer.Option("--input", help="The image, video or audio file that it works on.")
+    ] = None,
     as_input: Annotated[
         str | None,
         typer.Option(
@@ -108,7 +111,7 @@ def run(
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="A preset whose values it has; --set beats them.", autocompletion=completion.presets),
+        typer.Option(help="A preset whose values it has; --set overrides them.", autocompletion=completion.presets),
     ] = None,
     to: Annotated[Path, typer.Option("--out", help="The folder for the outputs.")] = Path(),
     max_wait: MaxWait = None,
@@ -251,7 +254,7 @@ def batch_add(
     negatives: Annotated[
         list[str] | None, typer.Option("--negative", help="A negative prompt. Repeat for more.")
     ] = None,
-    tries: Annotated[int, typer.Option(help="How often each is tried.", min=1, max=1000)] = 1,
+    tries: Annotated[int, typer.Option(help="How many times each is run.", min=1, max=1000)] = 1,
     seed_mode: Annotated[
         SeedMode | None,
         typer.Option(help="Which seeds the items get. If not given: random ones, where there is a seed."),
@@ -259,7 +262,7 @@ def batch_add(
     seed: Annotated[
         int | None, typer.Option(help="The seed of all, or the first one to count from.", min=0, max=2**64 - 1)
     ] = None,
-    pairwise: Annotated[bool, typer.Option("--pairwise", help="Input n with prompt n, not each with each.")] = False,
+    pairwise: Annotated[bool, typer.Option("--pairwise", help="Input n with prompt n, not all combinations.")] = False,
     values: Values = None,
     preset: Annotated[
         str | None,
@@ -439,7 +442,7 @@ async def _desk(url: str | None) -> AsyncIterator[Client]:
 
         # what is printed on standard output is the answer
         with WorkerConsole(level="warning", is_for_machines=False, shows_jobs=False):
-            err.print("Nothing runs here yet, so it is started for this job.", highlight=False, style="dim")
+            err.print("ComfyRelay is not running here, so it is started for this job.", highlight=False, style="dim")
             async with Desk(settings=settings, desk=load_desk_settings(), script=load_script_table()).open():
                 yield client
 
@@ -466,7 +469,8 @@ async def _preset(client: Client, name: str, target: SubmitTarget) -> dict[str, 
 
 async def _follow(client: Client, job_id: str, *, is_quiet: bool, shown: str | None = None) -> None:
     """Until the job has ended, with a bar that shows how far it is; Ctrl-C cancels it."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as ProgressDisplay
 
     from comfyrelay.client import render
 
@@ -477,7 +481,7 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool, shown: str | N
         TextColumn("{task.description}", markup=False),
     )
     began: datetime | None = None
-    with Progress(*columns, console=err, transient=True, disable=is_quiet or not sys.stderr.isatty()) as bar:
+    with ProgressDisplay(*columns, console=err, transient=True, disable=is_quiet or not sys.stderr.isatty()) as bar:
         task = bar.add_task("waiting", total=1.0)
         explaining = asyncio.create_task(_show_why_it_waits(client, job_id, shown, is_quiet=is_quiet))
         try:
@@ -485,14 +489,15 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool, shown: str | N
                 if event.type == "progress":
                     explaining.cancel()
                     began = began or utc_now()
-                    text = render.how_far(event.data, began, utc_now()) or "running"
-                    bar.update(task, completed=event.data.get("value", 0.0), description=text)
+                    progress = Progress.read(event.data)
+                    text = render.how_far(progress, began, utc_now()) or "running"
+                    bar.update(task, completed=progress.part or 0.0, description=text)
         except asyncio.CancelledError:
             try:
                 said = (await client.cancel("job", job_id)).message
                 err.print(f"Job {job_id}: {said}", highlight=False, markup=False, soft_wrap=True)
             except ComfyRelayError as error:
-                kept = f"It goes on without you: `comfyrelay show {job_id}`."
+                kept = f"It continues without you: `comfyrelay show {job_id}`."
                 err.print(f"Job {job_id} could not be canceled: {error} {kept}", highlight=False, soft_wrap=True)
             raise
         finally:

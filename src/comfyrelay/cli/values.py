@@ -138,7 +138,7 @@ async def send_files(client: Client, target: SubmitTarget, inputs: Sequence[Path
 
 def _takes_no_input(target: SubmitTarget) -> str:
     if not target.assets:
-        return "--input: It works on no image, video or sound. Leave --input out."
+        return "--input: It works on no image, video or audio file. Leave --input out."
     names = " or ".join(f"--set {target.name(each)}=FILE" for each in sorted(target.assets))
     return f"--input: It has no one input that it works on. Name the file with {names}."
 

@@ -28,7 +28,7 @@ def worker(
     FLEET_SLUG are needed, COMFYUI_BASE_URL where ComfyUI is not at
     http://127.0.0.1:8188. `comfyrelay worker check` says what is missing.
 
-    The first Ctrl-C finishes or gives back what runs; the second leaves.
+    The first Ctrl-C finishes or gives back what runs; the second exits.
     """
     if context.invoked_subcommand is not None:
         return
@@ -55,7 +55,7 @@ def worker(
 
 @worker_app.command()
 def check(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
-    """Say what is reachable, what is missing, and what this worker would be assigned; exit code 1 if it cannot work."""
+    """Check what is reachable and missing, and what this worker would be assigned; exit code 1 if it cannot work."""
     from comfyrelay.cli.findings import print_findings
     from comfyrelay.worker.check import check as check_worker
     from comfyrelay.worker.settings import load_worker_settings

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -15,6 +14,7 @@ from comfyrelay import text as texts
 from comfyrelay.client.find import SHORT
 from comfyrelay.protocol.desk import AboutJob, InputValue
 from comfyrelay.protocol.jobs import Batch, Job
+from comfyrelay.protocol.progress import Progress
 from comfyrelay.protocol.user import Preset, Workflow
 from comfyrelay.text import printable
 
@@ -52,36 +52,21 @@ def size_of(count: int | None) -> str:
     return "" if count is None else texts.size_of(count)
 
 
-def part_done(progress: Mapping[str, Any] | None) -> float | None:
-    value = (progress or {}).get("value")
-    return min(1.0, max(0.0, float(value))) if isinstance(value, int | float) else None
-
-
-def began_at(progress: Mapping[str, Any] | None, started_at: datetime | None) -> datetime | None:
-    """When it began to run, where the worker said so: it may have been fetched long before that."""
-    reported = (progress or {}).get("began_at")
-    return datetime.fromisoformat(reported) if isinstance(reported, str) else started_at
-
-
-def how_far(progress: Mapping[str, Any] | None, started_at: datetime | None, now: datetime) -> str:
+def how_far(progress: Progress, started_at: datetime | None, now: datetime) -> str:
     """What a running job does: its node, its step, and when it should be done."""
-    progress, words = progress or {}, []
-    if progress.get("node"):
-        words.append(printable(str(progress["node"])))
-    if progress.get("steps"):
-        words.append(f"step {_whole(progress.get('step') or 0)} of {_whole(progress['steps'])}")
-    if not words and progress.get("phase"):
-        words.append(printable(str(progress["phase"])))
-    done = part_done(progress)
+    words = []
+    if progress.node:
+        words.append(printable(progress.node))
+    if progress.steps:
+        # some nodes count their steps with fractions
+        words.append(f"step {progress.step or 0:.0f} of {progress.steps:.0f}")
+    if not words and progress.phase:
+        words.append(printable(progress.phase))
+    done = progress.part
     # before that much is done, the guess would jump about
-    if done and 0.05 <= done < 1 and (began := began_at(progress, started_at)):
+    if done and 0.05 <= done < 1 and (began := progress.began_at or started_at):
         words.append(f"about {span(since(began, now) * (1 - done) / done)} left")
     return ", ".join(words)
-
-
-def _whole(count: Any) -> str:
-    """Some nodes count their steps with fractions."""
-    return f"{count:.0f}" if isinstance(count, int | float) else printable(str(count))
 
 
 def status_text(status: str) -> Text:
@@ -117,10 +102,10 @@ def age(moment: datetime | None, now: datetime) -> str:
 def job_table(jobs: Sequence[Job], labels: Mapping[str, str], now: datetime) -> Table:
     table = grid("job", "status", "made", "what")
     for each in jobs:
-        status, done = status_text(each.status), part_done(each.progress)
-        if each.status == "processing" and done is not None:
-            status.append(f" {done:.0%}")
-        about = Text(printable(each.error), style="red") if each.error else how_far(each.progress, each.started_at, now)
+        status, progress = status_text(each.status), Progress.read(each.progress)
+        if each.status == "processing" and progress.part is not None:
+            status.append(f" {progress.part:.0%}")
+        about = Text(printable(each.error), style="red") if each.error else how_far(progress, each.started_at, now)
         table.add_row(short(each.id), status, age(each.created_at, now), what(labels.get(each.id, ""), about))
     return table
 
@@ -224,10 +209,9 @@ def _rows(rows: Sequence[tuple[str, RenderableType]]) -> Table:
 def _progress(job: Job, now: datetime) -> str:
     if job.status != "processing":
         return ""
-    done = part_done(job.progress)
-    return ", ".join(
-        each for each in ("" if done is None else f"{done:.0%}", how_far(job.progress, job.started_at, now)) if each
-    )
+    progress = Progress.read(job.progress)
+    done = "" if progress.part is None else f"{progress.part:.0%}"
+    return ", ".join(each for each in (done, how_far(progress, job.started_at, now)) if each)
 
 
 def _counts(batch: Batch) -> Text:

@@ -22,6 +22,7 @@ from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidde
 from comfyrelay.portable.terminal import END, keys
 from comfyrelay.protocol.desk import Now, Unit
 from comfyrelay.protocol.jobs import Batch, Job
+from comfyrelay.protocol.progress import Progress
 from comfyrelay.text import printable
 
 KEYS = "j k choose   p pause, resume   x cancel   r retry   t u d top, up, down   q quits"
@@ -224,13 +225,15 @@ def _about_workers(seen: TopView) -> list[RenderableType]:
 def _running(seen: TopView, now: datetime) -> RenderableType:
     table = render.grid("job", "", "", "since", "what")
     for each in seen.running:
-        done, began = render.part_done(each.progress), render.began_at(each.progress, each.started_at)
+        progress = Progress.read(each.progress)
+        # where its worker said so: it may have been fetched long before that
+        began = progress.began_at or each.started_at
         table.add_row(
             render.short(each.id),
-            render.bar(done),
-            "" if done is None else f"{done:.0%}",
+            render.bar(progress.part),
+            "" if progress.part is None else f"{progress.part:.0%}",
             render.span(render.since(began, now)) if began else "",
-            render.what(seen.labels.get(each.id, ""), render.how_far(each.progress, each.started_at, now)),
+            render.what(seen.labels.get(each.id, ""), render.how_far(progress, each.started_at, now)),
         )
     return table
 

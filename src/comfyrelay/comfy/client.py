@@ -239,7 +239,7 @@ class ComfyClient:
         on_event: EventListener | None = None,
         extra_data: Mapping[str, Any] | None = None,
     ) -> RunResult:
-        """Run a graph to its end. Cancelling the call stops this run on the server, and no other.
+        """Run a graph to its end. Canceling the call stops this run on the server, and no other.
 
         `wanted` are nodes, by id or title, whose outputs go first. `attachments` are uploaded before.
         """

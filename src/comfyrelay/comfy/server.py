@@ -48,7 +48,7 @@ class ComfyServer(Protocol):
         on_event: EventListener | None = None,
         extra_data: Mapping[str, Any] | None = None,
     ) -> RunResult:
-        """Run a graph to its end. Cancelling the call stops this run on the server, and no other.
+        """Run a graph to its end. Canceling the call stops this run on the server, and no other.
 
         `wanted` are nodes (ids or titles) whose outputs go first. `on_event` is called in the event loop and
         must return quickly.

@@ -11,7 +11,7 @@ from comfyrelay.comfyui_processes.installs import Install, install_at
 from comfyrelay.comfyui_processes.launching import check_arguments
 from comfyrelay.comfyui_processes.python import python_of
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.portable.words import split
+from comfyrelay.portable.command_lines import split
 from comfyrelay.settings import ArgumentsOnly
 
 

@@ -17,9 +17,9 @@ from comfyrelay.desk.scripts.config import script_settings
 from comfyrelay.desk.settings import ENV_PREFIX as DESK_PREFIX
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.portable.command_lines import quoted
 from comfyrelay.portable.disks import free_bytes
 from comfyrelay.portable.system import describe
-from comfyrelay.portable.words import quoted
 from comfyrelay.settings import Settings
 from comfyrelay.worker.check import ANSWERS, CheckFinding, Verdict, about_care, about_comfyui, about_installs
 

@@ -177,7 +177,7 @@ def check_properties(properties: Sequence[Property]) -> None:
         elif placeholders.count(each.placeholder) > 1:
             errors[each.key] = "Two properties have this placeholder."
         elif each.type is PropertyType.CHOICE and not each.choices:
-            errors[each.key] = "A choice needs its choices."
+            errors[each.key] = "Add at least one choice."
         elif each.is_primary_input and not each.is_asset:
             errors[each.key] = "The primary input must be an image, a video or audio."
         elif problem := _bounds_problem(each):
@@ -185,7 +185,7 @@ def check_properties(properties: Sequence[Property]) -> None:
         elif each.default_value is not None and (problem := problem_with(each, each.default_value)):
             errors[each.key] = f"Default value: {problem}"
         elif each.step is not None and each.step <= 0:
-            errors[each.key] = "A step is larger than zero."
+            errors[each.key] = "The step must be larger than zero."
         elif each.scaled_from is not None and not _can_follow(each, by_key.get(each.scaled_from)):
             errors[each.key] = "Only a number can be scaled, and only from another one; both need defaults above zero."
     if sum(each.is_primary_input for each in properties) > 1:

@@ -17,7 +17,7 @@ from comfyrelay.pool.streams import EventStream
 class Job:
     """`result = await job`, as often as you like and from as many tasks as you like.
 
-    That returns the `RunResult`, or raises the last `ComfyError`, or `Canceled`. Cancelling a task that awaits a job
+    That returns the `RunResult`, or raises the last `ComfyError`, or `Canceled`. Canceling a task that awaits a job
     leaves the job alone.
     """
 

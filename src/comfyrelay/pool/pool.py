@@ -158,7 +158,7 @@ class WorkflowPool:
         return await self._intake.take(graph, options, self._roster.ids)
 
     async def run(self, graph: Graph, **options: Unpack[JobOptions]) -> RunResult:
-        """Enqueue a graph and wait for its result. Cancelling this call cancels the job."""
+        """Enqueue a graph and wait for its result. Canceling this call cancels the job."""
         job = await self.enqueue(graph, **options)
         try:
             return await job

@@ -27,6 +27,7 @@ from comfyrelay.protocol.fields import (
     Reported,
     Whole,
 )
+from comfyrelay.protocol.progress import ToldProgress
 from comfyrelay.protocol.scaling import FleetMachines, FleetMachinesDetails, FleetScaling, FleetScalingDetails
 
 
@@ -348,7 +349,7 @@ class WorkerJob(AnswerBody):
     workflow_slug: str
     leased_at: datetime
     is_prefetch: bool
-    progress: Annotated[Any, Reported]
+    progress: Annotated[ToldProgress | None, Reported]
 
 
 class WorkerSummary(AnswerBody):
@@ -508,7 +509,7 @@ class Dispatch(AnswerBody):
     max_attempts: int
     worker_id: str | None
     last_worker_id: str | None
-    progress: Annotated[Any, Reported]
+    progress: Annotated[ToldProgress | None, Reported]
     last_error: str | None
     cancel_requested_at: datetime | None
     pause_requested_at: datetime | None

@@ -1,6 +1,6 @@
 """What all bodies are made of, and the envelope of every good answer."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
@@ -30,6 +30,13 @@ class Sent(BaseModel):
         if not is_fit:
             raise ValueError("This contains a character that cannot be stored.")
         return value
+
+    def fields(self, of: type[BaseModel] | None = None, *, but: Collection[str] = ()) -> dict[str, Any]:
+        """By name, as they were read, for whoever has the same names and takes no others: all, or those `of` a model
+        that this one is made of."""
+        part = of or type(self)
+        _check_names(part, but)
+        return {name: getattr(self, name) for name in part.model_fields if name not in but}
 
 
 class Request(Sent):
@@ -104,9 +111,9 @@ def checked(model: type[M], **fields: Any) -> M:
         raise InvalidInput(errors=field_errors(error.errors())) from None
 
 
-def _check_names(model: type[BaseModel], fields: Mapping[str, Any]) -> None:
+def _check_names(model: type[BaseModel], names: Iterable[str]) -> None:
     """Who sends knows every field; a model that is tolerant to whoever receives would let a misspelt one pass."""
-    if unknown := fields.keys() - model.model_fields.keys():
+    if unknown := set(names) - model.model_fields.keys():
         raise TypeError(f"{model.__name__} has no field {', '.join(sorted(unknown))}")
 
 

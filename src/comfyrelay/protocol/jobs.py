@@ -34,6 +34,7 @@ from comfyrelay.protocol.fields import (
     RowId,
     Slug,
 )
+from comfyrelay.protocol.progress import ToldProgress
 from comfyrelay.text import one_line
 
 WebhookUrl = Annotated[AnyHttpUrl, Field(max_length=2000)]
@@ -106,7 +107,7 @@ class Video(AnswerBody):
     id: str
     title: str | None
     status: OpenEnum[VideoStatus]
-    progress: dict[str, Any] | None
+    progress: ToldProgress | None
     error: str | None
     effect_id: int | None
     job_id: str | None
@@ -219,7 +220,7 @@ class Job(AnswerBody):
     retried_as: str | None = None
     reused_from: str | None = None
     priority: int
-    progress: dict[str, Any] | None
+    progress: ToldProgress | None
     is_only_fetched: bool = False
     cancel_requested_at: datetime | None = None
     canceled_by: OpenEnum[CanceledBy] | None = None
@@ -269,7 +270,7 @@ class LiveProgress(AnswerBody):
     """How far a job that runs is, and how many seconds it should still take; null when that is not known."""
 
     id: str
-    progress: dict[str, Any] | None
+    progress: ToldProgress | None
     expected_seconds: float | None
 
 

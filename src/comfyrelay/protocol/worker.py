@@ -22,6 +22,7 @@ from comfyrelay.protocol.fields import (
     RowId,
     plain_json,
 )
+from comfyrelay.protocol.progress import Phase, Progress
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
 Token = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
@@ -216,9 +217,13 @@ class AboutLease(WorkerRequest):
     lease_token: Token
 
 
-class Heartbeat(AboutLease):
-    model_config = example(dispatch_id=4711, lease_token="9f2c4e", progress={"value": 12, "max": 20}, wait_seconds=20)
+_PROGRESS = Progress(value=0.6, phase=Phase.RUNNING, node="KSampler", step=12, steps=20).as_told()
 
+
+class Heartbeat(AboutLease):
+    model_config = example(dispatch_id=4711, lease_token="9f2c4e", progress=_PROGRESS, wait_seconds=20)
+
+    # `Progress`, and whatever else there is: see `ToldProgress`
     progress: Json | None = None
     logs: list[Text] = Field(default_factory=list, max_length=1000)
     wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0

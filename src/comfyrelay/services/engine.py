@@ -1,6 +1,6 @@
 """The engine: every service over one set of databases, and the loops that keep the queue honest.
 
-Its rooms have the names of the folders beside this file: `engine.queue.settle` is in `queue/settle.py`.
+Its rooms have the names of the folders beside this file: what is in `engine.queue` is in `queue/`.
 """
 
 import asyncio

@@ -6,7 +6,6 @@ Alembic is imported where there is something to bring up, because importing it t
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import Connection, MetaData, inspect, text
 
@@ -91,12 +90,6 @@ async def check_writable(database: Database) -> None:
     database.check_accepts_changes()
 
 
-async def differences(database: Database, schema: Schema) -> list[object]:
-    """Where the database's tables and the definitions in the code disagree; for tests."""
-    async with database.read() as tx:
-        return await tx.run_sync(_differences, schema)
-
-
 def _current(connection: Connection) -> str | None:
     if not inspect(connection).has_table("alembic_version"):
         return None
@@ -118,14 +111,3 @@ def _upgrade(connection: Connection, schema: Schema, revision: str) -> None:
     config.set_main_option("path_separator", "newline")
     config.attributes.update(connection=connection, metadata=schema.metadata)
     command.upgrade(config, revision)
-
-
-def _differences(connection: Connection, schema: Schema) -> list[object]:
-    from alembic.autogenerate import compare_metadata
-    from alembic.migration import MigrationContext
-
-    def belongs(item: Any, _name: object, _kind: object, is_reflected: bool, _other: object) -> bool:
-        return is_reflected or item.info.get("only") in {None, connection.dialect.name}
-
-    opts = {"compare_type": True, "compare_server_default": True, "include_object": belongs}
-    return list(compare_metadata(MigrationContext.configure(connection, opts=opts), schema.metadata))

@@ -9,6 +9,7 @@ import structlog
 
 from comfyrelay.comfyui_processes.cards import Cards
 from comfyrelay.errors import ComfyRelayError, ConfigurationError
+from comfyrelay.protocol.progress import Phase
 from comfyrelay.worker.capacity import Capacity, capacity_for, most_on_card, times_for
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.definitions import Definitions
@@ -30,7 +31,7 @@ from comfyrelay.worker.host.notices import Notice, Notices
 from comfyrelay.worker.host.protection import Protection
 from comfyrelay.worker.host.scaling_group import ScalingGroup
 from comfyrelay.worker.job import OutputListener, Tools, Work
-from comfyrelay.worker.lease import Lease, Phase, Stop
+from comfyrelay.worker.lease import Lease, Stop
 from comfyrelay.worker.metrics import Metrics
 from comfyrelay.worker.poller import Poller
 from comfyrelay.worker.registration import Registration

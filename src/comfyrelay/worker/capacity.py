@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from comfyrelay.worker.lease import Lease, Phase
+from comfyrelay.protocol.progress import AFTER_RUN
+from comfyrelay.worker.lease import Lease
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,8 +38,8 @@ def capacity_for(
 ) -> Capacity | None:
     """The capacity for one more job, if there is any. `slots` are the runs that each provider takes at once."""
     held = list(held)
-    behind = sum(each.phase in (Phase.STORING, Phase.SETTLING) for each in held)
-    ahead = [each for each in held if each.phase not in (Phase.STORING, Phase.SETTLING)]
+    behind = sum(each.phase in AFTER_RUN for each in held)
+    ahead = [each for each in held if each.phase not in AFTER_RUN]
     at_once = min(max_concurrency, sum(slots.values()))
     is_full = len(ahead) >= at_once + prefetch or len(held) >= at_once + prefetch + upload_behind
     if at_once == 0 or is_full:

@@ -21,7 +21,7 @@ from comfyrelay.comfyui_processes.python import python_of, try_python
 from comfyrelay.disk.lock import FolderLock
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.extras import install_line, is_installed
-from comfyrelay.portable.words import setting_line
+from comfyrelay.portable.command_lines import setting_line
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.control import Control

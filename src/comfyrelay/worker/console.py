@@ -24,8 +24,9 @@ from structlog.typing import EventDict, WrappedLogger
 
 from comfyrelay.error_text import SECRET
 from comfyrelay.logs import PROCESSORS, log_as_json, minimum
+from comfyrelay.protocol.progress import Phase
 from comfyrelay.text import printable
-from comfyrelay.worker.lease import Lease, Phase
+from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.recent_lines import RecentLines
 
 WIDE = 80

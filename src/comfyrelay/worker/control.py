@@ -21,11 +21,13 @@ from comfyrelay.errors import (
 )
 from comfyrelay.net import http_client, is_loopback, object_in
 from comfyrelay.protocol.base import AnswerBody, WorkerRequest, checked
+from comfyrelay.protocol.progress import Progress
 from comfyrelay.protocol.refusals import refusal_in
 from comfyrelay.protocol.worker import (
     PROTOCOL,
     Complete,
     Deregister,
+    Device,
     Fail,
     HasDefinitions,
     Heartbeat,
@@ -64,7 +66,7 @@ class Control:
         url: str,
         *,
         worker_id: str,
-        devices: Callable[[], list[dict[str, Any]]] = list,
+        devices: Callable[[], list[Device]] = list,
         renew: Callable[[str], Awaitable[bool]] | None = None,
         last_lines: Callable[[], list[str]] | None = None,
     ) -> None:
@@ -113,7 +115,7 @@ class Control:
         self,
         lease: Lease,
         *,
-        progress: Mapping[str, Any] | None = None,
+        progress: Progress | None = None,
         logs: list[str] | None = None,
         wait_seconds: float = 0.0,
         fresh_urls: bool = False,
@@ -122,7 +124,7 @@ class Control:
         body = checked(
             Heartbeat,
             **_named(lease),
-            progress=progress,
+            progress=progress.as_told() if progress is not None else None,
             logs=logs or [],
             wait_seconds=wait_seconds,
             fresh_urls=fresh_urls,

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Collection, Mapping
 
+from comfyrelay.protocol.progress import BEFORE_RUN, Phase
 from comfyrelay.worker.estimate import Typical, fits, seconds_left
 from comfyrelay.worker.host.notices import Notice, Notices
 from comfyrelay.worker.job import Work
-from comfyrelay.worker.lease import Phase, Stop
+from comfyrelay.worker.lease import Stop
 
 # Kept of the notice for giving jobs back and signing off.
 MARGIN_SECONDS = 15.0
@@ -19,7 +20,7 @@ GIVE_BACK_SECONDS = 8.0
 def may_finish(work: Work, notice: Notice, typical: Typical) -> bool:
     """Whether a job may go on after a notice. Nothing is lost with one that has not begun."""
     lease = work.lease
-    if notice.at_once or lease.phase in (Phase.FETCHING, Phase.WAITING):
+    if notice.at_once or lease.phase in BEFORE_RUN:
         return False
     if notice.seconds is None or lease.phase is not Phase.RUNNING:
         return True

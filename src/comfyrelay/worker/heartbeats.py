@@ -2,16 +2,16 @@
 
 import asyncio
 import random
-from collections.abc import Mapping
 from typing import Any
 
 import structlog
 
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, InvalidInput, LeaseLost, Unauthorized
 from comfyrelay.hint import Hint
+from comfyrelay.protocol.progress import BEFORE_RUN, Progress
 from comfyrelay.text import storable
 from comfyrelay.worker.control import Control
-from comfyrelay.worker.lease import Lease, Phase, Stop
+from comfyrelay.worker.lease import Lease, Stop
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +29,7 @@ class Heartbeats:
         self._control = control
         self._lease = lease
         self._wait_seconds = min(interval_seconds, LONGEST_WAIT_SECONDS)
-        self._progress: Mapping[str, Any] | None = None
+        self._progress: Progress | None = None
         self._logs: list[str] = []
         self._news = Hint()
         # when the control plane last answered, and when that heartbeat was sent
@@ -45,14 +45,28 @@ class Heartbeats:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def progress(self, value: float, **more: Any) -> None:
+    def progress(
+        self,
+        value: float,
+        *,
+        node_id: str | None = None,
+        node: str | None = None,
+        step: float | None = None,
+        steps: float | None = None,
+    ) -> None:
         """How far the job is, from 0 to 1; told soon, together with what else is new by then."""
-        self._lease.progress = value
-        began_at = self._lease.began_at
-        begun = {"began_at": began_at.isoformat()} if began_at is not None else {}
-        if self._lease.server is not None:
-            begun["server"] = self._lease.server
-        self._progress = {"value": round(value, 4), "phase": self._lease.phase.value, **begun, **more}
+        lease = self._lease
+        lease.progress = value
+        self._progress = Progress(
+            value=round(value, 4),
+            phase=lease.phase,
+            began_at=lease.began_at,
+            server=lease.server,
+            node_id=node_id,
+            node=node,
+            step=step,
+            steps=steps,
+        )
         self._news.give()
 
     def log(self, line: str) -> None:
@@ -121,7 +135,7 @@ class Heartbeats:
         self.answered_at, self.sent_at = loop.time(), max(self.sent_at, sent_at)
         if stop is None:
             return
-        if stop is Stop.RELEASE and self._lease.phase not in (Phase.FETCHING, Phase.WAITING):
+        if stop is Stop.RELEASE and self._lease.phase not in BEFORE_RUN:
             # what runs here already would only be lost
             return
         self._lease.must_stop(stop)

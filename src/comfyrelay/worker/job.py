@@ -47,6 +47,7 @@ from comfyrelay.pool import (
     JobStarted,
 )
 from comfyrelay.protocol.base import checked
+from comfyrelay.protocol.progress import Phase
 from comfyrelay.protocol.worker import RunReport
 from comfyrelay.worker.comfyui.leftovers import Leftovers
 from comfyrelay.worker.comfyui.out_of_memory import runs_again, too_large_for
@@ -58,7 +59,7 @@ from comfyrelay.worker.files.inputs import Inputs, job_folder
 from comfyrelay.worker.files.outputs import Collected, collect, collect_more, others
 from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.heartbeats import Heartbeats
-from comfyrelay.worker.lease import Lease, Phase, Stop
+from comfyrelay.worker.lease import Lease, Stop
 from comfyrelay.worker.metrics import Metrics
 from comfyrelay.worker.previews import Previews
 from comfyrelay.worker.settings import WorkerSettings

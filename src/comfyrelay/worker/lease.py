@@ -9,17 +9,8 @@ from enum import StrEnum
 from typing import Any
 
 from comfyrelay.hint import Hint
+from comfyrelay.protocol.progress import Phase
 from comfyrelay.protocol.worker import InputPayload, LeasedJob, Urls
-
-
-class Phase(StrEnum):
-    """How far a job has come here. Up to `WAITING` nothing of it has run."""
-
-    FETCHING = "fetching"
-    WAITING = "waiting"
-    RUNNING = "running"
-    STORING = "storing"
-    SETTLING = "settling"
 
 
 class Stop(StrEnum):

@@ -15,7 +15,8 @@ from prometheus_client.registry import Collector
 
 from comfyrelay import __version__
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.worker.lease import Lease, Phase
+from comfyrelay.protocol.progress import Phase
+from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import Provider
 
 OUTCOMES = ("completed", "failed", "requeued", "lost")

@@ -11,7 +11,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from comfyrelay.comfy.graphs.policy import GraphPolicy
 from comfyrelay.comfyui_processes.options import CareSettings
-from comfyrelay.portable.words import split
+from comfyrelay.portable.command_lines import split
 from comfyrelay.settings import (
     Count,
     CountOrZero,

@@ -58,13 +58,13 @@ ApiBaseUrl = Annotated[
     str | None, typer.Option(help="How instances reach the server; if not given, by COMFYRELAY_PUBLIC_URL.")
 ]
 BudgetUsd = Annotated[
-    float | None, typer.Option(metavar="USD", help="Dollars a month at which somebody is told.", min=0.01)
+    float | None, typer.Option(metavar="USD", help="Dollars per month at which an alert is sent.", min=0.01)
 ]
-BudgetEmail = Annotated[str | None, typer.Option(help="Who is told of it.")]
+BudgetEmail = Annotated[str | None, typer.Option(help="Who gets that alert.")]
 Fallback = Annotated[
     bool,
     typer.Option(
-        "--cloudwatch-fallback", help="Let CloudWatch launch machines, and never end them, should nobody decide."
+        "--cloudwatch-fallback", help="Let CloudWatch launch machines, and never end them, when no scaling loop runs."
     ),
 ]
 
@@ -91,7 +91,7 @@ def provision(
     """Make what a fleet needs at AWS, or change what differs: a group of Spot instances that begins with none.
 
     Launch template, Auto Scaling group, lifecycle hook, the fleet's secret
-    in Parameter Store, a budget; and a look at the account's Spot quota.
+    in Parameter Store, a budget; and a check of the account's Spot quota.
     Run it again after a change: what is as it should be is left alone.
     """
     if permissions:
@@ -127,7 +127,7 @@ def deprovision(
     force: Annotated[bool, typer.Option("--force", help="Also while it has machines: they end.")] = False,
     region: Region = None,
 ) -> None:
-    """Take away what `provision` has made at AWS. The fleet itself, its workflows and its jobs stay."""
+    """Remove what `provision` has made at AWS. The fleet itself, its workflows and its jobs stay."""
     require("server")
     require("aws")
     asyncio.run(_deprovision(_fleet(fleet, stage), _flags(region=region), force=force, is_dry=dry_run))
@@ -209,7 +209,7 @@ async def _provision(fleet: FleetMachines, stage: Stage, flags: Mapping[str, Any
         if len(subnets) < SUBNETS:
             _warn(f"Spot is found more often in {SUBNETS} zones: name {SUBNETS} subnets, not {len(subnets)}.")
         if blueprint.budget is None:
-            _warn("No budget is set: nobody is told what it costs. Set --budget-usd and --budget-email.")
+            _warn("No budget is set: nobody is alerted to what it costs. Set --budget-usd and --budget-email.")
         for quota in await check_quotas(aws, fleet):
             (_print_note if quota.is_enough else _warn)(quota.text)
         needed = permissions(blueprint.names, namespace=settings.cloudwatch_namespace)

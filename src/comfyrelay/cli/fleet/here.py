@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 # What each of these commands says of itself.
-HERE = "It works on the server's databases, as the server's settings name them. COMFYRELAY_URL does not count here."
+HERE = "It works on the server's databases, as the server's settings name them. COMFYRELAY_URL is not used here."
 _URL = "COMFYRELAY_URL"
 err = Console(stderr=True)
 
@@ -33,7 +33,7 @@ def with_databases(work: Callable[[Engine], Awaitable[T]]) -> T:
     _require_files(settings)
     meant = os.environ.get(_URL, "").rstrip("/")
     if meant and meant != settings.base_url:
-        err.print(f"{_URL} does not count here: this is about the databases of {settings.data_dir}.", highlight=False)
+        err.print(f"{_URL} is not used here: this is about the databases of {settings.data_dir}.", highlight=False)
 
     async def run() -> T:
         async with Engine(settings) as engine:
@@ -54,5 +54,5 @@ def _require_files(settings: Settings) -> None:
                 "COMFYRELAY_TENANT_POOLS, as the server has them."
             )
             if os.environ.get(_URL):
-                text += f" {_URL} does not count here: no server is asked."
+                text += f" {_URL} is not used here: no server is asked."
             raise ConfigurationError(text)

@@ -32,8 +32,8 @@ err = Console(stderr=True)
 
 @metrics_app.command("publish-metrics", epilog=HERE)
 def publish_metrics(
-    once: Annotated[bool, typer.Option("--once", help="Send them now, and leave.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent, and leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Send them now and exit.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent and exit.")] = False,
 ) -> None:
     """Send the figures of every fleet to CloudWatch, once a minute until it is stopped."""
 
@@ -58,7 +58,7 @@ def publish_metrics(
 @metrics_app.command("costs", epilog=HERE)
 def costs(
     by: Annotated[Grouped, typer.Option(help="What a line is for.")] = Grouped.FLEET,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="So many days back, today included.")] = 30,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="How many days back, including today.")] = 30,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Print what machines did and what it cost, by fleet, workflow or tenant.
@@ -110,7 +110,7 @@ def _hours(seconds: float) -> str:
 
 
 def money(cost: float, seconds: float) -> str:
-    """A price of 0 is one that nobody has said. A minute of a cheap machine is less than a cent."""
+    """A price of 0 is one that is not set. A minute of a cheap machine is less than a cent."""
     if seconds and not cost:
         return "unknown"
     if 0 < cost < 0.0001:

@@ -74,7 +74,7 @@ def status(as_json: Json = False) -> None:
         out.print_json(json.dumps([status_body(each).model_dump(mode="json") for each in views]))
         return
     if not views:
-        out.print("No fleet is scaled: say what its machines are, or how many there should be.", highlight=False)
+        out.print("No fleet is scaled: configure its machines, or how many there should be.", highlight=False)
         return
     show(out, ("fleet", "provider", "policy", "machines", "queued", "cost/h"), [_status_row(each) for each in views])
     leader = views[0].leader
@@ -118,7 +118,7 @@ def decisions(
 
 @scaling_app.command("pause", epilog=HERE)
 def pause(fleet: Fleet = None, stage: OfStage = Stage.PRODUCTION, every: All = False) -> None:
-    """Launch nothing and end nothing for a fleet, until it is resumed. Jobs and workers go on."""
+    """Launch nothing and end nothing for a fleet, until it is resumed. Jobs and workers continue."""
     _set_paused(fleet, stage, every=every, is_paused=True)
 
 
@@ -153,7 +153,7 @@ def _status_row(view: ScalingView) -> Row:
     switch = " (paused)" if scaling.is_paused else " (dry run)" if scaling.is_dry_run else ""
     queued = f"{view.queued_jobs} jobs, {view.queued_seconds:.0f} s" if view.queued_jobs else "nothing"
     provider = str(view.fleet.machine_spec.provider)
-    # a price of 0 is one that nobody has said
+    # a price of 0 is one that is not set
     cost = "unknown" if view.machines and not view.spent_per_hour else f"{view.spent_per_hour:.2f}"
     name = f"{view.fleet.stage}/{view.fleet.slug}"
     why = () if view.decision is None else (f"{view.decision.created_at:%H:%M:%S}: {view.decision.reason}",)
@@ -164,7 +164,7 @@ def _done(decision: ScalingDecision) -> str:
     outcome = decision.outcome
     words = [f"{outcome[name]} {name}" for name in ("launched", "refused", "ended") if outcome.get(name)]
     # a cluster does itself what it is told
-    told = [f"told {outcome['told']}"] if "told" in outcome else []
+    told = [f"asked for {outcome['told']}"] if "told" in outcome else []
     failed = ["failed"] if {"launch_failed", "end_failed"} & outcome.keys() else []
     return ", ".join([*told, *words, *failed]) or "nothing"
 

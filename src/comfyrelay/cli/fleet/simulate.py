@@ -40,8 +40,8 @@ def simulate(
             metavar="FILE", help="A CSV with the columns arrival_seconds, duration_seconds, workflow and model."
         ),
     ] = None,
-    generate: Annotated[bool, typer.Option("--generate", help="Requests in bursts, made up from --seed.")] = False,
-    fleet: Annotated[str | None, typer.Option(metavar="SLUG", help="What this fleet has done.")] = None,
+    generate: Annotated[bool, typer.Option("--generate", help="Requests in bursts, generated from --seed.")] = False,
+    fleet: Annotated[str | None, typer.Option(metavar="SLUG", help="The past jobs of this fleet.")] = None,
     stage: Annotated[Stage, typer.Option(help="The stage of that fleet.")] = Stage.PRODUCTION,
     policy: Annotated[
         list[Policy] | None, typer.Option(help="Simulate this policy; may be repeated. Without it: all of our own.")
@@ -65,16 +65,16 @@ def simulate(
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the trade-off as an SVG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """What policies would have made of a load: waiting, machines and money, by the very decision that runs."""
+    """Simulate policies on a load: waiting, machines and money, with the same decisions as the scaling loop."""
     from comfyrelay.fleet.simulation.plot import trade_off
     from comfyrelay.fleet.simulation.summary import lower_bound
     from comfyrelay.fleet.simulation.world import Setting
 
     ways = [trace is not None, generate, fleet is not None].count(True)
     if ways == 0:
-        raise InvalidInput("Say what arrives: one of --trace FILE, --generate and --fleet SLUG.")
+        raise InvalidInput("Say which requests arrive: give one of --trace FILE, --generate and --fleet SLUG.")
     if ways > 1:
-        raise InvalidInput("Say only one of --trace FILE, --generate and --fleet SLUG: requests come from one of them.")
+        raise InvalidInput("Give only one of --trace FILE, --generate and --fleet SLUG: requests come from one.")
     if plot is not None and not plot.absolute().parent.is_dir():
         raise InvalidInput(f"There is no folder {str(plot.absolute().parent)!r} for the plot.")
     base = Setting(evictions_per_hour=evictions_per_hour, refused_share=refused_share)
@@ -111,7 +111,7 @@ def _requests(
         return asyncio.run(_of_fleet(stage, fleet, days or HISTORY_DAYS, setting))
     requests = generated(Workload(days=days or GENERATED_DAYS), seed)
     if not requests:
-        raise InvalidInput("So short a time brought no request: say more --days, or another --seed.")
+        raise InvalidInput("So short a time brought no request: give more --days, or another --seed.")
     return requests, setting
 
 

@@ -143,7 +143,7 @@ class CloudClient:
         on_event: EventListener | None = None,
         extra_data: Mapping[str, Any] | None = None,
     ) -> RunResult:
-        """Run a graph to its end. Cancelling the call cancels this job, and no other."""
+        """Run a graph to its end. Canceling the call cancels this job, and no other."""
         nodes = [find_node(check_graph(graph), node) for node in wanted]
         listener = safely(on_event)
         result = await self._runs.keep(

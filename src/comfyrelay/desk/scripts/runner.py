@@ -66,7 +66,7 @@ class ScriptRunner:
         on_stopped: OnStopped = lambda _result: None,
         log_path: Path,
     ) -> ScriptResult:
-        """Run a script to its end. Cancelling the call ends it and all its processes first, gently, then firmly.
+        """Run a script to its end. Canceling the call ends it and all its processes first, gently, then firmly.
 
         While `on_line` and `on_progress` take their time, the script waits. `on_stopped` is told what came of a script
         whose call was canceled. `log_path` has everything that it printed, up to the configured size, after the

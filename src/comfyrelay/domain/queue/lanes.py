@@ -5,13 +5,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from comfyrelay.domain.queue.progress import Progress, text
 from comfyrelay.domain.queue.states import WorkerState
-from comfyrelay.domain.queue.waiting import is_only_fetched
 
 # Of a worker that does not say how many places it has, as of one that says nonsense, no more are shown.
 MOST_LANES = 64
-# What a worker calls the part of a job that comes after its run.
-AFTER_RUN = ("storing", "settling")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,41 +23,16 @@ class HeldJob:
     worker_id: str
     is_prefetch: bool
     leased_at: datetime
-    progress: Mapping[str, Any] | None
-
-    def progress_field(self, name: str) -> Any:
-        return (self.progress or {}).get(name)
-
-    @property
-    def number(self) -> dict[str, float | None]:
-        """How far it is, as far as its worker says so in numbers."""
-        return {
-            "progress": _number(self.progress_field("value")),
-            "step": _number(self.progress_field("step")) or None,
-            "steps": _number(self.progress_field("steps")) or None,
-        }
+    progress: Progress
 
     @property
     def is_only_fetched(self) -> bool:
-        return is_only_fetched(is_prefetch=self.is_prefetch, progress=self.progress)
+        return self.is_prefetch and not self.progress.has_begun
 
     def seconds_left(self, usual: float | None, now: datetime) -> float | None:
         """How long it should still run, where it is known how long such a job `usual`ly does."""
-        so_far = (now - (self.began_at or self.leased_at)).total_seconds()
+        so_far = (now - (self.progress.began_at or self.leased_at)).total_seconds()
         return None if usual is None else max(usual - max(so_far, 0.0), 0.0)
-
-    def text(self, name: str) -> str | None:
-        found = self.progress_field(name)
-        return found if isinstance(found, str) else None
-
-    @property
-    def began_at(self) -> datetime | None:
-        """When it began to run, where its worker says so."""
-        try:
-            found = datetime.fromisoformat(self.text("began_at") or "")
-        except ValueError:
-            return None
-        return found if found.tzinfo is not None else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,12 +66,12 @@ def lanes_of(
     lanes = [Lane(worker_id=worker_id, name=name, state=state, **each) for each in places[:MOST_LANES]]
     running = [each for each in held if not each.is_only_fetched]
     # what only has to be stored makes room for what runs
-    running.sort(key=lambda each: (each.progress_field("phase") in AFTER_RUN, each.leased_at))
+    running.sort(key=lambda each: (each.progress.is_after_run, each.leased_at))
     for knows_place in (True, False):
         for job in list(running):
             for number, lane in enumerate(lanes):
-                is_there = lane.server is not None and lane.server == job.progress_field("server")
-                if lane.held is None and (is_there if knows_place else job.progress_field("server") is None):
+                is_there = lane.server is not None and lane.server == job.progress.server
+                if lane.held is None and (is_there if knows_place else job.progress.server is None):
                     lanes[number] = replace(lane, held=job)
                     running.remove(job)
                     break
@@ -143,7 +116,7 @@ def _places(devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _older_places(comfyui: Any, max_concurrency: int) -> list[dict[str, Any]]:
     servers = comfyui if isinstance(comfyui, list) else []
     gpus = [each["gpus"][0] for each in servers if isinstance(each, dict) and _has_gpu(each)]
-    known = [{"gpu": _text(each.get("name")), "memory_total": _whole(each.get("memory_total"))} for each in gpus]
+    known = [{"gpu": text(each.get("name")), "memory_total": _whole(each.get("memory_total"))} for each in gpus]
     return [known[number] if number < len(known) else {} for number in range(min(max_concurrency, MOST_LANES))]
 
 
@@ -152,13 +125,5 @@ def _has_gpu(server: Mapping[str, Any]) -> bool:
     return isinstance(gpus, list) and bool(gpus) and isinstance(gpus[0], dict)
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from comfyrelay.domain.capabilities import Lacking, awaited, gaps
 from comfyrelay.domain.queue.memory import waits_for_larger
+from comfyrelay.domain.queue.progress import Progress
 
 # So many of the newest tell the pace: what ran long ago may have run on another machine.
 NEWEST_DONE = 10
@@ -223,8 +224,8 @@ def _about(seconds: float) -> str:
 
 
 def is_only_fetched(*, is_prefetch: bool, progress: Mapping[str, Any] | None) -> bool:
-    """Whether a job that a worker has fetched while others run has not begun: `phase` is the worker's word for it."""
-    return is_prefetch and (progress or {}).get("phase") in (None, "fetching", "waiting")
+    """Whether a job that a worker has fetched while others run has not begun, as far as it says."""
+    return is_prefetch and not Progress.read(progress).has_begun
 
 
 class CompletedItem(NamedTuple):

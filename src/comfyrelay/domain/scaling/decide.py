@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
-from comfyrelay.domain.scaling import reference, words
+from comfyrelay.domain.scaling import reasons, reference
 from comfyrelay.domain.scaling.limits import NO_HEADROOM, Headroom, beyond_limits, headroom, preferred_type
 from comfyrelay.domain.scaling.plan import FleetPlan
 from comfyrelay.domain.scaling.policies import WEIGHTS
@@ -42,7 +42,9 @@ def _plan(stage: "_Stage", fleet: SeenFleet) -> FleetPlan:
     except Exception as error:
         # numbers beyond all bounds are this fleet's alone: the others go on
         why = f"nothing is done, for nothing can be decided ({type(error).__name__}: {error})"
-        return FleetPlan(fleet=fleet.slug, desired=stage.capacity[fleet.slug], reason=f"{words.machines(fleet)}: {why}")
+        return FleetPlan(
+            fleet=fleet.slug, desired=stage.capacity[fleet.slug], reason=f"{reasons.machines(fleet)}: {why}"
+        )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -84,7 +86,7 @@ class _Stage:
     def plan(self, fleet: SeenFleet) -> FleetPlan:
         work = [each for each in self.work.values() if each.workflow in fleet.workflows]
         jobs = sum(each.jobs for each in work)
-        seen = f"{words.work(jobs, sum(queued_seconds(each) for each in work))}, {words.machines(fleet)}"
+        seen = f"{reasons.work(jobs, sum(queued_seconds(each) for each in work))}, {reasons.machines(fleet)}"
         if fleet.scaling.is_paused:
             why = fleet.scaling.unreadable
             why = "paused, nothing is done" if why is None else f"paused, its settings cannot be read: {why}"
@@ -147,11 +149,11 @@ class _Stage:
             if floor - own == more:
                 why = f"never fewer than {floor} now"
             elif jobs:
-                why = f"{words.count(own + more, 'machine')} would keep the wait near {wait:.0f} s"
+                why = f"{reasons.count(own + more, 'machine')} would keep the wait near {wait:.0f} s"
                 if more > known:
                     why += f": {known} for what waits, {more - known} for what usually follows"
             else:
-                why = f"what arrives needs {words.count(own + more, 'machine')}"
+                why = f"what arrives needs {reasons.count(own + more, 'machine')}"
             return _Wish(more=more, why=why)
         keep = max(floor, self._for_arrivals(fleet, load.to_keep) - self._elsewhere(fleet, cheaper=True))
         return self._idle(fleet, work, jobs, keep)
@@ -171,9 +173,9 @@ class _Stage:
             ended.append(machine)
             limit = limit_now
         if ended:
-            return _Wish(more=0, why=words.ending(ended, limit), end=ended)
+            return _Wish(more=0, why=reasons.ending(ended, limit), end=ended)
         if jobs == 0:
-            return _Wish(more=0, why=words.count(own, "machine stays", "machines stay") if own else "nothing to do")
+            return _Wish(more=0, why=reasons.count(own, "machine stays", "machines stay") if own else "nothing to do")
         wait = drained_in(sum(queued_seconds(each) for each in work), fleet.machines)
         why = "others take it" if wait is None else f"the wait is near {wait:.0f} s, no more are needed"
         return _Wish(more=0, why=why)
@@ -239,7 +241,7 @@ class _Stage:
         own = self.capacity[fleet.slug]
         excess = beyond_limits(fleet, _dispensable(fleet))
         if excess.count:
-            wish = _Wish(more=0, why=words.beyond(fleet, excess.count, len(excess.end)), end=excess.end)
+            wish = _Wish(more=0, why=reasons.beyond(fleet, excess.count, len(excess.end)), end=excess.end)
         space = headroom(fleet) if wish.more > 0 else NO_HEADROOM
         launched = max(0, min(wish.more, space.launches))
         why = wish.why

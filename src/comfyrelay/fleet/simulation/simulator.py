@@ -194,7 +194,7 @@ class Simulation:
         workflow = job.request.workflow
         self._durations[workflow] = self._durations.get(workflow, learning.NOTHING_LEARNT).with_one_more(run)
         machine.running = None
-        if machine.is_leaving:
+        if machine.is_draining:
             self._gone(machine, now)
         else:
             self._free(machine, now)
@@ -202,7 +202,7 @@ class Simulation:
     def _evicted(self, machine: SimulatedMachine, now: float) -> None:
         self.outcome.evictions += 1
         if machine.running is not None and machine.done_at - now <= NOTICE_SECONDS:
-            machine.is_leaving = True
+            machine.is_draining = True
         else:
             lost = machine.running
             self._gone(machine, now)

@@ -46,7 +46,7 @@ class SimulatedMachine:
     done_at: float = 0.0
     idle_since: float = 0.0
     # an eviction was announced: it takes nothing new
-    is_leaving: bool = False
+    is_draining: bool = False
     is_gone: bool = False
 
 
@@ -111,7 +111,7 @@ def seen(
     if machine.running is not None:
         return SeenMachine(
             id=machine.id,
-            state=MachineState.DRAINING if machine.is_leaving else MachineState.BUSY,
+            state=MachineState.DRAINING if machine.is_draining else MachineState.BUSY,
             price_per_hour=setting.price_per_hour,
             leases=1,
             busy_seconds_left=max(LEAST_SECONDS_LEFT, machine.started_at + run_seconds - now),

@@ -16,9 +16,9 @@ from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.base.routers import Router
-from comfyrelay.server.user.jobs import moved
+from comfyrelay.server.user.jobs import moved, submission
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
-from comfyrelay.services.jobs.submission.requests import Item, chosen_stage
+from comfyrelay.services.jobs.submission.requests import Item
 
 router = Router(prefix="/api/batches", tags=["batches"], route_class=BodyRoute)
 
@@ -35,20 +35,10 @@ router = Router(prefix="/api/batches", tags=["batches"], route_class=BodyRoute)
 async def submit(body: wire.NewBatch, response: Response, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
     """Submit many jobs at once, all or none. With an idempotency key, once per key."""
     request = BatchRequest(
-        tenant_id=user.tenant_id,
-        user_id=user.id,
+        **submission(user, body),
         idempotency_key=body.idempotency_key or new_id(),
         items=[Item(**dict(each)) for each in body.items],
         label=body.label,
-        effect_id=body.effect_id,
-        workflow_slug=body.workflow_slug,
-        priority=body.priority,
-        webhook_url=body.webhook,
-        stage=chosen_stage(user, body.stage),
-        max_wait_seconds=body.max_wait_seconds,
-        wait_for_missing=body.wait_for_missing,
-        reuse=body.reuse,
-        shows_workers=user.is_admin,
     )
     state, is_new = await context.engine.jobs.batches.submit_once(request)
     if not is_new:

@@ -1,11 +1,12 @@
 """Jobs: submitting them, seeing how far they are, and the verbs."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Body, Path, Query, Response, status
 
 from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.queue.states import JobStatus, UnitStatus
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import NotFound
 from comfyrelay.protocol import jobs as wire
@@ -39,20 +40,10 @@ router = Router(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
 async def submit(body: wire.NewJob, response: Response, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
     """Submit a job, once per idempotency key: the same request again gives the same job, and 200."""
     request = JobRequest(
-        tenant_id=user.tenant_id,
-        user_id=user.id,
+        **submission(user, body),
         idempotency_key=body.idempotency_key,
-        effect_id=body.effect_id,
-        workflow_slug=body.workflow_slug,
-        item=Item(**body.model_dump(include=set(wire.Item.model_fields))),
-        priority=body.priority,
-        webhook_url=body.webhook,
-        stage=chosen_stage(user, body.stage),
-        max_wait_seconds=body.max_wait_seconds,
-        wait_for_missing=body.wait_for_missing,
-        reuse=body.reuse,
+        item=Item(**body.fields(wire.Item)),
         expected_tokens=body.expected_tokens,
-        shows_workers=user.is_admin,
     )
     submitted = await context.engine.jobs.submit.submit_once(request)
     if submitted.is_new:
@@ -227,6 +218,18 @@ def _canceled(found: Job) -> str:
     if found.status == JobStatus.CANCELED:
         return "Canceled: it will not run. It can be retried."
     return "It runs, and its worker is asked to stop: it is canceled then, or completed if it ends first."
+
+
+def submission(user: User, body: wire.Submission) -> dict[str, Any]:
+    """What is the same of a job and of a batch, by the names that both requests have for it."""
+    return {
+        **body.fields(wire.Submission, but=("webhook_url", "stage")),
+        "webhook_url": body.webhook,
+        "stage": chosen_stage(user, body.stage),
+        "tenant_id": user.tenant_id,
+        "user_id": user.id,
+        "shows_workers": user.is_admin,
+    }
 
 
 def moved(*, has_moved: bool) -> str:

@@ -97,30 +97,14 @@ async def register(
         context.forget_worker(body.worker_id)
     token = secrets.token_hex(32)
     registered = await context.engine.fleet.workers.register(
-        worker_id=body.worker_id,
-        fleet_slug=body.fleet_slug,
-        stage=body.stage,
-        max_concurrency=body.max_concurrency,
-        capabilities=body.capabilities,
-        workflow_slugs=body.workflow_slugs,
-        token_hash=hash_of(token),
-        display_name=body.display_name,
-        capacity_type=body.capacity_type,
-        instance_type=body.instance_type,
+        **body.fields(but=("registration_key", "dry_run")),
         key=body.registration_key,
-        protocol=body.protocol,
-        version=body.version,
+        token_hash=hash_of(token),
         identity=identity,
     )
     context.forget_worker(body.worker_id)
-    data = wire.Registered(
-        worker_id=body.worker_id,
-        token=token,
-        workflows_assigned=list(registered.workflows),
-        fleet_slug=body.fleet_slug,
-        stage=body.stage,
-        leases=registered.leases,
-        protocol=wire.PROTOCOL,
+    data = wire.Registered.of(
+        body, registered, token=token, workflows_assigned=list(registered.workflows), protocol=wire.PROTOCOL
     )
     return Answer(data=data, message="Registered.")
 
@@ -135,14 +119,9 @@ async def poll(body: wire.Poll, request: Request, context: ContextOf, worker: Po
         # the server is newer than its registration; what it holds, it may still finish
         raise Unauthorized(wire.too_old(worker.protocol))
     wish = LeaseRequest(
-        worker_id=worker.worker_id,
-        providers=body.providers,
-        max_concurrency=body.max_concurrency,
-        prefetch=body.prefetch,
-        request_id=body.request_id,
+        **body.fields(but=("warm_workflow_hashes", "capabilities", "devices", "wait_seconds")),
         warm_workflow_hashes=frozenset(body.warm_workflow_hashes),
         token_hash=worker.token_hash,
-        current_load=body.current_load,
     )
     _note_devices(context, worker, body.devices)
     context.engine.fleet.lanes.note_warm(worker.worker_id, body.warm_workflow_hashes)
@@ -306,12 +285,10 @@ async def _try_to_register(context: Context, body: wire.Register) -> wire.WouldR
     assigned = await context.engine.fleet.workers.try_to_register(
         worker_id=body.worker_id, fleet_slug=body.fleet_slug, stage=body.stage, workflow_slugs=body.workflow_slugs
     )
-    return wire.WouldRegister(
-        worker_id=body.worker_id,
+    return wire.WouldRegister.of(
+        body,
         token="",
         workflows_assigned=assigned,
-        fleet_slug=body.fleet_slug,
-        stage=body.stage,
         protocol=wire.PROTOCOL,
         lacking=await context.engine.catalogue.workflows.lacking(assigned, body.capabilities),
     )
@@ -345,11 +322,8 @@ async def _settle(
 def _report(context: Context, worker: Worker, body: wire.EndOfLease, verb: Verb, **more: Any) -> Report:
     return Report(
         verb=verb,
-        dispatch_id=body.dispatch_id,
-        lease_token=body.lease_token,
         worker_id=worker.worker_id,
-        seed=body.seed,
-        began_after_seconds=body.began_after_seconds,
+        **body.fields(wire.EndOfLease, but=("about",)),
         about=context.owner.about_run(body.lease_token, body.about) if context.owner is not None else body.about,
         **more,
     )

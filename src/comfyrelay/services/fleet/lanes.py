@@ -163,17 +163,19 @@ def _on_lane(
 ) -> JobOnLane:
     job = known.get(held.job_id)
     batch_id = job.batch_id if job is not None else None
-    began_at, takes = held.began_at, usual.get(held.workflow_id)
-    so_far = max((now - began_at).total_seconds(), 0.0) if began_at is not None else 0.0
+    told, takes = held.progress, usual.get(held.workflow_id)
+    so_far = max((now - told.began_at).total_seconds(), 0.0) if told.began_at is not None else 0.0
     return JobOnLane(
         id=held.job_id,
         batch_id=batch_id,
         label=job.label if job is not None else None,
         item_no=job.item_no if job is not None else 0,
         total=totals.get(batch_id or "", 1),
-        node=held.text("node_id"),
-        node_title=held.text("node"),
-        **held.number,
-        started_at=began_at,
+        node=told.node_id,
+        node_title=told.node,
+        step=told.step or None,
+        steps=told.steps or None,
+        progress=told.value,
+        started_at=told.began_at,
         expected_seconds=max(takes - so_far, 0.0) if takes is not None else None,
     )

@@ -232,6 +232,7 @@ class Leasing:
             )
             moves.append(move)
             leased.dispatches[key].append(move.after)
+        # not through `Decisions`: the claim has locked and judged them, and each table takes all in one statement
         taken = [move.after for move in moves]
         await dispatches.write_leased(tx, taken)
         await leases.begin(tx, taken)

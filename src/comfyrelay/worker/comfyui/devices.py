@@ -14,6 +14,8 @@ from comfyrelay.comfyui_processes.gpus import name_of, of_each_nvidia
 from comfyrelay.errors import ComfyError
 from comfyrelay.hint import Hint
 from comfyrelay.net import is_loopback
+from comfyrelay.protocol.base import checked
+from comfyrelay.protocol.worker import Device
 from comfyrelay.worker.comfyui.servers import Servers
 
 log = structlog.get_logger(__name__)
@@ -49,7 +51,7 @@ class Devices:
         self._is_busy = is_busy
         self._gpus = gpus or gpus_here
         self._why_so_many = why_so_many
-        self.current: list[dict[str, Any]] = []
+        self.current: list[Device] = []
         self._changed = Hint()
 
     def refresh_soon(self) -> None:
@@ -71,23 +73,24 @@ class Devices:
         gpus = await asyncio.to_thread(self._gpus)
         own = self._servers.named
         found = await asyncio.gather(*(self._device(name, each, gpus) for name, each in own.items()))
-        cloud = [{"server": name, "name": "Comfy Cloud", "slots": slots} for name, slots in self._servers.cloud_slots]
+        slots = self._servers.cloud_slots
+        cloud = [checked(Device, server=name, name="Comfy Cloud", slots=count) for name, count in slots]
         self.current = [*found, *cloud]
 
-    async def _device(self, name: str, client: ComfyClient, gpus: Sequence[DriverGpu]) -> dict[str, Any]:
+    async def _device(self, name: str, client: ComfyClient, gpus: Sequence[DriverGpu]) -> Device:
         away = self._servers.why_away(name)
         if away is not None:
-            return {"server": name, "away": away[:1000]}
+            return checked(Device, server=name, away=away[:1000])
         stats: Mapping[str, Any] = {}
         # one that loads a model may not answer now
         with suppress(ComfyError, TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS):
                 stats = await client.system_stats()
         if not stats:
-            before = (each for each in self.current if each["server"] == name and "away" not in each)
-            return next(before, {"server": name})
+            before = (each for each in self.current if each.server == name and each.away is None)
+            return next(before, checked(Device, server=name))
         is_here = is_loopback(urlsplit(client.url).hostname or "")
-        return {"server": name, **described(stats, gpus if is_here else ()), **self._shared(name)}
+        return checked(Device, server=name, **described(stats, gpus if is_here else ()), **self._shared(name))
 
     def _shared(self, name: str) -> dict[str, Any]:
         cards = self._servers.cards

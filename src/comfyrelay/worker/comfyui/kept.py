@@ -41,7 +41,7 @@ class KeptServers:
         # who has or had each address
         self._names: dict[str, str] = {}
         # they are started again for nobody
-        self._leaving: set[str] = set()
+        self._removing: set[str] = set()
         servers.keep(self)
 
     async def open(self) -> None:
@@ -77,12 +77,12 @@ class KeptServers:
         kept = self._keeper.find(self._names.get(url, ""))
         if kept is None or kept.gpu.key != card_key:
             raise NotFound(f"There is no ComfyUI at {url} on the card {card_key}.")
-        self._leaving.add(kept.name)
+        self._removing.add(kept.name)
         try:
             await self._forget(kept.name, until_unused=partial(self._until_unused, kept.name))
             await self._keeper.remove(kept.name)
         finally:
-            self._leaving.discard(kept.name)
+            self._removing.discard(kept.name)
 
     async def _forget(self, name: str, *, until_unused: Callable[[], Awaitable[None]] | None = None) -> None:
         if (change := self._changes.pop(name, None)) is not None:
@@ -103,7 +103,7 @@ class KeptServers:
         self._keeper.restart(name, why)
 
     def _on_url(self, kept: keeper.KeptProcess) -> None:
-        if kept.name in self._leaving:
+        if kept.name in self._removing:
             return
         self._names[kept.url] = kept.name
         endings = _Endings(self._keeper, kept.name)

@@ -29,7 +29,7 @@ from comfyrelay.pool import (
     SmartFailover,
     WorkflowPool,
 )
-from comfyrelay.portable.words import split
+from comfyrelay.portable.command_lines import split
 from comfyrelay.worker.comfyui.recovering import MARK, ProcessEndings, RecoveringClient
 from comfyrelay.worker.comfyui.restarts import Restarts
 from comfyrelay.worker.lease import Lease
@@ -293,7 +293,7 @@ class Servers:
         usual_seconds: float | None = None,
         cache_key: str | None = None,
     ) -> RunResult:
-        """Run a job to its end; cancelling this interrupts it on its server. `usual_seconds` is how long its workflow
+        """Run a job to its end; canceling this interrupts it on its server. `usual_seconds` is how long its workflow
         takes here, if that is known.
 
         `on_move` is called when a server has failed it, and it waits for another. Jobs with the same `cache_key` run on

@@ -18,6 +18,8 @@ from comfyrelay.services.catalogue.incoming import NewWorkflow
 from comfyrelay.services.catalogue.workflows import WorkerFitness, WorkflowView
 
 router = admin_router("/workflows")
+# What is found out where it is not given, or comes in another form.
+_READ = ("graph", "properties", "output_node_id", "output_extension", "output_mime_type")
 
 
 @router.get("", responses=may_answer(422))
@@ -50,17 +52,12 @@ async def create_workflow(body: wire.NewCatalogueWorkflow, context: ContextOf) -
         )
     )
     workflow = await engine.catalogue.workflows.create(
-        slug=body.slug,
-        name=body.name,
+        **body.fields(but=_READ),
         graph=read.graph,
         properties=read.properties,
         output_node_id=read.output_node_id,
         output_extension=read.output_extension,
         output_mime_type=read.output_mime_type or "video/mp4",
-        provider=body.provider,
-        **{name: getattr(body, name) for name in wire.PRICES},
-        is_active=body.is_active,
-        keep_loaded=body.keep_loaded,
     )
     return _answer(await engine.catalogue.workflows.get(workflow.slug), "Registered", read.remark)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, bindparam, select
 
 from comfyrelay.domain.queue.lanes import HeldJob
+from comfyrelay.domain.queue.progress import Progress
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.fleet.worker_list import comfyui_column, state_of
 from comfyrelay.store.central.tables import ai_job_dispatches as d
@@ -74,4 +75,4 @@ async def held_by(tx: Tx, worker_ids: Sequence[str]) -> tuple[list[HeldJob], dat
     """What these workers have, the longest first, and the time."""
     rows = (await tx.execute(held_query(), {"ids": list(worker_ids)})).all()
     now: datetime = (await tx.execute(select(relay_now()))).scalar_one()
-    return [HeldJob(**row._mapping) for row in rows], now
+    return [HeldJob(**{**row._mapping, "progress": Progress.read(row.progress)}) for row in rows], now
