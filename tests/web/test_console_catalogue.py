@@ -216,7 +216,7 @@ async def run_in_studio(page: Page, heard: Heard) -> bytes:
     await expect(page.get_by_role("main").get_by_text("Batch size")).to_have_count(0)
     await page.get_by_role("button", name="Start for 3 tokens").click()
     await page.wait_for_url(re.compile("/studio/videos/[^/?]+$"))
-    state = page.get_by_role("complementary", name="How far it is")
+    state = page.get_by_role("complementary", name="Progress")
     await expect(state.get_by_text("3 tokens used")).to_be_visible()
     async with page.expect_download() as download:
         await page.get_by_role("link", name="Download").click()
@@ -261,9 +261,9 @@ async def test_what_is_no_workflow_or_lacks_nodes_is_said_in_words(admin: tuple[
     await opened(page, heard, "/console/workflows")
     lacking = workflow([empty(), node(2, "Foo"), node(3, "Bar", title="The bar")])
     cases: list[tuple[str, bytes, str, list[str]]] = [
-        ("w.json", b"{", "application/json", ["w.json was not added", "is no JSON"]),
-        ("w.json", b'{"a": 1}', "application/json", ["is JSON, but no workflow"]),
-        ("photo.png", png("#112233"), "image/png", ["It carries no workflow."]),
+        ("w.json", b"{", "application/json", ["w.json was not added", "is not JSON"]),
+        ("w.json", b'{"a": 1}', "application/json", ["is JSON, but not a workflow"]),
+        ("photo.png", png("#112233"), "image/png", ["It contains no workflow."]),
         ("w.json", json.dumps(lacking).encode(), "application/json", ["Foo", "Bar", "on no worker"]),
     ]
     for name, content, mime, words in cases:
@@ -287,7 +287,7 @@ async def test_a_workflow_lacks_something_on_each_worker_by_name(admin: tuple[Pa
     await switch.click()
     dialog = page.get_by_role("dialog", name="Workers of this fleet lack something")
     await expect(dialog).to_contain_text("nowhere.safetensors")
-    await dialog.get_by_role("button", name="Map it all the same").click()
+    await dialog.get_by_role("button", name="Map it anyway").click()
     for worker in ("gpu-1", "gpu-2"):
         row = page.get_by_role("row").filter(has_text=worker)
         await expect(row).to_contain_text("No")
@@ -325,7 +325,7 @@ async def test_a_version_is_brought_back(admin: tuple[Page, Heard], site: Site) 
     await page.get_by_role("button", name="Save", exact=True).click()
     await expect(page.get_by_text("Saved.", exact=True).first).to_be_visible()
     await page.get_by_role("tab", name="Versions").click()
-    await page.get_by_role("button", name="Bring it back: version 1").click()
+    await page.get_by_role("button", name="Restore version 1").click()
     await page.get_by_role("button", name="Save", exact=True).click()
     await expect(page.get_by_text("Version 3")).to_be_visible()
     kept = await site.system.admin("GET", "/workflows/twice")

@@ -114,7 +114,7 @@ async def test_a_worker_appears_dies_and_comes_back_while_one_looks(admin: Page,
     await expect(row(admin, "gpu-9")).to_contain_text("Offline")
     silent.cancel()
     await asyncio.gather(silent, return_exceptions=True)
-    await expect(row(admin, "gpu-9")).to_contain_text("not heard of for")
+    await expect(row(admin, "gpu-9")).to_contain_text("no contact for")
     await worker.start()
     await expect(row(admin, "gpu-9")).to_contain_text("Idle")
     await worker.kill()
@@ -150,7 +150,7 @@ async def test_a_worker_is_drained_and_goes_on(admin: Page, server: Server) -> N
     await admin.get_by_role("button", name="Resume", exact=True).click()
     await expect(admin.get_by_text("Nothing keeps it from working.")).to_be_visible()
     log = admin.get_by_role("region", name="Audit log")
-    await expect(log).to_contain_text("Told to go on")
+    await expect(log).to_contain_text("Resumed")
 
 
 async def test_a_new_token_is_shown_once_and_its_worker_registers_again(admin: Page, server: Server) -> None:
@@ -182,15 +182,15 @@ async def test_a_new_token_is_shown_once_and_its_worker_registers_again(admin: P
 
 async def test_who_is_shut_out_is_told_of_first_and_approved_from_there(admin: Page, server: Server) -> None:
     await admin.goto("/console/workers/gpu-2")
-    await admin.get_by_role("button", name="Shut out", exact=True).click()
-    await confirm(admin, "Shut out", says="whatever it reports is refused")
-    await expect(admin.get_by_text("It is shut out: it gets no jobs")).to_be_visible()
+    await admin.get_by_role("button", name="Revoke", exact=True).click()
+    await confirm(admin, "Revoke", says="whatever it reports is refused")
+    await expect(admin.get_by_text("It is revoked: it gets no jobs")).to_be_visible()
     assert not (await server.system.admin("GET", "/workers/gpu-2"))["is_approved"]
     await admin.goto("/console")
     attention = admin.get_by_role("region", name="Needs attention")
-    await expect(attention).to_contain_text("gpu-2 is shut out")
+    await expect(attention).to_contain_text("gpu-2 is revoked")
     await attention.get_by_role("button", name="Approve").click()
-    await expect(attention.get_by_text("gpu-2 is shut out")).to_have_count(0)
+    await expect(attention.get_by_text("gpu-2 is revoked")).to_have_count(0)
     assert (await server.system.admin("GET", "/workers/gpu-2"))["is_approved"]
 
 
@@ -224,11 +224,12 @@ async def test_the_command_that_is_shown_makes_a_worker_which_appears(admin: Pag
 async def test_the_overview_shows_what_runs_and_what_waits(admin: Page, server: Server) -> None:
     await admin.goto("/console")
     await expect(admin.get_by_text("Nothing runs at the moment.")).to_be_visible()
+    tiles = admin.get_by_role("region", name="Now", exact=True)
+    await expect(tiles.get_by_role("link").filter(has_text="Waiting")).to_contain_text("nothing waits")
     async with server.busy(5):
         running = admin.get_by_role("region", name="Running now")
         await expect(running.get_by_role("listitem")).to_have_count(2)
         await expect(running).to_contain_text("portrait")
-        tiles = admin.get_by_role("region", name="Now", exact=True)
         await expect(tiles.get_by_role("link").filter(has_text="Slots busy")).to_contain_text("2 of ")
         await expect(tiles.get_by_role("link").filter(has_text="Waiting")).to_contain_text(re.compile("^Waiting1"))
         await admin.get_by_role("radio", name="Week").click()
@@ -252,7 +253,7 @@ async def test_dispatches_are_filtered_and_one_that_waits_is_put_first_canceled_
         await expect(panel.get_by_role("status")).to_contain_text("can run it")
         await panel.get_by_label("Priority").fill("7")
         await panel.get_by_role("button", name="Set", exact=True).click()
-        await expect(admin.get_by_text("It has a new place in line.").first).to_be_visible()
+        await expect(admin.get_by_text("Its priority is changed.").first).to_be_visible()
         assert (await server.system.admin("GET", f"/dispatches/{waiting}"))["priority"] == 7
         await panel.get_by_role("button", name="Cancel", exact=True).click()
         await confirm(admin, "Cancel the job", says="its user gets the tokens back")
@@ -286,15 +287,15 @@ async def test_a_job_tells_of_every_worker_that_had_it(admin: Page, server: Serv
         first = dispatch["worker_id"]
         [other] = {"gpu-1", "gpu-2"} - {first}
         await admin.goto(f"/console/dispatches?open={dispatch['id']}")
-        tries = admin.get_by_role("region", name="Tries")
-        await expect(tries.get_by_role("listitem")).to_have_count(1)
-        await expect(tries).to_contain_text(f"{first}: running")
+        attempts = admin.get_by_role("region", name="Attempts")
+        await expect(attempts.get_by_role("listitem")).to_have_count(1)
+        await expect(attempts).to_contain_text(f"{first}: running")
         try:
             await system.admin("POST", f"/workers/{first}/revoke")
             await leased(system, job, by=(other,))
-            await expect(tries.get_by_role("listitem")).to_have_count(2)
-            await expect(tries).to_contain_text(f"{first}: given back")
-            await expect(tries).to_contain_text(f"{other}: running")
+            await expect(attempts.get_by_role("listitem")).to_have_count(2)
+            await expect(attempts).to_contain_text(f"{first}: returned to the queue")
+            await expect(attempts).to_contain_text(f"{other}: running")
             happened = admin.get_by_role("region", name="What happened")
             for each in (first, other):
                 await expect(happened.get_by_role("link", name=each).first).to_be_visible()
@@ -336,13 +337,13 @@ async def test_a_fleet_is_made_limited_and_paused(admin: Page, server: Server) -
     await admin.goto("/console/fleets/production/cloud")
     await admin.get_by_role("tab", name="Scaling").click()
     await admin.wait_for_url(re.compile("tab=scaling"))
-    await admin.get_by_label("Fewest machines").fill("12")
-    await expect(admin.get_by_text("More than the most.")).to_be_visible()
-    await admin.get_by_label("Fewest machines").fill("1")
-    await admin.get_by_label("Most machines").fill("4")
+    await admin.get_by_label("Minimum machines").fill("12")
+    await expect(admin.get_by_text("This is more than the maximum.")).to_be_visible()
+    await admin.get_by_label("Minimum machines").fill("1")
+    await admin.get_by_label("Maximum machines").fill("4")
     await admin.get_by_role("button", name="Add a schedule").click()
     await admin.get_by_role("button", name="Save", exact=True).click()
-    await expect(admin.get_by_text("Saved. The next decision follows it.").first).to_be_visible()
+    await expect(admin.get_by_text("Saved. It applies from the next decision on.").first).to_be_visible()
     scaling = (await server.system.admin("GET", "/fleets/production/cloud"))["scaling"]
     assert (scaling["min_machines"], scaling["max_machines"]) == (1, 4)
     assert scaling["schedules"][0]["begins"].startswith("08:00")
@@ -379,7 +380,7 @@ async def test_a_fleet_tells_its_own_figures_from_those_of_all(admin: Page, serv
     own = admin.get_by_role("region", name="This fleet")
     await expect(own).to_contain_text("Running")
     together = admin.get_by_role("region", name="Its workflows, on all fleets together (Production)")
-    for each in ("Queued", "Done in an hour", "Failed in an hour", "A job takes"):
+    for each in ("Queued", "Done, last hour", "Failed, last hour", "Time per job"):
         await expect(together).to_contain_text(each)
         await expect(own).not_to_contain_text(each)
 
@@ -406,11 +407,11 @@ async def test_nothing_is_said_to_be_well_that_was_not_looked_at(chromium: Brows
         await page.route("**/api/admin/webhooks/counts", lambda route: route.abort())
         await page.goto("/console")
         attention = page.get_by_role("region", name="Needs attention")
-        await expect(attention).to_contain_text("Not everything could be looked at")
-        await expect(attention.get_by_text("Nothing needs you.")).to_have_count(0)
+        await expect(attention).to_contain_text("Not everything could be checked")
+        await expect(attention.get_by_text("Nothing needs attention.")).to_have_count(0)
         await page.unroute("**/api/admin/webhooks/counts")
         await page.reload()
-        await expect(attention).to_contain_text("Nothing needs you.")
+        await expect(attention).to_contain_text("Nothing needs attention.")
 
 
 async def test_a_command_is_copied_where_the_browser_has_no_clipboard(chromium: Browser, server: Server) -> None:

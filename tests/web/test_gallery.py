@@ -155,7 +155,7 @@ async def test_the_lightbox_and_the_comparison_have_the_keys_of_the_grid_and_fit
     await page.set_viewport_size({"width": 390, "height": 844})
     await page.goto(f"/gallery?batch={batch}&compare={','.join(ids)}")
     compare = page.get_by_role("dialog", name="Compare")
-    await expect(compare.get_by_role("button", name="Take D out")).to_be_visible()
+    await expect(compare.get_by_role("button", name="Remove D")).to_be_visible()
     outside = """() => [...document.querySelectorAll("[role=dialog] button")]
       .map((each) => each.getBoundingClientRect()).filter((each) => each.right > innerWidth).length"""
     assert await page.evaluate(outside) == 0
@@ -305,7 +305,7 @@ async def test_deleting_says_what_goes_and_takes_it_away(looking: Looking) -> No
     await page.keyboard.press("x")
     await page.keyboard.press("Delete")
     dialog = page.get_by_role("dialog", name="Delete 1 output?")
-    await expect(dialog).to_contain_text("The job that made it goes with it")
+    await expect(dialog).to_contain_text("The job that made it is deleted with it")
     await dialog.get_by_role("button", name="Delete 1 output").click()
     await expect(tiles(page)).to_have_count(1)
     await expect(opener(page, "stays")).to_be_visible()

@@ -197,7 +197,7 @@ async def test_a_job_is_deleted_only_after_a_question_that_names_its_files(share
     await shared.open_queue()
     await shared.do("old", "Delete")
     dialog = shared.page.get_by_role("dialog")
-    await expect(dialog).to_contain_text("These files go, too:")
+    await expect(dialog).to_contain_text("These files are deleted, too:")
     await expect(dialog.get_by_role("listitem")).to_have_count(1)
     await dialog.get_by_role("button", name="Keep them").click()
     await expect(shared.unit("old")).to_be_visible()

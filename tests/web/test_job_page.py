@@ -119,8 +119,8 @@ async def test_a_clip_is_compared_with_its_input_and_driven_by_keys_and_escape_l
     await page.keyboard.press("m")
     await expect(video).to_have_js_property("muted", False)
     await page.get_by_role("radio", name="Compare").click()
-    stage = page.get_by_role("slider", name="Divider between input and output").locator("..")
-    frame, shown = await stage.bounding_box(), await stage.locator("video").bounding_box()
+    slider = page.get_by_role("slider", name="Divider between input and output").locator("..")
+    frame, shown = await slider.bounding_box(), await slider.locator("video").bounding_box()
     assert frame is not None
     assert shown is not None
     assert (shown["width"], shown["height"]) == (frame["width"], frame["height"])

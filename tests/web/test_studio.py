@@ -101,7 +101,7 @@ class User:
 
     @property
     def state(self) -> Locator:
-        return self.page.get_by_role("complementary", name="How far it is")
+        return self.page.get_by_role("complementary", name="Progress")
 
     @property
     def transactions(self) -> Locator:
@@ -188,7 +188,7 @@ class TestMaking:
             await expect(page.get_by_text("Uploaded", exact=True)).to_be_visible()
             await page.get_by_role("button", name=f"Start for {COST} tokens").click()
             await page.wait_for_url(re.compile("/studio/videos/[^/?]+$"))
-            state = page.get_by_role("complementary", name="How far it is")
+            state = page.get_by_role("complementary", name="Progress")
             await expect(state.get_by_text(f"{COST} tokens used")).to_be_visible()
             assert await decoded(page.get_by_role("main").get_by_role("img", name=re.compile("cat-"))) == 320
             # before and after lie over each other
@@ -322,7 +322,7 @@ class TestMaking:
     async def test_an_upload_is_canceled_and_another_file_is_taken(self, user: User) -> None:
         await user.choose("Negative")
         await user.give({"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no picture"})
-        await expect(user.page.get_by_text("notes.txt is no picture. Choose another file.")).to_be_visible()
+        await expect(user.page.get_by_text("notes.txt is not a picture. Choose another file.")).to_be_visible()
         files = user.system.files
         files.hold(b"PUT /")
         try:
@@ -349,15 +349,15 @@ class TestMaking:
             await user.context.set_offline(True)
             # what is open already stays open otherwise
             await network.cut()
-            await expect(user.state.get_by_text("it goes on on the server")).to_be_visible()
+            await expect(user.state.get_by_text("it continues on the server")).to_be_visible()
             for sim in user.system.sims:
                 sim.behave()
             await user.ended(job_id)
-            await expect(user.state.get_by_text("it goes on on the server")).to_be_visible()
+            await expect(user.state.get_by_text("it continues on the server")).to_be_visible()
             await network.restore()
             await user.context.set_offline(False)
             await expect(user.state.get_by_text(f"{COST} tokens used")).to_be_visible()
-            await expect(user.state.get_by_text("it goes on on the server")).to_be_hidden()
+            await expect(user.state.get_by_text("it continues on the server")).to_be_hidden()
             assert await decoded(user.page.get_by_role("main").get_by_role("img", name=re.compile("cat-"))) == 320
 
     async def test_who_waits_is_told_their_place_and_can_cancel(self, user: User) -> None:
@@ -547,16 +547,16 @@ class TestTheWallet:
         page = user.page
         async with receiving() as receiver:
             await page.goto("/wallet?tab=webhooks")
-            await page.get_by_label("URL that is called").fill("ftp://example.com")
+            await page.get_by_label("URL to call").fill("ftp://example.com")
             await page.get_by_role("button", name="Add webhook").click()
             await expect(page.get_by_role("alert")).to_contain_text("https://")
-            await page.get_by_label("URL that is called").fill(receiver.url)
+            await page.get_by_label("URL to call").fill(receiver.url)
             await page.get_by_role("button", name="Add webhook").click()
             shown = page.get_by_role("dialog", name="The secret of your webhook")
             secret = await shown.get_by_label("Secret").input_value()
             await shown.get_by_role("button", name="I have copied it").click()
             await page.reload()
-            await expect(page.get_by_label("URL that is called")).to_have_value(receiver.url)
+            await expect(page.get_by_label("URL to call")).to_have_value(receiver.url)
             assert secret not in await page.content()
 
             receiver.statuses = [500]

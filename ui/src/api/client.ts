@@ -5,7 +5,7 @@ import { earlyAnswer } from "./early";
 import { parse, written } from "./json";
 import { Problem, problemOf } from "./problem";
 import type { paths } from "./schema";
-import { tellTabs } from "./tabs";
+import { broadcastChange } from "./tabs";
 
 type Method = "get" | "post" | "put" | "patch" | "delete";
 type Routes<M extends Method> = {
@@ -90,7 +90,7 @@ export async function call<T = unknown>(
     // shown below, by its status
   }
   if (answer.ok) {
-    if (method !== "GET") tellTabs(path, body);
+    if (method !== "GET") broadcastChange(path, body);
     return found as Answer<T>;
   }
   if (answer.status === 401 && renewing && !WITHOUT_SESSION.has(path)) {

@@ -8,7 +8,7 @@ afterEach(() => {
   vi.unstubAllGlobals();
 });
 
-function looking(key: readonly string[]) {
+function observing(key: readonly string[]) {
   const client = makeQueryClient();
   client.setQueryData(entry.queryKey, { url_seconds: 100 } as never);
   const queryFn = vi.fn(async () => ({ url: "signed" }));
@@ -18,7 +18,7 @@ function looking(key: readonly string[]) {
 
 describe("URLs of files", () => {
   it("are renewed before they, and posters at half of their time, work no longer", async () => {
-    const { queryFn, stop } = looking(keys.job("a"));
+    const { queryFn, stop } = observing(keys.job("a"));
     await vi.advanceTimersByTimeAsync(39_000);
     expect(queryFn).toHaveBeenCalledTimes(1);
     await vi.advanceTimersByTimeAsync(2000);
@@ -29,7 +29,7 @@ describe("URLs of files", () => {
   });
 
   it("are as old as they were where only progress was told", async () => {
-    const { client, queryFn, stop } = looking(keys.job("a"));
+    const { client, queryFn, stop } = observing(keys.job("a"));
     await vi.advanceTimersByTimeAsync(30_000);
     const updatedAt = client.getQueryState(keys.job("a"))?.dataUpdatedAt ?? 0;
     client.setQueryData(keys.job("a"), { url: "signed", progress: 1 }, { updatedAt });
@@ -39,7 +39,7 @@ describe("URLs of files", () => {
   });
 
   it("are asked for where one works no longer", async () => {
-    const { client, queryFn, stop } = looking(keys.job("a"));
+    const { client, queryFn, stop } = observing(keys.job("a"));
     await vi.advanceTimersByTimeAsync(0);
     renewUrls(client);
     await vi.advanceTimersByTimeAsync(0);
@@ -48,7 +48,7 @@ describe("URLs of files", () => {
   });
 
   it("are nothing that others are fetched for", async () => {
-    const { client, queryFn, stop } = looking(keys.wallet);
+    const { client, queryFn, stop } = observing(keys.wallet);
     await vi.advanceTimersByTimeAsync(1_000_000);
     renewUrls(client);
     await vi.advanceTimersByTimeAsync(0);

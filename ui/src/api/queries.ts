@@ -43,7 +43,7 @@ export const LIVE: readonly string[] = [
 const WITH_URLS: readonly string[] = ["job", "jobs", "queue", "gallery", "effects", "workflows"];
 
 const MINUTE = 60_000;
-const LOOK_MS = 5000;
+const REFETCH_MS = 5000;
 /** Unless the server says otherwise. */
 const URL_SECONDS = 900;
 /** Posters may have half of their time behind them when they are told. */
@@ -54,7 +54,7 @@ function renewsIn(client: QueryClient, { queryKey, state }: Pick<Query, "queryKe
   if (!WITH_URLS.includes(String(queryKey[0])) || !state.dataUpdatedAt) return false;
   const seconds = client.getQueryData(entry.queryKey)?.url_seconds ?? URL_SECONDS;
   // it may have been fetched in vain meanwhile
-  return Math.max(LOOK_MS, state.dataUpdatedAt + seconds * 1000 * FRESH_PART - Date.now());
+  return Math.max(REFETCH_MS, state.dataUpdatedAt + seconds * 1000 * FRESH_PART - Date.now());
 }
 
 /** Fetch anew what is looked at and has URLs: one of them works no longer. */
@@ -72,7 +72,7 @@ export function makeQueryClient(): QueryClient {
         gcTime: 10 * MINUTE,
         refetchInterval: (query) => renewsIn(client, query),
         // nothing is renewed while nobody looks
-        refetchOnWindowFocus: (query) => renewsIn(client, query) === LOOK_MS && "always",
+        refetchOnWindowFocus: (query) => renewsIn(client, query) === REFETCH_MS && "always",
         // the server asks to come again with 503, and is away with 0
         retry: (count, thrown) => count < 2 && (!(thrown instanceof Problem) || [0, 503].includes(thrown.status)),
       },
@@ -110,7 +110,7 @@ export const desk = queryOptions({
   },
   staleTime: 5 * MINUTE,
   // a ComfyUI may come at any time, and then the examples run on it
-  refetchInterval: ({ state }) => (state.data?.trying_out === "examples" ? LOOK_MS : false),
+  refetchInterval: ({ state }) => (state.data?.trying_out === "examples" ? REFETCH_MS : false),
 });
 
 /** How many jobs are in which status. */
@@ -194,7 +194,7 @@ export const lanes = queryOptions({
     return who.is_admin ? (await get("/api/lanes", { signal })).items : [];
   },
   // memory and load change though no job does
-  refetchInterval: LOOK_MS,
+  refetchInterval: REFETCH_MS,
 });
 
 /** Of a desk: why each ComfyUI that cannot be used is away. One that never answered has no lane. */
@@ -202,7 +202,7 @@ export const comfyuiAway = queryOptions({
   queryKey: [...keys.lanes, "away"] as const,
   queryFn: async ({ signal }): Promise<string[]> => (await get("/api/desk/away", { signal })).comfyui_away,
   // it goes and comes though no job changes
-  refetchInterval: LOOK_MS,
+  refetchInterval: REFETCH_MS,
 });
 
 /** What a desk knows of a job beside the job itself; null on a server. */

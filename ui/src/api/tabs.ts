@@ -1,10 +1,10 @@
-// What one tab changes, the others of this browser hear. The stream of events tells of jobs, batches and marks; of the
-// last, who marks something elsewhere in this browser is heard sooner this way.
+// What one tab changes is broadcast to the others of this browser. The stream of events has jobs, batches and marks;
+// marks of another tab arrive sooner this way.
 
 import type { QueryClient } from "@tanstack/react-query";
 
 /** What was changed: the first words of queries, and of outputs those that were marked; null: any of them. */
-export interface Said {
+export interface TabChange {
   words: readonly string[];
   outputs: readonly string[] | null;
 }
@@ -21,25 +21,25 @@ const CHANGES: readonly [path: string, ...words: string[]][] = [
 const QUIET = ["/api/gallery/zip", "/api/gallery/delete"];
 
 const channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("comfyrelay.changes");
-const listeners = new Set<(said: Said) => void>();
-channel?.addEventListener("message", ({ data }: MessageEvent<Said>) => {
+const listeners = new Set<(change: TabChange) => void>();
+channel?.addEventListener("message", ({ data }: MessageEvent<TabChange>) => {
   for (const each of listeners) each(data);
 });
 
 /** What a request that went well has changed; null where others need not know. */
-export function changedBy(path: string, body: unknown): Said | null {
+export function changedBy(path: string, body: unknown): TabChange | null {
   if (QUIET.some((each) => path.startsWith(each))) return null;
   const [, ...words] = CHANGES.find(([each]) => path.startsWith(each)) ?? [""];
   const ids = (body as { ids?: unknown } | undefined)?.ids;
   return words.length ? { words, outputs: Array.isArray(ids) ? ids.map(String) : [] } : null;
 }
 
-export function tellTabs(path: string, body: unknown): void {
-  const said = changedBy(path, body);
-  if (said) channel?.postMessage(said);
+export function broadcastChange(path: string, body: unknown): void {
+  const change = changedBy(path, body);
+  if (change) channel?.postMessage(change);
 }
 
-export function hearTabs(listener: (said: Said) => void): () => void {
+export function onTabChange(listener: (change: TabChange) => void): () => void {
   listeners.add(listener);
   return () => void listeners.delete(listener);
 }
@@ -59,7 +59,7 @@ const isTouched = ([word, ...rest]: readonly unknown[]): boolean => {
 
 /** Fetch anew what another tab, or another browser, has changed. */
 export const followTabs = (client: QueryClient): (() => void) =>
-  hearTabs(({ words }) => {
+  onTabChange(({ words }) => {
     void client.invalidateQueries({
       predicate: ({ queryKey }) => words.includes(String(queryKey[0])) && isTouched(queryKey),
     });

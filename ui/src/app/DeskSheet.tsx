@@ -31,7 +31,7 @@ export default function DeskSheet({ onClose }: { onClose: () => void }) {
   const { data: desk } = useQuery(deskQuery);
   const { data: away = [] } = useQuery(comfyuiAway);
   const { data: found, error, isFetching, refetch } = useQuery(findings);
-  const { data: started, refetch: lookAgain } = useQuery(processes);
+  const { data: started, refetch: refetchProcesses } = useQuery(processes);
   const where = desk?.comfyui.join(", ") || texts.none;
   return (
     <Dialog isOpen onClose={onClose} title={texts.title} about={texts.about} isWide>
@@ -60,7 +60,7 @@ export default function DeskSheet({ onClose }: { onClose: () => void }) {
           </div>
           {error && <ErrorCard title={sentence(error)} />}
           {!found && !error && (
-            <div role="status" aria-label={texts.looking}>
+            <div role="status" aria-label={texts.checking}>
               <Skeleton height={120} />
             </div>
           )}
@@ -90,7 +90,7 @@ export default function DeskSheet({ onClose }: { onClose: () => void }) {
                   <strong>{name}</strong> {card} · {state}
                 </span>
                 {reason && <span dir="auto">{reason}</span>}
-                <details onToggle={(event) => event.currentTarget.open && void lookAgain()}>
+                <details onToggle={(event) => event.currentTarget.open && void refetchProcesses()}>
                   <summary>{texts.showLog}</summary>
                   <code dir="auto">{lines.join("\n") || texts.noLines}</code>
                   <span dir="auto">{log}</span>

@@ -53,11 +53,11 @@ export function Shell() {
 
   useBadge(pending);
   useEffect(() => {
-    addEventListener("keydown", keyboard.hear);
-    addEventListener("keydown", keyboard.hearFirst, true);
+    addEventListener("keydown", keyboard.onKeyDown);
+    addEventListener("keydown", keyboard.onKeyDownCapture, true);
     return () => {
-      removeEventListener("keydown", keyboard.hear);
-      removeEventListener("keydown", keyboard.hearFirst, true);
+      removeEventListener("keydown", keyboard.onKeyDown);
+      removeEventListener("keydown", keyboard.onKeyDownCapture, true);
     };
   }, []);
   useEnds((end) => {

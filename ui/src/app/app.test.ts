@@ -13,7 +13,7 @@ import { store, stored } from "./stored";
 const press = (key: string, target: EventTarget = document.body, more: KeyboardEventInit = {}) => {
   const event = new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, ...more });
   Object.defineProperty(event, "target", { value: target });
-  keyboard.hear(event);
+  keyboard.onKeyDown(event);
 };
 const action = (keys: string, run: () => void, whileTyping = false) => ({
   keys,
@@ -142,24 +142,24 @@ describe("who asked for it is told", () => {
   const batch = (id: string, done: number) => ({ id, done, total: 2, counts: { completed: done } }) as unknown as Batch;
   const job = (id: string, status: string, more: object = {}) =>
     ({ id, status, batch_id: null, completed_at: "2026-03-05T11:00:00Z", ...more }) as unknown as Job;
-  const told = (ends: Ends, changed: Parameters<Ends["hear"]>[0]) => ends.hear(changed).map((each) => each.id);
+  const endedIn = (ends: Ends, changed: Parameters<Ends["endedIn"]>[0]) => ends.endedIn(changed).map((each) => each.id);
 
   it("that a batch has ended, however many others there are: once, and again after a retry", () => {
     const ends = new Ends(start);
     const item = job("i", "completed", { batch_id: "a" });
-    expect(told(ends, { jobs: [item], batches: [batch("a", 1)] })).toEqual([]);
-    expect(told(ends, { jobs: [item], batches: [batch("a", 2)] })).toEqual(["a"]);
-    expect(told(ends, { jobs: [item], batches: [batch("a", 2)] })).toEqual([]);
-    expect(told(ends, { batches: [batch("a", 1)] })).toEqual([]);
-    expect(told(ends, { jobs: [item], batches: [batch("a", 2)] })).toEqual(["a"]);
+    expect(endedIn(ends, { jobs: [item], batches: [batch("a", 1)] })).toEqual([]);
+    expect(endedIn(ends, { jobs: [item], batches: [batch("a", 2)] })).toEqual(["a"]);
+    expect(endedIn(ends, { jobs: [item], batches: [batch("a", 2)] })).toEqual([]);
+    expect(endedIn(ends, { batches: [batch("a", 1)] })).toEqual([]);
+    expect(endedIn(ends, { jobs: [item], batches: [batch("a", 2)] })).toEqual(["a"]);
   });
 
   it("that a job without a batch has ended, and not of what was canceled or ended before", () => {
     const ends = new Ends(start);
     const before = { completed_at: "2026-03-05T09:00:00Z" };
     const jobs = [job("a", "completed"), job("b", "failed"), job("c", "canceled"), job("d", "completed", before)];
-    expect(told(ends, { jobs })).toEqual(["a", "b"]);
-    expect(told(ends, { jobs: [job("e", "processing", { completed_at: null })] })).toEqual([]);
+    expect(endedIn(ends, { jobs })).toEqual(["a", "b"]);
+    expect(endedIn(ends, { jobs: [job("e", "processing", { completed_at: null })] })).toEqual([]);
   });
 });
 
@@ -192,12 +192,12 @@ it("a key that comes first is not heard by the list that has the focus", () => {
   const list = document.body.appendChild(document.createElement("button"));
   const opened = vi.fn();
   list.addEventListener("keydown", opened);
-  addEventListener("keydown", keyboard.hearFirst, true);
+  addEventListener("keydown", keyboard.onKeyDownCapture, true);
   list.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", ctrlKey: true, bubbles: true, cancelable: true }));
   expect([run.mock.calls.length, opened.mock.calls.length]).toEqual([1, 0]);
   list.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
   expect([run.mock.calls.length, opened.mock.calls.length]).toEqual([1, 1]);
-  removeEventListener("keydown", keyboard.hearFirst, true);
+  removeEventListener("keydown", keyboard.onKeyDownCapture, true);
   list.remove();
   remove();
 });

@@ -32,10 +32,10 @@ class Keyboard {
   /** What is registered last wins. */
   add(actions: () => readonly KeyAction[]): () => void {
     this.entries = [...this.entries, actions];
-    this.tell();
+    this.notify();
     return () => {
       this.entries = this.entries.filter((each) => each !== actions);
-      this.tell();
+      this.notify();
     };
   }
 
@@ -47,7 +47,7 @@ class Keyboard {
   readonly all = (): readonly KeyAction[] => this.shown;
 
   /** On its way down; what has the focus hears nothing of it then. */
-  readonly hearFirst = (event: KeyboardEvent): void => {
+  readonly onKeyDownCapture = (event: KeyboardEvent): void => {
     if (event.defaultPrevented || event.isComposing) return;
     const found = this.find(nameOf(event), types(event.target));
     if (!found?.isFirst || (document.querySelector("[data-owns-keys]") && !found.overDialogs)) return;
@@ -56,7 +56,7 @@ class Keyboard {
     found.run(event);
   };
 
-  readonly hear = (event: KeyboardEvent): void => {
+  readonly onKeyDown = (event: KeyboardEvent): void => {
     if (event.defaultPrevented || event.isComposing) return;
     const pressed = nameOf(event);
     if (!pressed) return;
@@ -81,7 +81,7 @@ class Keyboard {
     return this.entries.flatMap((each) => each());
   }
 
-  private tell(): void {
+  private notify(): void {
     this.shown = this.current();
     for (const each of this.watching) each();
   }

@@ -34,19 +34,19 @@ export interface End {
 
 /** Tells of batches, and of jobs that belong to none, when they end: each once, and not of what ended before. */
 export class Ends {
-  private readonly told = new Set<string>();
+  private readonly reported = new Set<string>();
 
   constructor(private readonly since: number) {}
 
-  hear({ jobs = [], batches = [] }: Changed): End[] {
+  endedIn({ jobs = [], batches = [] }: Changed): End[] {
     const ended = jobs.filter((each) => each.completed_at && Date.parse(each.completed_at) >= this.since);
     const alone = ended.filter((each) => !each.batch_id && each.status !== "canceled").map(endOfJob);
     const byBatch = new Set(ended.map((each) => each.batch_id));
-    for (const each of batches) if (each.done < each.total) this.told.delete(each.id);
+    for (const each of batches) if (each.done < each.total) this.reported.delete(each.id);
     const whole = batches.filter((each) => each.done >= each.total && byBatch.has(each.id)).map(endOfBatch);
     return [...whole, ...alone].filter(({ id }) => {
-      const isNew = !this.told.has(id);
-      this.told.add(id);
+      const isNew = !this.reported.has(id);
+      this.reported.add(id);
       return isNew;
     });
   }
@@ -73,7 +73,7 @@ const endOfBatch = ({ id, label, counts, total }: Batch): End => ({
 export function useEnds(onEnd: (end: End) => void): void {
   const [ends] = useState(() => new Ends(Date.now()));
   useLiveEvent("changed", (changed) => {
-    for (const each of ends.hear(changed)) onEnd(each);
+    for (const each of ends.endedIn(changed)) onEnd(each);
   });
 }
 

@@ -17,7 +17,7 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-const said = () => toasts().map((each) => each.text);
+const shownTexts = () => toasts().map((each) => each.text);
 
 it("a message goes after its time, also when another one was used and is gone", () => {
   toast("first");
@@ -25,17 +25,17 @@ it("a message goes after its time, also when another one was used and is gone", 
   hold(held);
   toast("second");
   vi.advanceTimersByTime(7000);
-  expect(said()).toEqual(["first"]);
+  expect(shownTexts()).toEqual(["first"]);
   letGo(held);
   vi.advanceTimersByTime(7000);
-  expect(said()).toEqual([]);
+  expect(shownTexts()).toEqual([]);
 });
 
 it("a newer message about the same takes the place of the older one", () => {
   toast({ text: "37 jobs paused.", topic: "bulk" });
   toast("Added 1 job.");
   toast({ text: "37 jobs resumed.", topic: "bulk" });
-  expect(said()).toEqual(["Added 1 job.", "37 jobs resumed."]);
+  expect(shownTexts()).toEqual(["Added 1 job.", "37 jobs resumed."]);
 });
 
 it("a dialog that asks for a name has the cursor in its field", async () => {

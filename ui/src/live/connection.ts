@@ -101,15 +101,15 @@ export class Connection {
       this.become("live");
     };
     source.onerror = () => this.failed(source);
-    this.hear(source, "changed", (data) => this.applying.changed(data));
-    this.hear(source, "progress", (data) => this.applying.progress(data));
-    this.hear(source, "queue", (data) => this.applying.queue(data));
-    this.hear(source, "gallery", (data) => this.applying.gallery(data));
-    this.hear(source, "wallet", () => this.applying.wallet());
-    this.hear(source, "reset", () => this.applying.reset());
+    this.subscribe(source, "changed", (data) => this.applying.changed(data));
+    this.subscribe(source, "progress", (data) => this.applying.progress(data));
+    this.subscribe(source, "queue", (data) => this.applying.queue(data));
+    this.subscribe(source, "gallery", (data) => this.applying.gallery(data));
+    this.subscribe(source, "wallet", () => this.applying.wallet());
+    this.subscribe(source, "reset", () => this.applying.reset());
   }
 
-  private hear<K extends keyof Events>(source: Source, kind: K, apply: (data: Events[K]) => void): void {
+  private subscribe<K extends keyof Events>(source: Source, kind: K, apply: (data: Events[K]) => void): void {
     source.addEventListener(kind, (event) => {
       const { data } = event as MessageEvent<string>;
       const found = (data ? parse(data) : null) as Events[K];

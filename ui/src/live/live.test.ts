@@ -1,7 +1,7 @@
 import { QueryClient } from "@tanstack/react-query";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { keys } from "@/api/queries";
-import { followTabs, hearTabs } from "@/api/tabs";
+import { followTabs, onTabChange } from "@/api/tabs";
 import type { Job } from "@/api/types";
 import { AGAIN_MS, Connection, POLL_MS, SLEPT_MS, SLEPT_UNSEEN_MS } from "./connection";
 
@@ -27,7 +27,7 @@ class Stream extends EventTarget {
     this.onerror?.();
   }
 
-  say(kind: string, data: unknown) {
+  emit(kind: string, data: unknown) {
     this.dispatchEvent(new MessageEvent(kind, { data: JSON.stringify(data) }));
   }
 
@@ -71,7 +71,7 @@ afterEach(() => {
 describe("live events", () => {
   it("change a row in its place, and say nothing of the others", () => {
     const before = shown()?.[1];
-    newest().say("changed", { jobs: [{ ...job("a", "queued"), label: "new" }] });
+    newest().emit("changed", { jobs: [{ ...job("a", "queued"), label: "new" }] });
     expect(shown()?.[0]?.label).toBe("new");
     expect(shown()?.[1]).toBe(before);
     vi.advanceTimersByTime(1000);
@@ -79,14 +79,14 @@ describe("live events", () => {
   });
 
   it("fetch a list anew when a row may belong elsewhere", () => {
-    newest().say("changed", { jobs: [job("a", "completed")] });
+    newest().emit("changed", { jobs: [job("a", "completed")] });
     expect(shown()?.[0]?.status).toBe("completed");
     vi.advanceTimersByTime(1000);
     expect(isStale()).toBe(true);
   });
 
   it("fetch a list anew when a job is new to it, and not before events have settled", () => {
-    newest().say("changed", { jobs: [job("c", "queued")] });
+    newest().emit("changed", { jobs: [job("c", "queued")] });
     expect(isStale()).toBe(false);
     vi.advanceTimersByTime(1000);
     expect(isStale()).toBe(true);
@@ -100,7 +100,7 @@ describe("live events", () => {
     const asked = client
       .fetchQuery({ queryKey, queryFn: () => new Promise((resolve) => (answer = resolve)) })
       .catch(() => undefined);
-    newest().say("changed", said);
+    newest().emit("changed", said);
     answer(job("a", "queued"));
     await asked;
     expect(client.getQueryData<Job>(queryKey)?.status).toBe("completed");
@@ -112,7 +112,7 @@ describe("live events", () => {
       queryKey: [...keys.jobs, {}],
       queryFn: () => new Promise((resolve) => (answer = resolve)),
     });
-    newest().say("changed", { jobs: [{ ...job("a", "queued"), label: "new" }] });
+    newest().emit("changed", { jobs: [{ ...job("a", "queued"), label: "new" }] });
     answer(page(job("a", "queued"), job("b", "queued")));
     await asked;
     vi.advanceTimersByTime(1000);
@@ -120,30 +120,30 @@ describe("live events", () => {
   });
 
   it("take away what was removed", () => {
-    newest().say("changed", { removed: ["a"] });
+    newest().emit("changed", { removed: ["a"] });
     expect(shown()?.map((each) => each.id)).toEqual(["b"]);
   });
 
   it("show how far a job is, in the list and on its page", () => {
     client.setQueryData(keys.job("b"), job("b", "processing"));
-    newest().say("progress", { jobs: [{ id: "b", progress: { value: 0.5 } }] });
+    newest().emit("progress", { jobs: [{ id: "b", progress: { value: 0.5 } }] });
     expect(shown()?.[1]?.progress).toEqual({ value: 0.5 });
     expect(client.getQueryData<Job>(keys.job("b"))?.progress).toEqual({ value: 0.5 });
   });
 
   it("bring the counts", () => {
-    newest().say("queue", { counts: { queued: 2 }, waiting: 2, running: 0 });
+    newest().emit("queue", { counts: { queued: 2 }, waiting: 2, running: 0 });
     expect(client.getQueryData(keys.counts)).toEqual({ counts: { queued: 2 }, waiting: 2, running: 0 });
   });
 
   it("let what happened to a job be fetched anew, and that of no other", () => {
     for (const id of ["a", "b"]) client.setQueryData(keys.history(id), []);
-    newest().say("changed", { jobs: [job("a", "queued")] });
+    newest().emit("changed", { jobs: [job("a", "queued")] });
     expect(["a", "b"].map((id) => client.getQueryState(keys.history(id))?.isInvalidated)).toEqual([true, false]);
   });
 
   it("fetch everything anew when some were missed", () => {
-    newest().say("reset", null);
+    newest().emit("reset", null);
     expect(isStale()).toBe(true);
   });
 
@@ -153,20 +153,20 @@ describe("live events", () => {
     const known = [all, starred, ["gallery-index", {}], ["gallery-index", { collection: "c" }], ["collections"]];
     for (const each of known) client.setQueryData(each, {});
     const heard = vi.fn();
-    const [stopFollowing, stopHearing] = [followTabs(client), hearTabs(heard)];
-    newest().say("gallery", { outputs: ["o"], is_all: false });
+    const [stopFollowing, stopListening] = [followTabs(client), onTabChange(heard)];
+    newest().emit("gallery", { outputs: ["o"], is_all: false });
     expect(known.map((each) => client.getQueryState(each)?.isInvalidated)).toEqual([false, true, false, true, true]);
     expect(heard.mock.calls[0]?.[0].outputs).toEqual(["o"]);
-    newest().say("gallery", { outputs: [], is_all: true });
+    newest().emit("gallery", { outputs: [], is_all: true });
     expect(heard.mock.calls[1]?.[0].outputs).toBe(null);
     stopFollowing();
-    stopHearing();
+    stopListening();
   });
 
   it("reach whoever listens", () => {
     const heard = vi.fn();
     connection.on("changed", heard);
-    newest().say("changed", { removed: ["a"] });
+    newest().emit("changed", { removed: ["a"] });
     expect(heard).toHaveBeenCalledWith({ removed: ["a"] });
   });
 });

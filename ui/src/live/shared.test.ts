@@ -28,7 +28,7 @@ class Stream implements Source {
     this.onerror?.();
   }
 
-  say(kind: string, data: string) {
+  emit(kind: string, data: string) {
     this.listeners.get(kind)?.(new MessageEvent(kind, { data }));
   }
 
@@ -126,11 +126,11 @@ describe("tabs of one browser", () => {
     const tabs = [browser.tab(), browser.tab(), browser.tab()];
     await settle();
     Stream.all[0]?.open();
-    Stream.all[0]?.say("changed", "1");
+    Stream.all[0]?.emit("changed", "1");
     await settle();
     const late = browser.tab();
     await settle();
-    Stream.all[0]?.say("changed", "2");
+    Stream.all[0]?.emit("changed", "2");
     await settle();
     expect(Stream.all).toHaveLength(1);
     for (const each of tabs) expect(each.heard).toEqual(["open", "changed 1", "changed 2"]);
@@ -158,7 +158,7 @@ describe("tabs of one browser", () => {
     await settle();
     expect(Stream.all.map((each) => each.readyState)).toEqual([2, 0]);
     Stream.all[1]?.open();
-    Stream.all[1]?.say("changed", "1");
+    Stream.all[1]?.emit("changed", "1");
     await settle();
     for (const each of [second, third]) expect(each.heard).toEqual(["open", "reset", "changed 1"]);
   });
@@ -177,7 +177,7 @@ describe("tabs of one browser", () => {
     first.channel.isAsleep = false;
     await settle();
     expect(Stream.all[0]?.readyState).toBe(2);
-    Stream.all[1]?.say("changed", "1");
+    Stream.all[1]?.emit("changed", "1");
     await settle();
     expect(first.heard.at(-1)).toBe("changed 1");
     expect(second.heard).toEqual(["open", "reset", "changed 1"]);

@@ -56,10 +56,10 @@ export class SharedSource implements Source {
     private readonly between: Between,
   ) {
     this.channel = between.channel();
-    this.channel.onmessage = ({ data }: MessageEvent<Message>) => this.hear(data);
+    this.channel.onmessage = ({ data }: MessageEvent<Message>) => this.onMessage(data);
     this.asking = setInterval(this.ask, ASK_MS);
     this.wait(false);
-    this.tell({ kind: "ask" });
+    this.broadcast({ kind: "ask" });
   }
 
   addEventListener(kind: string, listener: (event: Event) => void): void {
@@ -101,19 +101,19 @@ export class SharedSource implements Source {
     this.own = source;
     let isNew = true;
     source.onopen = () => {
-      this.tell({ kind: "state", state: 1, isNew });
+      this.broadcast({ kind: "state", state: 1, isNew });
       this.become(1, isNew);
       isNew = false;
     };
     source.onerror = () => {
-      this.tell({ kind: "state", state: source.readyState, isNew: false });
+      this.broadcast({ kind: "state", state: source.readyState, isNew: false });
       this.become(source.readyState, false);
     };
     for (const name of this.listeners.keys()) {
       source.addEventListener(name, (event) => {
         const { data } = event as MessageEvent<string>;
-        this.tell({ kind: "event", name, data });
-        this.say(name, data);
+        this.broadcast({ kind: "event", name, data });
+        this.emit(name, data);
       });
     }
   }
@@ -125,15 +125,15 @@ export class SharedSource implements Source {
     this.release = undefined;
   }
 
-  private hear(message: Message): void {
+  private onMessage(message: Message): void {
     if (message.kind === "ask") {
-      if (this.own) this.tell({ kind: "state", state: this.own.readyState, isNew: false });
+      if (this.own) this.broadcast({ kind: "state", state: this.own.readyState, isNew: false });
       return;
     }
     this.unanswered = 0;
     // one that has lost the stream may not know it yet
     if (this.own) return;
-    if (message.kind === "event") this.say(message.name, message.data);
+    if (message.kind === "event") this.emit(message.name, message.data);
     else this.become(message.state, message.isNew);
   }
 
@@ -141,7 +141,7 @@ export class SharedSource implements Source {
     const before = this.readyState;
     this.readyState = state;
     // a new stream does not replay what was missed between the two
-    if (isNew && this.wasOpen) this.say("reset", "");
+    if (isNew && this.wasOpen) this.emit("reset", "");
     this.wasOpen ||= state === 1;
     if (state === 1 && before !== 1) this.onopen?.();
     if (state !== 1 && (before === 1 || state === CLOSED)) this.onerror?.();
@@ -153,14 +153,14 @@ export class SharedSource implements Source {
     const isAsleep = this.unanswered >= MOST_UNANSWERED;
     this.unanswered = isAsleep ? 0 : this.unanswered + 1;
     if (isAsleep) this.wait(true);
-    else this.tell({ kind: "ask" });
+    else this.broadcast({ kind: "ask" });
   };
 
-  private say(kind: string, data: string): void {
+  private emit(kind: string, data: string): void {
     for (const each of this.listeners.get(kind) ?? []) each(new MessageEvent(kind, { data }));
   }
 
-  private tell(message: Message): void {
+  private broadcast(message: Message): void {
     this.channel.postMessage(message);
   }
 }

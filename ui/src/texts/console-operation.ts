@@ -8,10 +8,10 @@ export const webhooks = {
     "What is sent to the addresses that users gave. A delivery that failed too often is dead until it is sent again.",
   emptyTitle: "Nothing here",
   empty: {
-    dead: "No delivery is dead: everything reached who it was for, or is still being tried.",
+    dead: "No delivery is dead: everything was delivered, or is still being retried.",
     failing: "No delivery is failing.",
     delivered: "Nothing was delivered yet.",
-    pending: "Nothing waits to be delivered.",
+    pending: "Nothing is waiting to be delivered.",
     all: "No webhook was called yet.",
   } as Readonly<Record<string, string>>,
   columns: {
@@ -31,7 +31,8 @@ export const webhooks = {
   answered: (status: number) => `answered ${status}`,
   outbox: {
     title: "Stuck between the databases",
-    about: "What one database should have told another long ago. It is tried again and again; nothing is lost.",
+    about:
+      "Changes in one database that should have reached another long ago. They are retried until they do; nothing is lost.",
     none: "Nothing is stuck.",
     what: (direction: string, jobs: number, pool: string) =>
       direction === "to_queue"
@@ -44,11 +45,11 @@ export const reconcile = {
   about: "Compares queue, jobs and ledger, and says what does not fit together. It changes nothing.",
   run: "Check now",
   running: "Checking…",
-  runningSince: "It goes on, begun",
+  runningSince: "Running, started",
   progress: "Checking",
   lastRun: "Last check",
   neverRun: "Not checked yet",
-  neverRunText: "The server mends most things by itself; this shows what is left.",
+  neverRunText: "The server repairs most things by itself; this shows what is left.",
   allWell: "Everything fits together",
   allWellText: (jobs: number | null) =>
     jobs === null ? "Nothing was found." : `${plural(jobs, "job")} compared, and nothing was found.`,
@@ -61,12 +62,12 @@ export const reconcile = {
   job: (id: string) => `job ${id}`,
   tenant: "its tenant",
   kind: (kind: string) => kind.replaceAll("_", " "),
-  howto: "What each of them means, and what to do, stands in the guide on reconciling.",
+  howto: "The guide on reconciling explains what each of them means, and what to do.",
 };
 
 export const settings = {
   find: "Search settings",
-  about: "As the server has them in force. They are set in its environment, and changed there.",
+  about: "The settings in force. They are set in the server's environment; change them there.",
   columns: { name: "Setting", value: "Value", source: "From" },
   sources: {
     default: "default",

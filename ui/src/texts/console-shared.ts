@@ -30,7 +30,7 @@ export const shared = {
   slug: "Address",
   active: "In use",
   inactive: "Switched off",
-  shownOnce: "It is shown this once. Copy it now.",
+  shownOnce: "It is shown only once. Copy it now.",
   leaving: {
     title: "Leave without saving?",
     about: "What you changed here is not saved yet, and is lost when you leave.",

@@ -7,7 +7,7 @@ export const TYPE_NAMES: Readonly<Record<string, string>> = {
   choice: "Choice",
   image: "Picture",
   video: "Video",
-  audio: "Sound",
+  audio: "Audio",
 };
 
 export const ROLE_NAMES: Readonly<Record<string, string>> = {
@@ -25,7 +25,7 @@ export const ROLE_NAMES: Readonly<Record<string, string>> = {
   model: "Model",
 };
 
-const MAKES: Readonly<Record<string, string>> = { image: "Picture", video: "Video", audio: "Sound", text: "Text" };
+const MAKES: Readonly<Record<string, string>> = { image: "Picture", video: "Video", audio: "Audio", text: "Text" };
 
 /** `a, b and 3 more`. */
 function listed(names: readonly string[], more: number): string {
@@ -40,7 +40,7 @@ export const workflows = {
   empty:
     "Drop a file that ComfyUI saved, an API export, or a picture that was made with a workflow, anywhere on this page.",
   choose: "Choose a file",
-  dropHint: "Drop a workflow or a picture that carries one anywhere on this page",
+  dropHint: "Drop a workflow or a picture that contains one anywhere on this page",
   columns: {
     name: "Workflow",
     inputs: "Users may set",
@@ -57,10 +57,11 @@ export const workflows = {
   added: (name: string) => `${name} was added.`,
   addedMany: (count: number) => `${plural(count, "workflow")} were added.`,
   notAdded: (name: string) => `${name} was not added`,
-  notJson: "It ends in .json, but is no JSON. Save it again in ComfyUI.",
-  notWorkflow: 'It is JSON, but no workflow. Save it in ComfyUI with "Save" or "Export (API)".',
-  carriesNone: "It carries no workflow. Only files that ComfyUI made, and nobody stripped since, have one inside.",
-  noUse: "This is neither a workflow nor a picture, video or sound that may carry one.",
+  notJson: "It ends in .json, but is not JSON. Save it again in ComfyUI.",
+  notWorkflow: 'It is JSON, but not a workflow. Save it in ComfyUI with "Save" or "Export (API)".',
+  carriesNone:
+    "It contains no workflow. Only files that ComfyUI made contain one, as long as nobody removed their metadata.",
+  noUse: "This is neither a workflow nor a picture, video or audio file that may contain one.",
   missing:
     "No worker has all of these. Install them on a machine of the fleet, start its worker again, and drop the file once more.",
   missingKinds: { node: "node", model: "model" } as Readonly<Record<string, string>>,
@@ -80,11 +81,12 @@ export const workflow = {
   replace: "Replace the graph…",
   replaceTitle: (name: string) => `Replace the graph by ${name}?`,
   replaceAbout:
-    "The form stays as it is: where the new graph has none of its placeholders, a field does nothing, and the page says so. To have the form found out anew, add the file as another workflow.",
+    "The form stays as it is: where the new graph has none of its placeholders, a field does nothing, and the page says so. To have the form made again, add the file as another workflow.",
   replaceAction: "Replace it",
   replaced: "The graph is replaced.",
   deleteTitle: (name: string) => `Delete ${name}?`,
-  deleteAbout: "It is found and run no more. Jobs that have ended stay. It cannot be deleted while effects use it.",
+  deleteAbout:
+    "It can no longer be found or run. Jobs that have ended stay. It cannot be deleted while effects use it.",
   builder: {
     title: "What users may set",
     about: "Each value that users may set is a field of their form. The rest stays as it is here.",
@@ -104,7 +106,7 @@ export const workflow = {
     label: "Label",
     type: "Type",
     role: "Meaning",
-    roleHint: "Presets and batches go by it.",
+    roleHint: "Presets and batches find the field by it.",
     noRole: "None in particular",
     default: "Default",
     noDefault: "none",
@@ -112,7 +114,7 @@ export const workflow = {
     maximum: "To",
     step: "Step",
     whole: "Whole numbers only",
-    required: "Must be given",
+    required: "Required",
     primary: "The file that a batch is made of",
     choices: "Choices",
     choicesHint: "One on each line.",
@@ -122,15 +124,15 @@ export const workflow = {
     nowhere: "in no node",
   },
   problems: {
-    noChoices: "A choice needs its choices.",
-    range: "This is below where it begins.",
-    step: "A step is larger than zero.",
+    noChoices: "Add at least one choice.",
+    range: "This is less than “From”.",
+    step: "The step must be larger than zero.",
     below: "This is below the range.",
     above: "This is above the range.",
-    whole: "This is no whole number.",
-    notAmong: "This is none of the choices.",
+    whole: "This is not a whole number.",
+    notAmong: "This is not one of the choices.",
     noValue: "Without a value, users must be able to set it.",
-    some: (count: number) => `${plural(count, "field")} to mend before it can be saved.`,
+    some: (count: number) => `Fix ${plural(count, "field")} before saving.`,
   },
   preview: {
     title: "As users see it",
@@ -176,14 +178,14 @@ export const workflow = {
     fit: "Can run it",
     lacks: "What it lacks",
     fits: { able: "Yes", lacking: "No", unknown: "Not known" } as Readonly<Record<string, string>>,
-    again: "Look again",
+    again: "Check again",
   },
   fleets: {
     title: "Fleets",
     about: "Workers of these fleets get its jobs.",
     none: "There is no fleet yet.",
     mapped: (name: string) => `Run it on ${name}`,
-    force: "Map it all the same",
+    force: "Map it anyway",
     forceTitle: "Workers of this fleet lack something",
     workers: (count: number) => plural(count, "worker"),
   },
@@ -191,19 +193,19 @@ export const workflow = {
     title: "Workflow",
     name: "Name",
     slug: "Address",
-    slugHint: "It stays: jobs and fleets go by it.",
+    slugHint: "It cannot be changed: jobs and fleets use it.",
     active: "In use",
     activeHint: "Switched off, no new job can be made of it.",
     output: "Output",
     outputNode: "Node that makes the result",
-    anyNode: "Found out by itself",
-    extension: "Ending of the file",
-    mime: "Type of the file",
+    anyNode: "Detected automatically",
+    extension: "File extension",
+    mime: "File type (MIME)",
     prices: "What it costs you",
-    pricesAbout: "In your currency. With these, jobs and bursts say what they cost.",
-    selfHosted: "A second on your own machines",
-    cloud: "A second on Comfy Cloud",
-    burst: "At most, for bursts in an hour",
+    pricesAbout: "In your currency. With these, the cost of jobs and bursts is shown.",
+    selfHosted: "Per second on your own machines",
+    cloud: "Per second on Comfy Cloud",
+    burst: "Maximum for bursts per hour",
     provider: "Where it runs",
     providers: {
       self_hosted: "On your own machines",
@@ -221,8 +223,8 @@ export const workflow = {
     made: (fields: number) => plural(fields, "field"),
     download: "Download",
     downloadOf: (number: number) => `Download version ${number}`,
-    restore: "Bring it back",
-    restoreOf: (number: number) => `Bring it back: version ${number}`,
-    broughtBack: "It is in the form. Look at it, and save it to use it.",
+    restore: "Restore",
+    restoreOf: (number: number) => `Restore version ${number}`,
+    broughtBack: "It is in the form. Check it, and save it to use it.",
   },
 };

@@ -54,7 +54,7 @@ export const console = {
   showSecret: "Show the secret",
   hideSecret: "Hide the secret",
   hidden: "••••••••",
-  notFound: "It is not there",
+  notFound: "Not found",
   failedToLoad: "This could not be loaded",
   back: (page: string) => `Back to ${page}`,
   shownOf: (shown: number, all: number) => `${number.format(shown)} of ${number.format(all)}`,

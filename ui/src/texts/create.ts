@@ -1,16 +1,12 @@
 import { common, duration, isolated, number, plural } from "./common";
 
-const KINDS: Readonly<Record<string, [string, string]>> = {
-  image: ["picture", "pictures"],
-  video: ["clip", "clips"],
-  audio: ["sound", "sounds"],
-  text: ["text", "texts"],
-};
 const INPUTS: Readonly<Record<string, [string, string]>> = {
   image: ["picture", "pictures"],
   video: ["video", "videos"],
-  audio: ["sound", "sounds"],
+  audio: ["audio file", "audio files"],
 };
+const KINDS: typeof INPUTS = { ...INPUTS, text: ["text", "texts"] };
+const oneOf = (type: string) => (type === "audio" ? "an audio file" : `a ${(INPUTS[type] ?? ["file"])[0]}`);
 const counted = (count: number, words: [string, string] | undefined, other: [string, string]) =>
   plural(count, ...(words ?? other));
 const time = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
@@ -43,7 +39,7 @@ export const create = {
     prompt: "prompt",
     image: "picture",
     video: "video",
-    audio: "sound",
+    audio: "audio",
     waits: "waits for nodes",
     script: "your own script",
   } as Readonly<Record<string, string>>,
@@ -51,10 +47,10 @@ export const create = {
   lacks: (items: readonly { kind: string; name: string }[]): string => {
     const nodes = items.filter((each) => each.kind === "node").length;
     const models = items.filter((each) => each.kind === "model").length;
-    const said = [nodes && plural(nodes, "node"), models && plural(models, "model")].filter(Boolean);
-    return `Missing: ${said.join(", ") || plural(items.length, "part")}`;
+    const parts = [nodes && plural(nodes, "node"), models && plural(models, "model")].filter(Boolean);
+    return `Missing: ${parts.join(", ") || plural(items.length, "part")}`;
   },
-  makes: { image: "picture", video: "clip", audio: "sound", text: "text" } as Readonly<Record<string, string>>,
+  makes: { image: "picture", video: "video", audio: "audio", text: "text" } as Readonly<Record<string, string>>,
   keys: {
     add: "Add to the queue",
     next: "Next workflow",
@@ -69,7 +65,7 @@ export const create = {
     },
     add: (type: string, isMany: boolean) => `Add ${(INPUTS[type] ?? ["file", "files"])[isMany ? 1 : 0]}`,
     dropHere: (type: string, isMany: boolean) =>
-      `Drop ${isMany ? (INPUTS[type] ?? ["", "files"])[1] : `a ${(INPUTS[type] ?? ["file"])[0]}`} here, or choose`,
+      `Drop ${isMany ? (INPUTS[type] ?? ["", "files"])[1] : oneOf(type)} here, or choose`,
     batchHint: "Several files or a whole folder make a batch.",
     sample: "Use the sample picture",
     remove: (name: string) => `Remove ${isolated(name)}`,
@@ -92,13 +88,13 @@ export const create = {
     wholeText: "one text",
     tries: "Tries",
     triesHint: "each with another seed",
-    triesAlike: "no seed: all come out alike",
-    triesSameSeed: "same seed: all come out alike",
+    triesAlike: "no seed: all come out the same",
+    triesSameSeed: "same seed: all come out the same",
     combine: "Combine",
-    product: "Each with each",
-    pairs: "Pair by pair",
+    product: "All combinations",
+    pairs: "In pairs",
     uneven: (files: number, prompts: number) =>
-      `Pair by pair takes as many prompts as files: there are ${number.format(files)} and ${number.format(prompts)}.`,
+      `Pairs need as many prompts as files: there are ${number.format(files)} and ${number.format(prompts)}.`,
     seed: "Seed",
     newSeed: "New for every job",
     roll: "Draw another seed",
@@ -162,7 +158,7 @@ export const create = {
   },
   plan: {
     title: "What will be made",
-    lacking: (type: string) => `Choose a ${(INPUTS[type] ?? ["file"])[0]}`,
+    lacking: (type: string) => `Choose ${oneOf(type)}`,
     noFolder: "Choose a folder that is there",
     one: (mime: string) => `1 ${(KINDS[mime.split("/")[0] ?? ""] ?? ["job"])[0]}`,
     many: (count: number, mime: string) => counted(count, KINDS[mime.split("/")[0] ?? ""], ["job", "jobs"]),
@@ -202,7 +198,7 @@ export const create = {
     },
     whenDone: "When done",
     whenDonePlaceholder: "ntfy://topic, mailto://…",
-    whenDoneHint: "Where to send a message, beside those of the settings; the addresses are those of Apprise",
+    whenDoneHint: "Where to send a message, besides the addresses in the settings; as Apprise URLs",
     more: "Name, folder and more",
     add: (count: number) => (count === 1 ? "Add job" : `Add ${number.format(count)} jobs`),
     addAnyway: "Add anyway",
@@ -214,7 +210,7 @@ export const create = {
     showJob: "Show job",
     tooMany: (count: number, most: number) =>
       `This makes ${plural(count, "job")}; a batch has at most ${number.format(most)}.`,
-    check: "Look at the fields that are marked.",
+    check: "Check the marked fields.",
     standIn: "Runs on the built-in stand-in",
     standInAdvice: "It draws placeholders, so that you can try everything out. Start ComfyUI to make real ones.",
   },
@@ -254,7 +250,7 @@ export const create = {
     asInput: "Use as input",
     isInput: (name: string) => `“${isolated(name)}” is now the input.`,
     lacks: (name: string) => `The file that it worked on is not in “${name}”: choose it.`,
-    reading: (name: string) => `Looking into ${name}…`,
+    reading: (name: string) => `Reading ${name}…`,
   },
   delete: {
     menu: "More about this workflow",

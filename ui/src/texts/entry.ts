@@ -8,7 +8,7 @@ export const entry = {
   name: "Name",
   nameHint: "As others in your team know you.",
   passwordHint: "At least 8 characters.",
-  isShort: "Take at least 8 characters.",
+  isShort: "Use at least 8 characters.",
   show: "Show password",
   hide: "Hide password",
   signIn: {
@@ -28,13 +28,13 @@ export const entry = {
   },
   again: {
     title: "Your session has ended",
-    about: "Sign in again to go on. What you typed is still here.",
+    about: "Sign in again to continue. What you typed is still here.",
     other: "Sign in as somebody else",
   },
   reset: {
     title: "Choose your password",
     action: "Set password and sign in",
-    about: "All other sessions of this account end. API tokens go on working.",
+    about: "All other sessions of this account end. API tokens keep working.",
     gone: "This link does not work",
     goneAdvice: "It was used before, or has expired. Ask your administrator for another.",
     toSignIn: "Go to sign in",

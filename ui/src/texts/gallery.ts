@@ -25,19 +25,19 @@ export const gallery = {
   day,
   moment: (at: string) => moment.format(new Date(at)),
   noGroup: {
-    day: "Some day",
+    day: "Unknown day",
     batch: "Not in a batch",
     workflow: "Unknown workflow",
     prompt: "Without a prompt",
   } as Readonly<Record<string, string>>,
   empty: "Your work will show up here",
   emptyAdvice:
-    "Every picture, video, sound and text that your jobs make appears here by itself, newest first. Star what you like, compare versions side by side, and take the best with you.",
+    "Every picture, video, audio file and text that your jobs make appears here by itself, newest first. Star what you like, compare versions side by side, and download the best.",
   emptyAction: "Create something",
   emptyCollection: "Nothing in this collection yet",
   emptyCollectionAdvice: "Select outputs in the gallery, then choose Collection in the bar below them.",
   noMatch: "Nothing matches",
-  noMatchAdvice: "No output has all of this. Take a filter away, or search for fewer words.",
+  noMatchAdvice: "No output has all of this. Remove a filter, or search for fewer words.",
   showAll: "Show everything",
   cut: (shown: number, total: number) =>
     `These are the first ${number.format(shown)} of ${outputs(total)}. Use filters to see the others.`,
@@ -121,7 +121,7 @@ export const gallery = {
     zoomIn: "Zoom in",
     zoomOut: "Zoom out",
     fit: "Fit to screen",
-    own: "Its own size (100 %)",
+    own: "Actual size (100 %)",
     info: "Info",
     play: "Play or pause",
   },
@@ -129,7 +129,7 @@ export const gallery = {
     name: (name: string) => `Output ${isolated(name)}`,
     position: (at: number, total: number) => `${number.format(at)} of ${number.format(total)}`,
     gone: "This output is gone",
-    goneAdvice: "It was deleted, or its time was over.",
+    goneAdvice: "It was deleted, or has expired.",
     /** `fit`: how large it is while it fits; where that is not known, how much larger than that. */
     zoom: (scale: number, fit: number | null) => {
       const size =
@@ -167,7 +167,7 @@ export const gallery = {
     needs: "Select two to four outputs to compare them.",
     letters: ["A", "B", "C", "D"],
     together: "Position of all",
-    remove: (letter: string) => `Take ${letter} out`,
+    remove: (letter: string) => `Remove ${letter}`,
     seconds: (at: number, length: number) => `${clock(at)} / ${clock(length)}`,
   },
   collections: {
@@ -205,10 +205,10 @@ export const gallery = {
     title: (count: number) => `Delete ${outputs(count)}?`,
     about: (count: number) =>
       count === 1
-        ? "The job that made it goes with it: its log, its values, and everything else that it made. You can undo this for a few seconds."
-        : "The jobs that made them go with them: their logs, their values, and everything else that they made. You can undo this for a few seconds.",
+        ? "The job that made it is deleted with it: its log, its values, and everything else that it made. You can undo this for a few seconds."
+        : "The jobs that made them are deleted with them: their logs, their values, and everything else that they made. You can undo this for a few seconds.",
     keep: "Keep the files in the output folder",
-    files: "These files go from the output folder:",
+    files: "These files are deleted from the output folder:",
     andMore: (count: number) => `and ${number.format(count)} more`,
     run: (count: number) => `Delete ${outputs(count)}`,
     goes: (count: number) => `${outputs(count)} will be deleted`,

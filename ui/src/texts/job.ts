@@ -81,7 +81,7 @@ export const job = {
   id: "Id",
   pixels: (width: number, height: number) => `${width} × ${height}`,
   waits: "Why it waits",
-  blockedAdvice: "It stays here until that is mended. “Change and run” makes another one of it.",
+  blockedAdvice: "It stays here until that is fixed. “Change and run” makes another one of it.",
   adding: "Being added to the queue.",
   fetched: "Runs next; its inputs are ready.",
   paused: "Paused.",
@@ -97,7 +97,7 @@ export const job = {
     ],
     [
       /illegal memory access|bad state|CUDA error/i,
-      "Restart ComfyUI: the GPU cannot be used before. What waits goes on by itself then.",
+      "Restart ComfyUI: the GPU cannot be used before. Waiting jobs then continue by themselves.",
     ],
     [
       /not in list|no such model|model.*(missing|not found)|could not be loaded|safetensors/i,
@@ -110,11 +110,11 @@ export const job = {
     [/timed? ?out|took too long|too slow/i, "Retry. If it happens again, make it smaller or allow more time."],
     [
       /connection|unreachable|not respond|Nobody answers|stopped|lost/i,
-      "See that ComfyUI runs and has not crashed (its own window says why), then retry.",
+      "Check that ComfyUI is running and has not crashed (its own window says why), then retry.",
     ],
     [/input.*(gone|deleted|expired|missing)/i, "Give it its input again with “Change and run”."],
     [/no output|made nothing|did not save/i, "The workflow needs a node that saves, such as Save Image or Save Video."],
   ] as readonly (readonly [RegExp, string])[],
   adviceElse:
-    "Retry it. If it fails again, look at the whole error below, and change what it names with “Change and run”.",
+    "Retry it. If it fails again, read the whole error below, and change what it names with “Change and run”.",
 };

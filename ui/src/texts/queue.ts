@@ -130,12 +130,12 @@ export const queue = {
     deleteTitle: "Delete this job?",
     deleteBatchTitle: "Delete this batch?",
     deleteManyTitle: (count: number) => `Delete ${plural(count, "job")}?`,
-    deleteText: "Its output, its values and its log go. You can undo this for a few seconds.",
+    deleteText: "Its output, its values and its log are deleted. You can undo this for a few seconds.",
     deleteManyText:
-      "Their outputs, values and logs go. What has not ended is left alone. You can undo this for a few seconds.",
+      "Their outputs, values and logs are deleted. What has not ended is left alone. You can undo this for a few seconds.",
     deleteBatchText:
-      "All its outputs, values and logs go. What a script saved in its own folders stays. You can undo this for a few seconds.",
-    alsoDeleted: "These files go, too:",
+      "All its outputs, values and logs are deleted. What a script saved in its own folders stays. You can undo this for a few seconds.",
+    alsoDeleted: "These files are deleted, too:",
     andMore: (count: number) => `and ${number.format(count)} more`,
     keepFiles: "Keep the files in the output folder",
     deleteYes: "Delete",
@@ -152,9 +152,7 @@ export const queue = {
   },
   filters: "Filters",
   sort: "Sort",
-  sorts: { queue: "In order of the queue", newest: "Newest first", oldest: "Oldest first" } as Readonly<
-    Record<string, string>
-  >,
+  sorts: { queue: "Queue order", newest: "Newest first", oldest: "Oldest first" } as Readonly<Record<string, string>>,
   workflow: "Workflow",
   anyWorkflow: "Any workflow",
   views: "Views",
@@ -163,7 +161,7 @@ export const queue = {
   saveViewName: "Name",
   saveViewHint: "Status, search, workflow and sorting come back with one click, in every browser of yours.",
   save: "Save",
-  forgetView: (name: string) => `Forget “${isolated(name)}”`,
+  forgetView: (name: string) => `Delete view “${isolated(name)}”`,
   keys: {
     open: "Open",
     pause: "Pause or resume",

@@ -15,13 +15,13 @@ export const setup = {
   next: "Continue",
   isSetUp: "This server is set up",
   isSetUpAdvice: "Sign in to use it.",
-  notYours: "Only an administrator can go on here.",
+  notYours: "Only an administrator can continue here.",
   admin: {
     about: "Whoever started the server sees a code in its output. It works once, and makes you its administrator.",
     code: "Setup code",
     codeHint: "Run “comfyrelay admin setup-code” where the server runs to get another.",
     action: "Become administrator",
-    haveAccount: "There is an administrator already?",
+    haveAccount: "Is there an administrator already?",
   },
   storage: {
     about: "Inputs and outputs of jobs are kept here. Browsers and workers send them straight to it.",
@@ -36,7 +36,7 @@ export const setup = {
     } as Readonly<Record<string, string>>,
     failedUpload: (origin: string) =>
       `Your browser was not let in. Allow GET, HEAD and PUT from ${origin} in the storage's own rules (CORS), then check again.`,
-    optional: "Only told by the storage itself; what counts is whether your browser gets through.",
+    optional: "Only the storage itself can report this; what counts is whether your browser gets through.",
     again: "Check again",
     isGood: "Files get in and out.",
   },
@@ -48,7 +48,7 @@ export const setup = {
     begins:
       "It begins with a workflow that needs no models: it inverts a picture. Your own come later, in the console.",
     action: "Make the fleet",
-    wrongName: "Take letters, digits, dots and dashes, beginning with a letter or a digit.",
+    wrongName: "Use letters, digits, dots and dashes, beginning with a letter or a digit.",
   },
   worker: {
     about: (fleet: string) =>
@@ -74,7 +74,7 @@ export const setup = {
     again: "Run it again",
     sending: "Sending the picture…",
     waiting: "Waiting for the worker…",
-    running: "The worker is at it…",
+    running: "The worker is running it…",
     failed: "The job failed",
     doneTitle: "It works",
     doneText: "Your studio is open. Add your own workflows and effects, and invite the others.",

@@ -31,7 +31,7 @@ const FAILURES: readonly (readonly [RegExp, string, string])[] = [
   [
     /(image|video|picture|sound|audio) that can be read|UnidentifiedImage|could not be decoded/i,
     "Your file could not be read",
-    "It may be damaged, or of a kind that this effect does not know. Open it on your device, save it as PNG, JPEG or MP4, and upload that.",
+    "It may be damaged, or of a kind that this effect does not support. Open it on your device, save it as PNG, JPEG or MP4, and upload that.",
   ],
   [
     /even width and height/i,
@@ -41,7 +41,7 @@ const FAILURES: readonly (readonly [RegExp, string, string])[] = [
   [
     /bad state|stopped responding|CUDA error|interrupted|connection|unreachable|no space left|attempts were used up/i,
     "A machine of this server stopped while it worked on it",
-    `That is no fault of your file. Try again. ${TELL}`,
+    `Your file is not the cause. Try again. ${TELL}`,
   ],
   [
     /timed? ?out|took too long|too slow|time limit/i,
@@ -51,7 +51,7 @@ const FAILURES: readonly (readonly [RegExp, string, string])[] = [
   [
     /not in list|no such model|model.*(missing|not found)|safetensors?|could not be loaded|node.*(does not exist|not found|missing|unknown)|ModuleNotFound|ImportError/i,
     "Something that this effect needs is missing on the server",
-    "You cannot mend that. Tell the administrator of this server, and try another effect meanwhile.",
+    "You cannot fix that yourself. Tell the administrator of this server, and try another effect meanwhile.",
   ],
   [
     /no output|made nothing/i,
@@ -71,7 +71,7 @@ export const studio = {
   empty: "No effects yet",
   emptyText: "Effects that are published on this server appear here.",
   search: "Search effects",
-  nothing: "No effect is called that",
+  nothing: "No effect found",
   nothingText: "Try another word.",
   clear: "Show all effects",
   free: "Free",
@@ -80,7 +80,7 @@ export const studio = {
   makes: {
     image: "Picture",
     video: "Video",
-    audio: "Sound",
+    audio: "Audio",
     text: "Text",
     other: "File",
   } as Readonly<Record<string, string>>,
@@ -91,16 +91,16 @@ export const studio = {
     yours: {
       image: "Your picture",
       video: "Your video",
-      audio: "Your sound",
+      audio: "Your audio",
     } as Readonly<Record<string, string>>,
     drop: {
       image: "Drop a picture here, or choose one",
       video: "Drop a video here, or choose one",
-      audio: "Drop a sound here, or choose one",
+      audio: "Drop an audio file here, or choose one",
     } as Readonly<Record<string, string>>,
     dropHint: "It goes straight to the server's storage, and stays yours.",
     wrongType: (name: string, type: string) =>
-      `${name} is no ${type === "image" ? "picture" : type === "audio" ? "sound" : type}. Choose another file.`,
+      `${name} is not ${type === "image" ? "a picture" : type === "audio" ? "an audio file" : `a ${type}`}. Choose another file.`,
     optional: "optional",
     uploading: (name: string) => `Uploading ${name}`,
     uploaded: "Uploaded",
@@ -160,7 +160,7 @@ export const studio = {
     gone: "There is no such video of yours",
     goneText: "It may have been deleted, or belong to somebody else.",
     steps: ["Uploaded", "In line", "Processing", "Done"],
-    stepsName: "How far it is",
+    stepsName: "Progress",
     waiting: "Waiting for its turn",
     why: (reason: string | undefined) => WHY[reason ?? ""] ?? "Waiting for its turn.",
     next: "You are next",
@@ -173,8 +173,8 @@ export const studio = {
     percent: (part: number) => `${Math.round(part * 100)} %`,
     starting: "Starting up",
     left: (seconds: number) => (seconds < 1 ? "almost done" : `about ${duration(seconds)} left`),
-    close: "You can close this page: it goes on without you, and is here when you come back.",
-    offline: "You are offline, and it goes on on the server",
+    close: "You can close this page: it continues without you, and is here when you come back.",
+    offline: "You are offline, and it continues on the server",
     offlineText: "This page catches up by itself as soon as you are connected again.",
     done: "Done",
     doneIn: (seconds: number) => `Made in ${duration(seconds)}`,
@@ -195,9 +195,9 @@ export const studio = {
     noCharge: "It cost you nothing.",
     expired: "This has expired",
     expiredText:
-      "Results are kept on this server for a limited time, and this one is gone. Upload your file again to make it anew.",
+      "Results are kept on this server for a limited time, and this one is gone. Upload your file again to make it again.",
     deleted: "This was deleted",
-    deletedText: "Its files are not on this server any more. Upload your file again to make it anew.",
+    deletedText: "Its files are not on this server any more. Upload your file again to make it again.",
     download: "Download",
     againCost: (count: number) => (count ? `Again for ${tokens(count)}` : "Again"),
     retryCost: (count: number) => (count ? `Try again for ${tokens(count)}` : "Try again"),

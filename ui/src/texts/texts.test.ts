@@ -6,7 +6,7 @@ const NAME = "\u05d7\u05ea\u05d5\u05dc\u202e";
 const ISOLATED = "\u2068\u05d7\u05ea\u05d5\u05dc\u2069";
 
 it("a name that is read from the right turns nothing around it in the queue", () => {
-  const said = [
+  const texts = [
     queue.itemOf(NAME, 1, 3),
     queue.progress(NAME),
     queue.livePreview(NAME),
@@ -17,7 +17,7 @@ it("a name that is read from the right turns nothing around it in the queue", ()
     queue.forgetView(NAME),
     gallery.heading(NAME, 2),
   ];
-  for (const each of said) {
+  for (const each of texts) {
     expect(each).toContain(ISOLATED);
     // what would turn the rest is left out
     expect(each).not.toContain("\u202e");

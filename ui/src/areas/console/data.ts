@@ -4,7 +4,7 @@ import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { get, post } from "@/api/client";
 import type { components } from "@/api/schema";
 import type { Page } from "@/api/types";
-import { isOver } from "./dispatches/rules";
+import { isOver } from "./dispatches/ended";
 import { consoleKeys } from "./live";
 
 type Schemas = components["schemas"];
@@ -41,7 +41,7 @@ async function everyPage<T>(ask: (cursor: string | null) => Promise<Page<T>>): P
   return found;
 }
 
-const LOOK_MS = 10_000;
+const REFETCH_MS = 10_000;
 /** Some screens of them. */
 const WORKERS = 50;
 
@@ -70,7 +70,7 @@ export const workers = (asked: WorkersAsked) =>
     initialPageParam: "",
     getNextPageParam: (page) => page.next_cursor,
     // how far they are, and what their GPUs do, changes without an event
-    refetchInterval: ({ state }) => (state.data?.pages.length ?? 1) * (LOOK_MS / 2),
+    refetchInterval: ({ state }) => (state.data?.pages.length ?? 1) * (REFETCH_MS / 2),
     placeholderData: (before) => before,
   });
 
@@ -79,7 +79,7 @@ export const someWorkers = (state: string, limit: number) =>
   queryOptions({
     queryKey: [...consoleKeys.workers, state, limit] as const,
     queryFn: ({ signal }) => askWorkers({ state, limit }, signal),
-    refetchInterval: LOOK_MS / 2,
+    refetchInterval: REFETCH_MS / 2,
   });
 
 /** Who registered last, the newest first. */
@@ -87,7 +87,7 @@ export const registered = queryOptions({
   queryKey: [...consoleKeys.workers, "registered"] as const,
   queryFn: async ({ signal }) =>
     (await get("/api/admin/audit-logs", { query: { event: "register", limit: 20 }, signal })).items,
-  refetchInterval: LOOK_MS / 2,
+  refetchInterval: REFETCH_MS / 2,
   // who came before it is looked at is not who comes now
   gcTime: 0,
 });
@@ -97,7 +97,7 @@ export const worker = (id: string) =>
     queryKey: consoleKeys.worker(id),
     queryFn: async ({ signal }) =>
       (await get("/api/admin/workers/{worker_id}", { path: { worker_id: id }, signal })) as WorkerDetails,
-    refetchInterval: LOOK_MS / 4,
+    refetchInterval: REFETCH_MS / 4,
   });
 
 /** Asking is what makes it send them, so it is asked while one looks. */
@@ -105,7 +105,7 @@ export const logsOf = (id: string) =>
   queryOptions({
     queryKey: ["console", "logs", id] as const,
     queryFn: ({ signal }) => get("/api/admin/workers/{worker_id}/logs", { path: { worker_id: id }, signal }),
-    refetchInterval: ({ state }) => (state.data?.received_at ? LOOK_MS / 4 : LOOK_MS / 10),
+    refetchInterval: ({ state }) => (state.data?.received_at ? REFETCH_MS / 4 : REFETCH_MS / 10),
     gcTime: 0,
   });
 
@@ -141,14 +141,14 @@ export const scaling = (stage: string, slug: string) =>
   queryOptions({
     queryKey: [...consoleKeys.fleet(stage, slug), "scaling"] as const,
     queryFn: ({ signal }) => get("/api/admin/fleets/{stage}/{slug}/scaling", { path: named(stage, slug), signal }),
-    refetchInterval: LOOK_MS,
+    refetchInterval: REFETCH_MS,
   });
 
 export const fleetMetrics = (stage: string, slug: string) =>
   queryOptions({
     queryKey: [...consoleKeys.fleet(stage, slug), "metrics"] as const,
     queryFn: ({ signal }) => get("/api/admin/fleets/{stage}/{slug}/metrics", { path: named(stage, slug), signal }),
-    refetchInterval: LOOK_MS,
+    refetchInterval: REFETCH_MS,
   });
 
 export const decisions = (stage: string, slug: string) =>
@@ -202,7 +202,7 @@ export const dispatches = (asked: DispatchesAsked) =>
     refetchInterval: ({ state }) => {
       const pages = state.data?.pages ?? [];
       const isAnyRunning = pages.some((page) => page.items.some(({ status }) => status === "leased"));
-      return isAnyRunning ? (LOOK_MS / 2) * pages.length : false;
+      return isAnyRunning ? (REFETCH_MS / 2) * pages.length : false;
     },
   });
 
@@ -212,7 +212,7 @@ export const dispatch = (id: string) =>
     queryFn: ({ signal }) => get("/api/admin/dispatches/{dispatch_id}", { path: { dispatch_id: Number(id) }, signal }),
     refetchInterval: ({ state }) => {
       if (state.data && isOver(state.data.status)) return false;
-      return state.data?.status === "leased" ? LOOK_MS / 4 : LOOK_MS;
+      return state.data?.status === "leased" ? REFETCH_MS / 4 : REFETCH_MS;
     },
   });
 
@@ -222,7 +222,7 @@ export const waitingOf = (id: string) =>
     queryKey: [...consoleKeys.dispatch(id), "waiting"] as const,
     queryFn: ({ signal }) =>
       get("/api/admin/dispatches/{dispatch_id}/waiting", { path: { dispatch_id: Number(id) }, signal }),
-    refetchInterval: LOOK_MS,
+    refetchInterval: REFETCH_MS,
   });
 
 /** Who had it, what came of it, and all that was written down of it, whichever workers it was with. */
@@ -260,7 +260,7 @@ export const overview = (range: "hour" | "day" | "week") =>
     queryKey: [...consoleKeys.samples, range] as const,
     queryFn: ({ signal }) => get("/api/admin/overview", { query: { range }, signal }),
     // what runs now changes between two samples
-    refetchInterval: LOOK_MS,
+    refetchInterval: REFETCH_MS,
     placeholderData: (before) => before,
   });
 
@@ -269,5 +269,5 @@ export const deliveryCounts = queryOptions({
   queryKey: ["console", "webhooks", "counts"] as const,
   queryFn: ({ signal }) => get("/api/admin/webhooks/counts", { signal }),
   // what was told and lost on the way
-  refetchInterval: 3 * LOOK_MS,
+  refetchInterval: 3 * REFETCH_MS,
 });

@@ -1,7 +1,7 @@
 import { QueryClient, QueryObserver } from "@tanstack/react-query";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { Source } from "@/live/shared";
-import { AGAIN_MS, ConsoleStream, consoleKeys, type Hearing, isOld, POLL_MS, SETTLE_MS, together } from "./live";
+import { AGAIN_MS, ConsoleStream, consoleKeys, isOld, POLL_MS, SETTLE_MS, type StreamState, together } from "./live";
 
 class Stream extends EventTarget implements Source {
   static all: Stream[] = [];
@@ -16,7 +16,7 @@ class Stream extends EventTarget implements Source {
     Stream.all.push(this);
   }
 
-  say(data: unknown, kind = "changed") {
+  emit(data: unknown, kind = "changed") {
     this.dispatchEvent(new MessageEvent(kind, { data: JSON.stringify(data) }));
   }
 
@@ -69,7 +69,7 @@ it("two events are one that says all of both", () => {
 describe("the stream", () => {
   let client: QueryClient;
   let stream: ConsoleStream;
-  let state: Hearing | undefined;
+  let state: StreamState | undefined;
   const newest = () => Stream.all.at(-1) as Stream;
   const isStale = () => client.getQueryState(consoleKeys.workers)?.isInvalidated;
   const fetched = () => client.setQueryData(consoleKeys.workers, []);
@@ -78,7 +78,7 @@ describe("the stream", () => {
     vi.useFakeTimers();
     Stream.all = [];
     client = new QueryClient();
-    const become = (next: Hearing) => {
+    const become = (next: StreamState) => {
       state = next;
     };
     stream = new ConsoleStream(client, become, () => new Stream());
@@ -93,7 +93,7 @@ describe("the stream", () => {
   });
 
   it("makes old what it names, a moment later", () => {
-    newest().say({ workers: ["gpu-1"] });
+    newest().emit({ workers: ["gpu-1"] });
     expect(isStale()).toBe(false);
     vi.advanceTimersByTime(SETTLE_MS);
     expect(isStale()).toBe(true);
@@ -112,7 +112,7 @@ describe("the stream", () => {
       () => {},
     );
     for (let event = 0; event < 3; event += 1) {
-      newest().say({ workers: ["gpu-1"] });
+      newest().emit({ workers: ["gpu-1"] });
       await vi.advanceTimersByTimeAsync(SETTLE_MS);
     }
     expect(asked).toBe(1);
@@ -123,7 +123,7 @@ describe("the stream", () => {
   });
 
   it("leaves alone what it does not name", () => {
-    newest().say({ workers: [], dispatches: true });
+    newest().emit({ workers: [], dispatches: true });
     vi.advanceTimersByTime(SETTLE_MS);
     expect(isStale()).toBe(false);
   });
@@ -144,7 +144,7 @@ describe("the stream", () => {
   });
 
   it("makes everything old where something was missed", () => {
-    newest().say({}, "reset");
+    newest().emit({}, "reset");
     vi.advanceTimersByTime(SETTLE_MS);
     expect(isStale()).toBe(true);
   });

@@ -60,7 +60,7 @@ export function together(one: Changed, other: Changed): Changed {
   return both;
 }
 
-export type Hearing = "connecting" | "live" | "polling";
+export type StreamState = "connecting" | "live" | "polling";
 
 export class ConsoleStream {
   private source: Source | undefined;
@@ -71,7 +71,7 @@ export class ConsoleStream {
 
   constructor(
     private readonly client: QueryClient,
-    private readonly become: (state: Hearing) => void,
+    private readonly become: (state: StreamState) => void,
     private readonly open: (path: string) => Source = openShared,
   ) {}
 
@@ -138,9 +138,9 @@ export class ConsoleStream {
 }
 
 /** Hears the stream while the frame of the console is shown; the pages in it need nothing but their keys. */
-export function useConsoleLive(): Hearing {
+export function useConsoleLive(): StreamState {
   const client = useQueryClient();
-  const [state, setState] = useState<Hearing>("connecting");
+  const [state, setState] = useState<StreamState>("connecting");
   useEffect(() => {
     const stream = new ConsoleStream(client, setState);
     stream.start();

@@ -191,11 +191,11 @@ interface GroupProps {
   found: Estimate | null;
 }
 
-/** The values of one node, folded; what they are is said on its outside. */
+/** The values of one node, folded; what they are is summed up on its outside. */
 function Group({ form, name, inputs, found }: GroupProps) {
   const changed = inputs.filter((each) => isChanged(each, form.choice, form.draft.texts)).length;
   const isModels = name === texts.form.models;
-  const said = isModels
+  const summary = isModels
     ? inputs.map((each) => shownText(each, form.choice, form.draft.texts).replace(/\.\w+$/, ""))
     : inputs.map((each) => each.label.toLowerCase());
   const isWrong = inputs.some((each) => each.key in form.problems);
@@ -205,7 +205,7 @@ function Group({ form, name, inputs, found }: GroupProps) {
       <summary>
         <span className={styles.groupText}>
           <strong>{name}</strong>
-          <span>{said.join(isModels ? " · " : ", ")}</span>
+          <span>{summary.join(isModels ? " · " : ", ")}</span>
         </span>
         <span className={styles.groupAside} data-changed={changed > 0 || undefined}>
           {changed

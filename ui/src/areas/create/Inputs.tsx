@@ -42,8 +42,8 @@ export function Inputs({ form, input, root, folderProblem, onSample, isDisabled 
     if (isDisabled) return;
     const fitting = files.filter((each) => takes(input, typeOf(each)));
     if (!fitting.length) {
-      const said = texts.taking.cannot(files[0]?.name ?? "", input.type);
-      return form.setProblems({ ...form.problems, [input.key]: said });
+      const wrong = texts.taking.cannot(files[0]?.name ?? "", input.type);
+      return form.setProblems({ ...form.problems, [input.key]: wrong });
     }
     addFiles(slug, input.key, fitting, { isOne: !isMany });
     const { [input.key]: _gone, ...rest } = form.problems;

@@ -69,9 +69,11 @@ export function Picker({ choices, chosen, isFiltered }: PickerProps) {
 function useIsSeen(of: RefObject<HTMLElement | null>): boolean {
   const [isSeen, setSeen] = useState(false);
   useEffect(() => {
-    const looking = new IntersectionObserver((entries) => entries.some((each) => each.isIntersecting) && setSeen(true));
-    if (of.current) looking.observe(of.current);
-    return () => looking.disconnect();
+    const observer = new IntersectionObserver(
+      (entries) => entries.some((each) => each.isIntersecting) && setSeen(true),
+    );
+    if (of.current) observer.observe(of.current);
+    return () => observer.disconnect();
   }, [of]);
   return isSeen;
 }

@@ -58,7 +58,7 @@ export function useAdding(form: Form, { isDesk }: { isDesk: boolean }): Adding {
       const [item] = itemBodies(choice, draft);
       const body = { ...target, ...item, priority: draft.priority, idempotency_key, ...waits };
       const { data } = await call<Job>("POST", "/api/ai-jobs", body);
-      said(1, texts.plan.showJob, () => void navigate({ to: "/jobs/$id", params: { id: data.id } }));
+      toastAdded(1, texts.plan.showJob, () => void navigate({ to: "/jobs/$id", params: { id: data.id } }));
       return;
     }
     const body = isDesk
@@ -71,7 +71,7 @@ export function useAdding(form: Form, { isDesk }: { isDesk: boolean }): Adding {
         };
     const path = isDesk ? "/api/desk/batches" : "/api/batches";
     const { data } = await call<Batch>("POST", path, { ...body, idempotency_key, ...waits });
-    said(data.total, texts.plan.show, () => void navigate({ to: "/queue", search: { batch: data.id } }));
+    toastAdded(data.total, texts.plan.show, () => void navigate({ to: "/queue", search: { batch: data.id } }));
   };
 
   /** What was changed and run is its own job now. */
@@ -104,9 +104,9 @@ export function useAdding(form: Form, { isDesk }: { isDesk: boolean }): Adding {
       const isMissing = thrown instanceof Problem && thrown.kind === "missing_on_workers";
       const found = thrown instanceof Problem ? errorsByField(choice, thrown.errors) : {};
       const keys_ = Object.keys(found);
-      // what is said at its field is not said twice
-      const isSaid = keys_.length > 0 && keys_.every((key) => choice.properties.some((each) => each.key === key));
-      setRefused({ draft, problem: isSaid ? null : sentence(thrown), missing: isMissing ? thrown.missing : null });
+      // what is shown at its field is not shown twice
+      const isShown = keys_.length > 0 && keys_.every((key) => choice.properties.some((each) => each.key === key));
+      setRefused({ draft, problem: isShown ? null : sentence(thrown), missing: isMissing ? thrown.missing : null });
       if (thrown instanceof Problem) {
         form.setProblems(found);
         const first = choice.properties.find((each) => each.key in found)?.key;
@@ -121,5 +121,5 @@ export function useAdding(form: Form, { isDesk }: { isDesk: boolean }): Adding {
   return { isBusy, problem: present?.problem ?? null, missing: present?.missing ?? null, add };
 }
 
-const said = (count: number, name: string, run: () => void): void =>
+const toastAdded = (count: number, name: string, run: () => void): void =>
   toast({ text: texts.plan.added(count), tone: "good", action: { name, run } });

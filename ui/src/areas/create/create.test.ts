@@ -293,9 +293,9 @@ test("the same again is told to come out alike where no seed differs", () => {
   const kept: Draft = { ...EMPTY, texts: { seed: "7" } };
   expect(triesHint(choice, EMPTY)).toBe("each with another seed");
   expect(triesHint(choice, { ...kept, seeds: "increment" })).toBe("each with another seed");
-  expect(triesHint(choice, { ...kept, seeds: "fixed" })).toBe("same seed: all come out alike");
+  expect(triesHint(choice, { ...kept, seeds: "fixed" })).toBe("same seed: all come out the same");
   const seedless = { ...choice, properties: choice.properties.filter((each) => each.key !== "seed") };
-  expect(triesHint(seedless, EMPTY)).toBe("no seed: all come out alike");
+  expect(triesHint(seedless, EMPTY)).toBe("no seed: all come out the same");
 });
 
 test("the picture that must be given is asked for until it is there, or a folder is named", () => {

@@ -102,7 +102,7 @@ export function draftOf(slug: string): Draft {
     found = readDraft(storedHere(nameOf(slug)) ?? stored(nameOf(slug)));
     drafts.set(slug, found);
     for (const [key, given] of Object.entries(found.files)) {
-      for (const each of given) if (each.id !== null) void look(slug, key, each.id);
+      for (const each of given) if (each.id !== null) void refreshFile(slug, key, each.id);
     }
   }
   return found;
@@ -140,7 +140,7 @@ const changeFile = (slug: string, key: string, file: string, change: Partial<Giv
   changeFiles(slug, key, (given) => given.map((each) => (each.key === file ? { ...each, ...change } : each)));
 
 /** A kept file is shown again, or dropped from the draft where it is gone. */
-async function look(slug: string, key: string, id: string): Promise<void> {
+async function refreshFile(slug: string, key: string, id: string): Promise<void> {
   try {
     const found = await get("/api/videos/uploads/{file_id}", { path: { file_id: id } });
     changeFiles(slug, key, (given) =>

@@ -53,13 +53,13 @@ export default function Create() {
   useEffect(() => {
     if (chosen) store(LAST, chosen.slug);
   }, [chosen]);
-  const [told, setTold] = useState<{ slug: string; problems: Record<string, string> } | null>(null);
+  const [reported, setReported] = useState<{ slug: string; problems: Record<string, string> } | null>(null);
   const { take, dialog } = useTaking({
     choices: choices ?? [],
     chosen,
     isDesk: desk !== null,
     choose,
-    complain: (slug, problems) => setTold({ slug, problems }),
+    complain: (slug, problems) => setReported({ slug, problems }),
   });
   const by = (step: number) => {
     const list = shown ?? [];
@@ -125,7 +125,7 @@ export default function Create() {
       <div className={styles.page}>
         <Picker choices={shown} chosen={chosen} isFiltered={filter !== ""} />
         {chosen ? (
-          <Workbench key={chosen.slug} choice={chosen} all={choices ?? []} told={told} />
+          <Workbench key={chosen.slug} choice={chosen} all={choices ?? []} reported={reported} />
         ) : choices?.length === 0 ? (
           <EmptyState icon={Sparkles} title={texts.empty} text={texts.emptyAdvice}>
             <Button look="primary" icon={FilePlus2} onClick={() => chooser.current?.click()}>
@@ -146,20 +146,20 @@ export default function Create() {
 interface WorkbenchProps {
   choice: Choice;
   all: readonly Choice[];
-  told: { slug: string; problems: Record<string, string> } | null;
+  reported: { slug: string; problems: Record<string, string> } | null;
 }
 
-function Workbench({ choice, all, told }: WorkbenchProps) {
+function Workbench({ choice, all, reported }: WorkbenchProps) {
   const { desk } = useSession();
   const form = useForm(choice);
   const command = useCommand(form);
   const adding = useAdding(form, { isDesk: desk !== null });
   const { found, folderProblem } = useEstimate(form, desk !== null);
   useBeginnings(choice, all, form);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: once for each thing told
+  // biome-ignore lint/correctness/useExhaustiveDependencies: once for each thing reported
   useEffect(() => {
-    if (told?.slug === choice.slug) form.setProblems(told.problems);
-  }, [told]);
+    if (reported?.slug === choice.slug) form.setProblems(reported.problems);
+  }, [reported]);
   return (
     <>
       <div className={styles.middle}>
@@ -275,11 +275,11 @@ function OwnMenu({ choice }: { choice: Choice }) {
   const [asks, setAsks] = useState<"delete" | "rename" | null>(null);
   const [name, setName] = useState(choice.name);
   const close = () => setAsks(null);
-  const act = async (work: () => Promise<unknown>, said: string) => {
+  const act = async (work: () => Promise<unknown>, message: string) => {
     try {
       await work();
       close();
-      toast({ text: said, tone: "good" });
+      toast({ text: message, tone: "good" });
       await client.invalidateQueries({ queryKey: keys.workflows });
     } catch (thrown) {
       toastProblem(thrown);

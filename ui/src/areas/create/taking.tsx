@@ -115,7 +115,7 @@ export function useTaking({ choices, chosen, isDesk, choose, complain }: Wanted)
     addGraph(graph, name, waits, isCarried).then(close);
 
   /** One picture may carry the workflow that made it; whoever drops it on a field wants it there. */
-  const lookInto = async (file: File) => {
+  const offerCarried = async (file: File) => {
     try {
       const { id } = await upload(file);
       const { data } = await call<{ graph: unknown }>("GET", `/api/desk/files/${id}/workflow`);
@@ -133,7 +133,7 @@ export function useTaking({ choices, chosen, isDesk, choose, complain }: Wanted)
     let made: Choice | undefined;
     for (const { name, graph } of graphs) made = (await addGraph(graph, name, false, false)) ?? made;
     const [first] = media;
-    if (first && files.length === 1 && isDesk) return lookInto(first);
+    if (first && files.length === 1 && isDesk) return offerCarried(first);
     if (first) put(media, made ?? chosen);
     if (files.length > left.length) {
       if (left.length) toast({ text: texts.taking.left(someOf(left)), tone: "bad" });

@@ -10,8 +10,9 @@ import { kindOf, Media } from "@/kit/Media";
 import { Segmented } from "@/kit/Segmented";
 import { common } from "@/texts/common";
 import { gallery as texts } from "@/texts/gallery";
-import { aboutJob, type Item, type Mark } from "./data";
+import { aboutJob, type Mark } from "./data";
 import { differing } from "./differing";
+import type { Item } from "./item";
 import { items, useItem } from "./items";
 import { Sync } from "./sync";
 import { nameOf } from "./Tile";
@@ -168,7 +169,7 @@ function Pane({ id, letter, sync, view, onView, onMark, onRemove }: PaneProps) {
   const { verbs } = texts;
   return (
     <figure className={styles.pane} data-pane={letter}>
-      <div className={styles.paneStage}>
+      <div className={styles.paneView}>
         {item && (
           <Zoom view={view} onView={onView}>
             <Shown item={item} sync={sync} />

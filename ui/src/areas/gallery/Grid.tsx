@@ -73,7 +73,7 @@ export function Grid({ groups, shown, rowHeight, selected, current, nameOf, labe
 
   const [range, setRange] = useState<readonly [number, number]>([0, 0]);
   const newest = useRef(layout);
-  const look = useCallback(() => {
+  const updateRange = useCallback(() => {
     const element = scroller.current;
     if (!element) return;
     const { scrollTop, clientHeight } = element;
@@ -92,8 +92,8 @@ export function Grid({ groups, shown, rowHeight, selected, current, nameOf, labe
       element.scrollTop = kept(last.layout, layout, element.scrollTop);
     }
     before.current = { layout, shown };
-    look();
-  }, [layout, shown, width, look]);
+    updateRange();
+  }, [layout, shown, width, updateRange]);
 
   const { onScrolled } = on;
   useEffect(() => {
@@ -103,11 +103,11 @@ export function Grid({ groups, shown, rowHeight, selected, current, nameOf, labe
       frame ||= requestAnimationFrame(() => {
         frame = 0;
         places.set(shown, element.scrollTop);
-        look();
+        updateRange();
         onScrolled(element.scrollTop <= AT_TOP);
       });
     };
-    const watching = new ResizeObserver(look);
+    const watching = new ResizeObserver(updateRange);
     watching.observe(element);
     element.addEventListener("scroll", scrolled, { passive: true });
     return () => {
@@ -115,7 +115,7 @@ export function Grid({ groups, shown, rowHeight, selected, current, nameOf, labe
       cancelAnimationFrame(frame);
       element.removeEventListener("scroll", scrolled);
     };
-  }, [shown, look, onScrolled]);
+  }, [shown, updateRange, onScrolled]);
 
   const [firstRow, endRow] = range;
   const rows = layout.rows.slice(firstRow, endRow);
@@ -142,7 +142,7 @@ export function Grid({ groups, shown, rowHeight, selected, current, nameOf, labe
       if (top < element.scrollTop) element.scrollTop = top;
       else if (bottom > element.scrollTop + element.clientHeight) element.scrollTop = bottom - element.clientHeight;
       wanted.current = id;
-      look();
+      updateRange();
       setRange((now) => [...now]);
     },
     toTop: () => scroller.current?.scrollTo({ top: 0, behavior: "smooth" }),

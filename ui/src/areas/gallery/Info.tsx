@@ -6,13 +6,14 @@ import { Chip, Heading, IconButton, Skeleton, TextArea, toast, toastProblem } fr
 import { Facts, Inspector } from "@/kit/Inspector";
 import { clock, size } from "@/texts/common";
 import { gallery as texts } from "@/texts/gallery";
-import { aboutJob, collections, type Item, useVerbs } from "./data";
+import { aboutJob, collections, useVerbs } from "./data";
+import type { Item } from "./item";
 import styles from "./viewer.module.css";
 
-export async function copyText(text: string, said: string): Promise<void> {
+export async function copyText(text: string, message: string): Promise<void> {
   try {
     await navigator.clipboard.writeText(text);
-    toast({ text: said, tone: "good" });
+    toast({ text: message, tone: "good" });
   } catch (thrown) {
     toastProblem(thrown);
   }

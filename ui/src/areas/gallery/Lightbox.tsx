@@ -20,8 +20,8 @@ import { kindOf, Media } from "@/kit/Media";
 import { Player } from "@/kit/Player";
 import { common } from "@/texts/common";
 import { gallery as texts } from "@/texts/gallery";
-import type { Item } from "./data";
 import { Info } from "./Info";
+import type { Item } from "./item";
 import { items, useIsGone, useItem } from "./items";
 import { nameOf } from "./Tile";
 import styles from "./viewer.module.css";
@@ -177,7 +177,7 @@ export function Lightbox({ id, order, isSelected, onShow, onClose, onMark, onSel
               <IconButton icon={InfoIcon} name={keys.info} keys="i" isPressed={info === "1"} onClick={toggleInfo} />
             </div>
           </div>
-          <div className={styles.stage} data-selected={isSelected || undefined}>
+          <div className={styles.viewport} data-selected={isSelected || undefined}>
             {item ? (
               <Zoom view={view} onView={setView} onSwipe={go} onPane={setPane} isFixed={!canZoom}>
                 <Whole key={item.id} item={item} />

@@ -15,8 +15,8 @@ import { classes } from "@/kit";
 import { kindOf } from "@/kit/Media";
 import { clock, common } from "@/texts/common";
 import { gallery as texts } from "@/texts/gallery";
-import type { Item } from "./data";
 import styles from "./gallery.module.css";
+import type { Item } from "./item";
 import { items, useIsGone, useItem } from "./items";
 
 interface TileProps {

@@ -62,11 +62,11 @@ export function Zoom({ view, onView, onSwipe, onPane, isFixed = false, children 
   const newest = useRef(onView);
   newest.current = onView;
 
-  const tell = useRef(onPane);
-  tell.current = onPane;
+  const newestOnPane = useRef(onPane);
+  newestOnPane.current = onPane;
   useEffect(() => {
     const seen = new ResizeObserver(([entry]) => {
-      if (entry) tell.current?.({ width: entry.contentRect.width, height: entry.contentRect.height });
+      if (entry) newestOnPane.current?.({ width: entry.contentRect.width, height: entry.contentRect.height });
     });
     if (pane.current) seen.observe(pane.current);
     return () => seen.disconnect();

@@ -6,7 +6,8 @@ import { here, post } from "@/api/client";
 import { desk } from "@/api/queries";
 import { toast, toastProblem } from "@/kit";
 import { gallery as texts } from "@/texts/gallery";
-import { type Item, type Mark, useVerbs } from "./data";
+import { type Mark, useVerbs } from "./data";
+import type { Item } from "./item";
 import { items } from "./items";
 
 /** Hand a file to the browser's downloads. */

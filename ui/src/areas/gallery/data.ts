@@ -4,17 +4,15 @@ import { keepPreviousData, type QueryClient, queryOptions, useQuery, useQueryCli
 import { useEffect, useMemo } from "react";
 import { type BodyOf, get, patch, post, remove } from "@/api/client";
 import { GALLERY_LIMIT } from "@/api/early";
-import type { Whole } from "@/api/json";
 import { Problem } from "@/api/problem";
 import { keys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { useLeaving } from "@/app/leaving";
+import type { Item } from "./item";
 import { items } from "./items";
 import { type Group, withNew, without } from "./layout";
 
 type Schemas = components["schemas"];
-/** The schemas write seeds as numbers; here they may be `bigint`. */
-export type Item = Omit<Schemas["GalleryItem"], "seed"> & { seed: Whole | null };
 export type Collection = Schemas["Collection"];
 export type AboutJob = Schemas["AboutJob"];
 

@@ -3,8 +3,8 @@
 
 import { useSyncExternalStore } from "react";
 import { get } from "@/api/client";
-import { hearTabs } from "@/api/tabs";
-import type { Item } from "./data";
+import { onTabChange } from "@/api/tabs";
+import type { Item } from "./item";
 
 const AT_ONCE = 60;
 /** A scroll goes by many; what is still wanted after this is fetched. */
@@ -83,7 +83,7 @@ export class Items {
       this.kept.set(item.id, { item, at });
       this.missing.delete(item.id);
     }
-    if (items.length) this.tell();
+    if (items.length) this.notify();
   }
 
   change(ids: Iterable<string>, change: (item: Item) => Item): void {
@@ -92,7 +92,7 @@ export class Items {
       if (found) this.kept.set(id, { ...found, item: change(found.item) });
       this.touched.set(id, ++this.changes);
     }
-    this.tell();
+    this.notify();
   }
 
   private async load(ids: readonly string[]): Promise<void> {
@@ -112,7 +112,7 @@ export class Items {
       for (const id of ids) if (!there.has(id)) this.missing.add(id);
       // what was changed here meanwhile is newer
       this.put(found.filter((each) => (this.touched.get(each.id) ?? 0) <= began));
-      if (there.size < ids.length) this.tell();
+      if (there.size < ids.length) this.notify();
     } catch {
       // they are asked for again when they are looked at again; that the server is away is said elsewhere
     } finally {
@@ -125,7 +125,7 @@ export class Items {
     return found !== undefined && this.now() - found.at < FRESH_MS;
   }
 
-  private tell(): void {
+  private notify(): void {
     for (const each of this.watching) each();
   }
 }
@@ -135,7 +135,7 @@ export const items = new Items(async (ids) => {
   return found as Item[];
 });
 
-hearTabs(({ outputs }) => void (outputs ? items.renew(outputs) : items.renewAll()));
+onTabChange(({ outputs }) => void (outputs ? items.renew(outputs) : items.renewAll()));
 
 export const useItem = (id: string): Item | undefined => useSyncExternalStore(items.watch, () => items.get(id));
 export const useIsGone = (id: string): boolean => useSyncExternalStore(items.watch, () => items.isGone(id));

@@ -44,7 +44,7 @@ export class Sync {
     const known = () => {
       this.seek(this.time);
       if (this.isWanted) this.start(video);
-      this.tell();
+      this.notify();
     };
     video.addEventListener("timeupdate", follow);
     video.addEventListener("ended", ended);
@@ -54,14 +54,14 @@ export class Sync {
       video.removeEventListener("timeupdate", follow);
       video.removeEventListener("ended", ended);
       video.removeEventListener("loadedmetadata", known);
-      this.tell();
+      this.notify();
     };
   }
 
   play(): void {
     this.isWanted = true;
     for (const each of this.videos) this.start(each);
-    this.tell();
+    this.notify();
   }
 
   pause(): void {
@@ -78,7 +78,7 @@ export class Sync {
 
   seek(seconds: number): void {
     for (const each of this.videos) each.currentTime = Math.min(Math.max(0, seconds), lengthOf(each));
-    this.tell();
+    this.notify();
   }
 
   private start(video: Playing): void {
@@ -94,7 +94,7 @@ export class Sync {
       const wanted = Math.min(time, lengthOf(each));
       if (Math.abs(each.currentTime - wanted) > DRIFT) each.currentTime = wanted;
     }
-    this.tell();
+    this.notify();
   }
 
   private get leader(): Playing | undefined {
@@ -103,7 +103,7 @@ export class Sync {
     return found;
   }
 
-  private tell(): void {
+  private notify(): void {
     for (const each of this.watching) each();
   }
 }

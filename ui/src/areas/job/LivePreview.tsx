@@ -1,5 +1,5 @@
 import { type ReactNode, useEffect, useState } from "react";
-import styles from "./stage.module.css";
+import styles from "./viewer.module.css";
 
 const EVERY_MS = 1000;
 

@@ -11,7 +11,7 @@ import { Actions } from "./Actions";
 import type { useDoing } from "./doing";
 import styles from "./job.module.css";
 import { Attempts, Files, Happened, HowFar, JobError, JobFacts, Log, useIsFetched, Values } from "./parts";
-import { Stage } from "./Stage";
+import { Viewer } from "./Viewer";
 
 export function JobPanel(props: { id: string; doing: ReturnType<typeof useDoing> }) {
   // another job is looked at from its first output on
@@ -27,7 +27,7 @@ function Panel({ id, doing }: { id: string; doing: ReturnType<typeof useDoing> }
   if (!job) return <Skeleton height={280} />;
   return (
     <div className={styles.panel} key={id}>
-      <Stage key={id} job={job} about={about} at={at} onAt={setAt} />
+      <Viewer key={id} job={job} about={about} at={at} onAt={setAt} />
       <div className={styles.line}>
         <StatusBadge status={isFetched ? "queued" : job.status} />
         <Link to="/jobs/$id" params={{ id }} className={buttonClass({ look: "quiet", size: "small" })}>

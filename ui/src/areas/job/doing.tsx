@@ -31,23 +31,23 @@ interface Question {
   option?: string;
 }
 
-export interface Said {
+export interface Confirmed {
   isOn: boolean;
 }
 
 const MOST_NAMED = 5;
 
 /** Ask before something is done; null where the answer is no. */
-export function useAsk(): { ask: (question: Question) => Promise<Said | null>; dialog: ReactNode } {
-  const [open, setOpen] = useState<(Question & { answer: (said: Said | null) => void }) | null>(null);
+export function useAsk(): { ask: (question: Question) => Promise<Confirmed | null>; dialog: ReactNode } {
+  const [open, setOpen] = useState<(Question & { answer: (confirmed: Confirmed | null) => void }) | null>(null);
   const [isOn, setOn] = useState(false);
   const ask = (question: Question) =>
-    new Promise<Said | null>((answer) => {
+    new Promise<Confirmed | null>((answer) => {
       setOn(false);
       setOpen({ ...question, answer });
     });
-  const close = (said: Said | null) => {
-    open?.answer(said);
+  const close = (confirmed: Confirmed | null) => {
+    open?.answer(confirmed);
     setOpen(null);
   };
   const rest = (open?.files?.length ?? 0) - MOST_NAMED;
@@ -115,13 +115,13 @@ export function useDoing(onMade?: (made: { id: string; isBatch: boolean }) => vo
     });
 
   /** When it is done, and the queue shows it. */
-  async function looked<T>(done: Promise<T>): Promise<T> {
+  async function refetchAfter<T>(done: Promise<T>): Promise<T> {
     const found = await done;
     await client.invalidateQueries({ queryKey: keys.queue });
     return found;
   }
 
-  /** Do it, say what the server says of it, and look anew. */
+  /** Do it, say what the server says of it, and fetch anew. */
   async function run<T>(work: () => Promise<Answer<T>>): Promise<T | null> {
     try {
       const { data, message } = await work();
@@ -166,19 +166,19 @@ export function useDoing(onMade?: (made: { id: string; isBatch: boolean }) => vo
   async function remove({ id, isBatch }: Subject) {
     const { ask: words } = texts;
     const about = isBatch ? null : await client.fetchQuery(aboutJob(id)).catch(() => null);
-    const said = await ask({
+    const confirmed = await ask({
       title: isBatch ? words.deleteBatchTitle : words.deleteTitle,
       text: isBatch ? words.deleteBatchText : words.deleteText,
       files: about?.deleted_with_it ?? [],
       yes: words.deleteYes,
       ...((isBatch || about?.deleted_with_it.length) && { option: words.keepFiles }),
     });
-    if (!said) return;
+    if (!confirmed) return;
     leave([id], isBatch ? words.batchGoes : words.jobGoes, () =>
-      looked(
+      refetchAfter(
         isBatch
-          ? bulk("delete", [{ filter: { batch_id: id } }], { keep_files: said.isOn })
-          : run(() => call("DELETE", `/api/ai-jobs/${id}${said.isOn ? "?keep_files=true" : ""}`)),
+          ? bulk("delete", [{ filter: { batch_id: id } }], { keep_files: confirmed.isOn })
+          : run(() => call("DELETE", `/api/ai-jobs/${id}${confirmed.isOn ? "?keep_files=true" : ""}`)),
       ),
     );
     onGone?.(id);
@@ -242,8 +242,12 @@ export function useDoing(onMade?: (made: { id: string; isBatch: boolean }) => vo
         const { ask: words } = texts;
         // one job is canceled at once: retry brings it back
         if (isBatch && active > 1) {
-          const said = await ask({ title: words.cancelTitle(active), text: words.cancelText, yes: words.cancelYes });
-          if (!said) return;
+          const confirmed = await ask({
+            title: words.cancelTitle(active),
+            text: words.cancelText,
+            yes: words.cancelYes,
+          });
+          if (!confirmed) return;
         }
         return void (await to("cancel"));
       }
@@ -261,7 +265,7 @@ export function useDoing(onMade?: (made: { id: string; isBatch: boolean }) => vo
       call("POST", `/api/${isBatch ? "batches" : "ai-jobs"}/${id}/move`, { [isAfter ? "after" : "before"]: other }),
     );
 
-  return { doVerb, bulk, looked, setPriority, moveBeside, ask, dialog, refresh };
+  return { doVerb, bulk, refetchAfter, setPriority, moveBeside, ask, dialog, refresh };
 }
 
 /** What a verb is called for this one. */

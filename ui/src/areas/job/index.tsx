@@ -18,7 +18,7 @@ import { nameOfVerb, useDoing } from "./doing";
 import styles from "./job.module.css";
 import { AsCommand, Attempts, Files, Happened, HowFar, JobError, JobFacts, Log, Values } from "./parts";
 import { commandOf, hasEnded, titleOf } from "./rules";
-import { Stage } from "./Stage";
+import { Viewer } from "./Viewer";
 
 export default function JobPage() {
   const { id } = useParams({ from: "/jobs/$id" });
@@ -115,7 +115,7 @@ function Page({ job }: { job: Job }) {
   return (
     <div className={styles.page}>
       <div className={styles.media}>
-        <Stage job={job} about={about} at={at} onAt={setAt} isLarge />
+        <Viewer job={job} about={about} at={at} onAt={setAt} isLarge />
         <HowFar job={job} />
         <JobError job={job} />
         <Actions job={job} at={at} doing={doing} />

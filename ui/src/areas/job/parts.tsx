@@ -17,7 +17,7 @@ import { job as texts } from "@/texts/job";
 import { queue } from "@/texts/queue";
 import { copy } from "./Actions";
 import styles from "./parts.module.css";
-import { commandOf, hasEnded, howFar, quoted, sentenceIn, sortedValues, tellError } from "./rules";
+import { commandOf, explainError, hasEnded, howFar, quoted, sentenceIn, sortedValues } from "./rules";
 
 const clockTime = new Intl.DateTimeFormat("en", {
   hour: "2-digit",
@@ -80,15 +80,15 @@ export function HowFar({ job }: { job: Job }) {
 export function JobError({ job, actions }: { job: Job; actions?: ReactNode }) {
   const { data: about } = useQuery(aboutJob(job.id));
   if (!job.error) return null;
-  const told = tellError(job.error, about?.error_detail);
+  const explained = explainError(job.error, about?.error_detail);
   return (
     <ErrorCard
       tone={job.status === "failed" ? "bad" : "warn"}
-      title={told.cause}
-      details={told.details}
+      title={explained.cause}
+      details={explained.details}
       {...(actions && { actions })}
     >
-      {job.status === "failed" && told.advice}
+      {job.status === "failed" && explained.advice}
     </ErrorCard>
   );
 }

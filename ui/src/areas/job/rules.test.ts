@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { AboutJob, InputValue, Job } from "@/api/types";
-import { callOf, commandOf, howFar, shownOf, sortedValues, tellError, titleOf } from "./rules";
+import { callOf, commandOf, explainError, howFar, shownOf, sortedValues, titleOf } from "./rules";
 
 const value = (key: string, more: Partial<InputValue> = {}): InputValue => ({
   key,
@@ -27,14 +27,14 @@ const job = { id: "1", workflow_slug: "portrait", effect_id: null, input_file_id
 describe("an error", () => {
   it("is told as its cause, what to do, and the whole of it", () => {
     const detail = JSON.stringify({ exception_type: "OOM", exception_message: "no", traceback: ["line 1"], node: 3 });
-    const told = tellError("The GPU ran out of memory.", detail);
-    expect(told.cause).toBe("The GPU ran out of memory.");
-    expect(told.advice).toContain("fewer pixels");
-    expect(told.details).toContain("OOM: no\nline 1");
+    const explained = explainError("The GPU ran out of memory.", detail);
+    expect(explained.cause).toBe("The GPU ran out of memory.");
+    expect(explained.advice).toContain("fewer pixels");
+    expect(explained.details).toContain("OOM: no\nline 1");
   });
 
   it("that says what to do itself is not advised beside it", () => {
-    expect(tellError("The sides differ. Use one size.", null)).toEqual({
+    expect(explainError("The sides differ. Use one size.", null)).toEqual({
       cause: "The sides differ.",
       advice: "Use one size.",
       details: null,

@@ -48,31 +48,31 @@ export interface HowFar {
 
 /** How far a job that runs is, as its worker says it. */
 export function howFar(progress: Job["progress"], leftSeconds?: number | null): HowFar {
-  const said = progress ?? {};
-  const part = typeof said.value === "number" ? Math.min(1, Math.max(0, said.value)) : null;
+  const given = progress ?? {};
+  const part = typeof given.value === "number" ? Math.min(1, Math.max(0, given.value)) : null;
   const words: string[] = [];
-  if (typeof said.node === "string" && said.node) words.push(said.node);
-  if (typeof said.steps === "number" && said.steps) words.push(queue.step(Number(said.step ?? 0), said.steps));
-  if (!words.length && typeof said.phase === "string" && said.phase) words.push(said.phase);
+  if (typeof given.node === "string" && given.node) words.push(given.node);
+  if (typeof given.steps === "number" && given.steps) words.push(queue.step(Number(given.step ?? 0), given.steps));
+  if (!words.length && typeof given.phase === "string" && given.phase) words.push(given.phase);
   if (typeof leftSeconds === "number") {
     words.push(leftSeconds < 1 ? queue.almost : queue.left(duration(leftSeconds)));
   }
   return { part, words: words.join(" · ") || queue.starting };
 }
 
-export interface ErrorTold {
+export interface Explanation {
   cause: string;
   advice: string;
   details: string | null;
 }
 
-/** An error as a card tells it: what happened, what to do, and all of it. */
-export function tellError(error: string, detail: string | null | undefined): ErrorTold {
+/** An error as a card shows it: what happened, what to do, and all of it. */
+export function explainError(error: string, detail: string | null | undefined): Explanation {
   const [cause = error, ...rest] = sentences(error);
   const details = detail && detail !== error ? unfold(detail) : null;
-  const said = rest.join(" ");
+  const more = rest.join(" ");
   const known = texts.advice.find(([pattern]) => pattern.test(error) || pattern.test(detail ?? ""));
-  return { cause, advice: [said, known?.[1] ?? (said ? "" : texts.adviceElse)].filter(Boolean).join(" "), details };
+  return { cause, advice: [more, known?.[1] ?? (more ? "" : texts.adviceElse)].filter(Boolean).join(" "), details };
 }
 
 /** The first line, cut after its sentences; what is no sentence stays whole. */

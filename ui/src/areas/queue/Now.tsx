@@ -16,13 +16,13 @@ import { queue as texts } from "@/texts/queue";
 import styles from "./queue.module.css";
 
 type LaneJob = NonNullable<Lane["job"]>;
-type Said = Pick<LaneJob, "progress" | "expected_seconds" | "step" | "steps" | "node_title">;
+type LiveProgress = Pick<LaneJob, "progress" | "expected_seconds" | "step" | "steps" | "node_title">;
 
 export function useLanes(): Lane[] {
   const { data = [] } = useQuery(lanesQuery);
-  const [said, setSaid] = useState<ReadonlyMap<string, Said>>(new Map());
+  const [newest, setNewest] = useState<ReadonlyMap<string, LiveProgress>>(new Map());
   useLiveEvent("progress", ({ jobs }) =>
-    setSaid(
+    setNewest(
       new Map(
         jobs.map((each) => {
           const { value, step, steps, node } = each.progress ?? {};
@@ -41,7 +41,7 @@ export function useLanes(): Lane[] {
     ),
   );
   return data.map((lane) => {
-    const newer = lane.job && said.get(lane.job.id);
+    const newer = lane.job && newest.get(lane.job.id);
     return lane.job && newer ? { ...lane, job: { ...lane.job, ...newer } } : lane;
   });
 }
@@ -110,13 +110,13 @@ export function Away({ lanes, isNowSeen }: { lanes: readonly Lane[]; isNowSeen: 
   const { desk } = useSession();
   const { data: known = [] } = useQuery({ ...comfyuiAway, enabled: desk !== null });
   const seen = lanes.flatMap((each) => (each.away && isNowSeen && !each.job ? [each.away] : []));
-  const told = new Map([...known, ...lanes.flatMap((each) => each.away ?? [])].map((each) => [whose(each), each]));
-  for (const each of seen) told.delete(whose(each));
-  if (!told.size) return null;
+  const shown = new Map([...known, ...lanes.flatMap((each) => each.away ?? [])].map((each) => [whose(each), each]));
+  for (const each of seen) shown.delete(whose(each));
+  if (!shown.size) return null;
   return (
     <div className={styles.away} role="status">
       <TriangleAlert aria-hidden />
-      <p>{[...told.values()].join(" ")}</p>
+      <p>{[...shown.values()].join(" ")}</p>
     </div>
   );
 }

@@ -58,25 +58,27 @@ export function Tray({ selected, asked, units, hasMore, doing, onSelect }: TrayP
   }
   async function cancel() {
     const { total, those } = await meant();
-    const said = await doing.ask({
+    const confirmed = await doing.ask({
       title: ask.cancelTitle(total),
       text: ask.cancelText,
       yes: ask.cancelYes,
     });
-    if (said) await run("cancel", {}, those);
+    if (confirmed) await run("cancel", {}, those);
   }
   async function remove() {
     const { total, those } = await meant();
-    const said = await doing.ask({
+    const confirmed = await doing.ask({
       title: ask.deleteManyTitle(total),
       text: ask.deleteManyText,
       yes: ask.deleteYes,
       option: ask.keepFiles,
     });
-    if (!said) return;
+    if (!confirmed) return;
     const chosen = units.filter((each) => !isActive(each) && (isAll || selected.includes(selectionOf(each))));
     const ids = chosen.map((each) => each.id);
-    leave(ids, ask.jobsGo(total), () => doing.looked(doing.bulk("delete", those, { keep_files: said.isOn })));
+    leave(ids, ask.jobsGo(total), () =>
+      doing.refetchAfter(doing.bulk("delete", those, { keep_files: confirmed.isOn })),
+    );
     onSelect([]);
   }
 

@@ -491,9 +491,9 @@ function Top({ onTop }: { onTop: () => void }) {
   useEffect(() => {
     const scroll = mark.current?.parentElement?.querySelector<HTMLElement>('[role="list"]');
     if (!scroll) return;
-    const look = () => scroll.scrollTop < scroll.clientHeight && newest.current();
-    scroll.addEventListener("scroll", look, { passive: true });
-    return () => scroll.removeEventListener("scroll", look);
+    const check = () => scroll.scrollTop < scroll.clientHeight && newest.current();
+    scroll.addEventListener("scroll", check, { passive: true });
+    return () => scroll.removeEventListener("scroll", check);
   }, []);
   return <span ref={mark} hidden />;
 }

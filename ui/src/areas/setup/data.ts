@@ -6,7 +6,7 @@ import { Problem } from "@/api/problem";
 import { upload } from "@/api/uploads";
 import { setup as texts } from "@/texts/setup";
 
-const LOOK_MS = 1500;
+const REFETCH_MS = 1500;
 export const WORKFLOW = "invert-image";
 /** Enough for some jobs of the first effect, whatever it costs. */
 const JOBS = 20;
@@ -24,7 +24,7 @@ export const workers = queryOptions({
       ({ state }) => state !== "offline" && state !== "revoked",
     ),
   // it appears by itself
-  refetchInterval: LOOK_MS,
+  refetchInterval: REFETCH_MS,
 });
 
 export const effects = queryOptions({
@@ -42,14 +42,14 @@ export const firstJob = (id: string) =>
   queryOptions({
     queryKey: ["setup", "job", id] as const,
     queryFn: ({ signal }) => get("/api/ai-jobs/{job_id}", { path: { job_id: id }, signal }),
-    refetchInterval: ({ state }) => (state.data && isOver(state.data.status) ? false : LOOK_MS / 2),
+    refetchInterval: ({ state }) => (state.data && isOver(state.data.status) ? false : REFETCH_MS / 2),
   });
 
 /** Nothing where none was run: whoever comes back, or reloads, runs and pays no second one. */
 export const newestJob = queryOptions({
   queryKey: ["setup", "newest-job"] as const,
   queryFn: async ({ signal }) => (await get("/api/ai-jobs", { query: { limit: 1 }, signal })).items[0] ?? null,
-  refetchInterval: ({ state }) => (state.data && isOver(state.data.status) ? false : LOOK_MS),
+  refetchInterval: ({ state }) => (state.data && isOver(state.data.status) ? false : REFETCH_MS),
 });
 
 export const isOver = (status: string): boolean => ["completed", "failed", "canceled"].includes(status);

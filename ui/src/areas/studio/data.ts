@@ -37,7 +37,7 @@ export const balance = queryOptions({
   refetchOnWindowFocus: true,
 });
 
-const LOOK_MS = 4000;
+const REFETCH_MS = 4000;
 
 type Standing = Pick<Job, "status" | "is_only_fetched">;
 
@@ -53,7 +53,7 @@ export const placeOf = (job: Standing & Pick<Job, "id">) =>
       (await get("/api/ai-jobs/{job_id}", { path: { job_id: job.id }, signal })).waiting ?? null,
     enabled: waits(job),
     // others come and go before it
-    refetchInterval: LOOK_MS,
+    refetchInterval: REFETCH_MS,
     staleTime: 0,
   });
 

@@ -18,10 +18,10 @@ export default function Studio() {
   const { data, error, refetch } = useQuery(effects);
   const words = q.toLowerCase().split(/\s+/).filter(Boolean);
   const found = data?.filter((each) => words.every((word) => each.name.toLowerCase().includes(word)));
-  const look = (next: string) => void navigate({ search: next ? { q: next } : {}, replace: true });
+  const setQuery = (next: string) => void navigate({ search: next ? { q: next } : {}, replace: true });
   return (
     <>
-      <Head title={texts.title} search={<SearchField value={q} onChange={look} placeholder={texts.search} />} />
+      <Head title={texts.title} search={<SearchField value={q} onChange={setQuery} placeholder={texts.search} />} />
       <div className={styles.content}>
         {error && !data && (
           <ErrorCard
@@ -46,7 +46,7 @@ export default function Studio() {
         {found?.length === 0 &&
           (words.length ? (
             <EmptyState icon={SearchX} title={texts.nothing} text={texts.nothingText}>
-              <Button onClick={() => look("")}>{texts.clear}</Button>
+              <Button onClick={() => setQuery("")}>{texts.clear}</Button>
             </EmptyState>
           ) : (
             <EmptyState icon={Sparkles} title={texts.empty} text={texts.emptyText} />

@@ -63,7 +63,7 @@ describe("a failure", () => {
     expect(memory?.cause).toBe("There was not enough memory for it");
     expect(memory?.advice).toContain("Try a smaller picture");
     expect(told("LoadImage (1): the file is not an image that can be read")?.cause).toBe("Your file could not be read");
-    expect(told("The worker stopped responding.")?.advice).toContain("no fault of your file");
+    expect(told("The worker stopped responding.")?.advice).toContain("Your file is not the cause");
     expect(told("KSampler (3): the GPU is in a bad state, ComfyUI must be restarted")?.advice).toContain("Try again");
     expect(
       told("CheckpointLoaderSimple (4): Error while deserializing header of a safetensors file")?.advice,

@@ -18,7 +18,7 @@ import { Problem, sentence } from "@/api/problem";
 import { job as jobQuery, keys } from "@/api/queries";
 import type { Job } from "@/api/types";
 import { hasEnded, howFar, sentences, titleOf } from "@/areas/job/rules";
-import { Stage } from "@/areas/job/Stage";
+import { Viewer } from "@/areas/job/Viewer";
 import { Button, buttonClass, EmptyState, ErrorCard, Heading, Progress, Skeleton, toastProblem } from "@/kit";
 import { useLiveEvent, useLiveState } from "@/live";
 import { ago, duration, size } from "@/texts/common";
@@ -67,7 +67,7 @@ function Page({ job }: { job: Job }) {
           {texts.back}
         </Link>
         {isGone(job) ? (
-          <div className={styles.goneStage}>
+          <div className={styles.goneView}>
             {job.is_expired ? (
               <EmptyState icon={Hourglass} title={texts.expired} text={texts.expiredText} />
             ) : (
@@ -75,7 +75,7 @@ function Page({ job }: { job: Job }) {
             )}
           </div>
         ) : (
-          <Stage job={job} at={0} onAt={() => undefined} isLarge />
+          <Viewer job={job} at={0} onAt={() => undefined} isLarge />
         )}
       </div>
       <aside className={styles.side} aria-label={texts.stepsName}>

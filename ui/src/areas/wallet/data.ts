@@ -36,7 +36,7 @@ export const webhook = queryOptions({
   queryFn: ({ signal }) => get("/api/webhook", { signal }),
 });
 
-const LOOK_MS = 2000;
+const REFETCH_MS = 2000;
 
 export const deliveries = (status: string | undefined) =>
   infiniteQueryOptions({
@@ -50,7 +50,7 @@ export const deliveries = (status: string | undefined) =>
     staleTime: 0,
     // what is on its way arrives, or does not
     refetchInterval: ({ state }) =>
-      state.data?.pages.some((each) => each.items.some((one) => one.status === "pending")) ? LOOK_MS : false,
+      state.data?.pages.some((each) => each.items.some((one) => one.status === "pending")) ? REFETCH_MS : false,
   });
 
 export interface Line {

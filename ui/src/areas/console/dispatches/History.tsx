@@ -18,8 +18,8 @@ export function History({ id }: { id: string }) {
   const entries = data?.pages.flatMap((each) => each.entries.items) ?? [];
   return (
     <>
-      <section className={styles.history} aria-label={texts.tries}>
-        <Heading>{texts.tries}</Heading>
+      <section className={styles.history} aria-label={texts.attempts}>
+        <Heading>{texts.attempts}</Heading>
         {!data && <Waiting error={error} height={80} />}
         {data && attempts.length === 0 && <p className={styles.quiet}>{texts.historyEmpty}</p>}
         <ol className={styles.attempts} reversed>
@@ -45,7 +45,7 @@ export function History({ id }: { id: string }) {
 
 function Try({ attempt: { worker_id, leased_at, ended_at, outcome, reason, cost } }: { attempt: Attempt }) {
   const word = outcome ?? (ended_at ? null : "running");
-  const told = [
+  const parts = [
     word && (texts.outcomes[word] ?? word),
     ended_at && texts.after(duration((Date.parse(ended_at) - Date.parse(leased_at)) / 1000)),
     cost !== null && texts.attemptCost(shared.money(cost)),
@@ -57,7 +57,7 @@ function Try({ attempt: { worker_id, leased_at, ended_at, outcome, reason, cost 
         <Link to="/console/workers/$id" params={{ id: worker_id }} className={styles.link}>
           {worker_id}
         </Link>
-        : {told.filter(Boolean).join(", ")}
+        : {parts.filter(Boolean).join(", ")}
         {reason && <span className={styles.quiet}> {reason}</span>}
       </span>
     </li>

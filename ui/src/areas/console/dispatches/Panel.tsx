@@ -3,7 +3,7 @@ import { Link, useNavigate } from "@tanstack/react-router";
 import { CircleX, RotateCcw } from "lucide-react";
 import { useState } from "react";
 import { post } from "@/api/client";
-import { sentenceIn, tellError } from "@/areas/job/rules";
+import { explainError, sentenceIn } from "@/areas/job/rules";
 import { Button, ErrorCard, Field, NumberField, Progress, toast, toastProblem } from "@/kit";
 import { Facts, Inspector } from "@/kit/Inspector";
 import { duration } from "@/texts/common";
@@ -14,9 +14,10 @@ import { consoleKeys } from "../live";
 import { Confirm, Waiting } from "../parts";
 import { partOf } from "../workers/rules";
 import styles from "./dispatches.module.css";
+import { isOver } from "./ended";
 import { History } from "./History";
-import { StatusOf } from "./index";
-import { isOver, verbsOf } from "./rules";
+import { verbsOf } from "./rules";
+import { StatusOf } from "./StatusOf";
 
 const texts = words.dispatch;
 
@@ -61,7 +62,7 @@ function Details({ dispatch }: { dispatch: Dispatch }) {
           ],
           [facts.stage, shared.stages[dispatch.stage] ?? dispatch.stage],
           [facts.provider, dispatch.provider],
-          [facts.attempts, words.tries(dispatch.attempts, dispatch.max_attempts)],
+          [facts.attempts, words.attemptsOf(dispatch.attempts, dispatch.max_attempts)],
           [facts.priority, dispatch.priority],
           [facts.created, shared.moment(dispatch.created_at)],
           [
@@ -88,7 +89,7 @@ function Details({ dispatch }: { dispatch: Dispatch }) {
 
 function WhatWentWrong({ error }: { error: string }) {
   // what to do about it is advice for who submitted it
-  const { cause, details } = tellError(sentenceIn(error), error);
+  const { cause, details } = explainError(sentenceIn(error), error);
   return <ErrorCard title={cause} details={details} />;
 }
 

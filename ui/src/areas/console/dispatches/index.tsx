@@ -12,20 +12,15 @@ import { common } from "@/texts/common";
 import { console as shared } from "@/texts/console";
 import { dispatches as texts } from "@/texts/console-dispatches";
 import { type Dispatch, dispatches as dispatchesQuery, workflowNames } from "../data";
-import { Seen, State, useNow, Waiting } from "../parts";
+import { Seen, useNow, Waiting } from "../parts";
 import { type Column, Rows } from "../Rows";
 import styles from "./dispatches.module.css";
 import { DispatchPanel } from "./Panel";
-import { askedBy, STATUSES, timeOf, toneOf } from "./rules";
+import { askedBy, STATUSES, timeOf } from "./rules";
+import { StatusOf } from "./StatusOf";
 
 const ANY = "-";
 const { columns } = texts;
-
-export const StatusOf = ({ status }: { status: string }) => (
-  <State tone={toneOf(status)} isBreathing={status === "leased"}>
-    {texts.statuses[status] ?? status}
-  </State>
-);
 
 function Time({ dispatch }: { dispatch: Dispatch }) {
   return timeOf(dispatch, useNow());
@@ -71,10 +66,10 @@ const columnsFor = (open: (id: string) => void): readonly Column<Dispatch>[] => 
   {
     id: "attempts",
     name: columns.attempts,
-    width: "64px",
+    width: "76px",
     isEnd: true,
     from: "wide",
-    show: ({ attempts, max_attempts }) => texts.tries(attempts, max_attempts),
+    show: ({ attempts, max_attempts }) => texts.attemptsOf(attempts, max_attempts),
   },
   {
     id: "priority",

@@ -3,6 +3,7 @@
 import { dispatches as texts } from "@/texts/console-dispatches";
 import type { Dispatch, DispatchesAsked } from "../data";
 import type { Tone } from "../parts";
+import { isOver } from "./ended";
 
 export const STATUSES = ["queued", "leased", "failed", "completed", "canceled", "paused"] as const;
 
@@ -15,8 +16,6 @@ const TONES: Readonly<Record<string, Tone>> = {
   paused: "warn",
 };
 export const toneOf = (status: string): Tone => TONES[status] ?? "muted";
-
-export const isOver = (status: string): boolean => ["completed", "failed", "canceled"].includes(status);
 
 export interface Verbs {
   cancel: boolean;

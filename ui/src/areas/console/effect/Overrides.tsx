@@ -41,12 +41,12 @@ export function Overrides({ properties, overrides, onChange, problems }: Overrid
           const name = each.label || wordsOf(each.key);
           const isSet = each.key in overrides;
           const own = each.default_value ?? null;
-          const said = own === null || isFile(each) ? texts.asWorkflow : `${texts.asWorkflow}: ${String(own)}`;
+          const unchanged = own === null || isFile(each) ? texts.asWorkflow : `${texts.asWorkflow}: ${String(own)}`;
           return (
             <li key={each.key} data-value={each.key}>
               <Switch
                 name={texts.setValue(name)}
-                hint={`${isSet ? "" : `${said} · `}${each.user_configurable ? texts.userMaySet : texts.fixed}`}
+                hint={`${isSet ? "" : `${unchanged} · `}${each.user_configurable ? texts.userMaySet : texts.fixed}`}
                 isOn={isSet}
                 onChange={(next) => onChange(next ? { ...overrides, [each.key]: firstValue(each) } : without(each.key))}
               />

@@ -57,8 +57,8 @@ function DecisionLine({ decision }: { decision: Decision }) {
           <Chip>{texts.desired(decision.desired)}</Chip>
           {done
             .filter(([count]) => count > 0)
-            .map(([count, say]) => (
-              <Chip key={say(count)}>{say(count)}</Chip>
+            .map(([count, text]) => (
+              <Chip key={text(count)}>{text(count)}</Chip>
             ))}
           {limit && <span className={styles.quiet}>{texts.limit(limit)}</span>}
         </div>

@@ -51,12 +51,12 @@ export const stuck = queryOptions({
   refetchInterval: 6 * PENDING_MS,
 });
 
-const LOOK_MS = 1500;
+const REFETCH_MS = 1500;
 
 export const findings = queryOptions({
   queryKey: keys.findings,
   queryFn: ({ signal }) => get("/api/admin/reconcile/findings", { signal }),
-  refetchInterval: ({ state }) => (state.data?.running ? LOOK_MS : false),
+  refetchInterval: ({ state }) => (state.data?.running ? REFETCH_MS : false),
 });
 
 export const reconcileNow = () => post("/api/admin/reconcile");

@@ -30,7 +30,7 @@ interface ChartProps {
 const HEIGHT = 168;
 const AXIS = 52;
 
-/** How something went. What is under the pointer is told by all charts at once. */
+/** How something went. What is under the pointer is shown by all charts at once. */
 export function Chart({ title, range, at, lines, format, least = 1, steps }: ChartProps) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
@@ -51,7 +51,7 @@ export function Chart({ title, range, at, lines, format, least = 1, steps }: Cha
     const colour = (index: number) => getComputedStyle(swatches.current[index] ?? element).backgroundColor;
     const ink = () => getComputedStyle(element).color;
     const rule = () => getComputedStyle(element).borderTopColor;
-    const tell = (chart: uPlot) => {
+    const showFigures = (chart: uPlot) => {
       const index = chart.cursor.idx ?? null;
       now.current.lines.forEach((line, number) => {
         const value = index === null ? last(line.values) : (line.values[index] ?? null);
@@ -103,7 +103,7 @@ export function Chart({ title, range, at, lines, format, least = 1, steps }: Cha
             spanGaps: false,
           })),
         ],
-        hooks: { setCursor: [tell], setData: [tell], ready: [tell] },
+        hooks: { setCursor: [showFigures], setData: [showFigures], ready: [showFigures] },
       },
       newest.current,
       element,
@@ -128,13 +128,13 @@ export function Chart({ title, range, at, lines, format, least = 1, steps }: Cha
   // biome-ignore lint/correctness/useExhaustiveDependencies: the lists are new ones each time it is drawn
   useEffect(() => plot.current?.setData(newest.current), [at, ...lines.map((each) => each.values)]);
 
-  const told = lines
+  const summary = lines
     .map((line) => {
       const [end, top] = [last(line.values), highest(line.values)];
       const over = texts.over[range] ?? "";
       return end === null || top === null
-        ? texts.toldNothing(line.name, over)
-        : texts.told(line.name, over, format(end), format(top));
+        ? texts.summaryOfNothing(line.name, over)
+        : texts.summary(line.name, over, format(end), format(top));
     })
     .join("; ");
   return (
@@ -165,7 +165,7 @@ export function Chart({ title, range, at, lines, format, least = 1, steps }: Cha
           {texts.noValues}
         </p>
       )}
-      <div className={styles.plot} ref={place} role="img" aria-label={`${title}: ${told}`} />
+      <div className={styles.plot} ref={place} role="img" aria-label={`${title}: ${summary}`} />
     </figure>
   );
 }

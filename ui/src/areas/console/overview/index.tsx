@@ -218,7 +218,7 @@ function Tiles({ found: { now, series, bucket_seconds }, range }: { found: Overv
       <Tile
         name={texts.waiting}
         value={number.format(now.waiting)}
-        aside={texts.waitingAside(now.oldest_wait_seconds)}
+        aside={texts.waitingAside(now.waiting ? now.oldest_wait_seconds : null)}
         tone="info"
         values={series.waiting}
         to="/console/dispatches"

@@ -273,13 +273,13 @@ function UsersOf({ tenant: data }: { tenant: TenantDetails }) {
   const [asked, setAsked] = useState<Asked | null>(null);
   const words = texts.users;
   const change = useMutation({
-    mutationFn: ({ user, body }: { user: User; body: Parameters<typeof changeUser>[1]; said: string }) =>
+    mutationFn: ({ user, body }: { user: User; body: Parameters<typeof changeUser>[1]; message: string }) =>
       changeUser(user.id, body),
-    onSuccess: async (_data, { said }) => {
+    onSuccess: async (_data, { message }) => {
       setAsked(null);
       await client.invalidateQueries({ queryKey: keys.tenant(data.id) });
       void client.invalidateQueries({ queryKey: keys.tenants });
-      toast({ text: said, tone: "good" });
+      toast({ text: message, tone: "good" });
     },
     onError: (thrown) => {
       setAsked(null);
@@ -291,10 +291,10 @@ function UsersOf({ tenant: data }: { tenant: TenantDetails }) {
     change.mutate({
       user,
       body: { is_disabled: isOff },
-      said: isOff ? words.disabledNow(user.email) : words.enabledNow(user.email),
+      message: isOff ? words.disabledNow(user.email) : words.enabledNow(user.email),
     });
   const makeAdmin = (user: User, isAdmin: boolean) =>
-    change.mutate({ user, body: { is_admin: isAdmin }, said: words.changed(user.email) });
+    change.mutate({ user, body: { is_admin: isAdmin }, message: words.changed(user.email) });
   return (
     <Section title={words.title}>
       <Table<User>

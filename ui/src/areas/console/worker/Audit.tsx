@@ -55,16 +55,16 @@ export function Entries({ entries, isOfOne }: { entries: readonly AuditEntry[]; 
 }
 
 /** What only the server needs, or what the event says already. */
-const UNTOLD: readonly string[] = ["epoch", "status", "lease_token"];
+const HIDDEN: readonly string[] = ["epoch", "status", "lease_token"];
 
 function dataOf(data: AuditEntry["data"]): string {
   return Object.entries(data ?? {})
-    .filter(([name, value]) => !UNTOLD.includes(name) && value !== null && value !== "" && typeof value !== "object")
-    .map(([name, value]) => said(name, value))
+    .filter(([name, value]) => !HIDDEN.includes(name) && value !== null && value !== "" && typeof value !== "object")
+    .map(([name, value]) => entryText(name, value))
     .join(" · ");
 }
 
-function said(name: string, value: unknown): string {
+function entryText(name: string, value: unknown): string {
   if (name === "error") return sentenceIn(String(value));
   if (name.endsWith("seconds") && typeof value === "number") return texts.time(name.replaceAll("_", " "), value);
   return `${name.replaceAll("_", " ")}: ${String(value)}`;

@@ -42,27 +42,27 @@ describe("what keeps a worker from working", () => {
   const now = Date.parse("2026-01-01T00:05:00Z");
   const details = (more: Partial<WorkerDetails>) =>
     ({ ...worker("gpu-1"), workflow_slugs: ["flux"], blocks: [], lacks: [], ...more }) as WorkerDetails;
-  const said = (more: Partial<WorkerDetails>) => blocksOf(details(more), now).map((each) => each.text);
+  const textsOf = (more: Partial<WorkerDetails>) => blocksOf(details(more), now).map((each) => each.text);
 
   it("is nothing for one that is well", () => {
-    expect(said({})).toEqual([]);
+    expect(textsOf({})).toEqual([]);
   });
 
   it("is said with how long it has been silent, and what it still holds", () => {
-    expect(said({ state: "offline" })[0]).toContain("5 min");
-    expect(said({ is_draining: true, leases: 2 })[0]).toContain("2 jobs");
-    expect(said({ is_draining: true })[0]).toContain("can be stopped");
+    expect(textsOf({ state: "offline" })[0]).toContain("5 min");
+    expect(textsOf({ is_draining: true, leases: 2 })[0]).toContain("2 jobs");
+    expect(textsOf({ is_draining: true })[0]).toContain("can be stopped");
   });
 
   it("names workflows that are blocked, but not those that were", () => {
     const block = { workflow_hash: "0123456789ab", workflow_slug: "wan22", failure_count: 3 };
-    expect(said({ blocks: [{ ...block, blocked_until: "2026-01-01T00:06:00Z" }] })[0]).toContain("wan22");
-    expect(said({ blocks: [{ ...block, blocked_until: "2026-01-01T00:04:00Z" }] })).toEqual([]);
+    expect(textsOf({ blocks: [{ ...block, blocked_until: "2026-01-01T00:06:00Z" }] })[0]).toContain("wan22");
+    expect(textsOf({ blocks: [{ ...block, blocked_until: "2026-01-01T00:04:00Z" }] })).toEqual([]);
   });
 
   it("is told once where several GPUs say the same", () => {
     const gpus = [gpu("a", { away: "ComfyUI is away." }), gpu("b", { away: "ComfyUI is away." })];
-    expect(said({ gpus })).toEqual(["ComfyUI is away."]);
+    expect(textsOf({ gpus })).toEqual(["ComfyUI is away."]);
   });
 
   it("names what it lacks, by the workflow that needs it", () => {
@@ -72,12 +72,12 @@ describe("what keeps a worker from working", () => {
       node_types: ["VHS_Combine"],
       models: ["a", "b", "c"],
     };
-    expect(said({ lacks: [lack] })).toEqual(["For 01234567 it lacks VHS_Combine, a, b +1."]);
+    expect(textsOf({ lacks: [lack] })).toEqual(["For 01234567 it lacks VHS_Combine, a, b +1."]);
   });
 
   it("is told in a few words in the list, the gravest alone", () => {
     expect(atOf(worker("a", { state: "offline", blocked: 2 }), now).tone).toBe("bad");
-    expect(atOf(worker("a", { blocked: 2 }), now)).toEqual({ text: "kept from 2 workflows", tone: "warn" });
+    expect(atOf(worker("a", { blocked: 2 }), now)).toEqual({ text: "blocked for 2 workflows", tone: "warn" });
     expect(atOf(worker("a"), now).text).toBe("");
   });
 });
@@ -100,6 +100,6 @@ describe("what a worker is at", () => {
     const [fetched, running] = [job(null, true), job({ value: 0.2, node_title: "KSampler", step: 3, steps: 20 })];
     expect(inOrder([fetched, running])).toEqual([running, fetched]);
     expect(howOf(running)).toBe("KSampler · step 3 of 20");
-    expect(howOf(fetched)).toBe("fetched, begins next");
+    expect(howOf(fetched)).toBe("fetched, starts next");
   });
 });

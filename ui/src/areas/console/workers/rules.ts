@@ -47,12 +47,12 @@ export function askedBy({ status, fleet, stage, q, sort }: Searched): WorkersAsk
 
 /** How far a job is, from 0 to 1; null while its worker has not said so. */
 export function partOf(job: Pick<WorkerJob, "progress">): number | null {
-  const value = saidOf(job).value;
+  const value = progressOf(job).value;
   return typeof value === "number" ? Math.min(1, Math.max(0, value)) : null;
 }
 
-/** What its worker tells of a job. */
-export const saidOf = ({ progress }: Pick<WorkerJob, "progress">): Readonly<Record<string, unknown>> =>
+/** What its worker reports of a job. */
+export const progressOf = ({ progress }: Pick<WorkerJob, "progress">): Readonly<Record<string, unknown>> =>
   typeof progress === "object" && progress !== null ? (progress as Record<string, unknown>) : {};
 
 /** Those that have begun come first; a job that was only fetched waits behind them. */
@@ -64,7 +64,7 @@ export const isNext = (job: WorkerJob): boolean => job.is_prefetch && partOf(job
 
 /** What is under way, in a few words. */
 export function howOf(job: WorkerJob): string {
-  const { node_title, node, step, steps, phase } = saidOf(job);
+  const { node_title, node, step, steps, phase } = progressOf(job);
   if (isNext(job)) return texts.fetched;
   const part = [node_title, node, phase].find((each) => typeof each === "string");
   const count = typeof steps === "number" && steps > 1 ? texts.step(Number(step ?? 0), steps) : "";

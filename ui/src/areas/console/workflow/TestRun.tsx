@@ -9,7 +9,7 @@ import type { Job } from "@/api/types";
 import { unsent } from "@/areas/create/drafts";
 import type { Form } from "@/areas/create/form";
 import { errorsByField, itemBodies } from "@/areas/create/submission";
-import { howFar, tellError } from "@/areas/job/rules";
+import { explainError, howFar } from "@/areas/job/rules";
 import { Button, buttonClass, ErrorCard, Field, Progress, Select, toastProblem } from "@/kit";
 import { Media } from "@/kit/Media";
 import { duration } from "@/texts/common";
@@ -21,7 +21,7 @@ import styles from "./workflow.module.css";
 
 const texts = all.run;
 const ANY = "any";
-const LOOK_MS = 1000;
+const REFETCH_MS = 1000;
 const isOver = (status: string): boolean => ["completed", "failed", "canceled"].includes(status);
 
 interface TestRunProps {
@@ -57,7 +57,7 @@ export function TestRun({ slug, form, isDirty, save }: TestRunProps) {
   const { data: made } = useQuery({
     ...job(begin.data ?? ""),
     enabled: begin.data !== undefined,
-    refetchInterval: ({ state }) => (state.data && isOver(state.data.status) ? false : LOOK_MS),
+    refetchInterval: ({ state }) => (state.data && isOver(state.data.status) ? false : REFETCH_MS),
   });
   const isSending = unsent(form.draft).length > 0;
   const isAtIt = begin.isPending || (begin.data !== undefined && !(made && isOver(made.status)));
@@ -128,13 +128,13 @@ function Outcome({ made, worker }: { made: Job; worker: string | null }) {
     </Link>
   );
   if (!output) {
-    const told = made.error ? tellError(made.error, null) : null;
+    const explained = made.error ? explainError(made.error, null) : null;
     return (
       <ErrorCard title={titleOfEnd(made, worker)} actions={open}>
-        {told && (
+        {explained && (
           <>
-            <p>{told.cause}</p>
-            <p>{told.advice}</p>
+            <p>{explained.cause}</p>
+            <p>{explained.advice}</p>
           </>
         )}
       </ErrorCard>

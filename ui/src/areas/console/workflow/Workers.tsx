@@ -18,7 +18,7 @@ const TONES: Readonly<Record<string, Tone>> = { able: "good", lacking: "bad", un
 /** Which of them have all that it needs, and where it is run. */
 export function Workers({ slug }: { slug: string }) {
   const found = useQuery(fitting(slug));
-  const look = (
+  const checkAgain = (
     <Button
       size="small"
       icon={RefreshCw}
@@ -30,7 +30,7 @@ export function Workers({ slug }: { slug: string }) {
   );
   return (
     <>
-      <Section title={texts.title} about={found.data?.assigned_workers ? found.data.text : null} aside={look}>
+      <Section title={texts.title} about={found.data?.assigned_workers ? found.data.text : null} aside={checkAgain}>
         <Fetched of={found}>
           {({ workers }) =>
             workers.items.length ? (

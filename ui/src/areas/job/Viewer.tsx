@@ -14,12 +14,12 @@ import { job as texts } from "@/texts/job";
 import { queue } from "@/texts/queue";
 import { LivePreview } from "./LivePreview";
 import { filesOf, hasEnded } from "./rules";
-import styles from "./stage.module.css";
+import styles from "./viewer.module.css";
 
 const isSeen = (file: { mime_type?: string | null } | null | undefined) =>
   ["image", "video"].includes(kindOf(file?.mime_type ?? ""));
 
-interface StageProps {
+interface ViewerProps {
   job: Job;
   about?: AboutJob | null | undefined;
   /** Which of what it made is shown. */
@@ -29,7 +29,7 @@ interface StageProps {
   isLarge?: boolean;
 }
 
-export function Stage({ job, about, at, onAt, isLarge = false }: StageProps) {
+export function Viewer({ job, about, at, onAt, isLarge = false }: ViewerProps) {
   const made = filesOf(job, about);
   const output = made[Math.min(at, made.length - 1)];
   const input = inputOf(job);

@@ -1,0 +1,1 @@
+export const isOver = (status: string): boolean => ["completed", "failed", "canceled"].includes(status);
