@@ -19,14 +19,15 @@ SPOILED = ("a%00b", "a%ED%A0%80b")
 
 
 def calls(spoiled: str) -> list[tuple[str, str]]:
-    """Every route with this in each place of its path, and in each of its query."""
+    """Every route that has such a place, with this in each place of its path, and in each of its query."""
     found = []
     for router in ROUTERS:
         for route in router.routes:
             assert isinstance(route, APIRoute)
             path = re.sub(r"\{[^}]+\}", spoiled, route.path)
             query = "&".join(f"{each.name}={spoiled}" for each in route.dependant.query_params)
-            found += [(method, f"{path}?{query}") for method in sorted(route.methods or ())]
+            if spoiled in f"{path}?{query}":
+                found += [(method, f"{path}?{query}") for method in sorted(route.methods or ())]
     return found
 
 
@@ -40,6 +41,7 @@ async def test_no_character_in_a_path_or_a_query_fails_the_server(api: Api, spoi
         body: Any = {} if method in ("POST", "PUT", "PATCH") else None
         answer = await caller.call(method, path, body)
         assert answer.status_code < 500, (method, path, answer.text)
+        assert answer.status_code != 401, (method, path, "nobody has read it")
 
 
 @pytest.mark.parametrize(

