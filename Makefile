@@ -96,10 +96,12 @@ $(READY): pyproject.toml $(LOCK_DESK)
 	touch $@
 
 # What developers have holds all that a desk needs. What is imported is compiled then; most of it never is. Four at a
-# time: for much of it each of them waits for the network.
+# time: for much of it each of them waits for the network. pip itself comes last, while nobody runs it.
 $(READY_DEV): pyproject.toml $(LOCK_DEV)
 	$(ENVIRONMENT)
-	awk '/^[A-Za-z0-9]/ { n++ } /^[^\#]/ { print > ("$(VENV)/part-" n % 4 ".txt") }' $(LOCK_DEV)
-	printf '%s\n' 0 1 2 3 | xargs -P 4 -I N $(PACKAGES) $(VENV)/part-N.txt --no-compile
+	awk '/^[A-Za-z0-9]/ { part = /^(pip|setuptools)==/ ? "last" : ++n % 4 } /^[^#]/ { print > ("$(VENV)/part-" part ".txt") }' \
+		$(LOCK_DEV)
+	printf '%s\n' 0 1 2 3 | xargs -P 4 -I @PART@ $(PACKAGES) $(VENV)/part-@PART@.txt --no-compile
+	$(PACKAGES) $(VENV)/part-last.txt --no-compile
 	$(PROJECT)
 	touch $(READY) $@

@@ -10,7 +10,7 @@ import pytest
 
 from comfyrelay.comfy import Attachment, ComfyClient
 from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
-from comfyrelay.errors import NodeFailed, ServerRefused
+from comfyrelay.errors import InvalidInput, NodeFailed, ServerRefused, ServerUnreachable
 from comfyrelay.sim import Fail, Refuse, Sim
 from comfyrelay.worker.comfyui.leftovers import Leftovers
 from comfyrelay.worker.comfyui.recovering import MARK
@@ -224,6 +224,33 @@ async def test_an_input_that_was_answered_is_nobodys_to_wait_for(sim: Sim, serve
     assert not servers.named["comfyui-1"].take_unanswered_upload(FOLDER)
 
 
+async def test_an_input_that_was_never_sent_is_nobodys_to_wait_for(sim: Sim, servers: Servers, tmp_path: Path) -> None:
+    gone = Attachment(source=tmp_path / "gone.png", node="1", input="image", content_hash="0" * 64, folder=FOLDER)
+    with pytest.raises(InvalidInput):
+        await servers.named["comfyui-1"].run(invert(), attachments=[gone])
+    await sim.stop()
+    with pytest.raises(ServerUnreachable):
+        await run_with_input(servers)
+    assert not servers.named["comfyui-1"].take_unanswered_upload(FOLDER)
+
+
+async def test_where_no_folder_of_comfyui_is_known_no_input_is_waited_for(state: State, servers: Servers) -> None:
+    leftovers = Leftovers(state, servers=servers, folders=ComfyFolders(list, asset_folder="assets"))
+    leftovers.add_upload("comfyui-1", FOLDER)
+    assert state.unanswered_uploads() == []
+
+
+async def test_a_server_that_hangs_for_good_is_not_waited_for_for_ever(
+    sim: Sim, state: State, network: Proxy, beyond: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comfyrelay.worker.comfyui.leftovers.LONGEST_HANG_SECONDS", 0.1)
+    leftovers = sweeper(sim, state, beyond)
+    network.hold()
+    leftovers.add_upload("comfyui-1", FOLDER)
+    await until_no_upload(state)
+    await leftovers.close()
+
+
 async def test_an_input_is_waited_for_by_one_only(network: Proxy, beyond: Servers) -> None:
     await abandon_upload(network, beyond)
     assert beyond.named["comfyui-1"].take_unanswered_upload(FOLDER)
@@ -231,10 +258,13 @@ async def test_an_input_is_waited_for_by_one_only(network: Proxy, beyond: Server
 
 
 async def test_an_upload_to_a_server_that_is_gone_from_the_settings_is_not_waited_for(
-    state: State, leftovers: Leftovers
+    sim: Sim, state: State, servers: Servers, leftovers: Leftovers
 ) -> None:
+    """What it has read by then goes all the same."""
+    await run_with_input(servers)
     state.record_upload("comfyui-2", FOLDER)
     leftovers.add_upload("comfyui-2", FOLDER)
     leftovers.add_upload("comfyui-1", "../elsewhere")
     leftovers.recall()
     assert state.unanswered_uploads() == []
+    assert inputs(sim) == []

@@ -15,7 +15,7 @@ from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
 from comfyrelay.comfy.graphs.graph import Graph, placeholders_in, replace_placeholders
 from comfyrelay.comfy.graphs.nodes import find_node
 from comfyrelay.errors import InvalidInput, ServerRefused
-from comfyrelay.net import Http, PortClosed
+from comfyrelay.net import Http, NotConnected
 
 MOST_KNOWN = 10_000
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -137,7 +137,7 @@ class Uploader:
         _keep_newest(self._unanswered)
         try:
             yield
-        except (ServerRefused, PortClosed):
+        except (ServerRefused, NotConnected, InvalidInput):
             # it has answered, or was never sent anything
             self._answered(folder)
             raise

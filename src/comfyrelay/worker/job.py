@@ -124,6 +124,8 @@ class Work:
         # as it is written down, once there is one
         self._output: Mapping[str, Any] | None = None
         self._was_killed = self._was_behind = False
+        # an earlier process cannot say whether its inputs were read
+        self._may_have_sent = False
         # those of an earlier process, while no server can be asked
         self._runs_to_stop: Sequence[tuple[str, str]] | None = None
         self._began_at: float | None = None
@@ -148,6 +150,7 @@ class Work:
         self._was_behind = bool(held.runs) and held.lease.began_after_seconds is None
         self._ran.runs.extend(held.runs)
         collected = _recalled(held.output)
+        self._may_have_sent = collected is None and self.lease.provider == "self_hosted"
         if collected is None and not self._tools.servers.is_away:
             await self._stop_runs(held)
         elif collected is None:
@@ -538,9 +541,9 @@ class Work:
         self._tools.folders.remove(lease=self.lease, result=result, prompt_ids=self._ran.prompt_ids)
         folder = job_folder(self.lease)
         for client_id, server in self._tools.servers.named.items():
-            # a process that was killed cannot say what it was waiting for
-            if server.take_unanswered_upload(folder) or self._was_killed:
+            if server.take_unanswered_upload(folder) or self._may_have_sent:
                 self._tools.leftovers.add_upload(client_id, folder)
+        self._may_have_sent = False
         unfinished = {run for run in self._ran.runs if result is None or run[1] != result.prompt_id}
         self._tools.leftovers.add(unfinished - self._handed_over)
         self._handed_over |= unfinished

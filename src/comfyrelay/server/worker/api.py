@@ -119,7 +119,8 @@ async def poll(body: wire.Poll, request: Request, context: ContextOf, worker: Po
         # the server is newer than its registration; what it holds, it may still finish
         raise Unauthorized(wire.too_old(worker.protocol))
     wish = LeaseRequest(
-        **body.fields(but=("warm_workflow_hashes", "capabilities", "devices", "wait_seconds")),
+        **body.fields(but=("worker_id", "warm_workflow_hashes", "capabilities", "devices", "wait_seconds")),
+        worker_id=worker.worker_id,
         warm_workflow_hashes=frozenset(body.warm_workflow_hashes),
         token_hash=worker.token_hash,
     )

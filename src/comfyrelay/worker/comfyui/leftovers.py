@@ -4,6 +4,7 @@ alone to know of, and uploads that it has not answered."""
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import structlog
@@ -25,6 +26,8 @@ LONGEST_PAUSE_SECONDS = 2.0
 CLOSE_SECONDS = 2.0
 # In which a server that answers again has read what was sent to it before.
 READ_SECONDS = 1.0
+# One that has not answered for so long has been started anew, or will be, and has lost what it had not read.
+LONGEST_HANG_SECONDS = 3600.0
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
@@ -51,6 +54,8 @@ class Leftovers:
         for client_id, folder in self._state.unanswered_uploads():
             self.add_upload(client_id, folder)
             if (client_id, folder) not in self._uploads:
+                # nobody can say any more whether it was read
+                self._folders.remove_inputs(folder)
                 self._state.forget_upload(client_id, folder)
 
     def add(self, runs: Iterable[tuple[str, str]]) -> None:
@@ -70,7 +75,7 @@ class Leftovers:
         """Remove a job's inputs once more when this server answers: it has yet to say that it has read one of them."""
         upload = (client_id, folder)
         server = self._servers.find(client_id)
-        if server is None or upload in self._uploads or not _NAME.fullmatch(folder):
+        if server is None or upload in self._uploads or not _NAME.fullmatch(folder) or not self._folders.are_known:
             return
         try:
             self._state.record_upload(client_id, folder)
@@ -94,7 +99,9 @@ class Leftovers:
         del self._tasks[prompt_id]
 
     async def _sweep_upload(self, server: RecoveringClient, client_id: str, folder: str) -> None:
-        await _patiently(lambda: _answer_of(server))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_HANG_SECONDS):
+                await _patiently(lambda: _answer_of(server))
         await asyncio.sleep(READ_SECONDS)
         self._folders.remove_inputs(folder)
         self._state.forget_upload(client_id, folder)

@@ -32,8 +32,12 @@ class ComfyFolders:
         self._assets = Path(UPLOAD_FOLDER, asset_folder)
 
     @property
-    def _folders(self) -> Iterable[Path]:
+    def _folders(self) -> Collection[Path]:
         return dict.fromkeys(self._find_folders())
+
+    @property
+    def are_known(self) -> bool:
+        return bool(self._folders)
 
     def remove(self, *, lease: Lease, result: RunResult | None, prompt_ids: Iterable[str]) -> None:
         """Remove the files of a job wherever they are, as far as that is possible; what is not, is only logged."""
