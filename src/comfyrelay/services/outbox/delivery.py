@@ -35,21 +35,21 @@ REMOVED_AT_ONCE = 10_000
 class OutboxDelivery:
     def __init__(self, applying: Applying) -> None:
         self._applying = applying
-        self._patience = Deferral()
+        self._deferral = Deferral()
         # of submissions nobody waits for the end, but at the end of all
         self._calm = Deferral()
         # Nobody waits for an entry to leave the outbox, so deliveries of all pools, for a while, share one commit.
-        self._removal = _removal(applying.remove, self._patience)
+        self._removal = _removal(applying.remove, self._deferral)
         self._pools: dict[str, _PoolDelivery] = {}
 
     async def deliver(self, entries: Iterable[OutboxEntry]) -> None:
         """Deliver, and return when the pools have committed, or cannot be reached and are left to the recovery."""
-        with self._patience.waiting():
+        with self._deferral.waiting():
             await asyncio.gather(*self.begin(entries).values())
 
     async def wait_for(self, delivery: asyncio.Future[None]) -> None:
         """Wait for one that was begun."""
-        with self._patience.waiting():
+        with self._deferral.waiting():
             await asyncio.shield(delivery)
 
     def begin(self, entries: Iterable[OutboxEntry]) -> dict[str, asyncio.Future[None]]:
@@ -75,7 +75,7 @@ class OutboxDelivery:
         """Deliver everything, and return when nothing is under way."""
         for pool in self._pools.values():
             pool.begin_delayed()
-        with self._patience.waiting(), self._calm.waiting():
+        with self._deferral.waiting(), self._calm.waiting():
             of_pools = (group for pool in self._pools.values() for group in (pool.group, pool.submissions))
             groups: list[GroupCommit[Any, None]] = [*of_pools, self._removal]
             while not all(each.is_idle for each in groups):
@@ -84,7 +84,7 @@ class OutboxDelivery:
 
     def _pool(self, name: str) -> "_PoolDelivery":
         if name not in self._pools:
-            self._pools[name] = _PoolDelivery(name, self._applying, self._removal, self._patience, self._calm)
+            self._pools[name] = _PoolDelivery(name, self._applying, self._removal, self._deferral, self._calm)
         return self._pools[name]
 
 
@@ -92,12 +92,12 @@ class _PoolDelivery:
     """What one pool has yet to be delivered."""
 
     def __init__(
-        self, pool: str, applying: Applying, removal: GroupCommit[int, None], patience: Deferral, calm: Deferral
+        self, pool: str, applying: Applying, removal: GroupCommit[int, None], deferral: Deferral, calm: Deferral
     ) -> None:
         self._pool = pool
         self._applying = applying
         self._removal = removal
-        self._patience = patience
+        self._deferral = deferral
         self.group: GroupCommit[OutboxEntry, None] = GroupCommit(
             self._deliver, at_once=UPDATES_AT_ONCE, size_of=lambda entry: len(entry.updates), pause=self._keep_pace
         )
@@ -127,7 +127,7 @@ class _PoolDelivery:
             self.begin(OutboxEntry(id=id_, db_pool=self._pool, updates=list(updates.values())))
 
     async def _keep_pace(self) -> None:
-        await self._patience.put_off(self._last_at + PACE_SECONDS - _now())
+        await self._deferral.put_off(self._last_at + PACE_SECONDS - _now())
         self._last_at = _now()
 
     async def _deliver(self, entries: Sequence[OutboxEntry]) -> Sequence[None]:
@@ -164,7 +164,7 @@ class _PoolDelivery:
         return not remaining
 
 
-def _removal(remove: Callable[[Sequence[int]], Awaitable[None]], patience: Deferral) -> GroupCommit[int, None]:
+def _removal(remove: Callable[[Sequence[int]], Awaitable[None]], deferral: Deferral) -> GroupCommit[int, None]:
     """Takes what has arrived out of an outbox, a moment later and together with others."""
 
     async def handle(ids: Sequence[int]) -> Sequence[None]:
@@ -175,7 +175,7 @@ def _removal(remove: Callable[[Sequence[int]], Awaitable[None]], patience: Defer
             log.warning("deliver.not_removed", exc_info=True)
         return [None] * len(ids)
 
-    return GroupCommit(handle, at_once=REMOVED_AT_ONCE, pause=lambda: patience.put_off(REMOVAL_SECONDS))
+    return GroupCommit(handle, at_once=REMOVED_AT_ONCE, pause=lambda: deferral.put_off(REMOVAL_SECONDS))
 
 
 def _now() -> float:

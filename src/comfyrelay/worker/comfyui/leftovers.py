@@ -19,6 +19,7 @@ from comfyrelay.worker.state import State
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
@@ -93,7 +94,8 @@ class Leftovers:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _sweep(self, server: RecoveringClient, prompt_id: str) -> None:
-        files = await _patiently(lambda: _files_of(server, prompt_id))
+        # without the server nobody knows more than the names of folders
+        files = await _patiently(lambda: _files_of(server, prompt_id), otherwise=())
         self._folders.remove_made([prompt_id], files)
         self._state.forget_unfinished(prompt_id)
         del self._tasks[prompt_id]
@@ -101,42 +103,29 @@ class Leftovers:
     async def _sweep_upload(self, server: RecoveringClient, client_id: str, folder: str) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_HANG_SECONDS):
-                await _patiently(lambda: _answer_of(server))
+                await _patiently(server.prompts, otherwise=None)
         await asyncio.sleep(READ_SECONDS)
         self._folders.remove_inputs(folder)
         self._state.forget_upload(client_id, folder)
         del self._uploads[client_id, folder]
 
 
-async def _patiently(ask: Callable[[], Awaitable[T | None]]) -> T:
-    """Ask until there is an answer."""
+async def _patiently(ask: Callable[[], Awaitable[T | None]], *, otherwise: D) -> T | D:
+    """Ask a server until there is an answer; `otherwise` is that of one that this worker has no more."""
     pause = FIRST_PAUSE_SECONDS
-    while (answer := await ask()) is None:
+    while True:
+        try:
+            if (answer := await ask()) is not None:
+                return answer
+        except Conflict:
+            return otherwise
+        except ComfyError:
+            # it is away
+            pass
         await asyncio.sleep(pause)
         pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-    return answer
-
-
-async def _answer_of(server: RecoveringClient) -> bool | None:
-    """`None` while the server is away."""
-    try:
-        await server.prompts()
-    except ComfyError:
-        return None
-    except Conflict:
-        # this worker has no such server any more
-        return True
-    return True
 
 
 async def _files_of(server: RecoveringClient, prompt_id: str) -> Sequence[OutputFile] | None:
-    """What a run has made, as far as only the server knows; `None` while it is not over, or the server is away."""
-    try:
-        if prompt_id not in await server.prompts():
-            return await server.forget(prompt_id)
-    except ComfyError:
-        return None
-    except Conflict:
-        # this worker has no such server any more: nobody knows more than the names of folders
-        return ()
-    return None
+    """What a run has made, as far as only the server knows; `None` while it is not over."""
+    return None if prompt_id in await server.prompts() else await server.forget(prompt_id)
