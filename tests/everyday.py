@@ -3,7 +3,7 @@
 Most tests take next to nothing. One that is known to take more of the processors than `DEAR_SECONDS` is left for later,
 but for
 
-- the cheapest case of each test that `docs/guarantees.md` names, and of a file that it names as a whole the cheapest of
+- the cheapest case of each test that `docs/explanation/guarantees.md` names, and of a file that it names as a whole the cheapest of
   all, if nothing else of it would run;
 - of a group, a class or a file, of which nothing else would run, the cheapest, unless it takes more than
   `DEAREST_SECONDS`;

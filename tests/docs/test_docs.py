@@ -159,7 +159,7 @@ def test_every_test_that_is_named_exists() -> None:
 
 
 def threats() -> list[str]:
-    rows = [line for line in read(ROOT / "docs" / "threat-model.md").splitlines() if line.startswith("|")]
+    rows = [line for line in read(ROOT / "docs" / "explanation" / "threat-model.md").splitlines() if line.startswith("|")]
     return [row for row in rows if not row.endswith("| held by |") and set(row) - set("|-")]
 
 
@@ -226,11 +226,11 @@ PACKAGES = sorted(each.parent.name for each in (ROOT / "src" / "comfyrelay").glo
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_package_is_on_both_maps(package: str) -> None:
     assert re.search(rf"\b{package}\b", section(read(ROOT / "CONTRIBUTING.md"), "## Where code goes"))
-    assert f"| `{package}/` |" in read(ROOT / "docs" / "architecture.md")
+    assert f"| `{package}/` |" in read(ROOT / "docs" / "explanation" / "architecture.md")
 
 
 def test_what_is_to_be_opened_for_a_change_is_there() -> None:
-    places = re.findall(r"`([\w/]+(?:/|\.\w+))`", section(read(ROOT / "docs" / "architecture.md"), "## To change …"))
+    places = re.findall(r"`([\w/]+(?:/|\.\w+))`", section(read(ROOT / "docs" / "explanation" / "architecture.md"), "## To change …"))
     assert places
     roots = (ROOT / "src" / "comfyrelay", ROOT)
     assert [each for each in places if not any((root / each).exists() for root in roots)] == []

@@ -15,7 +15,7 @@ from comfyrelay.sim import Sim
 from tests.api.processes import free_port
 from tests.comfy.graphs import invert
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "from-one-machine-to-many.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "from-one-machine-to-many.md"
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
 
 

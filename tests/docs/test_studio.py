@@ -20,7 +20,7 @@ from tests.web.setting_up import PRINTED, set_up
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("built_app")]
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "studio-in-an-hour.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "studio-in-an-hour.md"
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
 
 

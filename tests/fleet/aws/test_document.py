@@ -1,6 +1,6 @@
 """What a fleet at AWS promises, line by line: what it is made of, and its life from the first job to zero.
 
-The lines that other tests hold are in docs/guarantees.md, with their tests.
+The lines that other tests hold are in docs/explanation/guarantees.md, with their tests.
 """
 
 from collections.abc import AsyncIterator

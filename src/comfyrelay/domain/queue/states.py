@@ -1,4 +1,4 @@
-"""The words of the state machine. `docs/state-machine.md` draws it; the schema repeats these sets as constraints."""
+"""The words of the state machine. `docs/reference/state-machine.md` draws it; the schema repeats these sets as constraints."""
 
 from collections.abc import Mapping
 from enum import StrEnum
