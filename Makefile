@@ -17,7 +17,7 @@ LOCK_DEV := requirements/dev.txt
 LOCK_NODE := requirements/node.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test long soak durations check twins bench lock audit clean schema
+.PHONY: help install up test long soak durations check docs twins bench lock audit clean schema
 
 # Whole files, so that what the tests of a file share is made once, and in the order of tests/durations.py. Four at a
 # time on two cores, for much of what they do is to wait for processes.
@@ -54,6 +54,13 @@ check: $(READY_DEV) ## lint, formatting, types, import rules
 	$(BIN)/lint-imports
 	$(BIN)/python ui/openapi.py --check
 	$(BIN)/python ui/build.py check
+	$(SITE)
+
+# Material for MkDocs announces its successor with every build.
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+docs: $(READY_DEV) ## build the documentation site into site/, and fail on a broken link
+	$(BIN)/python docs/tools/guarantee_index.py
+	$(SITE)
 
 schema: $(READY_DEV) ## write down what the web app may ask for, after a change of the API
 	$(BIN)/python ui/openapi.py
@@ -79,7 +86,7 @@ audit: $(READY_DEV) ## hold what is pinned against public advisories (exit code 
 	$(BIN)/python requirements/audit.py $(ARGS)
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .soak \
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .soak site \
 		ui/node_modules src/comfyrelay/web/app
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -16,9 +16,9 @@ from uuid import uuid4
 import httpx
 
 from bench.figure import Figure
-from comfyrelay.pool import JobCompleted, WorkflowPool
-from comfyrelay.sim import CardOptions
-from comfyrelay.sim.card import GIB
+from comfyrelay.comfyui.pool import JobCompleted, WorkflowPool
+from comfyrelay.simulator import CardOptions
+from comfyrelay.simulator.gpu import GIB
 from comfyrelay.worker.comfyui import packing
 from comfyrelay.worker.comfyui.packing import Packer
 from comfyrelay.worker.comfyui.servers import AHEAD_SECONDS

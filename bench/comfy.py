@@ -15,9 +15,9 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from bench.figure import Figure
 from bench.sims import sims
-from comfyrelay.comfy import Graph, workflow_hash
-from comfyrelay.comfy.editor.convert import convert_workflow
-from comfyrelay.pool import WorkflowPool
+from comfyrelay.comfyui import Graph, workflow_hash
+from comfyrelay.comfyui.editor.convert import convert_workflow
+from comfyrelay.comfyui.pool import WorkflowPool
 
 LAG_EVERY_SECONDS = 0.005
 

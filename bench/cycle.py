@@ -12,7 +12,7 @@ import uvloop
 
 from bench.engine import Filled, count_rows, engine_on, fill, postgres_urls, vacuum
 from bench.postgres import Server, postgres_server
-from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedJob
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output, Report, Verb
 

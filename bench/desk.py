@@ -23,12 +23,12 @@ import aiohttp
 from bench.figure import Figure
 from bench.worker import picture
 from comfyrelay.client import Client
-from comfyrelay.disk.owner import load_secret
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output, Report, Verb
 from comfyrelay.settings import Settings
-from comfyrelay.sim import Sim, Slow
+from comfyrelay.simulator import Sim, Slow
+from comfyrelay.system.owner_secret import load_secret
 from tests.api.processes import free_port
 from tests.worker.processes import Service
 

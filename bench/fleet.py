@@ -8,11 +8,11 @@ from concurrent.futures import ProcessPoolExecutor
 from statistics import median
 
 from bench.figure import Figure
-from comfyrelay.domain.scaling.spec import Policy
-from comfyrelay.fleet.simulation.generator import Workload, generate
-from comfyrelay.fleet.simulation.simulator import simulate
-from comfyrelay.fleet.simulation.summary import SimulationSummary, summary
-from comfyrelay.fleet.simulation.world import Setting
+from comfyrelay.autoscaling.simulation.generator import Workload, generate
+from comfyrelay.autoscaling.simulation.simulator import simulate
+from comfyrelay.autoscaling.simulation.summary import SimulationSummary, summary
+from comfyrelay.autoscaling.simulation.world import Setting
+from comfyrelay.domain.autoscaling.spec import Policy
 
 SEEDS = (1, 2, 3, 4, 5)
 FURTHER_SEEDS = (11, 12, 13, 14, 15)

@@ -31,7 +31,7 @@ from bench.desk import (
 from bench.figure import Figure
 from comfyrelay.client import Client
 from comfyrelay.domain.ids import poster_path
-from comfyrelay.sim import Sim, Slow
+from comfyrelay.simulator import Sim, Slow
 from comfyrelay.web.app_files import APP
 from tests.web.app import build_app
 from tests.web.filling import picture

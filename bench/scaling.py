@@ -16,10 +16,10 @@ import asyncpg
 from bench.engine import engine_on, postgres_urls
 from bench.figure import Figure
 from bench.postgres import Server, postgres_server
+from comfyrelay.autoscaling.loop import scaling
+from comfyrelay.autoscaling.providers.base import FleetMachines, LaunchResult, Observed, ObservedState, Order
+from comfyrelay.domain.autoscaling.spec import InstanceType
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.scaling.spec import InstanceType
-from comfyrelay.fleet.loop import scaling
-from comfyrelay.fleet.providers.base import FleetMachines, LaunchResult, Observed, ObservedState, Order
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.submission.requests import JobRequest
 

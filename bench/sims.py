@@ -5,7 +5,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 
 
 @asynccontextmanager

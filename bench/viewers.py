@@ -17,7 +17,7 @@ from bench.figure import Figure
 from bench.http import Caller, Site, job_body, site
 from bench.page import GOAL_EVENT_MS, SEEN
 from bench.postgres import Server
-from comfyrelay.server.base.context import SESSION_COOKIE
+from comfyrelay.server.http.context import SESSION_COOKIE
 from tests.web.app import build_app
 from tests.web.looking import open_chromium
 

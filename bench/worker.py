@@ -17,8 +17,8 @@ import httpx
 from PIL import Image
 
 from bench.figure import Figure
-from comfyrelay.comfy import ComfyClient
-from comfyrelay.sim import Slow
+from comfyrelay.comfyui import ComfyClient
+from comfyrelay.simulator import Slow
 from tests.comfy.graphs import invert_file
 from tests.worker.system import System, open_system
 

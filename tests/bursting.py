@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from comfyrelay.domain.autoscaling.burst import BurstDecision
 from comfyrelay.domain.queue.states import Provider, Stage, WorkflowProvider
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.catalogue import Effect, Workflow
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.scaling.burst import BurstDecision
-from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedJob
 from tests.harness import World
 
 # A job takes 60 s as long as nothing is known of it: 6,000 millionths in the cloud.

@@ -25,7 +25,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
 from comfyrelay.services.jobs.submission.requests import Item, JobRequest
-from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedJob
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output
 from comfyrelay.settings import Settings
@@ -34,10 +34,10 @@ from comfyrelay.store.central import audit
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.database import Boundary, Database, Tx
+from comfyrelay.store.notify import LocalWakeup
 from comfyrelay.store.tenant import history, jobs, ledger
 from comfyrelay.store.tenant.history import Position
 from comfyrelay.store.tenant.library import media
-from comfyrelay.store.wakeup import LocalWakeup
 
 # How long a test waits for what must come: far longer than a busy machine takes. Only a failure waits to the end.
 PATIENCE_SECONDS = float(os.environ.get("TESTS_PATIENCE_SECONDS", "120"))

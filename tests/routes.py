@@ -26,7 +26,7 @@ def make_once() -> Any:
 def make_all() -> None:
     """Make all routes of the server now, for every process that is forked later."""
     from comfyrelay.server.app import ROUTERS  # noqa: PLC0415 - in the process that forks
-    from comfyrelay.server.operation import files  # noqa: PLC0415 - the same
+    from comfyrelay.server.operations import files  # noqa: PLC0415 - in the process that forks
 
     EffectiveRoute.from_api_route = make_once()  # type: ignore[method-assign]
     app = FastAPI()

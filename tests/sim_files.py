@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from comfyrelay.sim import nodes
+from comfyrelay.simulator import nodes
 
 RECORDINGS = Path(__file__).parent / "sim" / "recordings"
 # the stand-in describes its nodes with it, so it comes with the package

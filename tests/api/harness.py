@@ -15,11 +15,11 @@ from starlette.routing import BaseRoute, Route
 
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.server.app import create_app
-from comfyrelay.server.base.context import Context
-from comfyrelay.server.base.secrets import Secrets
+from comfyrelay.server.http.context import Context
+from comfyrelay.server.http.secrets import Secrets
 from comfyrelay.services.engine import Engine, _every
 from comfyrelay.settings import Settings
-from comfyrelay.store.wakeup import LocalWakeup
+from comfyrelay.store.notify import LocalWakeup
 from tests.harness import GRAPH, PROMPT, Backend, Clock
 
 FLEET_SECRET = "fleet-secret-of-production"

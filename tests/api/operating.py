@@ -10,7 +10,7 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import Fault
 from comfyrelay.services.jobs.submission.requests import JobRequest
-from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedJob
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.store.central.queue import dispatches
 from tests.api.harness import Api, Caller, data_of

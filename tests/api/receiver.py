@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from comfyrelay.net import listen
+from comfyrelay.http_client import listen
 from tests.harness import PATIENCE_SECONDS
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.webhooks import WAITS_SECONDS
-from comfyrelay.services.operations import reconciling
-from comfyrelay.services.steps import Step
+from comfyrelay.services.operations import reconcile_runs as reconcile_service
+from comfyrelay.services.transactions import Step
 from comfyrelay.services.webhooks import overview
 from comfyrelay.services.webhooks.overview import MOST_COUNTED
 from comfyrelay.settings import ENV_PREFIX
@@ -189,7 +189,7 @@ class TestFindings:
         assert (await desk.get("/reconcile/findings"))["running"]["ended_at"] is None
         problem_of(await desk.call("POST", "/reconcile"), 409)
         # its process is gone
-        await desk.advance(reconciling.LONGEST_SECONDS + 1)
+        await desk.advance(reconcile_service.LONGEST_SECONDS + 1)
         await desk.send("POST", "/reconcile")
         await desk.api.engine.operations.reconciling.idle()
         assert (await desk.get("/reconcile/findings"))["last"]["problem"] is None
@@ -206,7 +206,7 @@ class TestFindings:
         assert "stopped" in (await desk.get("/reconcile/findings"))["last"]["problem"]
 
     async def test_few_runs_are_kept(self, desk: Operating, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(reconciling, "KEPT_RUNS", 2)
+        monkeypatch.setattr(reconcile_service, "KEPT_RUNS", 2)
         for _ in range(4):
             await desk.send("POST", "/reconcile")
             await desk.api.engine.operations.reconciling.idle()

@@ -9,9 +9,9 @@ from unittest.mock import Mock
 import pytest
 
 from comfyrelay.server.admin import overview
-from comfyrelay.services.following import StreamMessage
 from comfyrelay.services.operations import live, samples
 from comfyrelay.services.operations.samples import KEPT_MINUTES, Range, Samples
+from comfyrelay.services.subscriptions import StreamMessage
 from comfyrelay.store.central import samples as stored
 from tests.api.harness import Api, problem_of
 from tests.api.operating import Operating, operate
@@ -290,7 +290,7 @@ class TestEvents:
     async def test_who_is_no_administrator_any_more_hears_no_more(
         self, desk: Operating, stream: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("comfyrelay.server.base.auth.CHECK_SECONDS", 0.0)
+        monkeypatch.setattr("comfyrelay.server.http.auth.CHECK_SECONDS", 0.0)
         other = await desk.api.user("second@example.com", is_admin=True)
         assert desk.admin.user is not None
         path = f"/api/admin/users/{desk.admin.user.id}"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.fleet.loop import ScalingLoop
+from comfyrelay.autoscaling.loop import ScalingLoop
 from tests.api.harness import Api, problem_of
 from tests.api.operating import Operating, operate
 from tests.fleet.yard import Yard

@@ -15,7 +15,7 @@ from pydantic import BaseModel, field_validator
 
 from comfyrelay.desk.routes import desk
 from comfyrelay.server import app
-from comfyrelay.server.base.bodies import SMALL_BYTES, BodyRoute, large_body
+from comfyrelay.server.http.bodies import SMALL_BYTES, BodyRoute, large_body
 from tests.api.harness import FLEET_SECRET, Api, open_api, problem_of
 from tests.harness import SqliteBackend
 

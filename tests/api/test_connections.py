@@ -12,7 +12,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from comfyrelay.net import listen
+from comfyrelay.http_client import listen
 from comfyrelay.server.app import create_app
 from comfyrelay.server.main import serving
 from comfyrelay.services.engine import Engine
@@ -186,7 +186,7 @@ async def test_of_too_many_connections_one_that_only_waits_is_closed(
 def test_there_are_fewer_connections_than_the_process_may_open_files() -> None:
     """The soft limit is raised as far as it goes."""
     code = (
-        "import resource; from comfyrelay.server.base.connections import _room_for\n"
+        "import resource; from comfyrelay.server.http.connections import _room_for\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (200, 1000))\n"
         "print(_room_for(100), resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
         "print(_room_for(5000), resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"

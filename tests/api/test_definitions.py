@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from comfyrelay.comfy.graphs.definitions import PackedDefinitions, pack
+from comfyrelay.comfyui.graphs.node_definitions import PackedDefinitions, pack
 from comfyrelay.errors import Conflict
-from comfyrelay.services.catalogue import waiting
+from comfyrelay.services.catalogue import pending_workflows
 from comfyrelay.store.central import library
 from tests.api.harness import Api, Caller, data_of, problem_of
 from tests.comfy.editor.files import DEFINITIONS, empty, node, save, subgraph, workflow
@@ -366,7 +366,7 @@ class TestWaitingForNodes:
         self, api: Api, worker: Caller, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await api.stop_loops()
-        monkeypatch.setattr(waiting, "LOOK_SECONDS", 10 * PATIENCE_SECONDS)
+        monkeypatch.setattr(pending_workflows, "LOOK_SECONDS", 10 * PATIENCE_SECONDS)
         user = await api.user()
         await user.post("/api/workflows", self.ANYWAY)
         for each in (worker, await api.worker("gpu-2")):

@@ -10,8 +10,8 @@ import pytest
 from fastapi import Request
 from pwdlib import PasswordHash
 
-from comfyrelay.server.admin import joining
-from comfyrelay.server.base.limits import address_of
+from comfyrelay.server.admin import join_command
+from comfyrelay.server.http.limits import address_of
 from comfyrelay.services.accounts.links import RESET_SECONDS, SETUP_SECONDS
 from comfyrelay.services.accounts.sign_in import SignIn
 from tests.api.harness import PASSWORD, Api, Caller, data_of, problem_of
@@ -298,7 +298,7 @@ class TestJoining:
 
     async def test_there_is_one_for_windows(self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
         await api.effect()
-        monkeypatch.setattr(joining, "COMFYUI", "http://o'brien\u2019s $pc`:8188")
+        monkeypatch.setattr(join_command, "COMFYUI", "http://o'brien\u2019s $pc`:8188")
         found = await admin.get("/api/admin/fleets/production/home-clip/join-command")
         *variables, last = found["powershell"].split("; ")
         assert last == "comfyrelay worker"

@@ -14,7 +14,7 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.services.operations.readiness import Readiness
 from comfyrelay.settings import Settings
 from comfyrelay.store.database import Database
-from comfyrelay.store.wakeup import LocalWakeup
+from comfyrelay.store.notify import LocalWakeup
 from tests.api.harness import SECRETS, Api, problem_of
 from tests.harness import PostgresBackend, SqliteBackend, execute
 

@@ -7,7 +7,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from comfyrelay.errors import Forbidden
-from comfyrelay.services.fleet.instances import Instances
+from comfyrelay.services.workers.instances import Instances
 
 REGION = "us-east-1"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.server.base import streams
+from comfyrelay.server.http import streams
 from comfyrelay.server.user import live as route
-from comfyrelay.services import following
+from comfyrelay.services import subscriptions as following
 from comfyrelay.services.jobs.views import live
 from comfyrelay.store.tenant import changes
 from tests.api.harness import Api, Caller

@@ -15,7 +15,7 @@ from PIL import Image
 from comfyrelay.domain.ids import job_folder, shown_by
 from comfyrelay.services.outbox import LONGEST_UPLOAD_SECONDS
 from comfyrelay.services.queue.settle import Output, Report, Verb
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.database import Boundary
 from tests.api.harness import Api, Caller, open_api, problem_of
 from tests.api.studio import lease, lease_of, png, submit

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central import payments
 from comfyrelay.store.database import Boundary
 from tests.api.harness import Api, data_of, open_api, problem_of

@@ -14,11 +14,11 @@ from PIL import Image
 
 from comfyrelay.domain.ids import beside, shown_by
 from comfyrelay.errors import StorageUnavailable
+from comfyrelay.media.info import Drawn
 from comfyrelay.services.jobs.removal import GRACE_SECONDS
 from comfyrelay.services.outbox import LONGEST_UPLOAD_SECONDS
 from comfyrelay.services.queue.settle import Output, Report, Verb
-from comfyrelay.services.steps import Step
-from comfyrelay.storage.media_info import Drawn
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.database import Boundary, Database
 from comfyrelay.store.tenant.library import media
 from comfyrelay.store.tenant.removals import DRAW_SECONDS

@@ -10,10 +10,10 @@ import httpx
 import pytest
 from PIL import Image
 
+from comfyrelay.media.previews import MOST_BYTES, PREVIEWS, preview_path
 from comfyrelay.services.queue import previews
 from comfyrelay.services.queue.previews import WATCHED_SECONDS
 from comfyrelay.storage.objects import LocalObjects
-from comfyrelay.storage.previews import MOST_BYTES, PREVIEWS, preview_path
 from tests.api.harness import Api, Caller, problem_of
 from tests.harness import PATIENCE_SECONDS
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.services.catalogue import incoming
-from comfyrelay.services.catalogue.readers import Readers
+from comfyrelay.services.catalogue import graph_import
+from comfyrelay.services.catalogue.reader_threads import Readers
 from comfyrelay.services.forms.describe import Described, describe
 from tests.api.harness import Api
 from tests.harness import PATIENCE_SECONDS
@@ -68,7 +68,7 @@ async def test_many_that_take_long_keep_neither_others_nor_their_files_waiting(
             long()
         return describe(value, known)
 
-    monkeypatch.setattr(incoming, "describe", slowly)
+    monkeypatch.setattr(graph_import, "describe", slowly)
     asked = [
         asyncio.create_task(one.call("POST", "/api/workflows", {"graph": graph(f"long {n}")})) for n in range(MANY)
     ]

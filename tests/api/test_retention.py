@@ -15,9 +15,9 @@ from comfyrelay.domain.records.jobs import Job
 from comfyrelay.services.jobs.submission.requests import Item, JobRequest
 from comfyrelay.services.operations.retention import GRACE_SECONDS, Retained
 from comfyrelay.services.outbox import LONGEST_UPLOAD_SECONDS
-from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedJob
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.settings import Settings
 from comfyrelay.store.database import Boundary, Database
 from tests.api.harness import Api, Caller, open_api

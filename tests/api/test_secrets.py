@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.server.base.secrets import load_secrets
+from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.settings import Settings
 
 LONG = "x" * 16

@@ -8,7 +8,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from comfyrelay.server import admin, user, worker
-from comfyrelay.server.operation import files, payments
+from comfyrelay.server.operations import files, payments
 from tests.api.harness import Api, problem_of
 from tests.harness import GRAPH
 

@@ -7,7 +7,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from comfyrelay.server import user
-from comfyrelay.server.operation import files
+from comfyrelay.server.operations import files
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "api-user.md").read_text("utf-8")
 ROUTES = [

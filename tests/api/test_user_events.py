@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.server.base import auth
+from comfyrelay.server.http import auth
 from comfyrelay.server.user import events
 from comfyrelay.services.jobs.views import events as views
 from comfyrelay.store.tenant import history

@@ -14,10 +14,10 @@ import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from comfyrelay.domain.webhooks import INTO_PRIVATE, WAITS_SECONDS, is_public, new_secret, url_problem
-from comfyrelay.server.base.context import REDELIVERIES_FACTOR
+from comfyrelay.server.http.context import REDELIVERIES_FACTOR
 from comfyrelay.services.jobs.submission.requests import JobRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS, Deliveries
 from comfyrelay.services.webhooks.sender import WebhookSender
 from comfyrelay.store.database import Boundary

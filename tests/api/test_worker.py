@@ -14,10 +14,10 @@ from PIL import Image
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.protocol import worker as wire
 from comfyrelay.services.jobs.submission.requests import JobRequest
-from comfyrelay.services.queue.handover import Handover
 from comfyrelay.services.queue.heartbeats import Heartbeat, HeartbeatAnswer
-from comfyrelay.services.steps import Step
-from comfyrelay.store.central.fleet import workers
+from comfyrelay.services.queue.lease_payload import Handover
+from comfyrelay.services.transactions import Step
+from comfyrelay.store.central.workers import workers
 from comfyrelay.store.database import Boundary
 from tests.api.harness import FLEET_SECRET, SECRETS, Api, Caller, data_of, open_api, problem_of
 from tests.harness import GRAPH, PATIENCE_SECONDS, PROMPT, SqliteBackend

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, Conflict, InvalidInput, NotFound
-from comfyrelay.services.backup.making import back_up
-from comfyrelay.services.backup.restoring import _move, restore
+from comfyrelay.services.backup.create import back_up
+from comfyrelay.services.backup.restore import _move, restore
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from tests.desk.conftest import furnish

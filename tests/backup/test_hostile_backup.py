@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from comfyrelay.errors import InvalidInput
-from comfyrelay.services.backup.making import back_up
-from comfyrelay.services.backup.restoring import _move, restore
+from comfyrelay.services.backup.create import back_up
+from comfyrelay.services.backup.restore import _move, restore
 from comfyrelay.settings import Settings
 from tests.desk.conftest import furnish
 

@@ -23,11 +23,11 @@ from comfyrelay.domain.ids import output_path
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import LeaseLost
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedJob
 from comfyrelay.services.queue.settle import Output, Report, Verb
 from comfyrelay.settings import Settings
+from comfyrelay.store.notify import LocalWakeup
 from comfyrelay.store.tenant.library import media
-from comfyrelay.store.wakeup import LocalWakeup
 from tests.chaos.faults import drain
 from tests.chaos.invariants import (
     balance_is_the_sum,

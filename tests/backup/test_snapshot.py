@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.errors import ConfigurationError, Conflict
-from comfyrelay.store import snapshot
-from comfyrelay.store.snapshot import copy_databases, require_closed
+from comfyrelay.store import sqlite_copy
+from comfyrelay.store.sqlite_copy import copy_databases, require_closed
 
 
 def database(path: Path, *, rows: int = 2000) -> sqlite3.Connection:
@@ -31,7 +31,7 @@ def rows_in(path: Path) -> int:
 def test_what_is_written_while_the_first_is_copied_is_in_none_of_the_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "PAGES_AT_ONCE", 50)
+    monkeypatch.setattr(sqlite_copy, "PAGES_AT_ONCE", 50)
     with closing(database(tmp_path / "a.db")) as a, closing(database(tmp_path / "b.db")) as b:
         written = 0
 

@@ -13,6 +13,8 @@ from functools import partial
 import pytest
 from sqlalchemy import select
 
+from comfyrelay.autoscaling.loop import ScalingLoop
+from comfyrelay.autoscaling.providers.base import Observed, ObservedState
 from comfyrelay.domain.gallery import GalleryFilter, MarkChange
 from comfyrelay.domain.ids import job_folder, output_path, poster_path
 from comfyrelay.domain.payments import Payment
@@ -20,13 +22,11 @@ from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.queue.states import PauseMode, Stage
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ComfyRelayError, Conflict, Fault, LeaseLost, NotFound
-from comfyrelay.fleet.loop import ScalingLoop
-from comfyrelay.fleet.providers.base import Observed, ObservedState
+from comfyrelay.services.autoscaling.usage import By
 from comfyrelay.services.jobs.submission.requests import Item
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.settle import Output, Report, Verb
-from comfyrelay.services.scaling.usage import By
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS
 from comfyrelay.store.central import catalogue, tenants
 from comfyrelay.store.central import tables as central

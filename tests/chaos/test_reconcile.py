@@ -16,10 +16,10 @@ from comfyrelay.domain.consistency import Finding, FindingKind
 from comfyrelay.domain.queue.states import Provider
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.operations.mending import MENDED_AT_ONCE, SAFE
-from comfyrelay.services.steps import Step
+from comfyrelay.services.operations.repair import MENDED_AT_ONCE, SAFE
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.database import Boundary, Database
-from comfyrelay.store.wakeup import LocalWakeup
+from comfyrelay.store.notify import LocalWakeup
 from tests.chaos.cases import on_both
 from tests.chaos.faults import die_on, drain
 from tests.chaos.invariants import balance_is_the_sum, broken, every_job_has_ended, look
@@ -338,7 +338,7 @@ async def test_a_disagreement_is_found_and_mended(world: World, kind: FindingKin
 async def test_what_needs_nobodys_judgement_mends_itself_and_is_reported(
     world: World, monkeypatch: pytest.MonkeyPatch, kind: FindingKind, seed: Seed, at_once: int
 ) -> None:
-    monkeypatch.setattr("comfyrelay.services.operations.mending.JOBS_AT_ONCE", at_once)
+    monkeypatch.setattr("comfyrelay.services.operations.repair.JOBS_AT_ONCE", at_once)
     seeded = await seed(world)
     # older ones, and younger ones, with which nothing is wrong
     workers = await world.worker(seeded.desk.fleet, concurrency=10)

@@ -31,10 +31,10 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.catalogue import Effect
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import ComfyRelayError, Conflict, Fault, InsufficientTokens, LeaseLost, TooManyActiveJobs
-from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedJob
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
 from tests.chaos.faults import Death, die_on, drain

@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 
 from comfyrelay.client import Client
-from comfyrelay.net import listen
+from comfyrelay.http_client import listen
 from comfyrelay.settings import ENV_PREFIX
 from tests import commands
 from tests.api.harness import Api, Caller, open_api

@@ -23,7 +23,7 @@ from comfyrelay.errors import (
     TransferFailed,
     Unauthorized,
 )
-from comfyrelay.net import listen
+from comfyrelay.http_client import listen
 from comfyrelay.store.tenant import jobs as store_jobs
 from tests.api.receiver import receiving
 from tests.api.studio import complete, fail, lease, lease_of, png, run

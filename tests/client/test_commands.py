@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.net import listen
+from comfyrelay.http_client import listen
 from tests import commands
 from tests.api.receiver import receiving
 from tests.api.studio import complete, fail, lease, lease_of, run

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from comfyrelay.comfy import ComfyClient
-from comfyrelay.sim import Sim
+from comfyrelay.comfyui import ComfyClient
+from comfyrelay.simulator import Sim
 
 
 @pytest.fixture

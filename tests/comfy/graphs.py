@@ -1,6 +1,6 @@
 """Graphs that run without models, and small inputs for them."""
 
-from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.graph import Graph
 from tests.sim_files import RECORDINGS
 
 PNG = (RECORDINGS / "rec.png").read_bytes()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from comfyrelay.comfy import RunEvent
+from comfyrelay.comfyui import RunEvent
 
 
 class Listener:

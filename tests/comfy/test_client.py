@@ -8,7 +8,7 @@ import av
 import pytest
 from PIL import Image
 
-from comfyrelay.comfy import (
+from comfyrelay.comfyui import (
     Attachment,
     ComfyClient,
     Finished,
@@ -22,7 +22,7 @@ from comfyrelay.comfy import (
     Step,
     workflow_hash,
 )
-from comfyrelay.comfy.uploads import safe_name
+from comfyrelay.comfyui.client.uploads import safe_name
 from comfyrelay.errors import (
     ConfigurationError,
     GraphError,
@@ -32,7 +32,7 @@ from comfyrelay.errors import (
     ServerRefused,
     ServerUnreachable,
 )
-from comfyrelay.sim import LostFile, Sim, Slow
+from comfyrelay.simulator import LostFile, Sim, Slow
 from tests.comfy.graphs import MP4, PNG, clip, invert, invert_file, invert_video, words
 from tests.comfy.listening import Listener
 

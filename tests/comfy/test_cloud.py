@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from comfyrelay.comfy import Attachment, CloudClient, ComfyServer, Finished, Queued, Started
-from comfyrelay.comfy.cloud.status import CloudPhase, phase_of
-from comfyrelay.comfy.runs.timeouts import RunTimeouts
+from comfyrelay.comfyui import Attachment, CloudClient, ComfyServer, Finished, Queued, Started
+from comfyrelay.comfyui.cloud.status import CloudPhase, phase_of
+from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import (
     ComfyError,
     Fault,
@@ -28,7 +28,7 @@ from comfyrelay.errors import (
     RunTimedOut,
     ServerRefused,
 )
-from comfyrelay.sim import (
+from comfyrelay.simulator import (
     EmptyOutputs,
     EndAs,
     ErrorAfterQueueing,

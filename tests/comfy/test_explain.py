@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfy.failures import explain_execution_error
-from comfyrelay.comfy.graphs.explain import explain_refusal
+from comfyrelay.comfyui.failures import explain_execution_error
+from comfyrelay.comfyui.graphs.explain import explain_refusal
 from comfyrelay.errors import (
     ComfyError,
     DeviceFault,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.comfy import ComfyClient
-from comfyrelay.comfy.graphs.foreign import foreign_files
-from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfyui import ComfyClient
+from comfyrelay.comfyui.graphs.foreign_files import foreign_files
+from comfyrelay.comfyui.graphs.graph import Graph
 from tests.comfy.graphs import invert, invert_file, invert_video
 
 OWN = ("__IMG__", "__IMG2__", "{{clip}}")

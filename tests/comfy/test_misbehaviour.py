@@ -6,8 +6,8 @@ import io
 import pytest
 from PIL import Image
 
-from comfyrelay.comfy import Attachment, ComfyClient, NodeStarted, RunTimeouts, Step
-from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfyui import Attachment, ComfyClient, NodeStarted, RunTimeouts, Step
+from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.errors import (
     ComfyError,
     DeviceFault,
@@ -22,7 +22,7 @@ from comfyrelay.errors import (
     ServerRefused,
     ServerUnreachable,
 )
-from comfyrelay.sim import (
+from comfyrelay.simulator import (
     DropSocket,
     EmptyOutputs,
     ErrorBeforeQueueing,
@@ -37,7 +37,7 @@ from comfyrelay.sim import (
     Stuck,
     Vary,
 )
-from comfyrelay.sim import OutOfMemory as RunOutOfMemory
+from comfyrelay.simulator import OutOfMemory as RunOutOfMemory
 from tests.comfy.graphs import invert, invert_file
 from tests.comfy.listening import Listener
 

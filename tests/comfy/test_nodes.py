@@ -2,8 +2,16 @@
 
 import pytest
 
-from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.comfy.graphs.nodes import files_in, find_node, models_in, output_nodes, set_input, title_of, with_prefix
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.nodes import (
+    files_in,
+    find_node,
+    models_in,
+    output_nodes,
+    set_input,
+    title_of,
+    with_prefix,
+)
 from comfyrelay.errors import GraphError
 
 

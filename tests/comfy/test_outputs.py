@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfy.outputs import OutputFile, result_of
+from comfyrelay.comfyui.outputs import OutputFile, result_of
 
 
 def item(name: str, **more: object) -> dict[str, Any]:

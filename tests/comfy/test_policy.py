@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.comfy import ComfyClient
-from comfyrelay.comfy.graphs.dangerous import DANGERS, danger_of
-from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.comfy.graphs.policy import GraphPolicy
+from comfyrelay.comfyui import ComfyClient
+from comfyrelay.comfyui.graphs.dangerous import DANGERS, danger_of
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.policy import GraphPolicy
 from comfyrelay.errors import GraphNotAllowed
 from tests.comfy.graphs import invert, invert_file, invert_video
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.comfy.runs.events import NodeStarted, Output, Queued, RunEvent, Started, Step
-from comfyrelay.comfy.runs.frames import PreviewFrame, parse_frame
-from comfyrelay.comfy.runs.history import cached_nodes, failure_in, position_in, run_seconds
-from comfyrelay.comfy.runs.progress import RunProgress
-from comfyrelay.comfy.runs.socket import parse
-from comfyrelay.comfy.runs.timeouts import loading_factor
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.runs.events import NodeStarted, Output, Queued, RunEvent, Started, Step
+from comfyrelay.comfyui.runs.frames import PreviewFrame, parse_frame
+from comfyrelay.comfyui.runs.history import cached_nodes, failure_in, position_in, run_seconds
+from comfyrelay.comfyui.runs.progress import RunProgress
+from comfyrelay.comfyui.runs.socket import parse
+from comfyrelay.comfyui.runs.timeouts import loading_factor
 from comfyrelay.errors import NodeFailed, RunInterrupted
 
 GRAPH: Graph = {

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfy.graphs.explain import explain_refusal
-from comfyrelay.comfy.outputs import result_of
-from comfyrelay.comfy.runs.events import RunEvent
-from comfyrelay.comfy.runs.history import failure_in
-from comfyrelay.comfy.runs.progress import RunProgress
+from comfyrelay.comfyui.graphs.explain import explain_refusal
+from comfyrelay.comfyui.outputs import result_of
+from comfyrelay.comfyui.runs.events import RunEvent
+from comfyrelay.comfyui.runs.history import failure_in
+from comfyrelay.comfyui.runs.progress import RunProgress
 from comfyrelay.errors import ComfyError
 from tests.sim_files import RECORDINGS
 

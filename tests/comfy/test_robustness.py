@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from comfyrelay.comfy import ComfyClient, RunTimeouts, Step
+from comfyrelay.comfyui import ComfyClient, RunTimeouts, Step
 from comfyrelay.errors import Conflict, GraphError, InvalidInput, RunInterrupted, ServerRefused, ServerUnreachable
-from comfyrelay.net import NotConnected, PortClosed
-from comfyrelay.sim import DropSocket, Refuse, Sim, Slow, SlowHttp
+from comfyrelay.http_client import NotConnected, PortClosed
+from comfyrelay.simulator import DropSocket, Refuse, Sim, Slow, SlowHttp
 from tests.comfy.graphs import PNG, invert
 from tests.comfy.listening import Listener
 from tests.harness import PATIENCE_SECONDS

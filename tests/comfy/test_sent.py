@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from comfyrelay.comfy import ComfyClient
-from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.comfy.outputs import OutputFile
-from comfyrelay.comfy.runs.events import Output, Preview, RunEvent
-from comfyrelay.comfy.runs.frames import parse_frame
-from comfyrelay.comfy.runs.progress import RunProgress
+from comfyrelay.comfyui import ComfyClient
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.outputs import OutputFile
+from comfyrelay.comfyui.pool import JobStatus, SqliteQueue, WorkflowPool
+from comfyrelay.comfyui.runs.events import Output, Preview, RunEvent
+from comfyrelay.comfyui.runs.frames import parse_frame
+from comfyrelay.comfyui.runs.progress import RunProgress
 from comfyrelay.errors import OutputGone, TooLarge
-from comfyrelay.pool import JobStatus, SqliteQueue, WorkflowPool
-from comfyrelay.sim import DropSocket, SilentSocket, Sim, Slow
+from comfyrelay.simulator import DropSocket, SilentSocket, Sim, Slow
 from tests.comfy.graphs import invert, words
 
 
@@ -80,8 +80,8 @@ async def test_one_whose_images_are_missed_again_fails_in_words(sim: Sim, comfy:
 async def test_a_socket_that_falls_silent_is_not_waited_for_without_end(
     sim: Sim, comfy: ComfyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("comfyrelay.comfy.runs.watch.SENT_LATE_SECONDS", 0.2)
-    monkeypatch.setattr("comfyrelay.comfy.runs.watch.LAST_CHECK_SECONDS", 0.2)
+    monkeypatch.setattr("comfyrelay.comfyui.runs.watch.SENT_LATE_SECONDS", 0.2)
+    monkeypatch.setattr("comfyrelay.comfyui.runs.watch.LAST_CHECK_SECONDS", 0.2)
     sim.misbehave(SilentSocket(class_type="ImageInvert", times=1))
     with pytest.raises(OutputGone):
         await comfy.run(sends())
@@ -89,7 +89,7 @@ async def test_a_socket_that_falls_silent_is_not_waited_for_without_end(
 
 async def test_more_than_memory_should_hold_is_refused(comfy: ComfyClient, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("progress", "sent"):
-        monkeypatch.setattr(f"comfyrelay.comfy.runs.{module}.MOST_SENT_BYTES", 10)
+        monkeypatch.setattr(f"comfyrelay.comfyui.runs.{module}.MOST_SENT_BYTES", 10)
     with pytest.raises(TooLarge, match="save them with SaveImage"):
         await comfy.run(sends())
 

@@ -7,9 +7,9 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from comfyrelay.comfy import ComfyClient, Queued, RunTimeouts, Started, Step
+from comfyrelay.comfyui import ComfyClient, Queued, RunTimeouts, Started, Step
 from comfyrelay.errors import GraphError, GraphRefused, NodeFailed, OutputGone, RunLost, RunRemoved
-from comfyrelay.sim import (
+from comfyrelay.simulator import (
     DropSocket,
     ErrorAfterQueueing,
     LateHistory,

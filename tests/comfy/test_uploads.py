@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from comfyrelay.comfy import Attachment, CloudClient, ComfyClient
-from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfyui import Attachment, CloudClient, ComfyClient
+from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.errors import InvalidInput
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from tests.comfy.graphs import PNG, invert, invert_file, words
 
 UPLOADED = f"{hashlib.sha256(PNG).hexdigest()[:40]}.png"

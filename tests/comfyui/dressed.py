@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import psutil
 
-from comfyrelay.comfyui_processes.options import Care
+from comfyrelay.comfyui.processes.options import Care
 from tests.harness import PATIENCE_SECONDS
 
 _MAIN = """
@@ -93,7 +93,7 @@ if (here / "plain").exists():
     asyncio.run(plain())
 
 from collections import deque
-from comfyrelay.sim import read_card, read_misbehaviour, serve
+from comfyrelay.simulator import read_card, read_misbehaviour, serve
 
 class Telling(deque):
     def append(self, received):

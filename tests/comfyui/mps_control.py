@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from comfyrelay.comfyui_processes.mps import PROGRAM
+from comfyrelay.comfyui.processes.mps import PROGRAM
 from tests.comfyui.dressed import is_living
 
 _PROGRAM = """#!{python}

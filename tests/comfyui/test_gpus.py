@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.comfyui_processes import gpus
-from comfyrelay.comfyui_processes.gpus import CPU, UNNAMED, find_gpus, of_each_nvidia
+from comfyrelay.comfyui.processes import gpus
+from comfyrelay.comfyui.processes.gpus import CPU, UNNAMED, find_gpus, of_each_nvidia
 
 NVIDIA = "GPU-aaa, NVIDIA GeForce RTX 4090, 24564\nGPU-bbb, NVIDIA L4, 23034\n"
 AMD = json.dumps(

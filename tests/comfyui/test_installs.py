@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.comfyui_processes import python as pythons
-from comfyrelay.comfyui_processes.installs import Install, InstallKind, SystemFolders, find_installs, install_at
-from comfyrelay.comfyui_processes.python import python_of, try_python
+from comfyrelay.comfyui.processes import python as pythons
+from comfyrelay.comfyui.processes.installs import Install, InstallKind, SystemFolders, find_installs, install_at
+from comfyrelay.comfyui.processes.python import python_of, try_python
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.worker import check
 from comfyrelay.worker.check import Verdict

@@ -16,11 +16,11 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from comfyrelay.comfyui_processes import notes, process
-from comfyrelay.comfyui_processes.gpus import Gpu
-from comfyrelay.comfyui_processes.keeper import Keeper, KeptProcess, State, Timings
+from comfyrelay.comfyui.processes import process, state_files
+from comfyrelay.comfyui.processes.gpus import Gpu
+from comfyrelay.comfyui.processes.supervisor import Keeper, KeptProcess, State, Timings
 from comfyrelay.errors import NotFound, NotStarted
-from comfyrelay.portable.commands import apart
+from comfyrelay.system.commands import detached
 from tests.comfyui.dressed import Dressed
 from tests.harness import PATIENCE_SECONDS, memory_folder
 
@@ -69,7 +69,7 @@ def launcher_of(life: dict[str, Any]) -> int:
 
 def noted(kept: Watched) -> list[int]:
     """The processes that are written down for our next life."""
-    note = notes.read(kept.first.folder)
+    note = state_files.read(kept.first.folder)
     return [int(pid) for pid in note.processes] if note is not None else []
 
 
@@ -92,7 +92,7 @@ async def watched(dressed: Dressed, folder: Path, **options: object) -> AsyncIte
         await made.keeper.open()
         yield made
     assert dressed.living == []
-    left = [note for note, _ in notes.find(folder.parent) if note.is_alive]
+    left = [note for note, _ in state_files.find(folder.parent) if note.is_alive]
     assert left == []
 
 
@@ -114,7 +114,7 @@ async def test_it_comes_up_on_its_card_is_started_again_where_it_was_when_it_cra
         # what it had started is gone, too
         assert len(dressed.living) == 2
         assert len(kept.urls) == 1
-        note = notes.read(kept.first.folder)
+        note = state_files.read(kept.first.folder)
         assert note is not None
         assert (note.state, note.restarts, note.is_alive) == ("up", 1, True)
 
@@ -334,9 +334,9 @@ async def test_what_an_earlier_life_left_is_ended_before_anything_begins(dressed
         saved = place / "user" / "default" / "workflows" / "mine.json"
         saved.parent.mkdir(parents=True)
         saved.touch()
-        notes.write(
+        state_files.write(
             place,
-            notes.ProcessNote(
+            state_files.ProcessNote(
                 name="comfyui-1",
                 url="http://127.0.0.1:1",
                 card="GPU",
@@ -344,7 +344,7 @@ async def test_what_an_earlier_life_left_is_ended_before_anything_begins(dressed
                 reason=None,
                 restarts=0,
                 # the second has got the number of one that is gone
-                processes={str(left.pid): apart.started_at(left.pid), str(os.getpid()): 1.0},
+                processes={str(left.pid): detached.started_at(left.pid), str(os.getpid()): 1.0},
             ),
         )
         async with watched(dressed, folder) as kept:

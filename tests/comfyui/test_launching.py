@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
-from comfyrelay.comfyui_processes import launching
-from comfyrelay.comfyui_processes.gpus import Gpu
-from comfyrelay.comfyui_processes.installs import Install, InstallKind, install_at
-from comfyrelay.comfyui_processes.launching import ProcessLaunch, empty_folders, launch, lend_inputs, make_folders
-from comfyrelay.comfyui_processes.log import KEPT, LAST_LINES, Log, last_lines_in
-from comfyrelay.comfyui_processes.options import CareSettings
+from comfyrelay.comfyui.graphs.foreign_files import UPLOAD_FOLDER
+from comfyrelay.comfyui.processes.gpus import Gpu
+from comfyrelay.comfyui.processes.installs import Install, InstallKind, install_at
+from comfyrelay.comfyui.processes.launch import ProcessLaunch, empty_folders, launch, lend_inputs, make_folders
+from comfyrelay.comfyui.processes.log import KEPT, LAST_LINES, Log, last_lines_in
+from comfyrelay.comfyui.processes.options import CareSettings
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import load
 from comfyrelay.worker.settings import WorkerSettings, load_worker_settings
@@ -97,7 +96,7 @@ def test_where_links_are_not_allowed_folders_and_files_are_lent_all_the_same(
     monkeypatch.setattr(Path, "symlink_to", refuse)
     if not has_hard_links:
         monkeypatch.setattr(os, "link", refuse)
-    monkeypatch.setattr(launching, "MOST_COPIED_BYTES", 15)
+    monkeypatch.setattr(launch, "MOST_COPIED_BYTES", 15)
     own, lent = tmp_path / "input", tmp_path / "one" / "input"
     make_folders(tmp_path / "one")
     for name in ("face.png", "film.mp4", "3d/model.glb"):

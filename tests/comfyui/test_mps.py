@@ -16,10 +16,10 @@ import pytest
 from typer.testing import CliRunner
 
 from comfyrelay.cli.main import app
-from comfyrelay.comfyui_processes import mps, notes, process
-from comfyrelay.comfyui_processes.gpus import Gpu
-from comfyrelay.comfyui_processes.keeper import Keeper, KeptProcess, State, Timings
-from comfyrelay.portable.commands import apart
+from comfyrelay.comfyui.processes import mps, process, state_files
+from comfyrelay.comfyui.processes.gpus import Gpu
+from comfyrelay.comfyui.processes.supervisor import Keeper, KeptProcess, State, Timings
+from comfyrelay.system.commands import detached
 from comfyrelay.worker.check import about_care
 from tests.comfyui.dressed import Dressed
 from tests.comfyui.mps_control import MpsControl
@@ -70,7 +70,7 @@ async def kept(
 
 def place(folder: Path) -> Path:
     """Where a worker's keeper has its own."""
-    return folder / "worker" / notes.FOLDER
+    return folder / "worker" / state_files.FOLDER
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -106,7 +106,7 @@ async def test_all_on_a_card_run_under_one_daemon_which_is_asked_to_quit_when_th
         # the cards mean the same to it and to them
         assert daemon["environment"]["CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-2"
         assert (len(pipes) <= mps.LONGEST_PATH, Path(pipes).stat().st_mode & 0o777) == (True, 0o700)
-        assert [note.mps for note, _ in notes.find(folder)] == [True] * 4
+        assert [note.mps for note, _ in state_files.find(folder)] == [True] * 4
         assert said(folder) == "They share it through NVIDIA MPS."
     assert control.quits == 1
     assert not Path(pipes).exists()
@@ -139,7 +139,7 @@ async def test_it_is_not_started_where(dressed: Dressed, folder: Path, control: 
     async with kept(dressed, folder, **how) as keeper:  # type: ignore[arg-type]
         await until_up(keeper, 1 if "per_gpu" in str(how) else 2)
         assert {pipes_of(life) for life in dressed.lives} == {None}
-        assert not any(note.mps for note, _ in notes.find(folder))
+        assert not any(note.mps for note, _ in state_files.find(folder))
     assert control.lives == []
 
 
@@ -150,7 +150,7 @@ async def test_an_operators_own_is_used_and_no_other_started(
     async with kept(dressed, folder) as keeper:
         await until_up(keeper, 2)
         assert {pipes_of(life) for life in dressed.lives} == {"/run/theirs"}
-        assert all(note.mps for note, _ in notes.find(folder))
+        assert all(note.mps for note, _ in state_files.find(folder))
         assert said(folder) == f"They share it through the NVIDIA MPS of {mps.PIPES}."
     assert control.lives == []
 
@@ -179,7 +179,7 @@ async def test_where_it_cannot_be_started_they_run_without_and_the_reason_is_tol
         assert {pipes_of(life) for life in dressed.lives} == {None}
         assert [each.starts for each in keeper.kept] == [1, 1]
         assert "could not be started (it ended with exit code 1; Failed to create the pipe directory)" in said(folder)
-        assert not any(note.mps for note, _ in notes.find(folder))
+        assert not any(note.mps for note, _ in state_files.find(folder))
 
 
 async def test_one_that_ends_with_cudas_word_on_mps_has_all_of_them_started_again_without_it(
@@ -198,7 +198,7 @@ async def test_one_that_ends_with_cudas_word_on_mps_has_all_of_them_started_agai
         await until(lambda: control.living == [])
         assert control.quits == 1
         assert "it was left (comfyui-3 said: RuntimeError: Unexpected error" in said(folder)
-        assert not any(note.mps for note, _ in notes.find(folder))
+        assert not any(note.mps for note, _ in state_files.find(folder))
 
 
 async def test_the_first_that_does_not_come_up_under_it_is_started_without_at_once(
@@ -300,9 +300,9 @@ async def test_a_daemon_that_does_not_hear_is_ended_by_force(
 _KEEPER = """
     import asyncio, sys
     from pathlib import Path
-    from comfyrelay.comfyui_processes.gpus import Gpu
-    from comfyrelay.comfyui_processes.keeper import Keeper
-    from comfyrelay.comfyui_processes.options import Care
+    from comfyrelay.comfyui.processes.gpus import Gpu
+    from comfyrelay.comfyui.processes.supervisor import Keeper
+    from comfyrelay.comfyui.processes.options import Care
 
     async def main():
         care = Care(folder=Path(sys.argv[1]), python=Path(sys.executable), per_gpu=2)
@@ -342,7 +342,7 @@ async def test_a_daemon_whose_launcher_was_killed_too_is_ended_by_the_next_life(
     try:
         pipes = mps._private_folder()
         (place(folder) / mps.FOLDER).mkdir(parents=True)
-        processes = {str(left.pid): apart.started_at(left.pid), str(os.getpid()): 1.0}
+        processes = {str(left.pid): detached.started_at(left.pid), str(os.getpid()): 1.0}
         note = {"why": "…", "pipes": str(pipes), "processes": processes}
         (place(folder) / mps.FOLDER / mps.FILE).write_text(json.dumps(note))
         # also where it is not used any more
@@ -399,12 +399,12 @@ async def test_a_check_says_whether_cards_would_be_shared(
 
 def test_the_list_says_whether_cards_are_shared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    place = folder / "worker" / "this-machine" / notes.FOLDER
+    place = folder / "worker" / "this-machine" / state_files.FOLDER
     for name in ("comfyui-1", mps.FOLDER):
         (place / name).mkdir(parents=True)
-    notes.write(
+    state_files.write(
         place / "comfyui-1",
-        notes.ProcessNote(
+        state_files.ProcessNote(
             name="comfyui-1",
             url="http://127.0.0.1:1",
             card="H200",
@@ -427,12 +427,12 @@ def test_in_a_narrow_window_the_list_cuts_neither_addresses_nor_reasons(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    place = folder / "worker" / "this-machine" / notes.FOLDER / "comfyui-1"
+    place = folder / "worker" / "this-machine" / state_files.FOLDER / "comfyui-1"
     place.mkdir(parents=True)
     why = "ComfyUI ended while it started. Its last lines: [x] ModuleNotFoundError: No module named 'torchsde'"
-    notes.write(
+    state_files.write(
         place,
-        notes.ProcessNote(
+        state_files.ProcessNote(
             name="comfyui-1",
             url="http://127.0.0.1:41234",
             card="NVIDIA GeForce RTX 4090",

@@ -23,7 +23,7 @@ from comfyrelay.errors import (
 from comfyrelay.services.engine import Hooks
 from comfyrelay.services.jobs.batches import BatchState
 from comfyrelay.services.jobs.submission.requests import Item
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import jobs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.domain.queue.failover import BLOCKED_EVENT, UNBLOCKED_EVENT
+from comfyrelay.domain.queue.blocks import BLOCKED_EVENT, UNBLOCKED_EVENT
 from comfyrelay.errors import Fault
 from comfyrelay.store.central import audit
 from comfyrelay.store.central.queue import blocks

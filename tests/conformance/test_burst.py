@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from comfyrelay.domain.autoscaling.burst import NOBODY_LEFT
+from comfyrelay.domain.autoscaling.spec import InstanceType, MachineProviderName, MachineSpec
+from comfyrelay.domain.autoscaling.spec_json import machines_to_json
 from comfyrelay.domain.queue.lifecycle import FAILED_IN_THE_CLOUD
 from comfyrelay.domain.queue.states import Provider, Stage, WorkflowProvider
-from comfyrelay.domain.scaling.burst import NOBODY_LEFT
-from comfyrelay.domain.scaling.spec import InstanceType, MachineProviderName, MachineSpec
-from comfyrelay.domain.scaling.spec_json import machines_to_json
 from comfyrelay.errors import Fault, InvalidInput, NotFound
 from comfyrelay.services.engine import Engine
-from comfyrelay.store.central.scaling import bursts
+from comfyrelay.store.central.autoscaling import bursts
 from comfyrelay.store.central.tables import fleets, workers
 from comfyrelay.store.database import Tx
-from comfyrelay.store.wakeup import LocalWakeup
+from comfyrelay.store.notify import LocalWakeup
 from tests.bursting import EXPECTED, PRICE, a_house, cloud_worker
 from tests.harness import PATIENCE_SECONDS, PostgresBackend, SqliteBackend, World, execute, open_world
 

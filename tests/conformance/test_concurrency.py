@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedJob
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.store.wakeup import LocalWakeup
+from comfyrelay.store.notify import LocalWakeup
 from tests.harness import OUTPUT, PostgresBackend, World, execute, open_world, submit_many
 
 SERVERS = 16

@@ -11,9 +11,9 @@ from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import Conflict, Fault, InsufficientTokens, LeaseLost, NotFound, TooManyActiveJobs
-from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedJob
 from comfyrelay.services.queue.heartbeats import Heartbeat
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs

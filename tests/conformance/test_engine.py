@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.domain.queue.waiting import Reason
-from comfyrelay.domain.records.fleet import AuditEntry
+from comfyrelay.domain.queue.wait_reasons import Reason
+from comfyrelay.domain.records.workers import AuditEntry
 from comfyrelay.errors import ConfigurationError, Fault
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.settle import Report, Verb

@@ -8,7 +8,7 @@ import pytest
 from comfyrelay.domain.queue.states import PauseMode
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import LeaseLost
-from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedJob
 from comfyrelay.services.queue.heartbeats import LONGEST_LINE, Heartbeat, HeartbeatAnswer
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.tenant import history

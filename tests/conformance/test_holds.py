@@ -7,14 +7,14 @@ import pytest
 
 from comfyrelay.domain.bulk import BulkAction
 from comfyrelay.domain.queue.states import JobStatus, PauseMode
-from comfyrelay.domain.queue.waiting import Reason
+from comfyrelay.domain.queue.wait_reasons import Reason
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import Fault, InsufficientTokens
 from comfyrelay.services.jobs.batches import BatchState
 from comfyrelay.services.jobs.bulk import BulkFilter
 from comfyrelay.services.jobs.submission.requests import Item
-from comfyrelay.services.queue.building import LeasedJob
-from comfyrelay.services.steps import Step
+from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import history, jobs
 from comfyrelay.store.tenant.history import Position

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.domain.queue.failover import Block
+from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.domain.queue.states import PauseMode, Provider, Stage
 from comfyrelay.errors import ComfyRelayError, Forbidden
-from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedJob
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central.queue import blocks
 from tests.harness import (
     START,

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.queue.failover import Block
+from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.errors import Unauthorized
 from comfyrelay.services.accounts.sign_in import hash_of
-from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedJob
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.polls import FEW, Polls
 from comfyrelay.store.central.queue import blocks
 from comfyrelay.store.database import Boundary, Tx
-from comfyrelay.store.wakeup import LocalWakeup
+from comfyrelay.store.notify import LocalWakeup
 from tests.harness import PATIENCE_SECONDS, Desk, World, graph_of
 
 LONG = PATIENCE_SECONDS

@@ -3,7 +3,7 @@
 import pytest
 
 from comfyrelay.domain.queue.memory import GIB
-from comfyrelay.domain.queue.waiting import Reason
+from comfyrelay.domain.queue.wait_reasons import Reason
 from comfyrelay.errors import Fault, OutOfMemory
 from tests.harness import Desk, World, execute
 

@@ -13,7 +13,7 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.store import migrate
 from comfyrelay.store.central import tenants
 from comfyrelay.store.database import Database
-from comfyrelay.store.wakeup import LocalWakeup
+from comfyrelay.store.notify import LocalWakeup
 from tests.conformance.schema_differences import differences
 from tests.harness import World, execute
 

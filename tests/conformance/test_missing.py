@@ -10,15 +10,15 @@ from sqlalchemy import select
 
 from comfyrelay.domain.capabilities import MOST_NAMES_KEPT, Equipment, Fitness, Needs
 from comfyrelay.domain.queue.states import Provider, Stage
-from comfyrelay.domain.queue.waiting import Reason, Waiting
+from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
 from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import MissingOnWorkers
-from comfyrelay.services.catalogue.fitting import UNUSED_SECONDS
+from comfyrelay.services.catalogue.availability import UNUSED_SECONDS
 from comfyrelay.services.jobs.submission.requests import Item
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.store.central import tables as central
-from comfyrelay.store.central.fleet import workers
+from comfyrelay.store.central.workers import workers
 from comfyrelay.store.database import Tx
 from tests.harness import GRAPH, PROMPT, Desk, World, submit_batch
 

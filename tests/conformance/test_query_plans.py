@@ -15,10 +15,10 @@ from comfyrelay.clock import utc_now
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.records.jobs import DispatchFilter
 from comfyrelay.store.central import audit
-from comfyrelay.store.central.fleet import fleets, worker_list, workers
-from comfyrelay.store.central.queue import claims, demand, dispatch_list, dispatches, gaps
-from comfyrelay.store.central.scaling import bursts, decisions, durations, history, machines, seen
+from comfyrelay.store.central.autoscaling import bursts, decisions, durations, history, machines, observations
+from comfyrelay.store.central.queue import claims, demand, dispatch_list, dispatches, missing_requirements
 from comfyrelay.store.central.tables import worker_audit_logs
+from comfyrelay.store.central.workers import fleets, worker_list, workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import MOST_SCANNED
 from comfyrelay.store.tenant import changes, jobs, units
@@ -247,7 +247,7 @@ async def test_what_is_prefetched_has_an_index_of_its_own(central: asyncpg.Conne
 
 
 async def test_where_nobody_lacks_anything_a_submission_reads_no_worker(central: asyncpg.Connection) -> None:
-    query = gaps.verdicts_query("postgresql").params(
+    query = missing_requirements.verdicts_query("postgresql").params(
         rows='[{"id": "h1"}]', workflow_id=1, stage="production", lately=-600.0
     )
     transaction = central.transaction()
@@ -336,20 +336,20 @@ burst_queue: Any = bursts.queue_query("postgresql")
 # By what it asks for: the statement, the indexes that it goes through, and how many rows it may read at most.
 SCALING: dict[str, tuple[Any, set[str], int]] = {
     "what waits": (
-        seen.waiting_query("production", [1, 2], down_pools=["b"]),
+        observations.waiting_query("production", [1, 2], down_pools=["b"]),
         {"ix_ai_job_dispatches_queued"},
         10_000,
     ),
-    "what arrived": (seen.arrivals_query().params(after=ROWS - 100, most=5000), {"pk_ai_job_dispatches"}, 100),
-    "the newest arrivals": (seen.newest_arrivals_query().params(most=500), {"pk_ai_job_dispatches"}, 500),
+    "what arrived": (observations.arrivals_query().params(after=ROWS - 100, most=5000), {"pk_ai_job_dispatches"}, 100),
+    "the newest arrivals": (observations.newest_arrivals_query().params(most=500), {"pk_ai_job_dispatches"}, 500),
     # for those that hold something the audit is not read; there are 200 leases
     "workers": (
-        seen.workers_query("postgresql").params(rows=ids(1, 50), stale_seconds=-300),
+        observations.workers_query("postgresql").params(rows=ids(1, 50), stale_seconds=-300),
         {"ix_workers_fleet_id", "ix_worker_audit_logs_worker_id_id", "ix_ai_job_dispatches_leased"},
         2 * 80 - 1 + 200,
     ),
     "leases": (
-        seen.leases_query("postgresql").params(rows=ids(1)),
+        observations.leases_query("postgresql").params(rows=ids(1)),
         {"ix_ai_job_dispatches_leased", "pk_workers"},
         500,
     ),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import tables as tenant

@@ -11,7 +11,7 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import File, Job
 from comfyrelay.errors import TooManyActiveJobs
 from comfyrelay.services.jobs.submission.requests import Item
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import retention
 from comfyrelay.store.tenant import tables as tenant

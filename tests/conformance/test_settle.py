@@ -14,10 +14,10 @@ from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.states import PauseMode
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import Fault, LeaseLost, PoolUnavailable
-from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedJob
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.settle import Output, Report, Settlement, Verb
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Boundary

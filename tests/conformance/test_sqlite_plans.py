@@ -11,7 +11,7 @@ from sqlalchemy.dialects import sqlite
 from comfyrelay.store import migrate
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant import jobs, units
-from comfyrelay.store.tenant.library import drawing, gallery
+from comfyrelay.store.tenant.library import gallery, posters
 from comfyrelay.store.tenant.tables import ai_jobs
 from tests.harness import execute
 
@@ -94,7 +94,7 @@ async def _plan_of(pool: Database, query: Select[Any]) -> list[str]:
 
 
 async def test_files_that_are_to_be_drawn_are_found_through_an_index(pool: Database) -> None:
-    claim = cast("Update", drawing._claim("sqlite"))
+    claim = cast("Update", posters._claim("sqlite"))
     statement = str(claim.compile(dialect=sqlite.dialect()))
     # the limit, and how long they are claimed for
     steps = await execute(pool, "EXPLAIN QUERY PLAN " + statement.replace("?", "1"))

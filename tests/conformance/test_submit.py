@@ -20,8 +20,8 @@ from comfyrelay.errors import (
     TooManyActiveJobs,
 )
 from comfyrelay.services.jobs.submission.requests import Item, JobRequest
-from comfyrelay.services.queue.building import LeasedJob
-from comfyrelay.services.steps import Step
+from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from comfyrelay.domain.queue.states import PauseMode, Stage
-from comfyrelay.domain.queue.waiting import Reason, Waiting
+from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import Fault, NotFound, PoolUnavailable
 from tests.harness import Desk, World, submit_batch

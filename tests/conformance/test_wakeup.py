@@ -11,12 +11,12 @@ import pytest
 
 from comfyrelay.errors import Forbidden
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedJob
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.polls import Polls
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.database import Boundary
-from comfyrelay.store.wakeup import CHANNEL, MOST_WORDS, LocalWakeup, PostgresWakeup
+from comfyrelay.store.notify import CHANNEL, MOST_WORDS, LocalWakeup, PostgresWakeup
 from tests.harness import PATIENCE_SECONDS, Desk, PostgresBackend, World, open_world, submit_many
 
 # Longer than any wait in these tests should take; only a test that fails waits this long.

@@ -9,9 +9,9 @@ from comfyrelay.domain.queue.states import Stage, WorkflowKind
 from comfyrelay.errors import Conflict, Forbidden, InvalidInput, LeaseLost, NotFound
 from comfyrelay.services.engine import Hooks
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central import audit
-from comfyrelay.store.central.fleet import workers
+from comfyrelay.store.central.workers import workers
 from comfyrelay.store.database import Boundary
 from tests.harness import Desk, World, execute, submit_many
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.client import Client, Job
+from comfyrelay.comfyui.pool.member import MemberTimings
 from comfyrelay.desk.desk import Desk, Ready, _for_one_person, _furnish
 from comfyrelay.desk.settings import DeskSettings
-from comfyrelay.pool.member import MemberTimings
-from comfyrelay.server.base.secrets import load_secrets
+from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.worker.comfyui import servers

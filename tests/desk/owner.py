@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 
-from comfyrelay.disk.owner import pass_for
+from comfyrelay.system.owner_secret import pass_for
 
 
 def owner_http(url: str, **options: Any) -> httpx.AsyncClient:

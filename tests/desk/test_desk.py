@@ -19,9 +19,9 @@ from comfyrelay.desk import data_folder
 from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.desk import Desk
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.portable.disks import filesystem_of
 from comfyrelay.protocol.desk import TryingOut
-from comfyrelay.sim import Fail, Sim, Slow
+from comfyrelay.simulator import Fail, Sim, Slow
+from comfyrelay.system.disks import filesystem_of
 from tests.api.processes import free_port
 from tests.comfy.graphs import invert, invert_file
 from tests.desk.conftest import OpenDesk, make_desk, opened

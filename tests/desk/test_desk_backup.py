@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 
 from comfyrelay.client import Client
-from comfyrelay.disk.owner import SECRET_FILE
-from comfyrelay.sim import Sim, Slow
+from comfyrelay.simulator import Sim, Slow
+from comfyrelay.system.owner_secret import SECRET_FILE
 from tests.api.processes import free_port
 from tests.comfy.graphs import invert
 from tests.commands import Ran, run

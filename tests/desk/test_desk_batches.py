@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from comfyrelay.client import Client, Job
-from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.errors import ComfyRelayError, Conflict
 from comfyrelay.services.jobs.submission.reuse import Reuse
-from comfyrelay.sim import Sim, Stuck
+from comfyrelay.simulator import Sim, Stuck
 from tests.api.studio import png
 from tests.desk.conftest import OpenDesk, make_desk
 from tests.desk.owner import owner_http

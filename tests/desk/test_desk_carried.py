@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from tests.api.studio import png
 from tests.comfy.graphs import invert
 from tests.desk.conftest import OpenDesk, make_desk, opened

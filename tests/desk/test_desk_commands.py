@@ -14,7 +14,7 @@ from PIL import Image
 
 from comfyrelay import __version__
 from comfyrelay.client import Client
-from comfyrelay.sim import Sim, Slow
+from comfyrelay.simulator import Sim, Slow
 from tests import commands
 from tests.api.processes import free_port
 from tests.api.studio import png

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.queue.waiting import Pace, forecast, pace_of
-from comfyrelay.domain.shapes import Shape, in_words, odd_shapes
+from comfyrelay.domain.image_shapes import Shape, in_words, odd_shapes
+from comfyrelay.domain.queue.wait_reasons import Pace, forecast, pace_of
 from tests.api.studio import png
 from tests.desk.conftest import OpenDesk
 from tests.desk.owner import owner_http

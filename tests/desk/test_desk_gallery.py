@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from comfyrelay.disk.owner import load_secret
+from comfyrelay.system.owner_secret import load_secret
 from tests.api.harness import problem_of
 from tests.comfy.graphs import invert
 from tests.desk.conftest import OpenDesk

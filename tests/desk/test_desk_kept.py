@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from comfyrelay.cli.main import app
-from comfyrelay.comfyui_processes.log import last_lines_in
-from comfyrelay.comfyui_processes.process import Process
+from comfyrelay.comfyui.processes.log import last_lines_in
+from comfyrelay.comfyui.processes.process import Process
 from comfyrelay.desk.doctor import examine
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.worker.check import Verdict

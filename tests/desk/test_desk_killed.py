@@ -11,7 +11,7 @@ import pytest
 
 from comfyrelay.client import Client, Job
 from comfyrelay.errors import ControlPlaneUnreachable
-from comfyrelay.sim import Sim, Slow
+from comfyrelay.simulator import Sim, Slow
 from tests.api.processes import free_port
 from tests.comfy.graphs import invert
 from tests.desk.conftest import furnish

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.protocol.desk import Attempt
-from comfyrelay.sim import Sim, Slow
-from comfyrelay.sim.active_misbehaviours import ActiveMisbehaviour
+from comfyrelay.simulator import Sim, Slow
+from comfyrelay.simulator.active_misbehaviours import ActiveMisbehaviour
 from tests.desk.test_desk_killed import DeskProcess, desk_process, submit_items
 from tests.harness import PATIENCE_SECONDS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from comfyrelay.sim import Sim, Slow
+from comfyrelay.simulator import Sim, Slow
 from tests.api.studio import png
 from tests.comfy.graphs import invert
 from tests.desk.scripts import is_alive, pids_in, until

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from comfyrelay.client import Batch, Workflow
-from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.errors import MissingOnWorkers
-from comfyrelay.sim import Fail, Sim
-from comfyrelay.sim.nodes.catalogue import DEFINITIONS
+from comfyrelay.simulator import Fail, Sim
+from comfyrelay.simulator.nodes.catalogue import DEFINITIONS
 from tests.comfy.editor import files as editor
 from tests.comfy.graphs import invert
 from tests.desk.conftest import OpenDesk, make_desk, opened

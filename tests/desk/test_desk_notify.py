@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from comfyrelay.client import Batch, Client
-from comfyrelay.desk.notifications import sending
+from comfyrelay.desk.notifications import sender
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.errors import ComfyRelayError
-from comfyrelay.net import listen
-from comfyrelay.sim import Sim, Slow
+from comfyrelay.http_client import listen
+from comfyrelay.simulator import Sim, Slow
 from tests.api.receiver import Receiver, receiving
 from tests.desk.conftest import OpenDesk, make_desk
 
@@ -112,7 +112,7 @@ async def test_a_batch_that_was_canceled_is_no_news_to_who_canceled_it(tmp_path:
 
 async def test_a_service_that_does_not_answer_holds_up_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # only a desk that is closed waits for it
-    monkeypatch.setattr(sending, "FLUSH_SECONDS", 0.2)
+    monkeypatch.setattr(sender, "FLUSH_SECONDS", 0.2)
     silent = listen("127.0.0.1", 0)
     url = f"json://127.0.0.1:{silent.getsockname()[1]}/s3cr3t"
     async with opened(tmp_path, notify_urls=[url]) as desk:

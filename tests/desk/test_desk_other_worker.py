@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from comfyrelay.desk.desk import FLEET
-from comfyrelay.server.base.secrets import load_secrets
-from comfyrelay.sim import Sim
+from comfyrelay.server.http.secrets import load_secrets
+from comfyrelay.simulator import Sim
 from comfyrelay.worker.agent import Agent
 from comfyrelay.worker.settings import WorkerSettings
 from tests.comfy.graphs import invert

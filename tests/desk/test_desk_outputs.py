@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from comfyrelay.errors import Conflict, NotFound
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from tests.comfy.graphs import invert
 from tests.desk.conftest import OpenDesk, make_desk, opened
 from tests.desk.test_desk_commands import command

@@ -14,10 +14,10 @@ import pytest_asyncio
 
 from comfyrelay.client import Client
 from comfyrelay.desk.desk import FLEET, STAND_IN, WORKER
-from comfyrelay.desk.links import LINK_SECONDS, Links
-from comfyrelay.disk.owner import SECRET_FILE, load_secret, noted, pass_for
+from comfyrelay.desk.one_time_links import LINK_SECONDS, Links
 from comfyrelay.errors import ConfigurationError, ControlPlaneUnreachable, Unauthorized
-from comfyrelay.server.base.secrets import load_secrets
+from comfyrelay.server.http.secrets import load_secrets
+from comfyrelay.system.owner_secret import SECRET_FILE, load_secret, noted, pass_for
 from tests import commands
 from tests.api.processes import free_port
 from tests.comfy.graphs import invert

@@ -13,7 +13,7 @@ from comfyrelay.client.top import take_snapshot
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.protocol.desk import Fetched, Unit
 from comfyrelay.protocol.progress import Progress
-from comfyrelay.sim import Sim, Slow
+from comfyrelay.simulator import Sim, Slow
 from tests.desk.conftest import OpenDesk, make_desk
 
 EXAMPLE = {"effect_slug": "invert-image", "input_subdir": "examples"}

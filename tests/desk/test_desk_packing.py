@@ -13,7 +13,7 @@ from comfyrelay.client.labels import Labels
 from comfyrelay.client.top import take_snapshot
 from comfyrelay.domain.packing import PackingLimits
 from comfyrelay.protocol.user import Lane
-from comfyrelay.sim.card import GIB
+from comfyrelay.simulator.gpu import GIB
 from comfyrelay.worker import agent
 from comfyrelay.worker.comfyui import packing
 from comfyrelay.worker.metrics import Metrics

@@ -16,7 +16,7 @@ from comfyrelay.desk.desk import Desk
 from comfyrelay.desk.password import PASSWORD_FILE, has_password, remove_password, set_password
 from comfyrelay.desk.settings import DeskSettings, load_desk_settings
 from comfyrelay.errors import ConfigurationError, InvalidInput
-from comfyrelay.server.base import auth
+from comfyrelay.server.http import auth
 from comfyrelay.server.user import live
 from comfyrelay.settings import Settings
 from tests.api.processes import free_port

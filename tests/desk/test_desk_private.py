@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.client import Client
-from comfyrelay.disk.private import close_folder
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
+from comfyrelay.system.permissions import close_folder
 from tests import commands
 from tests.api.processes import free_port, server_process
 from tests.desk.scripts import ScriptRun, settings_in

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.desk.doctor import examine
-from comfyrelay.disk.owner import noted, running
-from comfyrelay.net import listen
+from comfyrelay.http_client import listen
+from comfyrelay.system.owner_secret import noted, running
 from tests import commands
 from tests.api.processes import free_port
 from tests.comfy.graphs import invert

@@ -17,7 +17,7 @@ from comfyrelay.client import AboutJob, Client
 from comfyrelay.desk.scripts.config import load_script_table
 from comfyrelay.desk.settings import load_desk_settings
 from comfyrelay.errors import ComfyRelayError, ConfigurationError
-from comfyrelay.sim import Sim, Slow
+from comfyrelay.simulator import Sim, Slow
 from tests.api.studio import png
 from tests.comfy.graphs import invert
 from tests.desk.conftest import OpenDesk, make_desk

@@ -10,7 +10,7 @@ from comfyrelay.desk.desk import Desk
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.protocol.desk import TryingOut
 from comfyrelay.settings import Words
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from tests.api.processes import free_port
 from tests.comfy.graphs import invert
 from tests.desk.conftest import OpenDesk, make_desk, opened

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from comfyrelay.cli.main import app
 from comfyrelay.desk.doctor import examine
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from comfyrelay.worker.check import CheckFinding, Verdict
 from tests.api.processes import free_port
 from tests.desk.conftest import make_desk

@@ -14,7 +14,7 @@ from comfyrelay.desk.notifications.notifier import (
     Occasion,
     without_secrets,
 )
-from comfyrelay.net import listen
+from comfyrelay.http_client import listen
 from tests.api.receiver import receiving
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

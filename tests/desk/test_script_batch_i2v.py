@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from comfyrelay.comfy import Graph
-from comfyrelay.sim import Fail, Sim, Slow
+from comfyrelay.comfyui import Graph
+from comfyrelay.simulator import Fail, Sim, Slow
 from tests import commands
 from tests.desk.scripts import ScriptRun, job, settings_in, until
 from tests.sim_files import RECORDINGS

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.desk.scripts.errors import error_sentence
-from comfyrelay.desk.scripts.reading import TAIL_CHARACTERS, Progress, Reading, new_media, saved_files
+from comfyrelay.desk.scripts.output_parser import TAIL_CHARACTERS, Progress, Reading, new_media, saved_files
 
 
 @pytest.mark.parametrize(

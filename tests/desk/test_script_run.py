@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.desk.scripts.reading import Reading
+from comfyrelay.desk.scripts.output_parser import Reading
 from comfyrelay.desk.scripts.runner import Progress
 from comfyrelay.errors import ConfigurationError, InvalidInput
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from tests.desk.scripts import ScriptRun, is_alive, job, pids_in, settings_in, until
 
 # Each process of a family writes a file with its pid as the name; each is harder to end than the one before.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.desk.scripts.snapshots import HIDDEN, Snapshots
+from comfyrelay.desk.scripts.frozen_inputs import HIDDEN, Snapshots
 from tests.desk.scripts import job, settings_in
 
 

@@ -14,12 +14,12 @@ from sqlalchemy.schema import CreateTable
 
 from comfyrelay import errors
 from comfyrelay.cli.main import app
+from comfyrelay.comfyui.pool.events import EVENT_CLASSES
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.domain.consistency import FindingKind
-from comfyrelay.pool.events import EVENT_CLASSES
 from comfyrelay.settings import ENV_PREFIX, Settings
-from comfyrelay.sim import misbehaviour
+from comfyrelay.simulator import misbehaviour
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.tenant import tables as tenant
 from comfyrelay.worker.settings import PLAIN_NAMES, WorkerSettings
@@ -120,7 +120,7 @@ def test_every_event_of_the_pool_is_documented_with_its_class(kind: str) -> None
 
 @pytest.mark.parametrize("name", sorted({*misbehaviour.__all__} - {"Misbehaviour"}))
 def test_every_misbehaviour_of_the_stand_in_is_documented(name: str) -> None:
-    assert f"`{name}`" in read(ROOT / "docs" / "howto" / "stand-in.md")
+    assert f"`{name}`" in read(ROOT / "docs" / "howto" / "simulator.md")
 
 
 @pytest.mark.parametrize("kind", FindingKind)
@@ -159,7 +159,9 @@ def test_every_test_that_is_named_exists() -> None:
 
 
 def threats() -> list[str]:
-    rows = [line for line in read(ROOT / "docs" / "explanation" / "threat-model.md").splitlines() if line.startswith("|")]
+    rows = [
+        line for line in read(ROOT / "docs" / "explanation" / "threat-model.md").splitlines() if line.startswith("|")
+    ]
     return [row for row in rows if not row.endswith("| held by |") and set(row) - set("|-")]
 
 
@@ -230,7 +232,9 @@ def test_every_package_is_on_both_maps(package: str) -> None:
 
 
 def test_what_is_to_be_opened_for_a_change_is_there() -> None:
-    places = re.findall(r"`([\w/]+(?:/|\.\w+))`", section(read(ROOT / "docs" / "explanation" / "architecture.md"), "## To change …"))
+    places = re.findall(
+        r"`([\w/]+(?:/|\.\w+))`", section(read(ROOT / "docs" / "explanation" / "architecture.md"), "## To change …")
+    )
     assert places
     roots = (ROOT / "src" / "comfyrelay", ROOT)
     assert [each for each in places if not any((root / each).exists() for root in roots)] == []

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from comfyrelay.settings import ENV_PREFIX
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from tests.comfy.graphs import PNG, invert_file
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "run-graphs.md"

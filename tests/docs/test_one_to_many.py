@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 
 from comfyrelay.settings import ENV_PREFIX
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from tests.api.processes import free_port
 from tests.comfy.graphs import invert
 

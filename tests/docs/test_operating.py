@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Locator, Page, expect
 
-from comfyrelay.sim import Fail
+from comfyrelay.simulator import Fail
 from tests.harness import PostgresBackend, memory_folder
 from tests.web.server import open_as, open_server, started_by
 from tests.worker.system import System

@@ -24,7 +24,9 @@ def told_in(module: Path) -> dict[str, str]:
 
 def page_of(module: Path) -> str:
     """The part of the page about a module: from its name to the next heading."""
-    _, _, rest = read(ROOT / "docs" / "reference" / "requirements.md").partition(f"`tests/requirements/{module.name}`\n")
+    _, _, rest = read(ROOT / "docs" / "reference" / "requirements.md").partition(
+        f"`tests/requirements/{module.name}`\n"
+    )
     return rest.partition("\n## ")[0]
 
 

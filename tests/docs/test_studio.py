@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import Browser
 
 from comfyrelay.settings import ENV_PREFIX
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from tests.api.processes import free_port
 from tests.harness import PATIENCE_SECONDS
 from tests.web.looking import PATIENCE_MS

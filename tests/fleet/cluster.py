@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from comfyrelay.fleet.kubernetes.pods import DELETION_COST, FLEET_LABEL, STAGE_LABEL
+from comfyrelay.autoscaling.kubernetes.pods import DELETION_COST, FLEET_LABEL, STAGE_LABEL
 
 NAMESPACE = "gpu"
 ADDRESS = "127.0.0.1"

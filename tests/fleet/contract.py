@@ -16,9 +16,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from comfyrelay.domain.scaling.spec import MAX_MACHINES
-from comfyrelay.errors import ProviderError
-from comfyrelay.fleet.providers.base import (
+from comfyrelay.autoscaling.providers.base import (
     FleetMachines,
     LaunchResult,
     MachineProvider,
@@ -27,6 +25,8 @@ from comfyrelay.fleet.providers.base import (
     Order,
     RefusalKind,
 )
+from comfyrelay.domain.autoscaling.spec import MAX_MACHINES
+from comfyrelay.errors import ProviderError
 from tests.harness import PATIENCE_SECONDS
 
 FLEET = "portraits"

@@ -6,10 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from comfyrelay.domain.scaling.decide import decide
-from comfyrelay.domain.scaling.plan import FleetPlan
-from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
-from comfyrelay.domain.scaling.spec import InstanceType, Limits, Policy, ScalingSpec, Schedule
+from comfyrelay.domain.autoscaling.decide import decide
+from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
+from comfyrelay.domain.autoscaling.plan import FleetPlan
+from comfyrelay.domain.autoscaling.spec import InstanceType, Limits, Policy, ScalingSpec, Schedule
 
 # a Wednesday
 NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)

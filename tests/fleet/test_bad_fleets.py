@@ -6,10 +6,10 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import update
 
+from comfyrelay.domain.autoscaling.spec import MachineSpec, ScalingSpec
+from comfyrelay.domain.autoscaling.spec_json import machines_from_json, scaling_from_json
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.scaling.spec import MachineSpec, ScalingSpec
-from comfyrelay.domain.scaling.spec_json import machines_from_json, scaling_from_json
-from comfyrelay.protocol.scaling import FleetMachines, FleetScaling
+from comfyrelay.protocol.autoscaling import FleetMachines, FleetScaling
 from comfyrelay.store.central.tables import fleets as fleet_rows
 from tests.bursting import a_house
 from tests.fleet.snapshots import fleet, launched, plan, plans, waiting

@@ -15,12 +15,12 @@ import structlog
 from aiohttp import web
 from moto.server import ThreadedMotoServer
 
+from comfyrelay.autoscaling import cloudwatch
+from comfyrelay.autoscaling.cloudwatch import METRICS, CloudWatch, Publisher, metric_data
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ProviderError
-from comfyrelay.fleet import cloudwatch
-from comfyrelay.fleet.cloudwatch import METRICS, CloudWatch, Publisher, metric_data
+from comfyrelay.services.autoscaling.figures import FleetFigures
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.scaling.figures import FleetFigures
 from comfyrelay.settings import Settings
 from tests import commands
 from tests.api.harness import open_api

@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from comfyrelay.domain.scaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
+from comfyrelay.autoscaling.providers.base import FleetMachines, Observed, ObservedState, RefusalKind
+from comfyrelay.autoscaling.providers.command import CommandProvider
+from comfyrelay.domain.autoscaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.errors import ProviderError
-from comfyrelay.fleet.providers.base import FleetMachines, Observed, ObservedState, RefusalKind
-from comfyrelay.fleet.providers.command import CommandProvider
 from tests.fleet.contract import FLEET, STAGE, ThrottledContract, ThrottledSite, orders, until, until_observed
 from tests.fleet.rental import TOKEN, Rental
 

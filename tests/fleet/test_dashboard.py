@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from comfyrelay.server.base.measuring import OF_FLEETS
+from comfyrelay.server.http.metrics import OF_FLEETS
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "comfyrelay-fleets.json").read_text("utf-8"))

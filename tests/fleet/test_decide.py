@@ -5,13 +5,13 @@ from datetime import UTC, datetime, time
 
 import pytest
 
-from comfyrelay.domain.scaling.learning import ONE_ARRIVAL
-from comfyrelay.domain.scaling.limits import pause_left
-from comfyrelay.domain.scaling.plan import Launch
-from comfyrelay.domain.scaling.schedules import at_least
-from comfyrelay.domain.scaling.snapshot import QueuedWork, SeenFleet, SeenMachine
-from comfyrelay.domain.scaling.spec import InstanceType, Policy, Schedule
-from comfyrelay.domain.scaling.staffing import Load, arriving
+from comfyrelay.domain.autoscaling.capacity import Load, arriving
+from comfyrelay.domain.autoscaling.learning import ONE_ARRIVAL
+from comfyrelay.domain.autoscaling.limits import pause_left
+from comfyrelay.domain.autoscaling.observation import QueuedWork, SeenFleet, SeenMachine
+from comfyrelay.domain.autoscaling.plan import Launch
+from comfyrelay.domain.autoscaling.schedules import at_least
+from comfyrelay.domain.autoscaling.spec import InstanceType, Policy, Schedule
 from comfyrelay.errors import InvalidInput
 from tests.fleet.snapshots import (
     OURS,
@@ -437,7 +437,7 @@ def test_what_arrives_is_counted_once_however_many_fleets_share_it(monkeypatch: 
         calls += 1
         return arriving(work, boot_seconds)
 
-    monkeypatch.setattr("comfyrelay.domain.scaling.decide.arriving", counted)
+    monkeypatch.setattr("comfyrelay.domain.autoscaling.decide.arriving", counted)
     work = [waiting(1, workflow=number, jobs_per_second=0.01) for number in range(20)]
     plans(work, *(fleet(ready(), slug=f"f{number}", workflows=range(20)) for number in range(10)))
     assert calls == len(work)

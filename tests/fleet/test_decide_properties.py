@@ -6,11 +6,11 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.domain.scaling.decide import decide
-from comfyrelay.domain.scaling.learning import LEAST_ARRIVALS, LEAST_BURSTS, Following, Rate
-from comfyrelay.domain.scaling.limits import pause_left
-from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
-from comfyrelay.domain.scaling.spec import Limits, Policy, ScalingSpec
+from comfyrelay.domain.autoscaling.decide import decide
+from comfyrelay.domain.autoscaling.learning import LEAST_ARRIVALS, LEAST_BURSTS, Following, Rate
+from comfyrelay.domain.autoscaling.limits import pause_left
+from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
+from comfyrelay.domain.autoscaling.spec import Limits, Policy, ScalingSpec
 from tests.fleet.snapshots import NOW, any_fleet, launched, snapshots, works
 
 MONEY_ERROR = 1e-6

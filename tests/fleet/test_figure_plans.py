@@ -14,7 +14,7 @@ from sqlalchemy.dialects import sqlite
 from comfyrelay.clock import utc_now
 from comfyrelay.store import migrate
 from comfyrelay.store.central import tables
-from comfyrelay.store.central.scaling import figures, members, usage
+from comfyrelay.store.central.autoscaling import figures, members, usage
 from comfyrelay.store.database import Database
 from tests.conformance.test_query_plans import explain, indexes, scans_everything
 from tests.harness import PostgresBackend, execute

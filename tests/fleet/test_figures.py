@@ -2,7 +2,7 @@
 
 from comfyrelay.domain.queue.states import Provider, Stage, WorkflowProvider
 from comfyrelay.errors import Fault
-from comfyrelay.services.scaling.figures import FleetFigures
+from comfyrelay.services.autoscaling.figures import FleetFigures
 from tests.harness import World, submit_many
 
 

@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
+from comfyrelay.autoscaling.simulation.traces import from_history
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import NotFound
-from comfyrelay.fleet.simulation.traces import from_history
-from comfyrelay.services.scaling import history
-from comfyrelay.store.central.scaling.history import PastJobRow
+from comfyrelay.services.autoscaling import history
+from comfyrelay.store.central.autoscaling.history import PastJobRow
 from tests.fleet.yard import Fleets, open_fleets
 from tests.harness import World
 

@@ -9,7 +9,7 @@ import pytest
 from comfyrelay.errors import Forbidden
 from comfyrelay.services.engine import Hooks
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.database import Boundary
 from tests.harness import PostgresBackend, SqliteBackend, World, open_world
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import pkcs7
 
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.services.fleet.identity import Identities
+from comfyrelay.services.workers.identity import Identities
 from comfyrelay.worker.control import Control
 from comfyrelay.worker.host.imds import Imds
 from comfyrelay.worker.registration import Registration

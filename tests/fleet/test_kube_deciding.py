@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.autoscaling.kubernetes.decision import Deciding
+from comfyrelay.autoscaling.kubernetes.pods import Pod
+from comfyrelay.autoscaling.kubernetes.scaler import serving
+from comfyrelay.autoscaling.loop import ScalingLoop
+from comfyrelay.domain.autoscaling.machines import ScalingDecision
+from comfyrelay.domain.autoscaling.observation import MachineState
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.catalogue import Effect
-from comfyrelay.domain.scaling.machines import ScalingDecision
-from comfyrelay.domain.scaling.snapshot import MachineState
 from comfyrelay.errors import InvalidInput, NotFound
-from comfyrelay.fleet.kubernetes.deciding import Deciding
-from comfyrelay.fleet.kubernetes.pods import Pod
-from comfyrelay.fleet.kubernetes.scaler import serving
-from comfyrelay.fleet.loop import ScalingLoop
 from comfyrelay.services.engine import Engine
-from comfyrelay.store.wakeup import PostgresWakeup
+from comfyrelay.store.notify import PostgresWakeup
 from tests.commands import start
 from tests.fleet.keda import keda, wire
 from tests.harness import PATIENCE_SECONDS, PostgresBackend, World, open_world, submit_many

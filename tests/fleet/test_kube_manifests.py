@@ -15,16 +15,16 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from comfyrelay.autoscaling.kubernetes.export import cluster_fleet, manifests
+from comfyrelay.autoscaling.kubernetes.manifests.workers import GPU
+from comfyrelay.autoscaling.kubernetes.pods import FLEET_LABEL, STAGE_LABEL
 from comfyrelay.cli.main import app
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.records.fleet import Fleet
+from comfyrelay.domain.records.workers import Fleet
 from comfyrelay.errors import InvalidInput, NotFound
-from comfyrelay.fleet.kubernetes.export import cluster_fleet, manifests
-from comfyrelay.fleet.kubernetes.manifests.workers import GPU
-from comfyrelay.fleet.kubernetes.pods import FLEET_LABEL, STAGE_LABEL
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import load_settings
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from comfyrelay.worker.settings import load_worker_settings
 from tests.api.processes import free_port
 from tests.fleet.entry_points import parse, unknown_variables

@@ -7,13 +7,13 @@ from types import ModuleType
 
 import pytest
 
+from comfyrelay.autoscaling.kubernetes.deletion_cost import LEAST, MOST, DeletionCosts, FleetPods, costs_of
+from comfyrelay.autoscaling.kubernetes.desired import Desired
+from comfyrelay.autoscaling.kubernetes.pods import Pods, pods_of_this_cluster
+from comfyrelay.autoscaling.kubernetes.scaler import serving
+from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.scaling.snapshot import MachineState, SeenMachine
-from comfyrelay.fleet.kubernetes.deletion_cost import LEAST, MOST, DeletionCosts, FleetPods, costs_of
-from comfyrelay.fleet.kubernetes.desired import Desired
-from comfyrelay.fleet.kubernetes.pods import Pods, pods_of_this_cluster
-from comfyrelay.fleet.kubernetes.scaler import serving
-from comfyrelay.hint import Hint
+from comfyrelay.wakeup import Hint
 from tests.fleet.cluster import ADDRESS, NAMESPACE, Cluster
 from tests.fleet.keda import keda, wire
 

@@ -8,12 +8,12 @@ import grpc
 import grpc.aio
 import pytest
 
+from comfyrelay.autoscaling.kubernetes.desired import Desired
+from comfyrelay.autoscaling.kubernetes.scaler import METRIC, metric, serving
+from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.scaling.snapshot import MachineState, SeenMachine
 from comfyrelay.errors import ConfigurationError, NotFound, StorageUnavailable
-from comfyrelay.fleet.kubernetes.desired import Desired
-from comfyrelay.fleet.kubernetes.scaler import METRIC, metric, serving
-from comfyrelay.hint import Hint
+from comfyrelay.wakeup import Hint
 from tests.fleet.keda import Keda, keda, replicas_after, wire
 from tests.harness import PATIENCE_SECONDS
 

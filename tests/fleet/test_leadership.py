@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from comfyrelay.errors import LeadershipLost
+from comfyrelay.services.autoscaling.leadership import Leadership
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.scaling.leadership import Leadership
-from comfyrelay.services.steps import Step
-from comfyrelay.store.central.scaling import durations
+from comfyrelay.services.transactions import Step
+from comfyrelay.store.central.autoscaling import durations
 from comfyrelay.store.database import Tx
 from tests.harness import World
 

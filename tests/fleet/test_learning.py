@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.scaling.learning import (
+from comfyrelay.domain.autoscaling.learning import (
     HALF_LIFE_SECONDS,
     NOTHING_LEARNT,
     Following,
@@ -19,8 +19,8 @@ from comfyrelay.domain.scaling.learning import (
     seconds_ago,
     seconds_left,
 )
-from comfyrelay.domain.scaling.machines import Ended, Machine
-from comfyrelay.domain.scaling.spec import InstanceType, MachineProviderName, MachineSpec
+from comfyrelay.domain.autoscaling.machines import Ended, Machine
+from comfyrelay.domain.autoscaling.spec import InstanceType, MachineProviderName, MachineSpec
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

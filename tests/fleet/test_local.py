@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
-from comfyrelay.domain.scaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
-from comfyrelay.fleet.providers.base import FleetMachines, MachineProvider, ObservedState, RefusalKind
-from comfyrelay.fleet.providers.local import LocalProvider, _Machine
-from comfyrelay.portable.commands import apart
+from comfyrelay.autoscaling.providers.base import FleetMachines, MachineProvider, ObservedState, RefusalKind
+from comfyrelay.autoscaling.providers.local import LocalProvider, _Machine
+from comfyrelay.domain.autoscaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
+from comfyrelay.system.commands import detached
 from tests.fleet.contract import (
     FLEET,
     STAGE,
@@ -31,7 +31,7 @@ from tests.fleet.contract import (
 )
 from tests.harness import PATIENCE_SECONDS
 
-MODULE = "comfyrelay.fleet.providers.local_machine"
+MODULE = "comfyrelay.autoscaling.providers.local_machine"
 SECRET = "a secret that is long enough for a fleet"
 # Answers as ComfyUI does once a file is there, and writes down what it was given.
 COMFYUI = """#!{python} -SE
@@ -177,9 +177,9 @@ async def running(site: LocalSite, provider: MachineProvider, *keys: str) -> Fle
 # Launches two machines, and dies of it.
 LAUNCH = """
 import asyncio, os, pathlib, signal, sys
-from comfyrelay.domain.scaling.spec import MachineSpec
-from comfyrelay.fleet.providers.base import FleetMachines, Order
-from comfyrelay.fleet.providers.local import LocalProvider, _Machine
+from comfyrelay.domain.autoscaling.spec import MachineSpec
+from comfyrelay.autoscaling.providers.base import FleetMachines, Order
+from comfyrelay.autoscaling.providers.local import LocalProvider, _Machine
 folder, programs, slug, stage = sys.argv[1:]
 provider = LocalProvider(
     folder=pathlib.Path(folder), programs=pathlib.Path(programs), api_url="http://a.test", secrets={stage: ["secret"]}
@@ -216,7 +216,7 @@ async def test_who_dies_before_the_process_is_started_leaves_an_order_that_the_n
 
     async with opened(site) as first:
         with monkeypatch.context() as patch:
-            patch.setattr(apart, "start", die)
+            patch.setattr(detached, "start", die)
             with pytest.raises(asyncio.CancelledError):
                 await first.launch(fleet, orders("a"), total=1)
     assert await site.existing(fleet) == 0
@@ -261,7 +261,7 @@ async def test_an_order_that_nobody_started_is_forgotten_after_a_while(
             patch.setattr(LocalProvider, "_start", lambda *_: None)
             await provider.launch(fleet, orders("a"), total=1)
             assert len(await provider.observe(fleet)) == 1
-            patch.setattr("comfyrelay.fleet.providers.local.START_SECONDS", 0.0)
+            patch.setattr("comfyrelay.autoscaling.providers.local.START_SECONDS", 0.0)
             assert list(await provider.observe(fleet)) == []
 
 
@@ -331,12 +331,12 @@ async def test_when_one_process_of_a_machine_is_killed_all_end(site: LocalSite, 
 
 async def test_another_process_with_the_same_number_is_left_alone() -> None:
     sleeper = await asyncio.create_subprocess_exec(sys.executable, "-c", "import signal; signal.pause()")
-    started = apart.started_at(sleeper.pid)
+    started = detached.started_at(sleeper.pid)
     try:
-        assert apart.is_process(pid=sleeper.pid, started=started)
-        apart.ask_to_end(pid=sleeper.pid, started=started - 60)
+        assert detached.is_process(pid=sleeper.pid, started=started)
+        detached.ask_to_end(pid=sleeper.pid, started=started - 60)
         assert psutil.Process(sleeper.pid).status() != psutil.STATUS_ZOMBIE
-        apart.ask_to_end(pid=sleeper.pid, started=started)
+        detached.ask_to_end(pid=sleeper.pid, started=started)
     finally:
         with suppress(TimeoutError):
             async with asyncio.timeout(60):
@@ -344,7 +344,7 @@ async def test_another_process_with_the_same_number_is_left_alone() -> None:
         with suppress(ProcessLookupError):
             sleeper.kill()
     assert sleeper.returncode == -signal.SIGTERM
-    assert not apart.is_process(pid=sleeper.pid, started=started)
+    assert not detached.is_process(pid=sleeper.pid, started=started)
 
 
 async def test_a_worker_is_told_what_it_needs_and_nobody_else_gets_the_servers_settings(

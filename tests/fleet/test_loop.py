@@ -9,17 +9,24 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.autoscaling.loop import ScalingLoop, scaling
+from comfyrelay.autoscaling.providers.base import (
+    FleetMachines,
+    LaunchRefused,
+    Observed,
+    ObservedState,
+    Order,
+    RefusalKind,
+)
+from comfyrelay.domain.autoscaling.decision_records import reason_class
+from comfyrelay.domain.autoscaling.machines import Ended
+from comfyrelay.domain.autoscaling.observation import MachineState
+from comfyrelay.domain.autoscaling.reconcile import Sighting
+from comfyrelay.domain.autoscaling.spec import InstanceType
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.scaling.machines import Ended
-from comfyrelay.domain.scaling.reconciling import Sighting
-from comfyrelay.domain.scaling.recording import reason_class
-from comfyrelay.domain.scaling.snapshot import MachineState
-from comfyrelay.domain.scaling.spec import InstanceType
 from comfyrelay.errors import Conflict, ProviderError
-from comfyrelay.fleet.loop import ScalingLoop, scaling
-from comfyrelay.fleet.providers.base import FleetMachines, LaunchRefused, Observed, ObservedState, Order, RefusalKind
-from comfyrelay.services.scaling.leadership import Leadership
-from comfyrelay.store.central.scaling import decisions, leaders
+from comfyrelay.services.autoscaling.leadership import Leadership
+from comfyrelay.store.central.autoscaling import decisions, leaders
 from tests.fleet.yard import Fleets, Yard, lead, open_fleets
 from tests.harness import PATIENCE_SECONDS, Crash, World
 

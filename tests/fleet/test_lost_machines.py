@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from comfyrelay.domain.scaling.snapshot import MachineState
-from comfyrelay.fleet.providers.base import Observed, ObservedState
+from comfyrelay.autoscaling.providers.base import Observed, ObservedState
+from comfyrelay.domain.autoscaling.observation import MachineState
 from tests.fleet.yard import open_fleets
 from tests.harness import World
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.domain.scaling.spec import InstanceType, MachineProviderName, MachineSpec
+from comfyrelay.autoscaling.providers import registry
+from comfyrelay.autoscaling.providers.base import FleetMachines, MachineProvider, RefusalKind
+from comfyrelay.autoscaling.providers.registry import GROUP, Providers, Surroundings, names
+from comfyrelay.autoscaling.providers.static import StaticProvider
+from comfyrelay.domain.autoscaling.spec import InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.fleet.providers import registry
-from comfyrelay.fleet.providers.base import FleetMachines, MachineProvider, RefusalKind
-from comfyrelay.fleet.providers.registry import GROUP, Providers, Surroundings, names
-from comfyrelay.fleet.providers.static import StaticProvider
 from comfyrelay.settings import Settings
 from tests.fleet.contract import orders
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.scaling.machines import Ended, Machine
-from comfyrelay.domain.scaling.reconciling import Reconciled, RegisteredWorker, Sighting, reconcile
+from comfyrelay.domain.autoscaling.machines import Ended, Machine
+from comfyrelay.domain.autoscaling.reconcile import Reconciled, RegisteredWorker, Sighting, reconcile
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

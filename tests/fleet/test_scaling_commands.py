@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from comfyrelay.autoscaling.kubernetes.decision import Deciding
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import ProviderError
-from comfyrelay.fleet.kubernetes.deciding import Deciding
 from tests import commands
 from tests.fleet.yard import Fleets, open_fleets
 from tests.harness import PATIENCE_SECONDS, SqliteBackend, open_world

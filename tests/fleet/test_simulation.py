@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
+from comfyrelay.autoscaling.simulation.generator import Workload, generate, model_shares
+from comfyrelay.autoscaling.simulation.plot import BOTTOM, HEIGHT, LEFT, LETTER, RIGHT, TOP, WIDTH, trade_off
+from comfyrelay.autoscaling.simulation.simulator import Simulation, SimulationOutcome, scaling_of, simulate
+from comfyrelay.autoscaling.simulation.summary import SimulationSummary, lower_bound, quantile, summary
+from comfyrelay.autoscaling.simulation.traces import Request, from_history, parse_trace, read_trace
+from comfyrelay.autoscaling.simulation.world import Setting
 from comfyrelay.cli.fleet.app import fleet_app
 from comfyrelay.cli.fleet.simulate import _show
-from comfyrelay.domain.scaling.spec import Policy
+from comfyrelay.domain.autoscaling.spec import Policy
 from comfyrelay.errors import InvalidInput
-from comfyrelay.fleet.simulation.generator import Workload, generate, model_shares
-from comfyrelay.fleet.simulation.plot import BOTTOM, HEIGHT, LEFT, LETTER, RIGHT, TOP, WIDTH, trade_off
-from comfyrelay.fleet.simulation.simulator import Simulation, SimulationOutcome, scaling_of, simulate
-from comfyrelay.fleet.simulation.summary import SimulationSummary, lower_bound, quantile, summary
-from comfyrelay.fleet.simulation.traces import Request, from_history, parse_trace, read_trace
-from comfyrelay.fleet.simulation.world import Setting
 from tests.fleet.snapshots import OURS
 from tests.harness import START
 

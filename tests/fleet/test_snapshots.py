@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.domain.autoscaling.learning import HALF_LIFE_SECONDS, LEAST_BURSTS
+from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.scaling.learning import HALF_LIFE_SECONDS, LEAST_BURSTS
-from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork
-from comfyrelay.services.scaling.snapshots import WorkerLimits
+from comfyrelay.services.autoscaling.observations import WorkerLimits
 from comfyrelay.store.central import catalogue
-from comfyrelay.store.central.scaling import durations, seen
+from comfyrelay.store.central.autoscaling import durations
+from comfyrelay.store.central.autoscaling import observations as seen
 from tests.fleet.yard import Fleets, open_fleets
 from tests.harness import PATIENCE_SECONDS, World
 

@@ -5,7 +5,7 @@ from datetime import time
 
 import pytest
 
-from comfyrelay.domain.scaling.spec import (
+from comfyrelay.domain.autoscaling.spec import (
     Bundle,
     InstanceType,
     Limits,
@@ -15,7 +15,7 @@ from comfyrelay.domain.scaling.spec import (
     ScalingSpec,
     Schedule,
 )
-from comfyrelay.domain.scaling.spec_json import (
+from comfyrelay.domain.autoscaling.spec_json import (
     machines_from_json,
     machines_to_json,
     scaling_from_json,

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.domain.queue.states import Stage
+from comfyrelay.services.autoscaling.usage import OVERLAP, By, UsageKind, UsageRow
 from comfyrelay.services.queue.settle import Report, Verb
-from comfyrelay.services.scaling.usage import OVERLAP, By, UsageKind, UsageRow
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central import tables
-from comfyrelay.store.central.scaling import usage
+from comfyrelay.store.central.autoscaling import usage
 from comfyrelay.store.database import Boundary
 from tests.harness import START, Crash, Desk, PostgresBackend, World, open_world, submit_many
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from comfyrelay.domain.queue.waiting import Reason, Waiting
-from comfyrelay.fleet.providers.base import LaunchRefused, RefusalKind
+from comfyrelay.autoscaling.providers.base import LaunchRefused, RefusalKind
+from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
 from tests.fleet.yard import Fleets, open_fleets
 from tests.harness import World
 

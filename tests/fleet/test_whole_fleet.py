@@ -13,9 +13,9 @@ import asyncpg
 import psutil
 import pytest
 
-from comfyrelay.domain.scaling import staffing
-from comfyrelay.fleet import loop
-from comfyrelay.services.scaling import leadership
+from comfyrelay.autoscaling import loop
+from comfyrelay.domain.autoscaling import capacity
+from comfyrelay.services.autoscaling import leadership
 from tests import forks
 from tests.api.processes import free_port
 from tests.fleet.contract import until
@@ -37,7 +37,7 @@ LEADER_CONSTANTS: forks.Constants = {
     (leadership, "TTL_SECONDS"): 3.0,
     (loop, "TICK_SECONDS"): 0.5,
     # jobs that come all at once would look for minutes as if more were to come
-    (staffing, "WORTH_A_MACHINE"): 1e9,
+    (capacity, "WORTH_A_MACHINE"): 1e9,
 }
 
 

@@ -6,13 +6,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.records.catalogue import Effect
-from comfyrelay.domain.records.fleet import Fleet
-from comfyrelay.domain.scaling.machines import Machine, ScalingDecision
-from comfyrelay.domain.scaling.spec import InstanceType
-from comfyrelay.fleet.loop import ScalingLoop
-from comfyrelay.fleet.providers.base import (
+from comfyrelay.autoscaling.loop import ScalingLoop
+from comfyrelay.autoscaling.providers.base import (
     FleetMachines,
     LaunchRefused,
     LaunchResult,
@@ -20,7 +15,12 @@ from comfyrelay.fleet.providers.base import (
     ObservedState,
     Order,
 )
-from comfyrelay.store.central.scaling import machines
+from comfyrelay.domain.autoscaling.machines import Machine, ScalingDecision
+from comfyrelay.domain.autoscaling.spec import InstanceType
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.domain.records.catalogue import Effect
+from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.store.central.autoscaling import machines
 from comfyrelay.store.central.tables import workers
 from tests.harness import World
 

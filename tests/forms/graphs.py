@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.graph import Graph
 
 BIG = 2**64 - 1
 SAMPLERS, SCHEDULERS = ["euler", "dpmpp_2m", "uni_pc"], ["normal", "karras", "simple"]

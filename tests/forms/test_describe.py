@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.comfy.graphs.graph import Graph, replace_placeholders
+from comfyrelay.comfyui.client.client import ComfyClient
+from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.domain.properties import ASSET_TYPES, Property
 from comfyrelay.errors import GraphError
 from comfyrelay.protocol import user as wire
 from comfyrelay.services.catalogue.checks import read_properties
-from comfyrelay.services.catalogue.incoming import NewWorkflow
+from comfyrelay.services.catalogue.graph_import import NewWorkflow
 from comfyrelay.services.forms.describe import MOST_PROPERTIES, Described, describe
 from comfyrelay.services.jobs.submission.requests import Item, JobRequest
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from tests.comfy import graphs as small
 from tests.forms.graphs import (
     ALL,

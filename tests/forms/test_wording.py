@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.comfy.editor.convert import convert_workflow
-from comfyrelay.comfy.graphs.graph import Graph, replace_placeholders
+from comfyrelay.comfyui.editor.convert import convert_workflow
+from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.desk.starter_presets import PRESETS
 from comfyrelay.domain.payloads import text_values
 from comfyrelay.domain.properties import Property, Role, apply_preset, resolve

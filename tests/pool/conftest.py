@@ -3,8 +3,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from comfyrelay.pool import WorkflowPool
-from comfyrelay.sim import Sim
+from comfyrelay.comfyui.pool import WorkflowPool
+from comfyrelay.simulator import Sim
 from tests.pool.harness import ready_pool
 
 

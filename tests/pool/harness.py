@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.pool import EventStream, Lane, MemberTimings, PoolEvent, Ticket, WorkflowPool
-from comfyrelay.sim import Sim
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.pool import EventStream, Lane, MemberTimings, PoolEvent, Ticket, WorkflowPool
+from comfyrelay.simulator import Sim
 
 E = TypeVar("E", bound=PoolEvent)
 

@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from comfyrelay.pool import Job, JobAccepted, JobStarted, JobStatus, SmartFailover, WorkflowPool
-from comfyrelay.sim import Fail, OutOfMemory, Sim, Slow, Stuck
+from comfyrelay.comfyui.pool import Job, JobAccepted, JobStarted, JobStatus, SmartFailover, WorkflowPool
+from comfyrelay.simulator import Fail, OutOfMemory, Sim, Slow, Stuck
 from tests.harness import PATIENCE_SECONDS
 from tests.pool.harness import invert, plain, ready_pool, until
 

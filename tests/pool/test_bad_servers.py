@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from comfyrelay.comfy import RunTimeouts
+from comfyrelay.comfyui import RunTimeouts
+from comfyrelay.comfyui.pool import SmartFailover, WorkflowPool
 from comfyrelay.errors import Conflict, NotInstalled
-from comfyrelay.pool import SmartFailover, WorkflowPool
-from comfyrelay.sim import MissingModel, Sim, Stuck
+from comfyrelay.simulator import MissingModel, Sim, Stuck
 from tests.harness import PATIENCE_SECONDS
 from tests.pool.harness import QUICK, invert, plain
 

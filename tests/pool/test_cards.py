@@ -11,12 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.pool import (
+    ClientState,
+    ClientStateChanged,
+    JobCompleted,
+    JobStarted,
+    Lane,
+    SmartFailover,
+    WorkflowPool,
+)
+from comfyrelay.comfyui.pool.gpu_memory import ALONE_SECONDS, LEARN_SECONDS, CardMemory, Memory, memory_in
 from comfyrelay.errors import Conflict, NodeFailed
-from comfyrelay.pool import ClientState, ClientStateChanged, JobCompleted, JobStarted, Lane, SmartFailover, WorkflowPool
-from comfyrelay.pool.cards import ALONE_SECONDS, LEARN_SECONDS, CardMemory, Memory, memory_in
-from comfyrelay.sim import CardOptions, Fail, Sim, Stuck
-from comfyrelay.sim.card import GIB
+from comfyrelay.simulator import CardOptions, Fail, Sim, Stuck
+from comfyrelay.simulator.gpu import GIB
 from tests.harness import PATIENCE_SECONDS
 from tests.pool.harness import QUICK, until
 
@@ -139,7 +147,7 @@ async def test_a_workflow_that_nobody_has_seen_has_the_card_to_itself_once(tmp_p
 async def test_larger_pictures_of_the_same_workflow_are_known_after_their_first_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("comfyrelay.pool.cards.LEARN_SECONDS", 0.0)
+    monkeypatch.setattr("comfyrelay.comfyui.pool.gpu_memory.LEARN_SECONDS", 0.0)
     async with shared_card(tmp_path, 2, model_bytes=GIB, pixel_bytes=GIB // 64**2) as (pool, sims, _):
         job = await pool.enqueue(picture(0), preferred_clients=["a"])
         await job
@@ -159,7 +167,7 @@ async def test_larger_pictures_of_the_same_workflow_are_known_after_their_first_
 async def test_what_a_failed_run_has_loaded_is_not_taken_for_another_workflows_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("comfyrelay.pool.cards.LEARN_SECONDS", 0.0)
+    monkeypatch.setattr("comfyrelay.comfyui.pool.gpu_memory.LEARN_SECONDS", 0.0)
     async with shared_card(tmp_path, 2) as (pool, sims, _):
         sims[0].misbehave(Fail(class_type="SaveImage", times=1))
         with pytest.raises(NodeFailed):

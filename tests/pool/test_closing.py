@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from comfyrelay.errors import Canceled, ComfyError, Conflict
-from comfyrelay.pool import (
+from comfyrelay.comfyui.pool import (
     JobCompleted,
     JobOutcome,
     JobRetrying,
@@ -18,7 +17,8 @@ from comfyrelay.pool import (
     Ticket,
     WorkflowPool,
 )
-from comfyrelay.sim import Fail, Sim, Slow, Stuck
+from comfyrelay.errors import Canceled, ComfyError, Conflict
+from comfyrelay.simulator import Fail, Sim, Slow, Stuck
 from tests.harness import PATIENCE_SECONDS
 from tests.pool.harness import invert, plain, ready_pool, until
 

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from comfyrelay.comfy.outputs import RunResult
-from comfyrelay.errors import InvalidInput
-from comfyrelay.pool import (
+from comfyrelay.comfyui.outputs import RunResult
+from comfyrelay.comfyui.pool import (
     ClientState,
     ClientStateChanged,
     EventStream,
@@ -18,9 +17,10 @@ from comfyrelay.pool import (
     JobQueued,
     PoolEvent,
 )
-from comfyrelay.pool import events as event_module
-from comfyrelay.pool.bus import Bus
-from comfyrelay.pool.events import EVENT_CLASSES
+from comfyrelay.comfyui.pool import events as event_module
+from comfyrelay.comfyui.pool.bus import Bus
+from comfyrelay.comfyui.pool.events import EVENT_CLASSES
+from comfyrelay.errors import InvalidInput
 from tests.pool.harness import until
 
 FACTS: dict[str, Any] = {"workflow_hash": "w", "metadata": {}, "client_id": "a", "attempt": 1}

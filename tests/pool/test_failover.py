@@ -2,9 +2,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from comfyrelay.comfyui.pool import FailoverStrategy, SmartFailover
+from comfyrelay.comfyui.pool.failover import steady_clock
 from comfyrelay.errors import OutOfMemory
-from comfyrelay.pool import FailoverStrategy, SmartFailover
-from comfyrelay.pool.failover import steady_clock
 from tests.pool.harness import NOW
 
 ERROR = OutOfMemory()

@@ -7,19 +7,9 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfy import ComfyClient
-from comfyrelay.comfy.uploads import Attachment
-from comfyrelay.errors import (
-    Canceled,
-    ComfyError,
-    Conflict,
-    Fault,
-    GraphError,
-    InvalidInput,
-    NodeFailed,
-    NotFound,
-)
-from comfyrelay.pool import (
+from comfyrelay.comfyui import ComfyClient
+from comfyrelay.comfyui.client.uploads import Attachment
+from comfyrelay.comfyui.pool import (
     JobAccepted,
     JobCanceled,
     JobCompleted,
@@ -35,7 +25,17 @@ from comfyrelay.pool import (
     SmartFailover,
     WorkflowPool,
 )
-from comfyrelay.sim import Fail, OutOfMemory, Sim, Slow, Stuck
+from comfyrelay.errors import (
+    Canceled,
+    ComfyError,
+    Conflict,
+    Fault,
+    GraphError,
+    InvalidInput,
+    NodeFailed,
+    NotFound,
+)
+from comfyrelay.simulator import Fail, OutOfMemory, Sim, Slow, Stuck
 from tests.pool.harness import QUICK, invert, plain, ready_pool, until
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from comfyrelay.comfyui.pool import JobStatus, SqliteQueue, WorkflowPool
 from comfyrelay.errors import Conflict, RunLost
-from comfyrelay.pool import JobStatus, SqliteQueue, WorkflowPool
-from comfyrelay.sim import Sim, Slow
+from comfyrelay.simulator import Sim, Slow
 from tests.pool.harness import ready_pool
 
 # Enqueues jobs, one of them endless, and says so as soon as the queue has them.
 PROGRAM = """
 import asyncio, sys
-from comfyrelay.pool import JobCompleted, JobStarted, SqliteQueue, WorkflowPool
+from comfyrelay.comfyui.pool import JobCompleted, JobStarted, SqliteQueue, WorkflowPool
 from tests.pool.harness import invert, plain
 
 async def main(url, path, attempts):

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.pool.lanes import Lanes
-from comfyrelay.pool.ticket import Lane, Ticket
+from comfyrelay.comfyui.pool.buckets import Lanes
+from comfyrelay.comfyui.pool.ticket import Lane, Ticket
 from tests.pool.harness import anywhere, ticket
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from comfyrelay.comfyui.pool import JobRetrying, JobStarted, SmartFailover
+from comfyrelay.comfyui.pool.runner import CROWDED_SECONDS
 from comfyrelay.errors import OutOfMemory
-from comfyrelay.pool import JobRetrying, JobStarted, SmartFailover
-from comfyrelay.pool.runner import CROWDED_SECONDS
-from comfyrelay.sim import CardOptions, Sim, Stuck
-from comfyrelay.sim import OutOfMemory as RunsOut
-from comfyrelay.sim.card import GIB, Card
+from comfyrelay.simulator import CardOptions, Sim, Stuck
+from comfyrelay.simulator import OutOfMemory as RunsOut
+from comfyrelay.simulator.gpu import GIB, Card
 from tests.pool.harness import invert, plain, ready_pool, until
 from tests.pool.test_cards import LARGE, SMALL, cards, picture, shared_card
 

@@ -6,9 +6,8 @@ from typing import ClassVar
 
 import pytest
 
-from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.errors import ComfyError, Fault, GraphRefused, NodeFailed, NotFound, NotInstalled, RunInterrupted
-from comfyrelay.pool import (
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.pool import (
     ClientBlockedWorkflow,
     ClientUnblockedWorkflow,
     Failure,
@@ -21,7 +20,8 @@ from comfyrelay.pool import (
     Verdict,
     WorkflowPool,
 )
-from comfyrelay.sim import Fail, Sim, Stuck
+from comfyrelay.errors import ComfyError, Fault, GraphRefused, NodeFailed, NotFound, NotInstalled, RunInterrupted
+from comfyrelay.simulator import Fail, Sim, Stuck
 from tests.harness import PATIENCE_SECONDS
 from tests.pool.harness import QUICK, invert, ready_pool, until
 
@@ -98,7 +98,7 @@ async def test_a_server_on_which_a_node_raises_that_runs_elsewhere_is_blocked_fo
 async def test_a_job_whose_node_raised_does_not_wait_for_servers_that_have_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("comfyrelay.pool.runner.SECOND_TRY_SECONDS", 0.1)
+    monkeypatch.setattr("comfyrelay.comfyui.pool.runner.SECOND_TRY_SECONDS", 0.1)
     async with Sim() as one, Sim() as two, ready_pool(one, two) as pool:
         one.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError", message="wrong"))
         two.misbehave(Stuck(class_type="ImageInvert"))

@@ -1,4 +1,4 @@
-from comfyrelay import pool
+from comfyrelay.comfyui import pool
 
 
 def test_the_public_names_are_sorted_and_there() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.pool import JobOutcome, JobStatus, Lane, Leftover, MemoryQueue, QueueAdapter, SqliteQueue
+from comfyrelay.comfyui.pool import JobOutcome, JobStatus, Lane, Leftover, MemoryQueue, QueueAdapter, SqliteQueue
 from tests.pool.harness import NOW, anywhere, ticket
 
 

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 
-from comfyrelay.errors import RunInterrupted, ServerUnreachable
-from comfyrelay.pool import (
+from comfyrelay.comfyui.pool import (
     ClientBlockedWorkflow,
     ClientState,
     ClientStateChanged,
@@ -22,7 +21,8 @@ from comfyrelay.pool import (
     SmartFailover,
     WorkflowPool,
 )
-from comfyrelay.sim import DropSocket, Fail, Refuse, Restart, Sim, Slow, Stuck
+from comfyrelay.errors import RunInterrupted, ServerUnreachable
+from comfyrelay.simulator import DropSocket, Fail, Refuse, Restart, Sim, Slow, Stuck
 from tests.harness import PATIENCE_SECONDS
 from tests.pool.harness import QUICK, invert, plain, ready_pool, until
 

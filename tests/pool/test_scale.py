@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.comfy.outputs import OutputFile, RunResult
-from comfyrelay.comfy.runs.events import EventListener, Queued, Started
-from comfyrelay.comfy.runs.timeouts import RunTimeouts
-from comfyrelay.comfy.server import ComfyServer
-from comfyrelay.comfy.uploads import Attachment, Uploaded
-from comfyrelay.pool import WorkflowPool
+from comfyrelay.comfyui.client.interface import ComfyServer
+from comfyrelay.comfyui.client.uploads import Attachment, Uploaded
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.outputs import OutputFile, RunResult
+from comfyrelay.comfyui.pool import WorkflowPool
+from comfyrelay.comfyui.runs.events import EventListener, Queued, Started
+from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 
 MANY = pytest.mark.parametrize("many", [2_000, pytest.param(10_000, marks=pytest.mark.long)])
 SERVERS = 50

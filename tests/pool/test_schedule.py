@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.pool.schedule import choose, fits
-from comfyrelay.pool.ticket import Lane
+from comfyrelay.comfyui.pool.schedule import choose, fits
+from comfyrelay.comfyui.pool.ticket import Lane
 
 
 @dataclass(frozen=True, kw_only=True)

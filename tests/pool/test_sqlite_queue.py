@@ -10,12 +10,12 @@ from uuid import uuid4
 
 import pytest
 
-from comfyrelay.comfy.outputs import OutputFile, RunResult
-from comfyrelay.comfy.runs.timeouts import RunTimeouts
-from comfyrelay.comfy.uploads import Attachment
+from comfyrelay.comfyui.client.uploads import Attachment
+from comfyrelay.comfyui.outputs import OutputFile, RunResult
+from comfyrelay.comfyui.pool import Block, JobOutcome, JobStatus, Lane, Leftover, SqliteQueue
+from comfyrelay.comfyui.pool.sqlite_queue import SCHEMA_VERSION
+from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, ConfigurationError, Conflict, Fault, InvalidInput, OutOfMemory
-from comfyrelay.pool import Block, JobOutcome, JobStatus, Lane, Leftover, SqliteQueue
-from comfyrelay.pool.sqlite_queue import SCHEMA_VERSION
 from tests.pool.harness import NOW, anywhere, ticket
 
 

@@ -3,10 +3,10 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from comfyrelay.comfy.graphs.hash import workflow_hash
-from comfyrelay.comfy.uploads import Attachment
+from comfyrelay.comfyui.client.uploads import Attachment
+from comfyrelay.comfyui.graphs.hash import workflow_hash
+from comfyrelay.comfyui.pool.ticket import JobOptions, Ticket, make_ticket
 from comfyrelay.errors import GraphError, InvalidInput
-from comfyrelay.pool.ticket import JobOptions, Ticket, make_ticket
 from tests.pool.harness import NOW, invert, plain
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from comfyrelay.pool import Lane
-from comfyrelay.pool.unserved import Unserved
+from comfyrelay.comfyui.pool import Lane
+from comfyrelay.comfyui.pool.unserved_jobs import Unserved
 from tests.pool.harness import ticket
 
 JOB = ticket(1, give_up_after_seconds=10.0)

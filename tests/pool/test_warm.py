@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.comfy.outputs import RunResult
+from comfyrelay.comfyui.outputs import RunResult
+from comfyrelay.comfyui.pool import JobCompleted, JobStarted
 from comfyrelay.errors import ComfyError
-from comfyrelay.pool import JobCompleted, JobStarted
-from comfyrelay.sim import Fail, Stuck
-from comfyrelay.sim.card import GIB
-from comfyrelay.sim.running.cache import Cache
+from comfyrelay.simulator import Fail, Stuck
+from comfyrelay.simulator.gpu import GIB
+from comfyrelay.simulator.running.cache import Cache
 from tests.pool.harness import until
 from tests.pool.test_cards import LARGE, SMALL, picture, shared_card
 

@@ -6,7 +6,7 @@ import sys
 import psutil
 import pytest
 
-from comfyrelay.portable.commands import apart
+from comfyrelay.system.commands import detached
 
 _CARELESS = """
 import subprocess, sys, time
@@ -23,10 +23,10 @@ def test_one_whose_parent_takes_no_note_of_its_end_is_gone_all_the_same() -> Non
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         try:
-            started = apart.started_at(pid)
-            assert apart.is_process(pid=pid, started=started)
-            assert apart.end(pid=pid, started=started, seconds=5.0)
+            started = detached.started_at(pid)
+            assert detached.is_process(pid=pid, started=started)
+            assert detached.end(pid=pid, started=started, seconds=5.0)
             assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-            assert not apart.is_process(pid=pid, started=started)
+            assert not detached.is_process(pid=pid, started=started)
         finally:
             parent.kill()

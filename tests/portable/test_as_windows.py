@@ -10,21 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.comfyui_processes.options import CareSettings
-from comfyrelay.desk.batches.copies import remove_copies
+from comfyrelay.autoscaling.providers.registry import Providers, Surroundings
+from comfyrelay.comfyui.processes.options import CareSettings
+from comfyrelay.desk.batches.output_copies import remove_copies
 from comfyrelay.desk.batches.run_files import COPIES
 from comfyrelay.desk.scripts.config import script_settings
-from comfyrelay.disk import atomic
-from comfyrelay.disk.lock import FolderLock
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.errors import ConfigurationError, NotFound, StorageUnavailable
-from comfyrelay.fleet.providers.registry import Providers, Surroundings
-from comfyrelay.portable import command_lines, files, processes, signals, system, terminal
 from comfyrelay.services.jobs.removal import RemovedFiles
 from comfyrelay.settings import Settings
 from comfyrelay.storage.folder import Folder
+from comfyrelay.system import atomic, command_lines, files, platform, processes, signals, terminal
+from comfyrelay.system.folder_lock import FolderLock
 
-pytestmark = pytest.mark.skipif(not system.IS_WINDOWS, reason="this is not Windows, nor plays it")
+pytestmark = pytest.mark.skipif(not platform.IS_WINDOWS, reason="this is not Windows, nor plays it")
 
 
 def test_a_folder_is_one_processs_and_others_can_read_whose(tmp_path: Path) -> None:

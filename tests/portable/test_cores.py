@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.portable.cores import CORES, WINDOW_SECONDS, CoreBudget, SpareCores, quotas, seconds_worked
+from comfyrelay.system.cores import CORES, WINDOW_SECONDS, CoreBudget, SpareCores, quotas, seconds_worked
 
 
 class Machine:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from comfyrelay.portable.commands import launcher_windows
+from comfyrelay.system.commands import launcher_windows
 from tests.harness import PATIENCE_SECONDS
 
 LAUNCHER = Path(launcher_windows.__file__)

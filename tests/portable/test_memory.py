@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.portable.memory import free_bytes, free_within_limits
+from comfyrelay.system.memory import free_bytes, free_within_limits
 
 STAT = "anon 5\ninactive_file 300\n"
 CONTAINERS = {

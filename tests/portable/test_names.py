@@ -6,10 +6,10 @@ from pathlib import Path, PureWindowsPath
 import pytest
 
 from comfyrelay.client.files import safe_name
-from comfyrelay.desk.batches.copies import folder_name
 from comfyrelay.desk.batches.folders import inputs_in, prompts_from, readable_name
+from comfyrelay.desk.batches.output_copies import folder_name
 from comfyrelay.errors import InvalidInput
-from comfyrelay.portable import names
+from comfyrelay.system import safe_names
 
 DEVICES = ("CON", "con", "nul.txt", "aux.tar.gz", "COM1", "lpt9.png", "COM¹", "prn .txt", "CONIN$")
 FINE = ("console", "com", "COM10", "nullable.png", "a con", "_con", "x.con", "lpt", "auxiliary.mp4", "été.png")
@@ -17,42 +17,42 @@ FINE = ("console", "com", "COM10", "nullable.png", "a con", "_con", "x.con", "lp
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_what_stands_for_a_device_on_windows_gets_another_name(name: str) -> None:
-    assert not names.is_usable(name)
-    other = names.usable(name)
+    assert not safe_names.is_usable(name)
+    other = safe_names.usable(name)
     assert other != name
-    assert names.is_usable(other)
+    assert safe_names.is_usable(other)
     assert PureWindowsPath(other).suffix == PureWindowsPath(name).suffix
 
 
 @pytest.mark.parametrize("name", FINE)
 def test_what_only_looks_like_a_device_stays_as_it_is(name: str) -> None:
-    assert names.is_usable(name)
-    assert names.usable(name) == name
+    assert safe_names.is_usable(name)
+    assert safe_names.usable(name) == name
 
 
 @pytest.mark.parametrize("name", ["a:b", "what?.png", 'a"b', "a|b", "a*", "<a>", "end.", "end ", "...", "a\tb"])
 def test_what_windows_would_refuse_or_cut_is_replaced(name: str) -> None:
-    assert not names.is_usable(name)
-    assert names.is_usable(names.usable(name))
+    assert not safe_names.is_usable(name)
+    assert safe_names.is_usable(safe_names.usable(name))
 
 
 @pytest.mark.parametrize("name", ["हिन्दी", "ภาษาไทย น้ำ", "می\u200cشود", "Tiếng Việt", "தமிழ்", "小さな猫 (2)"])
 def test_a_name_stays_whole_in_every_script(name: str) -> None:
-    assert names.plain(name) == unicodedata.normalize("NFC", name)
-    assert names.plain(unicodedata.normalize("NFD", name)) == names.plain(name)
-    assert folder_name(name) == names.plain(name)
+    assert safe_names.plain(name) == unicodedata.normalize("NFC", name)
+    assert safe_names.plain(unicodedata.normalize("NFD", name)) == safe_names.plain(name)
+    assert folder_name(name) == safe_names.plain(name)
 
 
 def test_a_name_is_plain_and_has_room_for_more() -> None:
-    assert names.plain("<b>../x: \u202eevil\x1b[0m</b>.") == "b-..-x- -evil-0m-b"
-    assert names.plain("\u200d…") == ""
-    assert len(names.plain("猫" * 200).encode()) <= 200
-    assert names.plain("x" * 200) == "x" * 80
+    assert safe_names.plain("<b>../x: \u202eevil\x1b[0m</b>.") == "b-..-x- -evil-0m-b"
+    assert safe_names.plain("\u200d…") == ""
+    assert len(safe_names.plain("猫" * 200).encode()) <= 200
+    assert safe_names.plain("x" * 200) == "x" * 80
 
 
 @pytest.mark.parametrize("label", ["CON", "nul", "LPT1", "aux."])
 def test_a_folder_of_outputs_is_never_a_device(label: str) -> None:
-    assert all(map(names.is_usable, folder_name(f"night/{label}").split("/")))
+    assert all(map(safe_names.is_usable, folder_name(f"night/{label}").split("/")))
 
 
 @pytest.mark.parametrize(
@@ -60,15 +60,15 @@ def test_a_folder_of_outputs_is_never_a_device(label: str) -> None:
 )
 def test_a_file_from_a_server_is_saved_under_a_name_that_windows_takes(name: str) -> None:
     found = safe_name(name)
-    assert names.is_usable(found)
+    assert safe_names.is_usable(found)
     assert PureWindowsPath(found).name == found
 
 
 @pytest.mark.parametrize("path", ["tenants/7/CON", "tenants/7/a.", "tenants/7/a:b", "C:/x", "tenants/nul.png/x", "a?b"])
 def test_a_folder_on_windows_takes_no_object_whose_name_it_would_change(path: str) -> None:
-    assert not names.can_hold(path, windows=True)
-    assert names.can_hold(path, windows=False)
-    assert names.can_hold("tenants/7/ü 1.png", windows=True)
+    assert not safe_names.can_hold(path, windows=True)
+    assert safe_names.can_hold(path, windows=False)
+    assert safe_names.can_hold("tenants/7/ü 1.png", windows=True)
 
 
 @pytest.mark.parametrize("subdir", ["C:\\Users", "c:x", "\\\\server\\share", "\\x", "a\\..\\..\\b", "//server/share/x"])
@@ -87,8 +87,10 @@ def test_names_that_differ_in_their_letters_size_only_do_not_meet() -> None:
 )
 def test_a_name_is_cut_so_that_its_path_is_one_that_windows_takes(folder: str) -> None:
     place = PureWindowsPath(folder)
-    name = readable_name("a cat on the moon " * 20, 2**64 - 1, 12, "png", room=names.room_below(place, windows=True))
-    assert len(str(place / name)) <= names.LONGEST_PATH
+    name = readable_name(
+        "a cat on the moon " * 20, 2**64 - 1, 12, "png", room=safe_names.room_below(place, windows=True)
+    )
+    assert len(str(place / name)) <= safe_names.LONGEST_PATH
     assert name.startswith("0012_a-cat")
     assert name.endswith(f"_seed{2**64 - 1}.png")
 
@@ -109,14 +111,14 @@ def test_where_there_is_no_room_for_a_label_number_and_seed_are_left() -> None:
     ],
 )
 def test_a_file_url_is_read_as_windows_writes_it(url: str, path: str | None) -> None:
-    assert names.path_of_url(url, windows=True) == path
+    assert safe_names.path_of_url(url, windows=True) == path
     if path is not None and "localhost" not in url:
         assert PureWindowsPath(path).as_uri() == url
 
 
 def test_elsewhere_a_file_url_names_a_folder_of_this_machine() -> None:
-    assert names.path_of_url("file:///srv/my%20objects", windows=False) == "/srv/my objects"
-    assert names.path_of_url("file://server/share", windows=False) is None
+    assert safe_names.path_of_url("file:///srv/my%20objects", windows=False) == "/srv/my objects"
+    assert safe_names.path_of_url("file://server/share", windows=False) is None
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_elsewhere_a_file_url_names_a_folder_of_this_machine() -> None:
     ],
 )
 def test_below_such_a_path_windows_has_no_limit_of_length(path: str, long: str) -> None:
-    assert names.any_length(PureWindowsPath(path), windows=True) == long
+    assert safe_names.any_length(PureWindowsPath(path), windows=True) == long
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])

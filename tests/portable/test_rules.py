@@ -46,7 +46,7 @@ def test_nothing_outside_the_package_calls_what_windows_has_not() -> None:
 def test_a_module_that_asks_for_the_system_is_refused_by_ruff() -> None:
     lines = ["import fcntl", "import psutil", "import sys", "from os import name", "sys.platform"]
     command = (sys.executable, "-m", "ruff", "check", "--select", "TID251", "--output-format", "concise")
-    for place, count in (("server/main.py", 4), ("portable/files.py", 0)):
+    for place, count in (("server/main.py", 4), ("system/files.py", 0)):
         words = [*command, "--stdin-filename", str(SOURCE / place), "-"]
         run = subprocess.run(words, input="\n".join(lines), text=True, capture_output=True, check=False)
-        assert run.stdout.count("see comfyrelay/portable") == count, run.stdout + run.stderr
+        assert run.stdout.count("see comfyrelay/system") == count, run.stdout + run.stderr

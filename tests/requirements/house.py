@@ -13,7 +13,7 @@ import httpx
 from playwright.async_api import Locator
 
 from comfyrelay.client import AboutJob, Client
-from comfyrelay.sim import Sim, Slow, Stuck
+from comfyrelay.simulator import Sim, Slow, Stuck
 from tests.api.studio import png
 from tests.comfy.graphs import invert
 from tests.desk.conftest import OpenDesk, make_desk

@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import expect
 
 from comfyrelay.desk.notifications.notifier import why_unusable
-from comfyrelay.sim import Fail
+from comfyrelay.simulator import Fail
 from tests.api.receiver import receiving
 from tests.requirements.house import House, choose_script, open_house
 from tests.web.looking import Looking

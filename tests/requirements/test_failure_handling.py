@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from comfyrelay.sim import ErrorBeforeQueueing, Fail, OutOfMemory, Sim, SlowHttp
+from comfyrelay.simulator import ErrorBeforeQueueing, Fail, OutOfMemory, Sim, SlowHttp
 from tests.comfy.graphs import invert
 from tests.desk.test_desk_killed import desk_process
 from tests.requirements.house import SLOW, House, config_in

@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import expect
 
 from comfyrelay.domain.queue.states import JobStatus
-from comfyrelay.sim import Fail
+from comfyrelay.simulator import Fail
 from tests.requirements.house import HELD, SCRIPT, SLOW, House, choose_script, pick
 from tests.web.looking import Looking
 

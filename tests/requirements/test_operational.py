@@ -14,8 +14,8 @@ from PIL import Image
 
 from comfyrelay.desk.data_folder import SHARED
 from comfyrelay.domain.queue.states import JobStatus
-from comfyrelay.portable.disks import filesystem_of
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
+from comfyrelay.system.disks import filesystem_of
 from tests.api.processes import free_port
 from tests.api.studio import png
 from tests.comfy.graphs import invert

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.sim import Fail
+from comfyrelay.simulator import Fail
 from tests.requirements.house import House
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

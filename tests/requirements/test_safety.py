@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from comfyrelay.errors import ComfyRelayError
-from comfyrelay.sim import Fail
+from comfyrelay.simulator import Fail
 from tests.comfy.graphs import invert_file
 from tests.requirements.house import HELD, SCRIPT, SLOW, House
 

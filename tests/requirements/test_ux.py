@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from comfyrelay.sim import Fail, SlowHttp
+from comfyrelay.simulator import Fail, SlowHttp
 from tests.api.processes import free_port
 from tests.desk.conftest import make_desk
 from tests.requirements.house import HELD, SLOW, House, choose_script

@@ -13,7 +13,7 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from tests.harness import PATIENCE_SECONDS
 
 RECORDINGS = Path(__file__).parent / "recordings"

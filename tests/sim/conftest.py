@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from tests.sim.client import RECORDINGS, Client
 
 

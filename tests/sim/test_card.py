@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from comfyrelay.comfy.client import ComfyClient
+from comfyrelay.comfyui.client.client import ComfyClient
 from comfyrelay.errors import InvalidInput, OutOfMemory
-from comfyrelay.sim import CardOptions, Sim, read_card
-from comfyrelay.sim.card import GIB, Card
+from comfyrelay.simulator import CardOptions, Sim, read_card
+from comfyrelay.simulator.gpu import GIB, Card
 
 GRAPH = {
     "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "stand-in.safetensors"}},

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from comfyrelay.sim import EndAs, ErrorAfterQueueing, Fail, LostFile, Refuse, Sim, Slow, Stuck
+from comfyrelay.simulator import EndAs, ErrorAfterQueueing, Fail, LostFile, Refuse, Sim, Slow, Stuck
 from tests.harness import PATIENCE_SECONDS
 from tests.sim.client import NO_TLS, RECORDINGS, invert_graph, until
 

@@ -8,7 +8,7 @@ from asyncio.subprocess import PIPE, Process
 import httpx
 import pytest
 
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 
 
 async def start(*options: str) -> Process:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from websockets.asyncio.client import connect
 
-from comfyrelay.sim import Sim, Slow, Stuck
+from comfyrelay.simulator import Sim, Slow, Stuck
 from tests.harness import PATIENCE_SECONDS
 from tests.sim.client import RECORDINGS, Client, invert_graph, listening
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from comfyrelay.errors import InvalidInput
-from comfyrelay.sim import Received, Sim, Slow, SlowHttp, Stuck, serve, slow_from_text
+from comfyrelay.simulator import Received, Sim, Slow, SlowHttp, Stuck, serve, slow_from_text
 from tests.harness import PATIENCE_SECONDS
 from tests.sim.client import Client, listening, until
 

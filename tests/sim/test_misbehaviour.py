@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from comfyrelay.errors import InvalidInput
-from comfyrelay.sim import (
+from comfyrelay.simulator import (
     DropSocket,
     EmptyOutputs,
     ErrorAfterQueueing,

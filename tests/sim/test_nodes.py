@@ -13,8 +13,8 @@ import av
 import pytest
 from PIL import Image
 
-from comfyrelay.comfy.runs.frames import parse_frame
-from comfyrelay.sim import Sim
+from comfyrelay.comfyui.runs.frames import parse_frame
+from comfyrelay.simulator import Sim
 from tests.sim.client import RECORDINGS, Client, error_of, invert_graph, listening
 
 Graph = dict[str, Any]

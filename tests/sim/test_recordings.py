@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.sim import Sim, Slow, Stuck
+from comfyrelay.simulator import Sim, Slow, Stuck
 from tests.sim.client import RECORDINGS, Client, Listener, listening, recording
 from tests.sim.replay import normal, replay
 from tests.sim_files import OBJECT_INFO_RECORDED

@@ -6,7 +6,7 @@ import uuid
 import httpx
 import pytest
 
-from comfyrelay.sim import LateHistory, Sim, Slow, Stuck
+from comfyrelay.simulator import LateHistory, Sim, Slow, Stuck
 from tests.harness import PATIENCE_SECONDS
 from tests.sim.client import RECORDINGS, Client, invert_graph, listening, until
 

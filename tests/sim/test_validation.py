@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from tests.sim.client import Client, invert_graph
 
 Node = dict[str, Any]

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from comfyrelay.net import listen
+from comfyrelay.http_client import listen
 from tests.soak.invariants import server_errors
 from tests.soak.plan import CLIENTS, STORAGE, Fault, Kind
 from tests.soak.wire import Wire

@@ -16,7 +16,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from comfyrelay.net import listen
+from comfyrelay.http_client import listen
 from tests.soak.plan import COMPLETE, OUTPUT, Fault, Kind
 
 # They are about one connection, not about what goes over it.

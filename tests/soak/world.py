@@ -19,7 +19,7 @@ from aiohttp import web
 from sqlalchemy import select
 
 from comfyrelay.errors import PoolUnavailable
-from comfyrelay.net import listen
+from comfyrelay.http_client import listen
 from comfyrelay.services import databases, engine
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.outbox import delivery

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from comfyrelay.errors import InvalidInput
-from comfyrelay.storage import probe_process
-from comfyrelay.storage.image_headers import Claim, claim_of
+from comfyrelay.media import probe_process
+from comfyrelay.media.image_headers import Claim, claim_of
+from comfyrelay.media.info import MediaRefused
+from comfyrelay.media.inspection import MediaInfo, ProbeLimits, Probes
+from comfyrelay.media.probe_process import ProbeProcess
 from comfyrelay.storage.local import LocalObjects
-from comfyrelay.storage.media import MediaInfo, ProbeLimits, Probes
-from comfyrelay.storage.media_info import MediaRefused
-from comfyrelay.storage.probe_process import ProbeProcess
 from tests.portable.played import WITHOUT_POSIX
 from tests.storage import samples
 

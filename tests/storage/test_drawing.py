@@ -10,11 +10,11 @@ from av.video.stream import VideoStream
 from PIL import Image
 
 from comfyrelay.errors import InvalidInput
-from comfyrelay.storage import drawing, probe_process
-from comfyrelay.storage.media import Drawn, ProbeLimits, Probes
-from comfyrelay.storage.media_info import MediaRefused, Piece
+from comfyrelay.media import posters, probe_process
+from comfyrelay.media.info import MediaRefused, Piece
+from comfyrelay.media.inspection import Drawn, ProbeLimits, Probes
+from comfyrelay.media.probe_process import ProbeProcess
 from comfyrelay.storage.objects import ObjectStore
-from comfyrelay.storage.probe_process import ProbeProcess
 from tests.harness import PATIENCE_SECONDS
 from tests.storage import samples
 
@@ -24,7 +24,7 @@ PATIENT = ProbeLimits(drawing_seconds=PATIENCE_SECONDS)
 def drawn(data: bytes, kind: str = "image") -> dict[str, Piece]:
     """In this process, where it can be looked at closely."""
     pieces: list[Piece] = []
-    drawing.draw(io.BytesIO(data), kind, PATIENT, pieces.append)  # type: ignore[arg-type]
+    posters.draw(io.BytesIO(data), kind, PATIENT, pieces.append)  # type: ignore[arg-type]
     return {each.name: each for each in pieces}
 
 
@@ -95,10 +95,10 @@ def test_a_poster_fits_into_480_points_and_is_not_made_larger(size: tuple[int, i
 
 def test_a_poster_of_the_busiest_picture_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = saved(Image.effect_noise((900, 900), 200), "PNG")
-    monkeypatch.setattr(drawing, "TRIES", ((480, 100),))
+    monkeypatch.setattr(posters, "TRIES", ((480, 100),))
     assert drawn(noise) == {}
     monkeypatch.undo()
-    assert len(drawn(noise)["poster"].data) <= drawing.POSTER_BYTES
+    assert len(drawn(noise)["poster"].data) <= posters.POSTER_BYTES
 
 
 @pytest.mark.parametrize("kind", ["AVIF", "BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP"])
@@ -161,8 +161,8 @@ def test_a_preview_is_short_small_silent_and_can_be_played_while_it_comes() -> N
         assert (len(shown.streams.video), len(shown.streams)) == (1, 1)
         assert (shown.streams.video[0].width, shown.streams.video[0].height) == (360, 180)
         times = [frame.time or 0.0 for frame in shown.decode(video=0)]
-    assert times[-1] < drawing.PREVIEW_SECONDS
-    assert len(times) <= drawing.PREVIEW_RATE * drawing.PREVIEW_SECONDS + 1
+    assert times[-1] < posters.PREVIEW_SECONDS
+    assert len(times) <= posters.PREVIEW_RATE * posters.PREVIEW_SECONDS + 1
     # a video of one frame does not move
     assert "preview" not in drawn(film(["red"]), "video")
 

@@ -12,12 +12,12 @@ from aiohttp.test_utils import TestServer
 from av.error import FFmpegError
 
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound, StorageUnavailable
+from comfyrelay.media import containers
+from comfyrelay.media.containers import read_container
+from comfyrelay.media.info import MediaRefused
+from comfyrelay.media.inspection import MediaInfo, ProbeLimits, Probes
 from comfyrelay.media_types import media_kind
-from comfyrelay.storage import containers
-from comfyrelay.storage.containers import read_container
 from comfyrelay.storage.local import LocalObjects
-from comfyrelay.storage.media import MediaInfo, ProbeLimits, Probes
-from comfyrelay.storage.media_info import MediaRefused
 from comfyrelay.storage.objects import ObjectStore
 from tests.harness import PATIENCE_SECONDS
 from tests.storage import samples

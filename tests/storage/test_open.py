@@ -58,5 +58,5 @@ def test_an_s3_url_must_name_a_bucket_and_no_secret(url: str) -> None:
 
 
 def test_a_folder_does_not_need_boto3() -> None:
-    program = "import sys, comfyrelay.storage.media; sys.exit('boto3' in sys.modules)"
+    program = "import sys, comfyrelay.media.inspection; sys.exit('boto3' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

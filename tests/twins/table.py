@@ -88,7 +88,7 @@ TWINS = (
     ),
     Twin(
         name="any key registers a name again",
-        file="services/fleet/workers.py",
+        file="services/workers/workers.py",
         old="known is not None and key_hash is not None and known.registration_key_hash == key_hash",
         new="known is not None",
         tests=f"{CONFORMANCE}/test_workers.py",
@@ -160,7 +160,7 @@ TWINS = (
     ),
     Twin(
         name="outputs of other tenants answer",
-        file="store/tenant/library/reusing.py",
+        file="store/tenant/library/reuse.py",
         old='ai_jobs.c.tenant_id == bindparam("tenant_id", type_=Text()),',
         new='bindparam("tenant_id", type_=Text()) != "",',
         tests=f"{CONFORMANCE}/test_reuse.py",
@@ -294,7 +294,7 @@ TWINS = (
     ),
     Twin(
         name="an image is decoded whatever its header claims",
-        file="storage/media.py",
+        file="media/inspection.py",
         old="            check_pixels(claim.width, claim.height, self._limits)\n",
         new="",
         tests="tests/storage/test_bombs.py",
@@ -302,7 +302,7 @@ TWINS = (
     ),
     Twin(
         name="looking into media takes any memory",
-        file="storage/probe_child.py",
+        file="media/probe_child.py",
         old="        processes.limit_memory(own_bytes + limits.max_memory_bytes)\n",
         new="",
         tests="tests/storage/test_bombs.py",
@@ -318,7 +318,7 @@ TWINS = (
     ),
     Twin(
         name="what a worker does not report counts as missing",
-        file="services/catalogue/fitting.py",
+        file="services/catalogue/availability.py",
         old="if each.fit is Fit.LACKING}",
         new="if each.fit is not Fit.ABLE}",
         tests=f"{CONFORMANCE}/test_missing.py",
@@ -326,7 +326,7 @@ TWINS = (
     ),
     Twin(
         name="a worker that changes is not held against what waits",
-        file="services/fleet/workers.py",
+        file="services/workers/workers.py",
         old="                await note_gaps(tx, worker.worker_id, capabilities, held)\n",
         new="                pass\n",
         tests=f"{CONFORMANCE}/test_missing.py",
@@ -334,7 +334,7 @@ TWINS = (
     ),
     Twin(
         name="needs are forgotten while jobs wait for them",
-        file="store/central/queue/gaps.py",
+        file="store/central/queue/missing_requirements.py",
         old="gone = [each for each in await tx.scalars(old) if each not in unfinished]",
         new="gone = [each for each in await tx.scalars(old) if unfinished is not None]",
         tests=f"{CONFORMANCE}/test_missing.py",
@@ -350,7 +350,7 @@ TWINS = (
     ),
     Twin(
         name="the value of one item holds a batch that runs",
-        file="domain/queue/holding.py",
+        file="domain/queue/batch_holds.py",
         old="(code in _WRONG_GRAPH and not has_completed)",
         new="(code in _WRONG_GRAPH)",
         tests=f"{CONFORMANCE}/test_holds.py",
@@ -366,7 +366,7 @@ TWINS = (
     ),
     Twin(
         name="burst: the limit of money is forgotten",
-        file="domain/scaling/burst.py",
+        file="domain/autoscaling/burst.py",
         old="self._spent + cost <= self._money.limit_micros",
         new="True",
         tests="tests/unit/test_burst.py",
@@ -374,7 +374,7 @@ TWINS = (
     ),
     Twin(
         name="burst: it needs no limit of money",
-        file="domain/scaling/burst.py",
+        file="domain/autoscaling/burst.py",
         old=" or not purse.has_limit(job)",
         new="",
         tests="tests/unit/test_burst.py",
@@ -382,7 +382,7 @@ TWINS = (
     ),
     Twin(
         name="burst: two servers spend at the same time",
-        file="services/scaling/burst.py",
+        file="services/autoscaling/burst.py",
         old="        await bursts.lock(tx)\n",
         new="",
         tests=f"{CONFORMANCE}/test_burst.py",
@@ -406,7 +406,7 @@ TWINS = (
     ),
     Twin(
         name="scaling: a booting machine counts as nothing",
-        file="domain/scaling/staffing.py",
+        file="domain/autoscaling/capacity.py",
         old="        return ((max(0.0, machine.boot_seconds_left), machine.slots),)",
         new="        return ()",
         tests=f"{FLEET}/test_decide.py",
@@ -414,7 +414,7 @@ TWINS = (
     ),
     Twin(
         name="scaling: the busy machine is ended",
-        file="domain/scaling/staffing.py",
+        file="domain/autoscaling/capacity.py",
         old="    return machine.state is MachineState.READY and machine.leases == 0",
         new="    return machine.state in (MachineState.READY, MachineState.BUSY)",
         tests=f"{FLEET}/test_decide.py",
@@ -422,7 +422,7 @@ TWINS = (
     ),
     Twin(
         name="scaling: the limit of money is forgotten",
-        file="domain/scaling/limits.py",
+        file="domain/autoscaling/limits.py",
         old="        bounds.append((affordable, text))",
         new="        bounds.append((limits.max_machines, text))",
         tests=f"{FLEET}/test_decide.py",
@@ -430,7 +430,7 @@ TWINS = (
     ),
     Twin(
         name="local: the limit of machines is not looked at",
-        file="fleet/providers/local.py",
+        file="autoscaling/providers/local.py",
         old="if len(there) >= fleet.max_machines:",
         new="if len(there) < 0:",
         tests=f"{FLEET}/test_local.py",
@@ -438,7 +438,7 @@ TWINS = (
     ),
     Twin(
         name="command: the script is asked for keys that are there",
-        file="fleet/providers/command.py",
+        file="autoscaling/providers/command.py",
         old="if order.key not in {machine.key for machine in there}]",
         new="]",
         tests=f"{FLEET}/test_command.py",
@@ -446,7 +446,7 @@ TWINS = (
     ),
     Twin(
         name="the worker of a machine that is gone passes for one that is free",
-        file="services/scaling/machines.py",
+        file="services/autoscaling/machines.py",
         old="            await self._workers.drain_in(tx, by_key[key].worker, fleet_id=fleet.id)\n",
         new="            pass\n",
         tests=f"{FLEET}/test_lost_machines.py",
@@ -454,7 +454,7 @@ TWINS = (
     ),
     Twin(
         name="aws: an order lowers what is there",
-        file="fleet/providers/aws/provider.py",
+        file="autoscaling/providers/aws/provider.py",
         old='wanted = max(min(total, most), group["DesiredCapacity"])\n        if wanted > group["DesiredCapacity"]:',
         new='wanted = min(total, most)\n        if wanted != group["DesiredCapacity"]:',
         tests=f"{FLEET}/aws/test_provider.py",
@@ -462,7 +462,7 @@ TWINS = (
     ),
     Twin(
         name="aws: an instance of another group is ended",
-        file="fleet/providers/aws/provider.py",
+        file="autoscaling/providers/aws/provider.py",
         old="            if each not in there:\n                continue\n",
         new="",
         tests=f"{FLEET}/aws/test_provider.py",
@@ -470,7 +470,7 @@ TWINS = (
     ),
     Twin(
         name="aws: what was refused is still wanted",
-        file="fleet/providers/aws/provider.py",
+        file="autoscaling/providers/aws/provider.py",
         old="        if missing:\n            await self._set_desired(fleet, _counted(group))\n",
         new="",
         tests=f"{FLEET}/aws/test_provider.py",
@@ -478,7 +478,7 @@ TWINS = (
     ),
     Twin(
         name="aws: what is as it should be is made again",
-        file="fleet/provisioning/provision.py",
+        file="autoscaling/provisioning/provision.py",
         old='if latest.get("VersionDescription") == mark:',
         new='if latest.get("VersionDescription") == "":',
         tests=f"{FLEET}/aws/test_provision.py",
@@ -486,7 +486,7 @@ TWINS = (
     ),
     Twin(
         name="cards: jobs share one whatever they need",
-        file="pool/cards.py",
+        file="comfyui/pool/gpu_memory.py",
         old="+ self._most((*member.lanes, lane), card) <= usable",
         new=">= 0",
         tests="tests/pool/test_cards.py",
@@ -494,7 +494,7 @@ TWINS = (
     ),
     Twin(
         name="cards: later jobs take the room that an earlier one waits for",
-        file="pool/scheduler.py",
+        file="comfyui/pool/scheduler.py",
         old="                kept.add(self._card_for(lane, first, roster))",
         new="                pass",
         tests="tests/pool/test_cards.py",
@@ -502,7 +502,7 @@ TWINS = (
     ),
     Twin(
         name="cards: a large job waits for another card in each turn",
-        file="pool/scheduler.py",
+        file="comfyui/pool/scheduler.py",
         old="        if self._awaited.get(lane) not in {each.card for each in able if not each.is_resting}:",
         new="        if True:",
         tests="tests/pool/test_cards.py",

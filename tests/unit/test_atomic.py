@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.disk.atomic import FileWriter, part_of, replacing, write, write_new
+from comfyrelay.system.atomic import FileWriter, part_of, replacing, write, write_new
 
 
 def test_a_written_file_replaces_the_old_one_and_leaves_nothing_beside_it(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from comfyrelay.domain.queue.waiting import CompletedItem, expected_seconds
+from comfyrelay.domain.queue.wait_reasons import CompletedItem, expected_seconds
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

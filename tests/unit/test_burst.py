@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.domain.queue import lifecycle
-from comfyrelay.domain.queue.states import DispatchStatus, JobEventType, Provider
-from comfyrelay.domain.scaling.burst import (
+from comfyrelay.domain.autoscaling.burst import (
     NOBODY_LEFT,
     BurstRunner,
     BurstSnapshot,
@@ -18,7 +16,9 @@ from comfyrelay.domain.scaling.burst import (
     accepted_wait,
     decide_bursts,
 )
-from comfyrelay.domain.scaling.snapshot import MachineState, SeenMachine
+from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
+from comfyrelay.domain.queue import lifecycle
+from comfyrelay.domain.queue.states import DispatchStatus, JobEventType, Provider
 from comfyrelay.errors import Fault
 from tests.harness import START, queued_dispatch
 

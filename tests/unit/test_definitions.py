@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfy.graphs import definitions
-from comfyrelay.comfy.graphs.definitions import Merging, merge, pack, unpack
+from comfyrelay.comfyui.graphs import node_definitions
+from comfyrelay.comfyui.graphs.node_definitions import Merging, merge, pack, unpack
 from comfyrelay.errors import InvalidInput
 
 
@@ -79,15 +79,15 @@ def test_what_is_not_compressed_or_cut_off_is_refused(data: bytes) -> None:
 
 
 def test_a_bomb_is_not_unpacked_beyond_the_limit() -> None:
-    data = gzip.compress(b" " * (definitions.MOST_BYTES + 1), 1)
+    data = gzip.compress(b" " * (node_definitions.MOST_BYTES + 1), 1)
     assert len(data) < 1024**2
     with pytest.raises(InvalidInput, match="at most 16 MiB"):
         unpack(data, sha256="0" * 64)
 
 
 def test_so_many_values_are_not_even_parsed() -> None:
-    text = b'{"A":{"x":[' + b",".join([b"{}"] * (definitions.MOST_VALUES + 1)) + b"]}}"
-    assert len(text) < definitions.MOST_BYTES
+    text = b'{"A":{"x":[' + b",".join([b"{}"] * (node_definitions.MOST_VALUES + 1)) + b"]}}"
+    assert len(text) < node_definitions.MOST_BYTES
     with pytest.raises(InvalidInput, match="at most 1,000,000 values"):
         unpack(gzip.compress(text, 1), sha256=sha256_of(text))
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.domain.queue.failover import Block, FailoverPolicy, is_blocked, record_failure
+from comfyrelay.domain.queue.blocks import Block, FailoverPolicy, is_blocked, record_failure
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 COOLDOWN = timedelta(seconds=60)

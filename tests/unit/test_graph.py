@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.comfy.graphs.graph import Graph, load_graph, placeholders_in, replace_placeholders
+from comfyrelay.comfyui.graphs.graph import Graph, load_graph, placeholders_in, replace_placeholders
 from comfyrelay.errors import GraphError
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.queue.lanes import HeldJob, Lane, lanes_of
 from comfyrelay.domain.queue.progress import Progress
+from comfyrelay.domain.queue.slots import HeldJob, Lane, lanes_of
 from comfyrelay.domain.queue.states import WorkerState
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.disk.lock import FolderLock
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.system.folder_lock import FolderLock
 
 
 def test_a_folder_in_which_nothing_can_be_made_is_one_sentence(tmp_path: Path) -> None:

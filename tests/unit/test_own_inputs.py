@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.comfy.graphs.policy import GraphPolicy
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.policy import GraphPolicy
 from comfyrelay.errors import GraphNotAllowed
 from comfyrelay.services.jobs.submission.own_inputs import OwnInputs
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.queue.waiting import is_only_fetched
+from comfyrelay.domain.queue.wait_reasons import is_only_fetched
 from comfyrelay.protocol.progress import Phase, Progress
 from comfyrelay.protocol.worker import Heartbeat
 

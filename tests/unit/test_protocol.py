@@ -22,16 +22,16 @@ from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ComfyRelayError, Conflict, ControlPlaneUnreachable, InvalidInput, NotFound
 from comfyrelay.protocol import admin, base, desk, jobs, user, worker
-from comfyrelay.protocol.refusals import refusal_in
-from comfyrelay.server.base.problems import problem_response
+from comfyrelay.protocol.problems import refusal_in
+from comfyrelay.server.http.problems import problem_response
 from comfyrelay.server.user.jobs import router as job_routes
 from comfyrelay.server.worker.api import router as worker_routes
 from comfyrelay.services.catalogue.workflows import Workflows
-from comfyrelay.services.fleet.workers import Workers
 from comfyrelay.services.jobs.batches import BatchRequest
 from comfyrelay.services.jobs.submission.requests import Item, JobRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Report
+from comfyrelay.services.workers.workers import Workers
 from comfyrelay.storage.headers import check_content_type
 from comfyrelay.worker import control, lease
 from comfyrelay.worker.control import Control

@@ -7,8 +7,8 @@ import pytest
 from fastapi import FastAPI
 from starlette.routing import Match
 
-from comfyrelay.server.base.bodies import BodyRoute
-from comfyrelay.server.base.routers import Router
+from comfyrelay.server.http.bodies import BodyRoute
+from comfyrelay.server.http.routers import Router
 
 PREFIXES = ("/api/jobs", "/api/fleets/{slug}", "/api")
 

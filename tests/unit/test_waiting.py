@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.queue.waiting import Coming, Reason, Serving, Waiting, explain
+from comfyrelay.domain.queue.wait_reasons import Coming, Reason, Serving, Waiting, explain
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 FREE = Serving(slots=1, leases=0)

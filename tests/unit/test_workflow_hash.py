@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.comfy.graphs.graph import Graph, replace_placeholders
-from comfyrelay.comfy.graphs.hash import workflow_hash
+from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
+from comfyrelay.comfyui.graphs.hash import workflow_hash
 
 GRAPH: Graph = {
     "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "sdxl/base.safetensors"}},

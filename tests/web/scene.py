@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Mapping
 
-from comfyrelay.sim import Fail, Slow
+from comfyrelay.simulator import Fail, Slow
 from comfyrelay.store.database import Database
 from tests.comfy.graphs import invert_file
 from tests.harness import execute

@@ -19,7 +19,7 @@ from pathlib import Path
 import structlog
 from playwright.async_api import Browser, BrowserContext, Page
 
-from comfyrelay.sim import Fail, Sim, Slow
+from comfyrelay.simulator import Fail, Sim, Slow
 from tests.desk.conftest import make_desk
 from tests.web import scene
 from tests.web.app import DESKTOP, PHONE, THEMES, build_app, hearing, open_context, settled

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, BrowserContext, Page
 
-from comfyrelay.server.base.context import SESSION_COOKIE
+from comfyrelay.server.http.context import SESSION_COOKIE
 from tests.harness import PostgresBackend
 from tests.storage.harness import BUCKET
 from tests.web.app import DESKTOP, POLICY, Heard, Screen, Theme, hearing

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Locator, expect
 
-from comfyrelay.sim import Fail, Sim
+from comfyrelay.simulator import Fail, Sim
 from tests.api.processes import free_port
 from tests.desk.conftest import make_desk, soon_back
 from tests.desk.test_desk_trying_out import usual_place

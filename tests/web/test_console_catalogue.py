@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, FilePayload, Page, Route, expect
 
-from comfyrelay.sim import Fail
+from comfyrelay.simulator import Fail
 from tests.api.harness import PASSWORD
 from tests.api.receiver import receiving
 from tests.api.studio import png

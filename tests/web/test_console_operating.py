@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Locator, Page, Route, expect
 
-from comfyrelay.sim import Slow
+from comfyrelay.simulator import Slow
 from tests.harness import PATIENCE_SECONDS
 from tests.web.app import DESKTOP, PHONE, Heard, Screen, settled
 from tests.web.looking import PROMPT_GRAPH

@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Error, Page, Route, expect
 
-from comfyrelay.comfyui_processes import notes
-from comfyrelay.comfyui_processes.log import NAME as LOG_NAME
+from comfyrelay.comfyui.processes import state_files
+from comfyrelay.comfyui.processes.log import NAME as LOG_NAME
 from tests.desk.conftest import make_desk
 from tests.desk.owner import owner_http
 from tests.web.app import DESKTOP, PHONE, THEMES, UI, Heard, Screen, hearing, open_context, settled
@@ -242,11 +242,11 @@ async def test_the_sheet_of_the_desk_says_what_doctor_says(desk: Desk, contexts:
 async def test_the_sheet_of_the_desk_shows_what_a_comfyui_said_last(desk: Desk, contexts: Contexts, axe: str) -> None:
     async with owner_http(desk.url) as http:
         data_dir = Path((await http.get("/api/desk")).json()["data"]["data_dir"])
-    place = data_dir / "worker" / "desk" / notes.FOLDER / "comfyui-1"
+    place = data_dir / "worker" / "desk" / state_files.FOLDER / "comfyui-1"
     place.mkdir(parents=True)
     why = "ComfyUI ended while it started (exit code 1)."
     about: Any = {"name": "comfyui-1", "url": "http://127.0.0.1:1", "card": "Test 9000", "restarts": 2, "processes": {}}
-    notes.write(place, notes.ProcessNote(**about, state="given up", reason=why))
+    state_files.write(place, state_files.ProcessNote(**about, state="given up", reason=why))
     (place / LOG_NAME).write_text(f"{MARKUP}\nModuleNotFoundError: No module named 'torchsde'\n")
     page, heard = await opened(contexts[DESKTOP], "/queue")
     await page.get_by_role("navigation", name="Areas").get_by_role("button", name="Settings").click()
@@ -261,7 +261,7 @@ async def test_the_sheet_of_the_desk_shows_what_a_comfyui_said_last(desk: Desk, 
     await nothing_injected(page)
     assert heard.complaints == []
     await page.close()
-    shutil.rmtree(data_dir / "worker" / "desk" / notes.FOLDER)
+    shutil.rmtree(data_dir / "worker" / "desk" / state_files.FOLDER)
 
 
 async def test_the_settings_are_clean_and_choose_the_theme(desk: Desk, contexts: Contexts, axe: str) -> None:

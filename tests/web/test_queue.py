@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Locator, expect
 
-from comfyrelay.sim import Fail, Sim
+from comfyrelay.simulator import Fail, Sim
 from tests.api.processes import free_port
 from tests.desk.conftest import make_desk
 from tests.web.looking import Looking, open_page

@@ -8,9 +8,9 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, Request, expect
 
 from comfyrelay.desk.desk import Desk
-from comfyrelay.server.base import auth
+from comfyrelay.server.http import auth
 from comfyrelay.server.user import live
-from comfyrelay.sim import Sim, Stuck
+from comfyrelay.simulator import Sim, Stuck
 from tests.desk.conftest import make_desk
 from tests.desk.owner import owner_http
 from tests.web.app import hearing, open_context, settled

@@ -14,7 +14,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, FilePayload, Locator, Page, Route, expect
 from standardwebhooks.webhooks import Webhook
 
-from comfyrelay.sim import Fail, OutOfMemory, Stuck
+from comfyrelay.simulator import Fail, OutOfMemory, Stuck
 from tests.api.harness import PASSWORD
 from tests.api.receiver import receiving
 from tests.comfy.graphs import invert_file

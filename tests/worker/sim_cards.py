@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.comfyui_processes.cards import Card
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.pool import WorkflowPool
+from comfyrelay.comfyui.processes.gpu_processes import Card
 from comfyrelay.errors import NotStarted
-from comfyrelay.pool import WorkflowPool
-from comfyrelay.sim import CardOptions
+from comfyrelay.simulator import CardOptions
 
 KEY = "card-1"
 

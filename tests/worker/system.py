@@ -17,11 +17,11 @@ from typing import Any
 
 import httpx
 
-from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.queue import demand, polls
 from comfyrelay.settings import Settings
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from comfyrelay.worker import agent, control, draining
 from comfyrelay.worker.files import transfers
 from tests.api.harness import FLEET_SECRET, PASSWORD, SECRETS

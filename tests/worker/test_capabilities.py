@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.system import System

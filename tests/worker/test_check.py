@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.sim import Sim
+from comfyrelay.comfyui.client.client import ComfyClient
+from comfyrelay.simulator import Sim
 from comfyrelay.worker.check import Verdict, about_comfyui
 from tests.comfy.graphs import invert
 from tests.worker.system import System

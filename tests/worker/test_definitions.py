@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from comfyrelay.comfy.graphs.definitions import merge, pack, unpack
-from comfyrelay.worker.comfyui.definitions import Definitions
+from comfyrelay.comfyui.graphs.node_definitions import merge, pack, unpack
+from comfyrelay.worker.comfyui.node_definitions import Definitions
 from comfyrelay.worker.control import Control
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.test_servers import loader, odd_comfyui, open_servers

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfyui_processes import gpus
-from comfyrelay.sim import Sim
+from comfyrelay.comfyui.processes import gpus
+from comfyrelay.simulator import Sim
 from comfyrelay.worker.comfyui import devices
 from comfyrelay.worker.comfyui.devices import Devices, DriverGpu, described, gpus_here, readable
 from comfyrelay.worker.comfyui.servers import Servers

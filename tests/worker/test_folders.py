@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from comfyrelay.comfy import Attachment, ComfyClient, OutputFile, RunResult
-from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.sim import Sim
-from comfyrelay.worker.files.folders import ComfyFolders
+from comfyrelay.comfyui import Attachment, ComfyClient, OutputFile, RunResult
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.simulator import Sim
 from comfyrelay.worker.files.inputs import job_folder
+from comfyrelay.worker.files.run_folders import ComfyFolders
 from tests.comfy.graphs import PNG, invert_file
 from tests.worker.leases import make_lease
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from comfyrelay.comfy.uploads import Attachment
+from comfyrelay.comfyui.client.uploads import Attachment
 from comfyrelay.errors import Fault, TransferFailed
 from comfyrelay.worker.files.assets import AssetCache
 from comfyrelay.worker.files.inputs import AT_ONCE, Inputs, asset_folder

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfyui_processes.keeper import Timings
+from comfyrelay.comfyui.pool.member import MemberTimings
+from comfyrelay.comfyui.processes.supervisor import Timings
 from comfyrelay.errors import NotFound, NotStarted
-from comfyrelay.pool.member import MemberTimings
 from comfyrelay.worker.comfyui import servers as servers_module
-from comfyrelay.worker.comfyui.kept import KeptServers
+from comfyrelay.worker.comfyui.managed import KeptServers
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.settings import WorkerSettings
 from tests.api.studio import png

@@ -8,14 +8,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from comfyrelay.comfy import Attachment, ComfyClient
-from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
+from comfyrelay.comfyui import Attachment, ComfyClient
+from comfyrelay.comfyui.graphs.foreign_files import UPLOAD_FOLDER
 from comfyrelay.errors import InvalidInput, NodeFailed, ServerRefused, ServerUnreachable
-from comfyrelay.sim import Fail, Refuse, Sim
-from comfyrelay.worker.comfyui.leftovers import Leftovers
-from comfyrelay.worker.comfyui.recovering import MARK
+from comfyrelay.simulator import Fail, Refuse, Sim
+from comfyrelay.worker.comfyui.orphaned_files import Leftovers
+from comfyrelay.worker.comfyui.recovery import MARK
 from comfyrelay.worker.comfyui.servers import Servers
-from comfyrelay.worker.files.folders import ComfyFolders
+from comfyrelay.worker.files.run_folders import ComfyFolders
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
 from tests.api.studio import png
@@ -243,7 +243,7 @@ async def test_where_no_folder_of_comfyui_is_known_no_input_is_waited_for(state:
 async def test_a_server_that_hangs_for_good_is_not_waited_for_for_ever(
     sim: Sim, state: State, network: Proxy, beyond: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("comfyrelay.worker.comfyui.leftovers.LONGEST_HANG_SECONDS", 0.1)
+    monkeypatch.setattr("comfyrelay.worker.comfyui.orphaned_files.LONGEST_HANG_SECONDS", 0.1)
     leftovers = sweeper(sim, state, beyond)
     network.hold()
     leftovers.add_upload("comfyui-1", FOLDER)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from comfyrelay.worker.host.imds import Imds
-from comfyrelay.worker.host.notices import LATER_TRIES, Notice, Notices
+from comfyrelay.worker.host.shutdown_notices import LATER_TRIES, Notice, Notices
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.metadata import LIFECYCLE, REBALANCE, SPOT, Metadata
 
@@ -216,7 +216,7 @@ LOOPS = {
 }
 PROGRAM = """
 import asyncio, json
-from comfyrelay.worker.host.notices import Notices
+from comfyrelay.worker.host.shutdown_notices import Notices
 
 class Windows(asyncio.SelectorEventLoop):
     def add_signal_handler(self, *_):

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfy import ComfyClient, OutputFile, RunResult
+from comfyrelay.comfyui import ComfyClient, OutputFile, RunResult
 from comfyrelay.errors import NoOutput, OutputGone, ServerUnreachable, TooLarge
-from comfyrelay.sim import LostFile, Sim
+from comfyrelay.simulator import LostFile, Sim
 from comfyrelay.worker.files.outputs import Collected, collect, collect_more, pick
 from tests.comfy.graphs import clip, invert, words
 from tests.worker.leases import hanging_up, make_lease, open_storage

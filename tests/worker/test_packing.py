@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from comfyrelay.comfyui.pool import JobRetrying, SmartFailover, WorkflowPool
 from comfyrelay.domain.packing import PackingLimits
 from comfyrelay.errors import NotFound, OutOfMemory
-from comfyrelay.pool import JobRetrying, SmartFailover, WorkflowPool
-from comfyrelay.sim import CardOptions
-from comfyrelay.sim.card import GIB, Card
+from comfyrelay.simulator import CardOptions
+from comfyrelay.simulator.gpu import GIB, Card
 from comfyrelay.worker.comfyui.packing import Packer
 from tests.harness import PATIENCE_SECONDS
 from tests.pool.harness import QUICK

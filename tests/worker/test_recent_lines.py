@@ -16,7 +16,7 @@ from rich.console import Console
 from comfyrelay.protocol.worker import MOST_LOG_BYTES, MOST_LOG_LINES
 from comfyrelay.worker.console import WorkerConsole
 from comfyrelay.worker.control import Control
-from comfyrelay.worker.recent_lines import LONGEST_LINE, RecentLines
+from comfyrelay.worker.log_tail import LONGEST_LINE, RecentLines
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.leases import make_lease
 

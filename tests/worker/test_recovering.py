@@ -9,13 +9,13 @@ from time import monotonic
 import pytest
 from structlog.testing import capture_logs
 
-from comfyrelay.comfy.runs.events import Started
-from comfyrelay.comfy.runs.timeouts import RunTimeouts
-from comfyrelay.comfyui_processes.keeper import Ending
+from comfyrelay.comfyui.processes.supervisor import Ending
+from comfyrelay.comfyui.runs.events import Started
+from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import DeviceFault, OutOfMemory, RunLost, ServerRefused
-from comfyrelay.sim import Fail, Sim, Stuck
-from comfyrelay.sim import OutOfMemory as NoMemory
-from comfyrelay.worker.comfyui.recovering import RecoveringClient
+from comfyrelay.simulator import Fail, Sim, Stuck
+from comfyrelay.simulator import OutOfMemory as NoMemory
+from comfyrelay.worker.comfyui.recovery import RecoveringClient
 from comfyrelay.worker.comfyui.restarts import Restarts
 from tests.comfy.graphs import invert
 from tests.harness import PATIENCE_SECONDS

@@ -9,7 +9,7 @@ import pytest
 
 from comfyrelay import __version__
 from comfyrelay.protocol.worker import PROTOCOL
-from comfyrelay.sim.misbehaviour import Stuck
+from comfyrelay.simulator.misbehaviour import Stuck
 from comfyrelay.worker.control import Control
 from comfyrelay.worker.registration import Registration
 from comfyrelay.worker.settings import WorkerSettings

@@ -11,12 +11,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.comfy.graphs.hash import workflow_hash
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.hash import workflow_hash
+from comfyrelay.comfyui.pool import JobEvent
 from comfyrelay.errors import ComfyError, Fault, NodeFailed, NotInstalled
-from comfyrelay.pool import JobEvent
-from comfyrelay.sim import CardOptions, Fail, Sim, Stuck
-from comfyrelay.sim.card import GIB
+from comfyrelay.simulator import CardOptions, Fail, Sim, Stuck
+from comfyrelay.simulator.gpu import GIB
 from comfyrelay.worker.comfyui.capabilities import Capabilities, gather
 from comfyrelay.worker.comfyui.servers import MOST_WARM, Ran, Servers
 from comfyrelay.worker.lease import PreviewTarget

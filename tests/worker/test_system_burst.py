@@ -2,7 +2,7 @@
 
 import asyncio
 
-from comfyrelay.sim import Sim, Stuck
+from comfyrelay.simulator import Sim, Stuck
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.system import COST, TOKENS, System
 

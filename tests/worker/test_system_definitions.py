@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from tests import commands
 from tests.comfy.editor.files import empty, invert, save, workflow
 from tests.harness import PATIENCE_SECONDS

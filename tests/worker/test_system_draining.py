@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from comfyrelay.sim import Slow, Stuck
+from comfyrelay.simulator import Slow, Stuck
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.metadata import Metadata
 from tests.worker.processes import Service

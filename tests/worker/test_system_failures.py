@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.sim import Fail, OutOfMemory, Restart, Stuck
+from comfyrelay.simulator import Fail, OutOfMemory, Restart, Stuck
 from tests.api.studio import png
 from tests.comfy.graphs import invert, invert_file
 from tests.harness import PATIENCE_SECONDS

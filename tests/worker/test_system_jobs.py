@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from comfyrelay.sim import DropSocket, Sim, Slow, Stuck
+from comfyrelay.simulator import DropSocket, Sim, Slow, Stuck
 from comfyrelay.worker.files.inputs import asset_folder
 from tests.api.studio import png
 from tests.comfy.graphs import MP4, invert_file, words

@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from comfyrelay.comfyui_processes import notes
+from comfyrelay.comfyui.processes import state_files
 from tests.comfyui.dressed import Dressed, until_at_work
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.processes import Service, run_command
@@ -185,7 +185,7 @@ async def test_a_real_comfyui_is_started_restarted_and_stopped_and_its_jobs_are_
         "per_gpu": 2,
     }
     worker = await system.started(**settings)
-    found = {note.name: (note, log) for note, log in notes.find(system.folder / "worker")}
+    found = {note.name: (note, log) for note, log in state_files.find(system.folder / "worker")}
     assert len(found) == 2
     for _ in range(2):
         await system.completed(await system.plain(effect))
@@ -199,11 +199,11 @@ async def test_a_real_comfyui_is_started_restarted_and_stopped_and_its_jobs_are_
         await system.completed(job)
     await worker.until_said("comfyui.up", count=len(found) + 1)
     assert kept_files(worker, system.folder) == []
-    for note, log in notes.find(system.folder / "worker"):
+    for note, log in state_files.find(system.folder / "worker"):
         assert "To see the GUI go to" in log.read_text("utf-8"), note
     await worker.kill()
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while any(note.is_alive for note, _ in notes.find(system.folder / "worker")):  # noqa: ASYNC110
+        while any(note.is_alive for note, _ in state_files.find(system.folder / "worker")):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     await worker.start()
     await system.completed(await system.plain(effect))

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import httpx
 import pytest
 
-from comfyrelay.sim import Fail, Stuck
+from comfyrelay.simulator import Fail, Stuck
 from tests.comfy.graphs import invert
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.processes import Service

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from comfyrelay.sim import Sim
+from comfyrelay.simulator import Sim
 from tests.comfy.graphs import invert
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.system import System

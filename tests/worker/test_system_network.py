@@ -7,7 +7,7 @@ import signal
 import httpx
 import pytest
 
-from comfyrelay.sim import Slow, Stuck
+from comfyrelay.simulator import Slow, Stuck
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.processes import Service
 from tests.worker.proxy import Proxy

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.graph import Graph
 from tests.api.studio import png
 from tests.comfy.graphs import invert, invert_file
 from tests.worker.system import INPUT, System

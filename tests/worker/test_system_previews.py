@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 from PIL import Image
 
-from comfyrelay.sim import Slow
+from comfyrelay.simulator import Slow
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.system import System
 

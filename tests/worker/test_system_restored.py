@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from comfyrelay.sim import Stuck
+from comfyrelay.simulator import Stuck
 from tests.worker.processes import run_command
 from tests.worker.system import COST, TOKENS, System, _prefixed
 

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from comfyrelay.cli.where import DataDir, with_data_dir
+from comfyrelay.cli.target import DataDir, with_data_dir
 from comfyrelay.extras import require
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def backup(
 ) -> None:
     """Copy everything that a desk keeps, also while it runs: queue, files, outputs and secrets."""
     require("server")
-    from comfyrelay.services.backup.making import back_up
+    from comfyrelay.services.backup.create import back_up
     from comfyrelay.settings import load_settings
 
     with _progress("Copying") as progress:
@@ -58,7 +58,7 @@ def restore(
 ) -> None:
     """Put a backup back; exit code 1 if queue, jobs and ledger in it do not agree."""
     require("server")
-    from comfyrelay.services.backup.restoring import restore as put_back
+    from comfyrelay.services.backup.restore import restore as put_back
 
     settings = _settings(data_dir)
     with _progress("Restoring") as progress:

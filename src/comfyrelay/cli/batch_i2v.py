@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from comfyrelay.errors import ComfyRelayError, InvalidInput
-from comfyrelay.portable.signals import on_stop
+from comfyrelay.system.signals import on_stop
 
 FAILED = 1
 CANNOT = 2
@@ -43,7 +43,7 @@ def batch_i2v(
     ] = "http://127.0.0.1:8188",
 ) -> None:
     """Run a graph on every image or video of a folder, on any ComfyUI; exit code 1 if some of it failed."""
-    from comfyrelay.comfy import ComfyClient
+    from comfyrelay.comfyui import ComfyClient
     from comfyrelay.desk.scripts.batch_i2v import Order, run_batch
 
     order = Order(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from comfyrelay.disk import atomic
-from comfyrelay.portable.browser import open_url
+from comfyrelay.system import atomic
+from comfyrelay.system.browser import open_url
 
 
 def open_page(link: str) -> bool:
@@ -14,7 +14,7 @@ def open_page(link: str) -> bool:
     Everybody on a machine sees what programs are started with, so the browser is given a file that only the user can
     read, and finds the link there.
     """
-    from comfyrelay.disk.owner import state_folder
+    from comfyrelay.system.owner_secret import state_folder
 
     path = state_folder() / "open.html"
     try:

@@ -12,11 +12,11 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from comfyrelay.cli.where import DataDir, with_data_dir
+from comfyrelay.cli.target import DataDir, with_data_dir
 from comfyrelay.errors import NotFound
 
 if TYPE_CHECKING:
-    from comfyrelay.comfyui_processes.notes import ProcessNote
+    from comfyrelay.comfyui.processes.state_files import ProcessNote
 
 comfyui_app = typer.Typer(no_args_is_help=True, help="The ComfyUI processes that ComfyRelay starts on this machine.")
 out = Console()
@@ -30,7 +30,7 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show each process with its card, its address, how it is, and why, and whether cards are shared through MPS."""
-    from comfyrelay.comfyui_processes import mps
+    from comfyrelay.comfyui.processes import mps
 
     found = _found(data_dir)
     if as_json:
@@ -76,13 +76,13 @@ def logs(
 
 
 def _found(data_dir: Path | None) -> list[tuple[ProcessNote, Path]]:
-    from comfyrelay.comfyui_processes import notes
+    from comfyrelay.comfyui.processes import state_files
     from comfyrelay.settings import load_settings
     from comfyrelay.worker.settings import load_worker_settings
 
     desk = with_data_dir(load_settings(), data_dir).data_dir / "worker"
     others = [] if data_dir is not None else [load_worker_settings().data_dir]
-    return [*notes.find(desk, *others)]
+    return [*state_files.find(desk, *others)]
 
 
 def _print_last(path: Path, count: int) -> int:

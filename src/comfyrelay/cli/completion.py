@@ -86,7 +86,7 @@ async def _batches(client: Client) -> list[Word]:
 
 
 def _asked(ask: Callable[[Client], Awaitable[Iterable[Word]]], incomplete: str) -> list[Word]:
-    from comfyrelay.cli.where import address
+    from comfyrelay.cli.target import address
     from comfyrelay.client import Client
     from comfyrelay.errors import ComfyRelayError
     from comfyrelay.settings import load_settings
@@ -104,7 +104,7 @@ def _asked(ask: Callable[[Client], Awaitable[Iterable[Word]]], incomplete: str) 
 
 def _files(incomplete: str) -> list[Word]:
     """The shell completes no files where it was given words; these may be folders on the way."""
-    from comfyrelay.comfy.editor.loading import may_hold_workflow
+    from comfyrelay.comfyui.editor.loading import may_hold_workflow
 
     folder, _, begun = incomplete.rpartition("/")
     with suppress(OSError):

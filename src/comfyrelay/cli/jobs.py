@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from comfyrelay.cli import completion
-from comfyrelay.cli.where import address
+from comfyrelay.cli.target import address
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.queue.states import JobStatus
@@ -473,8 +473,8 @@ def workflows_add(
     as_json: Json = False,
 ) -> None:
     """Make a workflow of a file, and run nothing."""
-    from comfyrelay.cli.values import errors_as_options
-    from comfyrelay.comfy.editor.loading import load_workflow
+    from comfyrelay.cli.run_arguments import errors_as_options
+    from comfyrelay.comfyui.editor.loading import load_workflow
 
     graph = load_workflow(file)
     with errors_as_options():
@@ -501,7 +501,7 @@ def workflows_replace(
     as_json: Json = False,
 ) -> None:
     """Put a newer version in the place of a workflow. Jobs that were submitted before keep theirs."""
-    from comfyrelay.comfy.editor.loading import load_workflow
+    from comfyrelay.comfyui.editor.loading import load_workflow
 
     graph = load_workflow(file)
     _with_workflow(workflow, url, lambda client, slug: client.replace_workflow(slug, graph), as_json=as_json)
@@ -516,7 +516,7 @@ def workflows_remove(workflow: WorkflowName, url: Url = None, as_json: Json = Fa
 def _with_workflow(
     name: str, url: str | None, verb: Callable[[Client, str], Awaitable[Done[Any]]], *, as_json: bool
 ) -> None:
-    from comfyrelay.cli.values import workflow_named
+    from comfyrelay.cli.run_arguments import workflow_named
 
     async def work(client: Client) -> tuple[str, Done[Any]]:
         slug = (await workflow_named(client, name)).slug

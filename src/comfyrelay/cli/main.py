@@ -30,18 +30,18 @@ from comfyrelay.cli.command_line import command_line
 from comfyrelay.cli.fleet.app import fleet_app
 from comfyrelay.cli.jobs import Url, connected, jobs_app
 from comfyrelay.cli.run import DESK, run_app
-from comfyrelay.cli.variables import warn_of_unknown
-from comfyrelay.cli.where import DataDir, with_data_dir
+from comfyrelay.cli.target import DataDir, with_data_dir
+from comfyrelay.cli.unknown_settings import warn_of_unknown
 from comfyrelay.cli.worker import worker_app
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput
 from comfyrelay.extras import require
-from comfyrelay.portable.terminal import show_what_can_be_shown
+from comfyrelay.system.terminal import show_what_can_be_shown
 
 if TYPE_CHECKING:
     from comfyrelay.desk.settings import DeskSettings
     from comfyrelay.services.engine import Engine
-    from comfyrelay.services.fleet.nodes import AllowList
     from comfyrelay.services.operations.reconcile import ReconcileReport
+    from comfyrelay.services.workers.node_allow_list import AllowList
 
 T = TypeVar("T")
 SERVERS = "Servers and workers"
@@ -170,7 +170,7 @@ def up(
 ) -> None:
     """Run ComfyRelay here for yourself, as your desk: queue, page, and a worker for your ComfyUI, until Ctrl-C."""
     require("desk")
-    from comfyrelay.desk.listening import require_free
+    from comfyrelay.desk.addresses import require_free
     from comfyrelay.settings import load_settings
 
     warn_of_unknown(err)
@@ -182,7 +182,7 @@ def up(
         from comfyrelay.desk.desk import Desk, Ready
         from comfyrelay.desk.scripts.config import load_script_table
         from comfyrelay.desk.settings import load_desk_settings
-        from comfyrelay.disk.private import keep_private
+        from comfyrelay.system.permissions import keep_private
         from comfyrelay.worker.console import WorkerConsole
 
     desk = load_desk_settings()
@@ -278,7 +278,7 @@ def password(
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
     """Check that this machine is ready for `up`; exit code 1 if something is broken."""
     require("desk")
-    from comfyrelay.cli.findings import print_findings
+    from comfyrelay.cli.check_results import print_findings
     from comfyrelay.desk.doctor import examine
 
     if not print_findings(examine(), out, as_json=as_json):
@@ -301,10 +301,10 @@ def server(
     """
     require("server")
     with _many_imports():
-        from comfyrelay.disk.private import keep_private
-        from comfyrelay.server.base.secrets import load_secrets
+        from comfyrelay.server.http.secrets import load_secrets
         from comfyrelay.server.main import serve
         from comfyrelay.settings import load_settings
+        from comfyrelay.system.permissions import keep_private
 
     warn_of_unknown(err)
     settings = load_settings()
@@ -434,7 +434,7 @@ def sim(
 ) -> None:
     """Run a stand-in for ComfyUI, which needs no GPU and no models, until Ctrl-C."""
     require("sim")
-    from comfyrelay.sim import Sim, read_card, read_misbehaviour, serve, slow_from_text
+    from comfyrelay.simulator import Sim, read_card, read_misbehaviour, serve, slow_from_text
 
     def ready(server: Sim) -> None:
         what = "Comfy Cloud" if cloud else "ComfyUI"

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from comfyrelay.cli import completion
 from comfyrelay.cli.jobs import APPRISE, Json, Url, connected, print_json
-from comfyrelay.cli.values import (
+from comfyrelay.cli.run_arguments import (
     SubmitTarget,
     check_files,
     errors_as_typed,
@@ -26,7 +26,7 @@ from comfyrelay.cli.values import (
     refused_leaves_nothing,
     send_files,
 )
-from comfyrelay.cli.where import address
+from comfyrelay.cli.target import address
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.bulk import Mode, SeedMode
 from comfyrelay.domain.queue.states import JobStatus
@@ -122,7 +122,7 @@ def run(
 ) -> None:
     """Run a workflow once, from a file or by its name, and save what it makes; exit code 1 and a reason if it fails."""
     # before anything is started for it
-    from comfyrelay.comfy.editor.loading import load_workflow, may_hold_workflow
+    from comfyrelay.comfyui.editor.loading import load_workflow, may_hold_workflow
 
     if as_input is not None:
         if input_ is not None:
@@ -188,7 +188,7 @@ def run(
 
 def _as_it_was(what: str, target: SubmitTarget) -> dict[str, Any]:
     """What ComfyUI made is made again with the seeds that it had; a workflow gets new ones."""
-    from comfyrelay.comfy.editor.loading import may_hold_workflow
+    from comfyrelay.comfyui.editor.loading import may_hold_workflow
 
     path = Path(what)
     is_made = may_hold_workflow(path) and path.suffix.lower() != ".json"

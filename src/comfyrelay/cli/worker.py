@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from comfyrelay.cli.variables import warn_of_unknown
+from comfyrelay.cli.unknown_settings import warn_of_unknown
 
 worker_app = typer.Typer(invoke_without_command=True)
 out = Console()
@@ -56,7 +56,7 @@ def worker(
 @worker_app.command()
 def check(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
     """Check what is reachable and missing, and what this worker would be assigned; exit code 1 if it cannot work."""
-    from comfyrelay.cli.findings import print_findings
+    from comfyrelay.cli.check_results import print_findings
     from comfyrelay.worker.check import check as check_worker
     from comfyrelay.worker.settings import load_worker_settings
 

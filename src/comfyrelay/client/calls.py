@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from comfyrelay.disk.owner import Pass, pass_for
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, InvalidInput, Unauthorized
-from comfyrelay.net import is_loopback, object_in
+from comfyrelay.http_client import is_loopback, object_in
 from comfyrelay.protocol.base import AnswerBody, Page, Request, checked
-from comfyrelay.protocol.refusals import refusal_in
+from comfyrelay.protocol.problems import refusal_in
+from comfyrelay.system.owner_secret import Pass, pass_for
 
 T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)

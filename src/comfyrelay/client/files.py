@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 
 from comfyrelay.errors import InvalidInput, TransferFailed
+from comfyrelay.http_client import is_loopback, save
 from comfyrelay.media_types import guess_media_type
-from comfyrelay.net import is_loopback, save
-from comfyrelay.portable.names import usable
 from comfyrelay.protocol.jobs import Output
+from comfyrelay.system.safe_names import usable
 
 _TIMEOUT = httpx.Timeout(connect=10.0, read=120.0, write=120.0, pool=None)
 _PIECE = 256 * 1024

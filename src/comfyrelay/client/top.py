@@ -19,10 +19,10 @@ from comfyrelay.client.client import LARGEST_PAGE, Client, Kind
 from comfyrelay.client.labels import Labels
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, NotFound
-from comfyrelay.portable.terminal import END, keys
 from comfyrelay.protocol.desk import Now, Unit
 from comfyrelay.protocol.jobs import Batch, Job
 from comfyrelay.protocol.progress import Progress
+from comfyrelay.system.terminal import END, keys
 from comfyrelay.text import printable
 
 KEYS = "j k choose   p pause, resume   x cancel   r retry   t u d top, up, down   q quits"

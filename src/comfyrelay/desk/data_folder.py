@@ -3,12 +3,12 @@
 import sqlite3
 from pathlib import Path
 
-from comfyrelay.disk.lock import FolderLock
-from comfyrelay.disk.owner import running
-from comfyrelay.disk.private import close_folder
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.portable.disks import REMOTE, filesystem_of
-from comfyrelay.portable.files import remove
+from comfyrelay.system.disks import REMOTE, filesystem_of
+from comfyrelay.system.files import remove
+from comfyrelay.system.folder_lock import FolderLock
+from comfyrelay.system.owner_secret import running
+from comfyrelay.system.permissions import close_folder
 
 # Other machines, or the other side of a virtual machine, do not see SQLite's shared memory.
 SHARED = frozenset(

@@ -11,46 +11,46 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
-from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.comfyui_processes.options import CareSettings
-from comfyrelay.desk.batches.copies import Copies, remove_copies
+from comfyrelay.comfyui.client.client import ComfyClient
+from comfyrelay.comfyui.processes.options import CareSettings
+from comfyrelay.desk.addresses import LOOPBACK, open_listeners
+from comfyrelay.desk.batches.output_copies import Copies, remove_copies
 from comfyrelay.desk.batches.run_files import about_run
+from comfyrelay.desk.checks import examine_own
 from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.examples import EXAMPLES, write_sample
-from comfyrelay.desk.findings import examine_own
-from comfyrelay.desk.links import Links
-from comfyrelay.desk.listening import LOOPBACK, open_listeners
-from comfyrelay.desk.local_only import LocalOnly, address_here, own_names
 from comfyrelay.desk.notifications.notifier import Notifier, Occasion, without_secrets
-from comfyrelay.desk.notifications.sending import Notifications
-from comfyrelay.desk.owner_only import OwnerOnly
+from comfyrelay.desk.notifications.sender import Notifications
+from comfyrelay.desk.one_time_links import Links
+from comfyrelay.desk.origin_check import LocalOnly, address_here, own_names
+from comfyrelay.desk.owner_auth import OwnerOnly
 from comfyrelay.desk.password import Password, Sessions, require_password
 from comfyrelay.desk.routes.desk import add_desk_routes
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.scripts.config import script_settings
+from comfyrelay.desk.scripts.frozen_inputs import Snapshots
 from comfyrelay.desk.scripts.server import ScriptServer
-from comfyrelay.desk.scripts.snapshots import Snapshots
 from comfyrelay.desk.scripts.workflow import CLASS_TYPE, SLUG, ScriptCheck, furnish_script, snapshot_in, varied
 from comfyrelay.desk.settings import DeskSettings
+from comfyrelay.desk.simulated_jobs import TRIED_MODELS, Trying
 from comfyrelay.desk.starter_presets import PRESETS
 from comfyrelay.desk.state import DeskState
-from comfyrelay.desk.trying_out import TRIED_MODELS, Trying
-from comfyrelay.disk.owner import load_secret, noted
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.states import DispatchStatus, Stage, WorkflowKind
 from comfyrelay.domain.queue.updates import UploadedOutput
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import DispatchFilter, NewJob
 from comfyrelay.errors import ComfyError, Conflict, NotFound
-from comfyrelay.net import is_loopback
+from comfyrelay.http_client import is_loopback
 from comfyrelay.protocol.desk import TryingOut
 from comfyrelay.server.app import create_app
-from comfyrelay.server.base.context import SESSION_COOKIE, Owner
-from comfyrelay.server.base.secrets import load_secrets
+from comfyrelay.server.http.context import SESSION_COOKIE, Owner
+from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.server.main import serving
 from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.services.jobs.removal import RemovedFiles
 from comfyrelay.settings import Settings
+from comfyrelay.system.owner_secret import load_secret, noted
 from comfyrelay.worker.agent import Agent
 from comfyrelay.worker.check import CheckFinding
 from comfyrelay.worker.comfyui.servers import WrapServer
@@ -58,7 +58,7 @@ from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from comfyrelay.sim import Sim
+    from comfyrelay.simulator import Sim
 
 FLEET = "desk"
 WORKER = "desk"
@@ -530,7 +530,7 @@ async def _furnish_stand_in(engine: Engine, trying: Trying) -> None:
 @asynccontextmanager
 async def _stand_in(data_dir: Path, step_seconds: float) -> AsyncIterator["Sim"]:
     # nobody else needs it, nor the HTTP library that it comes with
-    from comfyrelay.sim import Sim  # noqa: PLC0415
+    from comfyrelay.simulator import Sim  # noqa: PLC0415
 
     folder = data_dir / "stand-in"
     folder.mkdir(exist_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from comfyrelay.client import Client
-from comfyrelay.desk.findings import (
+from comfyrelay.desk.checks import (
     about_comfyuis,
     about_folder,
     about_notifications,
@@ -19,15 +19,15 @@ from comfyrelay.desk.findings import (
     lacking,
 )
 from comfyrelay.desk.password import require_password
-from comfyrelay.desk.running import desk_meant
+from comfyrelay.desk.running_desks import desk_meant
 from comfyrelay.desk.scripts.config import load_script_table
 from comfyrelay.desk.settings import load_desk_settings
-from comfyrelay.disk.lock import FolderLock
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, NotFound, Unauthorized
-from comfyrelay.net import is_loopback, listen
+from comfyrelay.http_client import is_loopback, listen
 from comfyrelay.protocol.desk import TryingOut
 from comfyrelay.services.databases import Databases
 from comfyrelay.settings import Settings, config_path, load_settings
+from comfyrelay.system.folder_lock import FolderLock
 from comfyrelay.worker.check import CheckFinding, about_care
 
 ANSWER_SECONDS = 5.0

@@ -10,8 +10,8 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
-from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.portable import files
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.system import files
 
 SAMPLE_NAME = "sample.png"
 

@@ -7,13 +7,12 @@ from pathlib import Path
 from pwdlib import PasswordHash
 from pwdlib.exceptions import PwdlibError
 
-from comfyrelay.disk import atomic
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ConfigurationError, InvalidInput
-from comfyrelay.portable import files
-from comfyrelay.server.base.cache import Cached
-from comfyrelay.server.base.limits import RateLimit
+from comfyrelay.server.http.cache import Cached
+from comfyrelay.server.http.limits import RateLimit
 from comfyrelay.services.accounts.sign_in import LONGEST_PASSWORD, SHORTEST_PASSWORD, SignIn
+from comfyrelay.system import atomic, files
 
 PASSWORD_FILE = "page-password"
 GUESSES_A_MINUTE = 10

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from comfyrelay.comfyui_processes.options import CareSettings
+from comfyrelay.comfyui.processes.options import CareSettings
 from comfyrelay.settings import Count, CountOrZero, SecondsOrZero, Words, load, split_words
 
 ENV_PREFIX = "COMFYRELAY_DESK_"

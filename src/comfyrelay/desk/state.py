@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from comfyrelay.desk.links import Links
 from comfyrelay.desk.notifications.notifier import Occasion
-from comfyrelay.desk.notifications.sending import NotSent
+from comfyrelay.desk.notifications.sender import NotSent
+from comfyrelay.desk.one_time_links import Links
 from comfyrelay.desk.password import Password
 from comfyrelay.desk.scripts.command import ScriptSettings
-from comfyrelay.desk.trying_out import Trying
+from comfyrelay.desk.simulated_jobs import Trying
 from comfyrelay.protocol.desk import TryingOut
 from comfyrelay.worker.check import CheckFinding
 

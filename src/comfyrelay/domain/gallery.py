@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from comfyrelay.domain.payloads import JobSnapshot
 from comfyrelay.domain.properties import Property, Role
 from comfyrelay.media_types import media_kind
-from comfyrelay.portable.names import plain, usable
+from comfyrelay.system.safe_names import plain, usable
 from comfyrelay.text import excerpt
 
 T = TypeVar("T")

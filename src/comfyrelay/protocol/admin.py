@@ -10,7 +10,8 @@ from comfyrelay.domain.capabilities import Fit
 from comfyrelay.domain.deliveries import DeliveryState
 from comfyrelay.domain.properties import PropertyType, Role
 from comfyrelay.domain.queue.states import DispatchStatus, Provider, Stage, WorkerState, WorkflowProvider
-from comfyrelay.domain.queue.waiting import Reason
+from comfyrelay.domain.queue.wait_reasons import Reason
+from comfyrelay.protocol.autoscaling import FleetMachines, FleetMachinesDetails, FleetScaling, FleetScalingDetails
 from comfyrelay.protocol.base import GRAPH_EXAMPLE, PROPERTY_EXAMPLE, AnswerBody, Page, Request, example
 from comfyrelay.protocol.fields import (
     LARGEST_ID,
@@ -28,7 +29,6 @@ from comfyrelay.protocol.fields import (
     Whole,
 )
 from comfyrelay.protocol.progress import ToldProgress
-from comfyrelay.protocol.scaling import FleetMachines, FleetMachinesDetails, FleetScaling, FleetScalingDetails
 
 
 def _refuse_change(_value: object) -> None:

@@ -14,7 +14,7 @@ from comfyrelay.domain.queue.states import JobStatus, WorkerState
 from comfyrelay.protocol.base import AnswerBody, Request
 from comfyrelay.protocol.fields import LARGEST_NUMBER, Id, Json, Key, Line, OpenEnum, Priority, Slug
 from comfyrelay.protocol.jobs import Reuse, WaitForMissing
-from comfyrelay.protocol.missing import Missing
+from comfyrelay.protocol.requirements import Missing
 
 MOST_TRIES = 1000
 # A place on the desk's machine.

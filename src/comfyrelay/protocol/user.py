@@ -12,7 +12,7 @@ from comfyrelay.domain.queue.states import Stage, WorkerState
 from comfyrelay.domain.records.accounts import SESSION
 from comfyrelay.protocol.base import GRAPH_EXAMPLE, AnswerBody, Request, example
 from comfyrelay.protocol.fields import STORABLE, Email, Json, Line, Number, OpenEnum, PropertyKey
-from comfyrelay.protocol.missing import Missing
+from comfyrelay.protocol.requirements import Missing
 
 
 def _small(value: dict[str, Any]) -> dict[str, Any]:

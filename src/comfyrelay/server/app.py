@@ -7,15 +7,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from fastapi import FastAPI, Request, Response
 
 from comfyrelay import __version__
-from comfyrelay.fleet.cloudwatch import CloudWatch, Publisher
-from comfyrelay.protocol.refusals import Problem
+from comfyrelay.autoscaling.cloudwatch import CloudWatch, Publisher
+from comfyrelay.protocol.problems import Problem
 from comfyrelay.server import admin, user, worker
-from comfyrelay.server.base.context import Context, Owner
-from comfyrelay.server.base.measuring import Latencies
-from comfyrelay.server.base.middleware import RequestLog, SecurityHeaders
-from comfyrelay.server.base.problems import add_problem_handlers, refused
-from comfyrelay.server.base.secrets import Secrets
-from comfyrelay.server.operation import docs, files, health, metrics, payments
+from comfyrelay.server.http.context import Context, Owner
+from comfyrelay.server.http.metrics import Latencies
+from comfyrelay.server.http.middleware import RequestLog, SecurityHeaders
+from comfyrelay.server.http.problems import add_problem_handlers, refused
+from comfyrelay.server.http.secrets import Secrets
+from comfyrelay.server.operations import docs, files, health, metrics, payments
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import LocalObjects

@@ -11,18 +11,18 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from comfyrelay.autoscaling.process import scaling_fleets
 from comfyrelay.errors import ConfigurationError, PoolUnavailable
 from comfyrelay.extras import require
-from comfyrelay.fleet.running import scaling_fleets
+from comfyrelay.http_client import listen
 from comfyrelay.logs import log_as_json
-from comfyrelay.net import listen
-from comfyrelay.portable.signals import on_stop
 from comfyrelay.server.app import create_app
-from comfyrelay.server.base.connections import HalfOpen, LimitedProtocol
-from comfyrelay.server.base.context import Context
-from comfyrelay.server.base.secrets import Secrets
+from comfyrelay.server.http.connections import HalfOpen, LimitedProtocol
+from comfyrelay.server.http.context import Context
+from comfyrelay.server.http.secrets import Secrets
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
+from comfyrelay.system.signals import on_stop
 
 # How long answers that are under way may take once the server is told to stop.
 STOP_SECONDS = 10

@@ -18,12 +18,12 @@ from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.settlement import JobState
 from comfyrelay.domain.queue.states import Stage, WorkflowKind
 from comfyrelay.services.accounts import Accounts
+from comfyrelay.services.autoscaling import Scaling
 from comfyrelay.services.catalogue import Catalogue
-from comfyrelay.services.catalogue.definitions import Live
+from comfyrelay.services.catalogue.node_definitions import Live
+from comfyrelay.services.context import Ground
 from comfyrelay.services.databases import ASK_SECONDS, Databases
-from comfyrelay.services.fleet import Fleet
 from comfyrelay.services.gallery import Gallery
-from comfyrelay.services.ground import Ground
 from comfyrelay.services.jobs import Jobs
 from comfyrelay.services.jobs.removal import OnRemoved
 from comfyrelay.services.jobs.submission.accept import StageOf
@@ -34,12 +34,12 @@ from comfyrelay.services.jobs.views.events import Events
 from comfyrelay.services.operations import Operations
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
-from comfyrelay.services.scaling import Scaling
 from comfyrelay.services.webhooks import Webhooks
+from comfyrelay.services.workers import Fleet
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import open_objects
+from comfyrelay.store.notify import LocalWakeup, PostgresWakeup, Wakeup
 from comfyrelay.store.outbox import OutboxEntry
-from comfyrelay.store.wakeup import LocalWakeup, PostgresWakeup, Wakeup
 
 log = structlog.get_logger(__name__)
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import BinaryIO
 
-from comfyrelay.disk.atomic import PART_PREFIX
 from comfyrelay.errors import ConfigurationError, StorageUnavailable
-from comfyrelay.portable.files import IN_USE, leads_elsewhere, remove
-from comfyrelay.portable.names import any_length, can_hold
 from comfyrelay.storage.headers import guess_content_type
 from comfyrelay.storage.paths import check_path, is_path, no_object, refused_path
 from comfyrelay.storage.values import ObjectEntry, ObjectStat
 from comfyrelay.storage.writer import ObjectWriter
+from comfyrelay.system.atomic import PART_PREFIX
+from comfyrelay.system.files import IN_USE, leads_elsewhere, remove
+from comfyrelay.system.safe_names import any_length, can_hold
 
 PIECE_BYTES = 1024 * 1024
 

@@ -14,9 +14,9 @@ from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.storage.folder import Folder, disk
 from comfyrelay.storage.headers import check_content_type, safe_filename
 from comfyrelay.storage.paths import check_path, check_range
-from comfyrelay.storage.receiving import Receiver
 from comfyrelay.storage.signing import UrlGrant, sign, verify
 from comfyrelay.storage.threads import in_thread
+from comfyrelay.storage.upload_stream import Receiver
 from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload
 
 PIECE_BYTES = 256 * 1024

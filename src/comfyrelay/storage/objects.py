@@ -9,9 +9,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.extras import require
-from comfyrelay.portable.names import path_of_url
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload
+from comfyrelay.system.safe_names import path_of_url
 
 __all__ = ["LocalObjects", "ObjectEntry", "ObjectStat", "ObjectStore", "SignedUpload", "open_objects"]
 

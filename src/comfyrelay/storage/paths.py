@@ -1,7 +1,7 @@
 """Which paths name an object: the same ones in every store."""
 
-from comfyrelay.disk.atomic import PART_PREFIX
 from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.system.atomic import PART_PREFIX
 
 # S3 keys have 1,024 bytes, and a configured prefix needs some of them.
 MAX_PATH_BYTES = 900

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import BinaryIO
 
-from comfyrelay.disk.atomic import FileWriter
-from comfyrelay.disk.private import FILE_MODE, FOLDER_MODE
+from comfyrelay.system.atomic import FileWriter
+from comfyrelay.system.permissions import FILE_MODE, FOLDER_MODE
 
 
 class ObjectWriter(FileWriter):

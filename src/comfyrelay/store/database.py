@@ -22,10 +22,10 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from comfyrelay.clock import utc_now
-from comfyrelay.disk.private import FOLDER_MODE, make_file
 from comfyrelay.errors import ConfigurationError, Conflict, NotWritable, PoolUnavailable
 from comfyrelay.store.transaction import Tx
 from comfyrelay.store.types import time_text
+from comfyrelay.system.permissions import FOLDER_MODE, make_file
 
 __all__ = ["Boundary", "Database", "Tx", "async_url"]
 

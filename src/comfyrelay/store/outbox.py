@@ -12,7 +12,7 @@ from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.operations import StuckStep
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import columns_of, ids_table, rows_table, with_ids, with_rows
+from comfyrelay.store.row_parameters import columns_of, ids_table, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant import tables as tenant
 from comfyrelay.store.types import json_value, relay_now
 

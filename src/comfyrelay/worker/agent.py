@@ -7,29 +7,29 @@ from typing import Any
 
 import structlog
 
-from comfyrelay.comfyui_processes.cards import Cards
+from comfyrelay.comfyui.processes.gpu_processes import Cards
 from comfyrelay.errors import ComfyRelayError, ConfigurationError
 from comfyrelay.protocol.progress import Phase
 from comfyrelay.worker.capacity import Capacity, capacity_for, most_on_card, times_for
 from comfyrelay.worker.comfyui.capabilities import Capabilities
-from comfyrelay.worker.comfyui.definitions import Definitions
 from comfyrelay.worker.comfyui.devices import Devices
-from comfyrelay.worker.comfyui.kept import KeptServers
-from comfyrelay.worker.comfyui.leftovers import Leftovers
+from comfyrelay.worker.comfyui.managed import KeptServers
+from comfyrelay.worker.comfyui.node_definitions import Definitions
+from comfyrelay.worker.comfyui.orphaned_files import Leftovers
 from comfyrelay.worker.comfyui.packing import Packer
 from comfyrelay.worker.comfyui.servers import AHEAD_SECONDS, Servers, WrapServer
 from comfyrelay.worker.control import Control
 from comfyrelay.worker.draining import drain
 from comfyrelay.worker.estimate import Typical
 from comfyrelay.worker.files.assets import AssetCache
-from comfyrelay.worker.files.folders import ComfyFolders
 from comfyrelay.worker.files.inputs import Inputs, asset_folder
+from comfyrelay.worker.files.run_folders import ComfyFolders
 from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.host.imds import Imds
 from comfyrelay.worker.host.machine import Machine, machine
-from comfyrelay.worker.host.notices import Notice, Notices
 from comfyrelay.worker.host.protection import Protection
 from comfyrelay.worker.host.scaling_group import ScalingGroup
+from comfyrelay.worker.host.shutdown_notices import Notice, Notices
 from comfyrelay.worker.job import OutputListener, Tools, Work
 from comfyrelay.worker.lease import Lease, Stop
 from comfyrelay.worker.metrics import Metrics

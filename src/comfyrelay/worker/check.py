@@ -9,19 +9,19 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.comfy.cloud.client import CloudClient
-from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
-from comfyrelay.comfy.graphs.preflight import installed_models
-from comfyrelay.comfyui_processes import mps
-from comfyrelay.comfyui_processes.gpus import find_gpus
-from comfyrelay.comfyui_processes.installs import Install, find_installs
-from comfyrelay.comfyui_processes.options import Care
-from comfyrelay.comfyui_processes.python import python_of, try_python
-from comfyrelay.disk.lock import FolderLock
+from comfyrelay.comfyui.client.client import ComfyClient
+from comfyrelay.comfyui.cloud.client import CloudClient
+from comfyrelay.comfyui.graphs.foreign_files import UPLOAD_FOLDER
+from comfyrelay.comfyui.graphs.preflight import installed_models
+from comfyrelay.comfyui.processes import mps
+from comfyrelay.comfyui.processes.gpus import find_gpus
+from comfyrelay.comfyui.processes.installs import Install, find_installs
+from comfyrelay.comfyui.processes.options import Care
+from comfyrelay.comfyui.processes.python import python_of, try_python
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.extras import install_line, is_installed
-from comfyrelay.portable.command_lines import setting_line
+from comfyrelay.system.command_lines import setting_line
+from comfyrelay.system.folder_lock import FolderLock
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.control import Control

@@ -27,7 +27,7 @@ from comfyrelay.logs import PROCESSORS, log_as_json, minimum
 from comfyrelay.protocol.progress import Phase
 from comfyrelay.text import printable
 from comfyrelay.worker.lease import Lease
-from comfyrelay.worker.recent_lines import RecentLines
+from comfyrelay.worker.log_tail import RecentLines
 
 WIDE = 80
 MOST_SHOWN = 4

@@ -19,10 +19,10 @@ from comfyrelay.errors import (
     TooManyRequests,
     Unauthorized,
 )
-from comfyrelay.net import http_client, is_loopback, object_in
+from comfyrelay.http_client import http_client, is_loopback, object_in
 from comfyrelay.protocol.base import AnswerBody, WorkerRequest, checked
+from comfyrelay.protocol.problems import refusal_in
 from comfyrelay.protocol.progress import Progress
-from comfyrelay.protocol.refusals import refusal_in
 from comfyrelay.protocol.worker import (
     PROTOCOL,
     Complete,

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 from comfyrelay.protocol.progress import BEFORE_RUN, Phase
 from comfyrelay.worker.estimate import Typical, fits, seconds_left
-from comfyrelay.worker.host.notices import Notice, Notices
+from comfyrelay.worker.host.shutdown_notices import Notice, Notices
 from comfyrelay.worker.job import Work
 from comfyrelay.worker.lease import Stop
 

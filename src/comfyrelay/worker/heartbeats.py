@@ -7,9 +7,9 @@ from typing import Any
 import structlog
 
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, InvalidInput, LeaseLost, Unauthorized
-from comfyrelay.hint import Hint
 from comfyrelay.protocol.progress import BEFORE_RUN, Progress
 from comfyrelay.text import storable
+from comfyrelay.wakeup import Hint
 from comfyrelay.worker.control import Control
 from comfyrelay.worker.lease import Lease, Stop
 

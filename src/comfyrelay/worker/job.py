@@ -13,10 +13,20 @@ from typing import Any
 import structlog
 
 from comfyrelay.clock import utc_now
-from comfyrelay.comfy.graphs.graph import Graph, check_graph
-from comfyrelay.comfy.graphs.nodes import title_of
-from comfyrelay.comfy.graphs.policy import GraphPolicy
-from comfyrelay.comfy.uploads import Attachment
+from comfyrelay.comfyui.client.uploads import Attachment
+from comfyrelay.comfyui.graphs.graph import Graph, check_graph
+from comfyrelay.comfyui.graphs.nodes import title_of
+from comfyrelay.comfyui.graphs.policy import GraphPolicy
+from comfyrelay.comfyui.pool import (
+    JobAccepted,
+    JobEvent,
+    JobNoted,
+    JobPreview,
+    JobPrinted,
+    JobProgress,
+    JobRetrying,
+    JobStarted,
+)
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import (
     ComfyError,
@@ -36,27 +46,17 @@ from comfyrelay.errors import (
     TransferFailed,
     Unauthorized,
 )
-from comfyrelay.pool import (
-    JobAccepted,
-    JobEvent,
-    JobNoted,
-    JobPreview,
-    JobPrinted,
-    JobProgress,
-    JobRetrying,
-    JobStarted,
-)
 from comfyrelay.protocol.base import checked
 from comfyrelay.protocol.progress import Phase
 from comfyrelay.protocol.worker import RunReport
-from comfyrelay.worker.comfyui.leftovers import Leftovers
+from comfyrelay.worker.comfyui.orphaned_files import Leftovers
 from comfyrelay.worker.comfyui.out_of_memory import runs_again, too_large_for
 from comfyrelay.worker.comfyui.servers import Ran, Servers
 from comfyrelay.worker.control import Control, patiently
 from comfyrelay.worker.estimate import Typical
-from comfyrelay.worker.files.folders import ComfyFolders
 from comfyrelay.worker.files.inputs import Inputs, job_folder
 from comfyrelay.worker.files.outputs import Collected, collect, collect_more, others
+from comfyrelay.worker.files.run_folders import ComfyFolders
 from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.heartbeats import Heartbeats
 from comfyrelay.worker.lease import Lease, Stop

@@ -8,9 +8,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from comfyrelay.hint import Hint
 from comfyrelay.protocol.progress import Phase
 from comfyrelay.protocol.worker import InputPayload, LeasedJob, Urls
+from comfyrelay.wakeup import Hint
 
 
 class Stop(StrEnum):

@@ -9,9 +9,8 @@ import httpx
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from comfyrelay.comfy.graphs.policy import GraphPolicy
-from comfyrelay.comfyui_processes.options import CareSettings
-from comfyrelay.portable.command_lines import split
+from comfyrelay.comfyui.graphs.policy import GraphPolicy
+from comfyrelay.comfyui.processes.options import CareSettings
 from comfyrelay.settings import (
     Count,
     CountOrZero,
@@ -23,6 +22,7 @@ from comfyrelay.settings import (
     load,
     split_words,
 )
+from comfyrelay.system.command_lines import split
 
 ENV_PREFIX = "COMFYRELAY_WORKER_"
 # setting → the variable that other workers of this kind read

@@ -10,11 +10,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from comfyrelay.disk import atomic
-from comfyrelay.disk.lock import FolderLock
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.portable import files
 from comfyrelay.protocol.worker import LeasedJob, Urls
+from comfyrelay.system import atomic, files
+from comfyrelay.system.folder_lock import FolderLock
 from comfyrelay.worker.lease import Lease
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from comfyrelay.comfy.editor.workflow import is_editor_file
+from comfyrelay.comfyui.editor.workflow import is_editor_file
 
 PACKAGES = tuple(f"comfyui_workflow_templates_media_{each}" for each in ("api", "image", "other", "video"))
 HERE = Path(__file__).parent

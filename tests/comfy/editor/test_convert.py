@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.comfy.editor.convert import MOST_MARKS, MOST_NODES, convert_workflow
-from comfyrelay.comfy.editor.sources import NodeOutput, Scope, Sources
-from comfyrelay.comfy.editor.workflow import is_editor_file, read_workflow
-from comfyrelay.comfy.graphs.preflight import graph_problems
+from comfyrelay.comfyui.editor.convert import MOST_MARKS, MOST_NODES, convert_workflow
+from comfyrelay.comfyui.editor.sources import NodeOutput, Scope, Sources
+from comfyrelay.comfyui.editor.workflow import is_editor_file, read_workflow
+from comfyrelay.comfyui.graphs.preflight import graph_problems
 from comfyrelay.errors import ComfyRelayError, GraphError, GraphRefused, NotInstalled
 from tests.comfy.editor.files import DEFINITIONS, empty, invert, node, save, subgraph, workflow
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from comfyrelay.comfy.editor import embedded
-from comfyrelay.comfy.editor.embedded import Embedded, read_embedded
-from comfyrelay.comfy.editor.loading import load_workflow
-from comfyrelay.comfy.graphs.graph import MOST_BYTES
+from comfyrelay.comfyui.editor import embedded
+from comfyrelay.comfyui.editor.embedded import Embedded, read_embedded
+from comfyrelay.comfyui.editor.loading import load_workflow
+from comfyrelay.comfyui.graphs.graph import MOST_BYTES
 from comfyrelay.errors import GraphError
 from tests.comfy.editor.files import empty, save, workflow
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfy.editor import sources
-from comfyrelay.comfy.editor.groups import Group, read_group
-from comfyrelay.comfy.editor.loading import as_graph, load_workflow
-from comfyrelay.comfy.editor.workflow import BYPASSED, MUTED
-from comfyrelay.comfy.graphs.graph import MOST_BYTES
+from comfyrelay.comfyui.editor import sources
+from comfyrelay.comfyui.editor.groups import Group, read_group
+from comfyrelay.comfyui.editor.loading import as_graph, load_workflow
+from comfyrelay.comfyui.editor.workflow import BYPASSED, MUTED
+from comfyrelay.comfyui.graphs.graph import MOST_BYTES
 from comfyrelay.errors import ComfyRelayError, GraphError, NotInstalled
 from tests.comfy.editor.files import DEFINITIONS, empty, invert, node, save, subgraph, workflow
 

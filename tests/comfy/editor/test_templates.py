@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfy.editor.convert import convert_workflow
+from comfyrelay.comfyui.editor.convert import convert_workflow
 from comfyrelay.errors import NotInstalled
 from tests.comfy.editor.templates import DEFINITIONS, EXPORTS, normal_form, templates, versions
 

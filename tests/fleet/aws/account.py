@@ -5,12 +5,12 @@ from typing import Any
 
 import boto3
 
-from comfyrelay.domain.scaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
-from comfyrelay.fleet.providers.aws.access import Aws
-from comfyrelay.fleet.providers.base import FleetMachines
-from comfyrelay.fleet.provisioning.blueprint import Blueprint, draw
-from comfyrelay.fleet.provisioning.options import read_options
-from comfyrelay.fleet.provisioning.provision import Action, Change, Provisioner, apply
+from comfyrelay.autoscaling.providers.aws.access import Aws
+from comfyrelay.autoscaling.providers.base import FleetMachines
+from comfyrelay.autoscaling.provisioning.blueprint import Blueprint, draw
+from comfyrelay.autoscaling.provisioning.options import read_options
+from comfyrelay.autoscaling.provisioning.provision import Action, Change, Provisioner, apply
+from comfyrelay.domain.autoscaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
 from tests.fleet.aws.proxy import Proxy
 
 REGION = "eu-west-1"

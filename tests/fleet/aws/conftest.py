@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from moto.server import ThreadedMotoServer
 
-from comfyrelay.fleet.providers.aws.access import Aws
+from comfyrelay.autoscaling.providers.aws.access import Aws
 from tests.fleet.aws.account import REGION, Account
 from tests.fleet.aws.proxy import Proxy
 

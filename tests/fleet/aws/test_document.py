@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.autoscaling.loop import ScalingLoop
+from comfyrelay.autoscaling.providers.aws import AwsProvider
+from comfyrelay.autoscaling.providers.base import FleetMachines
+from comfyrelay.domain.autoscaling.spec import Policy
+from comfyrelay.domain.autoscaling.spec_json import machines_to_json
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.scaling.spec import Policy
-from comfyrelay.domain.scaling.spec_json import machines_to_json
-from comfyrelay.fleet.loop import ScalingLoop
-from comfyrelay.fleet.providers.aws import AwsProvider
-from comfyrelay.fleet.providers.base import FleetMachines
 from tests.fleet.aws.account import ACCOUNT, Account, provisioned
 from tests.fleet.aws.test_provision import EVERYTHING
 from tests.fleet.yard import lead

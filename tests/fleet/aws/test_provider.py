@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from comfyrelay.domain.scaling.spec import MAX_MACHINES
+from comfyrelay.autoscaling.providers.aws import AwsProvider
+from comfyrelay.autoscaling.providers.base import FleetMachines, MachineProvider, Order, RefusalKind
+from comfyrelay.domain.autoscaling.spec import MAX_MACHINES
 from comfyrelay.errors import ProviderError
-from comfyrelay.fleet.providers.aws import AwsProvider
-from comfyrelay.fleet.providers.base import FleetMachines, MachineProvider, Order, RefusalKind
 from tests.fleet.aws.account import Account, provisioned
 from tests.fleet.aws.proxy import NO_CAPACITY, OVER_QUOTA
 from tests.fleet.contract import FLEET, STAGE, Site, ThrottledContract, ThrottledSite
@@ -238,8 +238,8 @@ async def test_the_prices_are_those_of_the_dearest_zone_that_the_group_may_use(
 
 def test_boto3_is_imported_only_by_who_asks_aws() -> None:
     code = (
-        "import sys, comfyrelay.cli.main, comfyrelay.fleet.provisioning.terraform;"
-        "import comfyrelay.fleet.providers.aws as aws;"
+        "import sys, comfyrelay.cli.main, comfyrelay.autoscaling.provisioning.terraform;"
+        "import comfyrelay.autoscaling.providers.aws as aws;"
         "aws.AwsProvider(); print('boto3' in sys.modules or 'botocore' in sys.modules)"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.autoscaling.providers.aws import AwsProvider
+from comfyrelay.autoscaling.providers.aws.access import Aws
+from comfyrelay.autoscaling.providers.aws.names import Names
+from comfyrelay.autoscaling.providers.base import Order
+from comfyrelay.autoscaling.provisioning.options import read_options
+from comfyrelay.autoscaling.provisioning.permissions import actions, permissions
+from comfyrelay.autoscaling.provisioning.provision import Action, Provisioner, apply
+from comfyrelay.autoscaling.provisioning.quotas import check_quotas
 from comfyrelay.errors import Conflict, InvalidInput
-from comfyrelay.fleet.providers.aws import AwsProvider
-from comfyrelay.fleet.providers.aws.access import Aws
-from comfyrelay.fleet.providers.aws.names import Names
-from comfyrelay.fleet.providers.base import Order
-from comfyrelay.fleet.provisioning.options import read_options
-from comfyrelay.fleet.provisioning.permissions import actions, permissions
-from comfyrelay.fleet.provisioning.provision import Action, Provisioner, apply
-from comfyrelay.fleet.provisioning.quotas import check_quotas
 from tests.fleet.aws.account import ACCOUNT, SECRET, TYPES, Account, drawn, planned, provisioned
 
 EVERYTHING: dict[str, Any] = {

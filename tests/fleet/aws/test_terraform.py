@@ -7,7 +7,7 @@ from typing import Any
 import hcl2
 import pytest
 
-from comfyrelay.fleet.provisioning.terraform import terraform
+from comfyrelay.autoscaling.provisioning.terraform import terraform
 from tests.fleet.aws.account import ACCOUNT, Account, drawn, provisioned
 from tests.fleet.aws.test_provision import EVERYTHING
 

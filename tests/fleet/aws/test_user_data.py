@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.fleet.providers.aws.names import Names
-from comfyrelay.fleet.provisioning.options import AwsOptions, read_options
-from comfyrelay.fleet.provisioning.user_data import HOOK_SECONDS, user_data
+from comfyrelay.autoscaling.providers.aws.names import Names
+from comfyrelay.autoscaling.provisioning.options import AwsOptions, read_options
+from comfyrelay.autoscaling.provisioning.user_data import HOOK_SECONDS, user_data
 from comfyrelay.worker.settings import WorkerSettings
 
 SECRET = 'odd "one" $HOME `id` \\ #%'

@@ -133,8 +133,8 @@ def import_as_windows() -> None:
     """What asks for the system asks when it is imported."""
     before, sys.platform = sys.platform, "win32"
     try:
-        folder = Path(importlib.util.find_spec("comfyrelay.portable").origin).parent  # type: ignore[union-attr, arg-type]
-        for each in pkgutil.walk_packages([str(folder)], "comfyrelay.portable."):
+        folder = Path(importlib.util.find_spec("comfyrelay.system").origin).parent  # type: ignore[union-attr, arg-type]
+        for each in pkgutil.walk_packages([str(folder)], "comfyrelay.system."):
             if not each.name.endswith(".launcher"):
                 importlib.import_module(each.name)
     finally:

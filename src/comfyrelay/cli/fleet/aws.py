@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from comfyrelay.cli.fleet.databases import HERE, with_databases
 from comfyrelay.cli.fleet.export import export_app, require_provider, write_files
-from comfyrelay.cli.fleet.here import HERE, with_databases
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound
 from comfyrelay.extras import require
@@ -22,10 +22,10 @@ from comfyrelay.extras import require
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from comfyrelay.domain.records.fleet import Fleet
-    from comfyrelay.fleet.providers.base import FleetMachines
-    from comfyrelay.fleet.provisioning.blueprint import Blueprint
-    from comfyrelay.fleet.provisioning.provision import Change, Provisioner
+    from comfyrelay.autoscaling.providers.base import FleetMachines
+    from comfyrelay.autoscaling.provisioning.blueprint import Blueprint
+    from comfyrelay.autoscaling.provisioning.provision import Change, Provisioner
+    from comfyrelay.domain.records.workers import Fleet
     from comfyrelay.services.engine import Engine
 
 aws_app = typer.Typer()
@@ -95,8 +95,8 @@ def provision(
     Run it again after a change: what is as it should be is left alone.
     """
     if permissions:
-        from comfyrelay.fleet.providers.aws.names import Names
-        from comfyrelay.fleet.provisioning.permissions import permissions as policies
+        from comfyrelay.autoscaling.providers.aws.names import Names
+        from comfyrelay.autoscaling.provisioning.permissions import permissions as policies
         from comfyrelay.settings import load_settings
 
         namespace = load_settings().cloudwatch_namespace
@@ -139,9 +139,9 @@ def user_data(
 ) -> None:
     """Print the script that an instance of the fleet runs when it comes up."""
     require("server")
-    from comfyrelay.fleet.providers.aws.names import Names
-    from comfyrelay.fleet.provisioning.options import read_options
-    from comfyrelay.fleet.provisioning.user_data import user_data as script
+    from comfyrelay.autoscaling.providers.aws.names import Names
+    from comfyrelay.autoscaling.provisioning.options import read_options
+    from comfyrelay.autoscaling.provisioning.user_data import user_data as script
 
     found = _fleet(fleet, stage)
     options = read_options(found.spec.options, _flags(region=region, api_base_url=api_base_url))
@@ -168,7 +168,7 @@ def export_terraform(
 ) -> None:
     """Write the same that `provision` makes as Terraform. The fleet's secret is not in it: it is a variable."""
     require("server")
-    from comfyrelay.fleet.provisioning.terraform import terraform
+    from comfyrelay.autoscaling.provisioning.terraform import terraform
 
     flags = _flags(
         region=region,
@@ -190,11 +190,11 @@ def export_terraform(
 
 
 async def _provision(fleet: FleetMachines, stage: Stage, flags: Mapping[str, Any], *, is_dry: bool) -> None:
-    from comfyrelay.fleet.provisioning.options import SUBNETS
-    from comfyrelay.fleet.provisioning.permissions import actions, permissions
-    from comfyrelay.fleet.provisioning.provision import Action
-    from comfyrelay.fleet.provisioning.quotas import check_quotas
-    from comfyrelay.server.base.secrets import load_secrets
+    from comfyrelay.autoscaling.provisioning.options import SUBNETS
+    from comfyrelay.autoscaling.provisioning.permissions import actions, permissions
+    from comfyrelay.autoscaling.provisioning.provision import Action
+    from comfyrelay.autoscaling.provisioning.quotas import check_quotas
+    from comfyrelay.server.http.secrets import load_secrets
     from comfyrelay.settings import load_settings
 
     blueprint = _drawn(fleet, flags)
@@ -224,8 +224,8 @@ async def _provision(fleet: FleetMachines, stage: Stage, flags: Mapping[str, Any
 
 
 async def _deprovision(found: FleetMachines, flags: Mapping[str, Any], *, force: bool, is_dry: bool) -> None:
-    from comfyrelay.fleet.providers.aws.names import Names
-    from comfyrelay.fleet.provisioning.options import read_options
+    from comfyrelay.autoscaling.providers.aws.names import Names
+    from comfyrelay.autoscaling.provisioning.options import read_options
 
     region = _region(read_options(found.spec.options, flags).region)
     async with _provisioner(region) as (provisioner, _aws):
@@ -235,7 +235,7 @@ async def _deprovision(found: FleetMachines, flags: Mapping[str, Any], *, force:
 
 
 async def _carry_out(changes: Sequence[Change], *, is_dry: bool) -> None:
-    from comfyrelay.fleet.provisioning.provision import apply
+    from comfyrelay.autoscaling.provisioning.provision import apply
 
     todo = sum(each.do is not None for each in changes)
     if not todo:
@@ -254,8 +254,8 @@ def _profile(blueprint: Blueprint) -> str:
 
 @asynccontextmanager
 async def _provisioner(region: str) -> AsyncIterator[tuple[Provisioner, Any]]:
-    from comfyrelay.fleet.providers.aws.access import Aws, AwsError
-    from comfyrelay.fleet.provisioning.provision import BUDGETS_REGION, Provisioner
+    from comfyrelay.autoscaling.providers.aws.access import Aws, AwsError
+    from comfyrelay.autoscaling.provisioning.provision import BUDGETS_REGION, Provisioner
 
     aws, budgets = Aws(region), Aws(BUDGETS_REGION)
     try:
@@ -273,7 +273,7 @@ async def _provisioner(region: str) -> AsyncIterator[tuple[Provisioner, Any]]:
 def _fleet(slug: str, stage: Stage, *, image: str | None = None) -> FleetMachines:
     from dataclasses import replace
 
-    from comfyrelay.fleet.providers.base import FleetMachines
+    from comfyrelay.autoscaling.providers.base import FleetMachines
 
     async def work(engine: Engine) -> Sequence[Fleet]:
         return await engine.scaling.snapshots.fleets()
@@ -292,8 +292,8 @@ def _fleet(slug: str, stage: Stage, *, image: str | None = None) -> FleetMachine
 
 
 def _drawn(fleet: FleetMachines, flags: Mapping[str, Any]) -> Blueprint:
-    from comfyrelay.fleet.provisioning.blueprint import draw
-    from comfyrelay.fleet.provisioning.options import read_options
+    from comfyrelay.autoscaling.provisioning.blueprint import draw
+    from comfyrelay.autoscaling.provisioning.options import read_options
     from comfyrelay.settings import load_settings
 
     options = read_options(fleet.spec.options, flags)
@@ -316,7 +316,7 @@ def _region(said: str | None) -> str:
 def _server(said: str | None) -> str:
     from urllib.parse import urlsplit
 
-    from comfyrelay.net import is_loopback
+    from comfyrelay.http_client import is_loopback
     from comfyrelay.settings import load_settings
 
     found = said or load_settings().base_url

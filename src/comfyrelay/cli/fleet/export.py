@@ -5,8 +5,8 @@ from pathlib import Path
 
 import typer
 
-from comfyrelay.disk.atomic import write
 from comfyrelay.errors import InvalidInput
+from comfyrelay.system.atomic import write
 
 export_app = typer.Typer(no_args_is_help=True, help="Write what makes a fleet elsewhere: Terraform, Kubernetes.")
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from comfyrelay.cli.fleet.databases import HERE, with_databases
 from comfyrelay.cli.fleet.export import export_app, require_provider, write_files
-from comfyrelay.cli.fleet.here import HERE, with_databases
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.extras import require
 
 if TYPE_CHECKING:
-    from comfyrelay.domain.records.fleet import Fleet
+    from comfyrelay.domain.records.workers import Fleet
     from comfyrelay.services.engine import Engine
 
 kubernetes_app = typer.Typer()
@@ -34,7 +34,7 @@ def scaler(
     which pods have least to do, so that those end first.
     """
     require("server", "kubernetes")
-    from comfyrelay.fleet.kubernetes.running import run_scaler
+    from comfyrelay.autoscaling.kubernetes.process import run_scaler
     from comfyrelay.logs import log_as_json
     from comfyrelay.settings import load_settings
 
@@ -76,7 +76,7 @@ def export_kubernetes(
 ) -> None:
     """Write what a cluster needs to run a fleet: server, scaler and workers, for `kubectl apply`."""
     require("kubernetes")
-    from comfyrelay.fleet.kubernetes.export import as_yaml, cluster_fleet, manifests
+    from comfyrelay.autoscaling.kubernetes.export import as_yaml, cluster_fleet, manifests
 
     given = {
         "namespace": namespace,

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from comfyrelay.cli.fleet.here import HERE, with_databases
+from comfyrelay.cli.fleet.databases import HERE, with_databases
 from comfyrelay.cli.fleet.tables import Row, show
 
 if TYPE_CHECKING:
+    from comfyrelay.services.autoscaling.usage import UsageRow
     from comfyrelay.services.engine import Engine
-    from comfyrelay.services.scaling.usage import UsageRow
 
 metrics_app = typer.Typer()
 
@@ -38,8 +38,8 @@ def publish_metrics(
     """Send the figures of every fleet to CloudWatch, once a minute until it is stopped."""
 
     async def work(engine: Engine) -> None:
+        from comfyrelay.autoscaling.cloudwatch import CloudWatch, Publisher, metric_data
         from comfyrelay.clock import utc_now
-        from comfyrelay.fleet.cloudwatch import CloudWatch, Publisher, metric_data
 
         if dry_run:
             data = metric_data(await engine.scaling.figures.read(), at=utc_now())
@@ -72,7 +72,7 @@ def costs(
         from datetime import timedelta
 
         from comfyrelay.clock import utc_now
-        from comfyrelay.services.scaling.usage import By
+        from comfyrelay.services.autoscaling.usage import By
 
         today = utc_now().date()
         return await engine.scaling.usage.report(By(by), first=today - timedelta(days=days - 1), last=today)

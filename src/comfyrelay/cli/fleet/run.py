@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from comfyrelay.cli.fleet.here import HERE, with_databases
+from comfyrelay.cli.fleet.databases import HERE, with_databases
 from comfyrelay.cli.fleet.tables import Row, show
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import InvalidInput
 from comfyrelay.extras import require
 
 if TYPE_CHECKING:
-    from comfyrelay.domain.scaling.machines import ScalingDecision
+    from comfyrelay.domain.autoscaling.machines import ScalingDecision
+    from comfyrelay.services.autoscaling.views import ScalingView
     from comfyrelay.services.engine import Engine
-    from comfyrelay.services.scaling.views import ScalingView
 
 scaling_app = typer.Typer()
 out = Console()
@@ -42,10 +42,10 @@ def run(
     A server does so by itself, unless COMFYRELAY_SCALING is false. Of several, one does it.
     """
     require("server")
-    from comfyrelay.fleet.running import scaling_fleets
+    from comfyrelay.autoscaling.process import scaling_fleets
     from comfyrelay.logs import log_as_json
-    from comfyrelay.portable.signals import on_stop
-    from comfyrelay.server.base.secrets import load_secrets
+    from comfyrelay.server.http.secrets import load_secrets
+    from comfyrelay.system.signals import on_stop
 
     async def work(engine: Engine) -> None:
         await engine.wakeup.start()
@@ -69,7 +69,7 @@ def status(as_json: Json = False) -> None:
 
     views = with_databases(work)
     if as_json:
-        from comfyrelay.server.admin.scaling import status_body
+        from comfyrelay.server.admin.autoscaling import status_body
 
         out.print_json(json.dumps([status_body(each).model_dump(mode="json") for each in views]))
         return
@@ -101,7 +101,7 @@ def decisions(
 
     found = with_databases(work)
     if as_json:
-        from comfyrelay.server.admin.scaling import decision_body
+        from comfyrelay.server.admin.autoscaling import decision_body
 
         rows = [{"fleet": slug, **decision_body(each).model_dump(mode="json")} for slug, each in found]
         out.print_json(json.dumps(rows))

@@ -14,14 +14,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from comfyrelay.domain.autoscaling.spec import Policy
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.scaling.spec import Policy
 from comfyrelay.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from comfyrelay.fleet.simulation.summary import SimulationSummary
-    from comfyrelay.fleet.simulation.traces import Request
-    from comfyrelay.fleet.simulation.world import Setting
+    from comfyrelay.autoscaling.simulation.summary import SimulationSummary
+    from comfyrelay.autoscaling.simulation.traces import Request
+    from comfyrelay.autoscaling.simulation.world import Setting
 
 simulate_app = typer.Typer()
 out = Console()
@@ -66,9 +66,9 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Simulate policies on a load: waiting, machines and money, with the same decisions as the scaling loop."""
-    from comfyrelay.fleet.simulation.plot import trade_off
-    from comfyrelay.fleet.simulation.summary import lower_bound
-    from comfyrelay.fleet.simulation.world import Setting
+    from comfyrelay.autoscaling.simulation.plot import trade_off
+    from comfyrelay.autoscaling.simulation.summary import lower_bound
+    from comfyrelay.autoscaling.simulation.world import Setting
 
     ways = [trace is not None, generate, fleet is not None].count(True)
     if ways == 0:
@@ -101,9 +101,9 @@ def simulate(
 def _requests(
     trace: Path | None, fleet: str | None, stage: Stage, days: float | None, seed: int, setting: Setting
 ) -> tuple[Sequence[Request], Setting]:
-    from comfyrelay.fleet.simulation.generator import Workload
-    from comfyrelay.fleet.simulation.generator import generate as generated
-    from comfyrelay.fleet.simulation.traces import read_trace
+    from comfyrelay.autoscaling.simulation.generator import Workload
+    from comfyrelay.autoscaling.simulation.generator import generate as generated
+    from comfyrelay.autoscaling.simulation.traces import read_trace
 
     if trace is not None:
         return read_trace(trace), setting
@@ -120,7 +120,7 @@ async def _of_fleet(stage: Stage, slug: str, days: float, setting: Setting) -> t
     from comfyrelay.extras import require
 
     require("server")
-    from comfyrelay.fleet.simulation.traces import from_history
+    from comfyrelay.autoscaling.simulation.traces import from_history
     from comfyrelay.services.engine import Engine
     from comfyrelay.settings import load_settings
 
@@ -143,8 +143,8 @@ async def _of_fleet(stage: Stage, slug: str, days: float, setting: Setting) -> t
 
 
 def _simulated(policy: Policy, requests: Sequence[Request], setting: Setting, seed: int) -> SimulationSummary:
-    from comfyrelay.fleet.simulation.simulator import simulate as simulated
-    from comfyrelay.fleet.simulation.summary import summary
+    from comfyrelay.autoscaling.simulation.simulator import simulate as simulated
+    from comfyrelay.autoscaling.simulation.summary import summary
 
     with _progress(f"{policy}") as progress:
         return summary(policy, simulated(requests, policy, setting, seed=seed, progress=progress), setting)

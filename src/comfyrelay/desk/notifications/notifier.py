@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from comfyrelay.portable.system import pick
 from comfyrelay.protocol.desk import Occasion
+from comfyrelay.system.platform import pick
 
 __all__ = [
     "BatchNow",

@@ -8,9 +8,9 @@ from typing import Any
 
 from fastapi import Request, status
 
-from comfyrelay.desk.batches.copies import folder_name
 from comfyrelay.desk.batches.expand import PlannedItem, SeedPlan, expand
 from comfyrelay.desk.batches.folders import inputs_in
+from comfyrelay.desk.batches.output_copies import folder_name
 from comfyrelay.desk.batches.planning import roles_of, seed_plan
 from comfyrelay.desk.notifications.notifier import why_unusable, without_secrets
 from comfyrelay.desk.state import DeskState
@@ -22,11 +22,11 @@ from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.desk import NewDeskBatch
 from comfyrelay.protocol.jobs import Batch
-from comfyrelay.server.base.auth import CurrentUser, known_user
-from comfyrelay.server.base.bodies import BodyRoute, large_body
-from comfyrelay.server.base.context import Context, ContextOf
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
+from comfyrelay.server.http.auth import CurrentUser, known_user
+from comfyrelay.server.http.bodies import BodyRoute, large_body
+from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
 from comfyrelay.server.user.batches import batch_body
 from comfyrelay.services.jobs.batches import BatchRequest
 from comfyrelay.services.jobs.submission.requests import Item

@@ -6,9 +6,9 @@ from pathlib import Path
 from fastapi import FastAPI, Request
 
 from comfyrelay import __version__
-from comfyrelay.comfyui_processes import notes
-from comfyrelay.comfyui_processes.log import last_lines_in
-from comfyrelay.desk.routes import batches, carried, estimates, gallery, opening, page, scripts
+from comfyrelay.comfyui.processes import state_files
+from comfyrelay.comfyui.processes.log import last_lines_in
+from comfyrelay.desk.routes import batches, embedded_workflow, estimates, gallery, page, scripts, sessions
 from comfyrelay.desk.scripts.workflow import SLUG
 from comfyrelay.desk.state import DeskState
 from comfyrelay.protocol.base import Answer
@@ -20,14 +20,14 @@ from comfyrelay.protocol.desk import (
     MachineFindings,
     Notifications,
 )
-from comfyrelay.server.base.auth import CurrentUser
-from comfyrelay.server.base.bodies import BodyRoute
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
+from comfyrelay.server.http.auth import CurrentUser
+from comfyrelay.server.http.bodies import BodyRoute
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
 from comfyrelay.settings import config_path
 
 router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
-ROUTERS = (*(each.router for each in (carried, estimates, batches, gallery, page, scripts, opening)), router)
+ROUTERS = (*(each.router for each in (embedded_workflow, estimates, batches, gallery, page, scripts, sessions)), router)
 
 
 def add_desk_routes(app: FastAPI, state: DeskState) -> None:
@@ -56,7 +56,7 @@ async def comfyui(request: Request, _user: CurrentUser) -> Answer[ComfyuiProcess
 def _started(data_dir: Path) -> list[ComfyuiProcess]:
     return [
         ComfyuiProcess.of(note, state=note.state_now, log=path, lines=last_lines_in(path))
-        for note, path in notes.find(data_dir / "worker")
+        for note, path in state_files.find(data_dir / "worker")
     ]
 
 

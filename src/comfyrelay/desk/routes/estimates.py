@@ -9,21 +9,21 @@ from fastapi import Request
 
 from comfyrelay.desk.routes.batches import BatchPlan, plan_of
 from comfyrelay.desk.state import DeskState
+from comfyrelay.domain.image_shapes import Odd, Shape, odd_shapes
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.domain.properties import Role
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.shapes import Odd, Shape, odd_shapes
+from comfyrelay.media.image_headers import claim_of
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.protocol import desk as wire
 from comfyrelay.protocol.base import Answer
-from comfyrelay.protocol.missing import Missing
-from comfyrelay.server.base.auth import CurrentUser, known_user
-from comfyrelay.server.base.bodies import BodyRoute, large_body
-from comfyrelay.server.base.context import Context, ContextOf
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
+from comfyrelay.protocol.requirements import Missing
+from comfyrelay.server.http.auth import CurrentUser, known_user
+from comfyrelay.server.http.bodies import BodyRoute, large_body
+from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
 from comfyrelay.services.jobs.views.estimate import Wanted
-from comfyrelay.storage.image_headers import claim_of
 from comfyrelay.storage.local import LocalObjects
 
 router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)

@@ -2,15 +2,15 @@
 
 from fastapi import Request
 
-from comfyrelay.desk.batches.chosen import copy_chosen
+from comfyrelay.desk.batches.gallery_export import copy_chosen
 from comfyrelay.desk.state import DeskState
 from comfyrelay.protocol import gallery as wire
 from comfyrelay.protocol.base import Answer
-from comfyrelay.server.base.auth import CurrentUser
-from comfyrelay.server.base.bodies import BodyRoute
-from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
+from comfyrelay.server.http.auth import CurrentUser
+from comfyrelay.server.http.bodies import BodyRoute
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
 
 router = Router(prefix="/api/desk/gallery", tags=["desk"], route_class=BodyRoute)
 

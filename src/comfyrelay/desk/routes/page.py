@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Path, Request, Response
 from fastapi.responses import FileResponse
 
-from comfyrelay.desk.batches.copies import copies_of
+from comfyrelay.desk.batches.output_copies import copies_of
 from comfyrelay.desk.batches.run_files import RunFile, files_of
 from comfyrelay.desk.examples import sample_picture
 from comfyrelay.desk.state import DeskState
@@ -15,13 +15,13 @@ from comfyrelay.errors import NotFound
 from comfyrelay.protocol import desk as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.fields import LARGEST_ID
-from comfyrelay.server.base.auth import CurrentUser
-from comfyrelay.server.base.bodies import BodyRoute
-from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.parameters import IdInPath
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
-from comfyrelay.server.operation.files import FILE_HEADERS
+from comfyrelay.server.http.auth import CurrentUser
+from comfyrelay.server.http.bodies import BodyRoute
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.parameters import IdInPath
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
+from comfyrelay.server.operations.files import FILE_HEADERS
 from comfyrelay.services.jobs.views.overview import AboutJob
 from comfyrelay.storage.headers import content_disposition
 

@@ -9,10 +9,10 @@ from comfyrelay.desk.scripts.workflow import SLUG
 from comfyrelay.errors import NotFound
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.desk import Script, ScriptCommand, ScriptJob
-from comfyrelay.server.base.auth import CurrentUser
-from comfyrelay.server.base.bodies import BodyRoute
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
+from comfyrelay.server.http.auth import CurrentUser
+from comfyrelay.server.http.bodies import BodyRoute
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
 
 router = Router(prefix="/api/desk/script", tags=["desk"], route_class=BodyRoute)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from comfyrelay.comfy import (
+from comfyrelay.comfyui import (
     ComfyClient,
     Graph,
     NodeStarted,

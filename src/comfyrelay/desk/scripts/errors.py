@@ -7,8 +7,8 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from comfyrelay.comfy.failures import explain_execution_error
-from comfyrelay.comfy.graphs.explain import explain_refusal
+from comfyrelay.comfyui.failures import explain_execution_error
+from comfyrelay.comfyui.graphs.explain import explain_refusal
 from comfyrelay.error_text import FALLBACK, user_sentence
 
 _LONGEST_OBJECT = 200_000

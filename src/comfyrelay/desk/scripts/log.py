@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from comfyrelay.disk.atomic import replacing
+from comfyrelay.system.atomic import replacing
 from comfyrelay.text import printable
 
 LONGEST_LINE = 16 * 1024

@@ -10,11 +10,11 @@ from pathlib import Path
 from comfyrelay.desk.scripts.command import ScriptSettings, check_settings, command_of, shown
 from comfyrelay.desk.scripts.errors import error_sentence
 from comfyrelay.desk.scripts.log import BoundedLog, Line, Lines
-from comfyrelay.desk.scripts.reading import Progress, Reading, saved_files
+from comfyrelay.desk.scripts.output_parser import Progress, Reading, saved_files
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.portable.commands.children import Child
 from comfyrelay.protocol.desk import ScriptJob
 from comfyrelay.settings import ENV_PREFIX
+from comfyrelay.system.commands.process_group import Child
 
 __all__ = ["Progress", "ScriptJob", "ScriptResult", "ScriptRunner", "ScriptSettings"]
 

@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.comfy.outputs import OutputFile, RunResult
-from comfyrelay.comfy.runs.events import EventListener, Noted, Printed, Queued, Started, Step
-from comfyrelay.comfy.runs.history import Prompt
-from comfyrelay.comfy.runs.streams import safely
-from comfyrelay.comfy.runs.under_way import RunsUnderWay
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.outputs import OutputFile, RunResult
+from comfyrelay.comfyui.runs.active_runs import RunsUnderWay
+from comfyrelay.comfyui.runs.events import EventListener, Noted, Printed, Queued, Started, Step
+from comfyrelay.comfyui.runs.history import Prompt
+from comfyrelay.comfyui.runs.streams import safely
 from comfyrelay.desk.scripts.command import shown
-from comfyrelay.desk.scripts.reading import new_media
+from comfyrelay.desk.scripts.frozen_inputs import Snapshots
+from comfyrelay.desk.scripts.output_parser import new_media
 from comfyrelay.desk.scripts.runner import Progress, ScriptResult, ScriptRunner, ScriptSettings
-from comfyrelay.desk.scripts.snapshots import Snapshots
 from comfyrelay.desk.scripts.workflow import NODE_ID, SNAPSHOT, is_script, job_of, values_in
 from comfyrelay.errors import ComfyError, NoOutput, OutputGone, ScriptFailed
-from comfyrelay.net import save
-from comfyrelay.portable import files
+from comfyrelay.http_client import save
+from comfyrelay.system import files
 from comfyrelay.text import storable
-from comfyrelay.worker.comfyui.recovering import MARK
+from comfyrelay.worker.comfyui.recovery import MARK
 from comfyrelay.worker.comfyui.servers import JobServer
 from comfyrelay.worker.state import HeldLease
 

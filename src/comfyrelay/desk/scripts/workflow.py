@@ -9,9 +9,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.desk.scripts.command import ScriptSettings, check_job, templates
-from comfyrelay.desk.scripts.snapshots import Snapshots
+from comfyrelay.desk.scripts.frozen_inputs import Snapshots
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound

@@ -1,13 +1,13 @@
 """The API of administrators."""
 
 from comfyrelay.server.admin import (
+    autoscaling,
     bursts,
     dispatches,
     fleets,
-    joining,
+    join_command,
     overview,
     reconcile,
-    scaling,
     settings,
     storage,
     tenants,
@@ -16,7 +16,7 @@ from comfyrelay.server.admin import (
     webhooks,
     workers,
 )
-from comfyrelay.server.admin.catalogue import assets, carried, effects, workflows
+from comfyrelay.server.admin.catalogue import assets, effects, embedded_workflow, workflows
 
 __all__ = ["ROUTERS"]
 
@@ -24,10 +24,10 @@ ROUTERS = (
     workflows.router,
     effects.router,
     assets.router,
-    carried.router,
+    embedded_workflow.router,
     fleets.router,
-    joining.router,
-    scaling.router,
+    join_command.router,
+    autoscaling.router,
     workers.router,
     dispatches.router,
     bursts.router,

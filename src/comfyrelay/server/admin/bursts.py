@@ -1,13 +1,13 @@
 """Jobs that went to Comfy Cloud because they would have waited for too long."""
 
-from comfyrelay.domain.records.fleet import Burst
+from comfyrelay.domain.records.workers import Burst
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.pages import page_of
-from comfyrelay.server.base.parameters import AnyId, Limit, NumberCursor
-from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.pages import page_of
+from comfyrelay.server.http.parameters import AnyId, Limit, NumberCursor
+from comfyrelay.server.http.problems import may_answer
 
 router = admin_router("/bursts")
 

@@ -5,20 +5,20 @@ from typing import Any
 
 from fastapi import status
 
+from comfyrelay.autoscaling import options
+from comfyrelay.autoscaling.providers import registry
+from comfyrelay.domain.autoscaling.spec_json import machines_to_json, scaling_to_json
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.scaling.spec_json import machines_to_json, scaling_to_json
 from comfyrelay.errors import InvalidInput
-from comfyrelay.fleet import options
-from comfyrelay.fleet.providers import registry
 from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.autoscaling import FleetMachines
 from comfyrelay.protocol.base import Answer, Page
-from comfyrelay.protocol.scaling import FleetMachines
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.pages import page_of
-from comfyrelay.server.base.parameters import Limit, NumberCursor, SlugInPath
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.services.fleet.views import FleetView
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.pages import page_of
+from comfyrelay.server.http.parameters import Limit, NumberCursor, SlugInPath
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.services.workers.views import FleetView
 
 router = admin_router("/fleets")
 

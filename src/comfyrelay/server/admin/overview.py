@@ -7,13 +7,13 @@ from pydantic_core import to_json
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.base.auth import StillLetIn, known_admin
-from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.streams import KEEP_ALIVE_SECONDS, LONGEST_SECONDS, EventStream, may_stream, stream_messages
-from comfyrelay.services.following import Reset, StreamMessage
+from comfyrelay.server.http.auth import StillLetIn, known_admin
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.streams import KEEP_ALIVE_SECONDS, LONGEST_SECONDS, EventStream, may_stream, stream_messages
 from comfyrelay.services.operations.live import ChangedKinds
 from comfyrelay.services.operations.samples import MINUTES, Now, Range, Series
+from comfyrelay.services.subscriptions import Reset, StreamMessage
 
 router = admin_router()
 

@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 
 from fastapi import Depends, Request, Response
 
-from comfyrelay.server.base.auth import SAFE_METHODS, current_admin
-from comfyrelay.server.base.bodies import BodyRoute
-from comfyrelay.server.base.context import Context
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
+from comfyrelay.server.http.auth import SAFE_METHODS, current_admin
+from comfyrelay.server.http.bodies import BodyRoute
+from comfyrelay.server.http.context import Context
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
 from comfyrelay.services.operations.live import ANY
 
 E = TypeVar("E", bound=Callable[..., Any])

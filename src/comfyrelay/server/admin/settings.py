@@ -4,7 +4,7 @@ from comfyrelay import __version__
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.base.context import ContextOf
+from comfyrelay.server.http.context import ContextOf
 from comfyrelay.settings import in_force
 
 router = admin_router("/settings")

@@ -3,7 +3,7 @@
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.base.context import ContextOf
+from comfyrelay.server.http.context import ContextOf
 from comfyrelay.services.operations.storage_check import CONTENT
 
 router = admin_router("/storage")

@@ -9,9 +9,9 @@ from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.services.scaling.usage import By
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.services.autoscaling.usage import By
 
 router = admin_router("/usage")
 # Beyond them there is nothing to count, and no day before or after to count to.

@@ -7,10 +7,10 @@ from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.base.auth import Admin
-from comfyrelay.server.base.context import Context, ContextOf
-from comfyrelay.server.base.parameters import IdInPath
-from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.http.auth import Admin
+from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.parameters import IdInPath
+from comfyrelay.server.http.problems import may_answer
 from comfyrelay.services.accounts.links import NewLink
 
 router = admin_router("/users")

@@ -8,10 +8,10 @@ from comfyrelay.domain.deliveries import DeliveryState, standing_of
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.pages import page_of
-from comfyrelay.server.base.parameters import AnyId, Cursor, IdInPath, Limit
-from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.pages import page_of
+from comfyrelay.server.http.parameters import AnyId, Cursor, IdInPath, Limit
+from comfyrelay.server.http.problems import may_answer
 from comfyrelay.services.webhooks.overview import DeliveryOfTenant
 
 router = admin_router()

@@ -9,11 +9,11 @@ from comfyrelay.domain.queue.worker_order import WorkerSort
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.base.auth import Admin
-from comfyrelay.server.base.context import Context, ContextOf
-from comfyrelay.server.base.pages import page_of
-from comfyrelay.server.base.parameters import AnyId, Limit, NumberCursor, PlaceCursor, WorkerId
-from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.http.auth import Admin
+from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.pages import page_of
+from comfyrelay.server.http.parameters import AnyId, Limit, NumberCursor, PlaceCursor, WorkerId
+from comfyrelay.server.http.problems import may_answer
 
 router = admin_router("/workers")
 # A worker that waits for a job is let go, and one that runs one beats at least this often.

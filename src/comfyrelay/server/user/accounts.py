@@ -8,14 +8,14 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import Conflict, Forbidden
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
-from comfyrelay.server.base.auth import Bearer, CurrentUser
-from comfyrelay.server.base.bodies import BodyRoute, anonymous_body
-from comfyrelay.server.base.context import Context, ContextOf
-from comfyrelay.server.base.limits import address_of
-from comfyrelay.server.base.pages import page_of
-from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit, NumberCursor
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
+from comfyrelay.server.http.auth import Bearer, CurrentUser
+from comfyrelay.server.http.bodies import BodyRoute, anonymous_body
+from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.limits import address_of
+from comfyrelay.server.http.pages import page_of
+from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit, NumberCursor
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
 from comfyrelay.services.accounts.sign_in import SESSION
 from comfyrelay.services.paging import listed
 

@@ -9,13 +9,13 @@ from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
-from comfyrelay.server.base.auth import CurrentUser, known_user
-from comfyrelay.server.base.bodies import BodyRoute, large_body
-from comfyrelay.server.base.context import Context, ContextOf
-from comfyrelay.server.base.pages import page_of
-from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
+from comfyrelay.server.http.auth import CurrentUser, known_user
+from comfyrelay.server.http.bodies import BodyRoute, large_body
+from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.pages import page_of
+from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
 from comfyrelay.server.user.jobs import moved, submission
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
 from comfyrelay.services.jobs.submission.requests import Item

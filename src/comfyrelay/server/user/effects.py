@@ -7,19 +7,19 @@ from fastapi import Query, Response, status
 
 from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.errors import InvalidInput
-from comfyrelay.protocol import missing as wire_missing
+from comfyrelay.protocol import requirements as wire_missing
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.fields import LARGEST_ID
-from comfyrelay.server.base.auth import CurrentUser, known_user
-from comfyrelay.server.base.bodies import BodyRoute, large_body
-from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.pages import page_of
-from comfyrelay.server.base.parameters import Limit, NumberCursor, SlugInPath
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
-from comfyrelay.services.catalogue.fitting import Missing
-from comfyrelay.services.catalogue.incoming import NewWorkflow
+from comfyrelay.server.http.auth import CurrentUser, known_user
+from comfyrelay.server.http.bodies import BodyRoute, large_body
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.pages import page_of
+from comfyrelay.server.http.parameters import Limit, NumberCursor, SlugInPath
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
+from comfyrelay.services.catalogue.availability import Missing
+from comfyrelay.services.catalogue.graph_import import NewWorkflow
 from comfyrelay.services.catalogue.library import OfferedEffect, inputs_of
 from comfyrelay.services.catalogue.own_workflows import Added
 

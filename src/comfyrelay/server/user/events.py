@@ -11,14 +11,14 @@ from comfyrelay.domain.queue.states import TERMINAL_JOB
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.jobs import JobEvent
-from comfyrelay.server.base.auth import CurrentUser, StillLetIn
-from comfyrelay.server.base.bodies import BodyRoute
-from comfyrelay.server.base.context import Context, ContextOf
-from comfyrelay.server.base.pages import page_of
-from comfyrelay.server.base.parameters import IdInPath, Limit, NumberCursor
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
-from comfyrelay.server.base.streams import KEEP_ALIVE_SECONDS, EventStream, may_stream
+from comfyrelay.server.http.auth import CurrentUser, StillLetIn
+from comfyrelay.server.http.bodies import BodyRoute
+from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.pages import page_of
+from comfyrelay.server.http.parameters import IdInPath, Limit, NumberCursor
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.streams import KEEP_ALIVE_SECONDS, EventStream, may_stream
 
 router = Router(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
 

@@ -12,12 +12,12 @@ from comfyrelay.protocol import gallery as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.fields import ID, STORABLE
 from comfyrelay.protocol.user import Deleted
-from comfyrelay.server.base.auth import CurrentUser
-from comfyrelay.server.base.bodies import BodyRoute
-from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
+from comfyrelay.server.http.auth import CurrentUser
+from comfyrelay.server.http.bodies import BodyRoute
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
 from comfyrelay.services.gallery.collections import CollectionView
 from comfyrelay.services.gallery.listing import GalleryQuery, Group, OutputView
 from comfyrelay.storage.headers import content_disposition

@@ -13,13 +13,13 @@ from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.fields import ID, STORABLE
 from comfyrelay.protocol.user import Deleted
-from comfyrelay.server.base.auth import CurrentUser, known_user
-from comfyrelay.server.base.bodies import BodyRoute, large_body
-from comfyrelay.server.base.context import Context, ContextOf
-from comfyrelay.server.base.pages import page_of
-from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit, NumberCursor, Words
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
+from comfyrelay.server.http.auth import CurrentUser, known_user
+from comfyrelay.server.http.bodies import BodyRoute, large_body
+from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.pages import page_of
+from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit, NumberCursor, Words
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
 from comfyrelay.services.jobs.bulk import BulkFilter
 from comfyrelay.services.jobs.submission.requests import Item, JobRequest, chosen_stage
 from comfyrelay.services.jobs.views.jobs import JobView

@@ -7,16 +7,16 @@ from fastapi import Header, Request, Response
 from fastapi.responses import StreamingResponse
 
 from comfyrelay.protocol import jobs as wire
-from comfyrelay.server.base.auth import CurrentUser, StillLetIn
-from comfyrelay.server.base.bodies import BodyRoute
-from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.routers import Router
-from comfyrelay.server.base.streams import KEEP_ALIVE_SECONDS, LONGEST_SECONDS, EventStream, may_stream, stream_messages
+from comfyrelay.server.http.auth import CurrentUser, StillLetIn
+from comfyrelay.server.http.bodies import BodyRoute
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.streams import KEEP_ALIVE_SECONDS, LONGEST_SECONDS, EventStream, may_stream, stream_messages
 from comfyrelay.server.user.batches import batch_body
 from comfyrelay.server.user.jobs import job_body
-from comfyrelay.services.following import Reset, StreamMessage
 from comfyrelay.services.jobs.views.live import Changed, LiveMessage
 from comfyrelay.services.jobs.views.overview import Glance
+from comfyrelay.services.subscriptions import Reset, StreamMessage
 
 router = Router(prefix="/api/events", tags=["jobs"], route_class=BodyRoute)
 

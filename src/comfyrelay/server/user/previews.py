@@ -5,13 +5,13 @@ from typing import Annotated
 from fastapi import Header, Response, status
 
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
-from comfyrelay.server.base.auth import CurrentUser
-from comfyrelay.server.base.bodies import BodyRoute
-from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.parameters import IdInPath
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
-from comfyrelay.storage.previews import TYPE
+from comfyrelay.media.previews import TYPE
+from comfyrelay.server.http.auth import CurrentUser
+from comfyrelay.server.http.bodies import BodyRoute
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.parameters import IdInPath
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
 
 # Whatever a worker has sent is shown, and never run.
 HEADERS = {

@@ -6,13 +6,13 @@ from comfyrelay.domain.uploads import NewUpload
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.user import Deleted
-from comfyrelay.server.base.auth import CurrentUser
-from comfyrelay.server.base.bodies import BodyRoute
-from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.pages import page_of
-from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
+from comfyrelay.server.http.auth import CurrentUser
+from comfyrelay.server.http.bodies import BodyRoute
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.pages import page_of
+from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
 from comfyrelay.services.jobs.views.jobs import VideoView
 
 router = Router(prefix="/api/videos", tags=["videos"], route_class=BodyRoute)

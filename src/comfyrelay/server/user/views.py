@@ -4,12 +4,12 @@ from typing import Literal
 
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer
-from comfyrelay.server.base.auth import CurrentUser
-from comfyrelay.server.base.bodies import BodyRoute
-from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.parameters import IdInPath
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
+from comfyrelay.server.http.auth import CurrentUser
+from comfyrelay.server.http.bodies import BodyRoute
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.parameters import IdInPath
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
 
 router = Router(prefix="/api/views", tags=["views"], route_class=BodyRoute)
 

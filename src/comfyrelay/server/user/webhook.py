@@ -8,13 +8,13 @@ from comfyrelay.domain.deliveries import DeliveryStatus
 from comfyrelay.domain.records.webhooks import Delivery, TenantWebhook
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
-from comfyrelay.server.base.auth import CurrentUser
-from comfyrelay.server.base.bodies import BodyRoute
-from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.pages import page_of
-from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
+from comfyrelay.server.http.auth import CurrentUser
+from comfyrelay.server.http.bodies import BodyRoute
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.pages import page_of
+from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
 
 router = Router(prefix="/api", tags=["webhooks"], route_class=BodyRoute)
 

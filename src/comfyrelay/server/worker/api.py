@@ -10,22 +10,22 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Header, HTTPException, Path, Request, Response, status
 
-from comfyrelay.domain.records.fleet import Worker
+from comfyrelay.domain.records.workers import Worker
 from comfyrelay.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
-from comfyrelay.hint import Hint
 from comfyrelay.protocol import worker as wire
 from comfyrelay.protocol.base import Answer
-from comfyrelay.server.base.auth import CurrentWorker, PollingWorker, known_worker
-from comfyrelay.server.base.bodies import BodyRoute, large_body, read_body
-from comfyrelay.server.base.context import Context, ContextOf
-from comfyrelay.server.base.limits import address_of
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.base.routers import Router
+from comfyrelay.server.http.auth import CurrentWorker, PollingWorker, known_worker
+from comfyrelay.server.http.bodies import BodyRoute, large_body, read_body
+from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.limits import address_of
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
 from comfyrelay.server.worker.urls import leased_job
 from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output, Report, Settlement, Verb
+from comfyrelay.wakeup import Hint
 
 T = TypeVar("T")
 # As proxies log it.

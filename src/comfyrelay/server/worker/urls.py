@@ -1,8 +1,8 @@
 """A lease as it goes over the wire."""
 
 from comfyrelay.protocol import worker as wire
-from comfyrelay.services.queue.building import LeasedJob
-from comfyrelay.services.queue.handover import Urls
+from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.lease_payload import Urls
 
 
 def leased_job(job: LeasedJob, urls: Urls) -> wire.LeasedJob:

@@ -5,7 +5,7 @@ from comfyrelay.services.accounts.links import Links
 from comfyrelay.services.accounts.payments import Payments
 from comfyrelay.services.accounts.sign_in import SignIn
 from comfyrelay.services.accounts.tenancy import Tenancy
-from comfyrelay.services.ground import Ground
+from comfyrelay.services.context import Ground
 
 __all__ = ["Accounts"]
 

@@ -4,7 +4,7 @@ from comfyrelay.domain.queue.states import TransactionType
 from comfyrelay.domain.records.accounts import Transaction
 from comfyrelay.errors import IdempotencyConflict, InsufficientTokens, InvalidInput
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import changes, ledger
 from comfyrelay.store.tenant.ledger import NewTransaction

@@ -13,7 +13,7 @@ from comfyrelay.errors import Conflict, Forbidden, NotFound
 from comfyrelay.services.accounts.sign_in import DISABLED, SESSION, SignIn, hash_of
 from comfyrelay.services.accounts.tenancy import Tenancy
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central import account_links, api_tokens, tenants
 from comfyrelay.store.database import Tx
 

@@ -10,7 +10,7 @@ from comfyrelay.domain.payments import Payment, signature_problem
 from comfyrelay.errors import Conflict, NotFound, Unauthorized
 from comfyrelay.services.accounts.ledger import Ledger
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central import payments
 from comfyrelay.store.central.payments import PaymentEvent
 from comfyrelay.store.central.queue import dispatches

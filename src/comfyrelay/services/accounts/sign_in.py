@@ -13,7 +13,7 @@ from comfyrelay.domain.records.accounts import SESSION, Token, User
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound, Unauthorized
 from comfyrelay.services.accounts.tenancy import Tenancy
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central import api_tokens, tenants
 from comfyrelay.store.database import Tx
 

@@ -9,7 +9,7 @@ from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.accounts import SESSION, Tenant, User
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central import api_tokens, tenants
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import ledger

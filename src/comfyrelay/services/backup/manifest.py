@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
-from comfyrelay.disk import atomic
 from comfyrelay.errors import InvalidInput
+from comfyrelay.system import atomic
 
 NAME = "manifest.json"
 # Of the folders that `backup` makes; they sort by time.

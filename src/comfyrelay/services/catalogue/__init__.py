@@ -3,20 +3,20 @@
 from collections.abc import Callable, Sequence
 
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.hint import Hint
 from comfyrelay.services.catalogue.assets import Assets
-from comfyrelay.services.catalogue.definitions import Definitions, Live
+from comfyrelay.services.catalogue.availability import Fitting
 from comfyrelay.services.catalogue.effects import Effects
-from comfyrelay.services.catalogue.fitting import Fitting
+from comfyrelay.services.catalogue.graph_import import Incoming
 from comfyrelay.services.catalogue.graphs import Graphs
-from comfyrelay.services.catalogue.incoming import Incoming
 from comfyrelay.services.catalogue.library import Library
+from comfyrelay.services.catalogue.node_definitions import Definitions, Live
 from comfyrelay.services.catalogue.own_workflows import OwnWorkflows
+from comfyrelay.services.catalogue.pending_workflows import WaitingWorkflows
 from comfyrelay.services.catalogue.presets import Presets
-from comfyrelay.services.catalogue.readers import Readers
-from comfyrelay.services.catalogue.waiting import WaitingWorkflows
+from comfyrelay.services.catalogue.reader_threads import Readers
 from comfyrelay.services.catalogue.workflows import Workflows
-from comfyrelay.services.ground import Ground
+from comfyrelay.services.context import Ground
+from comfyrelay.wakeup import Hint
 
 __all__ = ["Catalogue"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.domain.properties import Property, check_properties
 from comfyrelay.errors import InvalidInput
 

@@ -11,7 +11,7 @@ from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.checks import under
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Tx
 

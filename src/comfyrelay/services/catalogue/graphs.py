@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from comfyrelay.comfy.graphs.graph import MOST_BYTES, Graph, input_texts, load_graph, replace_placeholders
-from comfyrelay.comfy.graphs.hash import workflow_hash
+from comfyrelay.comfyui.graphs.graph import MOST_BYTES, Graph, input_texts, load_graph, replace_placeholders
+from comfyrelay.comfyui.graphs.hash import workflow_hash
 from comfyrelay.errors import GraphError, TooLarge
 from comfyrelay.protocol.fields import LONGEST_NAME, LONGEST_TEXT
 from comfyrelay.storage.objects import ObjectStore

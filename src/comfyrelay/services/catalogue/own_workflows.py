@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from comfyrelay.comfy.graphs.graph import Graph, replace_placeholders
-from comfyrelay.comfy.graphs.policy import GraphPolicy
+from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
+from comfyrelay.comfyui.graphs.policy import GraphPolicy
 from comfyrelay.domain.properties import ASSET_TYPES, differing
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.catalogue import WaitingForNodes, Workflow
@@ -24,8 +24,8 @@ from comfyrelay.errors import (
 )
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.protocol.fields import LONGEST_NAME
-from comfyrelay.services.catalogue.incoming import Incoming, NewWorkflow, ReadWorkflow
-from comfyrelay.services.catalogue.readers import Readers
+from comfyrelay.services.catalogue.graph_import import Incoming, NewWorkflow, ReadWorkflow
+from comfyrelay.services.catalogue.reader_threads import Readers
 from comfyrelay.services.catalogue.workflows import Workflows
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed

@@ -8,7 +8,7 @@ from comfyrelay.domain.records.catalogue import Preset
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.tenant.library import presets
 
 

@@ -7,23 +7,23 @@ from typing import Any
 
 import orjson
 
-from comfyrelay.comfy.graphs.graph import Graph, check_graph, placeholders_in, replace_placeholders
-from comfyrelay.comfy.graphs.nodes import files_in, models_in
+from comfyrelay.comfyui.graphs.graph import Graph, check_graph, placeholders_in, replace_placeholders
+from comfyrelay.comfyui.graphs.nodes import files_in, models_in
 from comfyrelay.domain.capabilities import Fit, Fitness, Needs, fitness
 from comfyrelay.domain.properties import Property, check_overrides
 from comfyrelay.domain.queue.states import Provider, Stage, WorkflowKind, WorkflowProvider
 from comfyrelay.domain.records.catalogue import WaitingForNodes, Workflow, WorkflowVersion
-from comfyrelay.domain.records.fleet import Equipped
+from comfyrelay.domain.records.workers import Equipped
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.checks import check_output_node, read_properties
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central import catalogue
-from comfyrelay.store.central.fleet import worker_list, workers
 from comfyrelay.store.central.queue import dispatch_list
+from comfyrelay.store.central.workers import worker_list, workers
 from comfyrelay.store.database import Tx
 
 # Given where the graph is kept, the workflow that is there already.

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from comfyrelay.comfy.graphs.graph import Graph, check_graph, input_texts
-from comfyrelay.comfy.graphs.nodes import title_of
+from comfyrelay.comfyui.graphs.graph import Graph, check_graph, input_texts
+from comfyrelay.comfyui.graphs.nodes import title_of
 from comfyrelay.domain.properties import ASSET_TYPES, Role
 from comfyrelay.services.forms.inputs import GraphInput, Position, typed_inputs
 from comfyrelay.services.forms.output import output_of, savers_in

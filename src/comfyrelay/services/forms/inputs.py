@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from comfyrelay.comfy.graphs.foreign import PATH_MARK
-from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.comfy.graphs.nodes import FOLDER_MARKS
-from comfyrelay.comfy.graphs.preflight import choices_of, input_specs, is_upload
+from comfyrelay.comfyui.graphs.foreign_files import PATH_MARK
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.nodes import FOLDER_MARKS
+from comfyrelay.comfyui.graphs.preflight import choices_of, input_specs, is_upload
 from comfyrelay.domain.properties import ASSET_TYPES, LARGEST_BOUND, PropertyType, kind_of
 from comfyrelay.text import is_storable
 

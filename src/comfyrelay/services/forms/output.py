@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.comfy.graphs.nodes import output_nodes
-from comfyrelay.comfy.outputs import OutputFile
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.nodes import output_nodes
+from comfyrelay.comfyui.outputs import OutputFile
 from comfyrelay.domain.properties import PropertyType, kind_of
 from comfyrelay.errors import GraphError
 from comfyrelay.services.forms.inputs import FORMAT_INPUTS, specs_of

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
-from comfyrelay.comfy.graphs.nodes import title_of
+from comfyrelay.comfyui.graphs.nodes import title_of
 from comfyrelay.domain.properties import PropertyType
 from comfyrelay.services.forms.inputs import GraphInput, Position, has_type
 from comfyrelay.services.forms.tracing import Tracing, words_in

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from comfyrelay.comfy.graphs.hash import MODEL_SUFFIXES
+from comfyrelay.comfyui.graphs.hash import MODEL_SUFFIXES
 from comfyrelay.domain.properties import PropertyType, Role
 from comfyrelay.services.forms.inputs import GraphInput, Position
 from comfyrelay.services.forms.tracing import Tracing

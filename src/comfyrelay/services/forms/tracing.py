@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.domain.properties import PropertyType
 from comfyrelay.services.forms.inputs import GraphInput, Specs, specs_of
 from comfyrelay.services.forms.wiring import Wiring

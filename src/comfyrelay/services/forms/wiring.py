@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from comfyrelay.comfy.graphs.graph import Graph, is_link
+from comfyrelay.comfyui.graphs.graph import Graph, is_link
 from comfyrelay.text import natural
 
 # The node that a value comes from, and which of its outputs it is.

@@ -6,7 +6,7 @@ import string
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from comfyrelay.comfy.graphs.nodes import title_of
+from comfyrelay.comfyui.graphs.nodes import title_of
 from comfyrelay.services.forms.inputs import GraphInput
 from comfyrelay.services.forms.tracing import Tracing, words_in
 from comfyrelay.text import printable, storable

@@ -1,10 +1,10 @@
 """What users have made: looking through it, marking and gathering it, and taking it with them."""
 
-from comfyrelay.services.gallery.choosing import Choosing
+from comfyrelay.services.context import Ground
 from comfyrelay.services.gallery.collections import Collections
 from comfyrelay.services.gallery.listing import Listing
+from comfyrelay.services.gallery.selection import Choosing
 from comfyrelay.services.gallery.zips import Zips
-from comfyrelay.services.ground import Ground
 from comfyrelay.services.jobs import Jobs
 
 __all__ = ["Gallery"]

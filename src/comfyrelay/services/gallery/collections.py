@@ -7,7 +7,7 @@ from comfyrelay.domain.ids import new_id
 from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.gallery.listing import Listing, OutputView
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import changes
 from comfyrelay.store.tenant.library import gallery

@@ -15,7 +15,7 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import NotFound, StorageUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.gallery.listing import Listing
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.tenant.library import gallery
 

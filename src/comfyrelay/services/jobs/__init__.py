@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.services.catalogue import Catalogue
-from comfyrelay.services.ground import DISK, Ground
+from comfyrelay.services.context import DISK, Ground
 from comfyrelay.services.jobs.batches import Batches
 from comfyrelay.services.jobs.bulk import Bulk
 from comfyrelay.services.jobs.clearing import Clearing
-from comfyrelay.services.jobs.ended import Ends
+from comfyrelay.services.jobs.ended_jobs import Ends
 from comfyrelay.services.jobs.removal import OnRemoved, Removals
 from comfyrelay.services.jobs.saved_views import SavedViews
 from comfyrelay.services.jobs.submission.accept import Acceptance, StageOf
@@ -16,15 +16,15 @@ from comfyrelay.services.jobs.submission.rerun import Vary
 from comfyrelay.services.jobs.submission.resolve import Check, JobDefaults, Resolver
 from comfyrelay.services.jobs.submission.reuse import STRAY_SECONDS, OnReused, Reuse
 from comfyrelay.services.jobs.submission.submit import Submit
-from comfyrelay.services.jobs.testing import Testing
+from comfyrelay.services.jobs.test_runs import Testing
 from comfyrelay.services.jobs.uploads import Uploads
-from comfyrelay.services.jobs.views.drawing import Drawing
 from comfyrelay.services.jobs.views.estimate import Estimates
 from comfyrelay.services.jobs.views.events import Events
 from comfyrelay.services.jobs.views.jobs import Views
 from comfyrelay.services.jobs.views.live import Live
 from comfyrelay.services.jobs.views.media import MediaViews
 from comfyrelay.services.jobs.views.overview import Overview
+from comfyrelay.services.jobs.views.posters import Drawing
 from comfyrelay.services.jobs.views.recent import Recent
 from comfyrelay.services.jobs.views.units import Units
 from comfyrelay.services.outbox import Outbox

@@ -8,7 +8,7 @@ from datetime import datetime
 from comfyrelay.domain.bulk import MOST_ITEMS
 from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.queue.states import JobStatus, Stage
-from comfyrelay.domain.queue.waiting import NEWEST_DONE, expected_seconds
+from comfyrelay.domain.queue.wait_reasons import NEWEST_DONE, expected_seconds
 from comfyrelay.domain.records.jobs import Batch, Job, NewJob
 from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound, TooLarge
 from comfyrelay.services.databases import Databases

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from comfyrelay.domain.queue.states import UnitStatus, ended_as
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import changes, clearing, jobs
 

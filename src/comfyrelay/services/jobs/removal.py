@@ -15,7 +15,7 @@ from comfyrelay.domain.queue.states import TERMINAL_JOB
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import ComfyRelayError, Conflict, NotFound, PoolUnavailable
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import jobs, ledger, removals

@@ -6,7 +6,7 @@ from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.jobs import SavedView
 from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.library import saved_views
 

@@ -16,7 +16,7 @@ from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.catalogue.library import Library
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.storage.objects import LocalObjects, ObjectStore, SignedUpload
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant.library import media

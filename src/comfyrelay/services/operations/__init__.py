@@ -3,15 +3,15 @@
 from urllib.parse import urlsplit
 
 from comfyrelay.services.catalogue import Catalogue
-from comfyrelay.services.ground import DISK, Ground
+from comfyrelay.services.context import DISK, Ground
 from comfyrelay.services.jobs import Jobs
 from comfyrelay.services.operations.inspection import Inspection
 from comfyrelay.services.operations.live import AdminLive
-from comfyrelay.services.operations.measures import Measures
-from comfyrelay.services.operations.mending import Mending
+from comfyrelay.services.operations.metrics import Measures
 from comfyrelay.services.operations.readiness import Readiness
 from comfyrelay.services.operations.reconcile import Reconciler
-from comfyrelay.services.operations.reconciling import Reconciling
+from comfyrelay.services.operations.reconcile_runs import Reconciling
+from comfyrelay.services.operations.repair import Mending
 from comfyrelay.services.operations.retention import Retention
 from comfyrelay.services.operations.samples import Samples
 from comfyrelay.services.operations.storage_check import StorageChecks

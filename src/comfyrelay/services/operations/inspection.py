@@ -5,20 +5,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from comfyrelay.domain.queue.lifecycle import BY_ADMINISTRATOR, Dispatch
-from comfyrelay.domain.queue.waiting import Waiting
+from comfyrelay.domain.queue.wait_reasons import Waiting
 from comfyrelay.domain.records.accounts import SESSION, ListedTenant, ListedUser
-from comfyrelay.domain.records.fleet import AuditRecord, LeaseAttempt
 from comfyrelay.domain.records.jobs import DispatchFilter, Job, ListedDispatch
+from comfyrelay.domain.records.workers import AuditRecord, LeaseAttempt
 from comfyrelay.errors import NotFound, PoolUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submission.submit import Submit
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.queue.control import Control
-from comfyrelay.services.queue.waiting import WhyWaiting
+from comfyrelay.services.queue.wait_reasons import WhyWaiting
 from comfyrelay.store.central import audit, catalogue, tenants
-from comfyrelay.store.central.fleet import workers
+from comfyrelay.store.central.autoscaling import usage
 from comfyrelay.store.central.queue import dispatch_list, dispatches, leases
-from comfyrelay.store.central.scaling import usage
+from comfyrelay.store.central.workers import workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs, ledger
 

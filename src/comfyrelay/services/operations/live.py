@@ -14,10 +14,10 @@ import structlog
 
 from comfyrelay.errors import TooManyRequests
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.following import Follower, Reset, StreamMessage
-from comfyrelay.store.central import news
-from comfyrelay.store.central.news import Newest, WorkerStanding
-from comfyrelay.store.wakeup import Wakeup
+from comfyrelay.services.subscriptions import Follower, Reset, StreamMessage
+from comfyrelay.store.central import changes
+from comfyrelay.store.central.changes import Newest, WorkerStanding
+from comfyrelay.store.notify import Wakeup
 
 log = structlog.get_logger(__name__)
 
@@ -174,21 +174,21 @@ class AdminLive:
         found, before = News(), self._newest
         most = MOST_NAMED + OVERLAP
         async with self._databases.central.read() as tx:
-            newest = await news.newest(tx)
-            standings = await news.standings(tx, stale_seconds=self._stale_seconds)
+            newest = await changes.newest(tx)
+            standings = await changes.standings(tx, stale_seconds=self._stale_seconds)
             after = max(0, (newest.audit or 0) - OVERLAP) if before is None else max(0, (before.audit or 0) - OVERLAP)
-            entries = await news.audited(tx, after, limit=most)
+            entries = await changes.audited(tx, after, limit=most)
             new = [worker for id_, worker in entries if id_ not in self._told]
             known = self._standings
             changed = {each for each in {*standings, *known} if standings.get(each) != known.get(each)}
             if before is not None:
                 found.add("workers", {*changed, *filter(None, new)} if len(entries) < most else [ANY])
                 if newest.decision != before.decision:
-                    found.add("fleets", await news.fleets_decided(tx, before.decision or 0))
+                    found.add("fleets", await changes.fleets_decided(tx, before.decision or 0))
                 if standings.keys() != self._standings.keys():
-                    found.add("fleets", await news.fleets_of(tx, changed) or [ANY])
+                    found.add("fleets", await changes.fleets_of(tx, changed) or [ANY])
                 if newest.tenant != before.tenant:
-                    ids = await news.tenants_after(tx, before.tenant or "", limit=MOST_NAMED)
+                    ids = await changes.tenants_after(tx, before.tenant or "", limit=MOST_NAMED)
                     found.add("tenants", ids)
         if before is not None:
             if new or newest.dispatch != before.dispatch:

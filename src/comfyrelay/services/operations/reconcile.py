@@ -31,7 +31,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.services.queue.decisions import Decisions
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.central.queue import dispatches, leases

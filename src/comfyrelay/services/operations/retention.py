@@ -15,11 +15,11 @@ import structlog
 from comfyrelay.domain.ids import job_folder
 from comfyrelay.domain.records.jobs import File
 from comfyrelay.errors import PoolUnavailable
-from comfyrelay.services.catalogue.definitions import Definitions
+from comfyrelay.services.catalogue.node_definitions import Definitions
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.removal import Removals
 from comfyrelay.services.queue.previews import Previews
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.storage.objects import LocalObjects, ObjectStore
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import changes, removals, retention

@@ -15,10 +15,10 @@ from comfyrelay.domain.queue.settlement import JobState
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.records.operations import Counted, LoadSample, SampledTime
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central import samples
+from comfyrelay.store.central.autoscaling import cursors
 from comfyrelay.store.central.queue import dispatches
-from comfyrelay.store.central.scaling import cursors
 from comfyrelay.store.database import Tx
 
 KEPT_MINUTES = 8 * 24 * 60

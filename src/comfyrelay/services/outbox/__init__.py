@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from comfyrelay.domain.queue.settlement import JobState
-from comfyrelay.services.ground import DISK, Ground
+from comfyrelay.services.context import DISK, Ground
 from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.outbox.recovery import OutboxRecovery

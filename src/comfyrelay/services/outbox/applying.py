@@ -9,7 +9,7 @@ from comfyrelay.domain.queue.settlement import CANCELED_TEXT, JobState, Settled,
 from comfyrelay.domain.queue.states import JobStatus, TransactionType
 from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import OutboxEntry

@@ -13,19 +13,19 @@ from comfyrelay.domain.queue.states import JobEventType, JobStatus
 from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import PoolUnavailable
-from comfyrelay.hint import Hint
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.applying import Applying
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.catalogue import Priced
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.queue.dispatches import NewDispatch
 from comfyrelay.store.database import Tx
+from comfyrelay.store.notify import Wakeup
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs
-from comfyrelay.store.wakeup import Wakeup
+from comfyrelay.wakeup import Hint
 
 log = structlog.get_logger(__name__)
 

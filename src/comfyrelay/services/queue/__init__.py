@@ -5,15 +5,16 @@ from datetime import timedelta
 
 from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.routing import WarmPolicy
+from comfyrelay.media.inspection import ProbeLimits, Probes
 from comfyrelay.services.catalogue.graphs import Graphs
-from comfyrelay.services.ground import Ground
+from comfyrelay.services.context import Ground
 from comfyrelay.services.outbox import Outbox
-from comfyrelay.services.queue.building import Building
 from comfyrelay.services.queue.control import Control
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.demand import Demand
-from comfyrelay.services.queue.handover import Handover
+from comfyrelay.services.queue.graph_building import Building
 from comfyrelay.services.queue.heartbeats import Heartbeats
+from comfyrelay.services.queue.lease_payload import Handover
 from comfyrelay.services.queue.leasing import Leasing
 from comfyrelay.services.queue.outputs import Outputs
 from comfyrelay.services.queue.polls import Polls
@@ -21,11 +22,10 @@ from comfyrelay.services.queue.posters import Posters
 from comfyrelay.services.queue.previews import Previews
 from comfyrelay.services.queue.reaper import Reaper
 from comfyrelay.services.queue.settle import Settle
-from comfyrelay.services.queue.stops import Stops
-from comfyrelay.services.queue.waiting import WhyWaiting
+from comfyrelay.services.queue.stop_requests import Stops
+from comfyrelay.services.queue.wait_reasons import WhyWaiting
 from comfyrelay.services.queue.worker_logs import WorkerLogs
 from comfyrelay.settings import Settings
-from comfyrelay.storage.media import ProbeLimits, Probes
 
 __all__ = ["Queue"]
 

@@ -12,7 +12,7 @@ from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.services.queue.decisions import Decisions, Judge
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.queue.dispatches import Condition
 from comfyrelay.store.database import Tx

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from comfyrelay.domain.queue.failover import (
+from comfyrelay.domain.queue.blocks import (
     BLOCKED_EVENT,
     UNBLOCKED_EVENT,
     Block,
@@ -17,21 +17,21 @@ from comfyrelay.domain.queue.failover import (
 from comfyrelay.domain.queue.lifecycle import Dispatch, Move, ran_seconds
 from comfyrelay.domain.queue.states import DispatchStatus, JobEventType, Outcome
 from comfyrelay.domain.queue.updates import JobUpdate, UploadedOutput, update_of
-from comfyrelay.domain.records.fleet import AuditEntry
+from comfyrelay.domain.records.workers import AuditEntry
 from comfyrelay.errors import Fault
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.queue.previews import Previews
-from comfyrelay.services.queue.stops import Stops
-from comfyrelay.services.steps import Step
+from comfyrelay.services.queue.stop_requests import Stops
+from comfyrelay.services.transactions import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.central import audit, catalogue
+from comfyrelay.store.central.autoscaling import bursts
 from comfyrelay.store.central.queue import blocks, dispatches, leases
 from comfyrelay.store.central.queue.dispatches import Condition
-from comfyrelay.store.central.scaling import bursts
 from comfyrelay.store.database import Tx
+from comfyrelay.store.notify import Wakeup
 from comfyrelay.store.outbox import OutboxEntry
-from comfyrelay.store.wakeup import Wakeup
 
 Judge = Callable[[Dispatch, datetime], Move | None]
 Which = Condition | Collection[int]

@@ -6,7 +6,7 @@ from comfyrelay.domain.queue.routing import HeldDispatch, IdleWorker, Queued, wa
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.store.central.queue import blocks, demand, dispatches, gaps, memory
+from comfyrelay.store.central.queue import blocks, demand, dispatches, memory, missing_requirements
 from comfyrelay.store.database import Tx
 
 # So many of each kind are read; when they are gone, the next ones are.
@@ -58,7 +58,7 @@ async def _wanted(
 ) -> list[int]:
     free = {kind: await _free_slots(tx, idle, [kind]) for kind in {dispatch.kind for dispatch in held}}
     ids = [each.worker_id for each in idle]
-    blocked, lacking = await blocks.standing(tx, ids), await gaps.pairs_of(tx, ids)
+    blocked, lacking = await blocks.standing(tx, ids), await missing_requirements.pairs_of(tx, ids)
     outgrown = await memory.outgrown(tx, ids, stale_seconds=stale_seconds)
     workers = [
         IdleWorker(

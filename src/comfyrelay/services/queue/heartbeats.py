@@ -12,7 +12,7 @@ from comfyrelay.domain.queue.lifecycle import stop_request
 from comfyrelay.errors import LeaseLost, PoolUnavailable
 from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.queue.dispatches import Beat, BeatAnswer
 from comfyrelay.store.database import Tx

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from comfyrelay.domain.ids import new_lease_token
 from comfyrelay.domain.queue import lifecycle
-from comfyrelay.domain.queue.failover import UNBLOCKED_EVENT, is_blocked
+from comfyrelay.domain.queue.blocks import UNBLOCKED_EVENT, is_blocked
 from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.routing import (
     Ask,
@@ -21,13 +21,13 @@ from comfyrelay.domain.queue.routing import (
     ungranted,
 )
 from comfyrelay.domain.queue.updates import JobUpdate, start_of
-from comfyrelay.domain.records.fleet import AuditEntry
+from comfyrelay.domain.records.workers import AuditEntry
 from comfyrelay.errors import ComfyRelayError, Conflict, Forbidden, Unauthorized
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.delivery import OutboxDelivery
-from comfyrelay.services.queue.building import Building, LeasedJob
 from comfyrelay.services.queue.decisions import block_event
-from comfyrelay.services.steps import Step
+from comfyrelay.services.queue.graph_building import Building, LeasedJob
+from comfyrelay.services.transactions import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.central import audit
 from comfyrelay.store.central.queue import blocks, claims, dispatches, leases, memory

@@ -19,11 +19,11 @@ import structlog
 from comfyrelay.domain.ids import beside, new_id, output_path
 from comfyrelay.domain.outputs import output_type
 from comfyrelay.errors import ConfigurationError, InvalidInput, LeaseLost, NotFound
+from comfyrelay.media.inspection import HEAD_BYTES, Probes
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.queue.handover import Handed, Handover
+from comfyrelay.services.queue.lease_payload import Handed, Handover
 from comfyrelay.services.queue.posters import Posters
 from comfyrelay.services.queue.settle import Output, Report, Settle, Settlement
-from comfyrelay.storage.media import HEAD_BYTES, Probes
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central.queue import dispatches
 

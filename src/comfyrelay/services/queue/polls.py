@@ -14,12 +14,12 @@ import structlog
 
 from comfyrelay.domain.queue.routing import Queued
 from comfyrelay.errors import ComfyRelayError, LeaseLost
-from comfyrelay.hint import Hint
-from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.demand import QUEUED_AT_ONCE, Demand
+from comfyrelay.services.queue.graph_building import LeasedJob
 from comfyrelay.services.queue.leasing import LeaseRequest, Leasing
 from comfyrelay.services.queue.settle import Settle
-from comfyrelay.store.wakeup import Wakeup
+from comfyrelay.store.notify import Wakeup
+from comfyrelay.wakeup import Hint
 
 log = structlog.get_logger(__name__)
 

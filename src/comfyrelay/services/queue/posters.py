@@ -12,8 +12,8 @@ import structlog
 from comfyrelay.domain.ids import poster_path, preview_path
 from comfyrelay.domain.queue.updates import MediaFacts
 from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.media.inspection import Drawn, MediaInfo, Probes
 from comfyrelay.media_types import media_kind
-from comfyrelay.storage.media import Drawn, MediaInfo, Probes
 from comfyrelay.storage.objects import ObjectStore
 
 log = structlog.get_logger(__name__)

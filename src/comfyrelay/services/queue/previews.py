@@ -19,10 +19,10 @@ import structlog
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.queue.lifecycle import Move
 from comfyrelay.errors import ComfyRelayError, NotFound
-from comfyrelay.hint import Hint, HintsByKey
+from comfyrelay.media.previews import MOST_BYTES, PREVIEWS, TYPE, is_preview, preview_path
 from comfyrelay.storage.objects import ObjectStore
-from comfyrelay.storage.previews import MOST_BYTES, PREVIEWS, TYPE, is_preview, preview_path
-from comfyrelay.store.wakeup import Wakeup
+from comfyrelay.store.notify import Wakeup
+from comfyrelay.wakeup import Hint, HintsByKey
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)

@@ -15,7 +15,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.demand import Demand
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central.queue import dispatches
 
 log = structlog.get_logger(__name__)

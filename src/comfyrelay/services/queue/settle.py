@@ -13,7 +13,7 @@ from typing import Any, assert_never
 
 from comfyrelay.domain.ids import output_id, output_path, upload_path
 from comfyrelay.domain.queue import lifecycle
-from comfyrelay.domain.queue.holding import hold_text, holds_the_rest, may_hold
+from comfyrelay.domain.queue.batch_holds import hold_text, holds_the_rest, may_hold
 from comfyrelay.domain.queue.lifecycle import Dispatch, Move
 from comfyrelay.domain.queue.states import DispatchStatus, Outcome, Provider
 from comfyrelay.domain.queue.updates import NOTHING_FOUND, MediaFacts, UploadedOutput
@@ -22,7 +22,7 @@ from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.queue.decisions import Decided, Decision, Decisions, Details
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.central.queue import dispatches, leases, memory
 from comfyrelay.store.database import Tx
 

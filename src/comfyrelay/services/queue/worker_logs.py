@@ -12,11 +12,11 @@ from datetime import datetime
 from urllib.parse import quote, unquote
 
 from comfyrelay.errors import NotFound
-from comfyrelay.hint import Hint, HintsByKey
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.steps import Step
-from comfyrelay.store.central.fleet import worker_logs, workers
-from comfyrelay.store.wakeup import Wakeup
+from comfyrelay.services.transactions import Step
+from comfyrelay.store.central.workers import worker_logs, workers
+from comfyrelay.store.notify import Wakeup
+from comfyrelay.wakeup import Hint, HintsByKey
 
 # Whoever asks looks for so long.
 WATCHED_SECONDS = 60.0

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from comfyrelay.services.ground import Ground
+from comfyrelay.services.context import Ground
 from comfyrelay.services.webhooks.deliveries import Deliveries
 from comfyrelay.services.webhooks.endpoints import Endpoints
 from comfyrelay.services.webhooks.overview import DeliveryOverview

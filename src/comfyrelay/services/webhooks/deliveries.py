@@ -17,13 +17,13 @@ from comfyrelay.domain.records.webhooks import Delivery
 from comfyrelay.domain.webhooks import WAITS_SECONDS, EndedJob, new_secret, signed, test_body
 from comfyrelay.errors import Conflict, NotFound, PoolUnavailable
 from comfyrelay.group_commit import GroupCommit
-from comfyrelay.hint import Hint
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.services.webhooks.sender import Sent, WebhookSender
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import deliveries
 from comfyrelay.store.tenant.deliveries import Claimed, DeliveryOutcome
+from comfyrelay.wakeup import Hint
 
 log = structlog.get_logger(__name__)
 

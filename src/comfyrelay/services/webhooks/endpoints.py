@@ -9,7 +9,7 @@ from comfyrelay.domain.webhooks import new_secret, url_problem
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import deliveries, jobs
 from comfyrelay.text import is_storable

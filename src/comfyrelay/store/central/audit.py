@@ -7,11 +7,11 @@ from typing import Any
 from sqlalchemy import BigInteger, Select, Text, insert, select
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.records.fleet import AuditEntry, AuditRecord
+from comfyrelay.domain.records.workers import AuditEntry, AuditRecord
 from comfyrelay.store.central.tables import worker_audit_logs
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first
-from comfyrelay.store.rows import rows_table, with_rows
+from comfyrelay.store.row_parameters import rows_table, with_rows
 from comfyrelay.store.types import JsonText, relay_now, word
 
 _RECORD = [worker_audit_logs.c[name] for name in AuditRecord.__dataclass_fields__]

@@ -10,7 +10,7 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.gallery import prompt_placeholder
 from comfyrelay.domain.records.catalogue import Effect, Workflow, WorkflowVersion
-from comfyrelay.domain.records.fleet import Fleet
+from comfyrelay.domain.records.workers import Fleet
 from comfyrelay.errors import Conflict
 from comfyrelay.store.central.tables import (
     effects,
@@ -22,7 +22,7 @@ from comfyrelay.store.central.tables import (
 )
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
-from comfyrelay.store.rows import ids_table, rows_table, with_ids, with_rows
+from comfyrelay.store.row_parameters import ids_table, rows_table, with_ids, with_rows
 from comfyrelay.store.types import json_value, relay_now
 
 _WORKFLOW_FIELDS = tuple(Workflow.__dataclass_fields__)

@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from comfyrelay.store.central.tables import payment_events, tenants, users
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import insert_into
+from comfyrelay.store.row_parameters import insert_into
 from comfyrelay.store.types import relay_now
 
 

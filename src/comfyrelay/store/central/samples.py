@@ -10,7 +10,7 @@ from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import samples as s
 from comfyrelay.store.central.tables import workers
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import insert_into
+from comfyrelay.store.row_parameters import insert_into
 from comfyrelay.store.types import relay_now, word
 
 _SUMS = Counted._fields

@@ -196,7 +196,7 @@ fleets = Table(
     Column("max_workers", Integer),
     # As of the worker that named some last; it may be gone.
     Column("definitions_hash", Text),
-    # What its machines are, and how many there should be: `domain/scaling/spec.py`. Null: nobody has said it.
+    # What its machines are, and how many there should be: `domain/autoscaling/spec.py`. Null: nobody has said it.
     Column("machines", JsonText),
     Column("scaling", JsonText),
     Column("created_at", UtcTime, nullable=False),

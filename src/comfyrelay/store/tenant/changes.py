@@ -14,7 +14,7 @@ from sqlalchemy import BigInteger, ColumnElement, Select, Text, bindparam, cast,
 from sqlalchemy.sql import Executable
 
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import columns_of, rows_table, with_rows
+from comfyrelay.store.row_parameters import columns_of, rows_table, with_rows
 from comfyrelay.store.tenant.tables import changes as c
 from comfyrelay.store.types import json_value, relay_now
 

@@ -14,7 +14,7 @@ from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.webhooks import Delivery, TenantWebhook
 from comfyrelay.domain.webhooks import EndedJob
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import columns_of, insert_into, rows_table, with_rows
+from comfyrelay.store.row_parameters import columns_of, insert_into, rows_table, with_rows
 from comfyrelay.store.tenant.tables import ai_jobs, webhook_deliveries, webhooks
 from comfyrelay.store.types import relay_now, word
 

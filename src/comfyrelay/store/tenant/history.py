@@ -12,7 +12,7 @@ from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.queue.states import JobEventType
 from comfyrelay.domain.records.jobs import LogLine
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import columns_of, rows_table, with_rows
+from comfyrelay.store.row_parameters import columns_of, rows_table, with_rows
 from comfyrelay.store.tenant.tables import job_events, job_logs
 from comfyrelay.store.types import json_value
 

@@ -29,11 +29,11 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.settlement import Attempt, Event, JobState, Settled
 from comfyrelay.domain.queue.states import ACTIVE_JOB, JobStatus, TransactionType, VideoStatus
-from comfyrelay.domain.queue.waiting import CompletedItem
+from comfyrelay.domain.queue.wait_reasons import CompletedItem
 from comfyrelay.domain.records.jobs import Job, NewJob
 from comfyrelay.errors import Conflict
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.row_parameters import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant import changes
 from comfyrelay.store.tenant.tables import (
     ai_jobs,

@@ -10,7 +10,7 @@ from sqlalchemy.sql import Executable
 from comfyrelay.domain.queue.states import TransactionType
 from comfyrelay.domain.records.accounts import Transaction
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant.tables import ai_jobs, token_transactions, token_wallets
 from comfyrelay.store.types import relay_now
 

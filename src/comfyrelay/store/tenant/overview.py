@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, func, select
 
 from comfyrelay.domain.queue.states import DispatchStatus
-from comfyrelay.domain.queue.waiting import is_only_fetched
+from comfyrelay.domain.queue.wait_reasons import is_only_fetched
 from comfyrelay.domain.records.jobs import Unit
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.database import Tx

@@ -17,7 +17,7 @@ from comfyrelay.domain.ids import shown_by
 from comfyrelay.domain.queue.states import VideoStatus
 from comfyrelay.domain.records.jobs import File
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant.tables import ai_jobs, files, stray_outputs, videos
 from comfyrelay.store.types import relay_now
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import structlog
 
-from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.comfy.graphs.preflight import installed_models
+from comfyrelay.comfyui.client.client import ComfyClient
+from comfyrelay.comfyui.graphs.preflight import installed_models
 from comfyrelay.errors import ComfyError
-from comfyrelay.hint import Hint
+from comfyrelay.wakeup import Hint
 from comfyrelay.worker.comfyui.servers import Servers
 
 log = structlog.get_logger(__name__)

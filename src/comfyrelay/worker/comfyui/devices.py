@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.comfyui_processes.gpus import name_of, of_each_nvidia
+from comfyrelay.comfyui.client.client import ComfyClient
+from comfyrelay.comfyui.processes.gpus import name_of, of_each_nvidia
 from comfyrelay.errors import ComfyError
-from comfyrelay.hint import Hint
-from comfyrelay.net import is_loopback
+from comfyrelay.http_client import is_loopback
 from comfyrelay.protocol.base import checked
 from comfyrelay.protocol.worker import Device
+from comfyrelay.wakeup import Hint
 from comfyrelay.worker.comfyui.servers import Servers
 
 log = structlog.get_logger(__name__)

@@ -2,8 +2,8 @@
 
 import re
 
-from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.comfy.graphs.nodes import models_in
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.nodes import models_in
 from comfyrelay.domain.queue.memory import in_gib
 from comfyrelay.errors import OutOfMemory
 

@@ -8,14 +8,22 @@ from typing import Any
 
 import structlog
 
-from comfyrelay.comfyui_processes.cards import Card, Cards
-from comfyrelay.comfyui_processes.gpus import of_each_nvidia
+from comfyrelay.comfyui.pool import (
+    ClientState,
+    ClientStats,
+    JobCompleted,
+    JobFailed,
+    JobRetrying,
+    JobStarted,
+    WorkflowPool,
+)
+from comfyrelay.comfyui.pool.gpu_memory import Memory
+from comfyrelay.comfyui.processes.gpu_processes import Card, Cards
+from comfyrelay.comfyui.processes.gpus import of_each_nvidia
 from comfyrelay.domain.packing import CompletedRun, Packing, PackingChange, PackingDecision, PackingLimits, Seen, decide
 from comfyrelay.errors import ComfyRelayError, OutOfMemory
-from comfyrelay.pool import ClientState, ClientStats, JobCompleted, JobFailed, JobRetrying, JobStarted, WorkflowPool
-from comfyrelay.pool.cards import Memory
-from comfyrelay.portable.cores import SpareCores
-from comfyrelay.portable.memory import free_bytes
+from comfyrelay.system.cores import SpareCores
+from comfyrelay.system.memory import free_bytes
 
 log = structlog.get_logger(__name__)
 

@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import structlog
 
-from comfyrelay.comfyui_processes.environment import without_ours
+from comfyrelay.comfyui.processes.environment import without_ours
 from comfyrelay.errors import ComfyError
-from comfyrelay.worker.comfyui.recovering import RecoveringClient
+from comfyrelay.worker.comfyui.recovery import RecoveringClient
 
 log = structlog.get_logger(__name__)
 

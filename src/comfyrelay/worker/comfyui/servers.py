@@ -9,15 +9,12 @@ from typing import Any, Protocol
 
 import structlog
 
-from comfyrelay.comfy.cloud.client import CloudClient
-from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.comfy.outputs import RunResult
-from comfyrelay.comfy.runs.history import Prompt
-from comfyrelay.comfy.runs.timeouts import RunTimeouts
-from comfyrelay.comfy.server import ComfyServer
-from comfyrelay.comfy.uploads import Attachment
-from comfyrelay.errors import ComfyError, Fault
-from comfyrelay.pool import (
+from comfyrelay.comfyui.client.interface import ComfyServer
+from comfyrelay.comfyui.client.uploads import Attachment
+from comfyrelay.comfyui.cloud.client import CloudClient
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.outputs import RunResult
+from comfyrelay.comfyui.pool import (
     ClientState,
     ClientStateChanged,
     Job,
@@ -29,8 +26,11 @@ from comfyrelay.pool import (
     SmartFailover,
     WorkflowPool,
 )
-from comfyrelay.portable.command_lines import split
-from comfyrelay.worker.comfyui.recovering import MARK, ProcessEndings, RecoveringClient
+from comfyrelay.comfyui.runs.history import Prompt
+from comfyrelay.comfyui.runs.timeouts import RunTimeouts
+from comfyrelay.errors import ComfyError, Fault
+from comfyrelay.system.command_lines import split
+from comfyrelay.worker.comfyui.recovery import MARK, ProcessEndings, RecoveringClient
 from comfyrelay.worker.comfyui.restarts import Restarts
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import WorkerSettings

@@ -9,10 +9,10 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from comfyrelay.comfy.uploads import content_hash as hash_of
-from comfyrelay.disk.atomic import part_of
+from comfyrelay.comfyui.client.uploads import content_hash as hash_of
 from comfyrelay.errors import TransferFailed
-from comfyrelay.portable import files
+from comfyrelay.system import files
+from comfyrelay.system.atomic import part_of
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from comfyrelay.comfy.uploads import Attachment
+from comfyrelay.comfyui.client.uploads import Attachment
 from comfyrelay.errors import Fault, TransferFailed
 from comfyrelay.protocol.worker import Asset
 from comfyrelay.worker.files.assets import AssetCache

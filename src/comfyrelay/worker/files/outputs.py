@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from comfyrelay.comfy.outputs import OutputFile, RunResult
-from comfyrelay.comfy.server import ComfyServer
+from comfyrelay.comfyui.client.interface import ComfyServer
+from comfyrelay.comfyui.outputs import OutputFile, RunResult
 from comfyrelay.errors import NoOutput, ServerUnreachable, TooLarge
-from comfyrelay.net import save
+from comfyrelay.http_client import save
 from comfyrelay.protocol.base import checked
 from comfyrelay.protocol.worker import StoredOutput
 from comfyrelay.text import storable

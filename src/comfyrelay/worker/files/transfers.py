@@ -12,7 +12,7 @@ import httpx
 import structlog
 
 from comfyrelay.errors import Fault, TransferFailed
-from comfyrelay.net import http_client, is_loopback, save
+from comfyrelay.http_client import http_client, is_loopback, save
 from comfyrelay.protocol.worker import Urls
 
 log = structlog.get_logger(__name__)

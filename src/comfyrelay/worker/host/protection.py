@@ -4,7 +4,7 @@ import asyncio
 
 import structlog
 
-from comfyrelay.hint import Hint
+from comfyrelay.wakeup import Hint
 from comfyrelay.worker.host.scaling_group import ScalingGroup
 
 log = structlog.get_logger(__name__)

@@ -6,8 +6,8 @@ from comfyrelay.domain.uploads import NewUpload
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.problems import may_answer
 
 router = admin_router("/assets")
 

@@ -5,10 +5,10 @@ from fastapi import status
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.pages import page_of
-from comfyrelay.server.base.parameters import AnyId, Limit, SlugInPath, TextCursor
-from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.pages import page_of
+from comfyrelay.server.http.parameters import AnyId, Limit, SlugInPath, TextCursor
+from comfyrelay.server.http.problems import may_answer
 from comfyrelay.services.catalogue.effects import EffectView
 
 router = admin_router("/effects")

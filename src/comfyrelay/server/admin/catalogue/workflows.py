@@ -8,13 +8,13 @@ from fastapi import status
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router, changes_nothing
-from comfyrelay.server.base.auth import Admin, known_admin
-from comfyrelay.server.base.bodies import large_body
-from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.pages import page_of
-from comfyrelay.server.base.parameters import AnyId, Limit, SlugInPath, TextCursor, VersionCursor, VersionNumber
-from comfyrelay.server.base.problems import may_answer
-from comfyrelay.services.catalogue.incoming import NewWorkflow
+from comfyrelay.server.http.auth import Admin, known_admin
+from comfyrelay.server.http.bodies import large_body
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.pages import page_of
+from comfyrelay.server.http.parameters import AnyId, Limit, SlugInPath, TextCursor, VersionCursor, VersionNumber
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.services.catalogue.graph_import import NewWorkflow
 from comfyrelay.services.catalogue.workflows import WorkerFitness, WorkflowView
 
 router = admin_router("/workflows")

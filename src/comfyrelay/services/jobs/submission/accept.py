@@ -17,7 +17,7 @@ from comfyrelay.services.jobs.submission.reuse import Reused
 from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.outbox.recovery import OutboxRecovery
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.outbox import Submission

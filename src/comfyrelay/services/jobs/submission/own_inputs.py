@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from comfyrelay.comfy.graphs.graph import Graph, placeholders_in, replace_placeholders
-from comfyrelay.comfy.graphs.policy import GraphPolicy
+from comfyrelay.comfyui.graphs.graph import Graph, placeholders_in, replace_placeholders
+from comfyrelay.comfyui.graphs.policy import GraphPolicy
 
 # Sets of values that one batch has passed the policy with; more are checked again.
 MOST_REMEMBERED = 100_000

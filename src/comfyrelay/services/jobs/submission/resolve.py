@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from comfyrelay.comfy.graphs.graph import Graph, input_texts
-from comfyrelay.comfy.graphs.policy import GraphPolicy
+from comfyrelay.comfyui.graphs.graph import Graph, input_texts
+from comfyrelay.comfyui.graphs.policy import GraphPolicy
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.payloads import JobSnapshot, StoredFile, asset_list, fingerprint, text_values
 from comfyrelay.domain.properties import Property, Value, resolve
@@ -13,15 +13,15 @@ from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.catalogue import Effect, Workflow
 from comfyrelay.domain.records.jobs import NewJob, Video
 from comfyrelay.errors import Conflict, InvalidInput, MissingOnWorkers, NotFound, TooLarge
-from comfyrelay.services.catalogue.fitting import Fitting, Missing
+from comfyrelay.services.catalogue.availability import Fitting, Missing
 from comfyrelay.services.catalogue.graphs import GRAPHS_IN_MEMORY, Graphs, WorkflowHasher
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.jobs.cooperative import SMALL_BYTES, Turns
 from comfyrelay.services.jobs.submission.naming import label_for
 from comfyrelay.services.jobs.submission.own_inputs import OwnInputs
 from comfyrelay.services.jobs.submission.requests import Item, JobRequest
 from comfyrelay.services.jobs.submission.reuse import Reuse
 from comfyrelay.services.jobs.submission.seeds import drawn_seeds
-from comfyrelay.services.jobs.turns import SMALL_BYTES, Turns
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant.library import media

@@ -17,12 +17,12 @@ from comfyrelay.domain.queue.updates import MediaFacts, UploadedOutput
 from comfyrelay.domain.records.jobs import NewJob
 from comfyrelay.errors import NotFound
 from comfyrelay.services.jobs.removal import OnRemoved
-from comfyrelay.services.steps import Step
+from comfyrelay.services.transactions import Step
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant import retention
-from comfyrelay.store.tenant.library import reusing
-from comfyrelay.store.tenant.library.reusing import ReusableJob
+from comfyrelay.store.tenant.library import reuse
+from comfyrelay.store.tenant.library.reuse import ReusableJob
 from comfyrelay.store.tenant.retention import Stray
 
 AT_ONCE = 16
@@ -77,7 +77,7 @@ class Reuse:
         if not wanted:
             return {}
         async with pool.read() as tx:
-            made = await reusing.made(tx, new[0].tenant_id, wanted)
+            made = await reuse.made(tx, new[0].tenant_id, wanted)
         matched = [(job, found) for job in new if (found := made.get(self._likeness(job))) is not None]
         if not matched:
             return {}

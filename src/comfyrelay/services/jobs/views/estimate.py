@@ -6,15 +6,15 @@ from datetime import datetime, timedelta
 
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.domain.queue.states import JobStatus, Provider, Stage, WorkflowKind
-from comfyrelay.domain.queue.waiting import Forecast, Pace, forecast
-from comfyrelay.services.catalogue.fitting import Missing
+from comfyrelay.domain.queue.wait_reasons import Forecast, Pace, forecast
+from comfyrelay.services.catalogue.availability import Missing
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submission.requests import Item, JobRequest
 from comfyrelay.services.jobs.submission.resolve import NamedMedia, Resolver, Target
 from comfyrelay.services.jobs.views.overview import Overview
 from comfyrelay.services.jobs.views.recent import Recent
-from comfyrelay.store.central.fleet import workers
 from comfyrelay.store.central.queue import dispatches
+from comfyrelay.store.central.workers import workers
 
 # Items of a batch differ in an input, a prompt and a seed: what is wrong with all is seen in the first.
 MOST_TRIED = 50

@@ -17,12 +17,12 @@ from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import TooManyRequests
-from comfyrelay.hint import Hint
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import history
 from comfyrelay.store.tenant.history import Position
+from comfyrelay.wakeup import Hint
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from comfyrelay.domain.gallery import main_prompt, prompt_placeholder
 from comfyrelay.domain.payloads import JobSnapshot
 from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.queue.states import CanceledBy, JobStatus, UnitStatus, VideoStatus
-from comfyrelay.domain.queue.waiting import Reason, Waiting
+from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
 from comfyrelay.domain.records.jobs import File, Job, LogLine, Video
 from comfyrelay.errors import NotFound
 from comfyrelay.media_types import guess_media_type
@@ -18,7 +18,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.views.media import MediaViews
 from comfyrelay.services.jobs.views.overview import JOB_STATUS, standing
 from comfyrelay.services.paging import Listed, listed
-from comfyrelay.services.queue.waiting import WhyWaiting
+from comfyrelay.services.queue.wait_reasons import WhyWaiting
 from comfyrelay.storage.headers import servable_content_type
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import catalogue, library

@@ -20,15 +20,15 @@ from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.records.jobs import Unit
 from comfyrelay.errors import TooManyRequests
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.following import Follower, Reset, StreamMessage
 from comfyrelay.services.jobs.batches import Batches, BatchState
 from comfyrelay.services.jobs.views.jobs import JobView, Views
 from comfyrelay.services.jobs.views.overview import Glance, Overview, glance_of
-from comfyrelay.store.central.scaling import durations
+from comfyrelay.services.subscriptions import Follower, Reset, StreamMessage
+from comfyrelay.store.central.autoscaling import durations
+from comfyrelay.store.notify import Wakeup
 from comfyrelay.store.tenant import changes, jobs
 from comfyrelay.store.tenant.changes import Horizon, JobChange, Marked
 from comfyrelay.store.tenant.overview import LeasedItem
-from comfyrelay.store.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

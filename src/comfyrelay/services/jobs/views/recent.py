@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from comfyrelay.domain.queue.waiting import Pace, pace_of
+from comfyrelay.domain.queue.wait_reasons import Pace, pace_of
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.views.media import MediaViews
 from comfyrelay.store.tenant.library import recent

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus, UnitStatus, ended_as
-from comfyrelay.domain.queue.waiting import Reason, Waiting
+from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
 from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.domain.records.jobs import Job, Unit
 from comfyrelay.errors import InvalidInput, NotFound
@@ -16,9 +16,9 @@ from comfyrelay.services.jobs.views.jobs import workflows_named
 from comfyrelay.services.jobs.views.media import MediaViews, ShownMedia
 from comfyrelay.services.jobs.views.overview import JOB_STATUS
 from comfyrelay.services.paging import Listed, listed
-from comfyrelay.services.queue.waiting import WhyWaiting
+from comfyrelay.services.queue.wait_reasons import WhyWaiting
 from comfyrelay.store.central import catalogue
-from comfyrelay.store.central.scaling import durations
+from comfyrelay.store.central.autoscaling import durations
 from comfyrelay.store.tenant import jobs, overview, units
 from comfyrelay.store.tenant.jobs import StatusFilter
 from comfyrelay.store.tenant.library import media

@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import delete, select
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.queue.failover import Block
+from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.store.central.tables import workflow_blocks
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import columns_of, insert_into, rows_table, with_rows
+from comfyrelay.store.row_parameters import columns_of, insert_into, rows_table, with_rows
 from comfyrelay.store.types import relay_now
 
 Pair = tuple[str, str]

@@ -13,7 +13,7 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.routing import Candidate, Entitlement
 from comfyrelay.domain.queue.states import DispatchStatus
-from comfyrelay.store.central.queue import gaps, memory
+from comfyrelay.store.central.queue import memory, missing_requirements
 from comfyrelay.store.central.queue.dispatches import COLUMNS, LEASES, from_row
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import (
@@ -25,7 +25,7 @@ from comfyrelay.store.central.tables import (
     workflows,
 )
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import ids_table, with_ids
+from comfyrelay.store.row_parameters import ids_table, with_ids
 from comfyrelay.store.types import relay_now, word
 
 # Rows that other claims hold are stepped over; this many more are looked at so that a claim is not left short.
@@ -77,7 +77,7 @@ async def worker_facts(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: floa
     lacks: dict[str, list[str]] = {}
     outgrown: dict[str, frozenset[memory.Outgrown]] = {}
     if any(row.gaps for row in locked):
-        for worker_id, workflow_hash in sorted(await gaps.pairs_of(tx, locked_ids)):
+        for worker_id, workflow_hash in sorted(await missing_requirements.pairs_of(tx, locked_ids)):
             lacks.setdefault(worker_id, []).append(workflow_hash)
     if any(row.outgrown for row in locked):
         outgrown = await memory.outgrown(tx, locked_ids, stale_seconds=stale_seconds)

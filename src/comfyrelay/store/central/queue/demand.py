@@ -13,7 +13,7 @@ from comfyrelay.store.central.queue.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import worker_workflows, workers, workflows
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import ids_table, rows_table, with_ids, with_rows
+from comfyrelay.store.row_parameters import ids_table, rows_table, with_ids, with_rows
 from comfyrelay.store.types import relay_now, word
 
 _QUEUED = [d.c[name] for name in Queued.__dataclass_fields__]

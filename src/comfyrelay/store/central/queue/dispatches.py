@@ -29,12 +29,12 @@ from sqlalchemy.sql import Executable
 from comfyrelay.domain.queue.lifecycle import UNLEASED, Dispatch, Move
 from comfyrelay.domain.queue.ordering import Place
 from comfyrelay.domain.queue.states import TERMINAL_DISPATCH, DispatchStatus
-from comfyrelay.domain.queue.waiting import is_only_fetched
+from comfyrelay.domain.queue.wait_reasons import is_only_fetched
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import workers, workflow_blocks, workflow_durations
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import MOST_SCANNED
-from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.row_parameters import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.types import json_value, relay_now, word
 
 _FIELDS = Dispatch._fields

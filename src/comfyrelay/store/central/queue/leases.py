@@ -9,11 +9,11 @@ from sqlalchemy import Text, insert, select, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.lifecycle import Dispatch, Move
-from comfyrelay.domain.records.fleet import LeaseAttempt
+from comfyrelay.domain.records.workers import LeaseAttempt
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import dispatch_leases
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import columns_of, ids_table, rows_table, with_ids, with_rows
+from comfyrelay.store.row_parameters import columns_of, ids_table, rows_table, with_ids, with_rows
 from comfyrelay.store.types import relay_now
 
 _BEGUN = ("lease_token", "dispatch_id", "epoch", "attempt", "worker_id", "request_id", "leased_at")

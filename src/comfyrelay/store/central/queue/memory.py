@@ -13,7 +13,7 @@ from comfyrelay.domain.queue.memory import LARGER_PERCENT
 from comfyrelay.store.central.tables import machines, worker_gaps, worker_workflows, workers, workflow_blocks
 from comfyrelay.store.central.tables import workflow_memory as m
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import ids_table, insert_into, with_ids
+from comfyrelay.store.row_parameters import ids_table, insert_into, with_ids
 from comfyrelay.store.types import relay_now
 
 # id and hash: two workflows of one graph may have different workers

@@ -32,7 +32,7 @@ from sqlalchemy.sql import Executable
 from comfyrelay.domain.gallery import GalleryFilter, GallerySort, Glimpse, MadeOutput, Mark, MarkChange, MarkFilter
 from comfyrelay.errors import Conflict
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant.tables import ai_jobs, batches, collection_items, collections, files, outputs, zips
 from comfyrelay.store.types import UtcTime, json_value, relay_now, word
 

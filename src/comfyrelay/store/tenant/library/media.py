@@ -12,7 +12,7 @@ from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.domain.queue.settlement import BatchHold
 from comfyrelay.domain.records.jobs import Batch, File, Video
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant.tables import batches, files, videos
 from comfyrelay.store.types import json_value, relay_now
 

@@ -1,0 +1,409 @@
+"""The scaling loop: look, decide, write down, do, and write down what came of it.
+
+One process leads. It decides when a job comes or ends, and at a tick; it looks at providers at the tick alone, so that
+a job that comes is not kept waiting by a slow one. What is to be launched or ended is in the database before anybody is
+asked for it, by a key that whoever leads next goes on with.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+
+from comfyrelay.autoscaling.providers.base import (
+    FleetMachines,
+    LaunchResult,
+    MachineProvider,
+    Observed,
+    ObservedState,
+    Order,
+)
+from comfyrelay.domain.autoscaling.decide import decide
+from comfyrelay.domain.autoscaling.decision_records import reason_class, what_was_seen
+from comfyrelay.domain.autoscaling.machines import Machine
+from comfyrelay.domain.autoscaling.observation import SeenFleet, Snapshot
+from comfyrelay.domain.autoscaling.plan import FleetPlan
+from comfyrelay.domain.autoscaling.reconcile import Sighting
+from comfyrelay.domain.autoscaling.spec import InstanceType, MachineSpec
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.errors import ComfyRelayError, LeadershipLost, ProviderError
+from comfyrelay.services.autoscaling.machines import Intent
+from comfyrelay.services.engine import Engine
+
+log = structlog.get_logger(__name__)
+
+TICK_SECONDS = 5.0
+# Jobs that come together are decided about together.
+DEBOUNCE_SECONDS = 0.1
+# Deciding takes at most this share of the time, however long the queue is.
+MOST_BUSY = 0.25
+# A provider that does not answer for so long has failed.
+PROVIDER_SECONDS = 60.0
+PRICES_SECONDS = 300.0
+LET_GO_TRIES = 10
+# An answer with so many machines, and so many times as many as the fleet may have, is a mistake: they are not its.
+FAR_TOO_MANY = 1000
+FAR_TOO_MANY_TIMES = 10
+
+
+class ProvidersByName(Protocol):
+    """Who makes machines, by name."""
+
+    def get(self, name: str, /) -> MachineProvider | None:
+        """`None`, or an error of ours, where there is nobody of this name."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of a fleet between two looks."""
+
+    # why its provider could not be asked
+    failure: str | None = None
+    # of the last decision that was recorded
+    recorded: str | None = None
+    # what its types cost, as the provider tells it of these machines: of others it has told nothing
+    prices: Sequence[InstanceType] | None = None
+    priced: MachineSpec | None = None
+    prices_at: float = float("-inf")
+
+
+class ScalingLoop:
+    def __init__(self, engine: Engine, providers: ProvidersByName, *, tick_seconds: float | None = None) -> None:
+        self._scaling = engine.scaling
+        self._providers = providers
+        self._tick_seconds = TICK_SECONDS if tick_seconds is None else tick_seconds
+        self._known: dict[int, _Known] = {}
+        self._acts: set[asyncio.Task[None]] = set()
+        self._busy_fleets: set[int] = set()
+        # One at a time writes: what one decides on is not changed by the other meanwhile.
+        self._writing = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Until canceled; then another may lead at once."""
+        loops = (self._lead, self._decide_when_due, self._observe_at_ticks)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for each in loops:
+                    group.create_task(each())
+        finally:
+            # by a task that nobody has canceled: what this one still asks of a database would be cut off
+            await asyncio.shield(asyncio.create_task(self._let_go()))
+
+    async def _let_go(self) -> None:
+        for task in self._acts:
+            task.cancel()
+        await asyncio.gather(*self._acts, return_exceptions=True)
+        # the first tries may get connections on which somebody was cut off
+        for _ in range(LET_GO_TRIES):
+            try:
+                await self._scaling.leadership.resign()
+            except ComfyRelayError as error:
+                log.info("scaling.resign_failed", why=error.detail, cause=repr(error.__cause__))
+                await asyncio.sleep(0.1)
+            else:
+                break
+
+    async def decide_once(self) -> None:
+        """Decide for every fleet, and begin to do it."""
+        if self._scaling.leadership.leader is None:
+            return
+        async with self._writing:
+            fleets = await self._scaled()
+            for stage in sorted({each.stage for each in fleets}):
+                seen = await self._scaling.snapshots.take(stage, can_launch=self._can_launch, types_of=self._types)
+                plans = {plan.fleet: plan for plan in await asyncio.to_thread(decide, seen.snapshot)}
+                for seen_fleet in seen.snapshot.fleets:
+                    fleet = seen.fleets[seen_fleet.slug]
+                    # whoever tells a cluster its number writes that down, with the pods that only it sees
+                    if fleet.is_scaled and not seen_fleet.is_done_elsewhere:
+                        await self._carry_out_alone(fleet, seen_fleet, plans[seen_fleet.slug], seen.snapshot)
+
+    async def observe_once(self) -> None:
+        """Look at every provider; one that fails, or is slow, is no other's concern."""
+        if self._scaling.leadership.leader is None:
+            return
+        await self._quietly("learn", self._scaling.durations.learn)
+        fleets = [each for each in await self._scaled() if each.id not in self._busy_fleets and self._can_launch(each)]
+        await asyncio.gather(*(self._check_fleet(each) for each in fleets))
+
+    async def idle(self) -> None:
+        """Wait until everything that was begun is done."""
+        while self._acts:
+            await asyncio.gather(*self._acts, return_exceptions=True)
+
+    # the loops
+
+    async def _lead(self) -> None:
+        """Only where there is something to lead: a queue without scaled fleets writes nothing."""
+        leadership = self._scaling.leadership
+        while True:
+            if leadership.leader is not None or await self._try(self._scaled, []):
+                was_led = leadership.leader is not None
+                await self._quietly("lead", leadership.claim)
+                if not was_led and leadership.leader is not None:
+                    self._known.clear()
+                    self._scaling.hint.give()
+            await asyncio.sleep(leadership.renew_seconds)
+
+    async def _decide_when_due(self) -> None:
+        while True:
+            if await self._scaling.hint.wait(self._tick_seconds):
+                await asyncio.sleep(DEBOUNCE_SECONDS)
+            began = time.monotonic()
+            await self._quietly("decide", self.decide_once)
+            # a long queue takes long to read: the rest of the time is for others
+            await asyncio.sleep(min(self._tick_seconds, (time.monotonic() - began) * (1 / MOST_BUSY - 1)))
+
+    async def _observe_at_ticks(self) -> None:
+        while True:
+            # not awaited: the next tick comes, however long a provider takes
+            self._begin(self._quietly("observe", self.observe_once))
+            await asyncio.sleep(self._tick_seconds)
+
+    async def _quietly(self, what: str, work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await work()
+        except LeadershipLost:
+            log.info("scaling.leadership_lost", during=what)
+        except ComfyRelayError as error:
+            log.warning("scaling.failed", during=what, why=error.detail)
+        except Exception:
+            # A loop that ends on its first error would leave machines running for ever.
+            log.exception("scaling.failed", during=what)
+
+    async def _try(self, work: Callable[[], Awaitable[list[Fleet]]], otherwise: list[Fleet]) -> list[Fleet]:
+        try:
+            return await work()
+        except ComfyRelayError:
+            return otherwise
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._acts.add(task)
+        task.add_done_callback(self._acts.discard)
+
+    # fleets and their providers
+
+    async def _scaled(self) -> list[Fleet]:
+        return [each for each in await self._scaling.snapshots.fleets() if each.is_scaled]
+
+    def _provider(self, fleet: Fleet) -> MachineProvider | None:
+        try:
+            return self._providers.get(str(fleet.machine_spec.provider))
+        except ComfyRelayError as error:
+            self._of(fleet).failure = error.detail
+            return None
+
+    def _can_launch(self, fleet: Fleet) -> bool:
+        provider = self._provider(fleet)
+        return provider is not None and provider.can_launch
+
+    def _types(self, fleet: Fleet) -> Sequence[InstanceType]:
+        """As they cost now, where that is known better than the fleet says it."""
+        known = self._of(fleet)
+        prices = known.prices if known.priced == fleet.machine_spec else None
+        return prices or fleet.machine_spec.instance_types
+
+    def _of(self, fleet: Fleet) -> _Known:
+        return self._known.setdefault(fleet.id, _Known())
+
+    # looking
+
+    async def _check_fleet(self, fleet: Fleet) -> None:
+        provider = self._provider(fleet)
+        if provider is None:
+            return
+        self._busy_fleets.add(fleet.id)
+        try:
+            sightings = await self._observe(fleet, provider)
+            async with self._writing:
+                due = await self._scaling.machines.reconcile(fleet, sightings, types=self._types(fleet))
+            if due.end:
+                await self._end(fleet, provider, due.end)
+            if due.order:
+                await self._launch(fleet, provider, due.order)
+        except LeadershipLost:
+            log.info("scaling.leadership_lost", during="look", fleet=fleet.slug)
+        except ComfyRelayError as error:
+            log.warning("scaling.look_failed", fleet=fleet.slug, why=error.detail)
+        except Exception:
+            log.exception("scaling.look_failed", fleet=fleet.slug)
+        finally:
+            self._busy_fleets.discard(fleet.id)
+
+    async def _observe(self, fleet: Fleet, provider: MachineProvider) -> list[Sighting] | None:
+        """`None` when the provider cannot be asked: then the last that is known counts."""
+        known = self._of(fleet)
+        try:
+            async with asyncio.timeout(PROVIDER_SECONDS):
+                found = [_sighting(each) for each in await provider.observe(_machines(fleet))]
+            _require_believable(fleet, len(found))
+        except Exception as error:
+            known.failure = _why(error)
+            log.warning("scaling.provider_failed", fleet=fleet.slug, stage=fleet.stage, why=known.failure)
+            return None
+        known.failure = None
+        await self._learn_prices(fleet, provider)
+        return found
+
+    async def _learn_prices(self, fleet: Fleet, provider: MachineProvider) -> None:
+        """Without them the last that are known count: machines are looked at, whatever they cost."""
+        known, spec = self._of(fleet), fleet.machine_spec
+        if known.priced != spec:
+            known.priced, known.prices, known.prices_at = spec, None, float("-inf")
+        if time.monotonic() - known.prices_at < PRICES_SECONDS:
+            return
+        known.prices_at = time.monotonic()
+        try:
+            async with asyncio.timeout(PROVIDER_SECONDS):
+                known.prices = await provider.prices(_machines(fleet)) or None
+        except Exception as error:
+            log.warning("scaling.prices_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
+
+    # deciding and doing
+
+    async def _carry_out_alone(self, fleet: Fleet, seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> None:
+        """What one fleet runs into keeps no other waiting; who leads no more is through with all of them."""
+        try:
+            await self._carry_out(fleet, seen, plan, snapshot)
+        except LeadershipLost:
+            raise
+        except Exception as error:
+            log.warning("scaling.fleet_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error), exc_info=True)
+
+    async def _carry_out(self, fleet: Fleet, seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> None:
+        known = self._of(fleet)
+        reason = plan.reason if known.failure is None else f"{plan.reason}; the provider failed: {known.failure}"
+        does = not plan.is_nothing and not plan.is_report
+        kind = reason_class(reason)
+        if known.recorded is None:
+            known.recorded = await self._last_recorded(fleet)
+        if not does and kind == known.recorded:
+            return
+        types = self._types(fleet)
+        saw = what_was_seen(seen, plan, snapshot, types)
+        intent = await self._scaling.machines.intend(fleet, plan, reason=reason, saw=saw, types=types)
+        known.recorded = kind
+        provider = self._provider(fleet)
+        if provider is not None and (intent.ordered or intent.ending):
+            self._begin(self._quietly("act", lambda: self._act(fleet, provider, intent)))
+
+    async def _last_recorded(self, fleet: Fleet) -> str | None:
+        found = (await self._scaling.views.decisions(Stage(fleet.stage), fleet.slug, limit=1)).items
+        return reason_class(found[0].reason) if found else None
+
+    async def _act(self, fleet: Fleet, provider: MachineProvider, intent: Intent) -> None:
+        outcome: dict[str, Any] = {"busy": list(intent.busy)} if intent.busy else {}
+        if intent.ordered:
+            outcome |= await self._launch(fleet, provider, intent.ordered)
+        if intent.ending:
+            outcome |= await self._end(fleet, provider, intent.ending)
+        if intent.decision_id is not None:
+            await self._scaling.machines.note_outcome(intent.decision_id, outcome)
+
+    async def _launch(self, fleet: Fleet, provider: MachineProvider, ordered: Sequence[Machine]) -> dict[str, Any]:
+        standing = await self._scaling.machines.standing(fleet, [each.key for each in ordered], is_end=False)
+        fleet, wanted = standing.fleet, standing.machines
+        if not wanted:
+            return {"launched": 0}
+        orders = [Order(key=each.key, instance_type=each.instance_type) for each in wanted]
+        try:
+            async with asyncio.timeout(PROVIDER_SECONDS):
+                result = await provider.launch(_machines(fleet), orders, total=standing.total)
+        except Exception as error:
+            # Whether they are made is not known: they are ordered again, by the same keys.
+            log.warning("scaling.launch_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
+            return {"launch_failed": _why(error)}
+        launched, refused = _results(wanted, result)
+        await self._scaling.machines.note_launched(wanted, launched, refused, types=self._types(fleet))
+        if refused:
+            # another type may be had
+            self._scaling.hint.give()
+        texts = sorted({text for _kind, text in refused.values()})
+        return {"launched": len(launched), "refused": len(refused), **({"refusals": texts} if texts else {})}
+
+    async def _end(self, fleet: Fleet, provider: MachineProvider, ending: Sequence[Machine]) -> dict[str, Any]:
+        standing = await self._scaling.machines.standing(fleet, [each.key for each in ending], is_end=True)
+        fleet = standing.fleet
+        ids = [each.provider_id for each in standing.machines if each.provider_id is not None]
+        if not ids:
+            return {"ended": 0}
+        try:
+            async with asyncio.timeout(PROVIDER_SECONDS):
+                await provider.end(_machines(fleet), ids)
+        except Exception as error:
+            # They are marked, and told again at a tick.
+            log.warning("scaling.end_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
+            return {"end_failed": _why(error)}
+        return {"ended": len(ids)}
+
+
+@asynccontextmanager
+async def scaling(engine: Engine, providers: ProvidersByName) -> AsyncIterator[ScalingLoop]:
+    """Run the loop until it is left."""
+    loop = ScalingLoop(engine, providers)
+    task = asyncio.create_task(loop.run())
+    try:
+        yield loop
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def _machines(fleet: Fleet) -> FleetMachines:
+    limits = fleet.scaling_spec.limits
+    return FleetMachines(slug=fleet.slug, stage=fleet.stage, spec=fleet.machine_spec, max_machines=limits.max_machines)
+
+
+def _require_believable(fleet: Fleet, machines: int) -> None:
+    most = fleet.scaling_spec.limits.max_machines
+    if machines > max(FAR_TOO_MANY, FAR_TOO_MANY_TIMES * most):
+        raise ProviderError(
+            f"The provider tells of {machines} machines, and the fleet may have {most}. Nothing is done with them: see "
+            "to it that it tells of this fleet's alone."
+        )
+
+
+def _sighting(each: Observed) -> Sighting:
+    return Sighting(
+        id=each.id,
+        is_ending=each.state is ObservedState.ENDING,
+        key=each.key,
+        worker_id=each.worker_id,
+        instance_type=each.instance_type,
+        price_per_hour=each.price_per_hour,
+        launched_at=each.launched_at,
+    )
+
+
+def _results(wanted: Sequence[Machine], result: LaunchResult) -> tuple[dict[str, Sighting], dict[str, tuple[str, str]]]:
+    """By key, what came of orders; those that are neither here nor refused are under way. A refusal speaks for every
+    order of its type, and one that names no type for all."""
+    left = {each.key: each for each in wanted}
+    launched: dict[str, Sighting] = {}
+    for each in sorted(result.launched, key=lambda found: found.key is None):
+        key = each.key if each.key in left else next(iter(left), None) if each.key is None else None
+        if key is not None:
+            launched[key] = _sighting(each)
+            del left[key]
+    refused = {
+        key: (str(refusal.kind), refusal.text)
+        for refusal in result.refused
+        for key, machine in left.items()
+        if refusal.instance_type in (None, machine.instance_type)
+    }
+    return launched, refused
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ComfyRelayError):
+        return error.detail
+    if isinstance(error, TimeoutError):
+        return f"It did not answer within {PROVIDER_SECONDS:g} s."
+    return f"{type(error).__name__}: {error}"

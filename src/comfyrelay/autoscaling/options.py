@@ -1,0 +1,60 @@
+"""What fleets may say under `machines.options`, by who makes their machines: a misspelt one is told at once, and not
+when a machine is wanted."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from comfyrelay.autoscaling.providers.local import LocalOptions
+from comfyrelay.autoscaling.provisioning.options import AwsOptions
+from comfyrelay.domain.autoscaling.spec import MachineProviderName
+from comfyrelay.errors import InvalidInput
+
+PLACE = "machines.options"
+
+
+class CommandOptions(BaseModel):
+    """All but these are the script's."""
+
+    model_config = ConfigDict(extra="allow")
+
+    command: Annotated[str, Field(min_length=1)]
+    boot_seconds: Annotated[float, Field(gt=0)] | None = None
+
+
+class ClusterOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    gpus: Annotated[int, Field(ge=0, strict=True)] = 1
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    boot_seconds: Annotated[float, Field(gt=0)] | None = None
+
+
+_MODELS: Mapping[str, type[BaseModel]] = {
+    MachineProviderName.LOCAL: LocalOptions,
+    MachineProviderName.COMMAND: CommandOptions,
+    MachineProviderName.AWS: AwsOptions,
+    MachineProviderName.KUBERNETES: ClusterOptions,
+}
+
+
+def check(provider: str, options: Mapping[str, Any]) -> None:
+    """`InvalidInput` says what is wrong. What other packages' providers understand only they know."""
+    model = _MODELS.get(provider)
+    if model is None:
+        return
+    try:
+        model.model_validate(dict(options))
+    except ValidationError as error:
+        raise InvalidInput(
+            errors={".".join(map(str, (PLACE, *each["loc"]))): _sentence(model, each) for each in error.errors()}
+        ) from None
+
+
+def _sentence(model: type[BaseModel], error: Mapping[str, Any]) -> str:
+    if error["type"] == "extra_forbidden":
+        return f"There is no such field. Fields: {', '.join(sorted(model.model_fields))}."
+    if model is CommandOptions and error["loc"] == ("command",):
+        return "Name the script that makes the machines: a file in the server's folder of programs."
+    return str(error["msg"]).removeprefix("Value error, ")

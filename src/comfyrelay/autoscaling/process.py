@@ -1,0 +1,20 @@
+"""The scaling loop with the providers that there are, as a server or a command runs it."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from comfyrelay.autoscaling.loop import ScalingLoop, scaling
+from comfyrelay.autoscaling.providers.registry import Providers, Surroundings
+from comfyrelay.services.engine import Engine
+
+
+@asynccontextmanager
+async def scaling_fleets(engine: Engine, *, secrets: Mapping[str, Sequence[str]]) -> AsyncIterator[ScalingLoop]:
+    """Scale every fleet of which somebody has said how, until it is left. Workers register with the `secrets`."""
+    settings = engine.settings
+    providers = Providers(Surroundings(settings=settings, api_url=settings.base_url, secrets=secrets))
+    try:
+        async with scaling(engine, providers) as loop:
+            yield loop
+    finally:
+        await providers.close()

@@ -1,0 +1,58 @@
+"""What a fleet's parts are called at AWS. Nothing else is kept of them: whoever knows the fleet finds them."""
+
+import re
+from dataclasses import dataclass
+
+from comfyrelay.autoscaling.providers.aws.access import AwsError
+from comfyrelay.autoscaling.providers.base import RefusalKind
+
+# The worker's own notices, and the metrics of `comfyrelay fleet publish-metrics`, have these names.
+FLEET_TAG = "FleetSlug"
+STAGE_TAG = "Stage"
+# What the console shows, and what a budget can be told by: it has fleet and stage in one.
+NAME_TAG = "Name"
+HOOK = "comfyrelay-drain"
+# They are parts of names, paths and a script.
+_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    fleet: str
+    stage: str
+
+    def __post_init__(self) -> None:
+        if not _SLUG.fullmatch(self.fleet):
+            text = (
+                f"The fleet {self.fleet!r} cannot be named so at AWS: use letters, digits, - and _ only, 100 at most."
+            )
+            raise AwsError(text, kind=RefusalKind.SETUP)
+
+    @property
+    def group(self) -> str:
+        return f"asg-{self.stage}-{self.fleet}"
+
+    @property
+    def launch_template(self) -> str:
+        return f"lt-{self.stage}-{self.fleet}"
+
+    @property
+    def secret(self) -> str:
+        return f"/comfyrelay/{self.stage}/{self.fleet}/fleet-secret"
+
+    @property
+    def budget(self) -> str:
+        return f"comfyrelay-{self.stage}-{self.fleet}"
+
+    @property
+    def from_zero(self) -> str:
+        """A policy, and the alarm that sets it off."""
+        return f"{self.group}-from-zero"
+
+    @property
+    def backlog(self) -> str:
+        return f"{self.group}-backlog"
+
+    @property
+    def tags(self) -> dict[str, str]:
+        return {FLEET_TAG: self.fleet, STAGE_TAG: self.stage, NAME_TAG: self.group}

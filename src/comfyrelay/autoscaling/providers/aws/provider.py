@@ -1,0 +1,228 @@
+"""An Auto Scaling group for each fleet and stage: it is told how many machines there should be, and which to end."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from comfyrelay.autoscaling.providers.aws.access import FIRST_PAUSE_SECONDS, Aws, AwsError, kind_of
+from comfyrelay.autoscaling.providers.aws.names import Names
+from comfyrelay.autoscaling.providers.base import (
+    FleetMachines,
+    LaunchRefused,
+    LaunchResult,
+    Observed,
+    ObservedState,
+    Order,
+    RefusalKind,
+)
+from comfyrelay.clock import utc_now
+from comfyrelay.domain.autoscaling.spec import InstanceType
+
+_PENDING = ("Pending",)
+_RUNNING = ("InService", "EnteringStandby", "Standby")
+_ENDING = ("Terminating", "Detaching")
+# How many of the latest activities are asked for: far more than a group begins between two looks.
+_ACTIVITIES = 50
+# EC2 takes no more values in one filter.
+_IDS_AT_ONCE = 200
+_SPOT_PRICES_OF = "Linux/UNIX"
+
+
+class AwsProvider:
+    can_launch = True
+
+    def __init__(self, *, first_pause_seconds: float = FIRST_PAUSE_SECONDS) -> None:
+        self._first_pause_seconds = first_pause_seconds
+        self._by_region: dict[str | None, Aws] = {}
+        # by group and instance, what never changes of it
+        self._known: dict[str, dict[str, Mapping[str, Any]]] = {}
+        # by group, the activities that were over before it was last told to grow: what failed then is no answer to it
+        self._old: dict[str, frozenset[str]] = {}
+
+    async def observe(self, fleet: FleetMachines) -> Sequence[Observed]:
+        group = await self._group(fleet)
+        found = [each for each in map(_observed, group["Instances"]) if each is not None]
+        about = await self._about(fleet, [each.id for each in found])
+        # What the group still looks for has no name yet, and would be taken for another machine once it has one:
+        # whoever ordered it waits for it by its order, and `launch` counts it.
+        return [replace(each, **about.get(each.id, {})) for each in found]
+
+    async def launch(self, fleet: FleetMachines, orders: Sequence[Order], *, total: int) -> LaunchResult:
+        try:
+            refused = await self._grow(fleet, total=total)
+        except AwsError as error:
+            refused = [LaunchRefused(kind=error.kind, text=error.detail)] * len(orders)
+        # those that were there before are not refused now
+        return LaunchResult(refused=refused[: len(orders)])
+
+    async def end(self, fleet: FleetMachines, ids: Sequence[str]) -> None:
+        if not ids:
+            return
+        group = await self._group(fleet)
+        aws = self._aws(fleet)
+        # AWS would end an instance of any other group as well
+        there = {
+            each.id for each in map(_observed, group["Instances"]) if each and each.state is not ObservedState.ENDING
+        }
+        for each in ids:
+            if each not in there:
+                continue
+            try:
+                await aws.call(
+                    "autoscaling",
+                    "terminate_instance_in_auto_scaling_group",
+                    InstanceId=each,
+                    ShouldDecrementDesiredCapacity=True,
+                )
+            except AwsError as error:
+                # it went by itself meanwhile
+                if "not found" not in error.detail:
+                    raise
+
+    async def prices(self, fleet: FleetMachines) -> Sequence[InstanceType]:
+        types = fleet.spec.instance_types
+        if not types:
+            return types
+        zones = set((await self._group(fleet))["AvailabilityZones"])
+        history = await self._aws(fleet).pages(
+            "ec2",
+            "describe_spot_price_history",
+            "SpotPriceHistory",
+            InstanceTypes=[each.name for each in types],
+            ProductDescriptions=[_SPOT_PRICES_OF],
+            # only what holds now, for each zone
+            StartTime=utc_now(),
+        )
+        # the dearest zone: the group chooses by capacity, and a limit of money must hold wherever it finds some
+        now: dict[str, float] = {}
+        for each in history:
+            if each["AvailabilityZone"] in zones:
+                now[each["InstanceType"]] = max(now.get(each["InstanceType"], 0.0), float(each["SpotPrice"]))
+        return [replace(each, price_per_hour=now.get(each.name, each.price_per_hour)) for each in types]
+
+    async def close(self) -> None:
+        for aws in self._by_region.values():
+            await aws.close()
+        self._by_region.clear()
+
+    async def _grow(self, fleet: FleetMachines, *, total: int) -> list[LaunchRefused]:
+        """Have the group want so many, and tell what it could not get of what it wants."""
+        group, before = await asyncio.gather(self._group(fleet), self._activities(fleet))
+        name = group["AutoScalingGroupName"]
+        most = min(group["MaxSize"], fleet.max_machines)
+        # never fewer than there are: to shrink is to end machines by their names
+        wanted = max(min(total, most), group["DesiredCapacity"])
+        if wanted > group["DesiredCapacity"]:
+            self._old[name] = frozenset(each["ActivityId"] for each in before)
+            await self._set_desired(fleet, wanted)
+        refused = []
+        if total > most:
+            text = f"The group {name} may have {most} machines: raise max_machines, then run {_provision(fleet)}."
+            refused = [LaunchRefused(kind=RefusalKind.QUOTA, text=text)] * (total - wanted)
+        if (failure := await self._failure(fleet)) is not None:
+            missing = await self._give_up(fleet)
+            refused += [failure] * missing
+        return refused
+
+    async def _failure(self, fleet: FleetMachines) -> LaunchRefused | None:
+        """Why the group's latest try to launch came to nothing, if it did."""
+        old = self._old.get(Names(fleet.slug, fleet.stage).group, frozenset())
+        for each in await self._activities(fleet):
+            # newest first; what ended an instance says nothing of launching
+            if each["ActivityId"] in old or each["Description"].startswith("Terminating"):
+                continue
+            if each["StatusCode"] == "Successful":
+                return None
+            if each["StatusCode"] == "Failed":
+                said = " ".join(each.get("StatusMessage", "").split()).rstrip(".")
+                return LaunchRefused(kind=kind_of(said), text=f"The group could not launch: {said}.")
+        return None
+
+    async def _give_up(self, fleet: FleetMachines) -> int:
+        """Want no more than is there, so that what was refused does not come after all, beside what was ordered in its
+        place; return how many are missing. An instance that appears this very moment may be ended again by the group,
+        but none that works: workers protect themselves."""
+        group = await self._group(fleet)
+        desired: int = group["DesiredCapacity"]
+        missing = max(desired - _counted(group), 0)
+        if missing:
+            await self._set_desired(fleet, _counted(group))
+        return missing
+
+    async def _set_desired(self, fleet: FleetMachines, desired: int) -> None:
+        await self._aws(fleet).call(
+            "autoscaling",
+            "set_desired_capacity",
+            AutoScalingGroupName=Names(fleet.slug, fleet.stage).group,
+            DesiredCapacity=desired,
+            HonorCooldown=False,
+        )
+
+    async def _group(self, fleet: FleetMachines) -> Mapping[str, Any]:
+        name = Names(fleet.slug, fleet.stage).group
+        answer = await self._aws(fleet).call(
+            "autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=[name]
+        )
+        # one that is being deleted takes no orders
+        for group in answer["AutoScalingGroups"]:
+            if not group.get("Status"):
+                found: Mapping[str, Any] = group
+                return found
+        text = f"There is no Auto Scaling group {name} in this region and account: run {_provision(fleet)}."
+        raise AwsError(text, kind=RefusalKind.SETUP)
+
+    async def _activities(self, fleet: FleetMachines) -> Sequence[Mapping[str, Any]]:
+        name = Names(fleet.slug, fleet.stage).group
+        answer = await self._aws(fleet).call(
+            "autoscaling", "describe_scaling_activities", AutoScalingGroupName=name, MaxRecords=_ACTIVITIES
+        )
+        found: Sequence[Mapping[str, Any]] = answer["Activities"]
+        return found
+
+    async def _about(self, fleet: FleetMachines, ids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        name = Names(fleet.slug, fleet.stage).group
+        known = self._known[name] = {each: found for each, found in self._known.get(name, {}).items() if each in ids}
+        new = [each for each in ids if each not in known]
+        for begin in range(0, len(new), _IDS_AT_ONCE):
+            # a filter: an instance that EC2 has not heard of yet is then no error
+            asked = {"Name": "instance-id", "Values": new[begin : begin + _IDS_AT_ONCE]}
+            reservations = await self._aws(fleet).pages("ec2", "describe_instances", "Reservations", Filters=[asked])
+            known.update(
+                (instance["InstanceId"], {"launched_at": instance["LaunchTime"]})
+                for reservation in reservations
+                for instance in reservation["Instances"]
+            )
+        return known
+
+    def _aws(self, fleet: FleetMachines) -> Aws:
+        region = fleet.spec.options.get("region")
+        if region not in self._by_region:
+            self._by_region[region] = Aws(region, first_pause_seconds=self._first_pause_seconds)
+        return self._by_region[region]
+
+
+def _observed(instance: Mapping[str, Any]) -> Observed | None:
+    """`None` for one that is gone."""
+    for state, beginnings in (
+        (ObservedState.PENDING, _PENDING),
+        (ObservedState.RUNNING, _RUNNING),
+        (ObservedState.ENDING, _ENDING),
+    ):
+        if instance["LifecycleState"].startswith(beginnings):
+            return Observed(
+                id=instance["InstanceId"],
+                state=state,
+                worker_id=instance["InstanceId"],
+                instance_type=instance.get("InstanceType"),
+            )
+    return None
+
+
+def _counted(group: Mapping[str, Any]) -> int:
+    """How many of its instances count as desired ones."""
+    return sum(each["LifecycleState"].startswith(("Pending", "InService")) for each in group["Instances"])
+
+
+def _provision(fleet: FleetMachines) -> str:
+    return f"`comfyrelay fleet provision {fleet.slug} --stage {fleet.stage}`"

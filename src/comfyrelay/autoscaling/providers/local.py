@@ -1,0 +1,383 @@
+"""Machines that are processes of this host: each a worker with a ComfyUI, or a stand-in for one, of its own.
+
+Each order has a folder by its key, which says all there is to know, to whoever asks:
+
+    order.json   who it is and what it runs; made once, so a repeated order finds it
+    lock         held by the process of the machine (`local_machine`) for as long as it lives
+    begun.json   that process; a key is begun once, and never again
+    running      ComfyUI answers
+    ended        it was told to end
+    *.log        what it said, kept for a week
+"""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from comfyrelay.autoscaling.providers.base import (
+    FleetMachines,
+    LaunchRefused,
+    LaunchResult,
+    Observed,
+    ObservedState,
+    Order,
+    RefusalKind,
+)
+from comfyrelay.autoscaling.providers.programs import folder_name, plain_environment, program
+from comfyrelay.clock import utc_now
+from comfyrelay.domain.autoscaling.learning import LOCAL_BOOT_SECONDS
+from comfyrelay.domain.autoscaling.spec import InstanceType
+from comfyrelay.errors import ConfigurationError, ProviderError
+from comfyrelay.extras import require
+from comfyrelay.system import files
+from comfyrelay.system.atomic import write_new
+from comfyrelay.system.commands import detached
+from comfyrelay.system.folder_lock import FolderLock
+
+STAND_IN = "stand-in"
+# A process that was started takes its lock within this time, however busy the host is.
+START_SECONDS = 120.0
+# Another server's launch in the same fleet is over by then.
+TURN_SECONDS = 10.0
+KEPT_DAYS = 7
+MACHINE = (sys.executable, "-m", "comfyrelay.autoscaling.providers.local_machine")
+WORKER = (sys.executable, "-m", "comfyrelay", "worker")
+SIM = (sys.executable, "-m", "comfyrelay", "sim", "--port", "{port}", "--folder", "{folder}")
+
+# Who may set up fleets may not thereby run what they like here: neither by a variable that loads or starts something,
+# nor by moving a machine's folder.
+_VARIABLE = re.compile(r"(COMFYRELAY_WORKER_[A-Z_]+|HEARTBEAT_INTERVAL_SECONDS|[A-Z]+_VISIBLE_DEVICES)")
+_NOT_TO_SET = ("COMFYRELAY_WORKER_COMFYUI_RESTART_COMMAND", "COMFYRELAY_WORKER_DATA_DIR")
+
+T = TypeVar("T")
+
+
+class LocalOptions(BaseModel):
+    """`machines.options` of a fleet of this provider."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    # the stand-in, an address of one that runs already, or a program in the folder of programs
+    comfyui: str = STAND_IN
+    # for both processes; {slot} is the lowest number that no other machine of the fleet has
+    environment: dict[str, str] = Field(default_factory=dict)
+    # what a job that runs is given to finish once the machine is told to end
+    grace_seconds: Annotated[float, Field(ge=0)] = 120.0
+    # ComfyUI must answer by then
+    answer_seconds: Annotated[float, Field(gt=0)] = 600.0
+    # what the first machine is expected to take; the scaling loop asks for it
+    boot_seconds: Annotated[float, Field(gt=0)] = LOCAL_BOOT_SECONDS
+
+    @field_validator("environment")
+    @classmethod
+    def _harmless(cls, given: dict[str, str]) -> dict[str, str]:
+        for name in given:
+            if not _VARIABLE.fullmatch(name) or name in _NOT_TO_SET:
+                raise ValueError(
+                    f"{name} cannot be set here, but settings of the worker (COMFYRELAY_WORKER_…) and …_VISIBLE_DEVICES"
+                )
+        return given
+
+
+class LocalProvider:
+    """`folder` is where machines have theirs; `api_url` and `secrets` (by stage) are what their workers need, and
+    `programs` is the folder with what a fleet may name as its ComfyUI."""
+
+    can_launch = True
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        api_url: str,
+        secrets: Mapping[str, Sequence[str]],
+        programs: Path | None = None,
+        worker: Sequence[str] = WORKER,
+        stand_in: Sequence[str] = SIM,
+    ) -> None:
+        detached.check_system()
+        require("media")
+        self._folder = folder
+        self._api_url = api_url
+        self._secrets = secrets
+        self._programs = programs
+        self._worker = worker
+        self._stand_in = stand_in
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    async def observe(self, fleet: FleetMachines) -> Sequence[Observed]:
+        return await self._aside(lambda: self._observe(fleet))
+
+    async def launch(self, fleet: FleetMachines, orders: Sequence[Order], *, total: int) -> LaunchResult:  # noqa: ARG002
+        return await self._aside(lambda: self._launch(fleet, orders))
+
+    async def end(self, fleet: FleetMachines, ids: Sequence[str]) -> None:
+        def end() -> None:
+            for each in self._there(fleet):
+                if each.id in ids:
+                    each.end()
+
+        await self._aside(end)
+
+    async def prices(self, fleet: FleetMachines) -> Sequence[InstanceType]:
+        return fleet.spec.instance_types
+
+    async def close(self) -> None:
+        """Machines go on: whoever comes next finds them."""
+
+    def _observe(self, fleet: FleetMachines) -> list[Observed]:
+        there = self._there(fleet)
+        for machine in there:
+            # whoever ordered it may have died before its process was started, and who sees it orders it no more
+            if machine.is_waiting_for_process and machine.id not in self._children:
+                # a server without the secret of its fleet cannot, and the order is forgotten after a while
+                with suppress(ConfigurationError):
+                    self._start(fleet, machine)
+        return [each.observed() for each in there]
+
+    def _launch(self, fleet: FleetMachines, orders: Sequence[Order]) -> LaunchResult:
+        try:
+            template = self._template(fleet)
+        except ConfigurationError as error:
+            return LaunchResult(refused=[LaunchRefused(kind=RefusalKind.SETUP, text=error.detail)])
+        folder = self._folder_of(fleet)
+        launched: list[Observed] = []
+        refused: list[LaunchRefused] = []
+
+        def refuse(order: Order, kind: RefusalKind, text: str) -> None:
+            refused.append(LaunchRefused(kind=kind, text=text, instance_type=order.instance_type))
+
+        with _turn(folder):
+            _remove_old(folder)
+            for order in orders:
+                machine = _Machine(folder / folder_name(order.key))
+                if not machine.is_known:
+                    there = self._there(fleet)
+                    if len(there) >= fleet.max_machines:
+                        most = f"The fleet {fleet.slug} may have no more than {fleet.max_machines} machines."
+                        refuse(order, RefusalKind.QUOTA, most)
+                        continue
+                    machine.order(fleet, order, template, slot=_free_slot(there))
+                if machine.is_waiting_for_process:
+                    self._start(fleet, machine)
+                if machine.is_there:
+                    launched.append(machine.observed())
+                else:
+                    # whoever still wants one orders it by another key
+                    refuse(order, RefusalKind.THROTTLED, f"The machine {machine.id} has been there, and is gone.")
+        return LaunchResult(launched=launched, refused=refused)
+
+    def _start(self, fleet: FleetMachines, machine: "_Machine") -> None:
+        """One too many does no harm: it does not get the lock, or finds that the key has begun."""
+        order = machine.ordered
+        slots = {name: str(value).replace("{slot}", str(order["slot"])) for name, value in order["environment"].items()}
+        environment = {
+            **plain_environment(),
+            "API_BASE_URL": self._api_url,
+            "FLEET_SECRET": self._secret(fleet),
+            "FLEET_SLUG": fleet.slug,
+            "FLEET_STAGE": fleet.stage,
+            "WORKER_ID": machine.id,
+            "MAX_CONCURRENCY": str(fleet.spec.slots),
+            "COMFYRELAY_WORKER_DATA_DIR": str(machine.folder / "worker"),
+            "COMFYRELAY_WORKER_METADATA_URL": "off",
+            **({"COMFYRELAY_WORKER_INSTANCE_TYPE": order["instance_type"]} if order["instance_type"] else {}),
+            **slots,
+        }
+        argv = (*MACHINE, str(machine.folder))
+        log = machine.folder / "machine.log"
+        self._children[machine.id] = detached.start(argv, folder=machine.folder, environment=environment, log=log)
+
+    def _template(self, fleet: FleetMachines) -> dict[str, Any]:
+        """What machines of a fleet run; `ConfigurationError` when they could not."""
+        try:
+            options = LocalOptions.model_validate(dict(fleet.spec.options))
+        except ValidationError as error:
+            problems = [
+                f"{'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}"
+                for each in error.errors()
+            ]
+            raise ConfigurationError(
+                f"The options of the fleet {fleet.slug} are wrong: {'; '.join(problems)}."
+            ) from None
+        self._secret(fleet)
+        url, argv = None, None
+        if options.comfyui == STAND_IN:
+            require("sim")
+            argv = list(self._stand_in)
+        elif options.comfyui.startswith(("http://", "https://")):
+            url = options.comfyui
+        else:
+            argv = [str(program(self._programs, options.comfyui)), "{port}", "{folder}"]
+        return {
+            "comfyui": argv,
+            "comfyui_url": url,
+            "worker": list(self._worker),
+            "environment": options.environment,
+            "grace_seconds": options.grace_seconds,
+            "answer_seconds": options.answer_seconds,
+        }
+
+    def _secret(self, fleet: FleetMachines) -> str:
+        found = self._secrets.get(fleet.stage, ())
+        if not found:
+            raise ConfigurationError(
+                f"There is no fleet secret for {fleet.stage}, with which workers register: add one to "
+                "COMFYRELAY_FLEET_SECRETS."
+            )
+        return found[0]
+
+    def _there(self, fleet: FleetMachines) -> list["_Machine"]:
+        folder = self._folder_of(fleet)
+        # a file in its place is no fleet without machines
+        found = sorted(each for each in folder.iterdir() if each.is_dir()) if folder.exists() else []
+        return [machine for machine in map(_Machine, found) if machine.is_there]
+
+    def _folder_of(self, fleet: FleetMachines) -> Path:
+        # two stages have two folders, and a missing one is empty only if what is above it can be read
+        if self._folder.exists():
+            next(iter(self._folder.iterdir()), None)
+        return self._folder / folder_name(fleet.stage) / folder_name(fleet.slug)
+
+    async def _aside(self, work: Callable[[], T]) -> T:
+        """Off the loop: disks and processes may take their time."""
+        self._children = {name: each for name, each in self._children.items() if each.poll() is None}
+        try:
+            return await asyncio.to_thread(work)
+        except (OSError, ValueError, KeyError) as error:
+            raise ProviderError(f"The machines in {self._folder} cannot be read: {error}.") from error
+
+
+class _Machine:
+    """One folder, and the process that holds it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._order: dict[str, Any] | None = None
+
+    @property
+    def is_known(self) -> bool:
+        return (self.folder / "order.json").exists()
+
+    @property
+    def ordered(self) -> dict[str, Any]:
+        if self._order is None:
+            self._order = json.loads((self.folder / "order.json").read_text("utf-8"))
+        return self._order
+
+    @property
+    def id(self) -> str:
+        return str(self.ordered["id"])
+
+    @property
+    def launched_at(self) -> datetime:
+        return datetime.fromisoformat(self.ordered["launched_at"])
+
+    @property
+    def is_waiting_for_process(self) -> bool:
+        """Ordered, and nobody has begun: whoever was to start it may have died before."""
+        return not self._has("ended") and not self._has("begun.json")
+
+    @property
+    def is_there(self) -> bool:
+        if not self.is_known:
+            return False
+        if self.is_waiting_for_process:
+            return utc_now() - self.launched_at < timedelta(seconds=START_SECONDS) or self._is_held
+        process = self._process
+        return process is not None and self._is_held and detached.is_process(**process)
+
+    def observed(self) -> Observed:
+        state = ObservedState.RUNNING if self._has("running") else ObservedState.PENDING
+        return Observed(
+            id=self.id,
+            worker_id=self.id,
+            key=self.ordered["key"],
+            state=ObservedState.ENDING if self._has("ended") else state,
+            instance_type=self.ordered["instance_type"],
+            price_per_hour=self.ordered["price_per_hour"],
+            launched_at=self.launched_at,
+        )
+
+    def order(self, fleet: FleetMachines, order: Order, template: Mapping[str, Any], *, slot: int) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        prices = {each.name: each.price_per_hour for each in fleet.spec.instance_types}
+        self._order = {
+            "id": f"local-{fleet.stage}-{fleet.slug}-{self.folder.name}",
+            "key": order.key,
+            "instance_type": order.instance_type,
+            "price_per_hour": prices.get(order.instance_type or ""),
+            "slot": slot,
+            "launched_at": utc_now().isoformat(),
+            **template,
+        }
+        write_new(self.folder / "order.json", json.dumps(self._order, indent=2).encode(), mode=0o600)
+
+    def end(self) -> None:
+        """Written down first: a process that is only about to begin looks for it, and one that has begun is told."""
+        (self.folder / "ended").touch()
+        process = self._process
+        if process is not None and self._is_held:
+            detached.ask_to_end(**process)
+
+    @property
+    def _is_held(self) -> bool:
+        """By its process, or for a moment by another who looks."""
+        return FolderLock(self.folder).holder() is not None
+
+    @property
+    def _process(self) -> dict[str, Any] | None:
+        """The one that has begun, which may have ended since."""
+        try:
+            found: dict[str, Any] = json.loads((self.folder / "begun.json").read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        return found
+
+    def _has(self, name: str) -> bool:
+        return (self.folder / name).exists()
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """One launches in a fleet at a time, so that nobody counts what another is about to add."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = FolderLock(folder)
+    deadline = time.monotonic() + TURN_SECONDS
+    while True:
+        try:
+            lock.take(advice="It is launching machines.")
+        except ConfigurationError as error:
+            if time.monotonic() > deadline:
+                raise ProviderError(error.detail) from None
+        else:
+            break
+    try:
+        yield
+    finally:
+        lock.give_up()
+
+
+def _free_slot(there: Sequence[_Machine]) -> int:
+    taken = {each.ordered["slot"] for each in there}
+    return next(slot for slot in range(len(taken) + 1) if slot not in taken)
+
+
+def _remove_old(folder: Path) -> None:
+    before = utc_now() - timedelta(days=KEPT_DAYS)
+    for path in folder.iterdir():
+        machine = _Machine(path)
+        # one that cannot be read, or removed, is no reason to launch nothing
+        with suppress(OSError, ValueError, KeyError):
+            if path.is_dir() and machine.is_known and machine.launched_at < before and not machine.is_there:
+                files.remove_tree(path)

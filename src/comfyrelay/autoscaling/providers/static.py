@@ -1,0 +1,37 @@
+"""Machines that are simply there: their workers register, and what is decided about them is only reported."""
+
+from collections.abc import Sequence
+
+from comfyrelay.autoscaling.providers.base import (
+    FleetMachines,
+    LaunchRefused,
+    LaunchResult,
+    Observed,
+    Order,
+    RefusalKind,
+)
+from comfyrelay.domain.autoscaling.spec import InstanceType
+
+
+class StaticProvider:
+    """Also for machines that somebody else makes and ends, who asks how many there should be: `whose` is that."""
+
+    can_launch = False
+
+    def __init__(self, whose: str = "It has the workers that somebody starts.") -> None:
+        self._whose = whose
+
+    async def observe(self, fleet: FleetMachines) -> Sequence[Observed]:  # noqa: ARG002
+        return ()
+
+    async def launch(self, fleet: FleetMachines, orders: Sequence[Order], *, total: int) -> LaunchResult:  # noqa: ARG002
+        text = f"Nothing can be launched for the fleet {fleet.slug}. {self._whose}"
+        return LaunchResult(refused=[LaunchRefused(kind=RefusalKind.SETUP, text=text) for _ in orders[:1]])
+
+    async def end(self, fleet: FleetMachines, ids: Sequence[str]) -> None:
+        """Whoever started them ends them."""
+
+    async def prices(self, fleet: FleetMachines) -> Sequence[InstanceType]:
+        return fleet.spec.instance_types
+
+    async def close(self) -> None: ...

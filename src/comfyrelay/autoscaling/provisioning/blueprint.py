@@ -1,0 +1,234 @@
+"""Everything that a fleet has at AWS, in AWS's own words: what `provision` makes, and what the Terraform file says."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from comfyrelay.autoscaling.providers.aws.names import FLEET_TAG, HOOK, NAME_TAG, STAGE_TAG, Names
+from comfyrelay.autoscaling.providers.base import FleetMachines
+from comfyrelay.autoscaling.provisioning.options import AwsOptions
+from comfyrelay.autoscaling.provisioning.user_data import HOOK_SECONDS, user_data
+from comfyrelay.domain.autoscaling.baseline import BACKLOG_TARGET
+from comfyrelay.errors import InvalidInput
+
+WARM_UP_SECONDS = 300
+# Shares of the budget, in percent, at which an email is sent: what was spent, and what will be by the end of the month.
+SPENT_PERCENT = 80.0
+FORECAST_PERCENT = 100.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    limit: Mapping[str, Any]
+    notifications: Sequence[Mapping[str, Any]]
+    email: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fallback:
+    """What CloudWatch does when nobody decides: launch, and never end."""
+
+    from_zero: Mapping[str, Any]
+    # what sets it off, without the policy that it calls
+    alarm: Mapping[str, Any]
+    backlog: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blueprint:
+    names: Names
+    region: str
+    script: str
+    launch_template: Mapping[str, Any]
+    # without tags, and without the desired number, which is not set again once it is there
+    group: Mapping[str, Any]
+    hook: Mapping[str, Any]
+    budget: Budget | None
+    fallback: Fallback | None
+
+
+def draw(fleet: FleetMachines, options: AwsOptions, *, region: str, api_base_url: str, namespace: str) -> Blueprint:
+    """`namespace` is that of the metrics in CloudWatch. `InvalidInput` when something is missing that only the operator
+    knows."""
+    _check(fleet, options)
+    names = Names(fleet.slug, fleet.stage)
+    script = user_data(names, options, region=region, api_base_url=api_base_url)
+    return Blueprint(
+        names=names,
+        region=region,
+        script=script,
+        launch_template=_launch_template(fleet, names, options, script),
+        group=_group(fleet, names, options),
+        hook={
+            "AutoScalingGroupName": names.group,
+            "LifecycleHookName": HOOK,
+            "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
+            "HeartbeatTimeout": HOOK_SECONDS,
+            # the instance goes in the end, whatever became of its worker
+            "DefaultResult": "CONTINUE",
+        },
+        budget=_budget(names, options),
+        fallback=_fallback(names, namespace) if options.cloudwatch_fallback else None,
+    )
+
+
+def _check(fleet: FleetMachines, options: AwsOptions) -> None:
+    errors = {
+        name: text
+        for name, is_missing, text in (
+            ("image", not fleet.spec.image, "Name the image (AMI) that instances start from."),
+            ("instance_types", not fleet.spec.instance_types, "Name at least one instance type, such as g4dn.xlarge."),
+            ("options.subnets", not options.subnets, "Name subnets, in three availability zones if there are so many."),
+            (
+                "options.instance_profile",
+                not options.instance_profile,
+                "Name the instance profile: without its role an instance cannot read the fleet's secret.",
+            ),
+            (
+                "options.budget_email",
+                bool(options.budget_usd_per_month) and not options.budget_email,
+                "Name who is told when the budget is used up.",
+            ),
+        )
+        if is_missing
+    }
+    if errors:
+        raise InvalidInput(errors=errors)
+
+
+def _launch_template(fleet: FleetMachines, names: Names, options: AwsOptions, script: str) -> dict[str, Any]:
+    profile = options.instance_profile or ""
+    tags = [{"Key": name, "Value": value} for name, value in names.tags.items()]
+    made: dict[str, Any] = {
+        "ImageId": fleet.spec.image,
+        # of who launches from it by hand; the group has its own list
+        "InstanceType": fleet.spec.instance_types[0].name,
+        "IamInstanceProfile": {"Arn" if profile.startswith("arn:") else "Name": profile},
+        "MetadataOptions": {
+            "HttpEndpoint": "enabled",
+            "HttpTokens": "required",
+            # a worker in a container is one hop further away
+            "HttpPutResponseHopLimit": 2,
+        },
+        # a group hands its tags on to instances, but not to their volumes
+        "TagSpecifications": [{"ResourceType": "volume", "Tags": tags}],
+        "UserData": base64.b64encode(script.encode()).decode(),
+    }
+    if options.security_groups:
+        made["SecurityGroupIds"] = list(options.security_groups)
+    if options.key_name:
+        made["KeyName"] = options.key_name
+    if options.volume_gib:
+        made["BlockDeviceMappings"] = [
+            {
+                "DeviceName": options.root_device,
+                "Ebs": {"VolumeSize": options.volume_gib, "VolumeType": "gp3", "DeleteOnTermination": True},
+            }
+        ]
+    return made
+
+
+def _group(fleet: FleetMachines, names: Names, options: AwsOptions) -> dict[str, Any]:
+    return {
+        "AutoScalingGroupName": names.group,
+        "MixedInstancesPolicy": {
+            "LaunchTemplate": {
+                "LaunchTemplateSpecification": {"LaunchTemplateName": names.launch_template, "Version": "$Latest"},
+                # in the order of preference: the strategy minds it
+                "Overrides": [{"InstanceType": each.name} for each in fleet.spec.instance_types],
+            },
+            "InstancesDistribution": {
+                "OnDemandBaseCapacity": 0,
+                "OnDemandPercentageAboveBaseCapacity": 0,
+                "SpotAllocationStrategy": "capacity-optimized-prioritized",
+                # up to the On-Demand price
+                "SpotMaxPrice": "",
+            },
+        },
+        "MinSize": 0,
+        "MaxSize": fleet.max_machines,
+        "VPCZoneIdentifier": ",".join(options.subnets),
+        "CapacityRebalance": True,
+        "DefaultInstanceWarmup": WARM_UP_SECONDS,
+    }
+
+
+def _budget(names: Names, options: AwsOptions) -> Budget | None:
+    if options.budget_usd_per_month is None or options.budget_email is None:
+        return None
+    return Budget(
+        limit={
+            "BudgetName": names.budget,
+            "BudgetLimit": {"Amount": f"{options.budget_usd_per_month:.2f}", "Unit": "USD"},
+            "TimeUnit": "MONTHLY",
+            "BudgetType": "COST",
+            "CostFilters": {"TagKeyValue": [f"user:{NAME_TAG}${names.group}"]},
+        },
+        notifications=[
+            {
+                "NotificationType": kind,
+                "ComparisonOperator": "GREATER_THAN",
+                "Threshold": percent,
+                "ThresholdType": "PERCENTAGE",
+            }
+            for kind, percent in (("ACTUAL", SPENT_PERCENT), ("FORECASTED", FORECAST_PERCENT))
+        ],
+        email=options.budget_email,
+    )
+
+
+def _fallback(names: Names, namespace: str) -> Fallback:
+    dimensions = [{"Name": FLEET_TAG, "Value": names.fleet}, {"Name": STAGE_TAG, "Value": names.stage}]
+
+    def metric(identifier: str, name: str) -> dict[str, Any]:
+        found = {"Namespace": namespace, "MetricName": name, "Dimensions": dimensions}
+        stat = {"Metric": found, "Period": 60, "Stat": "Maximum"}
+        return {"Id": identifier, "MetricStat": stat, "ReturnData": False}
+
+    return Fallback(
+        from_zero={
+            "AutoScalingGroupName": names.group,
+            "PolicyName": names.from_zero,
+            "PolicyType": "StepScaling",
+            "AdjustmentType": "ChangeInCapacity",
+            "MetricAggregationType": "Maximum",
+            "StepAdjustments": [{"MetricIntervalLowerBound": 0.0, "ScalingAdjustment": 1}],
+        },
+        alarm={
+            "AlarmName": names.from_zero,
+            "AlarmDescription": f"Something waits for {names.group}, and it has no worker.",
+            # Only at zero: a step that also counted at 5 machines would make a sixth each minute. The one that boots is
+            # no worker yet, but counts for the policy until it is warm.
+            "Metrics": [
+                metric("depth", "QueueDepth"),
+                metric("workers", "ActiveWorkers"),
+                {
+                    "Id": "waiting",
+                    "Expression": "IF(FILL(workers, 0) < 1, depth, 0)",
+                    "Label": "QueueDepth without a worker",
+                    "ReturnData": True,
+                },
+            ],
+            "ComparisonOperator": "GreaterThanThreshold",
+            "Threshold": 0.0,
+            "EvaluationPeriods": 1,
+            "TreatMissingData": "notBreaching",
+        },
+        backlog={
+            "AutoScalingGroupName": names.group,
+            "PolicyName": names.backlog,
+            "PolicyType": "TargetTrackingScaling",
+            "TargetTrackingConfiguration": {
+                "CustomizedMetricSpecification": {
+                    "MetricName": "BacklogPerInstance",
+                    "Namespace": namespace,
+                    "Dimensions": dimensions,
+                    "Statistic": "Average",
+                },
+                "TargetValue": BACKLOG_TARGET,
+                # which machine can go, and when, only the control plane knows
+                "DisableScaleIn": True,
+            },
+        },
+    )

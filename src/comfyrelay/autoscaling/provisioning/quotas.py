@@ -1,0 +1,74 @@
+"""Whether the account may have as many Spot instances as the fleet may need."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from comfyrelay.autoscaling.providers.aws.access import Aws, AwsError
+from comfyrelay.autoscaling.providers.base import FleetMachines
+
+# Spot quotas count virtual CPUs of whole families, by the letters that their types begin with.
+_QUOTAS = (
+    (re.compile(r"(g|gr|vt)\d"), "L-3819A6DF", "G and VT"),
+    (re.compile(r"p[2-4]"), "L-7212CCBC", "P2, P3 and P4"),
+    (re.compile(r"p5"), "L-C4BD4855", "P5"),
+    (re.compile(r"(a|c|d|h|i|im|is|m|r|t|z)\d"), "L-34B43A08", "Standard"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quota:
+    """One sentence about it for the operator."""
+
+    text: str
+    is_enough: bool
+
+
+async def check_quotas(aws: Aws, fleet: FleetMachines) -> Sequence[Quota]:
+    """For each family of the fleet's types, and for those that could not be looked at."""
+    by_code: dict[tuple[str, str], list[str]] = {}
+    unknown = []
+    for instance_type in fleet.spec.instance_types:
+        for types, code, family in _QUOTAS:
+            if types.match(instance_type.name):
+                by_code.setdefault((code, family), []).append(instance_type.name)
+                break
+        else:
+            unknown.append(instance_type.name)
+    found = [await _check(aws, fleet, code, family, names) for (code, family), names in by_code.items()]
+    if unknown:
+        text = f"The Spot quota of {', '.join(unknown)} is not known here: look at it in Service Quotas."
+        found.append(Quota(text=text, is_enough=True))
+    return found
+
+
+async def _check(aws: Aws, fleet: FleetMachines, code: str, family: str, types: Sequence[str]) -> Quota:
+    quota = f"Spot quota for {family} instances ({code})"
+    try:
+        allowed = await _allowed(aws, code)
+        answer = await aws.call("ec2", "describe_instance_types", InstanceTypes=list(types))
+    except AwsError as error:
+        return Quota(text=f"The {quota} could not be looked at. {error.detail}", is_enough=True)
+    needed = {each["InstanceType"]: each["VCpuInfo"]["DefaultVCpus"] for each in answer["InstanceTypes"]}
+    name, each_needs = max(needed.items(), key=lambda each: each[1], default=(types[0], 0))
+    wanted = each_needs * fleet.max_machines
+    need = f"{fleet.max_machines} machines of {name} need {wanted}"
+    if allowed >= wanted:
+        return Quota(text=f"The {quota} is {allowed:g} vCPUs; {need}.", is_enough=True)
+    enough_for = int(allowed // each_needs)
+    return Quota(
+        text=f"The {quota} is {allowed:g} vCPUs, enough for {enough_for} of {name}; {need}. Ask for an increase in "
+        "Service Quotas, or launches beyond it will be refused.",
+        is_enough=False,
+    )
+
+
+async def _allowed(aws: Aws, code: str) -> float:
+    try:
+        answer = await aws.call("service-quotas", "get_service_quota", ServiceCode="ec2", QuotaCode=code)
+    except AwsError as error:
+        # what was never raised is not there, and is as AWS begins with
+        if error.aws_code != "NoSuchResourceException":
+            raise
+        answer = await aws.call("service-quotas", "get_aws_default_service_quota", ServiceCode="ec2", QuotaCode=code)
+    return float(answer["Quota"]["Value"])

@@ -1,0 +1,345 @@
+"""A discrete-event simulation of one fleet, which asks the very decision that runs."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+from heapq import heappop, heappush
+from math import inf
+from random import Random
+
+from comfyrelay.autoscaling.simulation.traces import Request
+from comfyrelay.autoscaling.simulation.world import Setting, SimulatedMachine, SimulatedQueue, WaitingRequest, seen
+from comfyrelay.domain.autoscaling import learning
+from comfyrelay.domain.autoscaling.baseline import METRIC_SECONDS, Alarms
+from comfyrelay.domain.autoscaling.decide import decide
+from comfyrelay.domain.autoscaling.observation import QueuedWork, SeenFleet, Snapshot
+from comfyrelay.domain.autoscaling.plan import FleetPlan
+from comfyrelay.domain.autoscaling.spec import Limits, Policy, ScalingSpec
+
+# The loop acts within a second of an event, and looks again by itself.
+DEBOUNCE_SECONDS = 1.0
+LOOK_SECONDS = 20.0
+# What arrived so long ago that its rate is below this is forgotten.
+FORGOTTEN_RATE = 1e-5
+REFUSED_SECONDS = 60.0
+# A machine that is taken away says so two minutes before.
+NOTICE_SECONDS = 120.0
+PROGRESS_JOBS = 500
+BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
+
+Progress = Callable[[int, int], None]
+
+
+class SimulatedEvent(IntEnum):
+    DONE = 0
+    BOOTED = 1
+    EVICTED = 2
+    LOOK = 3
+
+
+@dataclass(slots=True)
+class SimulationOutcome:
+    waits: list[float] = field(default_factory=list)
+    machine_seconds: float = 0.0
+    busy_seconds: float = 0.0
+    launches: int = 0
+    # requests that found no machine up
+    cold_starts: int = 0
+    evictions: int = 0
+    lost_seconds: float = 0.0
+    refusals: int = 0
+    busy_ended: int = 0
+    most_machines: int = 0
+    decisions: int = 0
+    events: int = 0
+
+
+class Simulation:
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        scaling: ScalingSpec,
+        setting: Setting | None = None,
+        *,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        self._requests = requests
+        self._setting = setting or Setting()
+        self._scaling = scaling
+        self._is_reference = scaling.policy is Policy.REFERENCE
+        self._progress = progress
+        # draws that do not depend on what the policy does are the same for each of them
+        self._draw = Random(seed)
+        self._events: list[tuple[float, int, SimulatedEvent, SimulatedMachine | None]] = []
+        self._sequence = 0
+        self._machines: dict[str, SimulatedMachine] = {}
+        # least recently used first
+        self._idle: dict[str, SimulatedMachine] = {}
+        self._queue = SimulatedQueue()
+        # what the server learns, by its own rules
+        self._durations: dict[str, learning.Duration] = {}
+        self._boots: deque[float] = deque(maxlen=learning.NEWEST_BOOTS)
+        self._boot_seconds = learning.DEFAULT_BOOT_SECONDS
+        self._rates: dict[str, learning.Rate] = {}
+        self._following = learning.Following()
+        self._launched: list[float] = []
+        self._refused_until = -inf
+        self._next_look = inf
+        self._empty_since: float = 0.0
+        self._alarms = Alarms()
+        self._numbers = {
+            name: number for number, name in enumerate(sorted({request.workflow for request in requests}), 1)
+        }
+        self.outcome = SimulationOutcome()
+
+    def run(self) -> SimulationOutcome:
+        requests, outcome = self._requests, self.outcome
+        outcome.waits = [0.0] * len(requests)
+        position = 0
+        if self._is_reference:
+            self._schedule_decision(METRIC_SECONDS)
+        while position < len(requests) or self._queue or self._machines:
+            outcome.events += 1
+            arrival = requests[position].arrival_seconds if position < len(requests) else inf
+            if not self._events or arrival <= self._events[0][0]:
+                self._arrive(WaitingRequest(position, requests[position]))
+                position += 1
+                if self._progress and position % PROGRESS_JOBS == 0:
+                    self._progress(position, len(requests))
+                continue
+            now, _, event, machine = heappop(self._events)
+            if event is SimulatedEvent.LOOK:
+                if now == self._next_look:
+                    self._decide_at(now)
+            elif machine is None or machine.is_gone:
+                continue
+            elif event is SimulatedEvent.DONE:
+                if machine.done_at == now:
+                    self._done(machine, now)
+            elif event is SimulatedEvent.BOOTED:
+                machine.is_ready = True
+                self._booted(now - machine.launched_at)
+                self._free(machine, now)
+                self._soon(now)
+            else:
+                self._evicted(machine, now)
+        if self._progress:
+            self._progress(len(requests), len(requests))
+        return outcome
+
+    def _push(self, at: float, event: SimulatedEvent, machine: SimulatedMachine | None = None) -> None:
+        self._sequence += 1
+        heappush(self._events, (at, self._sequence, event, machine))
+
+    def _soon(self, now: float) -> None:
+        if not self._is_reference:
+            self._schedule_decision(now + DEBOUNCE_SECONDS)
+
+    def _schedule_decision(self, at: float) -> None:
+        if at < self._next_look:
+            self._next_look = at
+            self._push(at, SimulatedEvent.LOOK)
+
+    # what happens
+
+    def _arrive(self, job: WaitingRequest) -> None:
+        now, workflow = job.request.arrival_seconds, job.request.workflow
+        if not any(each.is_ready for each in self._machines.values()):
+            self.outcome.cold_starts += 1
+        at = _at(now)
+        self._rates.setdefault(workflow, learning.Rate()).add(at)
+        self._following.add(at, boot_seconds=self._boot_seconds, silence_seconds=self._scaling.last_idle_seconds)
+        self._queue.add(job)
+        machine = self._warm(job.request.model)
+        if machine is not None:
+            self._free(machine, now)
+        self._soon(now)
+
+    def _warm(self, model: str) -> SimulatedMachine | None:
+        """The idle machine that has the model, or the one that was busy last: so the others can end."""
+        found = None
+        for machine in self._idle.values():
+            found = machine
+            if machine.model == model:
+                break
+        return found
+
+    def _free(self, machine: SimulatedMachine, now: float) -> None:
+        """It takes the next job, or is idle."""
+        job = self._queue.take(machine.model, now)
+        if job is None:
+            machine.idle_since = now
+            self._idle[machine.id] = machine
+            return
+        self._idle.pop(machine.id, None)
+        request = job.request
+        run = request.duration_seconds + (0.0 if machine.model == request.model else self._setting.load_seconds)
+        machine.model = request.model
+        machine.running, machine.started_at, machine.done_at = job, now, now + run
+        self.outcome.waits[job.number] = now - request.arrival_seconds
+        self._push(now + run, SimulatedEvent.DONE, machine)
+
+    def _booted(self, took: float) -> None:
+        self._boots.appendleft(took)
+        self._boot_seconds = learning.usual_boot(self._boots) or learning.DEFAULT_BOOT_SECONDS
+
+    def _done(self, machine: SimulatedMachine, now: float) -> None:
+        job = machine.running
+        assert job is not None
+        run = now - machine.started_at
+        self.outcome.busy_seconds += run
+        workflow = job.request.workflow
+        self._durations[workflow] = self._durations.get(workflow, learning.NOTHING_LEARNT).with_one_more(run)
+        machine.running = None
+        if machine.is_draining:
+            self._gone(machine, now)
+        else:
+            self._free(machine, now)
+
+    def _evicted(self, machine: SimulatedMachine, now: float) -> None:
+        self.outcome.evictions += 1
+        if machine.running is not None and machine.done_at - now <= NOTICE_SECONDS:
+            machine.is_draining = True
+        else:
+            lost = machine.running
+            self._gone(machine, now)
+            idle = self._warm(lost.request.model) if lost is not None else None
+            if idle is not None:
+                self._free(idle, now)
+        self._soon(now)
+
+    def _gone(self, machine: SimulatedMachine, now: float) -> None:
+        if machine.running is not None:
+            self.outcome.lost_seconds += now - machine.started_at
+            self._queue.give_back(machine.running)
+            machine.running = None
+        machine.is_gone = True
+        self._idle.pop(machine.id, None)
+        del self._machines[machine.id]
+        self.outcome.machine_seconds += now - machine.launched_at
+
+    # what is decided
+
+    def _decide_at(self, now: float) -> None:
+        self._next_look = inf
+        if self._is_reference:
+            self._publish(now)
+            self._schedule_decision(now + METRIC_SECONDS)
+            if not self._machines and self._alarms.alarm(now).depth == 0:
+                return
+        elif self._machines or self._queue:
+            self._schedule_decision(now + LOOK_SECONDS)
+        self.outcome.decisions += 1
+        for plan in decide(self._snapshot(now)):
+            self._carry_out(plan, now)
+
+    def _carry_out(self, plan: FleetPlan, now: float) -> None:
+        for name in plan.end:
+            machine = self._machines[name]
+            if machine.running is not None:
+                self.outcome.busy_ended += 1
+            self._gone(machine, now)
+        for launch in plan.launch:
+            for _ in range(launch.count):
+                self._launch(now)
+
+    def _launch(self, now: float) -> None:
+        setting = self._setting
+        spread = 1 + setting.boot_spread * (2 * self._draw.random() - 1)
+        if setting.refused_share and self._draw.random() < setting.refused_share:
+            self.outcome.refusals += 1
+            self._refused_until = now + REFUSED_SECONDS
+            if not self._is_reference:
+                self._schedule_decision(self._refused_until)
+            return
+        self.outcome.launches += 1
+        machine = SimulatedMachine(
+            id=f"m{self.outcome.launches}", launched_at=now, ready_at=now + setting.boot_seconds * spread
+        )
+        self._machines[machine.id] = machine
+        self._launched = [each for each in self._launched if now - each < 60.0] + [now]
+        self.outcome.most_machines = max(self.outcome.most_machines, len(self._machines))
+        self._push(machine.ready_at, SimulatedEvent.BOOTED, machine)
+        if setting.evictions_per_hour:
+            lives = self._draw.expovariate(setting.evictions_per_hour / 3600)
+            self._push(now + lives, SimulatedEvent.EVICTED, machine)
+
+    # what is seen
+
+    def _publish(self, now: float) -> None:
+        depth = len(self._queue) + sum(each.running is not None for each in self._machines.values())
+        self._alarms.publish(now, depth=depth, workers=sum(each.is_ready for each in self._machines.values()))
+
+    def _run_seconds(self, workflow: str) -> float:
+        learnt = self._durations.get(workflow)
+        return learnt.mean_seconds if learnt else learning.UNKNOWN_SECONDS
+
+    def _work(self, now: float) -> list[QueuedWork]:
+        found = []
+        at = _at(now)
+        for workflow, seen_rate in self._rates.items():
+            rate, jobs = seen_rate.at(at), self._queue.by_workflow.get(workflow, 0)
+            if not jobs and rate < FORGOTTEN_RATE:
+                continue
+            each = self._run_seconds(workflow)
+            found.append(
+                QueuedWork(
+                    workflow=self._numbers[workflow],
+                    jobs=jobs,
+                    seconds=jobs * each,
+                    seconds_per_job=each,
+                    jobs_per_second=rate,
+                    arrivals_seconds=seen_rate.seen_seconds(),
+                )
+            )
+        return found
+
+    def _snapshot(self, now: float) -> Snapshot:
+        setting, boot = self._setting, self._boot_seconds
+        machines = [
+            seen(each, now, boot, self._run_seconds(each.running.request.workflow) if each.running else 0.0, setting)
+            for each in self._machines.values()
+        ]
+        is_refused = now < self._refused_until
+        fleet = SeenFleet(
+            slug="fleet",
+            workflows=frozenset(self._numbers.values()),
+            scaling=self._scaling,
+            machines=machines,
+            instance_types=(),
+            all_refused=is_refused,
+            boot_seconds=boot,
+            following_jobs=self._following.jobs(),
+            launches_ago=[now - each for each in self._launched],
+            alarm=self._alarms.alarm(now) if self._is_reference else None,
+            idle_seconds=self._alarms.idle_seconds(now) if self._is_reference else None,
+            low_seconds=self._alarms.low_seconds(now) if self._is_reference else None,
+        )
+        return Snapshot(now=_at(now), work=self._work(now), fleets=[fleet])
+
+
+def _at(seconds: float) -> datetime:
+    return BEGIN + timedelta(seconds=seconds)
+
+
+def scaling_of(policy: Policy, setting: Setting) -> ScalingSpec:
+    return ScalingSpec(
+        policy=policy,
+        limits=Limits(max_machines=setting.max_machines, launches_per_minute=setting.max_machines),
+        last_idle_seconds=setting.last_idle_seconds,
+    )
+
+
+def simulate(
+    requests: Sequence[Request],
+    policy: Policy,
+    setting: Setting | None = None,
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> SimulationOutcome:
+    setting = setting or Setting()
+    return Simulation(requests, scaling_of(policy, setting), setting, seed=seed, progress=progress).run()

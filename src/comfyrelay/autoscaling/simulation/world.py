@@ -1,0 +1,126 @@
+"""The simulated world: machines that boot, load models and work, and a queue before them."""
+
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+from comfyrelay.autoscaling.simulation.traces import Request
+from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
+
+# As the server hands out jobs: what a machine has loaded goes first among so many, unless the first waits too long.
+WARM_LOOKAHEAD = 32
+WARM_WAIT_SECONDS = 120.0
+# As the server sees what takes longer than it should: it is about to be done.
+LEAST_SECONDS_LEFT = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """Where requests run. Boot times vary evenly by `boot_spread` to both sides."""
+
+    boot_seconds: float = 180.0
+    boot_spread: float = 0.25
+    load_seconds: float = 22.0
+    price_per_hour: float = 0.20
+    max_machines: int = 10
+    # Spot: how often a machine is taken away, in an hour, and the share of launches that is refused
+    evictions_per_hour: float = 0.0
+    refused_share: float = 0.0
+    last_idle_seconds: float = 900.0
+
+
+class WaitingRequest(NamedTuple):
+    number: int
+    request: Request
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedMachine:
+    id: str
+    launched_at: float
+    ready_at: float
+    is_ready: bool = False
+    model: str | None = None
+    running: WaitingRequest | None = None
+    started_at: float = 0.0
+    done_at: float = 0.0
+    idle_since: float = 0.0
+    # an eviction was announced: it takes nothing new
+    is_draining: bool = False
+    is_gone: bool = False
+
+
+@dataclass(slots=True)
+class SimulatedQueue:
+    """Jobs in order of arrival; those that were handed out early are skipped when their turn comes."""
+
+    jobs: dict[int, WaitingRequest] = field(default_factory=dict)
+    by_workflow: dict[str, int] = field(default_factory=dict)
+    # jobs whose machine was taken away: they go first
+    returned: list[WaitingRequest] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.jobs) + len(self.returned)
+
+    def add(self, job: WaitingRequest) -> None:
+        self.jobs[job.number] = job
+        self._count(job, 1)
+
+    def give_back(self, job: WaitingRequest) -> None:
+        self.returned.append(job)
+        self._count(job, 1)
+
+    def take(self, model: str | None, now: float) -> WaitingRequest | None:
+        job = self._choose(model, now)
+        if job is not None:
+            self._count(job, -1)
+        return job
+
+    def _choose(self, model: str | None, now: float) -> WaitingRequest | None:
+        if self.returned:
+            return self.returned.pop(0)
+        if not self.jobs:
+            return None
+        first = next(iter(self.jobs.values()))
+        chosen = first
+        if first.request.model != model and now - first.request.arrival_seconds < WARM_WAIT_SECONDS:
+            for each in islice(self.jobs.values(), WARM_LOOKAHEAD):
+                if each.request.model == model:
+                    chosen = each
+                    break
+        return self.jobs.pop(chosen.number)
+
+    def _count(self, job: WaitingRequest, by: int) -> None:
+        workflow = job.request.workflow
+        self.by_workflow[workflow] = self.by_workflow.get(workflow, 0) + by
+
+
+def seen(
+    machine: SimulatedMachine, now: float, boot_seconds: float, run_seconds: float, setting: Setting
+) -> SeenMachine:
+    """A machine as the scaling loop would see it: what it runs ends when such jobs mostly do."""
+    age = now - machine.launched_at
+    if not machine.is_ready:
+        return SeenMachine(
+            id=machine.id,
+            state=MachineState.BOOTING,
+            price_per_hour=setting.price_per_hour,
+            boot_seconds_left=max(LEAST_SECONDS_LEFT, boot_seconds - age),
+            age_seconds=age,
+        )
+    if machine.running is not None:
+        return SeenMachine(
+            id=machine.id,
+            state=MachineState.DRAINING if machine.is_draining else MachineState.BUSY,
+            price_per_hour=setting.price_per_hour,
+            leases=1,
+            busy_seconds_left=max(LEAST_SECONDS_LEFT, machine.started_at + run_seconds - now),
+            age_seconds=age,
+        )
+    return SeenMachine(
+        id=machine.id,
+        state=MachineState.READY,
+        price_per_hour=setting.price_per_hour,
+        idle_seconds=now - machine.idle_since,
+        age_seconds=age,
+    )

@@ -1,0 +1,69 @@
+"""Speaking to ComfyUI and Comfy Cloud: graphs, runs, files, and what went wrong.
+
+Usable on its own:
+
+    async with ComfyClient("http://127.0.0.1:8188") as comfy:
+        result = await comfy.run(load_graph(Path("graph.json")))
+        await comfy.download(result.file, Path("out.png"))
+"""
+
+from comfyrelay.comfyui.client.client import ComfyClient
+from comfyrelay.comfyui.client.interface import ComfyServer
+from comfyrelay.comfyui.client.uploads import Attachment, Uploaded
+from comfyrelay.comfyui.cloud.client import CloudClient
+from comfyrelay.comfyui.editor.convert import convert_workflow
+from comfyrelay.comfyui.editor.embedded import Embedded, read_embedded
+from comfyrelay.comfyui.editor.loading import load_workflow
+from comfyrelay.comfyui.graphs.graph import Graph, check_graph, load_graph, placeholders_in, replace_placeholders
+from comfyrelay.comfyui.graphs.hash import workflow_hash
+from comfyrelay.comfyui.graphs.nodes import NamedFile, files_in, find_node, models_in, output_nodes, set_input, title_of
+from comfyrelay.comfyui.outputs import OutputFile, RunResult
+from comfyrelay.comfyui.runs.events import (
+    Finished,
+    NodeStarted,
+    Output,
+    Preview,
+    Printed,
+    Queued,
+    RunEvent,
+    Started,
+    Step,
+)
+from comfyrelay.comfyui.runs.timeouts import RunTimeouts
+
+__all__ = [
+    "Attachment",
+    "CloudClient",
+    "ComfyClient",
+    "ComfyServer",
+    "Embedded",
+    "Finished",
+    "Graph",
+    "NamedFile",
+    "NodeStarted",
+    "Output",
+    "OutputFile",
+    "Preview",
+    "Printed",
+    "Queued",
+    "RunEvent",
+    "RunResult",
+    "RunTimeouts",
+    "Started",
+    "Step",
+    "Uploaded",
+    "check_graph",
+    "convert_workflow",
+    "files_in",
+    "find_node",
+    "load_graph",
+    "load_workflow",
+    "models_in",
+    "output_nodes",
+    "placeholders_in",
+    "read_embedded",
+    "replace_placeholders",
+    "set_input",
+    "title_of",
+    "workflow_hash",
+]

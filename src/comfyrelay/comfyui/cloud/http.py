@@ -1,0 +1,105 @@
+"""HTTP to Comfy Cloud: patient with a busy service, and clear about keys and money."""
+
+import asyncio
+import random
+from typing import Any
+
+import httpx
+
+from comfyrelay.error_text import user_sentence
+from comfyrelay.errors import (
+    ComfyError,
+    Fault,
+    GraphRefused,
+    PaymentRequired,
+    RateLimited,
+    ServerRefused,
+    ServerUnreachable,
+)
+from comfyrelay.http_client import Http, object_in
+
+_BUSY = frozenset({429, 500, 502, 503, 504})
+_LONGEST_PAUSE_SECONDS = 60.0
+_PAYMENT = {
+    "PAYMENT_REQUIRED": "its credits are used up",
+    "CLOUD_SUBSCRIPTION_REQUIRED": "it needs an active subscription",
+    "FREE_TIER_EXHAUSTED": "its free runs are used up",
+    "PARTNER_NODE_PAYMENT_REQUIRED": "a partner node in this graph must be paid for",
+    "MODEL_PAYMENT_REQUIRED": "a model in this graph must be paid for",
+}
+
+
+class CloudHttp(Http):
+    """Waits and tries again when the service is busy, as often as it is told to."""
+
+    def __init__(self, url: str, *, api_key: str, retries: int, first_pause_seconds: float) -> None:
+        super().__init__(url, headers={"X-API-Key": api_key})
+        self.retries = retries
+        self._first_pause_seconds = first_pause_seconds
+
+    async def send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        for attempt in range(self.retries):
+            try:
+                response = await self.send_once(method, path, **options)
+            except ServerUnreachable:
+                await self.pause(attempt)
+                continue
+            if not is_busy(response):
+                return response
+            await self.pause(attempt, response)
+        return await self.send_once(method, path, **options)
+
+    async def send_once(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """For a request that must not be repeated blindly."""
+        return await super().send(method, path, **options)
+
+    def refused(self, response: httpx.Response) -> ComfyError:
+        return cloud_error(response)
+
+    async def pause(self, attempt: int, response: httpx.Response | None = None) -> None:
+        """Wait before trying again: as long as the service asked for, else longer each time."""
+        wanted = retry_after(response) if response is not None else None
+        backoff = self._first_pause_seconds * 2**attempt * random.uniform(0.85, 1.15)
+        await asyncio.sleep(min(backoff if wanted is None else wanted, _LONGEST_PAUSE_SECONDS))
+
+
+def is_busy(response: httpx.Response) -> bool:
+    """Whether the same request may work later. An account that must pay first is told with a 429, too."""
+    return response.status_code in _BUSY and error_type(response) not in _PAYMENT
+
+
+def cloud_error(response: httpx.Response) -> ComfyError:
+    """The error that an answer of Comfy Cloud stands for."""
+    status, kind, raw = response.status_code, error_type(response), response.text[:2000]
+    reason = user_sentence(error_message(response) or raw)
+    if status == 402 or kind in _PAYMENT:
+        why = _PAYMENT.get(kind or "", reason)
+        return PaymentRequired(f"Comfy Cloud does not run this for this account: {why}.", raw=raw)
+    if status == 401:
+        return ServerRefused("Comfy Cloud does not accept this API key.", raw=raw)
+    if status == 429:
+        wait = retry_after(response)
+        return RateLimited(f"Comfy Cloud is too busy for this account: {reason}", raw=raw, retry_after_seconds=wait)
+    if status in (400, 413, 422):
+        return GraphRefused(f"Comfy Cloud refused the request: {reason}", raw=raw)
+    fault = Fault.JOB if status in (403, 404) else Fault.WORKER
+    return ServerRefused(f"Comfy Cloud answered with {status}: {reason}", fault=fault, raw=raw)
+
+
+def retry_after(response: httpx.Response) -> float | None:
+    value = response.headers.get("Retry-After", "")
+    return float(value) if value.isdecimal() else None
+
+
+def error_type(response: httpx.Response) -> str | None:
+    match object_in(response):
+        case {"error": {"type": str() as kind}} | {"code": str() as kind}:
+            return kind
+    return None
+
+
+def error_message(response: httpx.Response) -> str | None:
+    match object_in(response):
+        case {"error": {"message": str() as text}} | {"message": str() as text} | {"error": str() as text}:
+            return text
+    return None

@@ -1,0 +1,51 @@
+"""The words in which Comfy Cloud says how a job is doing: two vocabularies, and more than are published."""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from comfyrelay.comfyui.failures import explain_execution_error
+from comfyrelay.error_text import user_sentence
+from comfyrelay.errors import ComfyError, Fault, NodeFailed, RunInterrupted, RunLost
+
+
+class CloudPhase(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+_PHASES = {
+    "executing": CloudPhase.RUNNING,
+    "executed": CloudPhase.RUNNING,
+    "in_progress": CloudPhase.RUNNING,
+    "success": CloudPhase.DONE,
+    "completed": CloudPhase.DONE,
+    "error": CloudPhase.FAILED,
+    "non_retryable_error": CloudPhase.FAILED,
+    "failed": CloudPhase.FAILED,
+    "lost": CloudPhase.FAILED,
+    "cancelled": CloudPhase.FAILED,
+}
+
+
+def phase_of(job: Mapping[str, Any]) -> CloudPhase:
+    """A word that is not known is that of a job on its way."""
+    return _PHASES.get(str(job.get("status")), CloudPhase.WAITING)
+
+
+def failure_of_job(job: Mapping[str, Any], details: Mapping[str, Any]) -> ComfyError:
+    status, message = str(job.get("status")), str(job.get("error_message") or "")
+    if status == "cancelled":
+        return RunInterrupted("The job was canceled at Comfy Cloud.")
+    if status == "lost":
+        return RunLost("Comfy Cloud lost the job.", raw=message)
+    error = details.get("execution_error")
+    if isinstance(error, dict) and error.get("exception_message"):
+        failure = explain_execution_error(error)
+    else:
+        failure = NodeFailed(user_sentence(message), raw=message)
+    if status == "non_retryable_error":
+        failure.fault = Fault.JOB
+    return failure

@@ -1,0 +1,273 @@
+"""The graph and the workflow that a picture, a video, a sound or a model carries: ComfyUI writes them into what it
+saves.
+
+Only headers and texts are read; nothing is decoded. Pictures are read here, because some savers put the texts where
+libraries do not look; videos and sounds are read with PyAV.
+"""
+
+import io
+import json
+import re
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from comfyrelay.comfyui.editor.workflow import is_editor_file
+from comfyrelay.comfyui.graphs.graph import MOST_BYTES, Graph, check_graph
+from comfyrelay.errors import GraphError
+
+_NAMES = ("prompt", "workflow")
+# A file carries a graph and a workflow, and a few texts of others. More is not looked at, however many there are.
+_MOST_TEXTS, _MOST_IN_ALL = 64, 2 * MOST_BYTES
+# No kind of file that is read, and ComfyUI's own savers write no text into most of them.
+UNREAD_SUFFIXES = (".bmp", ".exr", ".gltf", ".obj", ".ply")
+_EXIF_MARK = b"Exif\0\0"
+_JPEG_EXIF, _JPEG_COMMENT, _JPEG_SCAN = 0xE1, 0xFE, 0xDA
+_TIFF_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
+# ASCII and UNDEFINED of TIFF, and where the texts of a camera stand
+_TIFF_TEXTS, _TIFF_CAMERA = (2, 7), 0x8769
+_USER_COMMENT = re.compile(rb"^(?:ASCII|UNICODE|JIS|\0{3,8})\0*")
+_LABEL = re.compile(r"^\s*(prompt|workflow)\s*:\s*(?=\{)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Embedded:
+    """What a file carries: the graph that made it, and the workflow in the editor that it was sent from."""
+
+    graph: Graph | None = None
+    workflow: Mapping[str, Any] | None = None
+
+
+def read_embedded(path: Path) -> Embedded | None:
+    """What a file carries; nothing for one that ComfyUI has not made, or that was stripped since."""
+    found: dict[str, Any] = {}
+    try:
+        with path.open("rb") as file:
+            for name, text in _few(_texts(file, path)):
+                _take(found, name, text)
+    except OSError as error:
+        raise GraphError(f"{path} cannot be read: {error.strerror}.") from None
+    except (struct.error, zlib.error, IndexError):
+        # cut off, or not what it says it is: what was found until there counts
+        pass
+    graph, workflow = found.get("prompt"), found.get("workflow")
+    return Embedded(graph=graph, workflow=workflow) if graph or workflow else None
+
+
+def _few(texts: Iterator[tuple[str, bytes | str]]) -> Iterator[tuple[str, bytes | str]]:
+    """Those that could be JSON, until it is too much."""
+    count = size = 0
+    for name, text in texts:
+        size += len(text)
+        if size > _MOST_IN_ALL:
+            return
+        # in UTF-16, too, there is a byte of this letter
+        if (b"{" in text) if isinstance(text, bytes) else ("{" in text):
+            count += 1
+            yield name, text
+            if count == _MOST_TEXTS:
+                return
+
+
+def _texts(file: BinaryIO, path: Path) -> Iterator[tuple[str, bytes | str]]:
+    head = file.read(16)
+    file.seek(0)
+    read = next((each for how_it_begins, each in _READERS if how_it_begins.match(head)), None)
+    return read(file) if read is not None else _of_container(path)
+
+
+def _of_png(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    file.seek(8)
+    while len(header := file.read(8)) == 8:
+        size, kind = struct.unpack(">I4s", header)
+        if kind not in (b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"comf") or size > MOST_BYTES:
+            file.seek(size + 4, 1)
+            continue
+        name, _, rest = file.read(size).partition(b"\0")
+        file.seek(4, 1)
+        match kind:
+            case b"tEXt" | b"comf":
+                yield name.decode("latin-1"), rest
+            case b"zTXt":
+                yield name.decode("latin-1"), _inflated(rest[1:])
+            case b"iTXt":
+                text = rest[2:].split(b"\0", 2)[-1]
+                yield name.decode("latin-1"), _inflated(text) if rest[:1] == b"\x01" else text
+            case _:
+                yield from _of_exif(name + b"\0" + rest)
+
+
+def _of_webp(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    file.seek(12)
+    while len(header := file.read(8)) == 8:
+        kind, size = struct.unpack("<4sI", header)
+        if kind == b"EXIF" and size <= MOST_BYTES:
+            yield from _of_exif(file.read(size))
+            size = 0
+        # chunks begin at even places
+        file.seek(size + size % 2, 1)
+
+
+def _of_jpeg(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    file.seek(2)
+    while len(header := file.read(4)) == 4:
+        mark, kind, size = struct.unpack(">BBH", header)
+        if mark != 0xFF or kind == _JPEG_SCAN or size < 2:
+            return
+        part = file.read(size - 2)
+        if kind == _JPEG_EXIF and part.startswith(_EXIF_MARK):
+            yield from _of_exif(part)
+        elif kind == _JPEG_COMMENT:
+            yield "comment", part
+
+
+def _of_gif(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    data = file.read(MOST_BYTES)
+    at = data.find(b"!\xfe")
+    while at != -1:
+        at += 2
+        parts = []
+        while at < len(data) and (size := data[at]):
+            parts.append(data[at + 1 : at + 1 + size])
+            at += 1 + size
+        yield "comment", b"".join(parts)
+        at = data.find(b"!\xfe", at)
+
+
+def _of_exif(data: bytes) -> Iterator[tuple[str, bytes | str]]:
+    return _of_tiff(io.BytesIO(data.removeprefix(_EXIF_MARK)))
+
+
+def _of_tiff(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    order = _TIFF_ORDERS.get(file.read(4))
+    if order is None:
+        return
+    tables = [struct.unpack(f"{order}I", file.read(4))[0]]
+    places: set[tuple[int, int]] = set()
+    for table in tables:
+        file.seek(table)
+        (count,) = struct.unpack(f"{order}H", file.read(2))
+        entries = file.read(12 * count)
+        for number, (tag, kind, size, value) in enumerate(struct.iter_unpack(f"{order}HHII", entries)):
+            if tag == _TIFF_CAMERA and len(tables) == 1:
+                tables.append(value)
+            elif kind in _TIFF_TEXTS and size <= MOST_BYTES:
+                at = value if size > 4 else table + 2 + 12 * number + 8
+                if (at, size) in places:
+                    continue
+                places.add((at, size))
+                file.seek(at)
+                yield "", _USER_COMMENT.sub(b"", file.read(size))
+
+
+def _of_avif(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    # where its EXIF begins is told by tables of tables: it is found sooner by how it begins
+    data = file.read(MOST_BYTES)
+    for mark in _TIFF_ORDERS:
+        if (at := data.find(mark)) != -1:
+            yield from _of_exif(data[at:])
+
+
+def _of_glb(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    file.seek(12)
+    size, kind = struct.unpack("<I4s", file.read(8))
+    match _parsed_bytes(file, size) if kind == b"JSON" else None:
+        case {"asset": {"extras": dict() as extras}}:
+            yield "", json.dumps(extras)
+
+
+def _of_safetensors(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    (size,) = struct.unpack("<Q", file.read(8))
+    match _parsed_bytes(file, size):
+        case {"__metadata__": dict() as metadata}:
+            yield "", json.dumps(metadata)
+
+
+def _of_svg(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    for part in file.read(MOST_BYTES).split(b"<![CDATA[")[1:]:
+        yield "", part.partition(b"]]>")[0]
+
+
+_READERS: tuple[tuple[re.Pattern[bytes], Callable[[BinaryIO], Iterator[tuple[str, bytes | str]]]], ...] = (
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), _of_png),
+    (re.compile(rb"RIFF.{4}WEBP", re.DOTALL), _of_webp),
+    (re.compile(rb"\xff\xd8"), _of_jpeg),
+    (re.compile(rb"GIF8[79]a"), _of_gif),
+    (re.compile(rb"II\*\0|MM\0\*"), _of_tiff),
+    (re.compile(rb".{4}ftypavi[fs]", re.DOTALL), _of_avif),
+    (re.compile(rb"glTF"), _of_glb),
+    # its first eight bytes are the size of what follows, of which more than three bytes can tell is not read
+    (re.compile(rb".{3}\0{5}\{", re.DOTALL), _of_safetensors),
+    (re.compile(rb"(\xef\xbb\xbf)?\s*<"), _of_svg),
+)
+
+
+def _of_container(path: Path) -> Iterator[tuple[str, bytes | str]]:
+    try:
+        import av
+    except ImportError:
+        raise GraphError(
+            'To read a workflow out of a video or a sound, install what reads them: pip install "comfyrelay[media]".'
+        ) from None
+    try:
+        with av.open(str(path), mode="r") as container:
+            yield from container.metadata.items()
+            for stream in container.streams:
+                yield from stream.metadata.items()
+    except (av.FFmpegError, OSError, ValueError):
+        # no video, no sound
+        return
+
+
+def _parsed_bytes(file: BinaryIO, size: int) -> Any:
+    """The JSON that comes next, if it is no more than there may be."""
+    return _parsed(_decoded(file.read(size))) if size <= MOST_BYTES else None
+
+
+def _inflated(data: bytes) -> bytes:
+    return zlib.decompressobj().decompress(data, MOST_BYTES)
+
+
+def _take(found: dict[str, Any], name: str, text: bytes | str) -> None:
+    plain = _decoded(text) if isinstance(text, bytes) else text
+    if (label := _LABEL.match(plain)) is not None:
+        name, plain = label[1], plain[label.end() :]
+    value = _parsed(plain)
+    if name.lower() in _NAMES:
+        _keep(found, name.lower(), value)
+    elif isinstance(value, dict):
+        # savers of videos put both into one comment
+        for each in _NAMES:
+            inner = value.get(each)
+            _keep(found, each, _parsed(inner) if isinstance(inner, str) else inner)
+
+
+def _keep(found: dict[str, Any], name: str, value: Any) -> None:
+    if name == "workflow" and is_editor_file(value):
+        found.setdefault(name, value)
+    elif name == "prompt":
+        try:
+            found.setdefault(name, check_graph(value))
+        except GraphError:
+            return
+
+
+def _decoded(data: bytes) -> str:
+    data = data.rstrip(b"\0")
+    if b"\0" in data[:4]:
+        return data.decode("utf-16", errors="replace")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def _parsed(text: str) -> Any:
+    try:
+        # ComfyUI writes NaN for what changes with every run
+        return json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,166 @@
+"""Group nodes, which the editor had before subgraphs: each becomes a subgraph here.
+
+The file does not say which field of the group belongs to which node inside. It follows from their order: of each node
+inside first its fields, then its open inputs, and at the end the fields that had been turned into inputs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from comfyrelay.comfyui.editor.editor_only_nodes import PRIMITIVE
+from comfyrelay.comfyui.editor.widgets import SEEDS, input_slots, read_specs
+from comfyrelay.comfyui.editor.workflow import (
+    INPUT_NODE,
+    OUTPUT_NODE,
+    Link,
+    Node,
+    Port,
+    Sheet,
+    Slot,
+    as_dict,
+    as_list,
+    read_node,
+)
+
+PREFIXES = ("workflow>", "workflow/")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The inside of a group node, and the fields that it shows, in their order: node inside, and name there."""
+
+    sheet: Sheet
+    fields: tuple[tuple[str, str], ...]
+
+    def values_inside(self, stored: list[Any] | dict[str, Any]) -> dict[tuple[str, str], Any]:
+        """The values of the group's fields, by the node inside and the name there."""
+        values = iter(stored if isinstance(stored, list) else ())
+        found: dict[tuple[str, str], Any] = {}
+        for node_id, name in self.fields:
+            found[node_id, name] = next(values, None)
+            if name in SEEDS:
+                next(values, None)
+        return {field: value for field, value in found.items() if value is not None}
+
+
+def read_group(group: Mapping[str, Any], definitions: Mapping[str, Any]) -> Group:
+    stored = [each if isinstance(each, dict) else {} for each in as_list(group.get("nodes"))]
+    nodes = [read_node(each, node_id=str(at)) for at, each in enumerate(stored)]
+    inner, targets = _links(group)
+    naming = _Naming(group)
+    ports: list[Port] = []
+    fields: list[tuple[str, str]] = []
+    links = dict(inner)
+    slots_of: dict[str, list[Slot]] = {}
+    converted: list[tuple[Node, str]] = []
+    opened: dict[tuple[str, str], str] = {}
+
+    def open_to_outside(node: Node, name: str) -> None:
+        link = f"{node.id}:{name}"
+        links[link] = Link(INPUT_NODE, len(ports), node.id)
+        ports.append(Port(naming.name(node, name), "*", (link,)))
+        opened[node.id, name] = link
+
+    for node in nodes:
+        slots_of[node.id] = _slots(node, definitions, targets)
+        linked = {slot.name for slot in slots_of[node.id] if slot.link is not None}
+        turned = {slot.name for slot in node.inputs if slot.widget == slot.name}
+        names = _names(node, definitions)
+        for name, is_field in names:
+            if is_field and name not in turned:
+                naming.name(node, name)
+                fields.append((node.id, name))
+        for name, is_field in names:
+            if not is_field and name not in linked:
+                open_to_outside(node, name)
+        converted += [(node, name) for name, is_field in names if is_field and name in turned and name not in linked]
+    for node, name in converted:
+        open_to_outside(node, name)
+    return Group(
+        sheet=Sheet(
+            nodes={
+                node.id: replace(
+                    node,
+                    inputs=tuple(
+                        replace(slot, link=opened.get((node.id, slot.name), slot.link)) for slot in slots_of[node.id]
+                    ),
+                )
+                for node in nodes
+            },
+            links=links,
+            inputs=tuple(ports),
+            outputs=tuple(_outputs(nodes, group, links, definitions)),
+        ),
+        fields=tuple(fields),
+    )
+
+
+class _Naming:
+    """The names that a group gives its inputs and fields: the node's own, with its title where that is taken."""
+
+    def __init__(self, group: Mapping[str, Any]) -> None:
+        self._config = as_dict(group.get("config"))
+        self._seen: dict[str, int] = {}
+
+    def name(self, node: Node, name: str) -> str:
+        custom = as_dict(as_dict(as_dict(self._config.get(node.id)).get("input")).get(name)).get("name")
+        key = result = custom if isinstance(custom, str) and custom else name
+        if (node.type == PRIMITIVE and node.title) or result in self._seen:
+            prefix = f"{node.title or node.type} "
+            key = result = f"{prefix}{name}"
+            if result in self._seen:
+                result = f"{prefix}{self._seen[result]} {name}"
+        self._seen[key] = self._seen.get(key, 1) + 1
+        return result
+
+
+def _links(group: Mapping[str, Any]) -> tuple[dict[str, Link], dict[tuple[str, int], str]]:
+    links: dict[str, Link] = {}
+    targets: dict[tuple[str, int], str] = {}
+    for at, each in enumerate(as_list(group.get("links"))):
+        match each:
+            case [int() as origin, int() as slot, int() as target, int() as at_target, *_] if slot >= 0:
+                links[str(at)] = Link(str(origin), slot, str(target))
+                targets[str(target), at_target] = str(at)
+    return links, targets
+
+
+def _slots(node: Node, definitions: Mapping[str, Any], targets: Mapping[tuple[str, int], str]) -> list[Slot]:
+    definition = definitions.get(node.type)
+    known = input_slots(read_specs(definition)) if isinstance(definition, dict) else []
+    named = {slot.name for slot in node.inputs}
+    slots = [Slot(slot.name, slot.type, targets.get((node.id, at)), slot.widget) for at, slot in enumerate(node.inputs)]
+    return slots + [slot for slot in known if slot.name not in named]
+
+
+def _names(node: Node, definitions: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    """The inputs of a node inside, and whether each is a field."""
+    if node.type == PRIMITIVE:
+        return [("value", True)]
+    definition = definitions.get(node.type)
+    if not isinstance(definition, dict):
+        return [(slot.name, False) for slot in node.inputs]
+    return [(spec.name, spec.is_field) for spec in read_specs(definition)]
+
+
+def _outputs(
+    nodes: list[Node], group: Mapping[str, Any], links: dict[str, Link], definitions: Mapping[str, Any]
+) -> list[Port]:
+    """Outputs that nothing inside takes, or that something outside took when the group was made."""
+    taken = {(link.origin, link.origin_slot) for link in links.values()}
+    outside = {(str(each[0]), each[1]) for each in as_list(group.get("external")) if _is_place(each)}
+    ports: list[Port] = []
+    for node in nodes:
+        definition = definitions.get(node.type)
+        types = definition.get("output") if isinstance(definition, dict) else node.output_types
+        for slot, kind in enumerate(types if isinstance(types, list | tuple) else ()):
+            if (node.id, slot) not in taken or (node.id, slot) in outside:
+                link = f"{node.id}>{slot}"
+                links[link] = Link(node.id, slot, OUTPUT_NODE)
+                ports.append(Port(str(kind), str(kind), (link,)))
+    return ports
+
+
+def _is_place(value: object) -> bool:
+    return isinstance(value, list) and len(value) > 1 and all(isinstance(each, int | str) for each in value[:2])

@@ -1,0 +1,305 @@
+"""Where the value of an input really comes from: through reroutes, bypassed nodes, and the borders of subgraphs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from comfyrelay.comfyui.editor import editor_only_nodes
+from comfyrelay.comfyui.editor.groups import PREFIXES, Group, read_group
+from comfyrelay.comfyui.editor.widgets import Spec, field_values, input_slots, read_specs
+from comfyrelay.comfyui.editor.workflow import BYPASSED, INPUT_NODE, MUTED, Node, Sheet, Slot, Workflow, as_list
+from comfyrelay.errors import GraphError
+
+DEEPEST_SUBGRAPH = 50
+# Among so many inputs of a bypassed node is looked for one that fits.
+_MOST_FITTING = 200
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scope:
+    """The workflow itself, or one use of a subgraph: `holder` is the node that stands for it outside."""
+
+    sheet: Sheet
+    path: tuple[str, ...] = ()
+    holder: Node | None = None
+    outer: "Scope | None" = None
+    # values of fields inside that are set outside, by node and field; only the old group nodes have them
+    set_outside: Mapping[tuple[str, str], Any] | None = None
+
+    def id_of(self, node: Node) -> str:
+        return ":".join((*self.path, node.id))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOutput:
+    """An output of a node that runs."""
+
+    node_id: str
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A value that is in the file."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """An input where a link is to be followed on. `value` counts where the link leads to nothing."""
+
+    scope: Scope
+    node: Node
+    slot: Slot
+    value: Literal | None = None
+
+
+Source = NodeOutput | Literal | None
+# subgraph, node, input, and the type that is wanted there
+_Step = tuple[tuple[str, ...], str, str, str]
+
+
+class Sources:
+    """Follows the links of one workflow, at the definitions of a server's nodes."""
+
+    def __init__(self, workflow: Workflow, definitions: Mapping[str, Any]) -> None:
+        self._workflow = workflow
+        self._definitions = definitions
+        self._specs: dict[str, list[Spec]] = {}
+        self._known: dict[str, list[Slot]] = {}
+        self._groups: dict[str, Group] = {}
+        self._scopes: dict[tuple[str, ...], Scope | None] = {}
+        self._fields: dict[Node, dict[str, Any]] = {}
+        self._inputs: dict[Node, list[Slot]] = {}
+        self._slots: dict[Node, tuple[dict[str, Slot], dict[str, Slot]]] = {}
+        self._promoted: dict[Node, dict[str, Any]] = {}
+        self._shown: dict[Sheet, dict[str, Any]] = {}
+        self._depth = 0
+        self._ends: dict[_Step, Source] = {}
+        self._setters: dict[tuple[str, ...], dict[str, Node]] = {}
+
+    def definition(self, node: Node) -> Mapping[str, Any] | None:
+        found = self._definitions.get(node.type)
+        return found if isinstance(found, dict) else None
+
+    def specs(self, node: Node) -> list[Spec]:
+        """What its definition says of a node's inputs: read once, though there may be hundreds of its kind."""
+        if node.type not in self._specs:
+            self._specs[node.type] = read_specs(self.definition(node) or {})
+        return self._specs[node.type]
+
+    def _known_slots(self, node: Node) -> list[Slot]:
+        if node.type not in self._known:
+            sheet = self._workflow.subgraphs.get(node.type)
+            known = [] if sheet is None else [Slot(port.name, port.type) for port in sheet.inputs]
+            self._known[node.type] = known if self.definition(node) is None else input_slots(self.specs(node))
+        return self._known[node.type]
+
+    def inside(self, scope: Scope, node: Node) -> Scope | None:
+        """The use of a subgraph that a node stands for, if it does."""
+        path = (*scope.path, node.id)
+        if path not in self._scopes:
+            self._scopes[path] = self._open(scope, node, path)
+        return self._scopes[path]
+
+    def fields(self, scope: Scope, node: Node) -> Mapping[str, Any]:
+        """The values of a node's fields."""
+        if node not in self._fields:
+            is_known = self.definition(node) is not None
+            self._fields[node] = field_values(self.specs(node), node.values) if is_known else {}
+        if not (set_outside := scope.set_outside):
+            return self._fields[node]
+        return {name: set_outside.get((node.id, name), value) for name, value in self._fields[node].items()}
+
+    def inputs(self, node: Node) -> list[Slot]:
+        """The inputs of a node: those of its definition, with the file's links, and what the file has besides."""
+        if node not in self._inputs:
+            known = self._known_slots(node)
+            stored = {slot.name: slot.link for slot in node.inputs}
+            names = {slot.name for slot in known}
+            self._inputs[node] = [
+                *(
+                    slot if (link := stored.get(slot.name)) is None else Slot(slot.name, slot.type, link, slot.widget)
+                    for slot in known
+                ),
+                *(slot for slot in node.inputs if slot.name not in names),
+            ]
+        return self._inputs[node]
+
+    def _found_by(self, node: Node) -> tuple[dict[str, Slot], dict[str, Slot]]:
+        """The inputs of a node by their names, and by their links; of two with the same, the first."""
+        if node not in self._slots:
+            slots = self.inputs(node)[::-1]
+            by_link = {slot.link: slot for slot in slots if slot.link is not None}
+            self._slots[node] = {slot.name: slot for slot in slots}, by_link
+        return self._slots[node]
+
+    def source(self, scope: Scope, node: Node, slot: Slot) -> Source:
+        """What gives an input its value; nothing, where only the node's own field does.
+
+        Each step of the way is remembered with its end: many links may lead through one long chain.
+        """
+        if slot.link is None:
+            return None
+        place: Source | _Place = _Place(scope, node, slot)
+        wanted, way = slot.type, dict[_Step, Literal | None]()
+        while isinstance(place, _Place):
+            if place.node.type not in editor_only_nodes.VIRTUAL:
+                wanted = place.slot.type
+            step = (place.scope.path, place.node.id, place.slot.name, wanted)
+            if step in self._ends:
+                place = self._ends[step]
+                break
+            link = place.scope.sheet.links.get(place.slot.link) if place.slot.link is not None else None
+            is_circle = step in way
+            way[step] = place.value or way.get(step)
+            if link is None or is_circle:
+                place = None
+            elif link.origin == INPUT_NODE:
+                place = self._outside(place.scope, link.origin_slot)
+            else:
+                origin = place.scope.sheet.nodes.get(link.origin)
+                place = None if origin is None else self._behind(place.scope, origin, link.origin_slot, wanted)
+        end: Source = place
+        for step, value in reversed(way.items()):
+            # where the way leads to nothing, the last field on it counts
+            end = end or value
+            self._ends[step] = end
+        return end
+
+    def _open(self, scope: Scope, node: Node, path: tuple[str, ...]) -> Scope | None:
+        if self.definition(node) is not None:
+            return None
+        if (sheet := self._workflow.subgraphs.get(node.type)) is not None:
+            return Scope(sheet, path, node, scope)
+        name = next((node.type.removeprefix(each) for each in PREFIXES if node.type.startswith(each)), None)
+        if name is None or name not in self._workflow.groups:
+            return None
+        if name not in self._groups:
+            self._groups[name] = read_group(self._workflow.groups[name], self._definitions)
+        group = self._groups[name]
+        return Scope(group.sheet, path, node, scope, group.values_inside(node.values))
+
+    def _outside(self, scope: Scope, at: int) -> _Place | None:
+        """The input of the node outside that an input of a subgraph stands for."""
+        if scope.holder is None or scope.outer is None or at >= len(scope.sheet.inputs):
+            return None
+        name = scope.sheet.inputs[at].name
+        slot = self._found_by(scope.holder)[0].get(name) or Slot(name)
+        promoted = self._promoted_fields(scope.holder, scope.sheet)
+        return _Place(scope.outer, scope.holder, slot, Literal(promoted[name]) if name in promoted else None)
+
+    def _behind(self, scope: Scope, node: Node, at: int, wanted: str) -> "Source | _Place":
+        """What stands behind an output."""
+        for _ in range(DEEPEST_SUBGRAPH + 1):
+            if node.mode == BYPASSED:
+                passed = _passed_on(self.inputs(node), self._output_type(node, at), at, wanted)
+                return None if passed is None else _Place(scope, node, passed)
+            if node.type in editor_only_nodes.VIRTUAL:
+                return self._behind_virtual(scope, node)
+            inside = self.inside(scope, node)
+            if inside is None:
+                return NodeOutput(scope.id_of(node), at)
+            link = inside.sheet.link_to_output(at) if node.mode != MUTED else None
+            if link is not None and link.origin == INPUT_NODE:
+                return self._outside(inside, link.origin_slot)
+            if link is None or link.origin not in inside.sheet.nodes:
+                break
+            scope, node, at = inside, inside.sheet.nodes[link.origin], link.origin_slot
+        return None
+
+    def _behind_virtual(self, scope: Scope, node: Node) -> "Source | _Place":
+        if node.type == editor_only_nodes.PRIMITIVE:
+            value = (scope.set_outside or {}).get((node.id, "value"), _first(node.values))
+            return None if value is None else Literal(value)
+        if node.type in editor_only_nodes.GETTERS:
+            return self._setter(scope, _first(node.values))
+        return _Place(scope, node, node.inputs[0]) if node.inputs else None
+
+    def _setter(self, scope: Scope, name: Any) -> _Place | None:
+        here: Scope | None = scope
+        while here is not None:
+            if here.path not in self._setters:
+                nodes = reversed(list(here.sheet.nodes.values()))
+                setters = [
+                    node for node in nodes if node.type in editor_only_nodes.SETTERS and node.inputs and not node.is_off
+                ]
+                self._setters[here.path] = {str(_first(node.values)): node for node in setters}
+            if (node := self._setters[here.path].get(str(name))) is not None:
+                return _Place(here, node, node.inputs[0])
+            here = here.outer
+        return None
+
+    def _output_type(self, node: Node, at: int) -> str:
+        definition = self.definition(node)
+        types = node.output_types if definition is None else as_list(definition.get("output"))
+        found = types[at] if at < len(types) else "*"
+        return found if isinstance(found, str) else "COMBO"
+
+    def _promoted_fields(self, holder: Node, sheet: Sheet) -> dict[str, Any]:
+        """The fields that the node of a subgraph shows for nodes inside, by the subgraph's inputs.
+
+        Their values are kept by position; newer files also say to which input each belongs.
+        """
+        if holder not in self._promoted:
+            result = dict(self._shown_fields(sheet))
+            values = holder.values if isinstance(holder.values, list) else []
+            result |= dict(zip(result, values, strict=False))
+            shown = holder.properties.get("proxyWidgets")
+            for entry, value in zip(shown if isinstance(shown, list) else (), values, strict=False):
+                match entry:
+                    case [-1 | "-1", str() as name, *_] if value is not None and name in result:
+                        result[name] = value
+            self._promoted[holder] = result
+        return self._promoted[holder]
+
+    def _shown_fields(self, sheet: Sheet) -> dict[str, Any]:
+        """The fields that a subgraph shows, with the values inside: once, however many nodes stand for it."""
+        if sheet not in self._shown:
+            # set first: a subgraph within itself would never end
+            self._shown[sheet] = {}
+            self._depth += 1
+            if self._depth > DEEPEST_SUBGRAPH:
+                raise GraphError(f"The workflow is too large: subgraphs beyond {DEEPEST_SUBGRAPH} levels.")
+            fields = {port.name: self._first_field(sheet, port.links) for port in sheet.inputs}
+            self._depth -= 1
+            self._shown[sheet] = {name: field.value for name, field in fields.items() if field is not None}
+        return self._shown[sheet]
+
+    def _first_field(self, sheet: Sheet, links: tuple[str, ...]) -> Literal | None:
+        for link_id in links:
+            node = sheet.nodes.get(sheet.links[link_id].target) if link_id in sheet.links else None
+            slot = None if node is None else self._found_by(node)[1].get(link_id)
+            if node is None or slot is None:
+                continue
+            if self.definition(node) is not None:
+                fields: Mapping[str, Any] = self.fields(Scope(sheet), node)
+                name = slot.widget
+            else:
+                inside = self._workflow.subgraphs.get(node.type)
+                fields = {} if inside is None else self._promoted_fields(node, inside)
+                name = slot.name
+            if name is not None and name in fields:
+                return Literal(fields[name])
+        return None
+
+
+def _passed_on(slots: list[Slot], given: str, at: int, wanted: str) -> Slot | None:
+    """The input whose value a bypassed node passes on."""
+    beside = slots[at] if at < len(slots) else None
+    if wanted == "*":
+        return beside or (slots[0] if slots else None)
+    if beside is not None and _fits(beside.type, given) and _fits(beside.type, wanted):
+        return beside
+    near = slots[:_MOST_FITTING]
+    fitting = (slot for slot in near if _fits(slot.type, given) and _fits(slot.type, wanted))
+    return next((slot for slot in near if slot.type == wanted), None) or next(fitting, None)
+
+
+def _fits(one: str, other: str) -> bool:
+    return "*" in (one, other) or not set(one.lower().split(",")).isdisjoint(other.lower().split(","))
+
+
+def _first(values: list[Any] | dict[str, Any]) -> Any:
+    return values[0] if isinstance(values, list) and values else None

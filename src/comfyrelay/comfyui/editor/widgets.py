@@ -1,0 +1,252 @@
+"""Which fields a node has in the editor, in the editor's order, and what the file says of their values.
+
+The file keeps values by position. Beside each seed it keeps one more, what becomes of it after a run; the server is not
+told of that one.
+"""
+
+import random
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from comfyrelay.comfyui.editor.workflow import Slot, as_list, type_name
+
+_CHOOSES_INPUTS = "COMFY_DYNAMICCOMBO_V3"
+_MATCHES_TYPE = "COMFY_MATCHTYPE_V3"
+# with the value of a field whose definition gives none
+_EMPTY = {"INT": 0, "FLOAT": 0, "BOOLEAN": False, "STRING": "", "MARKDOWN": "", "TEXTAREA": ""}
+_FIELDS = {*_EMPTY, "COMBO", "COLOR", _CHOOSES_INPUTS}
+# Their values come into being in the browser: a recording, a picture of a camera, the view of a model.
+_MADE_IN_BROWSER = {"AUDIO_RECORD", "WEBCAM", "LOAD_3D", "LOAD_3D_ANIMATION"}
+SEEDS = {"seed", "noise_seed"}
+_AFTER_RUN = ("fixed", "increment", "decrement", "randomize", "increment-wrap", True, False, None)
+
+# Of a prompt with choices: what is escaped, what has a meaning, and what is between.
+_TOKEN = re.compile(r"\\[{}|]|[{}|\\]|[^{}|\\]+")
+_MARKS = ("{", "}", "|", "\\", "/*", "//")
+# A text, put together of texts.
+_Pieces = list["str | _Pieces"]
+
+
+class _Absent:
+    """No value at all: the server takes its own."""
+
+
+ABSENT = _Absent()
+
+
+class Spec(NamedTuple):
+    """What a definition says of one input."""
+
+    name: str
+    type: str
+    options: Mapping[str, Any]
+    is_field: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a node; `options` are the definition's."""
+
+    name: str
+    type: str
+    options: Mapping[str, Any]
+
+    @property
+    def has_after_run(self) -> bool:
+        given = self.options.get("control_after_generate")
+        if self.type == "INT":
+            return self.name.rpartition(".")[2] in SEEDS if given is None else bool(given)
+        return self.type == "COMBO" and bool(given)
+
+
+def read_specs(definition: Mapping[str, Any]) -> list[Spec]:
+    """The inputs of a node as the editor orders them: required, then optional, each as the node says."""
+    inputs = _mapping(definition.get("input"))
+    order = _mapping(definition.get("input_order"))
+    result: list[Spec] = []
+    for part in ("required", "optional"):
+        specs = _mapping(inputs.get(part))
+        named = [name for name in as_list(order.get(part)) if isinstance(name, str) and name in specs]
+        names = [*named, *(name for name in specs if name not in named)]
+        result += [_spec(name, specs[name]) for name in names]
+    return result
+
+
+def input_slots(specs: Sequence[Spec]) -> list[Slot]:
+    """The inputs that a node of this kind has, those without a field first."""
+    plain = [Slot(spec.name, spec.type) for spec in specs if not spec.is_field]
+    return plain + [Slot(spec.name, spec.type, None, spec.name) for spec in specs if spec.is_field]
+
+
+def marks_in(values: Iterable[Any]) -> int:
+    """How many marks texts have that are looked at one by one: a text may be made of nothing else."""
+    return sum(value.count(mark) for value in values if isinstance(value, str) for mark in _MARKS)
+
+
+def field_values(specs: Sequence[Spec], stored: list[Any] | dict[str, Any]) -> dict[str, Any]:
+    """The value of each field that the server is told of."""
+    if isinstance(stored, dict):
+        return _by_name(specs, stored)
+    values = deque(_without_forced(specs, stored))
+    found: dict[str, Any] = {}
+    pending = deque(_fields(specs))
+    while pending:
+        field = pending.popleft()
+        value = _clean(field, values.popleft()) if values else _default(field)
+        if field.has_after_run and values and _is_after_run(values[0]):
+            values.popleft()
+        if field.type == _CHOOSES_INPUTS:
+            pending.extendleft(reversed(_inputs_of_choice(field, value)))
+        if value is not ABSENT:
+            found[field.name] = value
+    return found
+
+
+def made_in_browser(specs: Iterable[Spec]) -> list[str]:
+    """The inputs of a node whose values no file holds."""
+    return [spec.name for spec in specs if spec.type in _MADE_IN_BROWSER]
+
+
+def as_input(value: Any) -> Any:
+    """A value as the server expects it: a list would be taken for a link."""
+    return {"__value__": value} if isinstance(value, list) else value
+
+
+def _by_name(specs: Sequence[Spec], stored: Mapping[str, Any]) -> dict[str, Any]:
+    found = {field.name: _default(field) for field in _fields(specs)}
+    # a node may have more of them than its definition says, by the format that was chosen
+    found |= {name: value for name, value in stored.items() if name in found or not isinstance(value, dict)}
+    return {name: value for name, value in found.items() if value is not ABSENT}
+
+
+def _without_forced(specs: Sequence[Spec], stored: list[Any]) -> list[Any]:
+    """Older files have values for fields that have become plain inputs since."""
+    if not any(spec.options.get("forceInput") for spec in specs):
+        return stored
+    counted: list[tuple[bool, int]] = []
+    for spec in specs:
+        forced = bool(spec.options.get("forceInput"))
+        if forced or spec.is_field:
+            has_after_run = spec.options.get("control_after_generate") or spec.name in SEEDS
+            counted.append((forced, 2 if has_after_run else 1))
+    if sum(count for _, count in counted) != len(stored):
+        return stored
+    return [value for at, value in enumerate(stored) if at >= len(counted) or not counted[at][0]]
+
+
+def _fields(specs: Iterable[Spec], prefix: str = "") -> Iterator[Field]:
+    for spec in specs:
+        if spec.is_field:
+            yield Field(prefix + spec.name, spec.type, spec.options)
+
+
+def _inputs_of_choice(field: Field, value: Any) -> list[Field]:
+    for option in as_list(field.options.get("options")):
+        if isinstance(option, dict) and option.get("key") == value:
+            return list(_fields(read_specs({"input": option.get("inputs")}), f"{field.name}."))
+    return []
+
+
+def _spec(name: str, spec: Any) -> Spec:
+    if not isinstance(spec, list | tuple) or not spec:
+        return Spec(name, "*", {}, is_field=False)
+    options = dict(_mapping(spec[1] if len(spec) > 1 else None))
+    if isinstance(spec[0], list):
+        options["options"] = spec[0]
+    kind = options.get("widgetType") or spec[0]
+    if kind == _MATCHES_TYPE:
+        kind = _mapping(options.get("template")).get("allowed_types")
+    kind = type_name(kind)
+    return Spec(name, kind, options, is_field=kind in _FIELDS and not options.get("forceInput"))
+
+
+def _default(field: Field) -> Any:
+    given, choices = field.options.get("default"), field.options.get("options")
+    if field.type == "COMBO" and (field.options.get("multiselect") or field.options.get("multi_select")):
+        return []
+    if field.type == "COMBO":
+        return given or (choices[0] if isinstance(choices, list) and choices else ABSENT)
+    if field.type == _CHOOSES_INPUTS:
+        return next((each.get("key") for each in as_list(choices) if isinstance(each, dict)), ABSENT)
+    return _EMPTY.get(field.type, ABSENT) if given is None else given
+
+
+def _is_after_run(value: Any) -> bool:
+    return isinstance(value, str | bool | None) and value in _AFTER_RUN
+
+
+def _clean(field: Field, value: Any) -> Any:
+    if field.type == "STRING" and field.options.get("multiline"):
+        value = "" if value is None else value if isinstance(value, str) else str(value)
+        value = value.replace("\r\n", "\n").replace("\r", "\n")
+    if field.type == "STRING" and field.options.get("dynamicPrompts") and isinstance(value, str):
+        return _one_of_each(_without_comments(value))
+    return value
+
+
+def _without_comments(text: str) -> str:
+    """Without what stands between `/*` and `*/`, or from `//` to the end of its line."""
+    parts: list[str] = []
+    at = 0
+    # where the next of each begins: a text may be made of nothing else, so none is looked for twice
+    long, short = text.find("/*"), text.find("//")
+    while long != -1 or short != -1:
+        is_long = short == -1 or -1 < long < short
+        begin = long if is_long else short
+        end = text.find("*/", begin + 2) if is_long else text.find("\n", begin)
+        if is_long and end == -1:
+            # it has no end, and those after it have none either
+            long = -1
+            continue
+        parts.append(text[at:begin])
+        at = len(text) if end == -1 else end + 2 if is_long else end
+        long = text.find("/*", at) if -1 < long < at else long
+        short = text.find("//", at) if -1 < short < at else short
+    return "".join((*parts, text[at:]))
+
+
+def _one_of_each(text: str) -> str:
+    """Choose from `{a|b}`, as the editor does when it sends a prompt; the same text gives the same choice."""
+    chance = random.Random(text)
+    # What is being read, within each bracket that is open; put together at the end, however deep it is nested.
+    out: list[_Pieces] = [[]]
+    choices: list[list[_Pieces]] = []
+
+    def close() -> None:
+        last = out.pop()
+        out[-1].append(chance.choice([*choices.pop(), last]))
+
+    for token in _TOKEN.findall(text):
+        if token == "{":
+            choices.append([])
+            out.append([])
+        elif token == "|" and choices:
+            choices[-1].append(out[-1])
+            out[-1] = []
+        elif token == "}" and choices:
+            close()
+        else:
+            out[-1].append(token[1] if len(token) == 2 and token[0] == "\\" else token)
+    while choices:
+        # it was never closed: the rest is one of them
+        close()
+    return _put_together(out[0])
+
+
+def _put_together(pieces: _Pieces) -> str:
+    texts: list[str] = []
+    pending: list[str | _Pieces] = [pieces]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, str):
+            texts.append(each)
+        else:
+            pending.extend(reversed(each))
+    return "".join(texts)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,160 @@
+"""Files that a graph names and that are not its own: another job's, or the machine's.
+
+A graph may name models, and what was uploaded for its job. ComfyUI itself follows `../`, absolute paths and
+`x.png [output]`, so that whoever may send a graph could read what others have left there.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from comfyrelay.comfyui.graphs.graph import Graph, is_link
+from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
+from comfyrelay.comfyui.graphs.preflight import choices_of, input_specs, is_upload
+
+# One folder for everything that was put there by us, so that it is found and cleaned up easily.
+UPLOAD_FOLDER = "comfyrelay"
+
+# Stands for the job's own file while the text around it is looked at.
+_OWN = "own"
+# ComfyUI does not look for the space before them.
+_MARKS = ("[input]", "[output]", "[temp]")
+_QUOTES = "\"'` \t"
+# `..` as a part of a path, wherever it stands; "wait...", "and/or" and "1../2" have none
+_BEFORE, _AFTER = r"(?<![^\s/\\\"'`(\[{,;:=|<>])", r"(?![^\s/\\\"'`)\]},;:|<>])"
+_PARENT = re.compile(rf"{_BEFORE}\.\.[/\\]|[/\\]\.\.{_AFTER}|^\.\.$")
+_FILE_URL = re.compile(r"\bfile:[/\\]", re.IGNORECASE)
+_HOME_DRIVE_OR_SHARE = re.compile(r"~[\w.-]*[/\\]|~$|[A-Za-z]:[/\\]|\\\\\S|file:\S", re.IGNORECASE)
+# a prompt may begin with a slash ("/imagine a cat"), a path goes on with another, or ends like a file
+_ABSOLUTE = re.compile(r"/\S*$|/+[^\s/]+/\S|/+[^\s/].*\.[A-Za-z]\w{1,9}$")
+_WEB = re.compile(r"https?://\S+$", re.IGNORECASE)
+# not by its letters alone: to Windows and macOS large and small ones are the same
+_OUR_FOLDER = re.compile(rf"(?:^|[/\\]){UPLOAD_FOLDER}(?:[/\\]|$)", re.IGNORECASE)
+# Linux takes no longer one; an image as base64 may begin with a slash
+LONGEST_PATH = 4096
+# More than these nobody reads, and a graph can have a hundred thousand.
+MOST_PROBLEMS = 10
+# how the most used pack of video nodes marks a text that is a path
+PATH_MARK = "vhs_path_extensions"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Input:
+    """An input of a node, as far as its definition is known."""
+
+    where: str
+    is_file: bool = False
+    has_choices: bool = False
+
+
+def foreign_files(graph: Graph, *, own: Collection[str], object_info: Mapping[str, Any]) -> list[str]:
+    """What a graph names besides models and its own files, one sentence each; empty when there is nothing.
+
+    `own` are the placeholders of the job's files. Nodes that `object_info` does not know are judged by their texts.
+    """
+    return list(islice(_foreign_files(graph, own=own, object_info=object_info), MOST_PROBLEMS))
+
+
+def _foreign_files(graph: Graph, *, own: Collection[str], object_info: Mapping[str, Any]) -> Iterator[str]:
+    files = frozenset(filter(None, own))
+    names = sorted(files, key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, names))) if names else None
+    for node_id, node in graph.items():
+        for field, value in _inputs(node_id, node, object_info):
+            if field.is_file and is_link(value):
+                yield (
+                    f"{field.where} is linked, so it may name any file. Make it a property, so that the file is "
+                    "uploaded for the job."
+                )
+            for text in texts_in(value):
+                if text not in files and (why := _why_foreign(field, text, pattern)) is not None:
+                    yield (
+                        f"{field.where} names {shown(text)}, {why}. Make it a property, so that the file is uploaded "
+                        "for the job."
+                    )
+
+
+def node_place(class_type: str, node_id: str) -> str:
+    return f"{_short(class_type)} ({_short(node_id)})"
+
+
+def input_place(class_type: str, node_id: str, name: str) -> str:
+    return f"{node_place(class_type, node_id)}: input '{_short(name)}'"
+
+
+def shown(text: str) -> str:
+    return f"'{_short(text)}'"
+
+
+def _inputs(node_id: str, node: dict[str, Any], object_info: Mapping[str, Any]) -> Iterator[tuple[_Input, Any]]:
+    specs = dict(input_specs(object_info.get(node["class_type"])))
+    for name, value in node["inputs"].items():
+        if name == "filename_prefix" and isinstance(value, str):
+            # it is replaced before the run
+            continue
+        spec = specs.get(name)
+        yield (
+            _Input(
+                where=input_place(node["class_type"], node_id, name),
+                is_file=spec is not None and (is_upload(spec) or is_path(spec)),
+                has_choices=spec is not None and choices_of(spec) is not None,
+            ),
+            value,
+        )
+
+
+def _why_foreign(each: _Input, text: str, own: re.Pattern[str] | None) -> str | None:
+    if each.is_file:
+        return "which is not a file of this job"
+    around = own.sub(_OWN, text) if own is not None else text
+    if each.has_choices and _is_media(around.rstrip()):
+        return "which is not a file of this job"
+    # some nodes take one path in each line
+    return next(filter(None, map(_why_path, around.splitlines())), None)
+
+
+def _why_path(line: str) -> str | None:
+    text = line.strip(_QUOTES)
+    if text.endswith(_MARKS):
+        return "a file in a folder of the server"
+    is_absolute = len(text) <= LONGEST_PATH and _ABSOLUTE.match(text)
+    if is_absolute or _PARENT.search(text) or _FILE_URL.search(text) or _HOME_DRIVE_OR_SHARE.match(text):
+        return "a path on the server"
+    has_space = any(map(str.isspace, text))
+    has_slash = "/" in text or "\\" in text
+    # dynamic prompts have patterns of their own: __animals/*__
+    if "*" in text and has_slash and not has_space and not text.startswith("__") and len(text) <= LONGEST_PATH:
+        return "a pattern that stands for files of the server"
+    if _OUR_FOLDER.search(text) and not has_space:
+        return "a folder in which files of other jobs are"
+    if _is_media(text) and (has_slash or not has_space) and not _WEB.match(text):
+        return "which is not a file of this job"
+    return None
+
+
+def _is_media(text: str) -> bool:
+    """Whether it ends like the name of a file, and is not only such an ending, which savers let one choose."""
+    return text.lower().endswith(MEDIA_SUFFIXES) and text.lower() not in MEDIA_SUFFIXES
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every text in an input's value, however deep; a link has none."""
+    pending = [] if is_link(value) else [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, dict):
+            pending.extend(each.values())
+        elif isinstance(each, list):
+            pending.extend(each)
+
+
+def is_path(spec: list[Any]) -> bool:
+    return len(spec) > 1 and isinstance(spec[1], dict) and PATH_MARK in spec[1]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}…"

@@ -1,0 +1,112 @@
+"""Finding the nodes of a graph by id or title, setting their inputs, and listing what they name."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from comfyrelay.comfyui.graphs.graph import Graph, is_link
+from comfyrelay.comfyui.graphs.hash import MODEL_SUFFIXES
+from comfyrelay.errors import GraphError
+
+MEDIA_SUFFIXES = (
+    *(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".apng", ".svg", ".exr"),
+    *(".mp4", ".webm", ".mkv", ".mov", ".avi", ".m4v", ".mpg", ".mpeg"),
+    *(".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac"),
+    *(".glb", ".gltf", ".obj", ".ply", ".latent"),
+)
+# How a graph says in which of the server's folders a file is.
+FOLDER_MARKS = (" [input]", " [output]", " [temp]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedFile:
+    """A file that an input of a graph names."""
+
+    node_id: str
+    class_type: str
+    input: str
+    name: str
+
+
+def title_of(graph: Graph, node_id: str) -> str:
+    """The title that the node has in the editor, else its class."""
+    node = graph[node_id]
+    meta = node.get("_meta")
+    title = meta.get("title") if isinstance(meta, dict) else None
+    return title if isinstance(title, str) and title else str(node["class_type"])
+
+
+def find_node(graph: Graph, node: str) -> str:
+    """Return the id of the node with this id or title; `GraphError` when there is none, or more than one."""
+    if node in graph:
+        return node
+    found = [node_id for node_id in graph if title_of(graph, node_id) == node]
+    if not found:
+        raise GraphError(f'The graph has no node with the id or title "{node}".')
+    if len(found) > 1:
+        raise GraphError(f'The title "{node}" is that of several nodes ({", ".join(found)}): use an id.')
+    return found[0]
+
+
+def set_input(graph: Graph, node: str, name: str, value: Any) -> None:
+    """Set an input of a node, named by id or title, in place."""
+    graph[find_node(graph, node)]["inputs"][name] = value
+
+
+def output_nodes(graph: Graph, object_info: Mapping[str, Any] | None = None) -> list[str]:
+    """The nodes whose outputs ComfyUI keeps. Without `object_info` it is guessed: savers, previews, and other ends."""
+    if object_info is not None:
+        return [node_id for node_id, node in graph.items() if _is_output(object_info.get(node["class_type"]))]
+    linked = {value[0] for node in graph.values() for value in node["inputs"].values() if is_link(value)}
+    return [
+        node_id
+        for node_id, node in graph.items()
+        if node_id not in linked or node["class_type"].startswith(("Save", "Preview"))
+    ]
+
+
+def models_in(graph: Graph) -> list[NamedFile]:
+    """The model files that a graph names."""
+    return [each for each in _literals(graph) if each.name.lower().endswith(MODEL_SUFFIXES)]
+
+
+def files_in(graph: Graph) -> list[NamedFile]:
+    """The images, videos and other media that a graph names, as it names them."""
+    return [each for each in _literals(graph) if _plain_name(each.name).lower().endswith(MEDIA_SUFFIXES)]
+
+
+def with_prefix(graph: Graph, folder: str) -> Graph:
+    """Return the graph with each saver's files in a folder of its own, named as before.
+
+    A saver whose inputs are all as in an earlier run does not run again: ComfyUI then names the old file, which may be
+    gone. A folder that is new each time makes it write.
+    """
+    return {node_id: _prefixed(node, folder) for node_id, node in graph.items()}
+
+
+def _prefixed(node: dict[str, Any], folder: str) -> dict[str, Any]:
+    prefix = node["inputs"].get("filename_prefix")
+    if not isinstance(prefix, str):
+        return node
+    # only the last part: a prefix may not lead out of the folder
+    name = PurePosixPath(prefix.replace("\\", "/")).name or "out"
+    return {**node, "inputs": {**node["inputs"], "filename_prefix": f"{folder}/{'out' if name == '..' else name}"}}
+
+
+def _is_output(definition: object) -> bool:
+    return isinstance(definition, dict) and definition.get("output_node") is True
+
+
+def _plain_name(name: str) -> str:
+    for mark in FOLDER_MARKS:
+        name = name.removesuffix(mark)
+    return name
+
+
+def _literals(graph: Graph) -> Iterator[NamedFile]:
+    for node_id, node in graph.items():
+        for name, value in node["inputs"].items():
+            # a prompt may end like a file name, but hardly in one line of 255 letters
+            if isinstance(value, str) and len(value) <= 255 and "\n" not in value:
+                yield NamedFile(node_id=node_id, class_type=node["class_type"], input=name, name=value)

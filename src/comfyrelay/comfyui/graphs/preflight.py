@@ -1,0 +1,142 @@
+"""Everything that a graph lacks on a server, found before it is submitted and all at once."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from comfyrelay.comfyui.graphs.explain import Problem, is_model
+from comfyrelay.comfyui.graphs.graph import Graph, is_link
+from comfyrelay.comfyui.graphs.hash import MODEL_SUFFIXES
+from comfyrelay.comfyui.graphs.nodes import FOLDER_MARKS, NamedFile, output_nodes
+from comfyrelay.errors import GraphRefused, NotInstalled
+
+# Inputs with these options name a file in the input folder; the node itself checks it, the list is incomplete.
+_UPLOAD_MARKS = ("image_upload", "video_upload", "audio_upload", "file_upload", "upload")
+
+
+def graph_problems(graph: Graph, object_info: Mapping[str, Any]) -> list[Problem]:
+    """What the definitions of the installed nodes say against a graph."""
+    problems = [problem for node_id, node in graph.items() for problem in _of_node(node_id, node, graph, object_info)]
+    if not problems and not output_nodes(graph, object_info):
+        problems.append(Problem(text="The graph has no output node: add one that saves or previews something."))
+    return problems
+
+
+def uploaded_files(graph: Graph, object_info: Mapping[str, Any]) -> list[NamedFile]:
+    """The files that a graph expects in the server's own folders."""
+    return [
+        NamedFile(node_id=node_id, class_type=node["class_type"], input=name, name=value)
+        for node_id, node in graph.items()
+        for name, spec in input_specs(object_info.get(node["class_type"]))
+        if is_upload(spec) and isinstance(value := node["inputs"].get(name), str)
+    ]
+
+
+def installed_models(object_info: Mapping[str, Any]) -> set[str]:
+    """The model files that can be chosen in any node."""
+    specs = [spec for definition in object_info.values() for _, spec in input_specs(definition)]
+    choices = [choice for spec in specs for choice in choices_of(spec) or () if isinstance(choice, str)]
+    return {each for each in choices if each.lower().endswith(MODEL_SUFFIXES)}
+
+
+def file_query(name: str) -> dict[str, str]:
+    """The parameters of `/view` that name a file as a graph names it: `folder/a.png [output]`."""
+    mark = next((each for each in FOLDER_MARKS if name.endswith(each)), " [input]")
+    folder, _, filename = name.removesuffix(mark).rpartition("/")
+    return {"filename": filename, "subfolder": folder, "type": mark.strip(" []")}
+
+
+def _of_node(node_id: str, node: dict[str, Any], graph: Graph, object_info: Mapping[str, Any]) -> Iterable[Problem]:
+    class_type = node["class_type"]
+    definition = object_info.get(class_type)
+    where = f"{class_type} ({node_id})"
+    if not isinstance(definition, dict):
+        yield Problem(text=f"{where}: this node is not installed on the server", kind=NotInstalled, node_id=node_id)
+        return
+    required = (definition.get("input") or {}).get("required") or {}
+    for name, spec in required.items():
+        if name not in node["inputs"] and not _grows(spec):
+            yield Problem(text=f"{where}: input '{name}' is not connected", node_id=node_id)
+    for name, spec in input_specs(definition):
+        if (problem := _of_value(name, node["inputs"].get(name), spec, graph)) is not None:
+            kind, text = problem
+            yield Problem(text=f"{where}: {text}", kind=kind, node_id=node_id)
+
+
+def _of_value(
+    name: str, value: object, spec: list[Any], graph: Graph
+) -> tuple[type[GraphRefused | NotInstalled], str] | None:
+    if is_link(value):
+        known = value[0] in graph
+        return None if known else (GraphRefused, f"input '{name}' is linked to node {value[0]}, which is not there")
+    options = choices_of(spec)
+    if value is None or options is None or is_upload(spec) or value in options:
+        return None
+    if is_model(name, value):
+        return NotInstalled, f"the model {value!r} is not installed on the server (input '{name}')"
+    return GraphRefused, f"{value!r} is not a choice of input '{name}'"
+
+
+def input_specs(definition: object) -> list[tuple[str, list[Any]]]:
+    return _specs_in(definition.get("input") if isinstance(definition, dict) else None)
+
+
+def specs_for(specs: Mapping[str, list[Any]], name: str) -> list[list[Any]]:
+    """Whatever may define an input: `a.b` is defined within `a`, by each of its choices in another way."""
+    if name in specs:
+        return [specs[name]]
+    outer, dot, inner = name.partition(".")
+    return _inner_specs(specs[outer], inner) if dot and outer in specs else []
+
+
+def inner_specs(spec: list[Any]) -> list[tuple[str, list[Any]]]:
+    """The inputs that an input may bring along: those of its choices, and those of which it has any number."""
+    return [*_named_inside(spec), *_any_inside(spec)]
+
+
+def _inner_specs(spec: list[Any], name: str) -> list[list[Any]]:
+    outer, dot, inner = name.partition(".")
+    # of what grows there are `image0`, `image1` and so on: any name is one of them
+    found = [each for known, each in _named_inside(spec) if known == outer] + [each for _, each in _any_inside(spec)]
+    return found if not dot else [deep for holder in found for deep in _inner_specs(holder, inner)]
+
+
+def _named_inside(spec: list[Any]) -> list[tuple[str, list[Any]]]:
+    options = spec[1] if len(spec) > 1 and isinstance(spec[1], dict) else {}
+    choices = options.get("options")
+    parts = [options, *(choices if isinstance(choices, list) else ())]
+    return [found for part in parts if isinstance(part, dict) for found in _specs_in(part.get("inputs"))]
+
+
+def _any_inside(spec: list[Any]) -> list[tuple[str, list[Any]]]:
+    template = spec[1].get("template") if len(spec) > 1 and isinstance(spec[1], dict) else None
+    return _specs_in(template.get("input")) if isinstance(template, dict) else []
+
+
+def _specs_in(inputs: object) -> list[tuple[str, list[Any]]]:
+    parts = [inputs.get(part) for part in ("required", "optional")] if isinstance(inputs, dict) else []
+    return [
+        (name, spec)
+        for part in parts
+        if isinstance(part, dict)
+        for name, spec in part.items()
+        if isinstance(spec, list) and spec
+    ]
+
+
+def choices_of(spec: list[Any]) -> list[Any] | None:
+    """The choices of an input, in the form of older nodes or of newer ones."""
+    if isinstance(spec[0], list):
+        return spec[0]
+    if spec[0] == "COMBO" and len(spec) > 1 and isinstance(spec[1], dict):
+        options = spec[1].get("options")
+        return options if isinstance(options, list) else None
+    return None
+
+
+def _grows(spec: object) -> bool:
+    """Whether an input stands for any number of inputs, `images.image0` and so on, and is never there itself."""
+    return isinstance(spec, list) and bool(spec) and str(spec[0]).startswith("COMFY_AUTOGROW")
+
+
+def is_upload(spec: list[Any]) -> bool:
+    return len(spec) > 1 and isinstance(spec[1], dict) and any(spec[1].get(mark) for mark in _UPLOAD_MARKS)

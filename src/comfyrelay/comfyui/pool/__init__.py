@@ -1,0 +1,75 @@
+"""Several ComfyUI servers in one process: a queue before them, failover between them, and events from all of them."""
+
+from comfyrelay.comfyui.pool.events import (
+    ClientBlockedWorkflow,
+    ClientState,
+    ClientStateChanged,
+    ClientUnblockedWorkflow,
+    JobAccepted,
+    JobCanceled,
+    JobCompleted,
+    JobEvent,
+    JobFailed,
+    JobNoted,
+    JobOutput,
+    JobPreview,
+    JobPrinted,
+    JobProgress,
+    JobQueued,
+    JobRetrying,
+    JobStarted,
+    PoolEvent,
+    PoolReady,
+)
+from comfyrelay.comfyui.pool.failover import FailoverStrategy, Failure, SmartFailover, Verdict
+from comfyrelay.comfyui.pool.job import Job
+from comfyrelay.comfyui.pool.member import MemberTimings
+from comfyrelay.comfyui.pool.pool import WorkflowPool
+from comfyrelay.comfyui.pool.queue import JobOutcome, JobStatus, Leftover, MemoryQueue, QueueAdapter
+from comfyrelay.comfyui.pool.sqlite_queue import SqliteQueue
+from comfyrelay.comfyui.pool.stats import ClientStats, PoolStats
+from comfyrelay.comfyui.pool.streams import EventStream
+from comfyrelay.comfyui.pool.ticket import JobOptions, Lane, Ticket
+from comfyrelay.domain.queue.blocks import Block
+
+__all__ = [
+    "Block",
+    "ClientBlockedWorkflow",
+    "ClientState",
+    "ClientStateChanged",
+    "ClientStats",
+    "ClientUnblockedWorkflow",
+    "EventStream",
+    "FailoverStrategy",
+    "Failure",
+    "Job",
+    "JobAccepted",
+    "JobCanceled",
+    "JobCompleted",
+    "JobEvent",
+    "JobFailed",
+    "JobNoted",
+    "JobOptions",
+    "JobOutcome",
+    "JobOutput",
+    "JobPreview",
+    "JobPrinted",
+    "JobProgress",
+    "JobQueued",
+    "JobRetrying",
+    "JobStarted",
+    "JobStatus",
+    "Lane",
+    "Leftover",
+    "MemberTimings",
+    "MemoryQueue",
+    "PoolEvent",
+    "PoolReady",
+    "PoolStats",
+    "QueueAdapter",
+    "SmartFailover",
+    "SqliteQueue",
+    "Ticket",
+    "Verdict",
+    "WorkflowPool",
+]

@@ -1,0 +1,118 @@
+"""The end of a job: written down first, then told to everybody who waits for it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import structlog
+
+from comfyrelay.clock import utc_now
+from comfyrelay.comfyui.outputs import RunResult
+from comfyrelay.comfyui.pool.events import JobCanceled, JobCompleted, JobEvent, JobFailed, PoolEvent
+from comfyrelay.comfyui.pool.queue import JobOutcome, JobStatus, QueueAdapter
+from comfyrelay.comfyui.pool.record import Record
+from comfyrelay.comfyui.pool.registry import Registry
+from comfyrelay.comfyui.pool.stats import Tally
+from comfyrelay.errors import Canceled, ComfyError
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+
+class Endings:
+    def __init__(
+        self, *, queue: QueueAdapter, registry: Registry, tally: Tally, emit: Callable[[PoolEvent], None]
+    ) -> None:
+        self._queue = queue
+        self._registry = registry
+        self._tally = tally
+        self._emit_to_all = emit
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def complete(self, record: Record, result: RunResult) -> None:
+        await self._end(record, JobStatus.COMPLETED, result=result)
+
+    async def fail(self, record: Record, error: ComfyError) -> None:
+        await self._end(record, JobStatus.FAILED, error=error)
+
+    async def cancel(self, record: Record, reason: str | None = None) -> None:
+        await self._end(record, JobStatus.CANCELED, reason=reason)
+
+    def recall(self, record: Record, outcome: JobOutcome) -> None:
+        """A job that ended in an earlier life of the queue."""
+        record.client_id = outcome.client_id
+        record.started_at = outcome.started_at
+        record.end(outcome, _ending(record, outcome, None))
+        self._note_finished(record)
+
+    def abandon(self, record: Record) -> None:
+        """The pool closes and the queue keeps the job: those who wait here wait in vain."""
+        record.failure = Canceled("The pool was closed; the job waits in its queue for the next start.")
+        record.set_done()
+
+    def emit(self, record: Record, event: JobEvent) -> None:
+        for stream in record.streams:
+            stream.put(event)
+        self._emit_to_all(event)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Do something that is waited for before the pool is closed."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def finish(self) -> None:
+        """Wait for everything that was spawned."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _end(
+        self,
+        record: Record,
+        status: JobStatus,
+        *,
+        result: RunResult | None = None,
+        error: ComfyError | None = None,
+        reason: str | None = None,
+    ) -> None:
+        record.can_stop = False
+        outcome = JobOutcome(
+            status=status,
+            attempts=record.ticket.attempts,
+            started_at=record.started_at,
+            finished_at=utc_now(),
+            client_id=record.client_id,
+            result=result,
+            error=error,
+        )
+        try:
+            await self._queue.settle(record.ticket.id, outcome)
+        except Exception:
+            # it is over all the same; a durable queue that could not write it down runs it again after a restart
+            log.exception("pool.settle_failed", job_id=record.ticket.id)
+        self._tally.moved(record.status, status)
+        ending = _ending(record, outcome, reason)
+        record.end(outcome, ending)
+        self._note_finished(record)
+        self._emit_to_all(ending)
+
+    def _note_finished(self, record: Record) -> None:
+        record.set_done()
+        forgotten = self._registry.finished(record.ticket.id)
+        if forgotten:
+            self.spawn(self._forget(forgotten))
+
+    async def _forget(self, job_ids: list[str]) -> None:
+        try:
+            await self._queue.forget(job_ids)
+        except Exception:
+            log.exception("pool.forget_failed", jobs=len(job_ids))
+
+
+def _ending(record: Record, outcome: JobOutcome, reason: str | None) -> JobEvent:
+    if outcome.result is not None:
+        return record.event(JobCompleted, result=outcome.result)
+    if outcome.error is not None:
+        return record.event(JobFailed, error=outcome.error)
+    return record.event(JobCanceled, reason=Canceled(reason).detail)

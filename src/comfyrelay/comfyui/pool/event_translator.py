@@ -1,0 +1,76 @@
+"""From the events of a run on a server to the events of a job in a pool."""
+
+from collections.abc import Callable
+from typing import Any, assert_never
+
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.pool.events import (
+    JobAccepted,
+    JobEvent,
+    JobNoted,
+    JobOutput,
+    JobPreview,
+    JobPrinted,
+    JobProgress,
+    JobStarted,
+)
+from comfyrelay.comfyui.pool.record import Record
+from comfyrelay.comfyui.runs.events import (
+    Finished,
+    NodeStarted,
+    Noted,
+    Output,
+    Preview,
+    Printed,
+    Queued,
+    RunEvent,
+    Started,
+    Step,
+)
+
+
+class EventTranslator:
+    """Translates for one attempt; of a stopped one only what is to be kept of it is passed on."""
+
+    def __init__(self, record: Record, graph: Graph, emit: Callable[[Record, JobEvent], None]) -> None:
+        self._record = record
+        self._graph = graph
+        self._emit = emit
+
+    def translate(self, event: RunEvent) -> None:
+        if self._record.stop is not None and not isinstance(event, Noted):
+            return
+        self._record.prompt_id = event.prompt_id
+        match event:
+            case Queued():
+                behind = 1 if self._record.is_behind else None
+                self._emit_as(JobAccepted, event, position=behind if event.position is None else event.position)
+            case Started():
+                self._record.has_begun = True
+                self._emit_as(JobStarted, event)
+            case NodeStarted():
+                self._emit_progress(event, class_type=event.class_type)
+            case Step():
+                # nodes that a node makes while it runs are not in the graph
+                class_type = self._graph.get(event.node_id, {}).get("class_type", "")
+                self._emit_progress(event, class_type=class_type, value=event.value, maximum=event.maximum)
+            case Preview():
+                self._emit_as(JobPreview, event, node_id=event.node_id, image=event.image, mime_type=event.mime_type)
+            case Output():
+                self._emit_as(JobOutput, event, node_id=event.node_id, files=event.files, texts=event.texts)
+            case Printed():
+                self._emit_as(JobPrinted, event, line=event.line)
+            case Noted():
+                self._emit_as(JobNoted, event, about=event.about)
+            case Finished():
+                # the pool emits its own once it is settled
+                return
+            case _:
+                assert_never(event)
+
+    def _emit_progress(self, event: NodeStarted | Step, **more: Any) -> None:
+        self._record.progress = event.progress
+        self._emit_as(JobProgress, event, node_id=event.node_id, progress=event.progress, **more)
+
+    def _emit_as(self, kind: type[JobEvent], event: RunEvent, **more: Any) -> None:
+        self._emit(self._record, self._record.event(kind, prompt_id=event.prompt_id, **more))

@@ -1,0 +1,189 @@
+"""What a pool tells its listeners. Each class has the name by which it is subscribed to as its `type`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from comfyrelay.comfyui.outputs import OutputFile, RunResult
+from comfyrelay.domain.queue.blocks import BLOCKED_EVENT, UNBLOCKED_EVENT
+from comfyrelay.errors import ComfyError
+
+
+class ClientState(StrEnum):
+    CONNECTING = "connecting"
+    ONLINE = "online"
+    OFFLINE = "offline"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolEvent:
+    type: ClassVar[str] = "*"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolReady(PoolEvent):
+    """Every server was tried once, and these are online."""
+
+    type: ClassVar[str] = "pool:ready"
+    client_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientStateChanged(PoolEvent):
+    type: ClassVar[str] = "client:state"
+    client_id: str
+    state: ClientState
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientBlockedWorkflow(PoolEvent):
+    """This server gets no job of this workflow until then."""
+
+    type: ClassVar[str] = BLOCKED_EVENT
+    client_id: str
+    workflow_hash: str
+    blocked_until: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientUnblockedWorkflow(PoolEvent):
+    type: ClassVar[str] = UNBLOCKED_EVENT
+    client_id: str
+    workflow_hash: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobEvent(PoolEvent):
+    """`client_id` is the server it runs on, or ran on last; `attempt` counts from 1, and is 0 before the first."""
+
+    job_id: str
+    workflow_hash: str
+    metadata: Mapping[str, Any]
+    client_id: str | None
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobQueued(JobEvent):
+    type: ClassVar[str] = "job:queued"
+    priority: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobAccepted(JobEvent):
+    """The server took it. `position` is how many runs are ahead of it there; `None` until that is known."""
+
+    type: ClassVar[str] = "job:accepted"
+    prompt_id: str
+    position: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobStarted(JobEvent):
+    type: ClassVar[str] = "job:started"
+    prompt_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobProgress(JobEvent):
+    """A node began, or has done `value` of `maximum` steps; `progress` is that of the whole run, from 0 to 1."""
+
+    type: ClassVar[str] = "job:progress"
+    prompt_id: str
+    node_id: str
+    class_type: str
+    progress: float
+    value: float = 0.0
+    maximum: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobPreview(JobEvent):
+    type: ClassVar[str] = "job:preview"
+    prompt_id: str
+    node_id: str | None
+    image: bytes
+    mime_type: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobOutput(JobEvent):
+    """An output node is done."""
+
+    type: ClassVar[str] = "job:output"
+    prompt_id: str
+    node_id: str
+    files: tuple[OutputFile, ...]
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobPrinted(JobEvent):
+    """What runs has printed a line. Graphs print none."""
+
+    type: ClassVar[str] = "job:printed"
+    prompt_id: str
+    line: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobNoted(JobEvent):
+    """What is to be kept of this run however it ends. Graphs tell nothing of the kind."""
+
+    type: ClassVar[str] = "job:noted"
+    prompt_id: str
+    about: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobRetrying(JobEvent):
+    """This attempt failed; the next one may begin in `delay_seconds`."""
+
+    type: ClassVar[str] = "job:retrying"
+    error: ComfyError
+    delay_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobCompleted(JobEvent):
+    type: ClassVar[str] = "job:completed"
+    result: RunResult
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobFailed(JobEvent):
+    type: ClassVar[str] = "job:failed"
+    error: ComfyError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobCanceled(JobEvent):
+    type: ClassVar[str] = "job:canceled"
+    reason: str
+
+
+EVENT_CLASSES: dict[str, type[PoolEvent]] = {
+    each.type: each
+    for each in (
+        PoolEvent,
+        PoolReady,
+        ClientStateChanged,
+        ClientBlockedWorkflow,
+        ClientUnblockedWorkflow,
+        JobQueued,
+        JobAccepted,
+        JobStarted,
+        JobProgress,
+        JobPreview,
+        JobOutput,
+        JobPrinted,
+        JobNoted,
+        JobRetrying,
+        JobCompleted,
+        JobFailed,
+        JobCanceled,
+    )
+}

@@ -1,0 +1,131 @@
+"""How jobs come into a pool: from its users, and from an earlier life of its queue."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from comfyrelay.clock import utc_now
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.pool.completion import Endings
+from comfyrelay.comfyui.pool.events import JobQueued
+from comfyrelay.comfyui.pool.job import Job
+from comfyrelay.comfyui.pool.queue import Leftover, QueueAdapter
+from comfyrelay.comfyui.pool.record import Record
+from comfyrelay.comfyui.pool.registry import Registry
+from comfyrelay.comfyui.pool.stats import Tally
+from comfyrelay.comfyui.pool.ticket import JobOptions, Ticket, make_ticket
+from comfyrelay.domain.queue.blocks import Block
+from comfyrelay.errors import Conflict, InvalidInput, RunLost
+
+
+class Intake:
+    def __init__(
+        self,
+        *,
+        queue: QueueAdapter,
+        registry: Registry,
+        endings: Endings,
+        tally: Tally,
+        arrived: Callable[[Ticket], None],
+        make_job: Callable[[Record], Job],
+        restore_blocks: Callable[[Mapping[tuple[str, str], Block]], None],
+        is_cached: Callable[[str], bool],
+    ) -> None:
+        """`is_cached` says of a `cache_key` whether a server has run it last."""
+        self._queue = queue
+        self._registry = registry
+        self._endings = endings
+        self._tally = tally
+        self._arrived = arrived
+        self._make_job = make_job
+        self._restore_blocks = restore_blocks
+        self._is_cached = is_cached
+        self._is_open = False
+        self._next_sequence = 1
+        self._turn = asyncio.Lock()
+        self._arriving = 0
+        self._all_arrived = asyncio.Event()
+        self._all_arrived.set()
+
+    async def open(self) -> None:
+        leftover = await self._queue.open()
+        self._restore_blocks(leftover.blocks)
+        self._recall(leftover)
+        for ticket in leftover.waiting:
+            record, _ = self._register(ticket)
+            self._tally.added(record.status)
+            if ticket.attempts >= ticket.max_attempts:
+                self._queue.remove(ticket.id)
+                await self._endings.fail(record, RunLost("The process ended during the last attempt."))
+            else:
+                self._arrived(ticket)
+        self._is_open = True
+
+    async def close(self) -> None:
+        """Take no more jobs, and return when those on their way have arrived."""
+        self._is_open = False
+        await self._all_arrived.wait()
+
+    async def take(self, graph: Graph, options: JobOptions, client_ids: Collection[str]) -> Job:
+        # one job in each turn of the event loop, for those who enqueue thousands in a row or at once
+        async with self._turn:
+            await asyncio.sleep(0)
+            if not self._is_open:
+                raise Conflict("The pool is not open.")
+            ticket = make_ticket(graph, options, sequence=self._next_sequence, created_at=utc_now())
+            _check_clients(ticket, client_ids)
+            ticket = self._beside_its_same(ticket)
+            self._next_sequence += 1
+        await self._put(ticket)
+        # nothing else has run since it became available, so no event of it comes before this one
+        record, job = self._register(ticket)
+        self._tally.added(record.status)
+        self._endings.emit(record, record.event(JobQueued, priority=ticket.priority))
+        self._arrived(ticket)
+        return job
+
+    def _beside_its_same(self, ticket: Ticket) -> Ticket:
+        """One that is the same as another that has not ended, or that a server has run last, goes where that went."""
+        key = ticket.cache_key
+        if key is None:
+            return ticket
+        is_known = self._is_cached(key) or any(each.ticket.cache_key == key for each in self._registry.unfinished)
+        return replace(ticket, lane=ticket.lane._replace(same_as=key)) if is_known else ticket
+
+    async def _put(self, ticket: Ticket) -> None:
+        self._arriving += 1
+        self._all_arrived.clear()
+        try:
+            await self._queue.put(ticket)
+        except asyncio.CancelledError:
+            # nobody has its handle, but it may be written down by now
+            self._endings.spawn(self._queue.forget([ticket.id]))
+            raise
+        finally:
+            self._arriving -= 1
+            if not self._arriving:
+                self._all_arrived.set()
+
+    def _recall(self, leftover: Leftover) -> None:
+        for ticket, outcome in leftover.finished:
+            record, _ = self._register(ticket)
+            self._endings.recall(record, outcome)
+        known = (*leftover.waiting, *(ticket for ticket, _ in leftover.finished))
+        self._next_sequence = max((ticket.sequence for ticket in known), default=0) + 1
+
+    def _register(self, ticket: Ticket) -> tuple[Record, Job]:
+        record = Record(ticket=ticket)
+        job = self._make_job(record)
+        self._registry.add(record, job)
+        return record, job
+
+
+def _check_clients(ticket: Ticket, client_ids: Collection[str]) -> None:
+    if not client_ids:
+        raise InvalidInput("The pool has no servers.")
+    if ticket.lane.exclude_clients.issuperset(client_ids):
+        raise InvalidInput(errors={"exclude_clients": "names every server of the pool"})
+    if unknown := sorted(ticket.lane.preferred_clients.difference(client_ids)):
+        known = ", ".join(sorted(client_ids))
+        problem = f"names {', '.join(unknown)}, which the pool does not have; it has {known}"
+        raise InvalidInput(f"preferred_clients {problem}.", errors={"preferred_clients": problem})

@@ -1,0 +1,108 @@
+"""All that a pool knows about one job. `Job` is the face of it that users see."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from comfyrelay.comfyui.client.interface import ComfyServer
+from comfyrelay.comfyui.outputs import RunResult
+from comfyrelay.comfyui.pool.events import JobCanceled, JobEvent
+from comfyrelay.comfyui.pool.failover import Verdict
+from comfyrelay.comfyui.pool.queue import JobOutcome, JobStatus
+from comfyrelay.comfyui.pool.streams import EventStream
+from comfyrelay.comfyui.pool.ticket import Ticket
+from comfyrelay.errors import Canceled, ComfyError, ComfyRelayError
+
+E = TypeVar("E", bound=JobEvent)
+_NONE: Mapping[str, tuple[Verdict, ComfyError]] = MappingProxyType({})
+
+
+class Stop(Enum):
+    """Why a run is being stopped."""
+
+    CANCEL = auto()
+    PUT_BACK = auto()
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Record:
+    """`failure` is what those who await it get once it `is_done`, if there is no result.
+
+    `task` is what happens with it now, from the beginning of an attempt until it waits again or has ended; `can_stop`
+    says that this may be canceled. `failures` are the errors of its attempts and whose they are, by client id; of
+    several on one server, the last. Thousands of these wait at a time, so they are made of few objects.
+    """
+
+    ticket: Ticket
+    status: JobStatus = JobStatus.QUEUED
+    client_id: str | None = None
+    server: ComfyServer | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    is_done: bool = False
+    progress: float = 0.0
+    prompt_id: str | None = None
+    first_error: ComfyError | None = None
+    last_error: ComfyError | None = None
+    failures: Mapping[str, tuple[Verdict, ComfyError]] = field(default_factory=lambda: _NONE)
+    result: RunResult | None = None
+    failure: ComfyRelayError | None = None
+    ending: JobEvent | None = None
+    task: asyncio.Task[None] | None = None
+    stop: Stop | None = None
+    can_stop: bool = False
+    # it was given to its server while another ran there, and whether it has begun since
+    is_behind: bool = False
+    has_begun: bool = False
+    streams: tuple[EventStream[JobEvent], ...] = ()
+    _done: asyncio.Event | None = None
+
+    async def wait(self) -> None:
+        """Return when it is done."""
+        if self.is_done:
+            return
+        if self._done is None:
+            self._done = asyncio.Event()
+        await self._done.wait()
+
+    def set_done(self) -> None:
+        """Let go those who wait; to those who listen, the ending is the last thing that is told."""
+        self.is_done = True
+        self.task = None
+        if self._done is not None:
+            self._done.set()
+        for stream in self.streams:
+            if self.ending is not None:
+                stream.put(self.ending)
+            stream.close()
+        self.streams = ()
+
+    def event(self, kind: type[E], **more: Any) -> E:
+        """An event of this job as it is now."""
+        return kind(
+            job_id=self.ticket.id,
+            workflow_hash=self.ticket.lane.workflow_hash,
+            metadata=self.ticket.metadata,
+            client_id=self.client_id,
+            attempt=self.ticket.attempts,
+            **more,
+        )
+
+    def end(self, outcome: JobOutcome, ending: JobEvent) -> None:
+        self.status = outcome.status
+        self.finished_at = outcome.finished_at
+        self.result = outcome.result
+        self.failure = outcome.error
+        if isinstance(ending, JobCanceled):
+            self.failure = Canceled(ending.reason)
+        else:
+            self.last_error = outcome.error
+        self.ending = ending
+        if outcome.result is not None:
+            self.progress = 1.0
+        # the graph and the files are most of a job's size
+        self.ticket = replace(self.ticket, graph=b"", attachments=())

@@ -1,0 +1,375 @@
+"""Runs jobs on servers, and decides what comes of it: done, tried again, given up, canceled or put back."""
+
+import asyncio
+import traceback
+from collections.abc import Collection
+from dataclasses import replace
+
+import orjson
+import structlog
+
+from comfyrelay.clock import utc_now
+from comfyrelay.comfyui.client.interface import ComfyServer
+from comfyrelay.comfyui.graphs.nodes import output_nodes
+from comfyrelay.comfyui.outputs import RunResult
+from comfyrelay.comfyui.pool.blocks import Blocks
+from comfyrelay.comfyui.pool.completion import Endings
+from comfyrelay.comfyui.pool.event_translator import EventTranslator
+from comfyrelay.comfyui.pool.events import JobRetrying
+from comfyrelay.comfyui.pool.failover import FailoverStrategy, Failure, Verdict
+from comfyrelay.comfyui.pool.gpu_memory import CardMemory
+from comfyrelay.comfyui.pool.member import Member
+from comfyrelay.comfyui.pool.queue import JobStatus, QueueAdapter
+from comfyrelay.comfyui.pool.record import Record, Stop
+from comfyrelay.comfyui.pool.scheduler import Scheduler
+from comfyrelay.comfyui.pool.stats import Tally
+from comfyrelay.comfyui.pool.ticket import Lane, Ticket
+from comfyrelay.domain.queue.memory import Relief, has_it_alone, relief
+from comfyrelay.errors import (
+    ComfyError,
+    ComfyRelayError,
+    DeviceFault,
+    Fault,
+    NotInstalled,
+    OutOfMemory,
+    RunLost,
+    RunTimedOut,
+    ServerUnreachable,
+)
+
+log = structlog.get_logger(__name__)
+
+# After these a server gets no more jobs until it has been seen to be fine.
+_DOUBTFUL = (ServerUnreachable, RunLost, RunTimedOut, DeviceFault)
+# What these leave behind may fail the next run.
+_SPREADING = (*_DOUBTFUL, OutOfMemory)
+# How long a job whose node raised waits for the servers that could be tried, when all of them have gone.
+SECOND_TRY_SECONDS = 10.0
+# How long a job waits whose card was held by other programs.
+CROWDED_SECONDS = 30.0
+
+
+class _TakenAlong(Exception):
+    """An attempt that was given to its server while another ran there failed through that one: it never began, or the
+    server was not fit any more. It waits again, as if it had never been there."""
+
+    def __init__(self, error: ComfyError) -> None:
+        super().__init__(error.detail)
+        self.error = error
+
+
+class Runner:
+    def __init__(
+        self,
+        *,
+        queue: QueueAdapter,
+        failover: FailoverStrategy,
+        endings: Endings,
+        tally: Tally,
+        blocks: Blocks,
+        scheduler: Scheduler,
+        memory: CardMemory,
+        members: Collection[Member],
+    ) -> None:
+        self._queue = queue
+        self._failover = failover
+        self._endings = endings
+        self._tally = tally
+        self._blocks = blocks
+        self._scheduler = scheduler
+        self._memory = memory
+        self._members = members
+        self._uses = 0
+
+    def start(self, record: Record, member: Member) -> None:
+        """Begin an attempt of a job that was taken from the queue."""
+        self._uses += 1
+        member.last_used = self._uses
+        record.is_behind = member.running >= member.server.slots
+        record.has_begun = False
+        member.running += 1
+        member.lanes.append(record.ticket.lane)
+        member.cached = record.ticket.cache_key
+        if member.made != member.cached:
+            member.made = None
+        record.ticket = replace(record.ticket, attempts=record.ticket.attempts + 1)
+        record.client_id = member.id
+        record.server = member.server
+        record.started_at = utc_now()
+        record.progress = 0.0
+        record.prompt_id = None
+        self._set(record, JobStatus.RUNNING)
+        record.task = self._endings.spawn(self._attempt(record, member))
+
+    async def stop(self, record: Record, why: Stop) -> None:
+        """Stop what is going on with a job that does not wait, and return when that is over."""
+        task = record.task
+        assert task is not None
+        if record.stop is None:
+            record.stop = why
+            if record.can_stop:
+                task.cancel()
+        await asyncio.wait({task})
+
+    async def _attempt(self, record: Record, member: Member) -> None:
+        try:
+            verdict = await self._run(record, member)
+            if isinstance(verdict, RunResult):
+                await self._succeed(record, member, verdict)
+            else:
+                await self._fail(record, member, verdict)
+        except _TakenAlong as failed:
+            if isinstance(failed.error, _DOUBTFUL):
+                member.doubt(failed.error.detail)
+            if record.has_begun:
+                self._endings.emit(record, record.event(JobRetrying, error=failed.error, delay_seconds=0.0))
+            await self._stopped(record, Stop.PUT_BACK)
+        except asyncio.CancelledError:
+            if record.stop is None:
+                raise
+            await self._stopped(record, record.stop)
+        except Exception as error:
+            # the queue or the strategy failed, and no server: a disk may be full
+            log.exception("pool.attempt_failed", client_id=member.id, job_id=record.ticket.id)
+            await self._endings.fail(record, _unexpected(error))
+
+    async def _run(self, record: Record, member: Member) -> RunResult | ComfyError:
+        lane = record.ticket.lane
+        since = asyncio.get_running_loop().time()
+        try:
+            # a task that is canceled before its first step never reaches its own clean-up
+            record.can_stop = True
+            if record.stop is not None:
+                raise asyncio.CancelledError
+            await self._queue.begin(record.ticket)
+            if member.card is not None or lane.alone:
+                await self._memory.make_room(lane, member, self._members)
+                # what is known of the card now may let others in
+                self._scheduler.ran(member)
+            ran = await self._run_on(member.server, record)
+            if isinstance(ran, _SPREADING):
+                if record.is_behind and (not record.has_begun or member.failed_at >= since):
+                    raise _TakenAlong(ran)
+                member.failed_at = asyncio.get_running_loop().time()
+            if member.card is not None:
+                await self._learn(lane.workflow_hash, member, ran)
+            return ran
+        finally:
+            if record.has_begun:
+                member.note_loaded(lane.workflow_hash)
+            member.running -= 1
+            member.lanes.remove(lane)
+            self._scheduler.ran(member)
+
+    async def _learn(self, workflow_hash: str, member: Member, ran: RunResult | ComfyError) -> None:
+        if isinstance(ran, OutOfMemory):
+            self._memory.ran_out(workflow_hash)
+        elif isinstance(ran, RunResult):
+            # before the next one begins there, and takes this one's memory for its own
+            await self._memory.learn(workflow_hash, member, self._members)
+
+    async def _run_on(self, server: ComfyServer, record: Record) -> RunResult | ComfyError:
+        ticket = record.ticket
+        graph = orjson.loads(ticket.graph)
+        try:
+            return await server.run(
+                graph,
+                wanted=ticket.include_outputs,
+                attachments=ticket.attachments,
+                timeouts=ticket.timeouts,
+                extra_data=ticket.extra_data,
+                on_event=EventTranslator(record, graph, self._endings.emit).translate,
+            )
+        except ComfyError as error:
+            return error
+        except ComfyRelayError as error:
+            # a graph or a file that is wrong here is wrong everywhere
+            return ComfyError(error.detail, fault=Fault.JOB)
+        except Exception as error:
+            log.exception("pool.run_failed", client_id=record.client_id, job_id=ticket.id)
+            return _unexpected(error)
+
+    async def _succeed(self, record: Record, member: Member, result: RunResult) -> None:
+        workflow_hash = record.ticket.lane.workflow_hash
+        self._note_made(record.ticket, member, result)
+        member.completed += 1
+        member.note_warm(workflow_hash, result.seconds)
+        self._note_pinned(record.ticket.lane, member)
+        self._blocks.succeeded(member.id, workflow_hash)
+        for client_id, (verdict, error) in record.failures.items():
+            if verdict is Verdict.ELSEWHERE and client_id != member.id:
+                # it can be done, so it was the server that could not
+                self._blocks.failed(client_id, workflow_hash, error)
+        await self._endings.complete(record, result)
+
+    def _note_made(self, ticket: Ticket, member: Member, result: RunResult) -> None:
+        """Whether a server that has just made the very same had it in its cache, which not every node allows."""
+        key = ticket.cache_key
+        if key is not None and member.made == key:
+            graph = orjson.loads(ticket.graph)
+            # savers always run: each run has a folder of its own
+            is_cached = graph.keys() - output_nodes(graph) <= result.cached_nodes
+            self._scheduler.made_again(ticket.lane.workflow_hash, is_cached=is_cached)
+        if member.cached == key:
+            member.made = key
+
+    def _note_pinned(self, lane: Lane, member: Member) -> None:
+        """One server keeps a workflow that stays loaded; once that is not wanted any more, none does."""
+        holders = [each for each in self._members if each.pinned == lane.workflow_hash]
+        if not lane.keep_loaded:
+            for each in holders:
+                each.pinned = None
+        elif not holders and member.pinned is None:
+            member.pinned = lane.workflow_hash
+
+    async def _fail(self, record: Record, member: Member, error: ComfyError) -> None:
+        member.failed += 1
+        record.prompt_id = None
+        record.first_error = record.first_error or error
+        record.last_error = error
+        verdict = self._verdict(record, member, error)
+        if (
+            isinstance(error, OutOfMemory)
+            and verdict is not Verdict.JOB
+            and member.comfyui is not None
+            and not await self._is_crowded(record, member, error)
+        ):
+            await self._ran_out(record, member, error)
+            return
+        if verdict is Verdict.SERVER:
+            self._blocks.failed(member.id, record.ticket.lane.workflow_hash, error)
+        if isinstance(error, _DOUBTFUL):
+            # it gets no more jobs until it has been seen to be fine
+            member.doubt(error.detail)
+        if (ticket := self._next_try(record, member, verdict)) is not None:
+            record.ticket = ticket
+            await self._retry(record, error)
+        elif verdict is not Verdict.JOB and isinstance(error, NotInstalled):
+            await self._endings.fail(record, refusal_of_all(record))
+        else:
+            await self._endings.fail(record, error)
+
+    async def _is_crowded(self, record: Record, member: Member, error: OutOfMemory) -> bool:
+        """Whether it was alone among ours, and other programs had much of the card. That says nothing about the job or
+        the card: it is tried again as after any other fault of the server, when they may be gone."""
+        size = await self._memory.size(member) if record.ticket.lane.alone else None
+        if size is None or has_it_alone(size, others := await self._memory.held_by_others(member, self._members)):
+            return False
+        error.others_bytes = others
+        error.retry_after_seconds = CROWDED_SECONDS
+        return True
+
+    async def _ran_out(self, record: Record, member: Member, error: OutOfMemory) -> None:
+        """The memory was not enough: no server is blamed, and what is tried about it costs no attempt."""
+        ticket, lane = record.ticket, record.ticket.lane
+        larger: set[str] = set()
+        if lane.alone and (size := await self._memory.size(member)) is not None:
+            error.card_bytes = size
+            self._memory.outgrew(lane.workflow_hash, size)
+            larger = await self._memory.larger(size, self._members)
+        elsewhere = lane._replace(
+            exclude_clients=lane.exclude_clients | {each.id for each in self._members if each.id not in larger}
+        )
+        next_step = relief(
+            ran_alone=lane.alone,
+            has_moved=ticket.ran_out_bytes is not None,
+            is_larger_there=bool(larger) and self._scheduler.could_run(elsewhere),
+        )
+        again = replace(ticket, attempts=ticket.attempts - 1)
+        if next_step is Relief.ALONE:
+            record.ticket = replace(again, lane=lane._replace(alone=True))
+        elif next_step is Relief.LARGER:
+            # should that one go away, this is what it failed with
+            record.first_error = error
+            record.ticket = replace(
+                again, lane=elsewhere, ran_out_bytes=error.card_bytes, give_up_after_seconds=_patience(ticket)
+            )
+        else:
+            await self._endings.fail(record, error)
+            return
+        await self._retry(record, error)
+
+    def _verdict(self, record: Record, member: Member, error: ComfyError) -> Verdict:
+        failure = Failure(
+            client_id=member.id,
+            workflow_hash=record.ticket.lane.workflow_hash,
+            error=error,
+            earlier={client_id: each for client_id, (_, each) in record.failures.items() if client_id != member.id},
+        )
+        verdict = self._failover.judge(failure)
+        record.failures = {**record.failures, member.id: (verdict, error)}
+        return verdict
+
+    def _next_try(self, record: Record, member: Member, verdict: Verdict) -> Ticket | None:
+        """The job as it goes back into the queue; `None` when it has failed for good."""
+        ticket = record.ticket
+        elsewhere = ticket.lane._replace(exclude_clients=ticket.lane.exclude_clients | {member.id})
+        is_last = ticket.attempts >= ticket.max_attempts
+        if verdict is Verdict.JOB:
+            return None
+        if isinstance(record.last_error, NotInstalled):
+            # one that is away or blocked may have what is missing here; to be refused costs no attempt
+            can_move = self._scheduler.could_ever_run(elsewhere)
+            return replace(ticket, lane=elsewhere, attempts=ticket.attempts - 1) if can_move else None
+        if verdict is Verdict.ELSEWHERE:
+            can_move = self._scheduler.could_run(elsewhere) and not is_last
+            return replace(ticket, lane=elsewhere, give_up_after_seconds=_patience(ticket)) if can_move else None
+        if ticket.one_try_per_server and verdict is Verdict.SERVER:
+            can_move = self._scheduler.could_run(elsewhere)
+            return replace(ticket, lane=elsewhere, attempts=ticket.attempts - 1) if can_move else None
+        return None if is_last else ticket
+
+    async def _retry(self, record: Record, error: ComfyError) -> None:
+        # another server need not wait for what this one asks for
+        lane = record.ticket.lane
+        is_relieved = lane.alone and error.retry_after_seconds is None
+        is_moving = record.ticket.one_try_per_server or record.client_id in lane.exclude_clients or is_relieved
+        delay = 0.0 if is_moving else max(record.ticket.retry_delay, error.retry_after_seconds or 0.0)
+        self._set(record, JobStatus.RETRYING)
+        self._endings.emit(record, record.event(JobRetrying, error=error, delay_seconds=delay))
+        await asyncio.sleep(delay)
+        await self._put_back(record)
+
+    async def _stopped(self, record: Record, why: Stop) -> None:
+        if why is Stop.CANCEL:
+            await self._endings.cancel(record)
+            return
+        if record.status is JobStatus.RUNNING:
+            # neither the job nor the server failed
+            record.ticket = replace(record.ticket, attempts=record.ticket.attempts - 1)
+        await self._put_back(record)
+
+    async def _put_back(self, record: Record) -> None:
+        await self._queue.put_back(record.ticket)
+        self._set(record, JobStatus.QUEUED)
+        record.task = None
+        record.stop = None
+        record.can_stop = False
+        self._scheduler.arrived(record.ticket)
+
+    def _set(self, record: Record, status: JobStatus) -> None:
+        self._tally.moved(record.status, status)
+        record.status = status
+
+
+def _patience(ticket: Ticket) -> float:
+    told = ticket.give_up_after_seconds
+    return SECOND_TRY_SECONDS if told is None else min(told, SECOND_TRY_SECONDS)
+
+
+def _unexpected(error: Exception) -> ComfyError:
+    what = f"The run failed unexpectedly ({type(error).__name__})."
+    return ComfyError(what, raw="".join(traceback.format_exception(error)))
+
+
+def refusal_of_all(record: Record) -> ComfyError:
+    """What a job fails with that no server has the nodes or models for: the reason of each."""
+    errors = {client_id: error for client_id, (_, error) in record.failures.items()}
+    if len(errors) == 1:
+        return next(iter(errors.values()))
+    reasons = [f"{client_id}: {error.detail}" for client_id, error in errors.items()]
+    return NotInstalled(
+        f"No server can run this. {'; '.join(reasons)}",
+        problems=list(dict.fromkeys(problem for error in errors.values() for problem in error.problems)),
+        raw="\n".join(error.raw for error in errors.values() if error.raw) or None,
+    )

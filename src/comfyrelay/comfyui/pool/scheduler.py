@@ -1,0 +1,241 @@
+"""Brings waiting jobs and free servers together, whenever something has changed that could let one run."""
+
+import asyncio
+from collections.abc import Callable
+
+from comfyrelay.comfyui.pool.events import ClientState
+from comfyrelay.comfyui.pool.failover import FailoverStrategy
+from comfyrelay.comfyui.pool.gpu_memory import CardMemory
+from comfyrelay.comfyui.pool.member import Member
+from comfyrelay.comfyui.pool.members import Roster
+from comfyrelay.comfyui.pool.queue import QueueAdapter
+from comfyrelay.comfyui.pool.schedule import choose, fits
+from comfyrelay.comfyui.pool.ticket import Lane, Ticket
+from comfyrelay.comfyui.pool.unserved_jobs import Unserved
+
+# Others want their turn of the event loop, too.
+_TURN_SECONDS = 0.005
+MOST_UNCACHED = 1000
+
+
+class Scheduler:
+    """There is no polling: `wake` says that something changed, and a timer is set for what changes with time alone."""
+
+    def __init__(
+        self,
+        *,
+        queue: QueueAdapter,
+        failover: FailoverStrategy,
+        memory: CardMemory,
+        start: Callable[[Ticket, Member], None],
+        give_up: Callable[[str], None],
+        release: Callable[[], None],
+        ahead_seconds: float,
+    ) -> None:
+        """`release` announces the blocks that have ended. The next job in line may wait on a server for the end of the
+        one that runs there, if both are known to take no longer than `ahead_seconds`."""
+        self._queue = queue
+        self._failover = failover
+        self._memory = memory
+        self._start = start
+        self._give_up = give_up
+        self._release = release
+        self._ahead_seconds = ahead_seconds
+        self._roster: Roster | None = None
+        self._turn: asyncio.Handle | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        # Servers that no waiting job may use. Without this, one of them that stays free would have all lanes looked at
+        # in every turn: 5 ms with 10,000 of them.
+        self._unwanted: set[str] = set()
+        self._unserved = Unserved()
+        # a job waits for a server that is not free now: others may do once that changes
+        self._is_holding_back = False
+        # the card on which a lane waits for room: it must stay the same one, or none would ever be empty
+        self._awaited: dict[Lane, str] = {}
+        # the workflows that servers run anew each time, though they have just made the very same: the newest last
+        self._uncached: dict[str, None] = {}
+
+    def open(self, roster: Roster) -> None:
+        self._roster = roster
+        self.wake()
+
+    def wake(self) -> None:
+        """Look for work soon; many calls make one look."""
+        if self._roster is not None and self._turn is None:
+            self._turn = asyncio.get_running_loop().call_soon(self._take_turn, self._roster)
+
+    def arrived(self, ticket: Ticket) -> None:
+        """A job waits, which may want a server that nobody wanted."""
+        self._unserved.add(ticket, now=asyncio.get_running_loop().time())
+        if self._unwanted:
+            should_skip = self._failover.should_skip
+            self._unwanted = {each for each in self._unwanted if not fits(ticket.lane, each, should_skip)}
+        self.wake()
+
+    def withdrawn(self, ticket: Ticket) -> None:
+        """A job was taken out of the queue."""
+        self._unserved.discard(ticket)
+        self._awaited.pop(ticket.lane, None)
+
+    def unblocked(self, client_id: str) -> None:
+        """This server may be given a workflow again."""
+        self._unwanted.discard(client_id)
+        self.wake()
+
+    def ran(self, member: Member) -> None:
+        """A run is over: others that share its card may have room now."""
+        if member.card is not None and self._roster is not None:
+            self._unwanted.difference_update(each.id for each in self._roster if each.card == member.card)
+        self.wake()
+
+    def made_again(self, workflow_hash: str, *, is_cached: bool) -> None:
+        """A server has made what it had made just before. Where its cache is of no use, nobody need wait for it."""
+        self._uncached.pop(workflow_hash, None)
+        if not is_cached:
+            self._uncached[workflow_hash] = None
+            for oldest in [*self._uncached][:-MOST_UNCACHED]:
+                del self._uncached[oldest]
+
+    def could_run(self, lane: Lane) -> bool:
+        """Whether a server is online that may be given a job of this lane, now or once it is free."""
+        return self._roster is not None and any(
+            fits(lane, member.id, self._failover.should_skip)
+            for member in self._roster
+            if member.state is ClientState.ONLINE
+        )
+
+    def could_ever_run(self, lane: Lane) -> bool:
+        """Whether there is a server that a job of this lane may ever go to: one that is away or blocked is there."""
+        return self._roster is not None and not lane.exclude_clients.issuperset(self._roster.ids)
+
+    def close(self) -> None:
+        """Start nothing more."""
+        self._roster = None
+        for handle in (self._turn, self._alarm):
+            if handle is not None:
+                handle.cancel()
+
+    def _take_turn(self, roster: Roster) -> None:
+        self._turn = None
+        if self._is_holding_back:
+            self._is_holding_back = False
+            self._unwanted.clear()
+        self._release()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        free = [member for member in roster if member.is_free(now) and member.id not in self._unwanted]
+        is_late = False
+        while free:
+            if not self._place_one(free, roster):
+                self._unwanted.update(member.id for member in free)
+                break
+            if loop.time() - now > _TURN_SECONDS:
+                self.wake()
+                is_late = True
+                break
+            free = [member for member in free if member.is_free(now)]
+        while self._ahead_seconds and not is_late and self._place_ahead(roster, now):
+            pass
+        online = [member.id for member in roster if member.state is ClientState.ONLINE]
+        for job_id in self._unserved.overdue(online, now=now):
+            self._give_up(job_id)
+        self._set_alarm(roster, now)
+
+    def _place_one(self, free: list[Member], roster: Roster) -> bool:
+        chosen: Member | None = None
+        # cards on which an earlier job waits for room: later ones must not take it away
+        kept: set[str] = set()
+        has_pins = any(each.pinned is not None for each in roster)
+
+        def may_run(lane: Lane) -> bool:
+            nonlocal chosen
+            others = [each for each in free if each.card not in kept] if kept else free
+            if spared := self._spared(lane, roster, has_pins=has_pins):
+                self._is_holding_back = True
+                others = [each for each in others if each.id not in spared]
+            chosen = choose(lane, others, self._failover.should_skip)
+            if chosen is None or chosen.card is None or self._memory.has_room(lane, chosen, roster):
+                return chosen is not None
+            first = chosen.card
+            roomy = [each for each in others if each.card is None or self._memory.has_room(lane, each, roster)]
+            chosen = choose(lane, roomy, self._failover.should_skip)
+            if chosen is None:
+                kept.add(self._card_for(lane, first, roster))
+            return chosen is not None
+
+        return self._begin(self._queue.take(may_run), chosen)
+
+    def _card_for(self, lane: Lane, first: str, roster: Roster) -> str:
+        """The card that a job of this lane waits for: the one that it waited for before, while it could run there."""
+        skip = self._failover.should_skip
+        able = [each for each in roster if each.state is ClientState.ONLINE and fits(lane, each.id, skip)]
+        if self._awaited.get(lane) not in {each.card for each in able if not each.is_resting}:
+            self._awaited[lane] = first
+        return self._awaited[lane]
+
+    def _place_ahead(self, roster: Roster, now: float) -> bool:
+        """Hand the next job in line to a server that is busy with a short one, so that nothing lies between the two.
+        Only that one: later ones must not get past it."""
+        chosen: Member | None = None
+        is_next = True
+
+        def may_wait(lane: Lane) -> bool:
+            nonlocal chosen, is_next
+            if is_next:
+                seconds = self._ahead_seconds
+                busy = [each for each in roster if each.may_queue(lane, now, seconds=seconds)]
+                roomy = [each for each in busy if self._memory.has_room(lane, each, roster)]
+                chosen = choose(lane, roomy, self._failover.should_skip)
+            is_next = False
+            return chosen is not None
+
+        return self._begin(self._queue.take(may_wait), chosen)
+
+    def _begin(self, ticket: Ticket | None, chosen: Member | None) -> bool:
+        if ticket is None or chosen is None:
+            return False
+        self._unserved.discard(ticket)
+        self._awaited.pop(ticket.lane, None)
+        self._start(ticket, chosen)
+        return True
+
+    def _spared(self, lane: Lane, roster: Roster, *, has_pins: bool) -> set[str]:
+        """The servers that a job of this lane leaves alone though it could run there, because another can have it, now
+        or once it is free: those whose card is too small, those that keep another workflow loaded, or would have to
+        unload one; and all but one that runs the very same now."""
+        waits_for_same = lane.same_as is not None and lane.workflow_hash not in self._uncached
+        if not has_pins and not waits_for_same and not self._memory.is_outgrown(lane.workflow_hash):
+            return set()
+        skip = self._failover.should_skip
+        able = [each for each in roster if each.state is ClientState.ONLINE and fits(lane, each.id, skip)]
+        spared: set[str] = set(self._memory.too_small(lane.workflow_hash, able))
+        for is_kept in (_keeps_another, self._would_unload):
+            left = [member for member in able if member.id not in spared]
+            kept = {member.id for member in left if is_kept(lane, member, roster)}
+            spared |= kept if len(kept) < len(left) else set()
+        if waits_for_same and any(each.cached == lane.same_as and each.running for each in able):
+            spared |= {each.id for each in able if each.cached != lane.same_as}
+        return spared
+
+    def _would_unload(self, lane: Lane, member: Member, roster: Roster) -> bool:
+        """Whether a server of its card that keeps a workflow loaded would have to unload that."""
+        return self._memory.takes_from_pinned(lane, member, roster)
+
+    def _set_alarm(self, roster: Roster, now: float) -> None:
+        """Wake at the end of the next block, of the next server's grace, or of a job's wait for servers."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        due = [member.usable_from for member in roster if member.usable_from > now]
+        seconds = self._failover.seconds_to_release()
+        if seconds is not None:
+            due.append(now + max(seconds, 0.0))
+        deadline = self._unserved.next_deadline
+        if deadline is not None:
+            due.append(deadline)
+        if due:
+            self._alarm = asyncio.get_running_loop().call_at(min(due), self.wake)
+
+
+def _keeps_another(lane: Lane, member: Member, _roster: Roster) -> bool:
+    return member.pinned not in (None, lane.workflow_hash)

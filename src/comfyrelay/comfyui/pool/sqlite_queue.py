@@ -1,0 +1,200 @@
+"""A queue in an SQLite file: jobs outlive the process, however it ends."""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from comfyrelay.comfyui.pool.buckets import Lanes
+from comfyrelay.comfyui.pool.codec import dump_outcome, dump_ticket, load_outcome, load_ticket
+from comfyrelay.comfyui.pool.queue import JobOutcome, JobStatus, Leftover
+from comfyrelay.comfyui.pool.ticket import Lane, Ticket
+from comfyrelay.comfyui.pool.writer import Writer
+from comfyrelay.domain.queue.blocks import Block
+from comfyrelay.errors import ConfigurationError, Conflict
+
+# "ComR", so that another program's database is not taken for a queue
+APPLICATION_ID = 0x436F6D52
+SCHEMA_VERSION = 2
+
+CREATE_JOBS = """
+CREATE TABLE jobs (
+    id TEXT PRIMARY KEY,
+    sequence INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('queued', 'running', 'completed', 'failed', 'canceled')),
+    attempts INTEGER NOT NULL CHECK (attempts >= 0),
+    ticket BLOB NOT NULL,
+    graph BLOB,
+    outcome BLOB,
+    CHECK ((state IN ('queued', 'running')) = (graph IS NOT NULL)),
+    CHECK ((state IN ('queued', 'running')) = (outcome IS NULL))
+) WITHOUT ROWID;
+CREATE TABLE attachments (
+    job_id TEXT NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    position INTEGER NOT NULL,
+    content BLOB NOT NULL,
+    PRIMARY KEY (job_id, position)
+);
+"""
+# Added with version 2.
+CREATE_BLOCKS = """
+CREATE TABLE blocks (
+    client_id TEXT NOT NULL,
+    workflow_hash TEXT NOT NULL,
+    failure_count INTEGER NOT NULL,
+    blocked_until TEXT,
+    PRIMARY KEY (client_id, workflow_hash)
+) WITHOUT ROWID;
+"""
+MARK = f"""
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+PUT = "INSERT INTO jobs (id, sequence, state, attempts, ticket, graph) VALUES (?, ?, 'queued', ?, ?, ?)"
+ATTACH = "INSERT INTO attachments (job_id, position, content) VALUES (?, ?, ?)"
+PUT_BACK = "UPDATE jobs SET state = 'queued', attempts = ? WHERE id = ?"
+BEGIN = "UPDATE jobs SET state = 'running', attempts = ? WHERE id = ?"
+# a finished job's graph and files are not needed any more, and are most of its size
+SETTLE = "UPDATE jobs SET state = ?, attempts = ?, outcome = ?, graph = NULL WHERE id = ?"
+DETACH = "DELETE FROM attachments WHERE job_id = ?"
+FORGET = "DELETE FROM jobs WHERE id = ?"
+RECOVER = "UPDATE jobs SET state = 'queued' WHERE state = 'running'"
+BLOCK = "INSERT OR REPLACE INTO blocks (client_id, workflow_hash, failure_count, blocked_until) VALUES (?, ?, ?, ?)"
+UNBLOCK = "DELETE FROM blocks WHERE client_id = ? AND workflow_hash = ?"
+ALL_BLOCKS = "SELECT client_id, workflow_hash, failure_count, blocked_until FROM blocks"
+ALL_JOBS = "SELECT id, sequence, state, attempts, ticket, graph, outcome FROM jobs ORDER BY sequence"
+ALL_ATTACHMENTS = "SELECT job_id, position, content FROM attachments"
+
+
+class SqliteQueue:
+    """Loses nothing when the process is killed; one pool at a time has the file.
+
+    A job that was running then waits again, with that attempt counted: one that takes the process down with it runs out
+    of attempts like any other.
+    """
+
+    durable = True
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(path)
+        self._lanes = Lanes()
+        self._writer = Writer(self._connect)
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    async def open(self) -> Leftover:
+        leftover = await self._writer.open(self._prepare)
+        for ticket in leftover.waiting:
+            self._lanes.add(ticket)
+        return leftover
+
+    async def put(self, ticket: Ticket) -> None:
+        row = (ticket.id, ticket.sequence, ticket.attempts, dump_ticket(ticket), ticket.graph)
+        contents = [
+            (ATTACH, (ticket.id, position, each.source))
+            for position, each in enumerate(ticket.attachments)
+            if isinstance(each.source, bytes)
+        ]
+        await self._writer.write((PUT, row), *contents)
+        self._lanes.add(ticket)
+
+    async def put_back(self, ticket: Ticket) -> None:
+        await self._writer.write((PUT_BACK, (ticket.attempts, ticket.id)))
+        self._lanes.add(ticket)
+
+    def take(self, may_run: Callable[[Lane], bool]) -> Ticket | None:
+        return self._lanes.take(may_run)
+
+    def remove(self, job_id: str) -> bool:
+        return self._lanes.remove(job_id)
+
+    async def begin(self, ticket: Ticket) -> None:
+        await self._writer.write((BEGIN, (ticket.attempts, ticket.id)))
+
+    async def settle(self, job_id: str, outcome: JobOutcome) -> None:
+        settled = (outcome.status, outcome.attempts, dump_outcome(outcome), job_id)
+        await self._writer.write((SETTLE, settled), (DETACH, (job_id,)))
+
+    async def forget(self, job_ids: Sequence[str]) -> None:
+        await self._writer.write(*((FORGET, (job_id,)) for job_id in job_ids))
+
+    async def keep_block(self, client_id: str, workflow_hash: str, block: Block | None) -> None:
+        if block is None:
+            await self._writer.write((UNBLOCK, (client_id, workflow_hash)))
+        else:
+            until = block.blocked_until and block.blocked_until.isoformat()
+            await self._writer.write((BLOCK, (client_id, workflow_hash, block.failure_count, until)))
+
+    async def close(self) -> None:
+        await self._writer.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            # its transactions are begun by hand; it is used in one thread, but made and closed through an executor
+            return sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise ConfigurationError(f"The queue {self._path} cannot be opened: {error}.") from None
+
+    def _prepare(self, connection: sqlite3.Connection) -> Leftover:
+        try:
+            # held until the connection is closed, or the process ends
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("BEGIN EXCLUSIVE")
+            connection.execute("COMMIT")
+            self._check_schema(connection)
+            connection.execute(RECOVER)
+            return _read(connection)
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise Conflict(f"The queue {self._path} is in use by another pool.") from None
+            raise ConfigurationError(f"The queue {self._path} cannot be used: {error}.") from None
+        except sqlite3.DatabaseError as error:
+            raise ConfigurationError(f"{self._path} is not a queue of ComfyRelay: {error}.") from None
+
+    def _check_schema(self, connection: sqlite3.Connection) -> None:
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if (application, version, tables) == (0, 0, 0):
+            connection.executescript(f"BEGIN; {CREATE_JOBS} {CREATE_BLOCKS} {MARK} COMMIT;")
+            return
+        if application != APPLICATION_ID:
+            raise ConfigurationError(f"{self._path} is the database of another program, not a queue of ComfyRelay.")
+        if version == 1:
+            connection.executescript(f"BEGIN; {CREATE_BLOCKS} {MARK} COMMIT;")
+        elif version != SCHEMA_VERSION:
+            raise ConfigurationError(
+                f"The queue {self._path} has version {version}; this ComfyRelay reads version {SCHEMA_VERSION}."
+            )
+
+
+def _read(connection: sqlite3.Connection) -> Leftover:
+    contents: defaultdict[str, dict[int, bytes]] = defaultdict(dict)
+    for job_id, position, content in connection.execute(ALL_ATTACHMENTS):
+        contents[job_id][position] = content
+    waiting: list[Ticket] = []
+    finished: list[tuple[Ticket, JobOutcome]] = []
+    for job_id, sequence, state, attempts, text, graph, outcome in connection.execute(ALL_JOBS):
+        ticket = load_ticket(
+            text,
+            job_id=job_id,
+            sequence=sequence,
+            attempts=attempts,
+            graph=graph or b"",
+            contents=contents.pop(job_id, {}),
+        )
+        if outcome is None:
+            waiting.append(ticket)
+        else:
+            finished.append((ticket, load_outcome(outcome, status=JobStatus(state), attempts=attempts)))
+    finished.sort(key=lambda pair: pair[1].finished_at)
+    blocks = {
+        (client_id, workflow_hash): Block(failure_count=count, blocked_until=until and datetime.fromisoformat(until))
+        for client_id, workflow_hash, count, until in connection.execute(ALL_BLOCKS)
+    }
+    return Leftover(waiting=tuple(waiting), finished=tuple(finished), blocks=blocks)

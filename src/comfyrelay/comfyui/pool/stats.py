@@ -1,0 +1,78 @@
+"""What a pool is doing, in numbers."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from comfyrelay.comfyui.pool.events import ClientState
+from comfyrelay.comfyui.pool.failover import FailoverStrategy
+from comfyrelay.comfyui.pool.member import Member
+from comfyrelay.comfyui.pool.queue import JobStatus
+from comfyrelay.domain.queue.blocks import Block
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientStats:
+    """`completed` and `failed` count attempts. `blocks` are its failures since its last success, by workflow hash:
+    their count, and until when it does not get the workflow."""
+
+    state: ClientState
+    url: str
+    card: str | None
+    running: int
+    # the workflows of what runs there
+    running_hashes: tuple[str, ...]
+    completed: int
+    failed: int
+    blocked_hashes: frozenset[str]
+    blocks: Mapping[str, Block]
+    # the newest first
+    warm_hashes: tuple[str, ...]
+    # the workflow that stays loaded there
+    pinned: str | None
+
+    @classmethod
+    def of(cls, member: Member, failover: FailoverStrategy) -> "ClientStats":
+        return cls(
+            state=member.state,
+            url=member.server.url,
+            card=member.card,
+            running=member.running,
+            running_hashes=tuple(lane.workflow_hash for lane in member.lanes),
+            completed=member.completed,
+            failed=member.failed,
+            blocked_hashes=failover.blocked_hashes(member.id),
+            blocks=dict(failover.blocks(member.id)),
+            warm_hashes=tuple(member.warm),
+            pinned=member.pinned,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolStats:
+    """Jobs by status. Finished ones are counted since the pool was opened, whether they are still kept or not."""
+
+    queued: int
+    running: int
+    retrying: int
+    completed: int
+    failed: int
+    canceled: int
+    clients: Mapping[str, ClientStats]
+
+
+class Tally:
+    """Counts jobs by status, so that nobody has to walk them."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[JobStatus] = Counter()
+
+    def __getitem__(self, status: JobStatus) -> int:
+        return self._counts[status]
+
+    def added(self, status: JobStatus) -> None:
+        self._counts[status] += 1
+
+    def moved(self, before: JobStatus, after: JobStatus) -> None:
+        self._counts[before] -= 1
+        self._counts[after] += 1

@@ -1,0 +1,160 @@
+"""What waits in a queue: a graph as it was when it was enqueued, and everything needed to run it later."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypedDict
+from uuid import uuid4
+
+import orjson
+
+from comfyrelay.comfyui.client.uploads import Attachment
+from comfyrelay.comfyui.graphs.graph import Graph, check_graph, dump_json
+from comfyrelay.comfyui.graphs.hash import workflow_hash
+from comfyrelay.comfyui.graphs.nodes import find_node
+from comfyrelay.comfyui.runs.timeouts import RunTimeouts
+from comfyrelay.errors import InvalidInput
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Lane(NamedTuple):
+    """Jobs of one lane can run on the same servers: what holds for one of them holds for all."""
+
+    workflow_hash: str
+    preferred_clients: frozenset[str] = frozenset()
+    exclude_clients: frozenset[str] = frozenset()
+    memory_bytes: int | None = None
+    # it ran out of memory beside others, and has its card to itself
+    alone: bool = False
+    # its workflow stays loaded where it runs
+    keep_loaded: bool = False
+    # the same as this was enqueued before: a server that has it in its cache, or will have, need not run it again
+    same_as: str | None = None
+
+
+class JobOptions(TypedDict, total=False):
+    """What can be said about a job when it is enqueued.
+
+    - `priority`: higher goes first; 0 unless told.
+    - `metadata`: comes back on the job and on each of its events.
+    - `include_outputs`: nodes (ids or titles) whose outputs go first in the result.
+    - `attachments`: files that are uploaded to the server before the run.
+    - `preferred_clients`: servers to use when one of them is free; others are used when none is.
+    - `exclude_clients`: servers never to use.
+    - `memory_bytes`: what it needs at least of a card that several servers share; more, where more was seen.
+    - `keep_loaded`: the server that runs it gets no other workflows while others can have them, and does not unload
+      its models, unless a job needs the memory that fits nowhere else.
+    - `cache_key`: jobs with the same one ask a server for the same work, whose results it finds in its cache the second
+      time: they run on one server, one after the other.
+    - `max_attempts`: 3 unless told.
+    - `retry_delay`: seconds between a failed attempt and the next; 1 unless told.
+    - `one_try_per_server`: a server that fails it through its own fault does not get it again. Another that is online
+      does, which costs no attempt; when there is none, the job fails.
+    - `give_up_after_seconds`: how long it waits while no server is online that it may run on; for ever unless told.
+      What failed it first is its error then, or else `RunInterrupted`.
+    - `timeouts`: how long a run may take, and where.
+    - `extra_data`: JSON that goes to ComfyUI beside the graph, such as keys of partner nodes.
+    """
+
+    priority: int
+    metadata: Mapping[str, Any]
+    include_outputs: Sequence[str]
+    attachments: Iterable[Attachment]
+    preferred_clients: Iterable[str]
+    exclude_clients: Iterable[str]
+    memory_bytes: int | None
+    keep_loaded: bool
+    cache_key: str | None
+    max_attempts: int
+    retry_delay: float
+    one_try_per_server: bool
+    give_up_after_seconds: float | None
+    timeouts: RunTimeouts | None
+    extra_data: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ticket:
+    """A job on its way. `sequence` is its place among equals, which it keeps when it is tried again."""
+
+    id: str
+    sequence: int
+    lane: Lane
+    graph: bytes
+    created_at: datetime
+    priority: int = 0
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    include_outputs: tuple[str, ...] = ()
+    attachments: tuple[Attachment, ...] = ()
+    max_attempts: int = 3
+    retry_delay: float = 1.0
+    one_try_per_server: bool = False
+    give_up_after_seconds: float | None = None
+    timeouts: RunTimeouts | None = None
+    extra_data: Mapping[str, Any] | None = None
+    attempts: int = 0
+    cache_key: str | None = None
+    # the memory of the card that was too small for it, once it was given to a larger one
+    ran_out_bytes: int | None = None
+
+
+def make_ticket(graph: Graph, options: JobOptions, *, sequence: int, created_at: datetime) -> Ticket:
+    """Check what can be checked without a server, and keep a copy that the caller cannot change."""
+    ticket = Ticket(
+        id=str(uuid4()),
+        sequence=sequence,
+        lane=_lane(check_graph(graph), options),
+        graph=dump_json(graph),
+        created_at=created_at,
+        priority=options.get("priority", 0),
+        metadata=MappingProxyType(dict(metadata)) if (metadata := options.get("metadata")) else _NOTHING,
+        include_outputs=tuple(options.get("include_outputs", ())),
+        attachments=tuple(options.get("attachments", ())),
+        max_attempts=options.get("max_attempts", 3),
+        retry_delay=options.get("retry_delay", 1.0),
+        one_try_per_server=options.get("one_try_per_server", False),
+        give_up_after_seconds=options.get("give_up_after_seconds"),
+        timeouts=options.get("timeouts"),
+        cache_key=options.get("cache_key"),
+        extra_data=_json_copy(extra_data) if (extra_data := options.get("extra_data")) is not None else None,
+    )
+    _check(ticket)
+    for each in ticket.attachments:
+        each.check()
+    for node in (*ticket.include_outputs, *(each.node for each in ticket.attachments if each.node)):
+        find_node(graph, node)
+    return ticket
+
+
+def _lane(graph: Graph, options: JobOptions) -> Lane:
+    return Lane(
+        workflow_hash(graph),
+        frozenset(options.get("preferred_clients", ())),
+        frozenset(options.get("exclude_clients", ())),
+        options.get("memory_bytes"),
+        keep_loaded=options.get("keep_loaded", False),
+    )
+
+
+def _json_copy(extra_data: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        copy: dict[str, Any] = orjson.loads(orjson.dumps(dict(extra_data)))
+    except TypeError as error:
+        raise InvalidInput(errors={"extra_data": f"must be JSON: {error}"}) from None
+    return copy
+
+
+def _check(ticket: Ticket) -> None:
+    errors = {}
+    if ticket.max_attempts < 1:
+        errors["max_attempts"] = "must be at least 1"
+    if ticket.retry_delay < 0:
+        errors["retry_delay"] = "must not be negative"
+    if (ticket.lane.memory_bytes or 0) < 0:
+        errors["memory_bytes"] = "must not be negative"
+    if (ticket.give_up_after_seconds or 0) < 0:
+        errors["give_up_after_seconds"] = "must not be negative"
+    if errors:
+        raise InvalidInput(errors=errors)

@@ -1,0 +1,93 @@
+"""What a ComfyUI says, kept: in a file that does not grow without end, and its last lines at hand."""
+
+import re
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+from comfyrelay.system import files
+
+NAME = "comfyui.log"
+MOST_BYTES = 8 * 1024**2
+# Older ones, `comfyui.log.1` the newest of them.
+KEPT = 3
+LAST_LINES = 60
+_ENDS = re.compile(rb"(\r\n|\r|\n)")
+_LONGEST_LINE = 2000
+
+
+class Log:
+    """A disk that is full costs lines of the file, and never the process whose lines they are."""
+
+    def __init__(self, path: Path, *, most_bytes: int = MOST_BYTES, clock: Callable[[], float] = monotonic) -> None:
+        self.path = path
+        self.spoke_at = clock()
+        self._most_bytes = most_bytes
+        self._clock = clock
+        # each with the time at which it was said
+        self._lines: deque[tuple[float, str]] = deque(maxlen=LAST_LINES)
+        self._rest = b""
+        self._is_written_over = False
+
+    @property
+    def last_lines(self) -> list[str]:
+        return [line for _, line in self.timed_lines]
+
+    @property
+    def timed_lines(self) -> list[tuple[float, str]]:
+        """The last lines, each with the time at which it was said."""
+        return [*self._lines, *([(self.spoke_at, _readable(self._rest))] if self._rest.strip() else [])]
+
+    def begin(self, line: str) -> None:
+        """Another life begins: what was said before is not its."""
+        self._lines.clear()
+        self._rest = b""
+        self.spoke_at = self._clock()
+        self._append(f"--- {line}\n".encode())
+
+    def write(self, piece: bytes) -> None:
+        self._keep_lines(piece)
+        self._append(piece)
+
+    def _keep_lines(self, piece: bytes) -> None:
+        self.spoke_at = self._clock()
+        *parts, self._rest = _ENDS.split(self._rest + piece)
+        for line, end in zip(parts[::2], parts[1::2], strict=True):
+            self._take(line, end)
+        self._rest = self._rest[-_LONGEST_LINE:]
+
+    def _take(self, line: bytes, end: bytes) -> None:
+        if line.strip():
+            if self._is_written_over and self._lines:
+                self._lines.pop()
+            self._lines.append((self.spoke_at, _readable(line)))
+        # as progress bars do
+        self._is_written_over = end == b"\r"
+
+    def _append(self, piece: bytes) -> None:
+        with suppress(OSError):
+            if self.path.is_file() and self.path.stat().st_size + len(piece) > self._most_bytes:
+                self._rotate()
+            with self.path.open("ab") as file:
+                file.write(piece)
+
+    def _rotate(self) -> None:
+        places = [self.path, *(self.path.with_name(f"{self.path.name}.{number}") for number in range(1, KEPT + 1))]
+        for older, newer in zip(reversed(places), reversed(places[:-1]), strict=False):
+            if newer.is_file():
+                files.replace(newer, older)
+
+
+def last_lines_in(path: Path) -> list[str]:
+    """What was said last, for those that only look; nothing where there is no such file."""
+    log = Log(path)
+    with suppress(OSError), path.open("rb") as file:
+        file.seek(max(path.stat().st_size - LAST_LINES * _LONGEST_LINE, 0))
+        log._keep_lines(file.read())
+    return log.last_lines
+
+
+def _readable(line: bytes) -> str:
+    return line.decode(errors="replace").rstrip()[:_LONGEST_LINE]

@@ -1,0 +1,103 @@
+"""Which Python runs a ComfyUI: the one that its packages were installed for."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from comfyrelay.comfyui.processes.installs import Install, InstallKind
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.system.platform import pick
+
+TRY_SECONDS = 60.0
+# As virtual environments are called beside ComfyUI; `env` is Pinokio's, `conda_env` some installers'.
+_ENVIRONMENTS = ("venv", ".venv", "env", "conda_env", "installer_files/env")
+
+
+def python_of(
+    install: Install, *, given: Path | None = None, setting: str = "", variables: Mapping[str, str] = os.environ
+) -> Path:
+    """The Python to start it with; `ConfigurationError` where there is none. `setting` is where to name one."""
+    if given is not None:
+        return _named(given.expanduser().absolute(), setting)
+    broken = None
+    for folder in _environments(install):
+        if (python := python_in(folder)) is not None:
+            return python
+        broken = broken or folder
+    if broken is not None:
+        # another one would lack what was installed there, and fail later with less to go by
+        raise ConfigurationError(
+            f"The Python environment {broken} of ComfyUI cannot be used: its python is missing, or leads nowhere. Make "
+            f"it anew and install ComfyUI's requirements.txt there, or name another Python with {setting}."
+        )
+    if (active := _active(variables)) is not None:
+        return active
+    if find_spec("torch") is not None:
+        return Path(sys.executable)
+    raise ConfigurationError(
+        f"No Python was found for the ComfyUI in {install.named}: it has no folder venv or .venv, and this Python has "
+        f"no torch. Name the Python that you start it with: {setting}."
+    )
+
+
+def try_python(python: Path) -> tuple[str | None, str]:
+    """Why this Python cannot run a ComfyUI, if that is so, and which torch it has."""
+    command = (str(python), "-c", "import torch; print(torch.__version__)")
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=TRY_SECONDS, check=False, text=True)
+    except OSError as error:
+        return f"it cannot be run ({error.strerror}).", ""
+    except subprocess.TimeoutExpired:
+        return f"it did not import torch within {TRY_SECONDS:.0f} s.", ""
+    if done.returncode:
+        return f"{(done.stderr.strip().splitlines() or ['it fails without a word'])[-1]}.", ""
+    return None, done.stdout.strip()
+
+
+def python_in(environment: Path) -> Path | None:
+    """The Python of a virtual environment, a conda environment or the portable build's folder."""
+    names = pick(
+        windows=("Scripts/python.exe", "python.exe"),
+        macos=("bin/python", "bin/python3"),
+        others=("bin/python", "bin/python3"),
+    )
+    return next((environment / each for each in names if (environment / each).is_file()), None)
+
+
+def _environments(install: Install) -> Iterator[Path]:
+    """Those that are there, with a Python or without."""
+    if install.kind is InstallKind.PORTABLE:
+        yield install.code.parent / "python_embeded"
+    places = dict.fromkeys((install.data, install.code, install.named, install.code.parent))
+    for place in places:
+        for name in _ENVIRONMENTS:
+            if (place / name).is_dir() and ((place / name / "pyvenv.cfg").is_file() or _is_conda(place / name)):
+                yield place / name
+
+
+def _is_conda(folder: Path) -> bool:
+    return (folder / "conda-meta").is_dir()
+
+
+def _active(variables: Mapping[str, str]) -> Path | None:
+    """Of the environment that this was started in, unless it is our own and knows no torch."""
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        folder = Path(variables.get(name) or "-")
+        if folder.is_dir() and (python := python_in(folder)) is not None and _has_torch(folder):
+            return python
+    return None
+
+
+def _has_torch(environment: Path) -> bool:
+    return any(environment.glob("lib*/python*/site-packages/torch")) or any(environment.glob("Lib/site-packages/torch"))
+
+
+def _named(path: Path, setting: str) -> Path:
+    if path.is_dir() and (python := python_in(path)) is not None:
+        return python
+    if path.is_file() and os.access(path, os.X_OK):
+        return path
+    raise ConfigurationError(f"{setting} is {path}, which is no Python: name its program, or its environment's folder.")

@@ -1,0 +1,43 @@
+"""The runs of one client, so that closing it can stop them and wait until they have stopped."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from comfyrelay.comfyui.outputs import RunResult
+from comfyrelay.errors import RunInterrupted
+
+
+class RunsUnderWay:
+    def __init__(self) -> None:
+        self._runs: set[asyncio.Task[RunResult]] = set()
+        self._stops: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+
+    async def close(self) -> None:
+        """Cancel all runs, and return when they and what stops them on the server are over."""
+        self._is_closing = True
+        for task in self._runs:
+            task.cancel()
+        await asyncio.gather(*self._runs, return_exceptions=True)
+        await asyncio.gather(*self._stops)
+
+    async def keep(self, run: Coroutine[Any, Any, RunResult]) -> RunResult:
+        """Wait for a run in a task of its own."""
+        task = asyncio.create_task(run)
+        self._runs.add(task)
+        task.add_done_callback(self._runs.discard)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            me = asyncio.current_task()
+            if self._is_closing and me is not None and not me.cancelling():
+                raise RunInterrupted("The client was closed.") from None
+            raise
+
+    async def finish_stop(self, stop: Coroutine[Any, Any, None]) -> None:
+        """Wait for what stops a run. It goes on when the caller is canceled again."""
+        task = asyncio.create_task(stop)
+        self._stops.add(task)
+        task.add_done_callback(self._stops.discard)
+        await asyncio.shield(task)

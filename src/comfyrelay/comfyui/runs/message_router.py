@@ -1,0 +1,93 @@
+"""Hands the messages of one socket to the runs that they are about."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.runs.events import EventListener
+from comfyrelay.comfyui.runs.frames import parse_frame
+from comfyrelay.comfyui.runs.progress import RunProgress
+from comfyrelay.comfyui.runs.queue import QueueReader
+from comfyrelay.comfyui.runs.socket import EventSocket, parse
+from comfyrelay.comfyui.runs.timeouts import RunTimeouts
+from comfyrelay.comfyui.runs.watch import Watch
+from comfyrelay.http_client import Http
+
+
+class Switchboard:
+    """The socket of one server and the runs that listen to it."""
+
+    def __init__(self, http: Http, *, on_lost: Callable[[], None]) -> None:
+        self._http = http
+        self._on_lost = on_lost
+        self.socket = EventSocket(
+            http.url,
+            headers=http.headers,
+            use_proxy=http.use_proxy,
+            on_message=self._received,
+            on_lost=self._lost,
+        )
+        self.queue = QueueReader(http)
+        self.queue_remaining: int | None = None
+        self._watches: dict[str, Watch] = {}
+        self._running: str | None = None
+
+    @contextmanager
+    def watching(
+        self, graph: Graph, prompt_id: str, *, timeouts: RunTimeouts, factor: int, on_event: EventListener
+    ) -> Iterator[Watch]:
+        """Listen for one run. Begin before it is submitted: its first events may come before the answer."""
+        progress = RunProgress(graph=graph, prompt_id=prompt_id, on_event=on_event)
+        watch = Watch(
+            http=self._http,
+            socket=self.socket,
+            queue=self.queue,
+            progress=progress,
+            timeouts=timeouts,
+            loading_factor=factor,
+            is_behind=bool(self._watches),
+        )
+        self._watches[prompt_id] = watch
+        try:
+            yield watch
+        finally:
+            del self._watches[prompt_id]
+
+    def _received(self, message: str | bytes) -> None:
+        if isinstance(message, bytes):
+            self._received_preview(message)
+        elif (parsed := parse(message)) is not None:
+            self._received_text(*parsed)
+
+    def _received_text(self, kind: str, data: dict[str, Any]) -> None:
+        if kind == "status":
+            self._note_queue(data)
+            return
+        prompt_id = data.get("prompt_id")
+        if kind == "execution_start" and isinstance(prompt_id, str):
+            self._running = prompt_id
+        # messages of other clients' runs come here, too
+        if isinstance(prompt_id, str) and (watch := self._watches.get(prompt_id)) is not None:
+            watch.take(kind, data)
+
+    def _received_preview(self, frame: bytes) -> None:
+        preview = parse_frame(frame)
+        if preview is None:
+            return
+        # older servers do not say whose it is, but do one run at a time
+        watch = self._watches.get(preview.prompt_id or self._running or "")
+        if watch is not None:
+            watch.progress.preview(preview.image, preview.mime_type, preview.node_id)
+            watch.received()
+
+    def _note_queue(self, data: dict[str, Any]) -> None:
+        match data:
+            case {"status": {"exec_info": {"queue_remaining": int() as remaining}}}:
+                self.queue_remaining = remaining
+
+    def _lost(self) -> None:
+        self.queue_remaining = None
+        self._on_lost()
+        for watch in self._watches.values():
+            watch.check_now()

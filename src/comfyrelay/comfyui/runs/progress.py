@@ -1,0 +1,158 @@
+"""From the messages of a socket to the events of one run, and what they let us guess about its state."""
+
+from collections.abc import Callable
+from typing import Any
+
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.nodes import output_nodes, title_of
+from comfyrelay.comfyui.outputs import OutputFile, files_of, sent_file, texts_of
+from comfyrelay.comfyui.runs.events import NodeStarted, Output, Preview, Queued, RunEvent, Started, Step
+
+# What one run may send over the socket, since that is held in memory.
+MOST_SENT_BYTES = 512 * 1024**2
+
+
+class RunProgress:
+    """What has been heard of one run. `over` is a hint that it ended; only the server's history proves it.
+
+    An image comes the same way whether it is a preview of what a node does, or all that an output node makes. So those
+    of nodes that may be output nodes are kept, until the history says whether they have made anything else.
+    """
+
+    def __init__(self, *, graph: Graph, prompt_id: str, on_event: Callable[[RunEvent], None]) -> None:
+        self.prompt_id = prompt_id
+        self.started = False
+        self.succeeded = False
+        self.over = False
+        self.has_messages = False
+        self.outputs: dict[str, Any] = {}
+        self.cached: set[str] = set()
+        self.sent_bytes = 0
+        self.failure: tuple[str, dict[str, Any]] | None = None
+        self._graph = graph
+        self._on_event = on_event
+        self._may_be_outputs = frozenset(output_nodes(graph))
+        self._sent: dict[str, list[OutputFile]] = {}
+        self._node_id: str | None = None
+        self._done: set[str] = set()
+        self._position: int | None = None
+        self._step: tuple[str, float, float] | None = None
+
+    def accepted(self) -> None:
+        self._on_event(Queued(prompt_id=self.prompt_id))
+
+    def is_behind(self, position: int) -> None:
+        if position != self._position and not self.started:
+            self._position = position
+            self._on_event(Queued(prompt_id=self.prompt_id, position=position))
+
+    def start(self) -> None:
+        if not self.started:
+            self.started = True
+            self._on_event(Started(prompt_id=self.prompt_id))
+
+    def take(self, kind: str, data: dict[str, Any]) -> None:
+        """Take a message about this run; kinds that custom nodes or newer servers add are ignored."""
+        self.has_messages = True
+        match kind:
+            case "execution_start":
+                self.start()
+            case "execution_cached":
+                self.cached.update(map(str, data.get("nodes") or ()))
+                self._done |= self.cached
+            case "executing":
+                self._executing(data.get("node"))
+            case "progress":
+                self._stepped(str(data.get("node")), data.get("value"), data.get("max"))
+            case "progress_state":
+                self._states(data.get("nodes"))
+            case "executed":
+                self._executed(str(data.get("node")), data.get("output"))
+            case "execution_success":
+                self.succeeded = True
+            # a blocked branch is reported like an error, but the run goes on
+            case "execution_error" if data.get("exception_type") != "ExecutionBlocked":
+                self._failed(kind, data)
+            case "execution_interrupted":
+                self._failed(kind, data)
+
+    def preview(self, image: bytes, mime_type: str, node_id: str | None) -> None:
+        self.has_messages = True
+        # older servers do not say which node it is, but do one at a time
+        self._keep_sent(node_id or self._node_id or "", image, mime_type)
+        self._on_event(Preview(prompt_id=self.prompt_id, node_id=node_id, image=image, mime_type=mime_type))
+
+    def sent_by(self, node_id: str) -> list[OutputFile]:
+        """The images that this node has sent over the socket."""
+        return self._sent.get(node_id, [])
+
+    def _keep_sent(self, node_id: str, image: bytes, mime_type: str) -> None:
+        if node_id not in self._may_be_outputs:
+            return
+        self.sent_bytes += len(image)
+        if self.sent_bytes > MOST_SENT_BYTES:
+            return
+        sent = self._sent.setdefault(node_id, [])
+        sent.append(sent_file(node_id, len(sent) + 1, image, mime_type))
+
+    def _failed(self, kind: str, data: dict[str, Any]) -> None:
+        self.failure = (kind, data)
+        self.over = True
+
+    def _executing(self, node: object) -> None:
+        if node is None:
+            self.over = True
+            return
+        node_id = self._node_id = str(node)
+        self.start()
+        known = node_id in self._graph
+        self._on_event(
+            NodeStarted(
+                prompt_id=self.prompt_id,
+                node_id=node_id,
+                class_type=self._graph[node_id]["class_type"] if known else "",
+                title=title_of(self._graph, node_id) if known else "",
+                progress=self._progress(),
+            )
+        )
+
+    def _states(self, nodes: object) -> None:
+        if not isinstance(nodes, dict):
+            return
+        for node_id, state in nodes.items():
+            if not isinstance(state, dict):
+                continue
+            if state.get("state") == "finished":
+                self._done.add(str(node_id))
+            elif (state.get("max") or 0) > 1:
+                self._stepped(str(node_id), state.get("value"), state.get("max"))
+
+    def _stepped(self, node_id: str, value: object, maximum: object) -> None:
+        if not isinstance(value, int | float) or not isinstance(maximum, int | float) or maximum <= 0:
+            return
+        step = (node_id, float(value), float(maximum))
+        # the same step comes twice, as `progress` and as `progress_state`
+        if step == self._step or value <= 0:
+            return
+        self._step = step
+        progress = self._progress(min(value / maximum, 1.0))
+        self._on_event(
+            Step(prompt_id=self.prompt_id, node_id=node_id, value=step[1], maximum=step[2], progress=progress)
+        )
+
+    def _executed(self, node_id: str, output: object) -> None:
+        self._done.add(node_id)
+        if isinstance(output, dict):
+            self.outputs[node_id] = output
+        self._on_event(
+            Output(
+                prompt_id=self.prompt_id,
+                node_id=node_id,
+                files=tuple(files_of(node_id, output)),
+                texts=texts_of(output),
+            )
+        )
+
+    def _progress(self, part: float = 0.0) -> float:
+        done = len(self._done & self._graph.keys())
+        return min((done + part) / len(self._graph), 1.0)

@@ -1,0 +1,35 @@
+"""Outputs that come over the socket only, as those of `SaveImageWebsocket`: the history has nothing of them."""
+
+from typing import Any
+
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.outputs import OutputFile, files_of, texts_of
+from comfyrelay.comfyui.runs.history import outputs_to_run
+from comfyrelay.comfyui.runs.progress import MOST_SENT_BYTES
+from comfyrelay.comfyui.runs.watch import Watch
+from comfyrelay.errors import OutputGone, TooLarge
+
+
+async def sent_outputs(watch: Watch, graph: Graph, entry: dict[str, Any]) -> list[OutputFile]:
+    """The images that output nodes have sent which made nothing else, of a run that succeeded.
+
+    `OutputGone` when some were missed: the server sends them once.
+    """
+    found = entry.get("outputs")
+    made = {node for node, output in (found or {}).items() if files_of(node, output) or texts_of(output)}
+    senders = [node for node in outputs_to_run(entry) or graph if node not in made]
+    if not any(_sends(graph, node) or watch.progress.sent_by(node) for node in senders):
+        return []
+    if not await watch.has_received_all():
+        raise OutputGone(
+            "The connection to the server was lost, and with it the images that this graph sends over it alone: save "
+            "them with SaveImage instead, or run it again."
+        )
+    if watch.progress.sent_bytes > MOST_SENT_BYTES:
+        most = MOST_SENT_BYTES // 1024**2
+        raise TooLarge(f"The images that this graph sends are more than {most} MiB: save them with SaveImage instead.")
+    return [file for node in senders for file in watch.progress.sent_by(node)]
+
+
+def _sends(graph: Graph, node_id: str) -> bool:
+    return "websocket" in str(graph.get(node_id, {}).get("class_type")).lower()

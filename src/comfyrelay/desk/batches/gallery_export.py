@@ -1,0 +1,77 @@
+"""Outputs of the gallery that a person wants in a folder of their own, below the output folder."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from comfyrelay.desk.batches.output_copies import copy_file, folder_name
+from comfyrelay.domain.gallery import MadeOutput
+from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
+from comfyrelay.services.engine import Engine
+from comfyrelay.storage.local import LocalObjects
+from comfyrelay.storage.objects import ObjectStore
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotCopied:
+    id: str
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CopiedOutputs:
+    folder: Path
+    copied: list[Path] = field(default_factory=list)
+    not_copied: list[NotCopied] = field(default_factory=list)
+
+
+async def copy_chosen(
+    engine: Engine, tenant_id: str, ids: Sequence[str], *, root: Path, folder: str, umask: int | None
+) -> CopiedOutputs:
+    """Put outputs into a folder below `root`, each under a readable name. What is there stays: another file of the same
+    name is put beside it. One that cannot be copied does not keep the others from it."""
+    place = await asyncio.to_thread(_inside, root, folder)
+    entries = await engine.gallery.zips.entries(tenant_id, ids, in_folders=False)
+    done = CopiedOutputs(folder=place)
+    there = {each.made.id for each in entries}
+    done.not_copied.extend(NotCopied(id=each, detail="It is not there.") for each in ids if each not in there)
+    for each in entries:
+        whose = f"{each.made.job_id[-8:]}-{each.made.number}"
+        try:
+            async with _on_disk(engine.objects, each.made, root) as source:
+                put = await asyncio.to_thread(copy_file, source, place / each.name, whose, umask)
+            done.copied.append(put)
+        except ComfyRelayError as error:
+            done.not_copied.append(NotCopied(id=each.made.id, detail=error.detail))
+        except OSError as error:
+            done.not_copied.append(NotCopied(id=each.made.id, detail=f"It cannot be written: {error.strerror}."))
+    return done
+
+
+def _inside(root: Path, wanted: str) -> Path:
+    place = root / folder_name(wanted, field="folder")
+    if not place.resolve().is_relative_to(root.resolve()):
+        raise InvalidInput(errors={"folder": "This is a link that leads out of the output folder."})
+    return place
+
+
+@asynccontextmanager
+async def _on_disk(objects: ObjectStore, made: MadeOutput, root: Path) -> AsyncIterator[Path]:
+    """The stored file itself, where it is on this machine; else one that is fetched, and gone afterwards."""
+    if isinstance(objects, LocalObjects):
+        stored = await objects.file_of(made.path)
+        if stored is None:
+            raise NotFound("The file is not in storage any more.")
+        yield stored
+        return
+    # on the disk that it goes to, which has the room or not
+    await asyncio.to_thread(root.mkdir, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root, prefix=".copying-", ignore_cleanup_errors=True) as folder:
+        fetched = Path(folder) / "output"
+        with fetched.open("wb") as file:
+            async for piece in objects.stream(made.path):
+                await asyncio.to_thread(file.write, piece)
+        yield fetched

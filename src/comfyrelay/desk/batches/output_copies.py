@@ -1,0 +1,222 @@
+"""Outputs where a person looks for them, under names that say what they are.
+
+Where the output folder is on the disk of the queue's own storage, a file there is the stored one under a second name:
+it takes its room once. On another disk it is a copy.
+"""
+
+import asyncio
+import filecmp
+import os
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from comfyrelay.desk.batches.folders import readable_name
+from comfyrelay.desk.batches.run_files import COPIES
+from comfyrelay.domain.payloads import JobSnapshot
+from comfyrelay.domain.queue.settlement import Attempt
+from comfyrelay.domain.queue.updates import UploadedOutput
+from comfyrelay.domain.records.jobs import Job, NewJob
+from comfyrelay.errors import ComfyRelayError, InvalidInput
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.jobs.removal import RemovedFiles
+from comfyrelay.storage.local import LocalObjects
+from comfyrelay.system import files
+from comfyrelay.system.atomic import part_of
+from comfyrelay.system.safe_names import plain, room_below
+from comfyrelay.worker.files.outputs import Collected
+from comfyrelay.worker.lease import Lease
+
+log = structlog.get_logger(__name__)
+
+
+class Copies:
+    """One folder for each batch below `root`; jobs of no batch are in `root` itself. `umask` says who may read them, if
+    not that of this process."""
+
+    def __init__(self, engine: Engine, root: Path, *, umask: int | None = None) -> None:
+        self._engine = engine
+        self._root = root
+        self._umask = umask
+
+    async def keep(self, lease: Lease, collected: Collected) -> str | None:
+        """Put all that a run made there, and note where it is. When that fails, the job is done all the same: its
+        output is in the queue's storage. Returns why it failed, for the job's log."""
+        try:
+            place = await self._place(lease)
+            names = [place.name, *(f"{place.stem}_{n}{each.suffix}" for n, each in enumerate(collected.more, start=2))]
+            sources = (await self._stored(lease) or collected.path, *collected.more)
+            # from before this desk was killed
+            noted = {self._root / each for each in lease.about.get(COPIES, ())}
+            copied = [
+                await asyncio.to_thread(put_file, each, place.with_name(name), lease.job_id[-8:], noted, self._umask)
+                for name, each in zip(names, sources, strict=True)
+            ]
+        except (OSError, ComfyRelayError) as error:
+            log.warning("desk.output_not_copied", job_id=lease.job_id, why=str(error))
+            return f"The output could not be copied to the output folder: {error}. Download it from the page."
+        # below the output folder, wherever that is when somebody asks: a backup may be restored elsewhere
+        lease.about[COPIES] = [each.relative_to(self._root).as_posix() for each in copied]
+        return None
+
+    async def keep_reused(self, job: NewJob, batch_label: str | None, output: UploadedOutput) -> dict[str, Any] | None:
+        """The same for a job that is answered with a copy of another's output. Returns what is to be noted of it; a
+        desk that is killed before it is leaves a file that is nobody's."""
+        objects = self._engine.objects
+        if not isinstance(objects, LocalObjects):
+            return None
+        snapshot = JobSnapshot.from_json(job.input_payload)
+        place = self._place_of(job, snapshot, batch_label)
+        try:
+            source = await objects.file_of(output.path)
+            if source is None:
+                return None
+            copied = await asyncio.to_thread(put_file, source, place, job.id[-8:], (), self._umask)
+        except (OSError, ComfyRelayError) as error:
+            log.warning("desk.output_not_copied", job_id=job.id, why=str(error))
+            return None
+        return {COPIES: [copied.relative_to(self._root).as_posix()]}
+
+    async def _stored(self, lease: Lease) -> Path | None:
+        """The output in the queue's own storage, where that is on this machine: later it gets its name by a link."""
+        objects = self._engine.objects
+        if not isinstance(objects, LocalObjects):
+            return None
+        with suppress(ComfyRelayError):
+            handed = await self._engine.queue.handover.of_lease(lease.dispatch_id, lease.job.lease_token)
+            return await objects.file_of(handed.upload_path)
+        return None
+
+    async def _place(self, lease: Lease) -> Path:
+        job, snapshot = await self._engine.jobs.views.job_with_snapshot(lease.job.tenant_id, lease.job_id)
+        label = None
+        if job.batch_id is not None and snapshot.output_folder is None:
+            label = (await self._engine.jobs.batches.state(lease.job.tenant_id, job.batch_id)).label
+        return self._place_of(job, snapshot, label)
+
+    def _place_of(self, job: Job | NewJob, snapshot: JobSnapshot, batch_label: str | None) -> Path:
+        seed = snapshot.seed
+        suffix = snapshot.output_extension
+        if job.batch_id is None:
+            name = readable_name(f"{job.label or 'job'} {job.id[-8:]}", seed, 1, suffix, room=_room(self._root))
+            return self._root / name
+        folder = snapshot.output_folder
+        if folder is None:
+            # a label is no path, whatever is in it
+            folder = f"{plain(batch_label or '') or 'batch'} {job.batch_id[-8:]}"
+        place = self._root / folder
+        return place / readable_name(job.label or "", seed, job.item_no + 1, suffix, room=_room(place))
+
+
+def remove_copies(root: Path, attempts: Iterable[Attempt]) -> RemovedFiles:
+    """Remove what was put below the output folder for a job. What a script saved elsewhere is its user's."""
+    removed, left = [], []
+    for path in copies_of(root, attempts):
+        try:
+            files.remove(path)
+        except OSError as error:
+            log.warning("desk.output_not_removed", path=str(path), why=error.strerror)
+            left.append(f"{path} ({error.strerror})")
+            continue
+        removed.append(str(path))
+        with suppress(OSError):
+            # its batch's folder, when it was the last in it
+            if path.parent != root:
+                path.parent.rmdir()
+    return RemovedFiles(removed=removed, left=left)
+
+
+def copies_of(root: Path, attempts: Iterable[Attempt]) -> list[Path]:
+    """The files below the output folder that belong to a job, as far as they are there."""
+    named = dict.fromkeys(root / text for attempt in attempts for text in (attempt.about or {}).get(COPIES, ()))
+    return [path for path in named if path.is_file() and path.resolve().is_relative_to(root.resolve())]
+
+
+def folder_name(wanted: str, *, field: str = "output_folder") -> str:
+    """A folder below the output folder. `InvalidInput`, by the name of the `field`, for one that is elsewhere."""
+    parts = wanted.replace("\\", "/").split("/")
+    if not wanted.strip() or wanted.startswith(("/", "~", "\\")) or ".." in parts or ":" in wanted or "\0" in wanted:
+        raise InvalidInput(
+            errors={field: "Name a folder inside the output folder; another output folder is a setting."}
+        )
+    return "/".join(filter(None, map(plain, parts))) or "batch"
+
+
+def _room(folder: Path) -> int:
+    """For a name; several outputs of a job are numbered, the same name twice is marked, and parts are named like it."""
+    return room_below(folder) - len(" 0123abcd_99.part.")
+
+
+def put_file(source: Path, place: Path, of_whom: str, noted: Collection[Path], umask: int | None) -> Path:
+    """Returns where it is; what another job or a person has put there stays, also where its content is the same: it
+    goes when that job is deleted. `noted` are those of this very job."""
+    _make_folder(place.parent, umask)
+    names = _names(place, of_whom)
+    place = next(each for each in names if _is_free(each) or each in noted or _is_one_file(source, each))
+    _put(source, place, umask, may_link=True)
+    return place
+
+
+def copy_file(source: Path, place: Path, of_whom: str, umask: int | None) -> Path:
+    """A file of its own, which a person may change; returns where it is. What is there stays, and a copy that was made
+    before and is as it was is not made again."""
+    _make_folder(place.parent, umask)
+    place = next(each for each in _names(place, of_whom) if _is_free(each) or _is_copy(source, each))
+    if _is_free(place):
+        _put(source, place, umask, may_link=False)
+    return place
+
+
+def _names(place: Path, of_whom: str) -> Iterator[Path]:
+    """As it is wanted, with whose it is, and then as many others as it takes."""
+    yield place
+    yield place.with_name(f"{place.stem} {of_whom}{place.suffix}")
+    yield from (place.with_name(f"{place.stem} {of_whom} ({n}){place.suffix}") for n in count(2))
+
+
+def _is_free(place: Path) -> bool:
+    # also a link that leads nowhere is somebody's
+    return not os.path.lexists(place)
+
+
+def _is_one_file(source: Path, place: Path) -> bool:
+    return place.exists() and place.samefile(source)
+
+
+def _is_copy(source: Path, place: Path) -> bool:
+    return place.is_file() and not place.samefile(source) and filecmp.cmp(source, place, shallow=False)
+
+
+def _put(source: Path, place: Path, umask: int | None, *, may_link: bool) -> None:
+    # in a person's folder a desk that is killed leaves no more than one part for each file
+    part = place.with_name(f".{place.name}.part")
+    files.remove(part, missing_ok=True)
+    with part_of(place, part=part):
+        if not (may_link and _linked(source, part)):
+            shutil.copyfile(source, part)
+        if umask is not None:
+            part.chmod(0o666 & ~umask)
+    # of two names of one file a rename removes neither
+    files.remove(part, missing_ok=True)
+
+
+def _linked(source: Path, part: Path) -> bool:
+    try:
+        os.link(source, part)
+    except OSError:
+        # another disk, or one that has one name for a file only
+        return False
+    return True
+
+
+def _make_folder(folder: Path, umask: int | None) -> None:
+    if not folder.exists():
+        _make_folder(folder.parent, umask)
+        folder.mkdir(exist_ok=True)
+        if umask is not None:
+            folder.chmod(0o777 & ~umask)

@@ -1,0 +1,122 @@
+"""From the ends of jobs to notifications, beside the work: nothing here can hold up a job, or make one fail."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from comfyrelay.clock import utc_now
+from comfyrelay.desk.notifications.notifier import BatchNow, Ended, Notification, NotificationRules, Notifier
+from comfyrelay.domain.queue.settlement import JobState
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.jobs import Job
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.jobs.ended_jobs import BatchOutcome, EndedJobs
+from comfyrelay.wakeup import Hint
+
+log = structlog.get_logger(__name__)
+
+# How long a desk that stops waits for what is still to be sent.
+FLUSH_SECONDS = 5.0
+MOST_REMEMBERED = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotSent:
+    """A notification that did not arrive; `url` is without its secrets."""
+
+    at: datetime
+    url: str
+    why: str
+
+
+class Notifications:
+    def __init__(self, notifier: Notifier) -> None:
+        self._notifier = notifier
+        self._rules = NotificationRules()
+        self._ended: list[str] = []
+        self._has_ended = Hint()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.not_sent: deque[NotSent] = deque(maxlen=MOST_REMEMBERED)
+
+    @asynccontextmanager
+    async def sending(self, engine: Engine, user: User) -> AsyncIterator[None]:
+        """Send while this is open; what has ended by its end is sent before it closes, if that does not take long."""
+        task = asyncio.create_task(self._run(engine, user))
+        try:
+            yield
+        finally:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_SECONDS):
+                    await self._idle.wait()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def job_ended(self, ended: Sequence[JobState]) -> None:
+        self._ended += (each.id for each in ended)
+        self._idle.clear()
+        self._has_ended.give()
+
+    async def _run(self, engine: Engine, user: User) -> None:
+        while True:
+            await self._has_ended.wait()
+            ended, self._ended = self._ended, []
+            try:
+                await self._notify(engine, user, ended)
+            except Exception:
+                # the next end is notified all the same
+                log.exception("desk.notifying_failed")
+            if not self._ended:
+                self._idle.set()
+
+    async def _notify(self, engine: Engine, user: User, job_ids: Sequence[str]) -> None:
+        ended = await engine.jobs.ends.read(user.tenant_id, user.id, job_ids)
+        # after the read, so that nothing that it found ended later than this
+        read_at = utc_now()
+        for job in _notifiable(ended.jobs):
+            batch = ended.batches.get(job.batch_id or "")
+            now = _now(batch) if batch else None
+            for notification in self._rules.of_end(_ended(job), now, active=ended.active, read_at=read_at):
+                await self._send(notification, ended)
+
+    async def _send(self, notification: Notification, ended: EndedJobs) -> None:
+        urls = ended.batches[notification.batch_id].notify_urls if notification.batch_id else ()
+        for failure in await self._notifier.notify(notification, urls):
+            self.not_sent.append(NotSent(at=utc_now(), url=failure.url, why=failure.why))
+            log.warning("desk.notification_not_sent", url=failure.url, why=failure.why, about=notification.title)
+
+
+def _notifiable(jobs: Sequence[Job]) -> Iterator[Job]:
+    """Of items of one batch that ended together only the last: a batch is notified of as a whole."""
+    last = {each.batch_id: each.id for each in jobs}
+    return (each for each in jobs if each.batch_id is None or last[each.batch_id] == each.id)
+
+
+def _ended(job: Job) -> Ended:
+    return Ended(
+        name=_name(job.label, job.id),
+        status=job.status,
+        completed_at=job.completed_at or job.created_at,
+        error=job.error_message,
+    )
+
+
+def _now(batch: BatchOutcome) -> BatchNow:
+    return BatchNow(
+        id=batch.id,
+        name=_name(batch.label, batch.id),
+        counts=batch.counts,
+        held=batch.held,
+        held_by=batch.held_by,
+    )
+
+
+def _name(label: str | None, id_: str) -> str:
+    # the end of an id is what tables show
+    return label or id_[-8:]

@@ -1,0 +1,71 @@
+"""Nobody but the owner of the desk, also of those who reach it from this very machine."""
+
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from comfyrelay.desk.one_time_links import PATH as LINK_PATH
+from comfyrelay.desk.password import is_by_password
+from comfyrelay.errors import Forbidden, Unauthorized
+from comfyrelay.server.http.context import Context
+from comfyrelay.server.http.problems import problem_response
+from comfyrelay.web.app_files import is_page
+from comfyrelay.web.desk import SIGN_IN_PATH, closed_page, sign_in_page
+
+ADVICE = "This desk is its owner's alone: run `comfyrelay open` for the page, or send the owner's secret as a token."
+# Whether it is alive, and how a page gets its session.
+OPEN = frozenset({"/healthz", "/readyz", LINK_PATH})
+# Here every call has a permission of its own: the token of a worker, or the signature of a URL.
+OWN_PERMISSION = ("/api/worker/", "/files/")
+# What would outlive the password that let somebody in.
+NOT_BY_PASSWORD = ("/api/desk/links", "/api/tokens", "/rotate-token")
+NOT_BY_PASSWORD_ADVICE = (
+    "A session by password makes no links and no tokens, for they would outlive the password: make them on the machine "
+    "that the desk runs on, where `comfyrelay open` gives a link."
+)
+
+
+class OwnerOnly:
+    """Every call needs the owner's secret, a session that was begun with it, or one that was begun with the password
+    which the desk has now."""
+
+    def __init__(self, app: ASGIApp, *, context: Context, has_password: bool) -> None:
+        self._app = app
+        self._context = context
+        self._open = OPEN | {SIGN_IN_PATH} if has_password else OPEN
+        self._closed_page = sign_in_page if has_password else closed_page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket") or self._is_open(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        secret = self._secret_in(scope)
+        session = await self._context.session_of(secret) if await self._is_owner(secret) else None
+        if session is None:
+            answer = self._closed_page() if is_page(scope["path"]) else problem_response(Unauthorized(ADVICE))
+        elif is_by_password(session) and _makes_keys(scope):
+            answer = problem_response(Forbidden(NOT_BY_PASSWORD_ADVICE))
+        else:
+            await self._app(scope, receive, send)
+            return
+        assert answer is not None
+        await answer(scope, receive, send)
+
+    def _secret_in(self, scope: Scope) -> str:
+        connection = HTTPConnection(scope)
+        kind, _, secret = connection.headers.get("Authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            secret = connection.cookies.get(self._context.session_cookie, "")
+        return secret
+
+    async def _is_owner(self, secret: str) -> bool:
+        user = await self._context.user_of(secret) if secret else None
+        assert self._context.owner is not None
+        # others may have had accounts here, from when anybody could make one
+        return user is not None and user.id == self._context.owner.user.id
+
+    def _is_open(self, path: str) -> bool:
+        return path in self._open or path.startswith(OWN_PERMISSION)
+
+
+def _makes_keys(scope: Scope) -> bool:
+    return scope.get("method") == "POST" and scope["path"].rstrip("/").endswith(NOT_BY_PASSWORD)

@@ -1,0 +1,20 @@
+"""The workflow that a picture, a video or a sound carries, so that what made it can be run again."""
+
+from comfyrelay.protocol.base import Answer
+from comfyrelay.protocol.user import Carried
+from comfyrelay.server.http.auth import CurrentUser
+from comfyrelay.server.http.bodies import BodyRoute
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.parameters import IdInPath
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
+from comfyrelay.services.catalogue.embedded_workflow import carried_by
+
+router = Router(prefix="/api/desk/files", tags=["desk"], route_class=BodyRoute)
+
+
+@router.get("/{file_id}/workflow", responses=may_answer(401, 404, 422, 503))
+async def workflow_in(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Carried]:
+    """What made a file that was uploaded, as far as ComfyUI wrote it there: as it ran, else as the editor had it."""
+    file = await context.engine.jobs.uploads.stored(user, file_id)
+    return Answer(data=Carried(graph=await carried_by(context.engine.objects, file.path)))

@@ -1,0 +1,76 @@
+"""How the page gets its session: by a link that works once, or, from another machine, by the password."""
+
+from typing import Annotated
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Body, Query, Request, Response, status
+
+from comfyrelay.desk.one_time_links import LINK_SECONDS, PATH
+from comfyrelay.desk.state import DeskState
+from comfyrelay.errors import TooManyRequests
+from comfyrelay.protocol.base import Answer
+from comfyrelay.protocol.desk import Link
+from comfyrelay.server.http.auth import CurrentUser
+from comfyrelay.server.http.bodies import BodyRoute, anonymous_body
+from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.limits import address_of
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.user.accounts import begin_session
+from comfyrelay.web.desk import SIGN_IN_PATH, closed_page, opened_page, sign_in_page
+
+router = APIRouter(route_class=BodyRoute)
+WRONG = "That is not the password."
+TOO_MANY = "Too many guesses. Wait a minute, then try again."
+
+
+@router.post("/api/desk/links", tags=["desk"], status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403))
+async def add_link(request: Request, _user: CurrentUser) -> Answer[Link]:
+    """A link that opens the page in a browser, once."""
+    state: DeskState = request.app.state.desk
+    return Answer(data=Link(url=state.links.make(), seconds=int(LINK_SECONDS)), message="It works once.")
+
+
+@router.get(PATH, include_in_schema=False)
+async def follow_link(
+    request: Request, context: ContextOf, link: Annotated[str, Query(max_length=100)] = ""
+) -> Response:
+    """Begin a session in the browser that follows a link in time."""
+    state: DeskState = request.app.state.desk
+    assert context.owner is not None
+    if not state.links.redeem(link):
+        user = await context.user_of(request.cookies.get(context.session_cookie, ""))
+        # a link that was followed before, in the browser that it opened
+        return opened_page() if user is not None and user.id == context.owner.user.id else closed_page()
+    return await _opened(request, context)
+
+
+@router.post(SIGN_IN_PATH, include_in_schema=False)
+@anonymous_body
+async def sign_in(
+    body: Annotated[bytes, Body(media_type="application/x-www-form-urlencoded")], request: Request, context: ContextOf
+) -> Response:
+    """Begin a session in the browser of who knows the password."""
+    state: DeskState = request.app.state.desk
+    if state.password is None:
+        return closed_page()
+    try:
+        session = await state.password.session_for(_password_in(body), address=address_of(request))
+    except TooManyRequests as error:
+        return sign_in_page(TOO_MANY, status_code=429, headers={"Retry-After": str(int(error.retry_after_seconds) + 1)})
+    return sign_in_page(WRONG) if session is None else await _opened(request, context, session)
+
+
+def _password_in(body: bytes) -> str:
+    try:
+        return parse_qs(body.decode(), strict_parsing=True, max_num_fields=1)["password"][0]
+    except (ValueError, KeyError):
+        return ""
+
+
+async def _opened(request: Request, context: Context, session: str = "session") -> Response:
+    assert context.owner is not None
+    # no redirect: after one that came from elsewhere, as a click in a mail does, a browser withholds a strict cookie
+    response = opened_page()
+    is_secure = request.url.scheme == "https"
+    await begin_session(context, context.owner.user, response, samesite="strict", name=session, is_secure=is_secure)
+    return response

@@ -1,0 +1,147 @@
+"""What a script job was added with, kept until nobody can run it again: its template, its inputs, and the arguments
+that the configuration had.
+
+A job runs on the very files that it names, as long as they are what they were. Where they have changed since, it runs
+on what was kept: inputs in a hidden folder beside them, for a script looks for `--input-subdir` in a folder that only
+it knows.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+from comfyrelay.desk.scripts.command import ScriptSettings
+from comfyrelay.errors import InvalidInput, ScriptFailed
+from comfyrelay.protocol.desk import ScriptJob
+from comfyrelay.system import atomic, files
+
+# In the input folder.
+HIDDEN = ".comfyrelay"
+# A job that is being added now is not in the queue yet.
+YOUNGEST_SECONDS = 3600.0
+
+
+class Snapshots:
+    """`folder` holds templates and arguments; all is kept once, however many jobs have it."""
+
+    def __init__(self, folder: Path, settings: ScriptSettings) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._inputs = settings.input_folder / HIDDEN
+
+    def take(self, job: ScriptJob) -> str:
+        """Keep what this job is to run on; returns the name by which it is found again."""
+        try:
+            content = (self._settings.template_folder / job.template).read_bytes()
+            template, inputs, arguments = _digest(content), self._digest_of(job), _digest(self._arguments)
+            self._write(self._folder / template / job.template, content)
+            self._write(self._folder / f"{arguments}.arguments", self._arguments)
+            self._copy_inputs(job, self._inputs / inputs)
+        except OSError as error:
+            raise InvalidInput(
+                errors={"input_subdir": f"What this job runs on cannot be kept: {error.strerror} ({error.filename})."}
+            ) from None
+        return f"{template}-{inputs}-{arguments}"
+
+    def restore(self, name: str, job: ScriptJob) -> tuple[ScriptSettings, ScriptJob]:
+        """The settings and the job as they were when it was added."""
+        template, inputs, arguments = name.split("-")
+        settings, folder = self._settings, self._inputs / inputs / _name(job)
+        try:
+            if _digest(self._arguments) != arguments:
+                kept = json.loads((self._folder / f"{arguments}.arguments").read_bytes())
+                settings = settings.model_copy(update={"arguments": kept})
+            if self._template_digest(job) != template:
+                settings = settings.model_copy(update={"template_folder": self._folder / template})
+        except OSError as error:
+            raise ScriptFailed(f"What this job was added with is gone: {error.filename}. Add it anew.") from None
+        if self._digest_of(job) == inputs:
+            return settings, job
+        if not folder.is_dir():
+            raise ScriptFailed(f"The inputs have changed, and those of this job are gone: {folder}. Add it anew.")
+        return settings, job.model_copy(update={"input_subdir": folder.relative_to(settings.input_folder).as_posix()})
+
+    def sweep(self, used: Collection[str]) -> None:
+        """Remove what no job can need any more."""
+        needed = {part for name in used for part in name.split("-")}
+        newest = time.time() - YOUNGEST_SECONDS
+        for root in (self._folder, self._inputs):
+            for path in root.iterdir() if root.is_dir() else ():
+                if path.name.partition(".")[0] not in needed and path.stat().st_mtime < newest:
+                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else files.remove(path, missing_ok=True)
+
+    @property
+    def _arguments(self) -> bytes:
+        return json.dumps(self._settings.arguments).encode()
+
+    def _template_digest(self, job: ScriptJob) -> str | None:
+        try:
+            return _digest((self._settings.template_folder / job.template).read_bytes())
+        except OSError:
+            return None
+
+    def _digest_of(self, job: ScriptJob) -> str:
+        """Names, sizes and times tell whether a file is another one; to read them all would take too long."""
+        root = self._settings.input_folder / job.input_subdir
+        listed = [
+            [str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns] for path in _files_in(root)
+        ]
+        return _digest(json.dumps([_name(job), sorted(listed)]).encode())
+
+    def _copy_inputs(self, job: ScriptJob, kept: Path) -> None:
+        if kept.is_dir():
+            # somebody needs it from now on
+            os.utime(kept)
+            return
+        root = self._settings.input_folder / job.input_subdir
+        # the folder appears with all that is in it, or not at all
+        part = kept.with_name(f"{atomic.PART_PREFIX}{uuid4().hex}")
+        try:
+            (part / _name(job)).mkdir(parents=True)
+            for path in _files_in(root):
+                place = part / _name(job) / path.relative_to(root)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, place)
+            _move(part, kept)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+
+    def _write(self, path: Path, content: bytes) -> None:
+        if path.is_file():
+            os.utime(path.parent if path.parent != self._folder else path)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write(path, content)
+
+
+def _move(part: Path, kept: Path) -> None:
+    try:
+        files.move(part, kept)
+    except OSError:
+        # another job of the same inputs was added in this moment, and its copy is there
+        if not kept.is_dir():
+            raise
+        shutil.rmtree(part, ignore_errors=True)
+        os.utime(kept)
+
+
+def _files_in(root: Path) -> Iterator[Path]:
+    """All but hidden ones; folders that are links are left out, for they may lead in a circle."""
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(folder, name) for name in names if not name.startswith("."))
+
+
+def _name(job: ScriptJob) -> str:
+    """Scripts may call what they make after the folder."""
+    return Path(job.input_subdir).name or "inputs"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:24]

@@ -1,0 +1,193 @@
+"""What can be read in the output of a script: how far it is, what it has saved, which seed it took."""
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
+from comfyrelay.desk.scripts.echo import Echo
+
+LARGEST_SEED = 2**64 - 1
+MOST_FILES = 10_000
+# What is said last tells why it failed.
+TAIL_CHARACTERS = 256 * 1024
+# Nobody writes "45 %" further to the right, and a regular expression takes its time.
+_MOST_READ = 2_000
+# The clock of a file system may be coarser than ours, or a little late.
+_CLOCK_SECONDS = 2.0
+
+_OF = r"(\d{1,6})\s*(?:/|\bof\b)\s*(\d{1,6})"
+_BRACKETED = re.compile(r"\[\s*(\d{1,6})\s*/\s*(\d{1,6})\s*\]")
+_NAMED = re.compile(rf"\b(?:item|image|input|file|video|clip|job|processing|generating)\s+#?{_OF}\b", re.I)
+_BAR = re.compile(r"(\d{1,3})%\|[^|]{0,500}\|\s*(\d{1,9})/(\d{1,9})\b")
+_PERCENT = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,6})?)\s?%")
+_COUNT = re.compile(rf"(?<![\w/.\\:-]){_OF}(?![\w/.:%-])")
+# Of these a percentage says how full they are.
+_METER = re.compile(r"\b(?:v?ram|[cg]pu|mem(?:ory)?|disk|swap|util\w*|battery)\b", re.I)
+# A prompt may speak of anything.
+_ECHO = re.compile(r"\W{0,4}(?:positive|negative|prompt)\b(?!_id)", re.I)
+_SEED = re.compile(r"\b(?:\w{1,20}_)?seed[\"']?(?:\s*(?:[:=]|->|→|is\b|used\b|to\b)){0,2}\s*[\"']?(\d{1,20})\b", re.I)
+
+_SUFFIX = "|".join(each[1:] for each in MEDIA_SUFFIXES)
+_HAS_MEDIA = re.compile(rf"\.(?:{_SUFFIX})\b", re.I)
+_SAVED = re.compile(
+    r"\b(?:saved?|saving|wrote|writing|written|outputs?|created?|exported|rendered|downloaded|results?)\b|[-=]>|→", re.I
+)
+_BETWEEN = re.compile(
+    r"(?:[\s:=>→,-]|\b(?:the|new|videos?|images?|audio|files?|clips?|outputs?|frames?|results?|to|as|at|in|into|path|is|are|\d+)\b"
+    r"(?=[\s:=]))*",
+    re.I,
+)
+_PATH = rf".{{1,1000}}?\.(?:{_SUFFIX})(?=$|[\s\"'`),;\]])"
+_UP_TO_SUFFIX = re.compile(_PATH, re.I)
+_QUOTED = re.compile(rf"([\"'`])(.{{1,1000}}?\.(?:{_SUFFIX}))\1", re.I)
+_ABSOLUTE = re.compile(rf"(?<![\w.])(?:~?/|[A-Za-z]:[\\/]){_PATH}", re.I)
+_IN_A_FOLDER = re.compile(r"\s*(?:~?/|[A-Za-z]:[\\/]|[\w.-]+/)")
+_WORD = re.compile(rf"\S{{1,1000}}\.(?:{_SUFFIX})(?=$|[\s\"'`),;\]])", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the script is, from 0 to 1; and, where it says so, in which of how many items."""
+
+    fraction: float
+    item: int | None = None
+    items: int | None = None
+
+
+class Reading:
+    """Reads line after line, in bounded memory. `words` are what the script was given, and may repeat."""
+
+    def __init__(self, words: Iterable[str] = ()) -> None:
+        self._echo = Echo(words)
+        self.seed: int | None = None
+        # each line that may name a file, with the ways to read it, and whether it says that the file was saved
+        self.candidates: dict[tuple[str, ...], bool] = {}
+        self._item: tuple[int, int] | None = None
+        self._tail: deque[str] = deque()
+        self._tail_characters = 0
+
+    @property
+    def tail(self) -> str:
+        return "".join(self._tail)
+
+    def add(self, text: str, *, end: str = "\n") -> Progress | None:
+        """Take note of a line; the progress, if it tells of any."""
+        own = self._echo.without(text)
+        self._keep(own + end if own.strip() else "")
+        text, own = text[:_MOST_READ], own[:_MOST_READ]
+        if _ECHO.match(text):
+            return None
+        if "seed" in own or "SEED" in own or "Seed" in own:
+            self._note_seed(own)
+        self._note_files(text, own)
+        return self._progress(own)
+
+    def progress(self, text: str) -> Progress | None:
+        """The progress that the beginning of a line tells of."""
+        return self._progress(self._echo.without(text[:_MOST_READ]))
+
+    def _progress(self, text: str) -> Progress | None:
+        """An item is what a script counts in brackets, or names: `[2/5]`, `image 2 of 5`. The rest is within it."""
+        if "%" not in text and "/" not in text and " of " not in text:
+            return None
+        found = _BRACKETED.search(text) or _NAMED.search(text)
+        item = _pair(found[1], found[2]) if found else None
+        within = _within(text[found.end() :] if found and item else text)
+        if within is None and item in (None, self._item):
+            return None
+        self._item = item or self._item
+        if self._item is None:
+            return None if within is None else Progress(within)
+        number, total = self._item
+        return Progress(min(1.0, (max(number - 1, 0) + (within or 0.0)) / total), number, total)
+
+    def _note_files(self, text: str, own: str) -> None:
+        if len(self.candidates) >= MOST_FILES or not _HAS_MEDIA.search(text):
+            return
+        says_saved = _SAVED.search(own) is not None
+        if found := tuple(_candidates(own)):
+            self.candidates[found] = says_saved
+        # a file may be named after the words; that it was saved, or where it is, the script itself must say
+        if own != text and (says_saved or _IN_A_FOLDER.match(own)) and (found := tuple(_candidates(text))):
+            self.candidates.setdefault(found, False)
+
+    def _note_seed(self, text: str) -> None:
+        for each in _SEED.findall(text):
+            if int(each) <= LARGEST_SEED:
+                self.seed = int(each)
+
+    def _keep(self, text: str) -> None:
+        self._tail.append(text)
+        self._tail_characters += len(text)
+        while self._tail_characters > TAIL_CHARACTERS:
+            self._tail_characters -= len(self._tail.popleft())
+
+
+def saved_files(candidates: Mapping[tuple[str, ...], bool], *, folders: Sequence[Path], since: float) -> list[Path]:
+    """Of the paths that lines may name, the files in these folders that were written since then, each once.
+
+    ComfyUI runs nothing twice: where it had made everything before, a file that is said to be saved counts, though old.
+    """
+    said_saved = [line for line, says_saved in candidates.items() if says_saved]
+    return _found(candidates, folders, since) or _found(said_saved, folders, float("-inf"))
+
+
+def new_media(folder: Path, *, since: float) -> list[Path]:
+    """The media below a folder that were written since then, in the order in which they were finished."""
+    media = (each for each in folder.rglob("*") if each.suffix.lower() in MEDIA_SUFFIXES)
+    found = [each for each in media if _is_new(each, since) and _is_inside(each, [folder])]
+    return sorted(found, key=lambda each: each.stat().st_mtime)
+
+
+def _found(lines: Iterable[tuple[str, ...]], folders: Sequence[Path], since: float) -> list[Path]:
+    found: dict[Path, None] = {}
+    for line in lines:
+        paths = (folder / Path(text).expanduser() for text in line for folder in folders)
+        path = next((path for path in paths if _is_new(path, since) and _is_inside(path, folders)), None)
+        if path is not None:
+            found[path.resolve()] = None
+    return list(found)
+
+
+def _is_inside(path: Path, folders: Sequence[Path]) -> bool:
+    place = path.resolve()
+    return any(place.is_relative_to(each.resolve()) for each in folders)
+
+
+def _is_new(path: Path, since: float) -> bool:
+    try:
+        return path.is_file() and path.stat().st_mtime >= since - _CLOCK_SECONDS
+    except (OSError, ValueError):
+        return False
+
+
+def _candidates(text: str) -> Iterator[str]:
+    """The ways to read a path in a line, likeliest first: which one is right, the files tell."""
+    saved = _SAVED.search(text)
+    rest = text[saved.end() :] if saved else text.strip()
+    rest = rest[between.end() :] if (between := _BETWEEN.match(rest)) else rest
+    if quoted := _QUOTED.search(rest):
+        yield quoted[2]
+    for pattern in (_UP_TO_SUFFIX.match(rest), _ABSOLUTE.search(rest), _WORD.search(rest)) if saved else ():
+        if pattern:
+            yield pattern[0].strip("\"'`(")
+    if not saved and (alone := _UP_TO_SUFFIX.fullmatch(rest)):
+        yield alone[0]
+
+
+def _within(text: str) -> float | None:
+    if (bar := _BAR.search(text)) and (counted := _pair(bar[2], bar[3])):
+        return counted[0] / counted[1]
+    if (percent := _PERCENT.search(text)) and not _METER.search(text):
+        value = float(percent[1]) / 100
+        return value if value <= 1 else None
+    if (count := _COUNT.search(text)) and (counted := _pair(count[1], count[2])):
+        return counted[0] / counted[1]
+    return None
+
+
+def _pair(number: str, total: str) -> tuple[int, int] | None:
+    return (int(number), int(total)) if 0 <= int(number) <= int(total) and int(total) > 0 else None

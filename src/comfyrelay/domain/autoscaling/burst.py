@@ -1,0 +1,209 @@
+"""Whether a job that waits for a machine of ours goes to the cloud instead: self-hosted first, and within its money.
+
+The queue is played through in its order: each job takes the slot that is free first, so that whoever goes to the cloud
+leaves its place to those behind it. Money is in whole millionths of a currency.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, inf
+
+from comfyrelay.domain.autoscaling.capacity import free_from
+from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
+from comfyrelay.domain.queue.states import Provider
+from comfyrelay.domain.queue.wait_reasons import span
+
+NOBODY_LEFT = "Comes back from Comfy Cloud: no worker is left that runs it there."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BurstRunner:
+    """A worker, or a machine that boots, and what it may run."""
+
+    machine: SeenMachine
+    workflows: frozenset[int]
+    # of jobs on which it failed lately, or that need what it lacks
+    refused_hashes: frozenset[str] = frozenset()
+    # by workflow and hash, those that need a larger card
+    outgrown: frozenset[tuple[int, str]] = frozenset()
+
+    def could_run(self, job: "WaitingJob") -> bool:
+        is_outgrown = (job.workflow, job.workflow_hash) in self.outgrown
+        return job.workflow in self.workflows and job.workflow_hash not in self.refused_hashes and not is_outgrown
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitingJob:
+    """A queued dispatch."""
+
+    id: int
+    workflow: int
+    workflow_hash: str = ""
+    # on a machine with a speed of 1
+    seconds: float
+    waited_seconds: float = 0.0
+    # the strictest of what its effect, its tenant and itself accept; `None`: as long as it takes
+    accepts_seconds: float | None = None
+    may_burst: bool = False
+    # it went to the cloud before, wherever it is now
+    has_burst: bool = False
+    cloud_micros_per_second: int | None = None
+
+    @property
+    def expected_cost_micros(self) -> int:
+        """At least one: what costs nothing could not be limited."""
+        return max(1, ceil((self.cloud_micros_per_second or 0) * self.seconds))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Money:
+    """What bursts may cost in an hour, and what of it is spent or promised. A limit that nobody set is `None`."""
+
+    limit_micros: int | None = None
+    spent_micros: int = 0
+    workflow_limit_micros: Mapping[int, int] = field(default_factory=dict)
+    workflow_spent_micros: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BurstSnapshot:
+    """What is seen at a stage. Both queues are in the order in which they are leased."""
+
+    here: Sequence[BurstRunner]
+    cloud: Sequence[BurstRunner]
+    queue: Sequence[WaitingJob]
+    cloud_queue: Sequence[WaitingJob] = ()
+    money: Money = field(default_factory=Money)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BurstDecision:
+    """Where a queued dispatch goes, and why. `wait_seconds` is what it would wait here in all: `None` for ever."""
+
+    dispatch_id: int
+    workflow: int
+    to: Provider
+    reason: str
+    expected_cost_micros: int = 0
+    wait_seconds: float | None = None
+    cloud_wait_seconds: float | None = None
+    accepts_seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BurstPlan:
+    moves: Sequence[BurstDecision]
+    # of jobs that wait for longer than they accept: why they stay
+    stays: Mapping[int, str]
+
+
+def accepted_wait(*limits: float | None) -> float | None:
+    """The strictest that is set."""
+    return min((each for each in limits if each is not None), default=None)
+
+
+def decide_bursts(snapshot: BurstSnapshot) -> BurstPlan:
+    """Who goes to the cloud, and who comes back from it. The same snapshot gives the same plan."""
+    here, cloud = _Slots(snapshot.here), _Slots(snapshot.cloud)
+    purse = _Purse(snapshot.money)
+    moves: list[BurstDecision] = []
+    stays: dict[int, str] = {}
+    for job in snapshot.cloud_queue:
+        if cloud.wait_of(job) == inf and job.has_burst:
+            moves.append(
+                BurstDecision(dispatch_id=job.id, workflow=job.workflow, to=Provider.SELF_HOSTED, reason=NOBODY_LEFT)
+            )
+            here.take(job)
+        else:
+            cloud.take(job)
+    for job in snapshot.queue:
+        wait = here.wait_of(job)
+        total = job.waited_seconds + wait
+        if job.accepts_seconds is None or total <= job.accepts_seconds or not job.may_burst or job.has_burst:
+            here.take(job)
+            continue
+        why_not = _why_not(job, wait, cloud.wait_of(job), purse)
+        if why_not is not None:
+            stays[job.id] = why_not
+            here.take(job)
+            continue
+        moves.append(
+            BurstDecision(
+                dispatch_id=job.id,
+                workflow=job.workflow,
+                to=Provider.CLOUD,
+                reason=_reason(total, job.accepts_seconds),
+                expected_cost_micros=job.expected_cost_micros,
+                wait_seconds=None if total == inf else total,
+                cloud_wait_seconds=cloud.wait_of(job),
+                accepts_seconds=job.accepts_seconds,
+            )
+        )
+        purse.spend(job)
+        cloud.take(job)
+    return BurstPlan(moves=moves, stays=stays)
+
+
+def _why_not(job: WaitingJob, wait: float, cloud_wait: float, purse: "_Purse") -> str | None:
+    if job.cloud_micros_per_second is None or not purse.has_limit(job):
+        return "It stays here: no limit is set to what Comfy Cloud may cost for it."
+    if cloud_wait == inf:
+        return "It stays here: no worker that speaks to Comfy Cloud has this workflow."
+    if cloud_wait >= wait:
+        return "It stays here: in Comfy Cloud it would not begin sooner."
+    if not purse.allows(job):
+        return "It stays here: what Comfy Cloud may cost in an hour is spent."
+    return None
+
+
+def _reason(total: float, accepts: float) -> str:
+    if total == inf:
+        return f"Goes to Comfy Cloud: no machine here can run it, and you accept a wait of {span(accepts)}."
+    return f"Goes to Comfy Cloud: the wait here would be about {span(total)}, and you accept {span(accepts)}."
+
+
+class _Slots:
+    """When which slot is free, as the queue is played through."""
+
+    def __init__(self, runners: Sequence[BurstRunner]) -> None:
+        self._runners = [each for each in runners if each.machine.state is not MachineState.DRAINING]
+        self._free = [sorted(free_from(each.machine)) for each in self._runners]
+        # who could run a kind of job is asked for each of them
+        self._able: dict[tuple[int, str], list[int]] = {}
+
+    def wait_of(self, job: WaitingJob) -> float:
+        return min((self._free[number][0] for number in self._of(job)), default=inf)
+
+    def take(self, job: WaitingJob) -> None:
+        chosen = min(self._of(job), key=lambda number: (self._free[number][0], number), default=None)
+        if chosen is not None:
+            slots = self._free[chosen]
+            slots[0] += job.seconds / max(self._runners[chosen].machine.speed, 0.01)
+            slots.sort()
+
+    def _of(self, job: WaitingJob) -> list[int]:
+        kind = (job.workflow, job.workflow_hash)
+        if kind not in self._able:
+            self._able[kind] = [
+                number for number, each in enumerate(self._runners) if each.could_run(job) and self._free[number]
+            ]
+        return self._able[kind]
+
+
+class _Purse:
+    def __init__(self, money: Money) -> None:
+        self._money = money
+        self._spent = money.spent_micros
+        self._of_workflow = dict(money.workflow_spent_micros)
+
+    def has_limit(self, job: WaitingJob) -> bool:
+        return self._money.limit_micros is not None or job.workflow in self._money.workflow_limit_micros
+
+    def allows(self, job: WaitingJob) -> bool:
+        cost, limit = job.expected_cost_micros, self._money.workflow_limit_micros.get(job.workflow)
+        for_all = self._money.limit_micros is None or self._spent + cost <= self._money.limit_micros
+        return for_all and (limit is None or self._of_workflow.get(job.workflow, 0) + cost <= limit)
+
+    def spend(self, job: WaitingJob) -> None:
+        self._spent += job.expected_cost_micros
+        self._of_workflow[job.workflow] = self._of_workflow.get(job.workflow, 0) + job.expected_cost_micros

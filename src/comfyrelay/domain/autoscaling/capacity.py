@@ -1,0 +1,121 @@
+"""How much work machines can take, how long work waits for them, and how many machines arriving work needs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, sqrt
+
+from comfyrelay.domain.autoscaling.learning import ONE_ARRIVAL, UNKNOWN_SECONDS
+from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork, SeenMachine
+
+# Arriving work that would keep a machine busy for a smaller share of its time is no reason to keep one.
+WORTH_A_MACHINE = 0.1
+# Rates are sums of floats: 2.0000000001 machines are two.
+ROUNDING = 1e-9
+
+
+def is_capacity(machine: SeenMachine) -> bool:
+    return machine.state is not MachineState.DRAINING
+
+
+def is_idle(machine: SeenMachine) -> bool:
+    return machine.state is MachineState.READY and machine.leases == 0
+
+
+def may_end(machine: SeenMachine) -> bool:
+    return is_idle(machine) and not machine.is_foreign
+
+
+def seconds_per_job(work: QueuedWork) -> float:
+    if work.jobs > 0 and work.seconds > 0:
+        return work.seconds / work.jobs
+    return work.seconds_per_job or UNKNOWN_SECONDS
+
+
+def queued_seconds(work: QueuedWork) -> float:
+    return work.jobs * seconds_per_job(work) if work.jobs > 0 else 0.0
+
+
+def rate(work: QueuedWork, boot_seconds: float) -> float:
+    """Arrivals a second that can be counted on: those that were seen for as long as a boot takes. What still waits is
+    staffed as it is, and no sign of what will come."""
+    if work.arrivals_seconds < boot_seconds:
+        return 0.0
+    return max(0.0, work.jobs_per_second - work.jobs * ONE_ARRIVAL)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Load:
+    """Machines with a speed of 1 that what arrives keeps busy. The newest arrival alone launches none and ends none:
+    just after each of them a constant load counts as one more, and both sides of a border would be seen in turn."""
+
+    to_launch: float = 0.0
+    to_keep: float = 0.0
+
+    def __add__(self, other: "Load") -> "Load":
+        return Load(to_launch=self.to_launch + other.to_launch, to_keep=self.to_keep + other.to_keep)
+
+
+def arriving(work: QueuedWork, boot_seconds: float) -> Load:
+    known, each = rate(work, boot_seconds), work.seconds_per_job or seconds_per_job(work)
+    newest = 0.0 if work.jobs else ONE_ARRIVAL
+    return Load(to_launch=max(0.0, known - newest) * each, to_keep=known * each)
+
+
+def machines_for(load: float, spare: float) -> int:
+    """Square-root staffing: the load, and a reserve that grows with its root, as its swings do."""
+    if load < WORTH_A_MACHINE:
+        return 0
+    return ceil(load + spare * sqrt(load) - ROUNDING)
+
+
+def slots_from(machine: SeenMachine) -> Sequence[tuple[float, int]]:
+    """In how many seconds how many slots can take something new."""
+    if machine.state is MachineState.BOOTING:
+        return ((max(0.0, machine.boot_seconds_left), machine.slots),)
+    running = min(machine.slots, max(machine.leases, 1 if machine.state is MachineState.BUSY else 0))
+    if not running:
+        return ((0.0, machine.slots),)
+    return ((max(0.0, machine.busy_seconds_left), running), (0.0, machine.slots - running))
+
+
+def free_from(machine: SeenMachine) -> Sequence[float]:
+    """The same for each slot."""
+    return [start for start, slots in slots_from(machine) for _ in range(slots)]
+
+
+def free_slots(machine: SeenMachine) -> int:
+    """Jobs that it can take, or will when it is up, beside what it runs."""
+    if machine.state is MachineState.DRAINING:
+        return 0
+    return max(0, machine.slots - max(machine.leases, 1 if machine.state is MachineState.BUSY else 0))
+
+
+def can_do(machines: Sequence[SeenMachine], within: float) -> float:
+    """Seconds of work that these can do so soon, beside what they run."""
+    return sum(
+        machine.speed * slots * max(0.0, within - start)
+        for machine in machines
+        if machine.state is not MachineState.DRAINING
+        for start, slots in slots_from(machine)
+    )
+
+
+def drained_in(seconds: float, machines: Sequence[SeenMachine]) -> float | None:
+    """After how long this much work is begun, if these machines share it; `None` if there are none."""
+    slots = sorted(
+        (start, machine.speed * count)
+        for machine in machines
+        if is_capacity(machine)
+        for start, count in slots_from(machine)
+        if count
+    )
+    if not slots:
+        return None
+    left, speed, now = seconds, 0.0, slots[0][0]
+    for start, more in slots:
+        if speed and speed * (start - now) >= left:
+            break
+        left -= speed * (start - now)
+        now = start
+        speed += more
+    return now + left / speed

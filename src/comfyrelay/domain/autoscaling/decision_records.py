@@ -1,0 +1,67 @@
+"""How a decision is written down."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from comfyrelay.domain.autoscaling.limits import LAUNCHES_OF_SECONDS
+from comfyrelay.domain.autoscaling.observation import MachineState, SeenFleet, Snapshot
+from comfyrelay.domain.autoscaling.plan import FleetPlan
+from comfyrelay.domain.autoscaling.schedules import at_least
+from comfyrelay.domain.autoscaling.spec import InstanceType
+
+# Of a large fleet so many are kept with each decision, beside how many there were of each state.
+MACHINES_KEPT = 50
+
+
+def reason_class(reason: str) -> str:
+    """A reason without what was seen, and without numbers: as long as it stays the same, nothing new is to be told."""
+    return re.sub(r"\d+(\.\d+)?", "#", reason.partition(": ")[2] or reason)
+
+
+def what_was_seen(
+    seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot, types: Sequence[InstanceType]
+) -> Mapping[str, Any]:
+    """What a decision was made on, as it is kept."""
+    left = {each.name for each in seen.instance_types}
+    # those that boot first: whose job waits is told of them
+    kept = sorted(seen.machines, key=lambda each: each.state is not MachineState.BOOTING)[:MACHINES_KEPT]
+    return {
+        "work": [
+            {
+                "workflow": each.workflow,
+                "jobs": each.jobs,
+                "seconds": round(each.seconds, 1),
+                "jobs_per_second": round(each.jobs_per_second, 5),
+                "arrivals_seconds": round(each.arrivals_seconds, 1),
+            }
+            for each in snapshot.work
+            if each.workflow in seen.workflows and (each.jobs or each.jobs_per_second > 1e-5)
+        ],
+        "machines": [
+            {
+                "id": each.id,
+                "state": str(each.state),
+                "leases": each.leases,
+                "instance_type": each.instance_type,
+                "price_per_hour": each.price_per_hour,
+                "boot_seconds_left": round(each.boot_seconds_left, 1),
+                "busy_seconds_left": round(each.busy_seconds_left, 1),
+                "idle_seconds": round(each.idle_seconds, 1),
+            }
+            for each in kept
+        ],
+        "machines_left_out": len(seen.machines) - len(kept),
+        "machines_by_state": dict(Counter(str(each.state) for each in seen.machines)),
+        "prices": {each.name: each.price_per_hour for each in types},
+        "refused_types": [each.name for each in types if each.name not in left],
+        "limits": asdict(seen.scaling.limits),
+        "scheduled_machines": at_least(seen.scaling.schedules, snapshot.now),
+        "launches_last_minute": sum(ago < LAUNCHES_OF_SECONDS for ago in seen.launches_ago),
+        "boot_seconds": round(seen.boot_seconds, 1),
+        "following_jobs": round(seen.following_jobs, 1),
+        "failed_boots": seen.failed_boots,
+        "limit": plan.limit,
+    }

@@ -1,0 +1,223 @@
+"""What is learnt: how long jobs and boots take, how often jobs arrive, and what providers would not do lately."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import exp, inf, log
+from statistics import median, quantiles
+
+from comfyrelay.domain.autoscaling.machines import FAILED_BOOTS, Ended, Machine
+from comfyrelay.domain.autoscaling.spec import MOST_BOOT_SECONDS, InstanceType, MachineProviderName, MachineSpec
+
+# Of a workflow that nobody has run yet.
+UNKNOWN_SECONDS = 60.0
+# A new job counts for at least so much of what is known: a workflow that changes is followed within a few dozen.
+LEAST_WEIGHT = 0.05
+HALF_LIFE_SECONDS = 300.0
+DEFAULT_BOOT_SECONDS = 180.0
+LEAST_SECONDS_LEFT = 1.0
+# A process on this host is there sooner than a machine of a cloud.
+LOCAL_BOOT_SECONDS = 30.0
+# So many of the newest boots tell how long one takes.
+NEWEST_BOOTS = 20
+LAUNCHES_SECONDS = 300.0
+# Two reads of one clock may differ by this, whichever came first.
+CLOCK_ERROR_SECONDS = 1.0
+# Fewer arrivals tell no rate, and after so long a silence it is another stream that begins.
+LEAST_ARRIVALS = 5
+SILENCE_SECONDS = 3 * HALF_LIFE_SECONDS
+# So many of the newest bursts tell what usually follows, and fewer tell nothing.
+NEWEST_BURSTS = 20
+LEAST_BURSTS = 5
+# For so long a provider that said no is not asked for the same again, by the kind of its refusal.
+REFUSED_SECONDS = {"capacity": 60.0, "throttled": 15.0, "quota": 300.0, "setup": 60.0}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Duration:
+    jobs: int
+    mean_seconds: float
+
+    def with_one_more(self, seconds: float) -> "Duration":
+        weight = max(1 / (self.jobs + 1), LEAST_WEIGHT)
+        return Duration(
+            jobs=self.jobs + 1,
+            mean_seconds=self.mean_seconds + weight * (seconds - self.mean_seconds),
+        )
+
+
+NOTHING_LEARNT = Duration(jobs=0, mean_seconds=0.0)
+
+
+@dataclass(slots=True)
+class Rate:
+    """Arrivals a second, of which those half a life ago count half."""
+
+    _weight: float = 0.0
+    _at: datetime | None = None
+    # since when they come without a long silence, and how many did
+    _since: datetime | None = None
+    _count: int = 0
+
+    def add(self, at: datetime) -> None:
+        if self._at is None or self._since is None or (at - self._at).total_seconds() > SILENCE_SECONDS:
+            self._since, self._count = at, 0
+        self._since = min(self._since, at)
+        self._count += 1
+        if self._at is None or at >= self._at:
+            self._weight = self._weight_at(at) + 1.0
+            self._at = at
+        else:
+            # it came to the queue late: it counts as what is left of it
+            self._weight += exp(-_DECAY * (self._at - at).total_seconds())
+
+    def at(self, now: datetime) -> float:
+        if self._at is not None and self._since is not None and self._at > now:
+            # the clock went back: what came then came now at the latest, and is forgotten from now on
+            self._at, self._since = now, min(self._since, now)
+        return self._weight_at(now) * _DECAY
+
+    def seen_seconds(self) -> float:
+        """Over how long arrivals were seen: a few in a row are no rate yet."""
+        if self._at is None or self._since is None or self._count < LEAST_ARRIVALS:
+            return 0.0
+        return (self._at - self._since).total_seconds()
+
+    def _weight_at(self, now: datetime) -> float:
+        if self._at is None:
+            return 0.0
+        return self._weight * exp(-_DECAY * max(0.0, (now - self._at).total_seconds()))
+
+
+_DECAY = log(2) / HALF_LIFE_SECONDS
+# What one that has just come adds to a rate.
+ONE_ARRIVAL = _DECAY
+
+
+@dataclass(slots=True)
+class Rates:
+    """By stage and workflow."""
+
+    _rates: dict[tuple[str, int], Rate] = field(default_factory=dict)
+
+    def add(self, stage: str, workflow: int, at: datetime) -> None:
+        self._rates.setdefault((stage, workflow), Rate()).add(at)
+
+    def of(self, stage: str, workflow: int) -> Rate:
+        return self._rates.get((stage, workflow)) or Rate()
+
+
+@dataclass(slots=True)
+class Following:
+    """How many jobs usually follow one that found nothing up, within the boot that it waits for: none, where most stay
+    alone. Nothing is up after a silence."""
+
+    _followed: deque[int] = field(default_factory=lambda: deque(maxlen=NEWEST_BURSTS))
+    _began: datetime | None = None
+    _now: int = 0
+    _last: datetime | None = None
+
+    def add(self, at: datetime, *, boot_seconds: float, silence_seconds: float) -> None:
+        """A job came. The first of all tells nothing: nobody knows what came before it."""
+        if self._last is not None and (at - self._last).total_seconds() >= max(silence_seconds, boot_seconds):
+            self._close()
+            self._began = at
+        elif self._began is not None:
+            if (at - self._began).total_seconds() <= boot_seconds:
+                self._now += 1
+            else:
+                self._close()
+        self._last = at if self._last is None else max(self._last, at)
+
+    def jobs(self) -> float:
+        """The median, which a single flood does not move."""
+        return float(median(self._followed)) if len(self._followed) >= LEAST_BURSTS else 0.0
+
+    def _close(self) -> None:
+        if self._began is not None:
+            self._followed.append(self._now)
+        self._began, self._now = None, 0
+
+
+def boot_seconds(newest: Sequence[Machine], spec: MachineSpec) -> float:
+    """How long a machine takes from its order to its worker: three quarters of the newest took no longer. Before the
+    first, what the operator expects (`boot_seconds` among the options)."""
+    took = [
+        (each.registered_at - each.ordered_at).total_seconds() for each in newest if each.registered_at is not None
+    ][:NEWEST_BOOTS]
+    return usual_boot(took) or _expected_boot(spec)
+
+
+def _expected_boot(spec: MachineSpec) -> float:
+    expected = spec.options.get("boot_seconds")
+    if isinstance(expected, int | float) and expected > 0:
+        return float(min(expected, MOST_BOOT_SECONDS))
+    return LOCAL_BOOT_SECONDS if spec.provider is MachineProviderName.LOCAL else DEFAULT_BOOT_SECONDS
+
+
+def usual_boot(took: Sequence[float]) -> float | None:
+    if len(took) >= 2:
+        return max(1.0, quantiles(took, n=4, method="inclusive")[2])
+    return max(1.0, took[0]) if took else None
+
+
+def seconds_left(expected: float, passed: float) -> float:
+    """Of a boot, or of a job. What takes longer than expected is about to be done."""
+    return max(LEAST_SECONDS_LEFT, expected - passed)
+
+
+def seconds_ago(then: datetime, now: datetime) -> float:
+    """What is to come is of a clock that was wrong: it is long past, for nobody should wait until it comes."""
+    ago = (now - then).total_seconds()
+    return max(0.0, ago) if ago >= -CLOCK_ERROR_SECONDS else inf
+
+
+def failed_boots(newest: Iterable[Machine], now: datetime) -> list[Machine]:
+    """The newest launches in a row that never became a worker. Those that boot yet, that were refused, and that were
+    ended because nobody needed them, tell nothing; nor do those of a time to come."""
+    failed = []
+    for each in newest:
+        if seconds_ago(each.ordered_at, now) == inf:
+            continue
+        if each.registered_at is not None:
+            break
+        if each.ended in FAILED_BOOTS:
+            failed.append(each)
+    return failed
+
+
+def launches_ago(newest: Iterable[Machine], now: datetime) -> list[float]:
+    ago = [seconds_ago(each.ordered_at, now) for each in newest if each.ended != Ended.REFUSED]
+    return [each for each in ago if each <= LAUNCHES_SECONDS]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Available:
+    """The instance types that can be tried, and whether that is none because all were refused lately."""
+
+    types: Sequence[InstanceType]
+    all_refused: bool
+    # what was said that is about the fleet, not about a type, and when it is tried again
+    refusal: str | None = None
+
+
+def available_types(types: Sequence[InstanceType], newest: Iterable[Machine], now: datetime) -> Available:
+    refused: set[str | None] = set()
+    longest, refusal = 0.0, None
+    for each in newest:
+        if each.ended == Ended.REFUSED and each.ended_at is not None:
+            _, kind, text = (each.reason or "").split(":", 2)
+            seconds_left = REFUSED_SECONDS.get(kind, 60.0) - seconds_ago(each.ended_at, now)
+            if seconds_left > 0:
+                # what is not about a type is about the fleet
+                refused.add(each.instance_type if kind == "capacity" else None)
+                if kind != "capacity" and seconds_left > longest:
+                    longest, refusal = seconds_left, f"{text.rstrip('.')} (tried again in {seconds_left:.0f} s)"
+    left = [] if None in refused else [each for each in types if each.name not in refused]
+    return Available(types=left, all_refused=not left and bool(refused), refusal=refusal)
+
+
+def refusal(kind: str, text: str) -> str:
+    """The reason of a machine that was refused."""
+    return f"{Ended.REFUSED}:{kind}:{text}"

@@ -1,0 +1,155 @@
+"""What may be launched: limits on machines, on launches a minute, on money an hour, and the breaker."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from comfyrelay.domain.autoscaling.observation import MachineState, SeenFleet, SeenMachine
+from comfyrelay.domain.autoscaling.plan import Launch
+from comfyrelay.domain.autoscaling.spec import InstanceType
+
+# Sums of prices that differ by less are the same money.
+MONEY_ERROR = 1e-9
+# Launches are limited by the minute.
+LAUNCHES_OF_SECONDS = 60.0
+# The breaker: when machines are launched and never become workers, launching more only costs money.
+PAUSE_SECONDS = 300.0
+LONGEST_PAUSE_SECONDS = 3600.0
+_ANY = InstanceType(name="")
+_UP = (MachineState.READY, MachineState.BUSY)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Headroom:
+    """How many may be launched, of which type, and what it is that allows no more. Draining machines count: they are
+    there, and they cost."""
+
+    launches: int
+    instance_type: InstanceType
+    limit: str
+    # the same for those whose jobs wait: what a provider says is for the operator
+    told: str
+
+    def launch(self, count: int) -> tuple[Launch, ...]:
+        return (Launch(count=count, instance_type=self.instance_type.name or None),) if count > 0 else ()
+
+
+NO_HEADROOM = Headroom(launches=0, instance_type=_ANY, limit="", told="")
+REFUSES = "its provider launches none now"
+
+
+def headroom(fleet: SeenFleet) -> Headroom:
+    limits = fleet.scaling.limits
+    kind = _type_within(fleet, limits.cost_per_hour)
+    bounds = [
+        (limits.max_machines - len(fleet.machines), f"the limit is {limits.max_machines} machines"),
+        (
+            limits.launches_per_minute - sum(ago < LAUNCHES_OF_SECONDS for ago in fleet.launches_ago),
+            f"the limit is {limits.launches_per_minute} launches a minute",
+        ),
+        *_places(fleet),
+    ]
+    if limits.cost_per_hour is not None:
+        left = limits.cost_per_hour - cost_per_hour(fleet)
+        text = f"the limit is {limits.cost_per_hour:g} an hour"
+        # where no types are named, the next may cost what the dearest does
+        known = max((each.price_per_hour for each in fleet.machines), default=0.0)
+        price = known if kind is _ANY else kind.price_per_hour if kind is not None else 0.0
+        if kind is None:
+            affordable = 0
+        elif price > 0:
+            affordable = int((left + MONEY_ERROR) / price)
+        elif kind is _ANY and not any(each.state in _UP for each in fleet.machines):
+            # one tells what they cost; where nobody has told it once that is up, nobody ever does
+            affordable = 1 - len(fleet.machines) if left > MONEY_ERROR else 0
+            text += ", and the first has not told its price yet"
+        else:
+            # of what may cost something, none for nothing
+            affordable = bounds[0][0] if left > (MONEY_ERROR if kind is _ANY else -MONEY_ERROR) else 0
+        bounds.append((affordable, text))
+    if fleet.all_refused:
+        bounds.append((0, fleet.refusal or "none of its instance types can be had now"))
+    pause = pause_left(fleet)
+    if pause is not None:
+        # after the pause one machine tries, and the next waits for what becomes of it
+        tries = 1 if pause == 0 and not any(each.state is MachineState.BOOTING for each in fleet.machines) else 0
+        text = f"{fleet.failed_boots} launches in a row never became a worker"
+        bounds.append((tries, f"{text} (tried again in {pause:.0f} s)" if pause else text))
+    launches, limit = min(bounds, key=lambda bound: bound[0])
+    told = REFUSES if limit == fleet.refusal else limit
+    return Headroom(launches=max(0, launches), instance_type=kind or _ANY, limit=limit, told=told)
+
+
+def _places(fleet: SeenFleet) -> list[tuple[int, str]]:
+    """What is launched beyond these could not become a worker."""
+    there, found = len(fleet.machines) + fleet.workers_beside, []
+    if fleet.max_workers is not None:
+        found.append((fleet.max_workers - there, f"{fleet.max_workers} workers may register in the fleet"))
+    if fleet.max_workers_of_all is not None:
+        left = fleet.max_workers_of_all - fleet.workers_elsewhere - there
+        found.append((left, f"{fleet.max_workers_of_all} workers may register in all fleets together"))
+    if not fleet.can_register:
+        found.append((0, "no workflow is mapped to it, so that no worker could register"))
+    return found
+
+
+def cost_per_hour(fleet: SeenFleet) -> float:
+    return sum(each.price_per_hour for each in fleet.machines)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Excess:
+    """How many machines there are too many, and which of them are to end."""
+
+    count: int
+    end: Sequence[SeenMachine] = ()
+
+
+def beyond_limits(fleet: SeenFleet, dispensable: Sequence[SeenMachine]) -> Excess:
+    """As after a limit was lowered. Draining ones are going already. For money the dearest of the dispensable end, for
+    their number the first."""
+    limits = fleet.scaling.limits
+    staying = [each for each in fleet.machines if each.state is not MachineState.DRAINING]
+    count = max(0, len(staying) - limits.max_machines)
+    if limits.cost_per_hour is None:
+        return Excess(count=count, end=dispensable[:count])
+    allowed = limits.cost_per_hour
+    too_dear = len(_dearest_beyond(allowed, staying, sum(each.price_per_hour for each in staying)))
+    ended = _dearest_beyond(allowed, dispensable, sum(each.price_per_hour for each in staying))
+    ended += [each for each in dispensable if each not in ended][: max(0, count - len(ended))]
+    return Excess(count=max(count, too_dear, len(ended)), end=ended)
+
+
+def _dearest_beyond(allowed: float, machines: Sequence[SeenMachine], cost: float) -> list[SeenMachine]:
+    """Those that end until the others cost no more than is allowed. What costs nothing stays."""
+    found = []
+    for each in sorted(machines, key=lambda each: -each.price_per_hour):
+        if cost <= allowed + MONEY_ERROR or each.price_per_hour <= 0:
+            break
+        cost -= each.price_per_hour
+        found.append(each)
+    return found
+
+
+def preferred_type(fleet: SeenFleet) -> InstanceType:
+    return fleet.instance_types[0] if fleet.instance_types else _ANY
+
+
+def _type_within(fleet: SeenFleet, cost: float | None) -> InstanceType | None:
+    """The first of the fleet's types of which the money allows one more."""
+    if not fleet.instance_types:
+        return _ANY
+    if cost is None:
+        return fleet.instance_types[0]
+    left = cost - cost_per_hour(fleet) + MONEY_ERROR
+    return next((each for each in fleet.instance_types if each.price_per_hour <= left), None)
+
+
+def pause_left(fleet: SeenFleet) -> float | None:
+    """How long nothing is launched because too many boots in a row failed; `None` when too few did. 0 when the pause is
+    over, and one machine may show whether it works again. Each further failure doubles the pause."""
+    beyond = fleet.failed_boots - fleet.scaling.limits.failed_boots
+    if beyond < 0 or fleet.failed_boots == 0:
+        return None
+    # the exponent is bounded, so that no number of failures is too large
+    pause = min(PAUSE_SECONDS * (1 << min(beyond, 10)), LONGEST_PAUSE_SECONDS)
+    return max(0.0, pause - (fleet.failed_boot_seconds_ago or 0.0))

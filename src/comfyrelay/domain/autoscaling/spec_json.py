@@ -1,0 +1,156 @@
+"""Specs as JSON, as they are stored with a fleet and go over the wire. What is not there, or null, is as by default.
+
+Another version may have stored it: fields that are not known are left alone, and a fleet whose settings cannot be read
+is paused, says why, and is in nobody's way.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from datetime import time
+from typing import Any
+
+from comfyrelay.domain.autoscaling.schedules import zone
+from comfyrelay.domain.autoscaling.spec import (
+    END_OF_DAY,
+    LEAST_SPEED,
+    MOST_LAUNCHES_PER_MINUTE,
+    MOST_MACHINES,
+    MOST_MONEY,
+    MOST_SLOTS,
+    MOST_SPEED,
+    Bundle,
+    InstanceType,
+    Limits,
+    MachineProviderName,
+    MachineSpec,
+    Policy,
+    ScalingSpec,
+    Schedule,
+)
+from comfyrelay.errors import InvalidInput
+
+_LIMITS = ("min_machines", "max_machines", "launches_per_minute", "cost_per_hour", "failed_boots")
+# What reading values of another kind, or of another version, runs into.
+_WRONG = (TypeError, ValueError, KeyError, AttributeError, InvalidInput)
+
+
+def machines_from_json(found: Mapping[str, Any] | None) -> MachineSpec:
+    try:
+        return _machines(found)
+    except _WRONG as error:
+        return MachineSpec(unreadable=f"machines: {_what(error)}")
+
+
+def scaling_from_json(found: Mapping[str, Any] | None) -> ScalingSpec:
+    try:
+        return _scaling(found)
+    except _WRONG as error:
+        return ScalingSpec(is_paused=True, unreadable=f"scaling: {_what(error)}")
+
+
+def _machines(found: Mapping[str, Any] | None) -> MachineSpec:
+    values = _known(MachineSpec, found)
+    if "provider" in values:
+        name = values["provider"]
+        values["provider"] = MachineProviderName(name) if name in set(MachineProviderName) else str(name)
+    if "instance_types" in values:
+        values["instance_types"] = tuple(_instance_type(each) for each in values["instance_types"])
+    if "bundle" in values:
+        values["bundle"] = Bundle(**{name: frozenset(each) for name, each in _known(Bundle, values["bundle"]).items()})
+    if "options" in values:
+        values["options"] = dict(values["options"])
+    _within("slots", values.get("slots", 1), 1, MOST_SLOTS)
+    return MachineSpec(**values)
+
+
+def machines_to_json(spec: MachineSpec) -> dict[str, Any]:
+    bundle = spec.bundle
+    return {
+        "provider": str(spec.provider),
+        "image": spec.image,
+        "instance_types": [
+            {"name": each.name, "price_per_hour": each.price_per_hour, "speed": each.speed}
+            for each in spec.instance_types
+        ],
+        "bundle": None
+        if bundle is None
+        else {"node_types": sorted(bundle.node_types), "models": sorted(bundle.models)},
+        "slots": spec.slots,
+        "options": dict(spec.options),
+    }
+
+
+def _scaling(found: Mapping[str, Any] | None) -> ScalingSpec:
+    given = _without_none(found)
+    values = _known(ScalingSpec, found)
+    limits = Limits(**{name: given[name] for name in _LIMITS if name in given})
+    for name in ("min_machines", "max_machines"):
+        _within(name, getattr(limits, name), 0, MOST_MACHINES)
+    _within("cost_per_hour", limits.cost_per_hour or 0.0, 0, MOST_MONEY)
+    _within("failed_boots", limits.failed_boots, 0, MOST_MACHINES)
+    _within("last_idle_seconds", values.get("last_idle_seconds", 0.0), 0, float("inf"))
+    # of more, not all are seen
+    limits = replace(limits, launches_per_minute=min(limits.launches_per_minute, MOST_LAUNCHES_PER_MINUTE))
+    if "policy" in values:
+        values["policy"] = Policy(values["policy"])
+    if "schedules" in values:
+        values["schedules"] = tuple(_schedule(each) for each in values["schedules"])
+    return ScalingSpec(limits=limits, **values)
+
+
+def scaling_to_json(spec: ScalingSpec) -> dict[str, Any]:
+    return {
+        "policy": str(spec.policy),
+        **{name: getattr(spec.limits, name) for name in _LIMITS},
+        "schedules": [
+            {
+                "days": sorted(each.days),
+                "begins": f"{each.begins:%H:%M}",
+                "ends": f"{each.ends:%H:%M}" if each.ends != time() else END_OF_DAY,
+                "at_least": each.at_least,
+                "timezone": each.timezone,
+            }
+            for each in spec.schedules
+        ],
+        "last_idle_seconds": spec.last_idle_seconds,
+        "is_dry_run": spec.is_dry_run,
+        "is_paused": spec.is_paused,
+    }
+
+
+def _schedule(found: Mapping[str, Any]) -> Schedule:
+    values = _known(Schedule, found)
+    zone(values.get("timezone", "UTC"))
+    return Schedule(
+        **{
+            **values,
+            "days": frozenset(values["days"]),
+            "begins": time.fromisoformat(values["begins"]),
+            "ends": time() if values["ends"] == END_OF_DAY else time.fromisoformat(values["ends"]),
+        }
+    )
+
+
+def _instance_type(found: Mapping[str, Any]) -> InstanceType:
+    kind = InstanceType(**_known(InstanceType, found))
+    _within("price_per_hour", kind.price_per_hour, 0, MOST_MONEY)
+    _within("speed", kind.speed, LEAST_SPEED, MOST_SPEED)
+    return kind
+
+
+def _within(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {value}, not between {least:g} and {most:g}")
+
+
+def _what(error: Exception) -> str:
+    return error.detail if isinstance(error, InvalidInput) else f"{error}"
+
+
+def _known(kind: type[Any], found: Mapping[str, Any] | None) -> dict[str, Any]:
+    names = {each.name for each in fields(kind)} - {"limits", "unreadable"}
+    return {name: value for name, value in _without_none(found).items() if name in names}
+
+
+def _without_none(found: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (found or {}).items() if value is not None}

@@ -1,0 +1,214 @@
+"""HTTP to a server: what fails below the protocol becomes one of our errors, and nothing else does."""
+
+import asyncio
+import base64
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import httpx
+
+from comfyrelay.error_text import user_sentence
+from comfyrelay.errors import ComfyError, ConfigurationError, Conflict, Fault, ServerRefused, ServerUnreachable
+from comfyrelay.system.atomic import replacing
+
+# Reading is patient: a server that loads a model may not answer for a while.
+_TIMEOUT = httpx.Timeout(connect=5.0, read=30.0, write=120.0, pool=None)
+_PIECE = 256 * 1024
+# More at once make nobody faster, and httpx slow.
+_AT_ONCE = 16
+
+
+class NotConnected(ServerUnreachable):
+    """There was no connection, so nothing was sent."""
+
+
+class PortClosed(NotConnected):
+    """Nobody listens at this address: the server is not running, or still starting."""
+
+
+class Http:
+    """A connection pool to one server. Follows no redirects, so a key is never sent elsewhere."""
+
+    def __init__(self, url: str, *, headers: Mapping[str, str] | None = None) -> None:
+        parts = _parsed(url)
+        # without the user and password that the address may hold: it is shown in messages
+        self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        self.headers = {**_basic(parts), **(headers or {})}
+        # a proxy is for other machines
+        self.use_proxy = not is_loopback(parts.hostname or "")
+        self._client = http_client(headers=self.headers, timeout=_TIMEOUT, trust_env=self.use_proxy)
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Send a request; any answer is an answer. `ServerUnreachable` when there is none."""
+        self._check_open()
+        try:
+            if "files" in options:
+                # an upload may take long, and must not hold up a cancel
+                return await self._client.request(method, f"{self.url}{path}", **options)
+            async with self._turn:
+                return await self._client.request(method, f"{self.url}{path}", **options)
+        except httpx.HTTPError as error:
+            raise self.unreachable(error) from error
+
+    async def json(self, method: str, path: str, **options: Any) -> Any:
+        """Send a request and read the JSON of a good answer; `ServerRefused` for any other."""
+        response = await self.send(method, path, **options)
+        if response.is_success:
+            try:
+                return response.json()
+            except ValueError:
+                raise ServerRefused(f"{self.url} does not speak like ComfyUI: {path} gave no JSON.") from None
+        raise self.refused(response)
+
+    async def object(self, path: str) -> dict[str, Any]:
+        """Get a JSON object."""
+        value = await self.json("GET", path)
+        if not isinstance(value, dict):
+            raise ServerRefused(f"{self.url} does not speak like ComfyUI: {path} gave no JSON object.")
+        return value
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> None:
+        """Post something whose answer has no body."""
+        response = await self.send("POST", path, json=body)
+        if not response.is_success:
+            raise self.refused(response)
+
+    @asynccontextmanager
+    async def stream(self, method: str, url: str, **options: Any) -> AsyncIterator[httpx.Response]:
+        """Open an answer to be read in pieces."""
+        self._check_open()
+        try:
+            async with self._client.stream(method, url if "://" in url else f"{self.url}{url}", **options) as response:
+                yield response
+        except httpx.HTTPError as error:
+            raise self.unreachable(error) from error
+
+    def unreachable(self, error: httpx.HTTPError) -> ServerUnreachable:
+        if isinstance(error, httpx.ConnectError) and _was_refused(error):
+            return PortClosed(f"Nobody answers at {self.url}: is ComfyUI running there?", raw=repr(error))
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            return NotConnected(f"The server at {self.url} cannot be reached.", raw=repr(error))
+        return ServerUnreachable(f"The server at {self.url} does not answer.", raw=repr(error))
+
+    def refused(self, response: httpx.Response) -> ComfyError:
+        status, text = response.status_code, response.text[:2000]
+        if status == 413:
+            what = "The request is larger than the server allows: start ComfyUI with a larger --max-upload-size."
+            return ServerRefused(what, fault=Fault.JOB, raw=text)
+        if status in (401, 403):
+            what = f"The server at {self.url} does not let us in ({status}): check the address, proxy and key."
+            return ServerRefused(what, raw=text)
+        path = response.request.url.path
+        return ServerRefused(f"The server answered {path} with {status}: {user_sentence(text)}", raw=text)
+
+    def _check_open(self) -> None:
+        if self._client.is_closed:
+            raise Conflict("This client is closed.")
+
+
+async def save(pieces: AsyncIterator[bytes], to: Path) -> int:
+    """Write a stream to a file that appears only when it is whole. Returns its size."""
+    size = 0
+    with replacing(to) as file:
+        async for piece in pieces:
+            # a write goes to the page cache: shorter than handing it to a thread
+            size += file.write(piece)
+    return size
+
+
+def object_in(response: httpx.Response) -> dict[str, Any]:
+    """The JSON object in an answer; empty when it holds none, as the page of a proxy does."""
+    try:
+        value = response.json()
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+async def body_of(response: httpx.Response) -> AsyncIterator[bytes]:
+    async for piece in response.aiter_bytes(_PIECE):
+        yield piece
+
+
+def http_client(**options: Any) -> httpx.AsyncClient:
+    """A client of httpx, which looks for proxies in the environment; `ConfigurationError` for one that is wrong."""
+    try:
+        return httpx.AsyncClient(**options)
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        raise ConfigurationError(f"The proxy in the environment cannot be used: {error}") from None
+
+
+def _parsed(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        _ = parts.port
+    except ValueError:
+        parts = SplitResult("", "", "", "", "")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        # not repeated, for it may hold a password
+        raise ConfigurationError("Not the address of a ComfyUI server. Write it like http://127.0.0.1:8188.")
+    return parts
+
+
+def _basic(parts: SplitResult) -> dict[str, str]:
+    if parts.username is None:
+        return {}
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+    return {"Authorization": f"Basic {base64.b64encode(login).decode()}"}
+
+
+def origin_parts(origin: str) -> SplitResult:
+    """The parts of an `Origin`; none of what is no address, which is therefore nobody's."""
+    try:
+        return urlsplit(origin)
+    except ValueError:
+        return SplitResult("", "", "", "", "")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _was_refused(error: BaseException | None) -> bool:
+    """Whether somebody said no, somewhere behind an error, rather than nobody having said anything."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(_was_refused(each) for each in error.exceptions)
+    return isinstance(error, ConnectionRefusedError) or (
+        error is not None and (_was_refused(error.__cause__) or _was_refused(error.__context__))
+    )
+
+
+def free_port(wanted: int = 0) -> int:
+    """A port of loopback that nobody has now: this one if it is free."""
+    try:
+        with socket.create_server(("127.0.0.1", wanted)) as listener:
+            port: int = listener.getsockname()[1]
+            return port
+    except OSError:
+        if not wanted:
+            raise
+        return free_port()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=4096)
+    except OSError as error:
+        # Python adds the address once more
+        why = str(error.strerror or error).partition(" (while")[0]
+        raise ConfigurationError(
+            f"Cannot listen at {host}:{port} ({why}). Set COMFYRELAY_PORT (of `up`: --port) to another one."
+        ) from None

@@ -1,0 +1,1 @@
+"""Inspect media files and draw their posters, in separate processes with limits."""

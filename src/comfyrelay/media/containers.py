@@ -1,0 +1,80 @@
+"""Is this a readable video or sound, and how long is it?"""
+
+from typing import BinaryIO, Literal
+
+import av
+from av.audio.frame import AudioFrame
+from av.container import InputContainer
+from av.stream import Disposition
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+from PIL.Image import Image
+
+from comfyrelay.media.info import MediaInfo, MediaRefused, ProbeLimits, check_pixels
+
+# Formats that hold their own data. Playlists, lists of parts and session descriptions name files and addresses that
+# FFmpeg would open, and a still image passes for a video of one frame.
+_BOTH = "mov,matroska,webm,avi,mpegts,mpeg,flv,ogg,asf"
+FORMATS = {"video": _BOTH, "audio": f"{_BOTH},mp3,flac,wav,w64,aiff,caf,aac,ac3,eac3,au,amr"}
+
+
+def read_container(file: BinaryIO, kind: Literal["audio", "video"], limits: ProbeLimits) -> MediaInfo:
+    """Decode the first frame; raises whatever PyAV raises, or `MediaRefused`, when that cannot be done."""
+    with open_container(file, kind, limits) as container:
+        return _video(container, limits) if kind == "video" else _audio(container)
+
+
+def open_container(file: BinaryIO, kind: Literal["audio", "video"], limits: ProbeLimits) -> InputContainer:
+    return av.open(
+        file,
+        mode="r",
+        # two walls: PyAV's own `io_open` is not asked for what such a format opens
+        container_options={"format_whitelist": FORMATS[kind], "protocol_whitelist": "none"},
+        options={"max_pixels": str(limits.max_pixels)},
+        # tags in another encoding do not make a file unreadable
+        metadata_errors="replace",
+        timeout=limits.timeout_seconds,
+    )
+
+
+def video_stream(container: InputContainer, limits: ProbeLimits) -> VideoStream:
+    """The one that is looked at, before anything of it is decoded."""
+    # the cover of a song is a video stream too
+    streams = [each for each in container.streams.video if not each.disposition & Disposition.attached_pic]
+    if not streams:
+        raise MediaRefused("unreadable")
+    check_pixels(streams[0].width, streams[0].height, limits)
+    # a few frames are not worth a thread for each core
+    streams[0].codec_context.thread_count = 1
+    return streams[0]
+
+
+def turned(image: Image, degrees: int) -> Image:
+    """As a camera that was held otherwise says that its frames are to be shown."""
+    return image.rotate(degrees, expand=True) if degrees % 360 else image
+
+
+def _video(container: InputContainer, limits: ProbeLimits) -> MediaInfo:
+    stream = video_stream(container, limits)
+    frame = next(container.decode(stream), None)
+    if not isinstance(frame, VideoFrame):
+        raise MediaRefused("unreadable")
+    is_upright = frame.rotation % 180 == 0
+    return MediaInfo(
+        kind="video",
+        width=frame.width if is_upright else frame.height,
+        height=frame.height if is_upright else frame.width,
+        duration_seconds=_duration(container),
+        frames=stream.frames or None,
+    )
+
+
+def _audio(container: InputContainer) -> MediaInfo:
+    frame = next(container.decode(audio=0), None) if container.streams.audio else None
+    if not isinstance(frame, AudioFrame):
+        raise MediaRefused("unreadable")
+    return MediaInfo(kind="audio", duration_seconds=_duration(container))
+
+
+def _duration(container: InputContainer) -> float | None:
+    return None if container.duration is None else container.duration / av.time_base

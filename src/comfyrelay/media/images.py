@@ -1,0 +1,81 @@
+"""Is this a readable image, and how large is it?"""
+
+from os import SEEK_END
+from typing import BinaryIO
+
+from PIL import ExifTags, Image, TiffImagePlugin
+
+from comfyrelay.media.info import MediaInfo, MediaRefused, ProbeLimits, check_frames, check_pixels
+
+# Only formats that are images and nothing else: Pillow would hand EPS to Ghostscript, for one.
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
+# Programs fill the blocks of a GIF, of 255 bytes at most, but for the last of each part; so many may be smaller.
+SMALL_BLOCKS, USUAL_BLOCK_BYTES = 100_000, 100
+# What a camera writes that was turned by a quarter.
+_ON_ITS_SIDE = (5, 6, 7, 8)
+_EXTENSION, _FRAME = b"\x21", b"\x2c"
+
+
+def read_image(file: BinaryIO, limits: ProbeLimits) -> MediaInfo:
+    """Read the image; raises whatever Pillow raises, or `MediaRefused`, when that cannot be done."""
+    # before Pillow, which takes long to go through many
+    frames = _frames_of_gif(file, limits) if file.read(4) == b"GIF8" else None
+    file.seek(0)
+    with Image.open(file, formats=FORMATS) as image:
+        check_pixels(image.width, image.height, limits)
+        frames = frames or _frames(image, limits)
+        check_frames(frames, limits)
+        width, height = image.size
+        # that of PNG would decode all of it, which is not needed to check it
+        if Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1) in _ON_ITS_SIDE:
+            width, height = height, width
+        info = MediaInfo(kind="image", width=width, height=height, frames=frames)
+        has_check_sums = image.format == "PNG"
+        image.verify()
+    if not has_check_sums:
+        # of these formats only decoding tells whether all of it is there
+        file.seek(0)
+        with Image.open(file, formats=FORMATS) as image:
+            # JPEG is decoded at an eighth of its size, which still reads every byte
+            image.draft(None, (image.width // 8, image.height // 8))
+            image.load()
+    return info
+
+
+def _frames(image: Image.Image, limits: ProbeLimits) -> int:
+    if not isinstance(image, TiffImagePlugin.TiffImageFile):
+        return getattr(image, "n_frames", 1)
+    # its pages are a chain of any length, or a circle
+    for number in range(limits.max_frames + 1):
+        try:
+            image.seek(number)
+        except EOFError:
+            image.seek(0)
+            return number
+    return limits.max_frames + 1
+
+
+def _frames_of_gif(file: BinaryIO, limits: ProbeLimits) -> int:
+    blocks_left = SMALL_BLOCKS + file.seek(0, SEEK_END) // USUAL_BLOCK_BYTES
+    file.seek(10)
+    _skip_colours(file, file.read(1), after=2)
+    frames = 0
+    while frames <= limits.max_frames and (what := file.read(1)) in (_EXTENSION, _FRAME):
+        if what == _FRAME:
+            frames += 1
+            _skip_colours(file, file.read(9)[8:], after=1)
+        else:
+            file.seek(1, 1)
+        blocks_left -= 1
+        while blocks_left >= 0 and (length := file.read(1)[:1].rstrip(b"\0")):
+            file.seek(length[0], 1)
+            blocks_left -= 1
+        if blocks_left < 0:
+            raise MediaRefused("blocks")
+    return frames
+
+
+def _skip_colours(file: BinaryIO, flags: bytes, *, after: int) -> None:
+    """The colours of a GIF, or of one frame, where its flags say that there are any, and some bytes after them."""
+    has_colours = bool(flags) and flags[0] & 0x80
+    file.seek((3 << (flags[0] & 7) + 1 if has_colours else 0) + after, 1)

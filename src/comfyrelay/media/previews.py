@@ -1,0 +1,24 @@
+"""Previews of jobs that run: small pictures that whoever holds their URL may replace, and that nobody needs to keep."""
+
+from comfyrelay.media.image_headers import claim_of
+
+PREVIEWS = "previews"
+TYPE = "image/jpeg"
+MOST_BYTES = 64 * 1024
+MOST_PIXELS = 2048 * 2048
+
+
+def preview_path(tenant_id: str, job_id: str) -> str:
+    return f"{PREVIEWS}/{tenant_id}/{job_id}.jpg"
+
+
+def is_preview_path(path: str) -> bool:
+    return path.startswith(f"{PREVIEWS}/")
+
+
+def is_preview(data: bytes) -> bool:
+    """Whether it is a JPEG, by its beginning, of a size that a browser shows without trouble."""
+    if len(data) > MOST_BYTES or not data.startswith(b"\xff\xd8\xff"):
+        return False
+    claim = claim_of(data)
+    return claim is not None and 0 < claim.width * claim.height <= MOST_PIXELS

@@ -1,0 +1,221 @@
+"""What a fleet's machines are and how many there should be, as the admin API takes and tells it."""
+
+from datetime import datetime, time
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from comfyrelay.domain.autoscaling.observation import MachineState
+from comfyrelay.domain.autoscaling.schedules import zone
+from comfyrelay.domain.autoscaling.spec import (
+    END_OF_DAY,
+    LEAST_SPEED,
+    MOST_BOOT_SECONDS,
+    MOST_LAUNCHES_PER_MINUTE,
+    MOST_MACHINES,
+    MOST_MONEY,
+    MOST_SLOTS,
+    MOST_SPEED,
+    MachineProviderName,
+    Policy,
+)
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.errors import InvalidInput
+from comfyrelay.protocol.base import AnswerBody, Request
+from comfyrelay.protocol.fields import Json, Line, OpenEnum, Reported, Whole
+
+
+def _known_timezone(name: str) -> str:
+    try:
+        zone(name)
+    except InvalidInput as error:
+        raise ValueError(error.detail) from None
+    return name
+
+
+def _time_of_day(text: str) -> str:
+    try:
+        found = time.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time of day. Write it like 09:00.") from None
+    if found.tzinfo is not None:
+        raise ValueError(f"{text!r} has an offset. Write the time alone, like 09:00, and its place as `timezone`.")
+    return f"{found:%H:%M}"
+
+
+def _end_of_time(text: str) -> str:
+    return text if text == END_OF_DAY else _time_of_day(text)
+
+
+Money = Annotated[float, Field(strict=True, ge=0, le=MOST_MONEY, allow_inf_nan=False)]
+Machines = Annotated[Whole, Field(ge=0, le=MOST_MACHINES)]
+TimeOfDay = Annotated[str, Field(max_length=20), AfterValidator(_time_of_day)]
+EndTime = Annotated[str, Field(max_length=20), AfterValidator(_end_of_time)]
+Timezone = Annotated[str, Field(max_length=100), AfterValidator(_known_timezone)]
+Names = Annotated[list[Line], Field(max_length=20_000)]
+
+
+class InstanceType(Request):
+    """A job of 60 s takes 30 s on one with a speed of 2."""
+
+    name: Line
+    price_per_hour: Money = 0.0
+    speed: Annotated[float, Field(strict=True, ge=LEAST_SPEED, le=MOST_SPEED, allow_inf_nan=False)] = 1.0
+
+
+class Bundle(Request):
+    node_types: Names = Field(default_factory=list)
+    models: Names = Field(default_factory=list)
+
+
+class FleetMachines(Request):
+    """What is not sent stays as it is; what is null is as by default again."""
+
+    provider: Line | None = None
+    image: Line | None = None
+    instance_types: Annotated[list[InstanceType], Field(max_length=50)] | None = None
+    bundle: Bundle | None = None
+    slots: Annotated[Whole, Field(ge=1, le=MOST_SLOTS)] | None = None
+    options: Annotated[Json | None, Field(description="what only the provider knows of")] = None
+
+    @model_validator(mode="after")
+    def _boots_some_day(self) -> Self:
+        seconds = (self.options or {}).get("boot_seconds")
+        if isinstance(seconds, int | float) and not 0 <= seconds <= MOST_BOOT_SECONDS:
+            raise ValueError(f"options.boot_seconds is {seconds}. Give no more than {MOST_BOOT_SECONDS:g}, a day.")
+        return self
+
+    @model_validator(mode="after")
+    def _each_type_once(self) -> Self:
+        names = [each.name for each in self.instance_types or ()]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"Instance types are named once each; these are named again: {', '.join(twice)}.")
+        return self
+
+
+class Schedule(Request):
+    """Never fewer than `at_least` on these days (0 is Monday) between these times; an end before the begin is on the
+    next day. 24:00 is the end of a day."""
+
+    days: Annotated[list[Annotated[Whole, Field(ge=0, le=6)]], Field(min_length=1, max_length=7)]
+    begins: TimeOfDay
+    ends: EndTime
+    at_least: Machines
+    timezone: Timezone = "UTC"
+
+    @model_validator(mode="after")
+    def _lasts(self) -> Self:
+        if self.begins == self.ends:
+            raise ValueError(f"It ends when it begins, at {self.begins}. For a whole day write 00:00 to 24:00.")
+        return self
+
+
+class FleetScaling(Request):
+    """What is not sent stays as it is; what is null is as by default again."""
+
+    policy: Policy | None = None
+    min_machines: Machines | None = None
+    max_machines: Machines | None = None
+    launches_per_minute: Annotated[Whole, Field(ge=1, le=MOST_LAUNCHES_PER_MINUTE)] | None = None
+    cost_per_hour: Money | None = None
+    failed_boots: Annotated[Whole, Field(ge=1, le=1000)] | None = None
+    schedules: Annotated[list[Schedule], Field(max_length=50)] | None = None
+    last_idle_seconds: Annotated[float, Field(strict=True, ge=0, le=1e7, allow_inf_nan=False)] | None = None
+    is_dry_run: bool | None = None
+    is_paused: bool | None = None
+
+
+class InstanceTypeDetails(AnswerBody):
+    name: str
+    price_per_hour: float
+    speed: float
+
+
+class BundleDetails(AnswerBody):
+    node_types: list[str]
+    models: list[str]
+
+
+class FleetMachinesDetails(AnswerBody):
+    provider: OpenEnum[MachineProviderName]
+    image: str | None
+    instance_types: list[InstanceTypeDetails]
+    bundle: BundleDetails | None
+    slots: int
+    options: dict[str, Any]
+
+
+class ScheduleDetails(AnswerBody):
+    days: list[int]
+    begins: str
+    ends: str
+    at_least: int
+    timezone: str
+
+
+class FleetScalingDetails(AnswerBody):
+    policy: OpenEnum[Policy]
+    min_machines: int
+    max_machines: int
+    launches_per_minute: int
+    cost_per_hour: float | None
+    failed_boots: int
+    schedules: list[ScheduleDetails]
+    last_idle_seconds: float
+    is_dry_run: bool
+    is_paused: bool
+
+
+class Machine(AnswerBody):
+    id: str
+    state: OpenEnum[MachineState]
+    instance_type: str | None
+    price_per_hour: float
+    slots: int
+    leases: int
+    boot_seconds_left: float
+    idle_seconds: float
+    busy_seconds_left: float
+    age_seconds: float
+
+
+class Decision(AnswerBody):
+    """`launch` and `end` are what was to be done, `outcome` what became of it, `seen` what it was decided on."""
+
+    id: int
+    created_at: datetime
+    policy: OpenEnum[Policy]
+    desired: int
+    reason: str
+    launch: Annotated[list[dict[str, Any]], Reported]
+    end: list[str]
+    outcome: Annotated[dict[str, Any], Reported]
+    seen: Annotated[dict[str, Any], Reported]
+
+
+class DesiredMachines(AnswerBody):
+    desired: int
+    reason: str
+
+
+class FleetScalingStatus(AnswerBody):
+    """How a fleet is scaled now. `leader` is who decides, `None` when nobody does."""
+
+    slug: str
+    stage: OpenEnum[Stage]
+    provider: OpenEnum[MachineProviderName]
+    policy: OpenEnum[Policy]
+    is_paused: bool
+    is_dry_run: bool
+    min_machines: int
+    max_machines: int
+    cost_per_hour: float | None
+    spent_per_hour: float
+    machines: list[Machine]
+    by_state: dict[OpenEnum[MachineState], int]
+    queued_jobs: int
+    queued_seconds: float
+    boot_seconds: float
+    failed_boots: int
+    leader: str | None
+    decision: Decision | None

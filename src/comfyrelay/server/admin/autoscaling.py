@@ -1,0 +1,74 @@
+"""How fleets are scaled: what there is, what was decided and why, and the switch that stops it."""
+
+from comfyrelay.domain.autoscaling.machines import ScalingDecision
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.protocol import autoscaling as wire
+from comfyrelay.protocol.base import Answer, Page
+from comfyrelay.server.admin.router import admin_router
+from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.pages import page_of
+from comfyrelay.server.http.parameters import Limit, NumberCursor, SlugInPath
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.services.autoscaling.views import ScalingView
+
+router = admin_router("/fleets/{stage}/{slug}")
+# Of more, `by_state` tells how many there are; those that were ordered come first.
+MOST_MACHINES = 200
+
+
+@router.get("/scaling", responses=may_answer(404, 422))
+async def fleet_scaling(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetScalingStatus]:
+    """The machines of a fleet, what waits for it, and the last decision."""
+    return Answer(data=await _status(context, stage, slug))
+
+
+@router.get("/desired", responses=may_answer(404, 422))
+async def desired_machines(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.DesiredMachines]:
+    """How many machines there should be, for whatever scales a fleet by a number. Nothing is done or written down."""
+    return Answer(data=wire.DesiredMachines.of(await context.engine.scaling.views.desired(stage, slug)))
+
+
+@router.get("/decisions", responses=may_answer(404, 422))
+async def fleet_decisions(
+    stage: Stage, slug: SlugInPath, context: ContextOf, limit: Limit = 50, cursor: NumberCursor = None
+) -> Answer[Page[wire.Decision]]:
+    """What was decided for a fleet and why, newest first."""
+    page = await context.engine.scaling.views.decisions(stage, slug, cursor=cursor, limit=limit)
+    return page_of(page, decision_body)
+
+
+@router.post("/pause", responses=may_answer(404, 422))
+async def pause_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetScalingStatus]:
+    """Launch nothing and end nothing until it is resumed. Jobs and workers go on."""
+    await context.engine.scaling.views.set_paused(stage, slug, is_paused=True)
+    return Answer(data=await _status(context, stage, slug), message="Paused.")
+
+
+@router.post("/resume", responses=may_answer(404, 422))
+async def resume_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetScalingStatus]:
+    """Let a fleet that was paused be scaled again."""
+    await context.engine.scaling.views.set_paused(stage, slug, is_paused=False)
+    return Answer(data=await _status(context, stage, slug), message="Resumed.")
+
+
+def status_body(view: ScalingView) -> wire.FleetScalingStatus:
+    scaling = view.seen.scaling
+    return wire.FleetScalingStatus.of(
+        view,
+        view.fleet,
+        scaling,
+        scaling.limits,
+        view.seen,
+        provider=view.fleet.machine_spec.provider,
+        leader=None if view.leader is None else view.leader.holder,
+        decision=None if view.decision is None else decision_body(view.decision),
+        machines=[wire.Machine.of(each) for each in view.machines[:MOST_MACHINES]],
+    )
+
+
+def decision_body(decision: ScalingDecision) -> wire.Decision:
+    return wire.Decision.of(decision)
+
+
+async def _status(context: Context, stage: Stage, slug: str) -> wire.FleetScalingStatus:
+    return status_body(await context.engine.scaling.views.get(stage, slug))

@@ -1,0 +1,19 @@
+"""The workflow that a file of the administrator's own carries: it becomes one of the catalogue."""
+
+from comfyrelay.protocol.base import Answer
+from comfyrelay.protocol.user import Carried
+from comfyrelay.server.admin.router import admin_router
+from comfyrelay.server.http.auth import CurrentUser
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.parameters import IdInPath
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.services.catalogue.embedded_workflow import carried_by
+
+router = admin_router("/uploads")
+
+
+@router.get("/{file_id}/workflow", responses=may_answer(404, 422))
+async def workflow_in(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Carried]:
+    """What made a file that you uploaded, as far as ComfyUI wrote it there: as it ran, else as the editor had it."""
+    file = await context.engine.jobs.uploads.stored(user, file_id)
+    return Answer(data=Carried(graph=await carried_by(context.engine.objects, file.path)))

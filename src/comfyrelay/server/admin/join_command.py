@@ -1,0 +1,43 @@
+"""How a machine becomes a worker of a fleet."""
+
+import shlex
+
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.errors import Conflict
+from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.base import Answer
+from comfyrelay.server.admin.router import admin_router
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.parameters import SlugInPath
+from comfyrelay.server.http.problems import may_answer
+
+router = admin_router("/fleets")
+COMFYUI = "http://127.0.0.1:8188"
+# In a clone: there is no release that could be named.
+INSTALL = "pip install ."
+
+
+@router.get("/{stage}/{slug}/join-command", responses=may_answer(404, 409, 422))
+async def join_command(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.JoinCommand]:
+    """The command that starts a worker of this fleet beside the ComfyUI of its machine. It holds the stage's secret."""
+    fleet = (await context.engine.fleet.views.get(stage, slug)).fleet
+    secrets = context.secrets.fleet.get(stage)
+    if not secrets:
+        raise Conflict(f"This server has no secret for the stage {stage}. Set COMFYRELAY_FLEET_SECRETS.")
+    variables = {
+        "API_BASE_URL": context.settings.base_url,
+        "FLEET_SECRET": secrets[0],
+        "FLEET_STAGE": str(stage),
+        "FLEET_SLUG": fleet.slug,
+        "COMFYUI_BASE_URL": COMFYUI,
+    }
+    command = " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables.items()), "comfyrelay worker"])
+    set_first = [f"$env:{name}={_for_powershell(value)}" for name, value in variables.items()]
+    powershell = "; ".join([*set_first, "comfyrelay worker"])
+    return Answer(data=wire.JoinCommand(install=INSTALL, command=command, powershell=powershell, variables=variables))
+
+
+def _for_powershell(value: str) -> str:
+    """As it is: nothing is replaced between single quotes, and two of them are one. Curly ones count there, too."""
+    quotes = str.maketrans({each: each * 2 for each in "'\u2018\u2019\u201a\u201b"})
+    return f"'{value.translate(quotes)}'"

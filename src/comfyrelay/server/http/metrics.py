@@ -1,0 +1,175 @@
+"""What is measured, as Prometheus reads it. Anybody may read it, so it names no tenant, user, job or worker."""
+
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram, Info, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from comfyrelay import __version__
+from comfyrelay.domain.deliveries import DeliveryStatus
+from comfyrelay.domain.queue.states import TERMINAL_JOB
+from comfyrelay.services.autoscaling.figures import FleetFigures
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.operations.metrics import Figures
+from comfyrelay.services.operations.repair import SAFE
+
+# From a cached answer to a parked poll.
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+NO_ROUTE = "(none)"
+
+# By the name of a figure of a fleet: the metric, and what it says.
+OF_FLEETS = {
+    "queue_depth": ("queue_depth", "Jobs of the fleet's workflows that are queued or leased."),
+    "backlog_per_instance": ("backlog_per_instance", "The same for each active worker; with none, all of it."),
+    "active_workers": ("active_workers", "Workers that were heard of in the last five minutes."),
+    "available_capacity": ("available_capacity", "Jobs that they could take now."),
+    "job_processing_p50": ("job_processing_p50_seconds", "Median of jobs completed in the last ten minutes."),
+    "error_rate": ("error_rate", "Share of failed ones among the jobs that ended in the last five minutes."),
+    "lease_expired_count": ("leases_expired", "Leases that ran out in the last five minutes."),
+    "spot_interruption_count": ("spot_interruptions", "Jobs given back in five minutes because of Spot."),
+}
+
+
+class Metrics:
+    """The figures of one application, in a registry of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        info = Info("comfyrelay_build", "The version that is running.", registry=self.registry)
+        info.info({"version": __version__, "python": platform.python_version()})
+        self.requests = Histogram(
+            "comfyrelay_request_seconds",
+            "Time until an answer begins, by route and status.",
+            ["method", "route", "status"],
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+        self._depth = self._gauge("queue_depth", "Jobs that wait to be leased.", "workflow", "stage")
+        self._age = self._gauge("queue_oldest_seconds", "Age of the oldest job that waits.", "workflow", "stage")
+        self._leases = self._gauge("leases", "Jobs that a worker has leased.", "workflow", "stage")
+        self._parked = self._gauge("pollers_parked", "Polls that wait for a job in this process.")
+        self._suspects = self._gauge(
+            "workflows_blocked_on_several_workers", "Workflows that at least two workers are blocked for."
+        )
+        self._outbox = self._gauge(
+            "outbox_oldest_seconds", "Age of the oldest step that must still cross databases.", "pool", "direction"
+        )
+        self._webhooks = self._gauge("webhooks_undelivered", "Webhooks that are still to be delivered.", "pool")
+        self._up = self._gauge("database_up", "Whether the database could be asked.", "database")
+        self._fleets = {
+            figure: self._gauge(f"fleet_{name}", about, "fleet", "stage") for figure, (name, about) in OF_FLEETS.items()
+        }
+        self.registry.register(_Counts(engine))
+
+    async def render(self) -> bytes:
+        """Everything as Prometheus reads it. What the databases say may be a few seconds old."""
+        figures = await self._engine.operations.measures.figures()
+        fleets = await self._engine.scaling.figures.recent()
+        # no await from here on: two who ask at once must not mix
+        self._set(figures)
+        self._set_fleets(fleets)
+        return generate_latest(self.registry)
+
+    def _set(self, figures: Figures) -> None:
+        self._parked.set(self._engine.queue.polls.parked)
+        self._suspects.set(figures.suspects)
+        _set_all(self._depth, {(each.workflow, each.stage): each.depth for each in figures.queues})
+        _set_all(self._age, {(each.workflow, each.stage): each.oldest_seconds for each in figures.queues})
+        _set_all(self._leases, {(each.workflow, each.stage): each.leases for each in figures.leased})
+        _set_all(self._up, {(name,): is_up for name, is_up in figures.up.items()})
+        _set_all(self._webhooks, {(name,): each.undelivered_webhooks for name, each in figures.pools.items()})
+        ages: dict[tuple[str, ...], float] = {
+            (name, "to_queue"): each.submission_seconds for name, each in figures.pools.items()
+        }
+        if figures.up[self._engine.databases.central.name]:
+            ages |= {(name, "to_pool"): figures.outbox_seconds.get(name, 0.0) for name in self._engine.databases.pools}
+        _set_all(self._outbox, ages)
+
+    def _set_fleets(self, fleets: Sequence[FleetFigures]) -> None:
+        for figure, gauge in self._fleets.items():
+            found = {(row.fleet, row.stage): getattr(row, figure) for row in fleets}
+            _set_all(gauge, {labels: value for labels, value in found.items() if value is not None})
+
+    def _gauge(self, name: str, about: str, *labels: str) -> Gauge:
+        return Gauge(f"comfyrelay_{name}", about, labels, registry=self.registry)
+
+
+class _Counts(Collector):
+    """What services have counted, read when it is asked for."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        ended = CounterMetricFamily("comfyrelay_jobs_ended", "Jobs by how they ended.", labels=["status"])
+        for status in sorted(TERMINAL_JOB):
+            ended.add_metric([status], self._engine.operations.measures.ended[status])
+        yield ended
+        mended = CounterMetricFamily("comfyrelay_mended", "Disagreements that mended themselves.", labels=["kind"])
+        for kind in sorted(SAFE):
+            mended.add_metric([kind], self._engine.operations.mending.mended[kind])
+        yield mended
+        about = "Attempts to deliver a webhook, by what came of them: pending ones are tried again."
+        sent = CounterMetricFamily("comfyrelay_webhook_attempts", about, labels=["status"])
+        for word in DeliveryStatus:
+            sent.add_metric([word], self._engine.webhooks.deliveries.attempts[word])
+        yield sent
+        usage = self._engine.scaling.usage
+        about = "Seconds of machines' slots, by what they went into, as far as this process counted them."
+        seconds = CounterMetricFamily("comfyrelay_fleet_gpu_seconds", about, labels=["fleet", "stage", "kind"])
+        for labels, value in sorted(usage.gpu_seconds.items()):
+            seconds.add_metric([*labels], value)
+        yield seconds
+        about = "What those seconds cost, in the currency of the prices."
+        cost = CounterMetricFamily("comfyrelay_fleet_cost", about, labels=["fleet", "stage"])
+        for place, value in sorted(usage.cost.items()):
+            cost.add_metric(list(place), value)
+        yield cost
+
+
+class Latencies:
+    """Times every request until its answer begins: streams and long downloads say nothing about the server."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._requests = metrics.requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        is_answered = False
+
+        async def answer(message: Message) -> None:
+            nonlocal is_answered
+            if message["type"] == "http.response.start" and not is_answered:
+                is_answered = True
+                self._observe(scope, message["status"], began)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, answer)
+        except Exception:
+            if not is_answered:
+                self._observe(scope, 500, began)
+            raise
+
+    def _observe(self, scope: Scope, status: int, began: float) -> None:
+        # the template, never the path: paths name jobs, and there is no end to them
+        route = getattr(scope.get("route"), "path", NO_ROUTE)
+        method = scope["method"] if route != NO_ROUTE else NO_ROUTE
+        self._requests.labels(method, route, str(status)).observe(time.perf_counter() - began)
+
+
+def _set_all(gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
+    """A workflow that nothing waits for any more has no figure, rather than its last one for ever."""
+    gauge.clear()
+    for labels, value in values.items():
+        gauge.labels(*labels).set(value)

@@ -1,0 +1,95 @@
+"""The secrets of a server: configured, or made at the first start and kept in the data folder."""
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hmac import compare_digest
+from pathlib import Path
+from typing import Any
+
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.http_client import is_loopback
+from comfyrelay.settings import Settings
+from comfyrelay.system.atomic import write_new
+from comfyrelay.system.permissions import FOLDER_MODE
+
+STAGES = ("production", "staging")
+# A shorter one could be guessed by whoever may try for a while.
+SHORTEST = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secrets:
+    """`made_at` is the file that was written just now, if the secrets are new."""
+
+    fleet: Mapping[str, Sequence[str]]
+    signing: Sequence[str]
+    made_at: Path | None = None
+
+    def opens(self, stage: str, secret: str) -> bool:
+        """Whether a secret lets workers of a stage in. Takes as long for a wrong one as for a right one."""
+        given = secret.encode()
+        # all of them are compared: which one it was, or how many there are, must not be told by the time taken
+        return True in [compare_digest(given, each.encode()) for each in self.fleet.get(stage, ())]
+
+
+def load_secrets(settings: Settings, *, is_only_server: bool = False) -> Secrets:
+    """Take the configured secrets; for those that are not, the ones of the data folder, made if need be. Who is not the
+    only server, and can be reached by others, must have been given them."""
+    _check_configured(settings)
+    if settings.fleet_secrets and settings.signing_secrets:
+        return Secrets(fleet=_by_stage(settings), signing=settings.signing_secrets)
+    if not is_only_server and not is_loopback(settings.host):
+        missing = [name for name in ("fleet_secrets", "signing_secrets") if not getattr(settings, name)]
+        raise ConfigurationError(
+            f"The server would listen on {settings.host}, which others can reach, with secrets of its own making. "
+            f"Set {' and '.join(f'COMFYRELAY_{name.upper()}' for name in missing)}, or listen on 127.0.0.1."
+        )
+    path = settings.data_dir / "secrets.json"
+    made_at = path if _make(path) else None
+    kept = _read(path)
+    _check_lengths(kept["fleet_secrets"], f"fleet_secrets in {path}")
+    _check_lengths({"all": kept["signing_secrets"]}, f"signing_secrets in {path}")
+    return Secrets(
+        fleet=_by_stage(settings) or kept["fleet_secrets"],
+        signing=settings.signing_secrets or kept["signing_secrets"],
+        made_at=made_at,
+    )
+
+
+def _check_configured(settings: Settings) -> None:
+    _check_lengths(_by_stage(settings), "COMFYRELAY_FLEET_SECRETS")
+    _check_lengths({"all": settings.signing_secrets}, "COMFYRELAY_SIGNING_SECRETS")
+    if settings.payment_webhook_secret is not None:
+        _check_lengths({"all": [settings.payment_webhook_secret]}, "COMFYRELAY_PAYMENT_WEBHOOK_SECRET")
+
+
+def _check_lengths(by_stage: Mapping[str, Sequence[str]], where: str) -> None:
+    if any(len(secret.strip()) < SHORTEST for secrets_ in by_stage.values() for secret in secrets_):
+        raise ConfigurationError(
+            f"A secret in {where} is empty or shorter than {SHORTEST} characters, so it could be guessed. Make one "
+            'with: python3 -c "import secrets; print(secrets.token_urlsafe(32))"'
+        )
+
+
+def _by_stage(settings: Settings) -> dict[str, list[str]]:
+    return {str(stage): allowed for stage, allowed in settings.fleet_secrets.items()}
+
+
+def _make(path: Path) -> bool:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+    made = {
+        "fleet_secrets": {stage: [secrets.token_urlsafe(32)] for stage in STAGES},
+        "signing_secrets": [secrets.token_urlsafe(32)],
+    }
+    # of two servers that start at once, one makes the file and both read it
+    return write_new(path, json.dumps(made, indent=2).encode(), mode=0o600)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        kept: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"The secrets in {path} cannot be read: {error}.") from None
+    return kept

@@ -1,0 +1,34 @@
+"""Whether the process is alive, and whether it can serve. Nobody has to sign in for either."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from comfyrelay.protocol.base import Answer
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.problems import may_answer
+
+router = APIRouter(tags=["operation"])
+
+
+class Alive(BaseModel):
+    status: Literal["ok"] = "ok"
+
+
+class Ready(BaseModel):
+    status: Literal["ok", "degraded"]
+    problems: Annotated[dict[str, str], Field(description="tenant pools that cannot be used, though others can")]
+
+
+@router.get("/healthz")
+async def healthz() -> Answer[Alive]:
+    """The process is alive. Nothing is asked of anything else."""
+    return Answer(data=Alive())
+
+
+@router.get("/readyz", responses=may_answer(503))
+async def readyz(context: ContextOf) -> Answer[Ready]:
+    """The databases answer and are up to date, and object storage can be used; 503 says which of them cannot."""
+    checked = await context.engine.operations.readiness.check()
+    return Answer(data=Ready(status="degraded" if checked.problems else "ok", problems=checked.problems))

@@ -1,0 +1,120 @@
+"""What a payment provider reports: signed, once per event, credited to the tenant it names."""
+
+import asyncio
+from typing import Annotated, Literal, Self
+
+from fastapi import Header, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from comfyrelay.domain.payments import Payment
+from comfyrelay.errors import RequestTimeout, TooLarge
+from comfyrelay.protocol.base import Answer
+from comfyrelay.server.http.bodies import BodyRoute
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
+from comfyrelay.text import is_storable
+
+router = Router(prefix="/api/webhooks", tags=["payments"], route_class=BodyRoute)
+
+MOST_BYTES = 64 * 1024
+MOST_TOKENS = 10**12
+SUCCEEDED = "payment.succeeded"
+ShortText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class AnyEvent(BaseModel):
+    """Every event has these. Providers add fields as they like, and must be able to."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    type: ShortText
+    event_id: ShortText
+
+
+class PaymentSucceeded(AnyEvent):
+    """Tokens that were paid for, by a tenant that is named by its id or by the email of its user."""
+
+    type: Literal["payment.succeeded"]
+    amount: Annotated[int, Field(strict=True, gt=0, le=MOST_TOKENS, description="tokens to credit")]
+    tenant_id: ShortText | None = None
+    email: ShortText | None = None
+    currency: ShortText | None = None
+    description: ShortText | None = None
+
+    @model_validator(mode="after")
+    def _one_tenant_in_plain_text(self) -> Self:
+        if (self.tenant_id is None) == (self.email is None):
+            raise ValueError("Name the tenant by its id or by its user's email, one of the two.")
+        texts = (self.event_id, self.tenant_id, self.email, self.currency, self.description)
+        if not all(is_storable(each) for each in texts if each is not None):
+            raise ValueError("A text contains a character that cannot be stored.")
+        return self
+
+
+class Taken(BaseModel):
+    event_id: str
+    status: Literal["credited", "ignored"]
+
+
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": PaymentSucceeded.model_json_schema(),
+                "example": {
+                    "event_id": "evt_1",
+                    "type": SUCCEEDED,
+                    "email": "ada@example.com",
+                    "amount": 100,
+                    "currency": "EUR",
+                },
+            }
+        },
+    }
+}
+
+
+@router.post("/payments", responses=may_answer(401, 404, 408, 409, 413, 422, 503), openapi_extra=_BODY)
+async def payment(request: Request, context: ContextOf, x_signature: Annotated[str, Header()] = "") -> Answer[Taken]:
+    """Report a payment, signed: `X-Signature: t=<unix seconds>,v1=<hex HMAC-SHA256 of "t.body">`. An event may be
+    sent any number of times. Events other than `payment.succeeded` are acknowledged and ignored."""
+    payments = context.engine.accounts.payments
+    body = await _body_of(request, context.settings.anonymous_body_seconds)
+    await payments.check(body, x_signature)
+    try:
+        event = AnyEvent.model_validate_json(body)
+        if event.type != SUCCEEDED:
+            return Answer(data=Taken(event_id=event.event_id, status="ignored"), message="Ignored.")
+        paid = PaymentSucceeded.model_validate_json(body)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors(include_url=False, include_context=False)) from None
+    await payments.credit(
+        Payment(
+            event_id=paid.event_id,
+            amount=paid.amount,
+            tenant_id=paid.tenant_id,
+            email=paid.email.lower() if paid.email else None,
+            currency=paid.currency,
+            description=paid.description,
+        )
+    )
+    return Answer(data=Taken(event_id=paid.event_id, status="credited"), message="Credited.")
+
+
+async def _body_of(request: Request, seconds: float) -> bytes:
+    """The bytes as they came, for they are what was signed; not more than a provider would send."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > MOST_BYTES:
+                    raise TooLarge(f"A payment event has at most {MOST_BYTES} bytes.")
+    except TimeoutError:
+        raise RequestTimeout(
+            f"The body did not arrive within {seconds:g} seconds (COMFYRELAY_ANONYMOUS_BODY_SECONDS)."
+        ) from None
+    return bytes(body)

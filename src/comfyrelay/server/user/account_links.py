@@ -1,0 +1,63 @@
+"""Getting in without a password: the first administrator, and links that set a new one."""
+
+from fastapi import Request, Response, status
+
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.protocol import user as wire
+from comfyrelay.protocol.base import Answer
+from comfyrelay.server.http.bodies import BodyRoute, anonymous_body
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.limits import address_of
+from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.routers import Router
+from comfyrelay.server.user.accounts import signed_in
+
+router = Router(prefix="/api", tags=["account"], route_class=BodyRoute)
+
+
+@router.get("/entry", responses=may_answer(503))
+async def entry(context: ContextOf) -> Answer[wire.Entry]:
+    """What this is, and how one gets in, for who is not signed in."""
+    settings = context.settings
+    is_desk = context.owner is not None
+    data = wire.Entry(
+        is_desk=is_desk,
+        stage=Stage(settings.stage),
+        can_sign_up=settings.allow_registration and not is_desk,
+        needs_setup=not is_desk and await context.engine.accounts.sign_in.needs_setup(),
+        url_seconds=settings.presigned_ttl_seconds,
+    )
+    return Answer(data=data)
+
+
+@router.post("/setup", status_code=status.HTTP_201_CREATED, responses=may_answer(403, 409, 422, 429, 503))
+@anonymous_body
+async def set_up(body: wire.Setup, request: Request, response: Response, context: ContextOf) -> Answer[wire.SignedIn]:
+    """Make the first administrator with the code that the server printed, and sign in."""
+    context.sign_ins.check(address_of(request))
+    user = await context.engine.accounts.links.set_up(
+        body.code, email=body.email, password=body.password, name=body.name
+    )
+    return Answer(data=await signed_in(context, user, response), message="Welcome.")
+
+
+@router.post("/reset/check", responses=may_answer(403, 404, 422, 429, 503))
+@anonymous_body
+async def check_reset(body: wire.ResetToken, request: Request, context: ContextOf) -> Answer[wire.ResetFor]:
+    """Whose password a link would set, while it works."""
+    context.sign_ins.check(address_of(request))
+    user = await context.engine.accounts.links.whose(body.token)
+    return Answer(data=wire.ResetFor(email=user.email))
+
+
+@router.post("/reset", responses=may_answer(403, 404, 422, 429, 503))
+@anonymous_body
+async def reset(
+    body: wire.NewPassword, request: Request, response: Response, context: ContextOf
+) -> Answer[wire.SignedIn]:
+    """Set a new password by an administrator's link, once, and sign in. All other sessions end; API tokens stay."""
+    context.sign_ins.check(address_of(request))
+    user = await context.engine.accounts.links.reset(body.token, body.password)
+    context.forget_user(user)
+    context.guesses.forgive(user.email)
+    return Answer(data=await signed_in(context, user, response), message="Your new password is set.")

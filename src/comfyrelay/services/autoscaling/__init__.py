@@ -1,0 +1,48 @@
+"""How many machines there should be, and which jobs do not wait for them: what is seen, what is done about it, and what
+comes of it."""
+
+from comfyrelay.services.autoscaling.burst import Bursting
+from comfyrelay.services.autoscaling.durations import Durations
+from comfyrelay.services.autoscaling.figures import FiguresOfFleets
+from comfyrelay.services.autoscaling.history import History
+from comfyrelay.services.autoscaling.leadership import Leadership
+from comfyrelay.services.autoscaling.machines import Machines
+from comfyrelay.services.autoscaling.observations import Snapshots, WorkerLimits
+from comfyrelay.services.autoscaling.usage import Usage
+from comfyrelay.services.autoscaling.views import ScalingViews
+from comfyrelay.services.context import Ground
+from comfyrelay.services.outbox import Outbox
+from comfyrelay.services.queue import Queue
+from comfyrelay.services.workers import Fleet
+
+__all__ = ["Scaling"]
+
+LEADER = "scaling"
+
+
+class Scaling:
+    def __init__(self, ground: Ground, fleet: Fleet, outbox: Outbox, queue: Queue) -> None:
+        databases, stale_seconds = ground.databases, ground.settings.worker_stale_seconds
+        places = WorkerLimits(
+            of_fleet=ground.settings.max_fleet_workers,
+            of_all=ground.settings.max_workers,
+            default_fleet=ground.default_fleet,
+        )
+        # given when there may be something to decide: a job came or ended
+        self.hint = ground.wakeup.subscribe()
+        self.leadership = Leadership(databases, LEADER)
+        self.snapshots = Snapshots(databases, stale_seconds=stale_seconds, places=places)
+        self.machines = Machines(databases, self.leadership, fleet.workers, stale_seconds=stale_seconds)
+        self.durations = Durations(self.leadership)
+        self.history = History(databases)
+        self.views = ScalingViews(databases, self.snapshots, self.leadership, fleet.fleets)
+        self.figures = FiguresOfFleets(databases)
+        self.usage = Usage(databases)
+        self.bursting = Bursting(
+            databases,
+            queue.decisions,
+            hint=outbox.recovery.burst_hint,
+            limit_micros_per_hour=ground.settings.burst_micros_per_hour,
+            worker_stale_seconds=stale_seconds,
+            places=places,
+        )

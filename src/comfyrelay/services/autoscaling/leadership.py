@@ -1,0 +1,86 @@
+"""One of several processes leads, by a lease on a row: whoever does not renew it in time has lost it.
+
+The database's clock alone counts. Each leader has a term, and what it writes is written only while that term lasts, in
+the same transaction that looks: a leader that was asleep finds out before it has changed anything.
+"""
+
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+
+from comfyrelay.domain.autoscaling.machines import Leader
+from comfyrelay.errors import LeadershipLost
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.transactions import Step
+from comfyrelay.store.central.autoscaling import leaders
+from comfyrelay.store.database import Tx
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+TTL_SECONDS = 10.0
+
+
+class Leadership:
+    def __init__(
+        self, databases: Databases, name: str, *, ttl_seconds: float | None = None, holder: str | None = None
+    ) -> None:
+        self._databases = databases
+        self._name = name
+        self.ttl_seconds = TTL_SECONDS if ttl_seconds is None else ttl_seconds
+        # no two processes, nor two lives of one, have the same
+        self.holder = holder or f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        self._leader: Leader | None = None
+        self._until = 0.0
+
+    @property
+    def renew_seconds(self) -> float:
+        """How often it is to be claimed."""
+        return self.ttl_seconds / 3
+
+    @property
+    def leader(self) -> Leader | None:
+        """The term that this process has, as far as it can know: a clock that stood still is found out by `run`."""
+        return self._leader if time.monotonic() < self._until else None
+
+    async def claim(self) -> Leader | None:
+        """Take the lead, or keep it; `None` while another has it."""
+        began = time.monotonic()
+        before = self._leader
+        found = await self._databases.central.run(
+            Step.LEAD, lambda tx: leaders.claim(tx, self._name, self.holder, seconds=self.ttl_seconds)
+        )
+        self._leader, self._until = found, began + self.ttl_seconds
+        if (found and found.term) != (before and before.term):
+            log.info("leadership.changed", name=self._name, leads=found is not None, term=found and found.term)
+        return found
+
+    async def run(self, step: Step, work: Callable[[Tx], Awaitable[T]]) -> T:
+        """A transaction that only the leader may run; `LeadershipLost` when that is another by now."""
+        leader = self.leader
+        if leader is None:
+            raise LeadershipLost
+
+        async def fenced(tx: Tx) -> T:
+            if not await leaders.holds(tx, leader):
+                self._leader = None
+                raise LeadershipLost
+            return await work(tx)
+
+        return await self._databases.central.run(step, fenced)
+
+    async def resign(self) -> None:
+        """Let the next one begin at once. By its name, not by its term: a claim that was cut off a moment ago may have
+        been the first one, or have begun another term."""
+        self._leader = None
+        await self._databases.central.run(Step.LEAD, lambda tx: leaders.resign(tx, self._name, self.holder))
+
+    async def current(self) -> Leader | None:
+        """Whoever leads now."""
+        async with self._databases.central.read() as tx:
+            return await leaders.current(tx, self._name)

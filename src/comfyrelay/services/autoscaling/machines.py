@@ -1,0 +1,323 @@
+"""The life of machines: intended, ordered, seen, ended. Whatever is to happen is written down before it happens."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from comfyrelay.domain.autoscaling import learning
+from comfyrelay.domain.autoscaling.decision_records import reason_class
+from comfyrelay.domain.autoscaling.machines import Ended, Machine
+from comfyrelay.domain.autoscaling.plan import FleetPlan
+from comfyrelay.domain.autoscaling.reconcile import Reconciled, RegisteredWorker, Sighting, price_of, reconcile
+from comfyrelay.domain.autoscaling.spec import InstanceType
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.services.autoscaling.leadership import Leadership
+from comfyrelay.services.autoscaling.observations import NEWEST_ORDERS
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.transactions import Step
+from comfyrelay.services.workers.workers import Workers
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.central.autoscaling import decisions, machines, observations
+from comfyrelay.store.central.queue import dispatches
+from comfyrelay.store.database import Tx
+
+DECISIONS_KEPT = 10_000
+# Decisions are looked through for old ones each so many.
+_SWEEP_EACH = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Intent:
+    """What was written down: this is to be ordered, this is to be ended, and this turned out to be busy."""
+
+    ordered: Sequence[Machine] = ()
+    ending: Sequence[Machine] = ()
+    busy: Sequence[str] = ()
+    decision_id: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Due:
+    """What a look at a fleet's machines leaves to be done."""
+
+    end: Sequence[Machine] = ()
+    order: Sequence[Machine] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConfirmedIntent:
+    """What of an intent stands a moment before somebody is asked to do it, and the fleet as it is then."""
+
+    fleet: Fleet
+    machines: Sequence[Machine] = ()
+    # machines that are not ending, those just ordered among them; one that only drains is still there
+    total: int = 0
+
+
+class Machines:
+    def __init__(self, databases: Databases, leadership: Leadership, workers: Workers, *, stale_seconds: float) -> None:
+        self._databases = databases
+        self._leadership = leadership
+        self._workers = workers
+        self._stale_seconds = stale_seconds
+        # By fleet, since when the workers of its machines have been away.
+        self._absent_since: dict[int, dict[str, datetime]] = {}
+        # The same of machines that their provider does not tell of.
+        self._missing_since: dict[int, dict[str, datetime]] = {}
+
+    async def reconcile(
+        self, fleet: Fleet, sightings: Sequence[Sighting] | None, *, types: Sequence[InstanceType] = ()
+    ) -> Due:
+        """Note what became of a fleet's machines, and mark those to be ended that are of no use. `types` tell what
+        machines cost now."""
+        prices = _prices(types)
+        async with self._databases.central.read() as tx:
+            # whoever paused it while its provider was asked is minded, too
+            fleet = await catalogue.fleet(tx, stage=Stage(fleet.stage), slug=fleet.slug) or fleet
+            present = await machines.present(tx, [fleet.id])
+            newest = await machines.newest(tx, fleet.id, most=NEWEST_ORDERS)
+            registered = await self._registered(tx, fleet)
+            now = await dispatches.now(tx)
+        absent_since = self._note_absent(fleet, present, registered, now)
+        if sightings is not None:
+            sightings = [_not_ahead(each, now) for each in sightings]
+        missing_since = self._missing_since.get(fleet.id, {})
+        found = reconcile(
+            present,
+            sightings,
+            registered,
+            absent_since=absent_since,
+            missing_since=missing_since,
+            boot_seconds=learning.boot_seconds(newest, fleet.machine_spec),
+            now=now,
+            prices=prices,
+        ).allowed(fleet.scaling_spec)
+        if sightings is not None:
+            self._missing_since[fleet.id] = {key: missing_since.get(key, now) for key in found.missing}
+        busy: set[str] = set()
+        # what is only to be told again is told by who leads now, too
+        if found.changes or found.adopt or found.surplus or found.end or found.order_again or found.end_again:
+            busy = await self._leadership.run(
+                Step.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found, prices)
+            )
+        async with self._databases.central.read() as tx:
+            after = {each.key: each for each in await machines.present(tx, [fleet.id])}
+        marked = [after[key] for key in (*found.end, *found.end_again) if key in after and key not in busy]
+        return Due(
+            end=[each for each in marked if each.ending_at is not None],
+            order=[after[key] for key in found.order_again if key in after],
+        )
+
+    async def intend(
+        self, fleet: Fleet, plan: FleetPlan, *, reason: str, saw: Mapping[str, Any], types: Sequence[InstanceType]
+    ) -> Intent:
+        """Write a decision down, and what it is going to do, unless that is only a report."""
+        prices = _prices(types)
+
+        async def work(tx: Tx) -> Intent:
+            ordered: list[Machine] = []
+            ending: list[Machine] = []
+            busy: list[str] = []
+            if not plan.is_report:
+                rows = [
+                    {
+                        "key": new_key(),
+                        "fleet_id": fleet.id,
+                        "instance_type": launch.instance_type,
+                        "price_per_hour": prices.get(launch.instance_type or ""),
+                    }
+                    for launch in plan.launch
+                    for _ in range(launch.count)
+                ]
+                if plan.end:
+                    await _hold_registrations(tx, fleet)
+                ordered = await machines.order(tx, rows)
+                present = {each.key: each for each in await machines.present(tx, [fleet.id])}
+                for key in plan.end:
+                    if key in present and await self._mark(tx, present[key], str(Ended.UNNEEDED)):
+                        ending.append(present[key])
+                    elif key in present:
+                        busy.append(key)
+            id_ = await _record(tx, fleet, plan, reason=reason, saw=saw, outcome={"busy": busy} if busy else {})
+            return Intent(ordered=ordered, ending=ending, busy=busy, decision_id=id_)
+
+        return await self._leadership.run(Step.SCALE_INTENT, work)
+
+    async def record_decision(self, fleet: Fleet, plan: FleetPlan, *, saw: Mapping[str, Any], told: int) -> None:
+        """Write down what a cluster was told, unless that is what was written last. Nobody has to lead for it: several
+        that tell the same cluster tell it the same."""
+
+        async def work(tx: Tx) -> None:
+            last = await decisions.latest(tx, fleet.id)
+            if (
+                last is None
+                or (last.desired, last.outcome.get("told")) != (plan.desired, told)
+                or reason_class(last.reason) != reason_class(plan.reason)
+            ):
+                await _record(tx, fleet, plan, reason=plan.reason, saw=saw, outcome={"told": told})
+
+        await self._databases.central.run(Step.SCALE_OUTCOME, work)
+
+    async def standing(self, fleet: Fleet, keys: Sequence[str], *, is_end: bool) -> ConfirmedIntent:
+        """To be asked directly before a provider is: whoever has slept since it wrote its intent down may lead no more,
+        and the fleet may have been paused or made smaller meanwhile."""
+
+        async def work(tx: Tx) -> ConfirmedIntent:
+            now = await catalogue.fleet(tx, stage=fleet.stage, slug=fleet.slug)
+            # an end that was begun is finished in a pause, too
+            if now is None or (now.scaling_spec.is_paused and not is_end):
+                return ConfirmedIntent(fleet=now or fleet)
+            present = {each.key: each for each in await machines.present(tx, [now.id])}
+            total = sum(each.ending_at is None for each in present.values())
+            wanted = [present[key] for key in keys if key in present]
+            if is_end:
+                return ConfirmedIntent(
+                    fleet=now, machines=[each for each in wanted if each.ending_at is not None], total=total
+                )
+            open_ = [] if now.scaling_spec.is_dry_run else [each for each in wanted if each.ending_at is None]
+            beyond = min(len(open_), max(0, total - now.scaling_spec.limits.max_machines))
+            return ConfirmedIntent(fleet=now, machines=open_[: len(open_) - beyond], total=total - beyond)
+
+        return await self._leadership.run(Step.SCALE_INTENT, work)
+
+    async def note_launched(
+        self,
+        wanted: Sequence[Machine],
+        launched: Mapping[str, Sighting],
+        refused: Mapping[str, tuple[str, str]],
+        *,
+        types: Sequence[InstanceType] = (),
+    ) -> None:
+        """What came of orders, by key: machines that are there now, and the kind and the text of refusals."""
+        orders, prices = {each.key: each for each in wanted}, _prices(types)
+
+        async def work(tx: Tx) -> None:
+            now = await dispatches.now(tx)
+            for key, told in launched.items():
+                each = _not_ahead(told, now)
+                values: dict[str, Any] = {
+                    "provider_id": each.id,
+                    "worker_id": each.worker_id or each.id,
+                    "launched_at": each.launched_at or ...,
+                    "price_per_hour": price_of(orders[key], each, prices),
+                }
+                if each.instance_type is not None:
+                    values["instance_type"] = each.instance_type
+                await machines.change(tx, key, **values)
+            for key, (kind, text) in refused.items():
+                await machines.change(tx, key, ended_at=..., reason=learning.refusal(kind, text))
+
+        if launched or refused:
+            await self._leadership.run(Step.SCALE_OUTCOME, work)
+
+    async def note_outcome(self, decision_id: int, outcome: Mapping[str, Any]) -> None:
+        await self._leadership.run(Step.SCALE_OUTCOME, lambda tx: decisions.note_outcome(tx, decision_id, outcome))
+
+    async def present(self, fleet: Fleet) -> list[Machine]:
+        async with self._databases.central.read() as tx:
+            return await machines.present(tx, [fleet.id])
+
+    async def _write(
+        self, tx: Tx, fleet: Fleet, present: Sequence[Machine], found: Reconciled, prices: Mapping[str, float]
+    ) -> set[str]:
+        """Returns those that are to end, and have something to do yet."""
+        await _hold_registrations(tx, fleet)
+        for key, values in found.changes.items():
+            await machines.change(tx, key, **values)
+        surplus = {"ending_at": ..., "reason": f"{Ended.SURPLUS}: its order has another machine"}
+        adopted = [_adopted(each, prices) for each in found.adopt]
+        await machines.adopt(tx, fleet.id, adopted + [_adopted(each, prices) | surplus for each in found.surplus])
+        by_key = {each.key: each for each in present}
+        for key in (key for key, values in found.changes.items() if "ended_at" in values):
+            await self._workers.drain_in(tx, by_key[key].worker, fleet_id=fleet.id)
+        for key, why in found.end.items():
+            await self._mark(tx, by_key[key], why)
+        again = {key: by_key[key].worker for key in found.end_again}
+        return {key for key, each in again.items() if await self._workers.drain_in(tx, each, fleet_id=fleet.id)}
+
+    async def _mark(self, tx: Tx, machine: Machine, why: str) -> bool:
+        """Mark a machine as ending, unless its worker has got something to do meanwhile."""
+        if not await self._workers.drain_if_idle(tx, machine.worker, fleet_id=machine.fleet_id):
+            return False
+        await machines.change(tx, machine.key, ending_at=..., reason=why)
+        return True
+
+    async def _registered(self, tx: Tx, fleet: Fleet) -> dict[str, RegisteredWorker]:
+        held: dict[str, int] = {}
+        for lease in await observations.leases_of(tx, [fleet.id]):
+            held[lease.worker_id] = held.get(lease.worker_id, 0) + 1
+        return {
+            each.worker_id: RegisteredWorker(
+                registered_at=each.created_at,
+                last_seen_at=each.last_seen_at,
+                is_stale=each.is_stale,
+                closed="is not approved" if not each.is_approved else "was drained" if each.is_draining else None,
+                last_at=each.last_at,
+                leases=held.get(each.worker_id, 0),
+            )
+            for each in await observations.workers_of(tx, [fleet.id], stale_seconds=self._stale_seconds)
+        }
+
+    def _note_absent(
+        self, fleet: Fleet, present: Sequence[Machine], registered: Mapping[str, RegisteredWorker], now: datetime
+    ) -> Mapping[str, datetime]:
+        before = self._absent_since.get(fleet.id, {})
+        away = [each.key for each in present if each.registered_at is not None and each.worker not in registered]
+        self._absent_since[fleet.id] = {key: before.get(key, now) for key in away}
+        return self._absent_since[fleet.id]
+
+
+async def _hold_registrations(tx: Tx, fleet: Fleet) -> None:
+    """Whoever registers holds its fleet: a worker either is found when its machine is marked, or finds the mark."""
+    await catalogue.fleet(tx, stage=fleet.stage, slug=fleet.slug, lock=True)
+
+
+def new_key() -> str:
+    """Short, and fit to be part of any name that a provider gives."""
+    return f"m{secrets.token_hex(8)}"
+
+
+def _not_ahead(each: Sighting, now: datetime) -> Sighting:
+    """A machine that its provider says is launched in the future is launched now: it would never be old."""
+    return replace(each, launched_at=now) if each.launched_at is not None and each.launched_at > now else each
+
+
+def _prices(types: Sequence[InstanceType]) -> dict[str, float]:
+    return {each.name: each.price_per_hour for each in types}
+
+
+def _adopted(each: Sighting, prices: Mapping[str, float]) -> dict[str, Any]:
+    launched_at = each.launched_at or ...
+    return {
+        "key": each.key or each.id,
+        "provider_id": each.id,
+        "worker_id": each.worker_id or each.id,
+        "instance_type": each.instance_type,
+        "price_per_hour": prices.get(each.instance_type or "") if each.price_per_hour is None else each.price_per_hour,
+        "ordered_at": launched_at,
+        "launched_at": launched_at,
+        "ending_at": None,
+        "reason": None,
+    }
+
+
+async def _record(
+    tx: Tx, fleet: Fleet, plan: FleetPlan, *, reason: str, saw: Mapping[str, Any], outcome: Mapping[str, Any]
+) -> int:
+    id_ = await decisions.record(
+        tx,
+        fleet_id=fleet.id,
+        policy=str(fleet.scaling_spec.policy),
+        desired=plan.desired,
+        launch=[{"count": each.count, "instance_type": each.instance_type} for each in plan.launch],
+        end=list(plan.end),
+        outcome=dict(outcome),
+        reason=reason,
+        seen=dict(saw),
+    )
+    if id_ % _SWEEP_EACH == 0:
+        await decisions.forget_old(tx, fleet.id, keep=DECISIONS_KEPT)
+    return id_

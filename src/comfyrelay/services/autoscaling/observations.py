@@ -1,0 +1,455 @@
+"""What a decision sees: queue, machines and limits of all fleets of a stage, read from the database."""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cache
+from itertools import islice
+from typing import Any, TypeVar
+
+import structlog
+
+from comfyrelay.domain.autoscaling import baseline, learning
+from comfyrelay.domain.autoscaling.machines import Machine
+from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
+from comfyrelay.domain.autoscaling.spec import InstanceType, MachineProviderName, Policy, ScalingSpec
+from comfyrelay.domain.queue.states import Provider
+from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.services.autoscaling.durations import Predictions
+from comfyrelay.services.databases import Databases
+from comfyrelay.store.central.autoscaling import machines, observations
+from comfyrelay.store.central.autoscaling.observations import SeenLease, SeenWorker, WaitingWork
+from comfyrelay.store.central.queue import dispatches
+from comfyrelay.store.central.workers import workers
+from comfyrelay.store.central.workers.workers import serves
+from comfyrelay.store.database import Tx
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+# So many of the newest orders of a fleet tell how its launches went.
+NEWEST_ORDERS = 200
+ARRIVALS_AT_ONCE = 5000
+# Ids are given before a transaction ends: so many of the last are looked at again.
+LATE_IDS = 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageSeen:
+    """A snapshot, and the rows that it was made of."""
+
+    stage: str
+    snapshot: Snapshot
+    fleets: Mapping[str, Fleet]
+    # by the id of a fleet
+    machines: Mapping[int, Sequence[Machine]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerLimits:
+    """How many workers may register: in a fleet that says nothing itself, and in all of them together. In the default
+    fleet they may before it has a workflow."""
+
+    of_fleet: int | None = None
+    of_all: int | None = None
+    default_fleet: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows:
+    """What is read of the fleets of a stage."""
+
+    now: datetime
+    waiting: Sequence[WaitingWork] = ()
+    workers: Mapping[int, Sequence[SeenWorker]]
+    leases: Mapping[str, Sequence[SeenLease]]
+    machines: Mapping[int, Sequence[Machine]]
+    newest: Mapping[int, Sequence[Machine]]
+    workflows: Mapping[int, set[int]]
+    predictions: Predictions
+    # of all stages, where they are limited
+    all_workers: int = 0
+    places: WorkerLimits = field(default_factory=WorkerLimits)
+
+
+@dataclass(slots=True)
+class _Arrivals:
+    """The newest of a stage, for fleets to learn from; `count` is of all that there ever were."""
+
+    newest: deque[tuple[datetime, int]] = field(default_factory=lambda: deque(maxlen=ARRIVALS_AT_ONCE))
+    count: int = 0
+
+    def add(self, at: datetime, workflow: int) -> None:
+        self.newest.append((at, workflow))
+        self.count += 1
+
+    def after(self, count: int) -> Sequence[tuple[datetime, int]]:
+        return list(islice(self.newest, max(0, len(self.newest) - (self.count - count)), None))
+
+
+@dataclass(slots=True)
+class _Bursts:
+    """What a fleet has learnt of the first arrivals for these workflows."""
+
+    workflows: frozenset[int]
+    following: learning.Following = field(default_factory=learning.Following)
+    counted: int = 0
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is not in the database: how often jobs arrive, and since when fleets have had nothing to do."""
+
+    rates: learning.Rates = field(default_factory=learning.Rates)
+    arrivals: dict[str, _Arrivals] = field(default_factory=lambda: defaultdict(_Arrivals))
+    bursts: dict[int, _Bursts] = field(default_factory=dict)
+    last_id: int | None = None
+    counted: set[int] = field(default_factory=set)
+    idle_since: dict[int, datetime] = field(default_factory=dict)
+    alarms: dict[int, baseline.Alarms] = field(default_factory=lambda: defaultdict(baseline.Alarms))
+
+
+class Snapshots:
+    def __init__(self, databases: Databases, *, stale_seconds: float, places: WorkerLimits) -> None:
+        self._databases = databases
+        self._stale_seconds = stale_seconds
+        self._places = places
+        self._memory = _Memory()
+        self._counting = asyncio.Lock()
+
+    async def fleets(self) -> list[Fleet]:
+        async with self._databases.central.read() as tx:
+            return await observations.fleets_of(tx)
+
+    async def take(
+        self,
+        stage: str,
+        *,
+        can_launch: Callable[[Fleet], bool] = lambda _fleet: True,
+        types_of: Callable[[Fleet], Sequence[InstanceType]] = lambda fleet: fleet.machine_spec.instance_types,
+    ) -> StageSeen:
+        """`types_of` tells what a fleet's instance types cost now, where that is known better than the fleet says it.
+        Reads lock nothing: a job that moves meanwhile may be seen twice, and the next snapshot sees it once."""
+        async with self._databases.central.read() as tx:
+            fleets = [each for each in await observations.fleets_of(tx) if each.stage == stage]
+            rows = await self._read(tx, stage, fleets)
+            # the loop, the API and the pages all ask: each arrival is counted by one of them
+            async with self._counting:
+                await self._count_arrivals(tx)
+        return StageSeen(
+            stage=stage,
+            snapshot=Snapshot(
+                now=rows.now,
+                work=self._work(stage, rows),
+                fleets=[self._fleet_or_why(each, rows, can_launch=can_launch, types_of=types_of) for each in fleets],
+            ),
+            fleets={each.slug: each for each in fleets},
+            machines=rows.machines,
+        )
+
+    async def _read(self, tx: Tx, stage: str, fleets: Sequence[Fleet]) -> Rows:
+        ids = [each.id for each in fleets]
+        workflows = await observations.workflows_of(tx, ids)
+        all_workflows = {workflow_id for found in workflows.values() for workflow_id in found}
+        return Rows(
+            now=await dispatches.now(tx),
+            waiting=await observations.waiting(tx, stage, all_workflows, down_pools=self._databases.down()),
+            workers=by_field(await observations.workers_of(tx, ids, stale_seconds=self._stale_seconds), "fleet_id"),
+            leases=by_field(await observations.leases_of(tx, ids), "worker_id"),
+            machines=by_field(await machines.present(tx, ids), "fleet_id"),
+            newest={each: await machines.newest(tx, each, most=NEWEST_ORDERS) for each in ids},
+            workflows=workflows,
+            predictions=await Predictions.read(tx, all_workflows),
+            all_workers=await workers.count_of_fleets(tx) if self._places.of_all is not None else 0,
+            places=self._places,
+        )
+
+    async def _count_arrivals(self, tx: Tx) -> None:
+        memory = self._memory
+        while True:
+            after = None if memory.last_id is None else max(0, memory.last_id - LATE_IDS)
+            found = await observations.arrivals(tx, after=after, most=ARRIVALS_AT_ONCE)
+            for each in found:
+                if each.id not in memory.counted:
+                    memory.rates.add(each.stage, each.workflow_id, each.created_at)
+                    memory.arrivals[each.stage].add(each.created_at, each.workflow_id)
+            is_first, newest = after is None, found[-1].id if found else 0
+            is_end = is_first or len(found) < ARRIVALS_AT_ONCE
+            memory.last_id = last = max(memory.last_id or 0, newest)
+            # who began to read earlier may see less than who was here before: what that one counted stays counted
+            counted = memory.counted | {each.id for each in found}
+            memory.counted = {each for each in counted if each > last - LATE_IDS}
+            if is_end:
+                return
+
+    def _work(self, stage: str, rows: Rows) -> list[QueuedWork]:
+        waiting = by_field(rows.waiting, "workflow_id")
+        found = []
+        for workflow in sorted({workflow_id for ids in rows.workflows.values() for workflow_id in ids}):
+            its = waiting.get(workflow, ())
+            rate = self._memory.rates.of(stage, workflow)
+            jobs = sum(row.jobs for row in its)
+            seconds = sum(row.jobs * rows.predictions.seconds(workflow, row.effect_id) for row in its)
+            found.append(
+                QueuedWork(
+                    workflow=workflow,
+                    jobs=jobs,
+                    seconds=seconds,
+                    seconds_per_job=seconds / jobs if jobs else rows.predictions.seconds(workflow),
+                    jobs_per_second=rate.at(rows.now),
+                    arrivals_seconds=rate.seen_seconds(),
+                )
+            )
+        return found
+
+    def _fleet_or_why(
+        self,
+        fleet: Fleet,
+        rows: Rows,
+        *,
+        can_launch: Callable[[Fleet], bool],
+        types_of: Callable[[Fleet], Sequence[InstanceType]],
+    ) -> SeenFleet:
+        try:
+            return self._fleet(fleet, rows, can_launch=can_launch(fleet), types=types_of(fleet))
+        except Exception as error:
+            # one fleet of which nothing can be made is no other's concern
+            log.exception("scaling.fleet_unreadable", fleet=fleet.slug, stage=fleet.stage)
+            why = f"{type(error).__name__}: {error}"
+            workflows = frozenset(rows.workflows.get(fleet.id, ()))
+            return SeenFleet(slug=fleet.slug, workflows=workflows, scaling=ScalingSpec(is_paused=True, unreadable=why))
+
+    def _fleet(self, fleet: Fleet, rows: Rows, *, can_launch: bool, types: Sequence[InstanceType]) -> SeenFleet:
+        found = seen_fleet(fleet, rows, types=types)
+        alarms = self._alarms(fleet, rows, found.machines)
+        return replace(
+            found,
+            following_jobs=self._following_jobs(fleet, found.workflows, found.boot_seconds),
+            can_launch=can_launch,
+            idle_seconds=self._idle_seconds(fleet, rows, found.machines),
+            alarm=None if alarms is None else alarms.alarm(rows.now.timestamp()),
+            low_seconds=None if alarms is None else alarms.low_seconds(rows.now.timestamp()),
+        )
+
+    def _alarms(self, fleet: Fleet, rows: Rows, found: Sequence[SeenMachine]) -> baseline.Alarms | None:
+        """For `reference` alone, with what they see now."""
+        if fleet.scaling_spec.policy is not Policy.REFERENCE:
+            return None
+        workflows = rows.workflows.get(fleet.id, set())
+        depth = sum(each.jobs for each in rows.waiting if each.workflow_id in workflows)
+        alarms = self._memory.alarms[fleet.id]
+        alarms.publish(
+            rows.now.timestamp(),
+            depth=depth + sum(each.leases for each in found),
+            workers=sum(each.state in (MachineState.READY, MachineState.BUSY) for each in found),
+        )
+        return alarms
+
+    def _following_jobs(self, fleet: Fleet, workflows: frozenset[int], boot_seconds: float) -> float:
+        bursts = self._memory.bursts.get(fleet.id)
+        if bursts is None or bursts.workflows != workflows:
+            bursts = self._memory.bursts[fleet.id] = _Bursts(workflows)
+        arrivals = self._memory.arrivals[fleet.stage]
+        for at, workflow in arrivals.after(bursts.counted):
+            if workflow in workflows:
+                silence = fleet.scaling_spec.last_idle_seconds
+                bursts.following.add(at, boot_seconds=boot_seconds, silence_seconds=silence)
+        bursts.counted = arrivals.count
+        return bursts.following.jobs()
+
+    def _idle_seconds(self, fleet: Fleet, rows: Rows, found: Sequence[SeenMachine]) -> float | None:
+        workflows = rows.workflows.get(fleet.id, set())
+        is_wanted = any(each.workflow_id in workflows for each in rows.waiting)
+        if is_wanted or any(each.leases for each in found):
+            self._memory.idle_since[fleet.id] = rows.now
+            return None
+        # Whoever has just begun to look does not know when the last job was; the machines do.
+        since = self._memory.idle_since.get(fleet.id)
+        known = [each.idle_seconds for each in found if each.state is MachineState.READY]
+        if since is not None:
+            known.append(_since(since, rows.now))
+        else:
+            self._memory.idle_since[fleet.id] = rows.now
+        return min(known, default=0.0)
+
+
+def seen_fleet(
+    fleet: Fleet,
+    rows: Rows,
+    *,
+    types: Sequence[InstanceType] | None = None,
+    providers: Sequence[Provider] = (Provider.SELF_HOSTED,),
+) -> SeenFleet:
+    """A fleet as far as rows tell it: for how long it has been idle, they do not. Of workers that somebody else has
+    started, those that serve one of these providers."""
+    spec, newest = fleet.machine_spec, rows.newest[fleet.id]
+    types = types if types is not None else spec.instance_types
+    boot = learning.boot_seconds(newest, spec)
+    available = learning.available_types(types, newest, rows.now)
+    failed = learning.failed_boots(newest, rows.now)
+    places, ordered = rows.places, rows.machines.get(fleet.id, ())
+    found = _Fleet(fleet, rows, boot_seconds=boot, types={each.name: each for each in types}).machines(providers)
+    registered = {each.worker_id for each in rows.workers.get(fleet.id, ())}
+    booting = sum(
+        machine.registered_at is None for id_, its in rows.machines.items() if id_ != fleet.id for machine in its
+    )
+    return SeenFleet(
+        slug=fleet.slug,
+        workflows=frozenset(rows.workflows.get(fleet.id, ())),
+        scaling=fleet.scaling_spec,
+        machines=found,
+        can_register=bool(rows.workflows.get(fleet.id)) or (fleet.stage, fleet.slug) == places.default_fleet,
+        max_workers=places.of_fleet if fleet.max_workers is None else fleet.max_workers,
+        max_workers_of_all=places.of_all,
+        workers_beside=len(registered - by_worker(found, ordered).keys()),
+        workers_elsewhere=max(0, rows.all_workers - len(registered)) + booting,
+        instance_types=available.types,
+        all_refused=available.all_refused,
+        refusal=available.refusal,
+        slots=spec.slots,
+        boot_seconds=boot,
+        is_done_elsewhere=spec.provider is MachineProviderName.KUBERNETES,
+        launches_ago=learning.launches_ago(newest, rows.now),
+        failed_boots=len(failed),
+        failed_boot_seconds_ago=min(
+            (learning.seconds_ago(at, rows.now) for each in failed if (at := each.ending_at or each.ended_at)),
+            default=None,
+        ),
+    )
+
+
+def by_worker(found: Sequence[SeenMachine], ordered: Sequence[Machine]) -> dict[str, SeenMachine]:
+    """Machines of a fleet of which these were ordered, by the ids of their workers."""
+    workers, prefix = {each.key: each.worker for each in ordered}, foreign_id("")
+    return {workers.get(each.id) or each.id.removeprefix(prefix): each for each in found}
+
+
+class _Fleet:
+    """The machines of one fleet: those that were ordered, and workers that somebody else has started."""
+
+    def __init__(self, fleet: Fleet, rows: Rows, *, boot_seconds: float, types: Mapping[str, InstanceType]) -> None:
+        self._spec = fleet.machine_spec
+        self._rows = rows
+        self._boot_seconds = boot_seconds
+        self._types = types
+        self._machines = rows.machines.get(fleet.id, ())
+        self._workers = {each.worker_id: each for each in rows.workers.get(fleet.id, ())}
+        # asked for each lease of each machine, and nearly always of the same few
+        self._expected = cache(rows.predictions.seconds)
+
+    def machines(self, providers: Sequence[Provider]) -> list[SeenMachine]:
+        own = {each.worker for each in self._machines}
+        foreign = [
+            each
+            for each in self._workers.values()
+            # one that speaks to the cloud alone takes nothing of what waits here
+            if not each.is_stale and each.worker_id not in own and _serves_any(each, providers)
+        ]
+        ordered = [self._ordered(each) for each in self._machines]
+        if self._spec.provider is MachineProviderName.KUBERNETES:
+            return [*ordered, *(self._in_cluster(each) for each in foreign)]
+        return [*ordered, *(self._foreign(each) for each in foreign)]
+
+    def _ordered(self, machine: Machine) -> SeenMachine:
+        worker = self._workers.get(machine.worker)
+        kind = self._types.get(machine.instance_type or "")
+        age = _since(machine.ordered_at, self._rows.now)
+        state = self._state(machine, worker)
+        price = machine.price_per_hour if machine.price_per_hour is not None else kind.price_per_hour if kind else 0.0
+        return SeenMachine(
+            id=machine.key,
+            state=state,
+            instance_type=machine.instance_type,
+            price_per_hour=price,
+            speed=kind.speed if kind else 1.0,
+            slots=worker.max_concurrency if worker else self._spec.slots,
+            leases=len(self._leases(worker)),
+            boot_seconds_left=learning.seconds_left(self._boot_seconds, age) if state is MachineState.BOOTING else 0.0,
+            idle_seconds=self._idle(worker) if state is MachineState.READY else 0.0,
+            busy_seconds_left=self._busy_seconds_left(worker, kind.speed if kind else 1.0),
+            age_seconds=age,
+        )
+
+    def _foreign(self, worker: SeenWorker) -> SeenMachine:
+        """Capacity, but not ours to end: it is never idle for long."""
+        kind = self._types.get(worker.instance_type or "")
+        speed = kind.speed if kind else 1.0
+        return self._unordered(worker, foreign_id(worker.worker_id), speed=speed, is_foreign=True)
+
+    def _unordered(self, worker: SeenWorker, id_: str, *, speed: float, is_foreign: bool = False) -> SeenMachine:
+        takes = worker.is_approved and not worker.is_draining
+        leases = self._rows.leases.get(worker.worker_id, ())
+        return SeenMachine(
+            id=id_,
+            state=_working(len(leases)) if takes else MachineState.DRAINING,
+            instance_type=worker.instance_type,
+            speed=speed,
+            slots=worker.max_concurrency,
+            leases=len(leases),
+            busy_seconds_left=self._busy_seconds_left(worker, speed) if leases else 0.0,
+            age_seconds=_since(worker.created_at, self._rows.now),
+            is_foreign=is_foreign,
+        )
+
+    def _in_cluster(self, worker: SeenWorker) -> SeenMachine:
+        """A pod, called as its worker is. It was not ordered here, and ends when the cluster is told of fewer. It is
+        paid for: one that names no type of the fleet is of the first."""
+        kind = self._types.get(worker.instance_type or "") or next(iter(self._types.values()), None)
+        found = self._unordered(worker, worker.worker_id, speed=kind.speed if kind else 1.0)
+        return replace(
+            found,
+            price_per_hour=kind.price_per_hour if kind else 0.0,
+            idle_seconds=self._idle(worker) if found.state is MachineState.READY else 0.0,
+        )
+
+    def _state(self, machine: Machine, worker: SeenWorker | None) -> MachineState:
+        if machine.ending_at is not None:
+            return MachineState.DRAINING
+        if worker is None:
+            return MachineState.BOOTING if machine.registered_at is None else MachineState.DRAINING
+        if worker.is_stale or worker.is_draining or not worker.is_approved:
+            return MachineState.DRAINING
+        return _working(len(self._leases(worker)))
+
+    def _leases(self, worker: SeenWorker | None) -> Sequence[SeenLease]:
+        return self._rows.leases.get(worker.worker_id, ()) if worker else ()
+
+    def _idle(self, worker: SeenWorker | None) -> float:
+        return _since(worker.last_at or worker.created_at, self._rows.now) if worker else 0.0
+
+    def _busy_seconds_left(self, worker: SeenWorker | None, speed: float) -> float:
+        leases = self._leases(worker)
+        if worker is None or not leases:
+            return 0.0
+        left = 0.0
+        for each in leases:
+            expected = self._expected(each.workflow_id, each.effect_id) / speed
+            left += learning.seconds_left(expected, _since(each.leased_at, self._rows.now))
+        return left / min(len(leases), worker.max_concurrency)
+
+
+def _serves_any(worker: SeenWorker, providers: Sequence[Provider]) -> bool:
+    return any(serves(worker.providers, each) for each in providers)
+
+
+def foreign_id(worker_id: str) -> str:
+    """The id of a machine that was not ordered here, and is not ended from here."""
+    return f"worker:{worker_id}"
+
+
+def _working(leases: int) -> MachineState:
+    return MachineState.BUSY if leases else MachineState.READY
+
+
+def _since(then: datetime, now: datetime) -> float:
+    return max(0.0, (now - then).total_seconds())
+
+
+def by_field(rows: Sequence[T], name: str) -> dict[Any, list[T]]:
+    found: dict[Any, list[T]] = defaultdict(list)
+    for each in rows:
+        found[getattr(each, name)].append(each)
+    return dict(found)

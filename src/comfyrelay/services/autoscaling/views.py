@@ -1,0 +1,105 @@
+"""How fleets are scaled, as an operator looks at it; and the switch that stops it."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from comfyrelay.domain.autoscaling.decide import decide
+from comfyrelay.domain.autoscaling.limits import cost_per_hour
+from comfyrelay.domain.autoscaling.machines import Leader, ScalingDecision
+from comfyrelay.domain.autoscaling.observation import MachineState, SeenFleet, SeenMachine
+from comfyrelay.domain.autoscaling.plan import FleetPlan
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.errors import NotFound
+from comfyrelay.services.autoscaling.leadership import Leadership
+from comfyrelay.services.autoscaling.observations import Snapshots, StageSeen
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.paging import Listed
+from comfyrelay.services.workers.fleets import Fleets
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.central.autoscaling import decisions
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScalingView:
+    fleet: Fleet
+    seen: SeenFleet
+    queued_jobs: int
+    queued_seconds: float
+    leader: Leader | None
+    decision: ScalingDecision | None
+
+    @property
+    def machines(self) -> Sequence[SeenMachine]:
+        return self.seen.machines
+
+    @property
+    def by_state(self) -> Mapping[MachineState, int]:
+        found = Counter(each.state for each in self.machines)
+        return {state: found[state] for state in MachineState}
+
+    @property
+    def spent_per_hour(self) -> float:
+        return cost_per_hour(self.seen)
+
+
+class ScalingViews:
+    def __init__(self, databases: Databases, snapshots: Snapshots, leadership: Leadership, fleets: Fleets) -> None:
+        self._databases = databases
+        self._snapshots = snapshots
+        self._leadership = leadership
+        self._fleets = fleets
+
+    async def all(self) -> list[ScalingView]:
+        """Of every fleet of which somebody has said what its machines are or how many there should be."""
+        fleets = await self._snapshots.fleets()
+        views = []
+        for stage in sorted({fleet.stage for fleet in fleets if fleet.is_scaled}):
+            seen = await self._snapshots.take(stage)
+            views += [await self._view(fleet, seen) for fleet in seen.fleets.values() if fleet.is_scaled]
+        return views
+
+    async def get(self, stage: Stage, slug: str) -> ScalingView:
+        seen = await self._snapshots.take(stage)
+        if slug not in seen.fleets:
+            raise NotFound(f"There is no {stage} fleet {slug!r}.")
+        return await self._view(seen.fleets[slug], seen)
+
+    async def desired(self, stage: Stage, slug: str) -> FleetPlan:
+        """What would be decided now, for whoever scales a fleet elsewhere; nothing is written down."""
+        seen = await self._snapshots.take(stage)
+        if slug not in seen.fleets:
+            raise NotFound(f"There is no {stage} fleet {slug!r}.")
+        return next(each for each in await asyncio.to_thread(decide, seen.snapshot) if each.fleet == slug)
+
+    async def decisions(
+        self, stage: Stage, slug: str, *, cursor: int | None = None, limit: int
+    ) -> Listed[ScalingDecision]:
+        """What was decided for a fleet, the newest first."""
+        async with self._databases.central.read() as tx:
+            fleet = await catalogue.fleet(tx, stage=stage, slug=slug)
+            if fleet is None:
+                raise NotFound(f"There is no {stage} fleet {slug!r}.")
+            found, before = await decisions.page(tx, fleet.id, before_id=cursor, limit=limit)
+        return Listed(items=found, next_cursor=None if before is None else str(before))
+
+    async def set_paused(self, stage: Stage, slug: str, *, is_paused: bool) -> Fleet:
+        """While it is paused nothing is launched and nothing ended; jobs and workers go on."""
+        return await self._fleets.change(stage=stage, slug=slug, changes={"scaling": {"is_paused": is_paused}})
+
+    async def _view(self, fleet: Fleet, seen: StageSeen) -> ScalingView:
+        snapshot = seen.snapshot
+        seen_fleet = next(each for each in snapshot.fleets if each.slug == fleet.slug)
+        work = [each for each in snapshot.work if each.workflow in seen_fleet.workflows]
+        async with self._databases.central.read() as tx:
+            decision = await decisions.latest(tx, fleet.id)
+        return ScalingView(
+            fleet=fleet,
+            seen=seen_fleet,
+            queued_jobs=sum(each.jobs for each in work),
+            queued_seconds=sum(each.seconds for each in work),
+            leader=await self._leadership.current(),
+            decision=decision,
+        )

@@ -1,0 +1,30 @@
+"""The workflow that a stored picture, video or sound carries, so that what made it can be run again."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from comfyrelay.comfyui.editor.embedded import Embedded, read_embedded
+from comfyrelay.errors import NotFound
+from comfyrelay.http_client import save
+from comfyrelay.storage.local import LocalObjects
+from comfyrelay.storage.objects import ObjectStore
+
+
+async def carried_by(objects: ObjectStore, path: str) -> Any:
+    """The graph as it ran, else the workflow as the editor had it; nothing where the file carries neither."""
+    found = await _read(objects, path)
+    return None if found is None else found.graph or found.workflow
+
+
+async def _read(objects: ObjectStore, path: str) -> Embedded | None:
+    if isinstance(objects, LocalObjects):
+        place = await objects.file_of(path)
+        if place is None:
+            raise NotFound("This file has not been uploaded yet.")
+        return await asyncio.to_thread(read_embedded, place)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "file")
+        await save(objects.stream(path), copy)
+        return await asyncio.to_thread(read_embedded, copy)

@@ -1,0 +1,123 @@
+"""What users and administrators bring: a graph, or a file of ComfyUI's editor, becomes what a workflow is made of."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from comfyrelay.comfyui.editor.loading import as_graph
+from comfyrelay.comfyui.editor.workflow import is_editor_file
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.domain.capabilities import MOST_NAMES_KEPT
+from comfyrelay.domain.records.catalogue import WaitingForNodes
+from comfyrelay.errors import ComfyError, GraphError, MissingOnWorkers, NotInstalled
+from comfyrelay.services.catalogue.graphs import Graphs
+from comfyrelay.services.catalogue.node_definitions import Definitions
+from comfyrelay.services.catalogue.reader_threads import Readers
+from comfyrelay.services.forms.describe import describe
+
+_UNREADABLE = (
+    "This workflow was saved by ComfyUI's editor, and only ComfyUI knows the fields of its nodes. Start ComfyUI "
+    '(on a server: a worker beside it), and add it again; or save it with "Export (API)" in ComfyUI.'
+)
+# Administrators are one among the tenants.
+_ADMINISTRATORS = ""
+_INSTALL = 'Install what is missing, and add it again; or save it with "Export (API)" in a ComfyUI that has it.'
+_GUESSED = "The types of its inputs were guessed from their values."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewWorkflow:
+    """As it was brought. What is not given is found out; with `properties`, the graph is taken as it is."""
+
+    graph: Mapping[str, Any]
+    name: str | None = None
+    properties: Sequence[Mapping[str, Any]] | None = None
+    output_node_id: str | None = None
+    output_extension: str | None = None
+    output_mime_type: str | None = None
+    wait_for_missing: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadWorkflow:
+    """`brought` is the graph in the API's format, and `graph` the same with placeholders; `roles` says which property
+    is the prompt, the seed and so on; `remark`, what is to be said about it."""
+
+    brought: Graph
+    graph: Graph
+    properties: Sequence[Mapping[str, Any]]
+    roles: Mapping[str, str]
+    output_node_id: str | None
+    output_extension: str
+    output_mime_type: str | None
+    remark: str = ""
+
+    @property
+    def positions(self) -> dict[str, list[str]]:
+        """By property, the inputs that are its placeholder and nothing else."""
+        keys = {str(each["placeholder"]): str(each["key"]) for each in self.properties}
+        found: dict[str, list[str]] = {key: [] for key in keys.values()}
+        for node_id, node in self.graph.items():
+            for name, value in node["inputs"].items():
+                if isinstance(value, str) and value in keys:
+                    found[keys[value]].append(f"{node_id}.{name}")
+        return found
+
+
+class Incoming:
+    def __init__(self, definitions: Definitions, graphs: Graphs, readers: Readers) -> None:
+        self._definitions = definitions
+        self._graphs = graphs
+        self._readers = readers
+
+    async def read(self, new: NewWorkflow, *, tenant_id: str = _ADMINISTRATORS) -> ReadWorkflow:
+        """`GraphError` says what is wrong with it; `MissingOnWorkers`, which nodes are missing to read it; `TooLarge`
+        where it is too large."""
+        if new.properties is not None:
+            graph = await self.as_graph(new.graph, tenant_id=tenant_id)
+            return ReadWorkflow(
+                brought=graph,
+                graph=graph,
+                properties=new.properties,
+                roles={},
+                output_node_id=new.output_node_id,
+                output_extension=new.output_extension or "mp4",
+                output_mime_type=new.output_mime_type,
+            )
+        known, why = await self._definitions.known()
+        graph = await self._converted(new.graph, known, why, tenant_id=tenant_id)
+        described = await self._readers.run(tenant_id, partial(describe, graph, known))
+        is_own_type = new.output_extension is not None or new.output_mime_type is not None
+        return ReadWorkflow(
+            brought=graph,
+            graph=described.graph,
+            properties=described.properties,
+            roles=described.roles,
+            output_node_id=new.output_node_id or described.output_node_id,
+            output_extension=new.output_extension or described.output_extension,
+            output_mime_type=new.output_mime_type if is_own_type else described.output_mime_type,
+            remark=f"{_GUESSED} {why}" if known is None else "",
+        )
+
+    async def as_graph(self, value: Mapping[str, Any], *, tenant_id: str = _ADMINISTRATORS) -> Graph:
+        """In the API's format, with nothing found out."""
+        known, why = await self._definitions.known() if is_editor_file(value) else (None, "")
+        return await self._converted(value, known, why, tenant_id=tenant_id)
+
+    async def _converted(
+        self, value: Mapping[str, Any], known: Mapping[str, Any] | None, why: str, *, tenant_id: str
+    ) -> Graph:
+        if not is_editor_file(value):
+            self._graphs.check_size(dict(value))
+        try:
+            graph = await self._readers.run(tenant_id, partial(as_graph, value, known or {}))
+        except NotInstalled as error:
+            detail = f"{_UNREADABLE} {why}" if known is None else f"{error.detail} {_INSTALL}"
+            waiting = WaitingForNodes(node_types=error.node_types[:MOST_NAMES_KEPT])
+            raise MissingOnWorkers(detail, missing=waiting.missing) from error
+        except ComfyError as error:
+            raise GraphError(error.detail) from error
+        self._graphs.check_size(graph)
+        self._graphs.check_texts(graph)
+        return graph

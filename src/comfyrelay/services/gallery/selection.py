@@ -1,0 +1,84 @@
+"""What is done with outputs that a user chose: marking them, putting them into collections, deleting them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from comfyrelay.domain.bulk import BulkAction
+from comfyrelay.domain.gallery import MarkChange
+from comfyrelay.errors import NotFound
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.jobs.bulk import Bulk, BulkResult
+from comfyrelay.services.transactions import Step
+from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant import changes
+from comfyrelay.store.tenant.library import gallery
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Marked:
+    """How many were there, and which were not."""
+
+    changed: int
+    missing: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeletedOutputs:
+    """The outputs that are gone, with the jobs that made them; what became of the jobs' other files is in `jobs`."""
+
+    deleted: Sequence[str]
+    missing: Sequence[str]
+    jobs: BulkResult
+
+
+class Choosing:
+    def __init__(self, databases: Databases, bulk: Bulk) -> None:
+        self._databases = databases
+        self._bulk = bulk
+
+    async def mark(
+        self,
+        tenant_id: str,
+        ids: Sequence[str],
+        change: MarkChange,
+        *,
+        add_to: str | None = None,
+        remove_from: str | None = None,
+    ) -> Marked:
+        """All of it, or nothing."""
+
+        async def work(tx: Tx) -> list[str]:
+            for each in filter(None, (add_to, remove_from)):
+                if not await gallery.lock_collection(tx, tenant_id, each):
+                    raise NotFound(f"There is no collection {each!r} of yours.")
+            found = list(await gallery.by_ids(tx, tenant_id, set(ids)))
+            if found:
+                await gallery.mark(tx, tenant_id, found, change)
+                if add_to is not None:
+                    await gallery.add_to(tx, tenant_id, add_to, found)
+                if remove_from is not None:
+                    await gallery.take_from(tx, tenant_id, remove_from, found)
+                await changes.write_marked(tx, tenant_id, found)
+            return found
+
+        there = set(await (await self._databases.pool_of(tenant_id)).run(Step.GALLERY, work))
+        return Marked(changed=len(there), missing=_without(ids, there))
+
+    async def delete(self, tenant_id: str, ids: Sequence[str], *, keep_files: bool = False) -> DeletedOutputs:
+        """Delete the jobs that made these outputs, as if each were deleted by itself: with their logs and with all
+        their outputs."""
+        pool = await self._databases.pool_of(tenant_id)
+        async with pool.read() as tx:
+            found = await gallery.by_ids(tx, tenant_id, set(ids))
+            job_ids = sorted({each.job_id for each in found.values()})
+            going = set(await gallery.of_jobs(tx, tenant_id, job_ids))
+        done = BulkResult()
+        if job_ids:
+            done = await self._bulk.run(tenant_id, BulkAction.DELETE, ids=job_ids, keep_files=keep_files)
+        async with pool.read() as tx:
+            left = await gallery.by_ids(tx, tenant_id, going)
+        return DeletedOutputs(deleted=sorted(going - left.keys()), missing=_without(ids, set(found)), jobs=done)
+
+
+def _without(ids: Sequence[str], there: set[str]) -> list[str]:
+    return [each for each in dict.fromkeys(ids) if each not in there]

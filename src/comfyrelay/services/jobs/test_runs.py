@@ -1,0 +1,58 @@
+"""Trying out a workflow of the catalogue: a job of the administrator's own that costs nothing."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.jobs import Job
+from comfyrelay.errors import Conflict, InvalidInput
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.jobs.submission.requests import Item, JobRequest
+from comfyrelay.services.jobs.submission.submit import Submit
+from comfyrelay.store.central.workers import worker_list, workers
+
+
+class Testing:
+    def __init__(self, databases: Databases, submit: Submit) -> None:
+        self._databases = databases
+        self._submit = submit
+
+    async def run(
+        self,
+        admin: User,
+        slug: str,
+        *,
+        worker_id: str | None = None,
+        values: Mapping[str, Any] | None = None,
+        input_file_id: str | None = None,
+    ) -> Job:
+        """On a worker that is named it runs there, or waits for it, whoever else is free."""
+        stage = await self._stage_of(worker_id, slug) if worker_id is not None else None
+        return await self._submit.submit(
+            JobRequest(
+                tenant_id=admin.tenant_id,
+                user_id=admin.id,
+                idempotency_key=f"test:{new_id()}",
+                workflow_slug=slug,
+                item=Item(input_payload=values or {}, input_file_id=input_file_id, label=f"Test of {slug}"),
+                stage=stage,
+                shows_workers=True,
+                # what was chosen is what is to be tried, also while it lacks something
+                wait_for_missing=worker_id is not None,
+                is_test=True,
+                only_worker=worker_id,
+            )
+        )
+
+    async def _stage_of(self, worker_id: str, slug: str) -> Stage:
+        async with self._databases.central.read() as tx:
+            worker = await workers.get(tx, worker_id)
+            if worker is None:
+                raise InvalidInput(errors={"worker_id": "There is no such worker."})
+            if slug not in await worker_list.assigned_workflows(tx, worker_id):
+                raise Conflict(f"The worker {worker_id!r} does not have this workflow: map it to its fleet first.")
+        if not worker.is_approved:
+            raise Conflict(f"The worker {worker_id!r} is revoked, and gets no jobs.")
+        return Stage(worker.stage)

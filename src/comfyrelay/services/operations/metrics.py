@@ -1,0 +1,99 @@
+"""What is measured: read from the databases at most every few seconds, however many ask."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from comfyrelay.errors import PoolUnavailable
+from comfyrelay.services.databases import Databases
+from comfyrelay.store import metrics
+from comfyrelay.store.metrics import LeaseCount, QueueDepth
+
+REMEMBER_SECONDS = 5.0
+# A workflow that is blocked on so many workers is itself suspect.
+SEVERAL_WORKERS = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolFigures:
+    """Of one tenant pool: for how long the oldest submission has waited, and webhooks that are to be delivered."""
+
+    submission_seconds: float
+    undelivered_webhooks: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """A database that could not be asked is not `up`, and its figures are missing."""
+
+    up: Mapping[str, bool]
+    queues: Sequence[QueueDepth] = ()
+    leased: Sequence[LeaseCount] = ()
+    suspects: int = 0
+    outbox_seconds: Mapping[str, float] = field(default_factory=dict)
+    pools: Mapping[str, PoolFigures] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Central:
+    queues: Sequence[QueueDepth]
+    leased: Sequence[LeaseCount]
+    suspects: int
+    outbox_seconds: Mapping[str, float]
+
+
+class Measures:
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
+        self._asked: tuple[float, asyncio.Future[Figures]] | None = None
+        # Jobs whose end this process applied, by how they ended: over all processes, each job counts once.
+        self.ended: Counter[str] = Counter()
+
+    def count_ended(self, statuses: Sequence[str]) -> None:
+        self.ended.update(statuses)
+
+    async def figures(self) -> Figures:
+        now = asyncio.get_running_loop().time()
+        if self._asked is None or self._asked[0] <= now:
+            self._asked = (now + REMEMBER_SECONDS, asyncio.ensure_future(self._read()))
+        return await asyncio.shield(self._asked[1])
+
+    async def _read(self) -> Figures:
+        names = list(self._databases.pools)
+        reading = asyncio.gather(*(self._read_pool(each) for each in names))
+        central, pools = await self._read_central(), await reading
+        found = {name: figures for name, figures in zip(names, pools, strict=True) if figures is not None}
+        up = {self._databases.central.name: central is not None, **{name: name in found for name in names}}
+        if central is None:
+            return Figures(up=up, pools=found)
+        return Figures(
+            up=up,
+            queues=central.queues,
+            leased=central.leased,
+            suspects=central.suspects,
+            outbox_seconds=central.outbox_seconds,
+            pools=found,
+        )
+
+    async def _read_central(self) -> _Central | None:
+        try:
+            async with self._databases.central.read() as tx:
+                return _Central(
+                    queues=await metrics.queues(tx),
+                    leased=await metrics.leased(tx),
+                    suspects=await metrics.suspects(tx, blocked_workers=SEVERAL_WORKERS),
+                    outbox_seconds=await metrics.entry_ages(tx),
+                )
+        except PoolUnavailable:
+            return None
+
+    async def _read_pool(self, name: str) -> PoolFigures | None:
+        try:
+            async with self._databases.pool(name).read() as tx:
+                return PoolFigures(
+                    submission_seconds=await metrics.submission_age(tx),
+                    undelivered_webhooks=await metrics.undelivered(tx),
+                )
+        except PoolUnavailable:
+            return None

@@ -1,0 +1,142 @@
+"""Building what a lease is to run: the workflow's graph with the job's values in it."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any
+
+import structlog
+
+from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
+from comfyrelay.domain.ids import upload_path
+from comfyrelay.domain.payloads import JobSnapshot
+from comfyrelay.domain.queue import lifecycle
+from comfyrelay.domain.queue.lifecycle import Dispatch, Move
+from comfyrelay.errors import GraphError, NotFound, PoolUnavailable
+from comfyrelay.services.catalogue.graphs import Graphs
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.queue.decisions import Decisions
+from comfyrelay.services.transactions import Step
+from comfyrelay.store.tenant import jobs
+
+log = structlog.get_logger(__name__)
+
+LONGEST_DEFERRAL = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeasedJob:
+    """A lease and all that its worker needs, but for the pre-signed URLs."""
+
+    dispatch: Dispatch
+    snapshot: JobSnapshot
+    graph: Graph
+    output_path: str
+    # how many more its worker could have been given, as far as was looked
+    more_waiting: int = 0
+    # where it runs, its models stay loaded
+    keep_loaded: bool = False
+    # the memory of the largest card that was too small for its workflow
+    ran_out_bytes: int | None = None
+
+    @property
+    def lease_token(self) -> str:
+        assert self.dispatch.lease_token is not None
+        return self.dispatch.lease_token
+
+    @property
+    def dispatch_id(self) -> int:
+        return self.dispatch.id
+
+
+class Building:
+    def __init__(self, databases: Databases, decisions: Decisions, graphs: Graphs, *, deferral: timedelta) -> None:
+        self._databases = databases
+        self._decisions = decisions
+        self._graphs = graphs
+        self._deferral = deferral
+
+    async def build(
+        self,
+        leased: Sequence[Dispatch],
+        *,
+        pinned: Set[int] = frozenset(),
+        ran_out: Mapping[tuple[int, str], int] = MappingProxyType({}),
+    ) -> dict[int, LeasedJob]:
+        """Build what each lease is to run. One that cannot be built now goes back; one that never can be fails. The
+        models of workflows that are `pinned` stay loaded; those in `ran_out`, by id and hash, did not fit into a card
+        of this size."""
+        by_pool: dict[str, list[Dispatch]] = defaultdict(list)
+        for each in leased:
+            by_pool[each.db_pool].append(each)
+        built: dict[int, LeasedJob] = {}
+        hopeless: dict[int, str] = {}
+        later: dict[int, str] = {}
+        payloads = await asyncio.gather(*(self._payloads(pool, found) for pool, found in by_pool.items()))
+        for (pool, found), known in zip(by_pool.items(), payloads, strict=True):
+            for dispatch in found:
+                if known is None:
+                    later[dispatch.id] = f"The tenant pool {pool!r} cannot be read."
+                elif dispatch.tenant_job_id not in known:
+                    hopeless[dispatch.id] = "The job no longer exists."
+                else:
+                    try:
+                        snapshot = JobSnapshot.from_json(known[dispatch.tenant_job_id])
+                        job = await self._leased_job(dispatch, snapshot)
+                        built[dispatch.id] = replace(
+                            job,
+                            keep_loaded=dispatch.workflow_id in pinned,
+                            ran_out_bytes=ran_out.get((dispatch.workflow_id, dispatch.workflow_hash)),
+                        )
+                    except (NotFound, GraphError, KeyError, TypeError) as error:
+                        hopeless[dispatch.id] = f"The workflow cannot be built: {error}"
+                    except OSError as error:
+                        later[dispatch.id] = f"The workflow cannot be read: {error}"
+        if hopeless or later:
+            await self._put_back({each.id: each for each in leased}, hopeless, later)
+        return built
+
+    async def _payloads(self, pool: str, found: Sequence[Dispatch]) -> dict[str, Any] | None:
+        try:
+            with self._databases.watched(pool):
+                async with self._databases.pool(pool).read() as tx:
+                    return await jobs.payloads(tx, [each.tenant_job_id for each in found])
+        except PoolUnavailable:
+            return None
+        except Exception:
+            # Whatever it is, the leases must not be left to expire: nobody knows of them yet.
+            log.exception("lease.payloads_failed", pool=pool)
+            return None
+
+    async def _leased_job(self, dispatch: Dispatch, snapshot: JobSnapshot) -> LeasedJob:
+        graph = await self._graphs.get(snapshot.graph_path)
+        assert dispatch.lease_token is not None
+        return LeasedJob(
+            dispatch=dispatch,
+            snapshot=snapshot,
+            graph=replace_placeholders(graph, snapshot.values),
+            output_path=upload_path(
+                tenant_id=dispatch.tenant_id,
+                job_id=dispatch.tenant_job_id,
+                lease_token=dispatch.lease_token,
+                extension=snapshot.output_extension,
+            ),
+        )
+
+    async def _put_back(
+        self, leased: Mapping[int, Dispatch], hopeless: Mapping[int, str], later: Mapping[int, str]
+    ) -> None:
+        def judge(dispatch: Dispatch, now: datetime) -> Move | None:
+            if not lifecycle.holds(dispatch, leased[dispatch.id].lease_token or ""):
+                return None
+            if dispatch.id in hopeless:
+                return lifecycle.fail_permanently(dispatch, error=hopeless[dispatch.id], now=now)
+            return lifecycle.defer(
+                dispatch, reason=later[dispatch.id], now=now, base=self._deferral, longest=LONGEST_DEFERRAL
+            )
+
+        log.warning("lease.not_built", hopeless=dict(hopeless), later=dict(later))
+        await self._decisions.decide(Step.DEFER, [*hopeless, *later], judge, by="build")

@@ -1,0 +1,64 @@
+"""Heartbeats that wait: one look a second for all of them finds out who is to stop.
+
+What this process decides wakes them at once; what another one decides, within the second.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator
+
+import structlog
+
+from comfyrelay.services.databases import Databases
+from comfyrelay.store.central.queue import dispatches
+from comfyrelay.wakeup import Hint, HintsByKey
+
+log = structlog.get_logger(__name__)
+
+TICK_SECONDS = 1.0
+
+
+class Stops:
+    def __init__(self, databases: Databases, *, tick_seconds: float = TICK_SECONDS) -> None:
+        self._databases = databases
+        self._tick_seconds = tick_seconds
+        self._waiting: HintsByKey[int] = HintsByKey()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @contextlib.contextmanager
+    def watching(self, dispatch_id: int) -> Iterator[Hint]:
+        """A hint, given when a lease has ended or is to stop; the next heartbeat says which."""
+        hint = Hint()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._watch())
+        with self._waiting.waiting(dispatch_id, hint):
+            yield hint
+
+    def wake(self, dispatch_ids: Iterable[int]) -> None:
+        """These are to stop, or have ended."""
+        for dispatch_id in dispatch_ids:
+            self._waiting.give(dispatch_id)
+
+    def close(self) -> None:
+        """Wake everybody who waits."""
+        self.wake(list(self._waiting))
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _watch(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(self._tick_seconds)
+            if self._waiting:
+                await self._check()
+
+    async def _check(self) -> None:
+        try:
+            async with self._databases.central.read() as tx:
+                self.wake(await dispatches.to_stop(tx, list(self._waiting)))
+        except Exception:
+            # the next tick may succeed; whoever waits is answered when time is up at the latest
+            log.warning("stops.failed", exc_info=True)

@@ -1,0 +1,231 @@
+"""Why is it waiting?"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from comfyrelay.domain.autoscaling.learning import NEWEST_BOOTS, boot_seconds, seconds_left
+from comfyrelay.domain.autoscaling.observation import MachineState
+from comfyrelay.domain.autoscaling.spec import MachineProviderName
+from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.states import JOB_STATUS_OF, DispatchStatus, Provider
+from comfyrelay.domain.queue.wait_reasons import (
+    NOTHING_COMING,
+    Coming,
+    Reason,
+    Serving,
+    Waiting,
+    explain,
+    explain_fetched,
+)
+from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.errors import NotFound
+from comfyrelay.services.databases import Databases
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.central.autoscaling import bursts, decisions, machines, observations
+from comfyrelay.store.central.queue import blocks, dispatches, memory, missing_requirements
+from comfyrelay.store.central.workers import slots, workers
+from comfyrelay.store.database import Tx
+
+
+class WhyWaiting:
+    def __init__(
+        self,
+        databases: Databases,
+        *,
+        worker_stale_seconds: float,
+        comfyui_away: Callable[[str], Sequence[str]],
+        is_worker_coming: Callable[[str], bool],
+        why_here: Callable[[int], str | None],
+    ) -> None:
+        """`comfyui_away` says why no server of a stage can be used, where its only worker is in this process;
+        `is_worker_coming`, whether that has yet to register. `why_here` is why a job that waits for longer than it
+        accepts was not sent to the cloud."""
+        self._databases = databases
+        self._worker_stale_seconds = worker_stale_seconds
+        self._comfyui_away = comfyui_away
+        self._is_worker_coming = is_worker_coming
+        self._why_here = why_here
+
+    async def of_job(self, tenant_id: str, job_id: str) -> Waiting:
+        found = await self.of_jobs(tenant_id, [job_id])
+        if job_id not in found:
+            raise NotFound(f"There is no job {job_id!r} in the queue.")
+        return found[job_id]
+
+    async def of_jobs(self, tenant_id: str, job_ids: Iterable[str]) -> dict[str, Waiting]:
+        """By job, of those that are in the queue. What is the same of several is asked for once."""
+        explained: dict[str, Waiting] = {}
+        async with self._databases.central.read() as tx:
+            found = await dispatches.of_jobs(tx, [(tenant_id, each) for each in job_ids])
+            alike: dict[tuple[Any, ...], dict[str, Dispatch]] = {}
+            for job_id, each in found.items():
+                if each.status in {DispatchStatus.QUEUED, DispatchStatus.PAUSED}:
+                    same = (
+                        each.workflow_id,
+                        each.stage,
+                        each.provider,
+                        each.workflow_hash,
+                        each.effect_id,
+                        each.only_worker,
+                    )
+                    alike.setdefault(same, {})[job_id] = each
+                elif (fetched := await _only_fetched(tx, each)) is not None:
+                    explained[job_id] = fetched
+                else:
+                    status = JOB_STATUS_OF[DispatchStatus(each.status)]
+                    explained[job_id] = Waiting(reason=Reason.NOT_WAITING, text=f"It is not waiting: it is {status}.")
+            for some in alike.values():
+                for job_id, waiting in (await self._of(tx, some)).items():
+                    text = await self._with_burst(tx, found[job_id], waiting.text)
+                    explained[job_id] = replace(waiting, text=text)
+        return explained
+
+    async def _with_burst(self, tx: Tx, dispatch: Dispatch, text: str) -> str:
+        """Where it waits may be where nobody expects it: first comes why."""
+        if dispatch.status != DispatchStatus.QUEUED:
+            return text
+        if dispatch.has_burst:
+            burst = await bursts.of_dispatch(tx, dispatch.id)
+            why = None if burst is None else burst.back_reason or burst.reason
+            return text if why is None else f"{why} {text}"
+        why_here = self._why_here(dispatch.id)
+        return text if why_here is None else f"{text} {why_here}"
+
+    async def _of(self, tx: Tx, alike: Mapping[str, Dispatch]) -> dict[str, Waiting]:
+        """Why these wait, which run the same in the same place."""
+        dispatch = next(iter(alike.values()))
+        able = await workers.serving(
+            tx,
+            dispatch.workflow_id,
+            stage=dispatch.stage,
+            provider=Provider(dispatch.provider),
+            stale_seconds=self._worker_stale_seconds,
+        )
+        able = [each for each in able if dispatch.only_worker in (None, each.worker_id)]
+        blocked = await blocks.of_hash(tx, dispatch.workflow_hash)
+        is_ours = dispatch.provider == Provider.SELF_HOSTED
+        lacking = await missing_requirements.of_hash(tx, dispatch.workflow_hash) if is_ours else {}
+        ids = [each.worker_id for each in able]
+        # one that a worker was chosen for is tried there, however small its card
+        is_spared = is_ours and dispatch.only_worker is None
+        ran_out = await memory.ran_out_on(tx, dispatch.workflow_id, dispatch.workflow_hash) if is_spared else None
+        small: set[str] = set()
+        if ran_out is not None:
+            outgrown = await memory.outgrown(tx, ids, stale_seconds=self._worker_stale_seconds)
+            this = (dispatch.workflow_id, dispatch.workflow_hash)
+            small = {worker_id for worker_id, workflows in outgrown.items() if this in workflows}
+        shared = await workers.workflows_of(tx, ids)
+        serving = [
+            Serving(
+                slots=each.max_concurrency,
+                leases=each.leases,
+                blocked_until=blocked.get(each.worker_id),
+                lacking=lacking.get(each.worker_id),
+                is_too_small=each.worker_id in small,
+            )
+            for each in able
+        ]
+        ahead = await _ahead(tx, list(alike.values()), shared)
+        seconds_per_job = await self._seconds_per_job(tx, dispatch, shared)
+        now = await dispatches.now(tx)
+        coming = await _coming(tx, dispatch, {each.worker_id for each in able}) if is_ours else NOTHING_COMING
+        return {
+            job_id: explain(
+                is_paused=each.status == DispatchStatus.PAUSED,
+                available_at=each.available_at,
+                pool_is_down=each.db_pool in self._databases.down(),
+                comfyui_away=self._comfyui_away(each.stage),
+                serving=serving,
+                ahead=ahead.get(each.id, 0),
+                seconds_per_job=seconds_per_job,
+                now=now,
+                coming=coming,
+                ran_out_bytes=ran_out,
+                is_worker_coming=self._is_worker_coming(each.stage),
+            )
+            for job_id, each in alike.items()
+        }
+
+    async def _seconds_per_job(self, tx: Tx, dispatch: Dispatch, shared: list[int]) -> float | None:
+        mean = await dispatches.mean_duration(tx, shared or [dispatch.workflow_id])
+        if mean is None and dispatch.effect_id is not None:
+            effect = await catalogue.effect(tx, id_=dispatch.effect_id)
+            return effect.last_processing_time_seconds if effect else None
+        return mean
+
+
+async def _only_fetched(tx: Tx, dispatch: Dispatch) -> Waiting | None:
+    """Of what a worker has fetched while another runs there; `None` for all else."""
+    if not dispatch.is_leased or not dispatch.is_prefetch or dispatch.worker_id is None:
+        return None
+    held, now = await slots.held_by(tx, [dispatch.worker_id])
+    fetched = [each.job_id for each in held if each.is_only_fetched]
+    if dispatch.tenant_job_id not in fetched:
+        return None
+    usual = {id_: await dispatches.mean_duration(tx, [id_]) for id_ in {job.workflow_id for job in held}}
+    before = fetched.index(dispatch.tenant_job_id)
+    left = [each.seconds_left(usual[each.workflow_id], now) for each in held if not each.is_only_fetched]
+    return explain_fetched(
+        running_seconds_left=left,
+        before=[usual[each.workflow_id] for each in held if each.job_id in fetched[:before]],
+    )
+
+
+async def _ahead(tx: Tx, alike: Sequence[Dispatch], shared: Sequence[int]) -> dict[int, int]:
+    if len(alike) == 1:
+        return {alike[0].id: await dispatches.ahead_of(tx, alike[0], shared)}
+    ids, first = [each.id for each in alike], alike[0]
+    return await dispatches.ahead_of_each(tx, ids, stage=first.stage, provider=first.provider, workflow_ids=shared)
+
+
+async def _coming(tx: Tx, dispatch: Dispatch, known: Set[str]) -> Coming:
+    """Machines that are starting for the workflow, or why none is. Workers that are `known` have started."""
+    fleets = [
+        each
+        for each in await observations.fleets_with(tx, dispatch.workflow_id, stage=dispatch.stage)
+        if each.is_scaled
+    ]
+    if not fleets:
+        return NOTHING_COMING
+    now = await dispatches.now(tx)
+    left: list[float] = []
+    for fleet in fleets:
+        newest = await machines.newest(tx, fleet.id, most=NEWEST_BOOTS)
+        boot = boot_seconds(newest, fleet.machine_spec)
+        for machine in await machines.present(tx, [fleet.id]):
+            if machine.registered_at is None and machine.ending_at is None:
+                left.append(seconds_left(boot, (now - machine.ordered_at).total_seconds()))
+        if fleet.machine_spec.provider is MachineProviderName.KUBERNETES:
+            left += await _pods_coming(tx, fleet, known, now)
+    if left:
+        return Coming(boot_seconds_left=left)
+    # each of them has one, or somebody would launch
+    limits = [limit for each in fleets if (limit := await _limit(tx, each)) is not None]
+    return Coming(limit=limits[0]) if len(limits) == len(fleets) else NOTHING_COMING
+
+
+async def _pods_coming(tx: Tx, fleet: Fleet, known: Set[str], now: datetime) -> list[float]:
+    """Of a cluster only who tells it its number sees the pods: those that started when it last told another, and those
+    that it asked for then."""
+    last = await decisions.latest(tx, fleet.id)
+    if last is None or fleet.scaling_spec.is_paused or fleet.scaling_spec.is_dry_run:
+        return []
+    ago = (now - last.created_at).total_seconds()
+    seconds = [
+        each["boot_seconds_left"]
+        for each in last.seen.get("machines", ())
+        if each["state"] == MachineState.BOOTING and each["id"] not in known
+    ]
+    asked_for = sum(each["count"] for each in last.launch)
+    return [seconds_left(each, ago) for each in (*seconds, *asked_for * [last.seen["boot_seconds"]])]
+
+
+async def _limit(tx: Tx, fleet: Fleet) -> str | None:
+    """What the last decision said that it was kept from more by."""
+    if fleet.scaling_spec.is_paused:
+        return "the fleet is paused"
+    last = await decisions.latest(tx, fleet.id)
+    found = None if last is None else last.seen.get("limit")
+    return str(found) if found else None

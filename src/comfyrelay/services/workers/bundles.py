@@ -1,0 +1,59 @@
+"""Whether a fleet could run a workflow: held against the bundle of its machines, or against its workers."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from comfyrelay.domain.autoscaling.spec import Bundle
+from comfyrelay.domain.capabilities import MOST_NAMES_IN_REFUSAL, Gap, NeedKind, Needs, fitness, gaps, listed, refusal
+from comfyrelay.domain.records.catalogue import Workflow
+from comfyrelay.errors import MissingOnWorkers, NotFound
+from comfyrelay.services.catalogue.availability import Missing, is_judged, lacking_of, usual_needs
+from comfyrelay.services.catalogue.graphs import Graphs
+
+ADVICE = "Add what is missing, or map it anyway: with `force`, jobs wait until a worker has everything."
+
+
+class Bundles:
+    def __init__(self, graphs: Graphs) -> None:
+        self._graphs = graphs
+
+    async def require(
+        self, fleet_slug: str, new: Iterable[Workflow], *, bundle: Bundle | None, reports: Sequence[tuple[str, str]]
+    ) -> None:
+        """`MissingOnWorkers` when machines of the fleet lack something that one of these workflows needs. Without a
+        bundle its workers' `reports` count; with nobody there to ask, nothing is known to be missing."""
+        if bundle is None and not reports:
+            return
+        texts: list[str] = []
+        missing: list[Gap] = []
+        for workflow in filter(is_judged, new):
+            try:
+                needs = await usual_needs(workflow, self._graphs)
+            except NotFound:
+                # its jobs fail with a sentence about that; no machine can help it
+                continue
+            if bundle is not None:
+                found = _lacks(bundle, needs)
+                why = f"the bundle of the fleet {fleet_slug!r} lacks {_names(found)}."
+            else:
+                lacking = await asyncio.to_thread(lacking_of, needs, reports)
+                found = gaps(lacking) if len(lacking) == len(reports) else []
+                why = refusal(found, workers=len(lacking), shows_names=True)
+            if found:
+                texts.append(f"For {workflow.slug!r}: {why}")
+                missing += found
+        if texts:
+            listed_ = Missing(gaps=missing, workers=len(reports), shows_names=True)
+            raise MissingOnWorkers(" ".join([*texts, ADVICE]), missing=listed_.to_json())
+
+
+def _lacks(bundle: Bundle, needs: Needs) -> list[Gap]:
+    has = {"node_types": sorted(bundle.node_types), "models": sorted(bundle.models)}
+    judged = fitness(needs, has)
+    kinds = ((NeedKind.NODE, judged.missing_node_types), (NeedKind.MODEL, judged.missing_models))
+    return [Gap(kind=kind, name=name, workers=()) for kind, names in kinds for name in names]
+
+
+def _names(found: Sequence[Gap]) -> str:
+    nodes, models = ([gap.name for gap in found if gap.kind is kind] for kind in (NeedKind.NODE, NeedKind.MODEL))
+    return listed(nodes, models, most=MOST_NAMES_IN_REFUSAL)

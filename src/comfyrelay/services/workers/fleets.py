@@ -1,0 +1,150 @@
+"""Fleets: which workflows a group of workers runs, how many workers it may have, and what its machines are."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from comfyrelay.domain.autoscaling.spec import Bundle
+from comfyrelay.domain.autoscaling.spec_json import machines_from_json, scaling_from_json
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.errors import Conflict, InvalidInput, NotFound
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.transactions import Step
+from comfyrelay.services.workers.bundles import Bundles
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.central.autoscaling import machines as machine_rows
+from comfyrelay.store.central.queue import missing_requirements
+from comfyrelay.store.central.workers import fleets, workers
+from comfyrelay.store.database import Tx
+
+# Of these, what is not sent stays as it is within, too.
+SPECS = ("machines", "scaling")
+
+
+class Fleets:
+    def __init__(self, databases: Databases, *, bundles: Bundles) -> None:
+        self._databases = databases
+        self._bundles = bundles
+
+    async def create(
+        self,
+        *,
+        slug: str,
+        stage: Stage = Stage.PRODUCTION,
+        name: str | None = None,
+        max_workers: int | None = None,
+        machines: Mapping[str, Any] | None = None,
+        scaling: Mapping[str, Any] | None = None,
+        workflow_slugs: Sequence[str] = (),
+        force: bool = False,
+    ) -> Fleet:
+        if not force:
+            await self._require(slug, None, workflow_slugs, bundle=machines_from_json(machines).bundle)
+        specs = {"machines": _merged(None, machines), "scaling": _checked(_merged(None, scaling))}
+
+        async def work(tx: Tx) -> Fleet:
+            fleet = await catalogue.create_fleet(
+                tx, slug=slug, stage=stage, name=name or slug, max_workers=max_workers, **specs
+            )
+            await _map(tx, fleet, workflow_slugs)
+            return fleet
+
+        return await self._databases.central.run(Step.CATALOGUE, work)
+
+    async def map_workflows(
+        self, *, stage: Stage, slug: str, workflow_slugs: Sequence[str], force: bool = False
+    ) -> None:
+        """Change what a fleet runs; its workers' assignments follow at once."""
+        if not force:
+            async with self._databases.central.read() as tx:
+                fleet = await catalogue.fleet(tx, stage=stage, slug=slug)
+            if fleet is not None:
+                await self._require(slug, fleet, workflow_slugs, bundle=fleet.machine_spec.bundle)
+
+        async def work(tx: Tx) -> None:
+            # Locked, so that a worker that registers this moment gets either all of the old mapping or all of the new.
+            await _map(tx, await _locked_fleet(tx, stage, slug), workflow_slugs)
+
+        await self._databases.central.run(Step.CATALOGUE, work)
+
+    async def change(self, *, stage: Stage, slug: str, changes: Mapping[str, Any]) -> Fleet:
+        """`machines` and `scaling` are changed field by field; with null nothing is said of them any more."""
+
+        async def work(tx: Tx) -> Fleet:
+            fleet = await _locked_fleet(tx, stage, slug)
+            values = dict(changes)
+            for name in SPECS:
+                if name in values:
+                    values[name] = _merged(getattr(fleet, name), values[name])
+            _checked(values.get("scaling"))
+            after = replace(fleet, **{name: values[name] for name in SPECS if name in values})
+            if (after.is_scaled, _provider(after)) != (fleet.is_scaled, _provider(fleet)):
+                await _require_none_there(tx, fleet)
+            return await fleets.change(tx, fleet.id, **values) if values else fleet
+
+        return await self._databases.central.run(Step.CATALOGUE, work)
+
+    async def delete(self, *, stage: Stage, slug: str) -> None:
+        async def work(tx: Tx) -> None:
+            fleet = await _locked_fleet(tx, stage, slug)
+            await _require_none_there(tx, fleet)
+            await fleets.remove(tx, fleet)
+
+        await self._databases.central.run(Step.CATALOGUE, work)
+
+    async def _require(
+        self, slug: str, fleet: Fleet | None, workflow_slugs: Sequence[str], *, bundle: Bundle | None
+    ) -> None:
+        """Before anything is locked, for graphs are in object storage. What was mapped before is not judged again."""
+        async with self._databases.central.read() as tx:
+            found = [await catalogue.workflow(tx, slug=each) for each in dict.fromkeys(workflow_slugs)]
+            mapped = await fleets.workflow_ids_of(tx, fleet.id) if fleet else set()
+            reports = await missing_requirements.reports_of_fleet(tx, fleet.id) if fleet and bundle is None else []
+        new = [each for each in found if each is not None and each.id not in mapped]
+        await self._bundles.require(slug, new, bundle=bundle, reports=reports)
+
+
+async def _require_none_there(tx: Tx, fleet: Fleet) -> None:
+    """Nobody would know of its machines any more, and they would go on costing."""
+    if there := len(await machine_rows.present(tx, [fleet.id])):
+        raise Conflict(
+            f"The {fleet.stage} fleet {fleet.slug!r} still has {there} machine{'s' if there > 1 else ''}. Set its "
+            "max_machines to 0, and wait until they have ended."
+        )
+
+
+def _provider(fleet: Fleet) -> Any:
+    """As it was said: what cannot be read has to be changed first of all."""
+    return (fleet.machines or {}).get("provider")
+
+
+async def _map(tx: Tx, fleet: Fleet, workflow_slugs: Sequence[str]) -> None:
+    found = {slug: await catalogue.workflow_to_use(tx, slug=slug) for slug in dict.fromkeys(workflow_slugs)}
+    unknown = {slug: f"There is no workflow {slug!r}." for slug, each in found.items() if each is None}
+    if unknown:
+        raise InvalidInput(errors={"workflow_slugs": " ".join(unknown.values())})
+    await catalogue.map_workflows(tx, fleet.id, [each.id for each in found.values() if each is not None])
+    await workers.assign_fleet(tx, fleet.id)
+
+
+def _merged(before: Mapping[str, Any] | None, said: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Only what differs from the defaults by somebody's word is kept, so that better defaults reach everybody else."""
+    if said is None:
+        return None
+    return {name: value for name, value in {**(before or {}), **said}.items() if value is not None}
+
+
+def _checked(scaling: dict[str, Any] | None) -> dict[str, Any] | None:
+    limits = scaling_from_json(scaling).limits
+    if limits.min_machines > limits.max_machines:
+        why = f"This is more than max_machines, which is {limits.max_machines}."
+        raise InvalidInput(errors={"scaling.min_machines": why})
+    return scaling
+
+
+async def _locked_fleet(tx: Tx, stage: Stage, slug: str) -> Fleet:
+    fleet = await catalogue.fleet(tx, stage=stage, slug=slug, lock=True)
+    if fleet is None:
+        raise NotFound(f"There is no {stage} fleet {slug!r}.")
+    return fleet

@@ -1,0 +1,188 @@
+"""Instance identity documents: what AWS signs for each EC2 instance, instead of a secret that all of a fleet share."""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from comfyrelay.errors import ConfigurationError, Unauthorized
+from comfyrelay.store.central.workers import identities
+from comfyrelay.store.database import Tx
+
+# AWS's are of 2048 bits; shorter ones have been broken.
+SHORTEST_KEY = 2048
+# How far our clock may be behind that of EC2.
+AHEAD = timedelta(minutes=5)
+LONGEST = 16 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """An instance, as AWS vouches for it."""
+
+    instance_id: str
+    account_id: str
+    region: str
+    launched_at: datetime
+
+
+class Identities:
+    def __init__(
+        self, *, certificates: Mapping[str, Path], accounts: Mapping[str, Sequence[str]], max_age_seconds: float
+    ) -> None:
+        """`certificates` are AWS's, by region; `accounts` those whose instances may join, by stage."""
+        self._files = certificates
+        self._accounts = accounts
+        self._max_age = timedelta(seconds=max_age_seconds)
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self._files)
+
+    def load(self) -> None:
+        """Read the certificates now: `ConfigurationError` for one that cannot be."""
+        _ = self._certificates if self.is_on else None
+
+    def read(self, signed: str) -> Identity:
+        """What a document says whose signature is AWS's; `Unauthorized` for every other."""
+        if not self.is_on:
+            raise Unauthorized("This server takes no instance identity documents: register with the fleet secret.")
+        content, signer = _parsed(signed)
+        document = _document(content)
+        certificates = self._certificates.get(document["region"])
+        if not certificates:
+            raise Unauthorized(f"This server has no certificate of AWS for the region {document['region']!r}.")
+        if not any(_is_signed_by(each, content, signer) for each in certificates):
+            raise Unauthorized("The instance identity document is not signed by AWS.")
+        return Identity(
+            instance_id=document["instanceId"],
+            account_id=document["accountId"],
+            region=document["region"],
+            launched_at=_time(document["pendingTime"]),
+        )
+
+    def require(self, identity: Identity, *, worker_id: str, stage: str) -> None:
+        """`Unauthorized` unless it opens this stage for a worker of this name."""
+        if identity.account_id not in self._accounts.get(stage, ()):
+            raise Unauthorized(f"Instances of the account {identity.account_id} may not join the stage {str(stage)!r}.")
+        if identity.instance_id != worker_id:
+            raise Unauthorized(
+                f"The instance identity document is of {identity.instance_id}: a worker that shows it must have that "
+                f"name, not {worker_id!r}. Do not set WORKER_ID."
+            )
+
+    async def claim(self, tx: Tx, identity: Identity, *, key_hash: str | None) -> None:
+        """The first who shows a document has it: with its key the worker comes back, and nobody else comes with it."""
+        if key_hash is None:
+            raise Unauthorized("Who registers with an identity document must send a registration_key, and keep it.")
+        now, known = await identities.known(tx, identity.instance_id)
+        if known is not None:
+            if known != key_hash:
+                raise Unauthorized(
+                    "This instance has registered already, with another registration_key. If its folder was lost, "
+                    "replace the instance."
+                )
+            return
+        if now - identity.launched_at > self._max_age:
+            hours = self._max_age.total_seconds() / 3600
+            raise Unauthorized(f"The instance was launched more than {hours:g} h ago: its document is too old.")
+        if identity.launched_at - now > AHEAD:
+            raise Unauthorized("The instance identity document is from the future: check the clock of the server.")
+        await identities.add(tx, identity.instance_id, account_id=identity.account_id, key_hash=key_hash)
+
+    @cached_property
+    def _certificates(self) -> dict[str, list[Any]]:
+        # comes with an extra
+        from cryptography import x509  # noqa: PLC0415
+
+        found = {}
+        for region, path in self._files.items():
+            try:
+                found[region] = x509.load_pem_x509_certificates(path.read_bytes())
+            except (OSError, ValueError) as error:
+                raise ConfigurationError(f"The certificate of AWS in {path} cannot be read: {error}") from None
+        return found
+
+
+def _parsed(signed: str) -> tuple[bytes, Any]:
+    """The content of a PKCS #7 message, and what its one signer says of it. Nothing of it is believed yet."""
+    from asn1crypto import cms  # noqa: PLC0415
+
+    try:
+        if len(signed) > LONGEST:
+            raise ValueError("too long")
+        message = cms.ContentInfo.load(base64.b64decode("".join(signed.split()), validate=True))
+        if message["content_type"].native != "signed_data":
+            raise ValueError("no signed data")
+        data = message["content"]
+        [signer] = data["signer_infos"]
+        content: bytes = data["encap_content_info"]["content"].native
+        if not isinstance(content, bytes):
+            raise ValueError("no content")
+    # the library raises whatever it stumbles over
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, binascii.Error):
+        raise _unreadable() from None
+    return content, signer
+
+
+def _document(content: bytes) -> dict[str, str]:
+    names = ("instanceId", "accountId", "region", "pendingTime")
+    try:
+        found = json.loads(content)
+        document = {name: found[name] for name in names}
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise _unreadable() from None
+    if not all(isinstance(each, str) for each in document.values()):
+        raise _unreadable()
+    return document
+
+
+def _is_signed_by(certificate: Any, content: bytes, signer: Any) -> bool:
+    """Certificates that come with the message do not count: anybody could have put them there."""
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import padding, rsa  # noqa: PLC0415
+    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
+
+    key = certificate.public_key()
+    if not isinstance(key, rsa.RSAPublicKey) or key.key_size < SHORTEST_KEY:
+        return False
+    try:
+        if signer["digest_algorithm"]["algorithm"].native != "sha256":
+            return False
+        key.verify(signer["signature"].native, _what_is_signed(content, signer), padding.PKCS1v15(), SHA256())
+    except (InvalidSignature, ValueError, TypeError, KeyError):
+        return False
+    return True
+
+
+def _what_is_signed(content: bytes, signer: Any) -> bytes:
+    """With attributes it is these that are signed, and one of them is the digest of the content."""
+    attributes = signer["signed_attrs"]
+    if attributes.native is None:
+        return content
+    said = {each["type"].native: each["values"].native for each in attributes}
+    if said.get("message_digest") != [sha256(content).digest()]:
+        raise ValueError("the digest is another")
+    whole: bytes = attributes.untag().dump(force=True)
+    return whole
+
+
+def _time(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise _unreadable() from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _unreadable() -> Unauthorized:
+    return Unauthorized(
+        "The instance identity document cannot be read: send what EC2 answers at "
+        "/latest/dynamic/instance-identity/rsa2048."
+    )

@@ -1,0 +1,181 @@
+"""Where jobs run now: each GPU with what its worker tells of it, and the job that is on it.
+
+What workers tell comes with every heartbeat and poll, and is kept in memory; the database gets it for all workers at
+once, now and then, so that other processes know of it."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from comfyrelay.domain.queue.slots import HeldJob, Lane, lanes_of
+from comfyrelay.domain.queue.states import RegistrationSource, WorkerState
+from comfyrelay.domain.records.jobs import Job
+from comfyrelay.errors import PoolUnavailable
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.paging import Listed
+from comfyrelay.services.transactions import Step
+from comfyrelay.store.central.queue import dispatches
+from comfyrelay.store.central.workers import slots, workers
+from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant import jobs
+
+COUNT_SECONDS = 60.0
+MOST_WARM = 20_000
+DeviceReports = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobOnLane:
+    id: str
+    batch_id: str | None
+    label: str | None
+    item_no: int
+    # how many its batch has
+    total: int
+    node: str | None
+    node_title: str | None
+    step: float | None
+    steps: float | None
+    progress: float | None
+    started_at: datetime | None
+    expected_seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaneView:
+    lane: Lane
+    job: JobOnLane | None
+
+
+class Lanes:
+    def __init__(
+        self,
+        databases: Databases,
+        *,
+        worker_stale_seconds: float,
+        comfyui_away: Callable[[str], Sequence[str]] = lambda _stage: (),
+    ) -> None:
+        """`comfyui_away` is why none of the servers of the workers in this process can be used, at a stage: who has
+        none does not poll, and tells nothing."""
+        self._comfyui_away = comfyui_away
+        self._databases = databases
+        self._stale_seconds = worker_stale_seconds
+        # by worker, what it told in this process since that was last written down
+        self._told: dict[str, DeviceReports] = {}
+        # by worker, the workflows that it has loaded, where they are others than those that were written down last
+        self._warm: dict[str, Sequence[str]] = {}
+        self._written_warm: dict[str, Sequence[str]] = {}
+        # by batch, its items, and when they were counted: it may have thousands
+        self._sizes: dict[str, tuple[int, float]] = {}
+
+    def note(self, worker_id: str, devices: DeviceReports) -> None:
+        """A worker tells of its GPUs."""
+        self._told[worker_id] = devices
+
+    def note_warm(self, worker_id: str, hashes: Sequence[str]) -> None:
+        """A worker tells which workflows it has loaded."""
+        if self._written_warm.get(worker_id) != hashes:
+            self._warm[worker_id] = hashes
+
+    async def write_noted(self) -> Set[str]:
+        """Write down what was told since the last time; returns by whom."""
+        told, self._told = self._told, {}
+        if told:
+            await self._databases.central.run(Step.WORKER, lambda tx: workers.record_devices(tx, told))
+        warm, self._warm = self._warm, {}
+        if warm:
+            await self._databases.central.run(Step.WORKER, lambda tx: workers.record_warm(tx, warm))
+            self._written_warm = {**self._written_warm, **warm} if len(self._written_warm) < MOST_WARM else warm
+        return told.keys()
+
+    async def page(self, *, cursor: str | None = None, limit: int) -> Listed[LaneView]:
+        """The lanes of so many workers, by their ids."""
+        async with self._databases.central.read() as tx:
+            found, after = await slots.page(tx, stale_seconds=self._stale_seconds, after_id=cursor, limit=limit)
+            held, now = await slots.held_by(tx, [each.worker_id for each in found])
+            usual = {id_: await dispatches.mean_duration(tx, [id_]) for id_ in {job.workflow_id for job in held}}
+        theirs: defaultdict[str, list[HeldJob]] = defaultdict(list)
+        for each in held:
+            theirs[each.worker_id].append(each)
+        placed = [
+            lane
+            for worker in found
+            for lane in lanes_of(
+                worker_id=worker.worker_id,
+                name=worker.display_name or worker.worker_id,
+                state=WorkerState(worker.state),
+                max_concurrency=worker.max_concurrency,
+                devices=self._told.get(worker.worker_id, worker.devices),
+                comfyui=worker.comfyui,
+                held=theirs[worker.worker_id],
+            )
+        ]
+        away = {each.worker_id: list(self._comfyui_away(each.stage)) for each in found if _is_here(each)}
+        placed = [_with_reason(each, away.get(each.worker_id)) for each in placed]
+        known, totals = await self._jobs([each.held for each in placed if each.held is not None])
+        views = [
+            LaneView(lane=each, job=_on_lane(each.held, known, totals, usual, now) if each.held is not None else None)
+            for each in placed
+        ]
+        return Listed(items=views, next_cursor=after)
+
+    async def _jobs(self, held: Sequence[HeldJob]) -> tuple[dict[str, Job], dict[str, int]]:
+        """The jobs by their ids, and by batch how many it has; of a pool that is away nothing is known."""
+        found: dict[str, Job] = {}
+        totals: dict[str, int] = {}
+        for pool in {job.db_pool for job in held}:
+            try:
+                with self._databases.watched(pool):
+                    async with self._databases.pool(pool).read() as tx:
+                        ids = [job.job_id for job in held if job.db_pool == pool]
+                        found |= {job.id: job for job in await jobs.by_ids(tx, ids)}
+                        batches = {job.batch_id for job in found.values() if job.id in ids and job.batch_id}
+                        totals |= await self._sizes_of(tx, batches)
+            except PoolUnavailable:
+                continue
+        return found, totals
+
+    async def _sizes_of(self, tx: Tx, batches: Set[str]) -> dict[str, int]:
+        now = asyncio.get_running_loop().time()
+        self._sizes = {id_: each for id_, each in self._sizes.items() if now - each[1] < COUNT_SECONDS}
+        counted = await jobs.batch_sizes(tx, batches - self._sizes.keys())
+        self._sizes |= {id_: (size, now) for id_, size in counted.items()}
+        return {id_: self._sizes[id_][0] for id_ in batches & self._sizes.keys()}
+
+
+def _is_here(worker: slots.LaneWorker) -> bool:
+    return worker.registration_source == RegistrationSource.DESK
+
+
+def _with_reason(lane: Lane, away: Sequence[str] | None) -> Lane:
+    return replace(lane, away=" ".join(away)) if away and lane.away is None else lane
+
+
+def _on_lane(
+    held: HeldJob,
+    known: Mapping[str, Job],
+    totals: Mapping[str, int],
+    usual: Mapping[int, float | None],
+    now: datetime,
+) -> JobOnLane:
+    job = known.get(held.job_id)
+    batch_id = job.batch_id if job is not None else None
+    told, takes = held.progress, usual.get(held.workflow_id)
+    so_far = max((now - told.began_at).total_seconds(), 0.0) if told.began_at is not None else 0.0
+    return JobOnLane(
+        id=held.job_id,
+        batch_id=batch_id,
+        label=job.label if job is not None else None,
+        item_no=job.item_no if job is not None else 0,
+        total=totals.get(batch_id or "", 1),
+        node=told.node_id,
+        node_title=told.node,
+        step=told.step or None,
+        steps=told.steps or None,
+        progress=told.value,
+        started_at=told.began_at,
+        expected_seconds=max(takes - so_far, 0.0) if takes is not None else None,
+    )

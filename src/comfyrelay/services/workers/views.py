@@ -1,0 +1,236 @@
+"""Fleets and workers as an operator looks at them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from comfyrelay.domain.queue.slots import gpus_of
+from comfyrelay.domain.queue.states import RegistrationSource, Stage, WorkerState
+from comfyrelay.domain.queue.worker_order import WorkerSort, after, counted, in_order
+from comfyrelay.domain.records.workers import (
+    BlockedHash,
+    Fleet,
+    LackedHash,
+    ListedWorker,
+    Registration,
+    WorkerJob,
+    WorkerMachine,
+)
+from comfyrelay.errors import NotFound
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.paging import Listed
+from comfyrelay.store.central import audit, catalogue, tenants
+from comfyrelay.store.central.queue import dispatches
+from comfyrelay.store.central.workers import fleets, worker_list
+from comfyrelay.store.database import Tx
+
+LATELY = timedelta(hours=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetView:
+    fleet: Fleet
+    workflow_slugs: Sequence[str]
+    workers: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkflowMetrics:
+    """One workflow at the fleet's stage. Another fleet of the stage may have done part of the work."""
+
+    workflow_slug: str
+    queued: int
+    oldest_age_seconds: float | None
+    completed: int
+    failed: int
+    mean_duration_seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetMetrics:
+    workers: Mapping[str, int]
+    leases: int
+    workflows: Sequence[WorkflowMetrics]
+
+    @property
+    def queued(self) -> int:
+        return sum(each.queued for each in self.workflows)
+
+    @property
+    def oldest_age_seconds(self) -> float | None:
+        return max(
+            (each.oldest_age_seconds for each in self.workflows if each.oldest_age_seconds is not None), default=None
+        )
+
+    @property
+    def completed(self) -> int:
+        return sum(each.completed for each in self.workflows)
+
+    @property
+    def failed(self) -> int:
+        return sum(each.failed for each in self.workflows)
+
+    @property
+    def mean_duration_seconds(self) -> float | None:
+        timed = [each for each in self.workflows if each.mean_duration_seconds is not None]
+        jobs = sum(each.completed for each in timed)
+        return sum((each.mean_duration_seconds or 0.0) * each.completed for each in timed) / jobs if jobs else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerLine:
+    """A worker in a list, with what it runs."""
+
+    worker: ListedWorker
+    jobs: Sequence[WorkerJob]
+
+    @property
+    def gpus(self) -> list[dict[str, Any]]:
+        return gpus_of(self.worker.devices, self.worker.comfyui)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedWorkers(Listed[WorkerLine]):
+    """`counts` is how many there are in each state, whichever is asked for."""
+
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerView:
+    """`slugs` are those of workflows by the hashes that it was given lately."""
+
+    line: WorkerLine
+    workflow_slugs: Sequence[str]
+    blocks: Sequence[BlockedHash]
+    lacks: Sequence[LackedHash]
+    slugs: Mapping[str, str]
+    registration: Registration
+    machine: WorkerMachine | None
+    capabilities: Mapping[str, Any]
+
+    @property
+    def worker(self) -> ListedWorker:
+        return self.line.worker
+
+
+class FleetViews:
+    def __init__(self, databases: Databases, *, worker_stale_seconds: float) -> None:
+        self._databases = databases
+        self._stale_seconds = worker_stale_seconds
+
+    async def page(self, *, stage: Stage | None = None, cursor: int | None = None, limit: int) -> Listed[FleetView]:
+        async with self._databases.central.read() as tx:
+            found, after = await fleets.page(tx, stage=stage, after_id=cursor, limit=limit)
+            views = await _views(tx, found)
+        return Listed(items=views, next_cursor=None if after is None else str(after))
+
+    async def get(self, stage: Stage, slug: str) -> FleetView:
+        async with self._databases.central.read() as tx:
+            return (await _views(tx, [await _fleet(tx, stage, slug)]))[0]
+
+    async def metrics(self, stage: Stage, slug: str) -> FleetMetrics:
+        async with self._databases.central.read() as tx:
+            fleet = await _fleet(tx, stage, slug)
+            states = await worker_list.count_by_state(tx, fleet.id, stale_seconds=self._stale_seconds)
+            return FleetMetrics(
+                workers={each.value: states.get(each, 0) for each in WorkerState},
+                leases=await fleets.leases_of(tx, fleet.id),
+                workflows=await _workflow_metrics(tx, fleet),
+            )
+
+    async def workers(
+        self,
+        *,
+        fleet_slug: str | None = None,
+        stage: Stage | None = None,
+        state: WorkerState | None = None,
+        search: str | None = None,
+        sort: WorkerSort = WorkerSort.NAME,
+        is_down: bool = False,
+        cursor: str | None = None,
+        limit: int,
+    ) -> ListedWorkers:
+        """All that are asked for are counted and put in order; of a page of them everything is read."""
+        stale = self._stale_seconds
+        async with self._databases.central.read() as tx:
+            found = await worker_list.places(
+                tx, stale_seconds=stale, sort=sort, fleet_slug=fleet_slug, stage=stage, search=search
+            )
+            wanted = [each for each in found if state in (None, each.state)]
+            ids, next_cursor = after(in_order(wanted, sort, is_down=is_down), cursor, limit=limit)
+            shown = await worker_list.listed(tx, ids, stale_seconds=stale)
+            jobs = await worker_list.jobs_of(tx, [each.worker_id for each in shown if each.leases])
+        lines = [WorkerLine(worker=each, jobs=jobs.get(each.worker_id, ())) for each in shown]
+        return ListedWorkers(items=lines, next_cursor=next_cursor, counts=counted(found))
+
+    async def worker(self, worker_id: str) -> WorkerView:
+        async with self._databases.central.read() as tx:
+            found = await worker_list.get(tx, worker_id, stale_seconds=self._stale_seconds)
+            if found is None:
+                raise NotFound(f"There is no worker {worker_id!r}.")
+            jobs = await worker_list.jobs_of(tx, [worker_id])
+            return WorkerView(
+                line=WorkerLine(worker=found[0], jobs=jobs.get(worker_id, ())),
+                workflow_slugs=await worker_list.assigned_workflows(tx, worker_id),
+                blocks=await worker_list.blocks_of(tx, worker_id),
+                lacks=await worker_list.lacks_of(tx, worker_id),
+                slugs=await worker_list.hashes_known_to(tx, worker_id),
+                registration=await _registration(tx, found[0]),
+                machine=await worker_list.machine_of(tx, worker_id),
+                capabilities=found[1],
+            )
+
+
+async def _registration(tx: Tx, worker: ListedWorker) -> Registration:
+    if worker.registration_source == RegistrationSource.DESK:
+        return Registration(proof="desk")
+    proof = "identity_document" if await worker_list.has_identity(tx, worker.worker_id) else "secret"
+    decided = await audit.newest_decision(tx, worker.worker_id)
+    if decided is None:
+        return Registration(proof=proof)
+    by = await tenants.user(tx, str((decided.data or {}).get("by")))
+    return Registration(
+        proof=proof,
+        decision=decided.event,
+        decided_by=by.email if by is not None else None,
+        decided_at=decided.created_at,
+    )
+
+
+async def _fleet(tx: Tx, stage: Stage, slug: str) -> Fleet:
+    fleet = await catalogue.fleet(tx, stage=stage, slug=slug)
+    if fleet is None:
+        raise NotFound(f"There is no {stage} fleet {slug!r}.")
+    return fleet
+
+
+async def _views(tx: Tx, found: Sequence[Fleet]) -> list[FleetView]:
+    ids = [each.id for each in found]
+    counts = await fleets.worker_counts(tx, ids)
+    mapped = await fleets.workflows_of(tx, ids)
+    return [
+        FleetView(fleet=each, workflow_slugs=list(mapped.get(each.id, {}).values()), workers=counts.get(each.id, 0))
+        for each in found
+    ]
+
+
+async def _workflow_metrics(tx: Tx, fleet: Fleet) -> list[WorkflowMetrics]:
+    mapped = (await fleets.workflows_of(tx, [fleet.id])).get(fleet.id, {})
+    now = await dispatches.now(tx)
+    ids = list(mapped)
+    queues = await fleets.queues(tx, stage=fleet.stage, workflow_ids=ids)
+    done = await fleets.completed_since(tx, now - LATELY, stage=fleet.stage, workflow_ids=ids)
+    failed = await fleets.failed_since(tx, now - LATELY, stage=fleet.stage, workflow_ids=ids)
+    return [
+        WorkflowMetrics(
+            workflow_slug=slug,
+            queued=queues[id_].queued if id_ in queues else 0,
+            oldest_age_seconds=(now - queues[id_].oldest_at).total_seconds() if id_ in queues else None,
+            completed=done[id_].jobs if id_ in done else 0,
+            failed=failed.get(id_, 0),
+            mean_duration_seconds=done[id_].mean_seconds if id_ in done else None,
+        )
+        for id_, slug in mapped.items()
+    ]

@@ -1,0 +1,57 @@
+"""A stand-in for ComfyUI and Comfy Cloud: it answers as they do, runs real nodes on the CPU, and fails on request."""
+
+from comfyrelay.simulator.active_misbehaviours import ActiveMisbehaviour, read_misbehaviour
+from comfyrelay.simulator.gpu import CardOptions, read_card
+from comfyrelay.simulator.main import serve, slow_from_text
+from comfyrelay.simulator.misbehaviour import (
+    DropSocket,
+    EmptyOutputs,
+    EndAs,
+    ErrorAfterQueueing,
+    ErrorBeforeQueueing,
+    Fail,
+    LateHistory,
+    LostFile,
+    Misbehaviour,
+    MissingModel,
+    OutOfMemory,
+    Refuse,
+    Restart,
+    SilentSocket,
+    Slow,
+    SlowHttp,
+    Stuck,
+    Vary,
+)
+from comfyrelay.simulator.request_log import Log, Received
+from comfyrelay.simulator.server import Sim
+
+__all__ = [
+    "ActiveMisbehaviour",
+    "CardOptions",
+    "DropSocket",
+    "EmptyOutputs",
+    "EndAs",
+    "ErrorAfterQueueing",
+    "ErrorBeforeQueueing",
+    "Fail",
+    "LateHistory",
+    "Log",
+    "LostFile",
+    "Misbehaviour",
+    "MissingModel",
+    "OutOfMemory",
+    "Received",
+    "Refuse",
+    "Restart",
+    "SilentSocket",
+    "Sim",
+    "Slow",
+    "SlowHttp",
+    "Stuck",
+    "Vary",
+    "read_card",
+    "read_misbehaviour",
+    "serve",
+    "slow_from_text",
+]

@@ -1,0 +1,149 @@
+"""The cloud's view of prompts: jobs with raw states, which are remembered also when they never ran."""
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from comfyrelay.clock import utc_now
+from comfyrelay.simulator.process import Process
+from comfyrelay.simulator.running.jobs import job_of_entry, with_details
+
+_FRIENDLY = {
+    "submitted": "pending",
+    "executing": "in_progress",
+    "success": "completed",
+    "error": "failed",
+    "non_retryable_error": "failed",
+    "lost": "failed",
+    "cancelled": "cancelled",
+}
+
+
+@dataclass(kw_only=True, slots=True)
+class CloudJob:
+    id: str
+    graph: dict[str, Any]
+    outputs_to_execute: list[str]
+    extra_data: dict[str, Any]
+    created_at: float = field(default_factory=time.time)
+    # set where the process does not know: a job canceled before it ran, or one that was made to end so
+    fixed_state: str | None = None
+    error_message: str | None = None
+
+
+class CloudJobs:
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._jobs: dict[str, CloudJob] = {}
+        # content-addressed name → file
+        self._files: dict[str, Path] = {}
+
+    def add(self, job: CloudJob) -> None:
+        self._jobs[job.id] = job
+
+    def get(self, job_id: str) -> CloudJob | None:
+        return self._jobs.get(job_id)
+
+    def file(self, name: str) -> Path | None:
+        path = self._files.get(name) or self._process.folders.input / Path(name).name
+        return path if path.is_file() else None
+
+    def keep_file(self, path: Path) -> str:
+        """Give a file the name that its content has in the cloud's store."""
+        name = content_name(path.read_bytes(), path.suffix)
+        self._files[name] = path
+        return name
+
+    def cancel(self, job: CloudJob) -> bool:
+        """Cancel a job in any state; False if it had ended."""
+        if self._process.queue.delete(job.id):
+            job.fixed_state = "cancelled"
+            return True
+        return self.state(job) == "executing" and self._process.interrupt(job.id)
+
+    def state(self, job: CloudJob) -> str:
+        if job.fixed_state is not None:
+            return job.fixed_state
+        queue = self._process.queue
+        entry = queue.history.get(job.id)
+        if entry is not None:
+            return _raw_state(entry)
+        if queue.running is not None and queue.running[1] == job.id:
+            return "executing"
+        return "submitted" if queue.find(job.id) else "lost"
+
+    def status(self, job: CloudJob) -> dict[str, Any]:
+        """`GET /api/job/{id}/status`."""
+        created = datetime.fromtimestamp(job.created_at, UTC).isoformat()
+        now = utc_now().isoformat()
+        return {
+            "id": job.id,
+            "status": self.state(job),
+            "created_at": created,
+            "updated_at": now,
+            "last_state_update": now,
+            "assigned_inference": None,
+            "error_message": job.error_message or self._error_text(job),
+        }
+
+    def full(self, job: CloudJob) -> dict[str, Any]:
+        """`GET /api/jobs/{id}`."""
+        state = self.state(job)
+        entry = self.entry(job)
+        item = [0, job.id, job.graph, job.extra_data, job.outputs_to_execute]
+        head: dict[str, Any] = {"id": job.id, "priority": 0, "outputs_count": 0}
+        if entry is not None:
+            head = job_of_entry(entry)
+        if job.error_message is not None:
+            head["execution_error"] = {"exception_type": "ServiceError", "exception_message": job.error_message}
+        known = {**head, "status": _FRIENDLY.get(state, state), "create_time": int(job.created_at)}
+        return with_details(known, item, entry)
+
+    def entry(self, job: CloudJob) -> dict[str, Any] | None:
+        """The job's history with the cloud's names of its files."""
+        entry = self._process.queue.history.get(job.id)
+        if entry is None:
+            return None
+        outputs = {node_id: self._stored(shown) for node_id, shown in entry["outputs"].items()}
+        return {**entry, "outputs": outputs}
+
+    def _stored(self, shown: dict[str, Any]) -> dict[str, Any]:
+        return {kind: [self._stored_item(item) for item in items] for kind, items in shown.items()}
+
+    def _stored_item(self, item: Any) -> Any:
+        if not isinstance(item, dict) or "filename" not in item:
+            return item
+        root = self._process.folders.of(item["type"]) or self._process.folders.output
+        path = root / item["subfolder"] / item["filename"]
+        name = self.keep_file(path) if path.is_file() else item["filename"]
+        return {**item, "filename": name, "subfolder": "", "display_name": item["filename"]}
+
+    def _error_text(self, job: CloudJob) -> str | None:
+        entry = self._process.queue.history.get(job.id)
+        messages = entry["status"]["messages"] if entry else []
+        return next((str(data["exception_message"]) for kind, data in messages if kind == "execution_error"), None)
+
+
+def save_upload(folder: Path, filename: str, source: Any) -> tuple[str, bool]:
+    """Save an upload under the hash of its content; the second value is False if it was there already."""
+    content = source.read()
+    name = content_name(content, Path(filename).suffix)
+    path = folder / name
+    if path.is_file():
+        return name, False
+    path.write_bytes(content)
+    return name, True
+
+
+def content_name(content: bytes, suffix: str) -> str:
+    return hashlib.sha256(content).hexdigest() + suffix.lower()
+
+
+def _raw_state(entry: dict[str, Any]) -> str:
+    kinds = {kind for kind, _ in entry["status"]["messages"]}
+    if "execution_interrupted" in kinds:
+        return "cancelled"
+    return "error" if "execution_error" in kinds else "success"

@@ -1,0 +1,37 @@
+"""The node classes that the stand-in knows, as a real server describes them: those that need no weights, and what the
+first workflows of ComfyUI's own templates are made of."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from comfyrelay.simulator.nodes.definitions import Listing, NodeDefinition
+
+# The choices that were recorded with these are of another machine.
+_LISTED = {
+    "CheckpointLoaderSimple": ("ckpt_name", Listing.CHECKPOINTS),
+    "LoraLoader": ("lora_name", Listing.LORAS),
+    "LoraLoaderModelOnly": ("lora_name", Listing.LORAS),
+    "LoadImage": ("image", Listing.INPUT_IMAGES),
+    "LoadVideo": ("file", Listing.INPUT_VIDEOS),
+}
+
+
+def _definition(class_type: str, described: Mapping[str, Any]) -> NodeDefinition:
+    listed, listing = _LISTED.get(class_type, (None, None))
+    return NodeDefinition(
+        described=described,
+        required=described["input"]["required"],
+        optional=described["input"].get("optional", {}),
+        output=described["output"],
+        is_output=described["output_node"],
+        listed=listed,
+        listing=listing,
+    )
+
+
+DEFINITIONS: Mapping[str, NodeDefinition] = {
+    class_type: _definition(class_type, described)
+    for class_type, described in json.loads(Path(__file__).with_name("object_info.json").read_text("utf-8")).items()
+}

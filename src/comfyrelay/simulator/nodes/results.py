@@ -1,0 +1,40 @@
+"""What a node is given when it runs, and what it gives back."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from comfyrelay.simulator.folders import Folders
+
+# what the real server allocates for one pixel of one image: three 32-bit numbers
+_BYTES_PER_PIXEL = 12
+LARGEST_BATCH_BYTES = 2 * 1024**3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    folders: Folders
+    prompt: Mapping[str, Any]
+    extra_pnginfo: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    outputs: tuple[Any, ...] = ()
+    # what a node with output tells the client, such as {"images": [...]}
+    shown: Mapping[str, Any] | None = None
+    # PNGs that go over the socket, and nowhere else
+    sent: tuple[bytes, ...] = ()
+
+
+NodeFunction = Callable[..., Result]
+
+
+def check_memory(width: int, height: int, count: int) -> None:
+    """Refuse a batch that the real server could not hold, before Pillow tries."""
+    size = width * height * count * _BYTES_PER_PIXEL
+    if size > LARGEST_BATCH_BYTES:
+        raise RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: "
+            f"you tried to allocate {size} bytes. Error code 12 (Cannot allocate memory)"
+        )

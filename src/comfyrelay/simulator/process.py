@@ -1,0 +1,147 @@
+"""All that a server process holds in memory, and loses when it is killed: queue, history, cache and sockets."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from comfyrelay.simulator.active_misbehaviours import ActiveMisbehaviours
+from comfyrelay.simulator.folders import Folders
+from comfyrelay.simulator.gpu import Card
+from comfyrelay.simulator.misbehaviour import DropSocket, Restart, SilentSocket
+from comfyrelay.simulator.nodes.definitions import Listing, Listings
+from comfyrelay.simulator.options import Options
+from comfyrelay.simulator.request_log import Log
+from comfyrelay.simulator.running.cache import Cache
+from comfyrelay.simulator.running.executor import PromptRun, Workshop
+from comfyrelay.simulator.running.queue import PromptQueue
+from comfyrelay.simulator.running.validation import ServerFiles
+from comfyrelay.simulator.sockets import Sockets
+
+_IMAGES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
+_VIDEOS = frozenset({".mp4", ".webm", ".mov", ".mkv", ".avi"})
+
+
+class Process:
+    def __init__(
+        self,
+        *,
+        options: Options,
+        folders: Folders,
+        misbehaviours: ActiveMisbehaviours,
+        log: Log,
+        restart: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self.options = options
+        self.folders = folders
+        self.misbehaviours = misbehaviours
+        self.log = log
+        self.features = {
+            "supports_preview_metadata": True,
+            "max_upload_size": options.max_upload_bytes,
+            "extension": {"manager": {"supports_v4": True}},
+        }
+        self.sockets = Sockets(features=self.features)
+        self.cache = Cache()
+        self.card = Card(options.card) if options.card is not None else None
+        self.queue = PromptQueue(on_change=self._send_status)
+        self.run: PromptRun | None = None
+        self._restart = restart
+        self._must_free = False
+        self._must_unload = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        if self.card is not None:
+            self.card.open()
+        self._tasks = [asyncio.create_task(self.sockets.publish()), asyncio.create_task(self._work())]
+
+    async def stop(self) -> None:
+        """Stop at once. A node that runs in its thread cannot be stopped: its result is dropped."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.card is not None:
+            self.card.close()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return {"exec_info": {"queue_remaining": self.queue.remaining}}
+
+    @property
+    def listings(self) -> Listings:
+        return {
+            Listing.INPUT_IMAGES: self.folders.listed(_IMAGES),
+            Listing.INPUT_VIDEOS: self.folders.listed(_VIDEOS),
+            Listing.CHECKPOINTS: list(self.options.models.get("checkpoints", ())),
+            Listing.LORAS: list(self.options.models.get("loras", ())),
+        }
+
+    @property
+    def surroundings(self) -> ServerFiles:
+        return ServerFiles(folders=self.folders, listings=self.listings)
+
+    @property
+    def running_node(self) -> tuple[str, str] | None:
+        """The client that owns the prompt that runs, and its node."""
+        if self.run is None or self.run.current is None or self.run.messages.client_id is None:
+            return None
+        return self.run.messages.client_id, self.run.current
+
+    def interrupt(self, prompt_id: str | None = None) -> bool:
+        """Interrupt what runs; with an id, only if it is that prompt."""
+        self.log.interrupts += 1
+        if self.run is None or prompt_id not in (None, self.run.prompt_id):
+            return False
+        self.run.interrupt()
+        return True
+
+    def free(self, *, cache: bool, models: bool) -> None:
+        """Empty the cache and unload the models, after the prompt that runs; an empty cache has no models either."""
+        self._must_free = self._must_free or cache
+        self._must_unload = self._must_unload or cache or models
+        if self.run is None:
+            self._free_if_asked()
+
+    def _free_if_asked(self) -> None:
+        if self._must_free:
+            self.cache.clear()
+            self._must_free = False
+        if self._must_unload:
+            self._must_unload = False
+            if self.card is not None:
+                self.card.unload()
+
+    def _send_status(self) -> None:
+        self.sockets.post("status", {"status": self.status}, None)
+
+    async def _work(self) -> None:
+        workshop = Workshop(
+            options=self.options,
+            folders=self.folders,
+            cache=self.cache,
+            card=self.card,
+            sockets=self.sockets,
+            misbehaviours=self.misbehaviours,
+            on_node=self._on_node,
+            log=self.log,
+        )
+        while True:
+            item = await self.queue.get()
+            self.run = PromptRun(item, workshop)
+            entry = await self.run.run()
+            self.queue.finish(entry)
+            self.run.messages.end()
+            self.run = None
+            self._free_if_asked()
+
+    async def _on_node(self, class_type: str) -> None:
+        """Let happen what was asked to happen to the whole server when such a node starts."""
+        self.log.nodes_executed += 1
+        if self.misbehaviours.take(DropSocket, [class_type]):
+            self.sockets.drop()
+        if self.misbehaviours.take(SilentSocket, [class_type]):
+            self.sockets.silence()
+        if restart := self.misbehaviours.take(Restart, [class_type]):
+            await self._restart(restart.what.down_seconds)
+            # the kill cancels this task; nothing more may happen before it does
+            await asyncio.Event().wait()

@@ -1,0 +1,78 @@
+"""What every request passes through, and the routes that set misbehaviour over HTTP."""
+
+import asyncio
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from comfyrelay.errors import InvalidInput
+from comfyrelay.http_client import is_loopback
+from comfyrelay.simulator.active_misbehaviours import read_misbehaviour
+from comfyrelay.simulator.misbehaviour import Refuse, SlowHttp
+from comfyrelay.simulator.process import Process
+from comfyrelay.simulator.request_log import Received
+
+_CONTROL = "/sim/"
+
+
+def misbehaving(process: Process) -> Middleware:
+    """A middleware that notes each request, and answers it late or not at all where that was asked for."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path.startswith(_CONTROL):
+            return await handler(request)
+        process.log.requests.append(Received(request.method, request.path))
+        if slow := process.misbehaviours.take(SlowHttp, such=lambda what: request.path.startswith(what.path)):
+            await asyncio.sleep(slow.what.seconds)
+        if refuse := process.misbehaviours.take(Refuse, such=lambda what: request.path.startswith(what.path)):
+            return refusal(refuse.what)
+        return await handler(request)
+
+    return middleware
+
+
+@web.middleware
+async def check_origin(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse a browser page of another origin, where the server is addressed as this machine."""
+    host, origin = request.headers.get("Host"), request.headers.get("Origin")
+    if host and origin and not _same_origin(host, origin):
+        return web.Response(status=403)
+    return await handler(request)
+
+
+def refusal(what: Refuse) -> web.Response:
+    headers = {} if what.retry_after is None else {"Retry-After": str(what.retry_after)}
+    if what.error_type is None:
+        return web.Response(status=what.status, text=what.message, headers=headers)
+    body = {"error": {"type": what.error_type, "message": what.message}}
+    return web.json_response(body, status=what.status, headers=headers)
+
+
+class ControlRoutes:
+    def __init__(self, process: Process) -> None:
+        self._misbehaviours = process.misbehaviours
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/sim/misbehave", self.misbehave), web.delete("/sim/misbehave", self.behave)]
+
+    async def misbehave(self, request: web.Request) -> web.Response:
+        try:
+            self._misbehaviours.add(read_misbehaviour(await request.json()))
+        except InvalidInput as error:
+            return web.json_response({"error": error.detail}, status=400)
+        return web.Response(status=204)
+
+    async def behave(self, _request: web.Request) -> web.Response:
+        self._misbehaviours.clear()
+        return web.Response(status=204)
+
+
+def _same_origin(host: str, origin: str) -> bool:
+    ours, theirs = urlsplit(f"//{host}"), urlsplit(origin)
+    if not is_loopback(ours.hostname or ""):
+        return True
+    if ours.hostname != theirs.hostname:
+        return False
+    return ours.port is None or theirs.port is None or ours.port == theirs.port

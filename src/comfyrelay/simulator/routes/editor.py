@@ -1,0 +1,92 @@
+"""What the editor and other clients ask beside running graphs: extensions, the user, settings, models and the log."""
+
+import json
+from datetime import datetime
+from typing import Any
+
+from aiohttp import web
+
+from comfyrelay.simulator.process import Process
+
+_SETTINGS = "comfy.settings.json"
+_TERMINAL = {"cols": 80, "rows": 24}
+
+
+class EditorRoutes:
+    """There is one user, as without `--multi-user`, whose settings are in `user/default` of the folder."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._user = process.folders.base / "user" / "default"
+        self._log = [_log_entry("The stand-in has started."), _log_entry(f"ComfyUI version: {process.options.version}")]
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/extensions", self.extensions),
+            web.get("/users", self.users),
+            web.get("/settings", self.settings),
+            web.post("/settings", self.change_settings),
+            web.get("/settings/{id}", self.setting),
+            web.post("/settings/{id}", self.change_setting),
+            web.get("/experiment/models", self.model_folders),
+            web.get("/experiment/models/{folder}", self.models_in),
+            web.get("/internal/logs", self.log_text),
+            web.get("/internal/logs/raw", self.log),
+        ]
+
+    async def extensions(self, _request: web.Request) -> web.Response:
+        # there is no editor here, so none of its scripts
+        return web.json_response([])
+
+    async def users(self, _request: web.Request) -> web.Response:
+        return web.json_response({"storage": "server", "migrated": self._user.exists()})
+
+    async def settings(self, _request: web.Request) -> web.Response:
+        return web.json_response(self._settings())
+
+    async def change_settings(self, request: web.Request) -> web.Response:
+        self._save({**self._settings(), **await request.json()})
+        return web.Response()
+
+    async def setting(self, request: web.Request) -> web.Response:
+        return web.json_response(self._settings().get(request.match_info["id"]))
+
+    async def change_setting(self, request: web.Request) -> web.Response:
+        self._save({**self._settings(), request.match_info["id"]: await request.json()})
+        return web.Response()
+
+    async def model_folders(self, _request: web.Request) -> web.Response:
+        models = self._process.folders.base / "models"
+        return web.json_response(
+            [{"name": each, "folders": [str(models / each)]} for each in self._process.options.models]
+        )
+
+    async def models_in(self, request: web.Request) -> web.Response:
+        names = self._process.options.models.get(request.match_info["folder"])
+        if names is None:
+            return web.Response(status=404)
+        # there are names only, and no files behind them
+        return web.json_response(
+            [{"name": name, "pathIndex": 0, "modified": 0, "created": 0, "size": 0} for name in names]
+        )
+
+    async def log_text(self, _request: web.Request) -> web.Response:
+        return web.json_response("".join(f"{each['t']} - {each['m']}" for each in self._log))
+
+    async def log(self, _request: web.Request) -> web.Response:
+        return web.json_response({"entries": self._log, "size": _TERMINAL})
+
+    def _settings(self) -> dict[str, Any]:
+        try:
+            found = json.loads((self._user / _SETTINGS).read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _save(self, settings: dict[str, Any]) -> None:
+        self._user.mkdir(parents=True, exist_ok=True)
+        (self._user / _SETTINGS).write_text(json.dumps(settings, indent=4), "utf-8")
+
+
+def _log_entry(line: str) -> dict[str, str]:
+    return {"t": datetime.now().isoformat(), "m": f"{line}\n"}

@@ -1,0 +1,149 @@
+"""Files: `/upload/image`, `/upload/mask` and `/view`, as ComfyUI 0.7.0 answers them."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from PIL import Image
+
+from comfyrelay.media_types import guess_media_type
+from comfyrelay.simulator.folders import split_kind
+from comfyrelay.simulator.misbehaviour import LostFile
+from comfyrelay.simulator.process import Process
+
+# browsers would run these, so ComfyUI does not name their type
+_UNSAFE_TYPES = frozenset({"text/html", "text/html-sandboxed", "application/xhtml+xml", "text/javascript", "text/css"})
+
+
+class _Refused(Exception):
+    def __init__(self, *, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class FileRoutes:
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._folders = process.folders
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/upload/image", self.upload_image),
+            web.post("/upload/mask", self.upload_mask),
+            web.get("/view", self.view),
+        ]
+
+    async def upload_image(self, request: web.Request) -> web.Response:
+        post = await request.post()
+        return await asyncio.to_thread(self._upload, post, lambda content, path: path.write_bytes(content))
+
+    async def upload_mask(self, request: web.Request) -> web.Response:
+        post = await request.post()
+        return await asyncio.to_thread(self._upload, post, lambda content, path: self._save_mask(post, content, path))
+
+    def _upload(self, post: Any, save: Callable[[bytes, Path], object]) -> web.Response:
+        image = post.get("image")
+        if not image or not image.file or not image.filename:
+            return web.Response(status=400)
+        kind = post.get("type") or "input"
+        root = self._folders.of(kind)
+        if root is None:
+            raise ValueError(f"no folder of type {kind}")
+        subfolder = post.get("subfolder", "")
+        path = self._folders.inside(root, subfolder, image.filename)
+        if path is None:
+            return web.Response(status=400)
+        (root / subfolder).mkdir(parents=True, exist_ok=True)
+        content = image.file.read()
+        path, is_new = (path, True) if post.get("overwrite") in ("true", "1") else _free_name(path, content)
+        if is_new:
+            save(content, path)
+            self._process.log.uploads_written += 1
+        return web.json_response({"name": path.name, "subfolder": subfolder, "type": kind})
+
+    def _save_mask(self, post: Any, content: bytes, path: Path) -> None:
+        original = json.loads(post["original_ref"])
+        try:
+            source = self._find(original["filename"], original.get("type", "output"), original.get("subfolder"))
+        except _Refused:
+            # ComfyUI answers 200 all the same, and writes nothing
+            return
+        if source.is_file():
+            with Image.open(source) as picture, Image.open(BytesIO(content)) as mask:
+                masked = picture.convert("RGBA")
+                masked.putalpha(mask.convert("RGBA").getchannel("A"))
+                masked.save(path, "PNG", compress_level=4)
+
+    async def view(self, request: web.Request) -> web.StreamResponse:
+        query = request.query
+        if "filename" not in query:
+            return web.Response(status=404)
+        try:
+            path = self._find(query["filename"], query.get("type", "output"), query.get("subfolder"))
+        except _Refused as refused:
+            return web.Response(status=refused.status)
+        lost = self._process.misbehaviours.take(LostFile, such=lambda what: what.filename in (None, path.name))
+        if lost is not None or not path.is_file():
+            return web.Response(status=404)
+        named = {"Content-Disposition": f'filename="{path.name}"'}
+        if "preview" in query:
+            content, content_type = await asyncio.to_thread(_reduced, path, query["preview"])
+            return web.Response(body=content, content_type=content_type, headers=named)
+        if (channel := query.get("channel", "rgba")) != "rgba":
+            content = await asyncio.to_thread(_channel, path, channel)
+            return web.Response(body=content, content_type="image/png", headers=named)
+        return web.FileResponse(path, headers={**named, "Content-Type": _content_type(path)})
+
+    def _find(self, name: str, kind: str, subfolder: str | None) -> Path:
+        plain, suffix = split_kind(name)
+        if not plain or plain.startswith("/") or ".." in plain:
+            raise _Refused(status=400)
+        root = self._folders.of(suffix or kind)
+        if root is None:
+            raise _Refused(status=400)
+        folder = self._folders.inside(root, subfolder or "")
+        if folder is None:
+            raise _Refused(status=403)
+        return folder / Path(plain).name
+
+
+def _free_name(path: Path, content: bytes) -> tuple[Path, bool]:
+    """A name that is free, or that of a file with the same bytes."""
+    candidate, number = path, 0
+    while candidate.exists():
+        if candidate.read_bytes() == content:
+            return candidate, False
+        number += 1
+        candidate = path.with_name(f"{path.stem} ({number}){path.suffix}")
+    return candidate, True
+
+
+def _reduced(path: Path, wish: str) -> tuple[bytes, str]:
+    kind, _, quality = wish.partition(";")
+    kind = kind if kind in ("webp", "jpeg") else "webp"
+    file = BytesIO()
+    with Image.open(path) as image:
+        picture = image.convert("RGB") if kind == "jpeg" else image
+        picture.save(file, kind, quality=int(quality) if quality.isdigit() else 90)
+    return file.getvalue(), f"image/{kind}"
+
+
+def _channel(path: Path, channel: str) -> bytes:
+    file = BytesIO()
+    with Image.open(path) as image:
+        picture = image.convert("RGB")
+        if channel == "a":
+            alpha = image.convert("RGBA").getchannel("A")
+            picture = Image.new("RGBA", image.size)
+            picture.putalpha(alpha)
+        picture.save(file, "PNG")
+    return file.getvalue()
+
+
+def _content_type(path: Path) -> str:
+    guessed = guess_media_type(path.name) or "application/octet-stream"
+    return "application/octet-stream" if guessed in _UNSAFE_TYPES else guessed

@@ -1,0 +1,105 @@
+"""What a client can find out about the server, and its WebSocket."""
+
+import sys
+from typing import Any
+
+from aiohttp import web
+
+from comfyrelay.simulator.nodes.catalogue import DEFINITIONS
+from comfyrelay.simulator.process import Process
+from comfyrelay.system.platform import PLATFORM
+
+_RAM = 64 * 1024**3
+
+
+class InfoRoutes:
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/system_stats", self.system_stats),
+            web.get("/features", self.features),
+            web.get("/object_info", self.object_info),
+            web.get("/object_info/{class_type}", self.object_info_of),
+            web.get("/models", self.models),
+            web.get("/models/{folder}", self.models_in),
+            web.get("/embeddings", self.embeddings),
+            web.get("/ws", self.websocket),
+        ]
+
+    async def system_stats(self, _request: web.Request) -> web.Response:
+        return web.json_response(system_stats(self._process))
+
+    async def features(self, _request: web.Request) -> web.Response:
+        return web.json_response(self._process.features)
+
+    async def object_info(self, _request: web.Request) -> web.Response:
+        return web.json_response(object_info(self._process))
+
+    async def object_info_of(self, request: web.Request) -> web.Response:
+        class_type = request.match_info["class_type"]
+        definition = DEFINITIONS.get(class_type)
+        return web.json_response({class_type: definition.info(self._process.listings)} if definition else {})
+
+    async def models(self, _request: web.Request) -> web.Response:
+        return web.json_response(list(self._process.options.models))
+
+    async def models_in(self, request: web.Request) -> web.Response:
+        names = self._process.options.models.get(request.match_info["folder"])
+        return web.Response(status=404) if names is None else web.json_response(list(names))
+
+    async def embeddings(self, _request: web.Request) -> web.Response:
+        names = self._process.options.models.get("embeddings", ())
+        return web.json_response([name.rpartition(".")[0] or name for name in names])
+
+    async def websocket(self, request: web.Request) -> web.WebSocketResponse:
+        process = self._process
+        socket = await process.sockets.serve(request, status=process.status, running=process.running_node)
+        return socket.response
+
+
+def object_info(process: Process) -> dict[str, Any]:
+    listings = process.listings
+    return {class_type: definition.info(listings) for class_type, definition in DEFINITIONS.items()}
+
+
+def system_stats(process: Process) -> dict[str, Any]:
+    return {
+        "system": {
+            "os": PLATFORM,
+            "ram_total": _RAM,
+            "ram_free": _RAM // 2,
+            "comfyui_version": process.options.version,
+            "required_frontend_version": None,
+            "installed_templates_version": None,
+            "required_templates_version": None,
+            "python_version": sys.version,
+            "pytorch_version": "none (stand-in)",
+            "embedded_python": False,
+            "argv": ["main.py", "--preview-method", process.options.preview_method, *process.options.arguments],
+        },
+        "devices": [_device(process)],
+    }
+
+
+def _device(process: Process) -> dict[str, Any]:
+    if "--cpu" in process.options.arguments:
+        memory = {"vram_total": _RAM, "vram_free": _RAM // 2, "torch_vram_total": _RAM, "torch_vram_free": _RAM // 2}
+        return {"name": "cpu", "type": "cpu", "index": None, **memory}
+    return {"name": "cuda:0 stand-in", "type": "cuda", "index": 0, **_memory(process)}
+
+
+def _memory(process: Process) -> dict[str, int]:
+    if (card := process.card) is not None:
+        return {
+            "vram_total": card.options.memory_bytes,
+            "vram_free": card.free + card.torch_free,
+            "torch_vram_total": card.torch_total,
+            "torch_vram_free": card.torch_free,
+        }
+    vram = process.options.vram_bytes
+    # what a model would take
+    held = vram // 3 if process.run is not None else 0
+    used = max(held, vram // 20)
+    return {"vram_total": vram, "vram_free": vram - used, "torch_vram_total": held, "torch_vram_free": 0}

@@ -1,0 +1,94 @@
+"""`/api/jobs`: the queue and the history as one list of jobs."""
+
+from typing import Any
+
+from aiohttp import web
+
+from comfyrelay.simulator.process import Process
+from comfyrelay.simulator.running.jobs import job_of_entry, job_of_item, with_details
+
+_STATUSES = ("pending", "in_progress", "completed", "failed")
+
+
+class JobRoutes:
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/api/jobs", self.list_jobs), web.get("/api/jobs/{job_id}", self.get_job)]
+
+    async def list_jobs(self, request: web.Request) -> web.Response:
+        try:
+            return web.json_response(self._page(dict(request.query)))
+        except ValueError as error:
+            return web.json_response({"error": str(error)}, status=400)
+
+    async def get_job(self, request: web.Request) -> web.Response:
+        job = find_job(self._process, request.match_info["job_id"])
+        return web.json_response({"error": "Job not found"}, status=404) if job is None else web.json_response(job)
+
+    def _page(self, query: dict[str, str]) -> dict[str, Any]:
+        statuses = _statuses(query.get("status"))
+        sort_by = _one_of("sort_by", query.get("sort_by", "created_at"), ("created_at", "execution_duration"))
+        order = _one_of("sort_order", query.get("sort_order", "desc"), ("asc", "desc"))
+        offset = _whole("offset", query.get("offset", "0"), low=0)
+        limit = _whole("limit", query["limit"], low=1) if "limit" in query else None
+        jobs = [each for each in self._all() if each["status"] in statuses]
+        if "workflow_id" in query:
+            jobs = [each for each in jobs if each.get("workflow_id") == query["workflow_id"]]
+        jobs.sort(key=_created if sort_by == "created_at" else _duration, reverse=order == "desc")
+        page = jobs[offset:] if limit is None else jobs[offset : offset + limit]
+        pagination = {"offset": offset, "limit": limit, "total": len(jobs), "has_more": offset + len(page) < len(jobs)}
+        return {"jobs": page, "pagination": pagination}
+
+    def _all(self) -> list[dict[str, Any]]:
+        queue = self._process.queue.shown()
+        return [
+            *(job_of_item(item, "in_progress") for item in queue["queue_running"]),
+            *(job_of_item(item, "pending") for item in queue["queue_pending"]),
+            *(job_of_entry(entry) for entry in self._process.queue.history.values()),
+        ]
+
+
+def find_job(process: Process, job_id: str) -> dict[str, Any] | None:
+    queue = process.queue.shown()
+    for group, status in (("queue_running", "in_progress"), ("queue_pending", "pending")):
+        for item in queue[group]:
+            if item[1] == job_id:
+                return with_details(job_of_item(item, status), item, None)
+    entry = process.queue.history.get(job_id)
+    return None if entry is None else with_details(job_of_entry(entry), entry["prompt"], entry)
+
+
+def _statuses(given: str | None) -> tuple[str, ...]:
+    if given is None:
+        return _STATUSES
+    wanted = tuple(each.strip().lower() for each in given.split(",") if each.strip())
+    unknown = [each for each in wanted if each not in _STATUSES]
+    if unknown:
+        raise ValueError(f"Invalid status value(s): {', '.join(unknown)}. Valid values: {', '.join(_STATUSES)}")
+    return wanted
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value.lower() not in allowed:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}")
+    return value.lower()
+
+
+def _whole(name: str, value: str, *, low: int) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        raise ValueError(f"{name} must be an integer") from None
+    if number < low:
+        raise ValueError(f"{name} must be at least {low}")
+    return number
+
+
+def _created(job: dict[str, Any]) -> int:
+    return int(job.get("create_time") or 0)
+
+
+def _duration(job: dict[str, Any]) -> int:
+    return int((job.get("execution_end_time") or 0) - (job.get("execution_start_time") or 0))

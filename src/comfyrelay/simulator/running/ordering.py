@@ -1,0 +1,59 @@
+"""Which node runs next.
+
+A node is ready when all that it needs has run. Of those that are ready, an output node goes first, then one that
+leads straight to an output node, then one that leads there in two steps, else the one that was found first.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+
+from comfyrelay.comfyui.graphs.graph import Graph, is_link
+
+_NEAR = 2
+
+
+class RunOrder:
+    def __init__(
+        self, graph: Graph, *, outputs: Iterable[str], output_nodes: Collection[str], cached: Collection[str]
+    ) -> None:
+        self._output_nodes = output_nodes
+        # node → the nodes it still waits for, in the order in which the nodes were found
+        self._waits_for: dict[str, set[str]] = {}
+        for output in outputs:
+            self._find(graph, output, cached)
+        self._leads_to: dict[str, set[str]] = {node: set() for node in self._waits_for}
+        for node, needed in self._waits_for.items():
+            for source in needed:
+                self._leads_to[source].add(node)
+
+    def __iter__(self) -> Iterator[str]:
+        """Each node once; the caller runs it before it asks for the next."""
+        while self._waits_for:
+            node = self._pick([each for each, needed in self._waits_for.items() if not needed])
+            yield node
+            del self._waits_for[node]
+            for each in self._leads_to[node]:
+                self._waits_for[each].discard(node)
+
+    def _find(self, graph: Graph, start: str, cached: Collection[str]) -> None:
+        pending = [start]
+        while pending:
+            node = pending.pop()
+            if node in self._waits_for:
+                continue
+            links = [value[0] for value in graph[node]["inputs"].values() if is_link(value)]
+            # a list that only looks like a link leads to no node
+            needed = [each for each in links if each in graph and each not in cached]
+            self._waits_for[node] = set(needed)
+            pending += needed
+
+    def _pick(self, ready: list[str]) -> str:
+        for steps in range(_NEAR + 1):
+            for node in ready:
+                if self._reaches_output(node, steps):
+                    return node
+        return ready[0]
+
+    def _reaches_output(self, node: str, steps: int) -> bool:
+        if steps == 0:
+            return node in self._output_nodes
+        return any(self._reaches_output(each, steps - 1) for each in self._leads_to[node])

@@ -1,0 +1,195 @@
+"""The stand-in itself: it starts, stops, is killed and comes back on the same port."""
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from aiohttp import web
+
+from comfyrelay.simulator.active_misbehaviours import ActiveMisbehaviour, ActiveMisbehaviours
+from comfyrelay.simulator.cloud.api import CloudFace
+from comfyrelay.simulator.folders import Folders
+from comfyrelay.simulator.gpu import CardOptions
+from comfyrelay.simulator.misbehaviour import Misbehaviour
+from comfyrelay.simulator.options import Options
+from comfyrelay.simulator.ports import Port
+from comfyrelay.simulator.process import Process
+from comfyrelay.simulator.request_log import Log
+from comfyrelay.simulator.routes.control import ControlRoutes, check_origin, misbehaving
+from comfyrelay.simulator.routes.editor import EditorRoutes
+from comfyrelay.simulator.routes.files import FileRoutes
+from comfyrelay.simulator.routes.info import InfoRoutes
+from comfyrelay.simulator.routes.jobs import JobRoutes
+from comfyrelay.simulator.routes.prompts import PromptRoutes
+
+Kind = TypeVar("Kind", bound=Misbehaviour)
+_logger = logging.getLogger("comfyrelay.simulator")
+_DEFAULTS = Options()
+
+
+class Sim:
+    """A server that speaks ComfyUI's API, or Comfy Cloud's, and runs the nodes that need no weights.
+
+    Use it with `async with`, or call `start` and `stop`. Requests, misbehaviour and files outlive a restart; queue,
+    history, cache and temp files do not.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str = _DEFAULTS.host,
+        port: int = _DEFAULTS.port,
+        folder: Path | None = None,
+        models: Mapping[str, Sequence[str]] = _DEFAULTS.models,
+        version: str = _DEFAULTS.version,
+        vram_bytes: int = _DEFAULTS.vram_bytes,
+        max_upload_bytes: int = _DEFAULTS.max_upload_bytes,
+        preview_method: str = _DEFAULTS.preview_method,
+        step_seconds: float = _DEFAULTS.step_seconds,
+        card: CardOptions | None = None,
+        arguments: Sequence[str] = (),
+        cloud: bool = False,
+        api_key: str = _DEFAULTS.api_key,
+        misbehaviour: Iterable[Misbehaviour] = (),
+    ) -> None:
+        self._options = Options(
+            host=host,
+            port=port,
+            folder=folder,
+            models=models,
+            version=version,
+            vram_bytes=vram_bytes,
+            max_upload_bytes=max_upload_bytes,
+            preview_method=preview_method,
+            step_seconds=step_seconds,
+            card=card,
+            arguments=arguments,
+            cloud=cloud,
+            api_key=api_key,
+        )
+        self.log = Log()
+        self._misbehaviours = ActiveMisbehaviours()
+        for each in misbehaviour:
+            self._misbehaviours.add(each)
+        self._port = Port(host=host, number=port)
+        self._file_port = Port(host=host, number=0)
+        self._folders: Folders | None = None
+        self._process: Process | None = None
+        self._restarts: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        return self._port.url
+
+    @property
+    def api_key(self) -> str:
+        return self._options.api_key
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds `input`, `output` and `temp`."""
+        if self._folders is None:
+            raise RuntimeError("The stand-in has not been started.")
+        return self._folders.base
+
+    @property
+    def clients(self) -> list[str]:
+        """The client ids under which a WebSocket is registered."""
+        return self._process.sockets.clients if self._process else []
+
+    def misbehave(self, what: Kind) -> ActiveMisbehaviour[Kind]:
+        """Let something go wrong from now on. What is returned counts how often it happened, and can end it."""
+        return self._misbehaviours.add(what)
+
+    def behave(self) -> None:
+        """End all misbehaviour."""
+        self._misbehaviours.clear()
+
+    async def start(self) -> None:
+        if self._process is not None:
+            return
+        if self._folders is None:
+            base = self._options.folder or Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="comfyrelay-sim-"))
+            self._folders = Folders(base)
+        await asyncio.to_thread(self._folders.prepare)
+        process = Process(
+            options=self._options,
+            folders=self._folders,
+            misbehaviours=self._misbehaviours,
+            log=self.log,
+            restart=self._begin_restart,
+        )
+        if self._options.cloud:
+            face = CloudFace(process, store=self._file_port)
+            await self._file_port.open(face.store_app(), _logger)
+            app = face.app()
+        else:
+            app = native_app(process)
+        try:
+            await self._port.open(app, _logger)
+        except OSError:
+            await self._file_port.close()
+            raise
+        process.start()
+        self._process = process
+
+    async def stop(self) -> None:
+        """Stop as a killed process does: connections are cut, and what was in memory is lost."""
+        process, self._process = self._process, None
+        if process is not None:
+            await self._port.close()
+            await self._file_port.close()
+            await process.stop()
+
+    async def restart(self, *, down_seconds: float = 0.0) -> None:
+        await self.stop()
+        await asyncio.sleep(down_seconds)
+        await self.start()
+
+    async def close(self) -> None:
+        """Stop for good: also remove the folder, if it was a temporary one."""
+        for task in self._restarts:
+            task.cancel()
+        await asyncio.gather(*self._restarts, return_exceptions=True)
+        await self.stop()
+        self._misbehaviours.clear()
+        if self._folders is not None and self._options.folder is None:
+            await asyncio.to_thread(shutil.rmtree, self._folders.base, ignore_errors=True)
+
+    async def __aenter__(self) -> "Sim":
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _begin_restart(self, down_seconds: float) -> None:
+        # in a task of its own: the caller is part of what is killed
+        task = asyncio.create_task(self.restart(down_seconds=down_seconds))
+        self._restarts.add(task)
+        task.add_done_callback(self._restarts.discard)
+
+
+def native_app(process: Process) -> web.Application:
+    app = web.Application(
+        client_max_size=process.options.max_upload_bytes, middlewares=[misbehaving(process), check_origin]
+    )
+    for group in (PromptRoutes(process), FileRoutes(process), InfoRoutes(process), EditorRoutes(process)):
+        for route in group.routes():
+            app.add_routes([route])
+            # those are the editor's own, and have no twin on a real server either
+            if not route.path.startswith("/internal/"):
+                app.add_routes([web.RouteDef(route.method, f"/api{route.path}", route.handler, route.kwargs)])
+    app.add_routes([*JobRoutes(process).routes(), *ControlRoutes(process).routes()])
+    return app

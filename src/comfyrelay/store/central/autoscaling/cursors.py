@@ -1,0 +1,18 @@
+"""How far something that is read in order was read."""
+
+from sqlalchemy import select, update
+
+from comfyrelay.store.central.tables import cursors
+from comfyrelay.store.database import Tx
+from comfyrelay.store.row_parameters import insert_into
+
+
+async def lock(tx: Tx, name: str) -> int:
+    """The position, which nobody else moves until this transaction ends; 0 at first."""
+    await tx.execute(insert_into(tx.dialect, cursors).values(name=name, position=0).on_conflict_do_nothing())
+    query = select(cursors.c.position).where(cursors.c.name == name).with_for_update()
+    return int((await tx.execute(query)).scalar_one())
+
+
+async def move(tx: Tx, name: str, position: int) -> None:
+    await tx.execute(update(cursors).where(cursors.c.name == name).values(position=position))

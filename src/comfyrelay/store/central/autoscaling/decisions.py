@@ -1,0 +1,60 @@
+"""What was decided for fleets, and why."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Select, delete, insert, select, tuple_, update
+
+from comfyrelay.domain.autoscaling.machines import ScalingDecision
+from comfyrelay.store.central.tables import scaling_decisions as s
+from comfyrelay.store.database import Tx
+from comfyrelay.store.paging import one_page
+from comfyrelay.store.types import relay_now
+
+LARGEST_ID = 2**63 - 1
+_DECISION = [s.c[name] for name in ScalingDecision.__dataclass_fields__]
+
+
+async def record(tx: Tx, **values: Any) -> int:
+    query = insert(s).values(**values, created_at=relay_now()).returning(s.c.id)
+    return int((await tx.execute(query)).scalar_one())
+
+
+async def note_outcome(tx: Tx, decision_id: int, outcome: Mapping[str, Any]) -> None:
+    await tx.execute(update(s).where(s.c.id == decision_id).values(outcome=dict(outcome)))
+
+
+def newest_query(fleet_id: int, *, before_id: int | None, limit: int) -> Select[Any]:
+    """In the order of the index by fleet and id, and compared as it is: asked for the one fleet, a planner may go
+    through those of all fleets by their ids, and for a fleet with few of them through all there are."""
+    before = LARGEST_ID if before_id is None else before_id
+    return (
+        select(*_DECISION)
+        .where(tuple_(s.c.fleet_id, s.c.id) < tuple_(fleet_id, before), s.c.fleet_id >= fleet_id)
+        .order_by(s.c.fleet_id.desc(), s.c.id.desc())
+        .limit(limit)
+    )
+
+
+async def page(
+    tx: Tx, fleet_id: int, *, before_id: int | None = None, limit: int
+) -> tuple[list[ScalingDecision], int | None]:
+    """The newest first, and the id to go on before."""
+    query = newest_query(fleet_id, before_id=before_id, limit=limit + 1)
+    rows, before = one_page((await tx.execute(query)).all(), "id", limit=limit)
+    return [ScalingDecision(**row._mapping) for row in rows], before
+
+
+async def latest(tx: Tx, fleet_id: int) -> ScalingDecision | None:
+    found, _ = await page(tx, fleet_id, limit=1)
+    return found[0] if found else None
+
+
+async def forget_old(tx: Tx, fleet_id: int, *, keep: int) -> int:
+    """Keep the newest of a fleet; returns how many were removed."""
+    ordered = select(s.c.id).where(s.c.fleet_id == fleet_id).order_by(s.c.id.desc())
+    oldest_kept = await tx.scalar(ordered.offset(keep - 1).limit(1))
+    if oldest_kept is None:
+        return 0
+    query = delete(s).where(s.c.fleet_id == fleet_id, s.c.id < oldest_kept).returning(s.c.id)
+    return len((await tx.execute(query)).all())

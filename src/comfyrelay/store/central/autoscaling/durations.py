@@ -1,0 +1,115 @@
+"""How long jobs take, as learnt from those that were completed; and how far that was read."""
+
+from collections.abc import Collection, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, Float, Select, bindparam, func, select
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.queue.states import DispatchStatus
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import cursors, effects, worker_audit_logs
+from comfyrelay.store.central.tables import workflow_durations as t
+from comfyrelay.store.database import Tx
+from comfyrelay.store.row_parameters import ColumnType, insert_into, rows_table, with_rows
+from comfyrelay.store.types import relay_now, word
+
+# An effect of 0 stands for all of a workflow.
+ALL = 0
+
+
+class Completed(NamedTuple):
+    """A job that was completed. `workflow_id` is `None` for an entry of the log that tells of something else."""
+
+    id: int
+    worker_id: str
+    workflow_id: int | None
+    effect_id: int | None
+    seconds: float | None
+
+
+class Learnt(NamedTuple):
+    workflow_id: int
+    effect_id: int
+    jobs: int
+    mean_seconds: float
+
+
+async def position(tx: Tx, name: str) -> int | None:
+    found = await tx.scalar(select(cursors.c.position).where(cursors.c.name == name))
+    return None if found is None else int(found)
+
+
+async def set_position(tx: Tx, name: str, value: int) -> None:
+    query = insert_into(tx.dialect, cursors).values(name=name, position=value)
+    await tx.execute(query.on_conflict_do_update(index_elements=["name"], set_={"position": query.excluded.position}))
+
+
+async def newest_entry(tx: Tx) -> int:
+    return int(await tx.scalar(select(func.max(worker_audit_logs.c.id))) or 0)
+
+
+@cache
+def completed_query(_dialect: str = "") -> Select[Any]:
+    a = worker_audit_logs
+    window = (
+        select(a.c.id, a.c.worker_id, a.c.dispatch_id, a.c.event)
+        .where(a.c.id > bindparam("after", type_=BigInteger()))
+        .order_by(a.c.id)
+        .limit(bindparam("most", type_=BigInteger()))
+        .subquery("entries")
+    )
+    is_its = (d.c.id == window.c.dispatch_id) & (window.c.event == "complete")
+    is_done = d.c.status == word(DispatchStatus.COMPLETED)
+    return (
+        select(window.c.id, window.c.worker_id, d.c.workflow_id, d.c.effect_id, d.c.duration_seconds.label("seconds"))
+        .select_from(window.outerjoin(d, is_its & is_done))
+        .order_by(window.c.id)
+    )
+
+
+async def completed_after(tx: Tx, after: int, *, most: int) -> list[Completed]:
+    """The next entries of the log, in order."""
+    return [Completed(*row) for row in await tx.fetch(completed_query, {"after": after, "most": most})]
+
+
+def known_query(workflow_ids: Collection[int]) -> Select[Any]:
+    columns = [t.c[name] for name in Learnt._fields]
+    return select(*columns).where(t.c.workflow_id.in_(sorted(workflow_ids)))
+
+
+async def known(tx: Tx, workflow_ids: Collection[int]) -> dict[tuple[int, int], Learnt]:
+    """By workflow and effect."""
+    if not workflow_ids:
+        return {}
+    rows = await tx.execute(known_query(workflow_ids))
+    return {(row.workflow_id, row.effect_id): Learnt._make(row) for row in rows}
+
+
+async def last_of_effects(tx: Tx, workflow_ids: Collection[int]) -> dict[tuple[int, int], float]:
+    """By workflow and effect, how long the last job of the effect took."""
+    query = select(effects.c.workflow_id, effects.c.id, effects.c.last_processing_time_seconds).where(
+        effects.c.workflow_id.in_(sorted(workflow_ids)), effects.c.last_processing_time_seconds.is_not(None)
+    )
+    return {(row.workflow_id, row.id): row.last_processing_time_seconds for row in await tx.execute(query)}
+
+
+async def write(tx: Tx, learnt: Sequence[Learnt]) -> None:
+    await tx.write(_write, with_rows(each._asdict() for each in learnt))
+
+
+@cache
+def _write(dialect: str) -> Executable:
+    types: dict[str, ColumnType] = {
+        "workflow_id": BigInteger(),
+        "effect_id": BigInteger(),
+        "jobs": BigInteger(),
+        "mean_seconds": Float(53),
+    }
+    r = rows_table(dialect, types)
+    # the WHERE keeps SQLite's parser from taking the ON of ON CONFLICT for a join's
+    rows = select(*(r.c[name] for name in types), relay_now()).where(r.c.workflow_id.is_not(None))
+    query = insert_into(dialect, t).from_select([*types, "updated_at"], rows)
+    changed = {name: query.excluded[name] for name in ("jobs", "mean_seconds", "updated_at")}
+    return query.on_conflict_do_update(index_elements=["workflow_id", "effect_id"], set_=changed)

@@ -1,0 +1,55 @@
+"""Who of several processes does what only one may do."""
+
+from functools import cache
+
+from sqlalchemy import Float, Text, bindparam, case, literal, select, update
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.autoscaling.machines import Leader
+from comfyrelay.store.central.tables import leaders
+from comfyrelay.store.database import Tx
+from comfyrelay.store.row_parameters import insert_into
+from comfyrelay.store.types import relay_now
+
+_LEADER = [leaders.c[name] for name in Leader.__dataclass_fields__]
+
+
+async def claim(tx: Tx, name: str, holder: str, *, seconds: float) -> Leader | None:
+    """Take it, or keep it, for so many seconds by the database's clock; `None` while another has it."""
+    rows = await tx.fetch(_claim, {"leader": name, "by": holder, "for_seconds": seconds})
+    return Leader(**dict(rows[0]._mapping.items())) if rows else None
+
+
+@cache
+def _claim(dialect: str) -> Executable:
+    until = relay_now(bindparam("for_seconds", type_=Float()))
+    query = insert_into(dialect, leaders).values(
+        name=bindparam("leader", type_=Text()), holder=bindparam("by", type_=Text()), term=1, expires_at=until
+    )
+    is_own = leaders.c.holder == query.excluded.holder
+    is_over = leaders.c.expires_at <= relay_now()
+    # Whoever lost it in time gets another term, even if nobody else had it meanwhile: it cannot know that.
+    term = leaders.c.term + case((is_over, literal(1)), else_=literal(0))
+    changed = {"holder": query.excluded.holder, "term": term, "expires_at": query.excluded.expires_at}
+    return query.on_conflict_do_update(index_elements=["name"], set_=changed, where=is_own | is_over).returning(
+        *_LEADER
+    )
+
+
+async def holds(tx: Tx, leader: Leader) -> bool:
+    """Whether this term still lasts. Nobody else can begin another until the transaction is over."""
+    query = select(leaders.c.term).where(
+        leaders.c.name == leader.name, leaders.c.term == leader.term, leaders.c.expires_at > relay_now()
+    )
+    return (await tx.execute(query.with_for_update())).first() is not None
+
+
+async def resign(tx: Tx, name: str, holder: str) -> None:
+    query = update(leaders).where(leaders.c.name == name, leaders.c.holder == holder)
+    await tx.execute(query.values(expires_at=relay_now()))
+
+
+async def current(tx: Tx, name: str) -> Leader | None:
+    query = select(*_LEADER).where(leaders.c.name == name, leaders.c.expires_at > relay_now())
+    row = (await tx.execute(query)).one_or_none()
+    return Leader(**row._mapping) if row else None

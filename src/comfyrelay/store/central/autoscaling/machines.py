@@ -1,0 +1,106 @@
+"""Machines: written down before they are ordered, and what became of each."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Select, bindparam, case, func, insert, select, update
+from sqlalchemy.types import BigInteger
+
+from comfyrelay.domain.autoscaling.machines import Machine
+from comfyrelay.store.central.tables import machines as m
+from comfyrelay.store.database import Tx
+from comfyrelay.store.row_parameters import insert_into
+from comfyrelay.store.types import relay_now
+
+ADOPTED_AT_ONCE = 100
+
+_MACHINE = [m.c[name] for name in Machine.__dataclass_fields__]
+
+
+async def order(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> list[Machine]:
+    """Write down that these are going to be ordered."""
+    if not rows:
+        return []
+    query = insert(m).values([{**each, "ordered_at": relay_now()} for each in rows]).returning(*_MACHINE)
+    return [Machine(**row._mapping) for row in await tx.execute(query)]
+
+
+async def adopt(tx: Tx, fleet_id: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write down machines that somebody else has ordered, or that were taken for gone. `...` stands for the present."""
+    for begin in range(0, len(rows), ADOPTED_AT_ONCE):
+        portion = rows[begin : begin + ADOPTED_AT_ONCE]
+        named = {str(name) for row in portion for name in (row["key"], row["provider_id"])}
+        others = set((await tx.scalars(select(m.c.key).where(m.c.key.in_(named), m.c.fleet_id != fleet_id))).all())
+        values = {}
+        for row in portion:
+            # a key of another fleet is no order of this one
+            names = (row["key"], row["provider_id"], f"{fleet_id}.{row['provider_id']}")
+            key = next(name for name in names if name not in others)
+            values[key] = {**{name: _or_now(value) for name, value in row.items()}, "key": key, "fleet_id": fleet_id}
+        query = insert_into(tx.dialect, m).values(list(values.values()))
+        new = query.excluded
+        back = {
+            "provider_id": new.provider_id,
+            "worker_id": new.worker_id,
+            "ending_at": func.coalesce(m.c.ending_at, new.ending_at),
+            "ended_at": None,
+            # why it was taken for gone is no reason any more; why it is to end still is
+            "reason": case((m.c.ending_at.is_not(None), m.c.reason), else_=new.reason),
+        }
+        await tx.execute(query.on_conflict_do_update(index_elements=["key"], set_=back, where=m.c.fleet_id == fleet_id))
+
+
+def _or_now(value: Any) -> Any:
+    return relay_now() if value is ... else value
+
+
+def present_query(fleet_ids: Collection[int]) -> Select[Any]:
+    return select(*_MACHINE).where(m.c.ended_at.is_(None), m.c.fleet_id.in_(list(fleet_ids)))
+
+
+async def present(tx: Tx, fleet_ids: Collection[int]) -> list[Machine]:
+    """Those that have not ended, oldest orders first."""
+    found = [Machine(**row._mapping) for row in await tx.execute(present_query(fleet_ids))]
+    return sorted(found, key=lambda each: (each.ordered_at, each.key))
+
+
+@cache
+def newest_query(_dialect: str = "") -> Select[Any]:
+    return (
+        select(*_MACHINE)
+        .where(m.c.fleet_id == bindparam("fleet_id", type_=BigInteger()))
+        .order_by(m.c.ordered_at.desc())
+        .limit(bindparam("most", type_=BigInteger()))
+    )
+
+
+async def newest(tx: Tx, fleet_id: int, *, most: int) -> list[Machine]:
+    """The newest orders of a fleet, whatever became of them."""
+    rows = await tx.fetch(newest_query, {"fleet_id": fleet_id, "most": most})
+    return [Machine(**dict(row._mapping.items())) for row in rows]
+
+
+async def change(tx: Tx, key: str, **values: Any) -> None:
+    """Change one that has not ended; `...` stands for the present."""
+    now = {name: _or_now(value) for name, value in values.items()}
+    await tx.execute(update(m).where(m.c.key == key, m.c.ended_at.is_(None)).values(**now))
+
+
+async def is_ending(tx: Tx, fleet_id: int, worker_id: str) -> bool:
+    """Whether the machine of a worker is to end, as far as it has not ended."""
+    its = func.coalesce(m.c.worker_id, m.c.provider_id, m.c.key) == worker_id
+    query = select(m.c.key).where(m.c.fleet_id == fleet_id, m.c.ended_at.is_(None), m.c.ending_at.is_not(None), its)
+    return (await tx.execute(query.limit(1))).first() is not None
+
+
+def by_worker_query(worker_ids: Iterable[str]) -> Select[Any]:
+    return select(m.c.worker_id, m.c.fleet_id, m.c.instance_type).where(
+        m.c.worker_id.is_not(None), m.c.worker_id.in_(sorted(worker_ids))
+    )
+
+
+async def types_of(tx: Tx, worker_ids: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """By worker, its fleet and the type of its machine, where that is known."""
+    rows = await tx.execute(by_worker_query(worker_ids))
+    return {row.worker_id: (row.fleet_id, row.instance_type) for row in rows if row.instance_type is not None}

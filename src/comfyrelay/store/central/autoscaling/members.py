@@ -1,0 +1,68 @@
+"""Which fleet a worker is of, or was of before it left."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache
+
+from sqlalchemy import Text, select
+from sqlalchemy.sql import Executable
+
+from comfyrelay.store.central.tables import fleets, worker_audit_logs, workers
+from comfyrelay.store.database import Tx
+from comfyrelay.store.row_parameters import ids_table, with_ids
+from comfyrelay.store.types import json_value, word
+
+REGISTERED, LEFT, REMOVED = "register", "deregister", "stale"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetMember:
+    fleet_id: int
+    instance_type: str | None
+    slots: int
+
+
+async def of_workers(tx: Tx, worker_ids: Collection[str]) -> dict[str, FleetMember]:
+    """By worker. One of whom nothing is known is not among them."""
+    found = {
+        row.worker_id: FleetMember(fleet_id=row.fleet_id, instance_type=row.instance_type, slots=row.slots)
+        for row in await tx.fetch(_present, with_ids(worker_ids))
+    }
+    gone = sorted(set(worker_ids) - found.keys())
+    return found | await _of_gone(tx, gone) if gone else found
+
+
+@cache
+def _present(dialect: str) -> Executable:
+    w, r = workers, ids_table(dialect, Text)
+    columns = (w.c.worker_id, w.c.fleet_id, w.c.instance_type, w.c.max_concurrency.label("slots"))
+    return select(*columns).join(r, w.c.worker_id == r.c.id)
+
+
+async def _of_gone(tx: Tx, worker_ids: Collection[str]) -> dict[str, FleetMember]:
+    """By what was written down when they came or went: the last of a worker's entries, so few are looked through."""
+    said = {row.worker_id: json_value(row.data) or {} for row in await tx.fetch(last_entries, with_ids(worker_ids))}
+    known = {(row.stage, row.slug): row.id for row in await tx.execute(select(fleets).order_by(fleets.c.id))}
+    return {
+        worker_id: FleetMember(
+            fleet_id=known[data["stage"], data["fleet"]],
+            instance_type=data.get("instance_type"),
+            slots=data.get("slots") or 1,
+        )
+        for worker_id, data in said.items()
+        if (data.get("stage"), data.get("fleet")) in known
+    }
+
+
+@cache
+def last_entries(dialect: str) -> Executable:
+    a, r = worker_audit_logs, ids_table(dialect, Text)
+    last = (
+        select(a.c.id)
+        .where(a.c.worker_id == r.c.id, a.c.event.in_([word(each) for each in (REGISTERED, LEFT, REMOVED)]))
+        .order_by(a.c.id.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    entry = a.alias("entry")
+    return select(entry.c.worker_id, entry.c.data).join_from(r, entry, entry.c.id == last)

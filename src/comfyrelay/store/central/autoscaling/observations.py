@@ -1,0 +1,175 @@
+"""What a decision about machines sees of the queue and the workers: reads that lock nothing."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, Float, Integer, Select, bindparam, case, func, select
+
+from comfyrelay.domain.queue.states import DispatchStatus, Provider
+from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.store.central.catalogue import FLEET_COLUMNS
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import fleets, worker_audit_logs, workers, workflow_fleets
+from comfyrelay.store.database import Tx
+from comfyrelay.store.row_parameters import ids_table, with_ids
+from comfyrelay.store.types import json_value, relay_now, word
+
+
+class WaitingWork(NamedTuple):
+    """What of a workflow and an effect could be leased now."""
+
+    workflow_id: int
+    effect_id: int | None
+    jobs: int
+
+
+class SeenWorker(NamedTuple):
+    """`last_at` is when something last happened to it: when nothing runs, it is idle since then. While something runs
+    it is now."""
+
+    worker_id: str
+    fleet_id: int
+    max_concurrency: int
+    is_approved: bool
+    is_draining: bool
+    is_stale: bool
+    instance_type: str | None
+    created_at: datetime
+    last_seen_at: datetime
+    last_at: datetime | None
+    # as `serves` understands it
+    providers: Sequence[str] | None
+
+
+class SeenLease(NamedTuple):
+    worker_id: str
+    workflow_id: int
+    effect_id: int | None
+    leased_at: datetime
+
+
+class Arrival(NamedTuple):
+    id: int
+    stage: str
+    workflow_id: int
+    created_at: datetime
+
+
+async def fleets_of(tx: Tx) -> list[Fleet]:
+    """All fleets, in the order in which they were made: there are few."""
+    return [Fleet(**row._mapping) for row in await tx.execute(select(*FLEET_COLUMNS).order_by(fleets.c.id))]
+
+
+async def fleets_with(tx: Tx, workflow_id: int, *, stage: str) -> list[Fleet]:
+    """The fleets of a stage that run a workflow."""
+    its = select(workflow_fleets.c.fleet_id).where(workflow_fleets.c.workflow_id == workflow_id)
+    query = select(*FLEET_COLUMNS).where(fleets.c.stage == stage, fleets.c.id.in_(its)).order_by(fleets.c.id)
+    return [Fleet(**row._mapping) for row in await tx.execute(query)]
+
+
+async def workflows_of(tx: Tx, fleet_ids: Collection[int]) -> dict[int, set[int]]:
+    """By fleet, the workflows that it runs."""
+    found: dict[int, set[int]] = {}
+    for row in await tx.fetch(_workflows_of, with_ids(sorted(fleet_ids))):
+        found.setdefault(row.fleet_id, set()).add(row.workflow_id)
+    return found
+
+
+@cache
+def _workflows_of(dialect: str) -> Select[Any]:
+    r = ids_table(dialect)
+    return select(workflow_fleets).join_from(r, workflow_fleets, workflow_fleets.c.fleet_id == r.c.id)
+
+
+def waiting_query(stage: str, workflow_ids: Collection[int], *, down_pools: Sequence[str]) -> Select[Any]:
+    """All leading columns of the queue's index are named, so that it is used."""
+    return (
+        select(d.c.workflow_id, d.c.effect_id, func.count().label("jobs"))
+        .where(
+            d.c.status == word(DispatchStatus.QUEUED),
+            d.c.stage == stage,
+            d.c.provider == word(Provider.SELF_HOSTED),
+            d.c.workflow_id.in_(sorted(workflow_ids)),
+            d.c.attempts < d.c.max_attempts,
+            d.c.available_at <= relay_now(),
+            d.c.db_pool.not_in(list(down_pools)),
+        )
+        .group_by(d.c.workflow_id, d.c.effect_id)
+    )
+
+
+async def waiting(tx: Tx, stage: str, workflow_ids: Collection[int], *, down_pools: Sequence[str]) -> list[WaitingWork]:
+    if not workflow_ids:
+        return []
+    rows = await tx.execute(waiting_query(stage, workflow_ids, down_pools=down_pools))
+    return [WaitingWork._make(row) for row in rows]
+
+
+@cache
+def workers_query(dialect: str) -> Select[Any]:
+    """Of the fleets whose ids are bound to `rows`. The audit is long: who holds something need not be looked up."""
+    a, w, r = worker_audit_logs, workers.c, ids_table(dialect)
+    last = (
+        select(a.c.created_at)
+        .where(a.c.worker_id == w.worker_id)
+        .order_by(a.c.id.desc())
+        .limit(1)
+        .correlate(workers)
+        .scalar_subquery()
+    )
+    held = d.c.status == word(DispatchStatus.LEASED)
+    holds = select(d.c.id).where(d.c.worker_id == w.worker_id, held).correlate(workers).exists()
+    last_at = case((holds, relay_now()), else_=last).label("last_at")
+    is_stale = (w.last_seen_at < relay_now(bindparam("stale_seconds", type_=Float()))).label("is_stale")
+    shown = (w.worker_id, w.fleet_id, w.max_concurrency, w.is_approved, w.is_draining, is_stale)
+    query = select(*shown, w.instance_type, w.created_at, w.last_seen_at, last_at, w.providers)
+    return query.join_from(r, workers, w.fleet_id == r.c.id)
+
+
+async def workers_of(tx: Tx, fleet_ids: Collection[int], *, stale_seconds: float) -> list[SeenWorker]:
+    if not fleet_ids:
+        return []
+    rows = await tx.fetch(workers_query, {**with_ids(sorted(fleet_ids)), "stale_seconds": -stale_seconds})
+    found = map(SeenWorker._make, rows)
+    return [each if each.providers is None else each._replace(providers=json_value(each.providers)) for each in found]
+
+
+@cache
+def leases_query(dialect: str) -> Select[Any]:
+    """Of the workers of the fleets whose ids are bound to `rows`."""
+    held = (d.c.worker_id == workers.c.worker_id) & (d.c.status == word(DispatchStatus.LEASED))
+    r = ids_table(dialect)
+    query = select(d.c.worker_id, d.c.workflow_id, d.c.effect_id, d.c.leased_at)
+    return query.join_from(r, workers, workers.c.fleet_id == r.c.id).join(d, held)
+
+
+async def leases_of(tx: Tx, fleet_ids: Collection[int]) -> list[SeenLease]:
+    if not fleet_ids:
+        return []
+    return list(map(SeenLease._make, await tx.fetch(leases_query, with_ids(sorted(fleet_ids)))))
+
+
+_ARRIVAL = [d.c[name] for name in Arrival._fields]
+_MOST = bindparam("most", type_=Integer())
+
+
+@cache
+def newest_arrivals_query(_dialect: str = "") -> Select[Any]:
+    """By the ids, which grow with time."""
+    return select(*_ARRIVAL).order_by(d.c.id.desc()).limit(_MOST)
+
+
+@cache
+def arrivals_query(_dialect: str = "") -> Select[Any]:
+    return select(*_ARRIVAL).where(d.c.id > bindparam("after", type_=BigInteger())).order_by(d.c.id).limit(_MOST)
+
+
+async def arrivals(tx: Tx, *, after: int | None, most: int) -> list[Arrival]:
+    """Jobs that came to the queue, whatever became of them; without `after` the newest."""
+    if after is None:
+        found = await tx.fetch(newest_arrivals_query, {"most": most})
+    else:
+        found = await tx.fetch(arrivals_query, {"after": after, "most": most})
+    return sorted(map(Arrival._make, found))

@@ -1,0 +1,228 @@
+"""What machines did for whom: leases that have ended and are to be counted, what was counted, and the machines."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, Select, func, or_, select, update
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.queue.states import Provider
+from comfyrelay.store.central.queue.dispatches import LEASES
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import (
+    dispatch_leases,
+    fleets,
+    machines,
+    usage,
+    worker_audit_logs,
+    workers,
+    workflows,
+)
+from comfyrelay.store.database import Tx
+from comfyrelay.store.row_parameters import columns_of, insert_into, rows_table, with_rows
+from comfyrelay.store.types import json_value, word
+
+_ADDED = ("jobs", "busy_seconds", "lost_seconds", "cost")
+
+
+class AuditedStep(NamedTuple):
+    """Of the audit. Those that are of an end of a lease have its epoch, and how long it kept its machine busy."""
+
+    id: int
+    created_at: datetime
+    dispatch_id: int | None
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Uncounted:
+    """A lease that has ended, and has no cost yet."""
+
+    lease_token: str
+    dispatch_id: int
+    epoch: int
+    worker_id: str
+    ended_at: datetime
+    outcome: str
+    workflow_id: int
+    tenant_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Used:
+    """What is added to a row of `usage`."""
+
+    day: str
+    fleet_id: int
+    workflow_id: int
+    tenant_id: str
+    jobs: int
+    busy_seconds: float
+    lost_seconds: float
+    cost: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineTime:
+    key: str
+    fleet_id: int
+    worker_id: str | None
+    instance_type: str | None
+    price_per_hour: float | None
+    ordered_at: datetime
+    registered_at: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summed:
+    name: str
+    stage: str | None
+    jobs: int
+    busy_seconds: float
+    lost_seconds: float
+    cost: float
+
+
+_MACHINE = [machines.c[name] for name in MachineTime.__dataclass_fields__]
+
+
+async def entries(tx: Tx, *, after: int, limit: int) -> list[AuditedStep]:
+    rows = await tx.execute(entries_query(after=after, limit=limit))
+    return [AuditedStep(row.id, row.created_at, row.dispatch_id, json_value(row.data) or {}) for row in rows]
+
+
+def entries_query(*, after: int, limit: int) -> Select[Any]:
+    a = worker_audit_logs
+    columns = [a.c[name] for name in AuditedStep._fields]
+    return select(*columns).where(a.c.id > after).order_by(a.c.id).limit(limit)
+
+
+async def uncounted(tx: Tx, ended: Collection[tuple[int, int]]) -> list[Uncounted]:
+    """Of these (dispatch, epoch), those that were not counted and ran on a machine of ours."""
+    rows = [{"dispatch_id": dispatch_id, "epoch": epoch} for dispatch_id, epoch in ended]
+    return [Uncounted(**row._mapping) for row in await tx.fetch(uncounted_query, with_rows(rows))]
+
+
+@cache
+def uncounted_query(dialect: str) -> Executable:
+    leases = dispatch_leases
+    r = rows_table(dialect, {"dispatch_id": BigInteger(), "epoch": BigInteger()})
+    own = ("lease_token", "dispatch_id", "epoch", "worker_id", "ended_at", "outcome")
+    return (
+        select(*(leases.c[name] for name in own), d.c.workflow_id, d.c.tenant_id)
+        .join_from(r, leases, (leases.c.dispatch_id == r.c.dispatch_id) & (leases.c.epoch == r.c.epoch))
+        .join(d, d.c.id == leases.c.dispatch_id)
+        .where(
+            leases.c.ended_at.is_not(None),
+            leases.c.outcome.is_not(None),
+            leases.c.cost.is_(None),
+            d.c.provider == word(Provider.SELF_HOSTED),
+        )
+    )
+
+
+async def set_costs(tx: Tx, costs: Mapping[str, float]) -> None:
+    """By lease. From here on it is counted."""
+    await tx.write(_set_costs, with_rows({"lease_token": token, "cost": cost} for token, cost in costs.items()))
+
+
+@cache
+def _set_costs(dialect: str) -> Executable:
+    leases = dispatch_leases
+    r = rows_table(dialect, columns_of(leases, "lease_token", "cost"))
+    return update(leases).values(cost=r.c.cost).where(leases.c.lease_token == r.c.lease_token)
+
+
+async def add(tx: Tx, used: Sequence[Used]) -> None:
+    for entry in used:
+        row = {name: getattr(entry, name) for name in Used.__dataclass_fields__}
+        statement = insert_into(tx.dialect, usage).values(**row)
+        more: dict[Any, Any] = {name: usage.c[name] + statement.excluded[name] for name in _ADDED}
+        await tx.execute(statement.on_conflict_do_update(index_elements=list(usage.primary_key), set_=more))
+
+
+async def cost_of(tx: Tx, dispatch_ids: Collection[int]) -> dict[int, float]:
+    """By dispatch, what all of its leases cost that were counted."""
+    leases = dispatch_leases
+    query = (
+        select(leases.c.dispatch_id, func.sum(leases.c.cost).label("cost"))
+        .where(leases.c.dispatch_id.in_(set(dispatch_ids)), leases.c.cost.is_not(None))
+        .group_by(leases.c.dispatch_id)
+    )
+    return {row.dispatch_id: float(row.cost) for row in await tx.execute(query)}
+
+
+async def by_fleet(tx: Tx, *, first_day: str, last_day: str) -> dict[int, Summed]:
+    query = sums_query(first_day, last_day, usage.c.fleet_id, fleets.c.slug.label("name"), fleets.c.stage)
+    found = await tx.execute(query.join(fleets, fleets.c.id == usage.c.fleet_id))
+    return {row.fleet_id: _summed(row) for row in found}
+
+
+async def by_workflow(tx: Tx, *, first_day: str, last_day: str) -> list[Summed]:
+    query = sums_query(first_day, last_day, usage.c.workflow_id, workflows.c.slug.label("name"))
+    return [_summed(row) for row in await tx.execute(query.join(workflows, workflows.c.id == usage.c.workflow_id))]
+
+
+async def by_tenant(tx: Tx, *, first_day: str, last_day: str) -> list[Summed]:
+    query = sums_query(first_day, last_day, usage.c.tenant_id.label("name"))
+    return [_summed(row) for row in await tx.execute(query)]
+
+
+def sums_query(first_day: str, last_day: str, *names: Any) -> Select[Any]:
+    sums = [func.sum(usage.c[name]).label(name) for name in _ADDED]
+    between = usage.c.day.between(first_day, last_day)
+    groups = [getattr(each, "element", each) for each in names]
+    return select(*names, *sums).select_from(usage).where(between).group_by(*groups).order_by(*groups)
+
+
+def _summed(row: Any) -> Summed:
+    return Summed(
+        name=row.name,
+        stage=getattr(row, "stage", None),
+        jobs=int(row.jobs),
+        busy_seconds=float(row.busy_seconds),
+        lost_seconds=float(row.lost_seconds),
+        cost=float(row.cost),
+    )
+
+
+async def machines_of_workers(tx: Tx, worker_ids: Collection[str]) -> dict[str, MachineTime]:
+    """By worker, its newest machine: the one that names it, or whose key its name is."""
+    ids = sorted(worker_ids)
+    query = select(*_MACHINE).where(or_(machines.c.worker_id.in_(ids), machines.c.key.in_(ids)))
+    found = [MachineTime(**row._mapping) for row in await tx.execute(query.order_by(machines.c.ordered_at))]
+    return {each.worker_id or each.key: each for each in found} | {each.key: each for each in found}
+
+
+async def machines_between(tx: Tx, fleet_ids: Sequence[int], *, begins: datetime, ends: datetime) -> list[MachineTime]:
+    """Those that there were at some time of it."""
+    query = machines_query(fleet_ids, begins=begins, ends=ends)
+    return [MachineTime(**row._mapping) for row in await tx.execute(query)]
+
+
+def machines_query(fleet_ids: Sequence[int], *, begins: datetime, ends: datetime) -> Select[Any]:
+    return select(*_MACHINE).where(
+        machines.c.fleet_id.in_(fleet_ids),
+        machines.c.ordered_at < ends,
+        or_(machines.c.ended_at.is_(None), machines.c.ended_at > begins),
+    )
+
+
+async def present_machines(tx: Tx) -> list[tuple[MachineTime, int]]:
+    """Those that are there, each with how many leases its worker holds."""
+    query = select(*_MACHINE, LEASES.label("leases")).outerjoin(
+        workers, workers.c.worker_id == func.coalesce(machines.c.worker_id, machines.c.key)
+    )
+    rows = (await tx.execute(query.where(machines.c.ended_at.is_(None)))).all()
+    names = MachineTime.__dataclass_fields__
+    return [(MachineTime(**{name: getattr(row, name) for name in names}), int(row.leases or 0)) for row in rows]
+
+
+async def specs(tx: Tx) -> dict[int, tuple[str, str, Mapping[str, Any] | None]]:
+    """By fleet: its slug, its stage, and what its machines are."""
+    query = select(fleets.c.id, fleets.c.slug, fleets.c.stage, fleets.c.machines).order_by(fleets.c.id)
+    return {row.id: (row.slug, row.stage, json_value(row.machines)) for row in await tx.execute(query)}

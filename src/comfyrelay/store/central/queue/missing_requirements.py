@@ -1,0 +1,269 @@
+"""What jobs need, by their workflow hash, and which workers are known to lack something of it."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Float,
+    Select,
+    Text,
+    bindparam,
+    case,
+    cast,
+    delete,
+    func,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.capabilities import MOST_NAMES_KEPT, Fitness, Lacking, NeedKind, Needs, known_until
+from comfyrelay.domain.queue.states import DispatchStatus
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import worker_gaps, worker_workflows, workers, workflow_needs
+from comfyrelay.store.database import Tx
+from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.types import relay_now, word
+
+Pair = tuple[str, str]
+ROWS_AT_ONCE = 500
+_GAP = ("worker_id", "workflow_hash", "node_types", "models", "silent")
+
+
+class Coverage(NamedTuple):
+    """Whether there are workers that may be given jobs of a hash, and each of them lacks something."""
+
+    is_unserved: bool
+    was_used_lately: bool
+
+
+class RawNeeds(NamedTuple):
+    workflow_hash: str
+    node_types: str
+    models: str
+
+
+async def lock(tx: Tx) -> None:
+    """Held by whoever adds needs or changes what a worker has: each must see what the other has written."""
+    if tx.dialect == "postgresql":
+        await tx.execute(text("SELECT pg_advisory_xact_lock(hashtext('comfyrelay.gaps'))"))
+
+
+async def verdicts(
+    tx: Tx, hashes: Collection[str], *, workflow_id: int, stage: str, lately_seconds: float
+) -> dict[str, Coverage]:
+    """Of the hashes whose needs are known."""
+    given = {"workflow_id": workflow_id, "stage": stage, "lately": -lately_seconds}
+    return {
+        row.workflow_hash: Coverage(bool(row.is_unserved), bool(row.was_used_lately))
+        for row in await tx.fetch(verdicts_query, {**with_ids(hashes), **given})
+    }
+
+
+def _may_run() -> ColumnElement[bool]:
+    """Whether a worker is one that a job of the workflow could be given to, now or when it is back."""
+    return (
+        (worker_workflows.c.worker_id == workers.c.worker_id)
+        & (worker_workflows.c.workflow_id == bindparam("workflow_id", type_=BigInteger()))
+        & (workers.c.stage == bindparam("stage", type_=Text()))
+        & workers.c.is_approved
+    )
+
+
+@cache
+def verdicts_query(dialect: str) -> Select[Any]:
+    r = ids_table(dialect, Text)
+    n, g = workflow_needs, worker_gaps
+    its_gap = (g.c.worker_id == workers.c.worker_id) & (g.c.workflow_hash == n.c.workflow_hash)
+    some_lack = select(g.c.worker_id).select_from(g, worker_workflows, workers).where(its_gap, _may_run())
+    able = (
+        select(workers.c.worker_id)
+        .select_from(worker_workflows, workers)
+        .where(_may_run(), ~select(g.c.worker_id).where(its_gap).correlate(n, workers).exists())
+    )
+    # in this order: mostly nobody lacks anything, and then the workers, of which there may be thousands, are not read
+    is_lacked = select(g.c.worker_id).where(g.c.workflow_hash == n.c.workflow_hash).correlate(n).exists()
+    is_unserved = case((~is_lacked, False), else_=some_lack.correlate(n).exists() & ~able.correlate(n).exists())
+    lately = n.c.used_at > relay_now(bindparam("lately", type_=Float()))
+    return select(n.c.workflow_hash, is_unserved.label("is_unserved"), lately.label("was_used_lately")).join(
+        r, n.c.workflow_hash == r.c.id
+    )
+
+
+async def note_used(tx: Tx, hashes: Collection[str]) -> None:
+    await tx.write(_note_used, with_ids(sorted(hashes)))
+
+
+@cache
+def _note_used(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    return update(workflow_needs).values(used_at=relay_now()).where(workflow_needs.c.workflow_hash == r.c.id)
+
+
+async def reports(tx: Tx) -> dict[str, Any]:
+    """What each worker says it has, as JSON text; none of them can be removed until the transaction is over."""
+    raw = cast(workers.c.capabilities, Text).label("capabilities")
+    query = select(workers.c.worker_id, raw).with_for_update(read=True, key_share=True)
+    return {row.worker_id: row.capabilities for row in await tx.execute(query)}
+
+
+async def reports_for(tx: Tx, *, workflow_id: int, stage: str) -> list[tuple[str, str]]:
+    """What those that may be given jobs of a workflow say they have, as JSON text, each with the worker's name."""
+    raw = cast(workers.c.capabilities, Text).label("capabilities")
+    query = (
+        select(func.coalesce(workers.c.display_name, workers.c.worker_id).label("name"), raw)
+        .select_from(worker_workflows, workers)
+        .where(_may_run())
+        .order_by(workers.c.worker_id)
+    )
+    return [
+        (row.name, row.capabilities) for row in await tx.execute(query, {"workflow_id": workflow_id, "stage": stage})
+    ]
+
+
+async def reports_of_fleet(tx: Tx, fleet_id: int) -> list[tuple[str, str]]:
+    """What the workers of a fleet say they have, as JSON text, each with the worker's name."""
+    raw = cast(workers.c.capabilities, Text).label("capabilities")
+    query = (
+        select(func.coalesce(workers.c.display_name, workers.c.worker_id).label("name"), raw)
+        .where(workers.c.fleet_id == fleet_id, workers.c.is_approved)
+        .order_by(workers.c.worker_id)
+    )
+    return [(row.name, row.capabilities) for row in await tx.execute(query)]
+
+
+async def write_needs(tx: Tx, new: Mapping[str, Needs]) -> None:
+    rows = [
+        {"workflow_hash": hash_, "node_types": sorted(each.node_types), "models": sorted(each.models)}
+        for hash_, each in new.items()
+    ]
+    await tx.write(_write_needs, with_rows(rows))
+
+
+@cache
+def _write_needs(dialect: str) -> Executable:
+    names = ("workflow_hash", "node_types", "models")
+    r = rows_table(dialect, columns_of(workflow_needs, *names))
+    # the WHERE keeps SQLite's parser from taking the ON of ON CONFLICT for a join's
+    rows = select(*(r.c[name] for name in names), relay_now()).where(r.c.workflow_hash.is_not(None))
+    return insert_into(dialect, workflow_needs).from_select([*names, "used_at"], rows).on_conflict_do_nothing()
+
+
+async def hashes(tx: Tx) -> set[str]:
+    """Those whose needs are known."""
+    return set((await tx.scalars(select(workflow_needs.c.workflow_hash))).all())
+
+
+async def needs_of(tx: Tx, wanted: Collection[str]) -> list[RawNeeds]:
+    """What jobs of these hashes need, as JSON text: it may be megabytes, and is not read here."""
+    return [RawNeeds(*row) for row in await tx.fetch(_needs_of, with_ids(sorted(wanted)))]
+
+
+@cache
+def _needs_of(dialect: str) -> Executable:
+    r, n = ids_table(dialect, Text), workflow_needs
+    raw = (cast(n.c[name], Text).label(name) for name in ("node_types", "models"))
+    return select(n.c.workflow_hash, *raw).join(r, n.c.workflow_hash == r.c.id)
+
+
+async def write(tx: Tx, found: Mapping[Pair, Fitness]) -> None:
+    """Note what workers lack, by worker and hash. Those that lack nothing have no row."""
+    rows = [
+        {
+            "worker_id": worker_id,
+            "workflow_hash": hash_,
+            "node_types": list(each.missing_node_types[:MOST_NAMES_KEPT]),
+            "models": list(each.missing_models[:MOST_NAMES_KEPT]),
+            "silent": list(each.silent),
+        }
+        for (worker_id, hash_), each in found.items()
+    ]
+    # in parts: each is one text
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        await tx.write(_write, with_rows(rows[first : first + ROWS_AT_ONCE]))
+
+
+@cache
+def _write(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(worker_gaps, *_GAP))
+    rows = select(*(r.c[name] for name in _GAP)).where(r.c.worker_id.is_not(None))
+    query = insert_into(dialect, worker_gaps).from_select(list(_GAP), rows)
+    changed = {name: query.excluded[name] for name in _GAP[2:]}
+    return query.on_conflict_do_update(index_elements=["worker_id", "workflow_hash"], set_=changed)
+
+
+async def clear_worker(tx: Tx, worker_id: str) -> None:
+    await tx.execute(delete(worker_gaps).where(worker_gaps.c.worker_id == worker_id))
+
+
+async def of_workflow(tx: Tx, hashes: Collection[str], *, workflow_id: int, stage: str) -> list[Lacking]:
+    """What those that may be given jobs of these hashes lack for all of them together."""
+    g = worker_gaps
+    query = (
+        select(g, workers.c.display_name)
+        .select_from(g, worker_workflows, workers)
+        .where(g.c.worker_id == workers.c.worker_id, g.c.workflow_hash.in_(list(hashes)), _may_run())
+        .order_by(g.c.worker_id)
+    )
+    rows = (await tx.execute(query, {"workflow_id": workflow_id, "stage": stage})).all()
+    by_worker: dict[str, list[Any]] = {}
+    for row in rows:
+        by_worker.setdefault(row.worker_id, []).append(row)
+    return [_lacking(each) for each in by_worker.values()]
+
+
+async def of_hash(tx: Tx, workflow_hash: str) -> dict[str, Lacking]:
+    """By worker, what those that lack something lack for jobs of this hash."""
+    query = select(worker_gaps, workers.c.display_name).join(workers, workers.c.worker_id == worker_gaps.c.worker_id)
+    rows = await tx.execute(query.where(worker_gaps.c.workflow_hash == workflow_hash))
+    return {row.worker_id: _lacking([row]) for row in rows}
+
+
+def _lacking(rows: Sequence[Any]) -> Lacking:
+    return Lacking(
+        worker=rows[0].display_name or rows[0].worker_id,
+        node_types=sorted({name for row in rows for name in row.node_types}),
+        models=sorted({name for row in rows for name in row.models}),
+        silent=sorted({kind for row in rows for kind in row.silent}),
+        until=known_until(
+            pair for row in rows for pair in ((NeedKind.NODE, row.node_types), (NeedKind.MODEL, row.models))
+        ),
+    )
+
+
+async def pairs_of(tx: Tx, worker_ids: Iterable[str]) -> set[Pair]:
+    """The hashes that each of these workers must not be given."""
+    return {(row.worker_id, row.workflow_hash) for row in await tx.fetch(_pairs_of, with_ids(sorted(worker_ids)))}
+
+
+@cache
+def _pairs_of(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    return select(worker_gaps.c.worker_id, worker_gaps.c.workflow_hash).join(r, worker_gaps.c.worker_id == r.c.id)
+
+
+def unfinished_query() -> Select[Any]:
+    """The hashes of jobs that have not ended, each state through its own index."""
+    states = (DispatchStatus.QUEUED, DispatchStatus.LEASED, DispatchStatus.PAUSED)
+    first, *rest = (select(d.c.workflow_hash).where(d.c.status == word(each)) for each in states)
+    return select(first.union(*rest).subquery())
+
+
+async def forget_unused(tx: Tx, *, unused_seconds: float) -> int:
+    """Forget the needs that no job has had for so long, with what workers lack of them; returns how many."""
+    unfinished = set((await tx.scalars(unfinished_query())).all())
+    old = select(workflow_needs.c.workflow_hash).where(workflow_needs.c.used_at < relay_now(-unused_seconds))
+    gone = [each for each in await tx.scalars(old) if each not in unfinished]
+    if gone:
+        await tx.write(_forget, with_ids(gone))
+    return len(gone)
+
+
+@cache
+def _forget(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    return delete(workflow_needs).where(workflow_needs.c.workflow_hash.in_(select(r.c.id)))

@@ -1,0 +1,157 @@
+"""Fleets as an operator looks at them: what each runs, how long its queues are, and what it got done lately."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Select, delete, func, select, update
+from sqlalchemy.exc import IntegrityError
+
+from comfyrelay.domain.queue.states import DispatchStatus, Provider
+from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.errors import Conflict
+from comfyrelay.store.central.catalogue import FLEET_COLUMNS
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import fleets, worker_audit_logs, workers, workflow_fleets, workflows
+from comfyrelay.store.database import Tx
+from comfyrelay.store.paging import one_page
+from comfyrelay.store.types import word
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueOfWorkflow:
+    """What of a workflow is queued, and since when the oldest of it."""
+
+    queued: int
+    oldest_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinishedWork:
+    jobs: int
+    mean_seconds: float | None
+
+
+async def page(tx: Tx, *, stage: str | None, after_id: int | None, limit: int) -> tuple[list[Fleet], int | None]:
+    """Fleets in the order in which they were made, and the id to go on after."""
+    query = select(*FLEET_COLUMNS).order_by(fleets.c.id).limit(limit + 1)
+    if stage is not None:
+        query = query.where(fleets.c.stage == stage)
+    if after_id is not None:
+        query = query.where(fleets.c.id > after_id)
+    rows, after = one_page((await tx.execute(query)).all(), "id", limit=limit)
+    return [Fleet(**row._mapping) for row in rows], after
+
+
+async def slug_of(tx: Tx, fleet_id: int) -> str:
+    return str(await tx.scalar(select(fleets.c.slug).where(fleets.c.id == fleet_id)))
+
+
+async def change(tx: Tx, fleet_id: int, **values: Any) -> Fleet:
+    query = update(fleets).where(fleets.c.id == fleet_id).values(**values).returning(*FLEET_COLUMNS)
+    return Fleet(**(await tx.execute(query)).one()._mapping)
+
+
+async def remove(tx: Tx, fleet: Fleet) -> None:
+    try:
+        await tx.execute(delete(fleets).where(fleets.c.id == fleet.id))
+    except IntegrityError as error:
+        raise Conflict(f"The {fleet.stage} fleet {fleet.slug!r} still has workers.") from error
+
+
+async def worker_counts(tx: Tx, fleet_ids: Iterable[int]) -> dict[int, int]:
+    query = (
+        select(workers.c.fleet_id, func.count().label("workers"))
+        .where(workers.c.fleet_id.in_(set(fleet_ids)))
+        .group_by(workers.c.fleet_id)
+    )
+    return {row.fleet_id: row.workers for row in await tx.execute(query)}
+
+
+async def workflows_of(tx: Tx, fleet_ids: Iterable[int]) -> dict[int, dict[int, str]]:
+    """By fleet, the slugs of its workflows by id."""
+    query = (
+        select(workflow_fleets.c.fleet_id, workflows.c.id, workflows.c.slug)
+        .join(workflows, workflows.c.id == workflow_fleets.c.workflow_id)
+        .where(workflow_fleets.c.fleet_id.in_(set(fleet_ids)))
+        .order_by(workflows.c.slug)
+    )
+    found: dict[int, dict[int, str]] = {}
+    for row in await tx.execute(query):
+        found.setdefault(row.fleet_id, {})[row.id] = row.slug
+    return found
+
+
+async def workflow_ids_of(tx: Tx, fleet_id: int) -> set[int]:
+    query = select(workflow_fleets.c.workflow_id).where(workflow_fleets.c.fleet_id == fleet_id)
+    return set((await tx.scalars(query)).all())
+
+
+async def leases_of(tx: Tx, fleet_id: int) -> int:
+    """How many leases the workers of a fleet hold."""
+    held = d.c.status == word(DispatchStatus.LEASED)
+    query = select(func.count()).join_from(workers, d, (d.c.worker_id == workers.c.worker_id) & held)
+    return int(await tx.scalar(query.where(workers.c.fleet_id == fleet_id)) or 0)
+
+
+async def queues(tx: Tx, *, stage: str, workflow_ids: Sequence[int]) -> dict[int, QueueOfWorkflow]:
+    """What is queued of each workflow. All leading columns of the queue's index are named, so that it is used."""
+    query = (
+        select(d.c.workflow_id, func.count().label("queued"), func.min(d.c.created_at).label("oldest_at"))
+        .where(
+            d.c.status == word(DispatchStatus.QUEUED),
+            d.c.stage == stage,
+            d.c.provider.in_([word(each) for each in Provider]),
+            d.c.workflow_id.in_(workflow_ids),
+        )
+        .group_by(d.c.workflow_id)
+    )
+    return {
+        row.workflow_id: QueueOfWorkflow(queued=row.queued, oldest_at=row.oldest_at) for row in await tx.execute(query)
+    }
+
+
+async def completed_since(
+    tx: Tx, since: datetime, *, stage: str, workflow_ids: Sequence[int]
+) -> dict[int, FinishedWork]:
+    """What was completed of each workflow. Completed dispatches are in no index by time; the audit is in its order."""
+    a = worker_audit_logs
+    older = select(a.c.id).where(a.c.created_at < since).order_by(a.c.id.desc()).limit(1)
+    floor = await tx.scalar(older) or 0
+    query = (
+        select(d.c.workflow_id, func.count().label("jobs"), func.avg(d.c.duration_seconds).label("mean"))
+        .join_from(a, d, d.c.id == a.c.dispatch_id)
+        .where(
+            a.c.id > floor,
+            a.c.event == "complete",
+            d.c.status == word(DispatchStatus.COMPLETED),
+            d.c.stage == stage,
+            d.c.workflow_id.in_(workflow_ids),
+        )
+        .group_by(d.c.workflow_id)
+    )
+    return {
+        row.workflow_id: FinishedWork(jobs=row.jobs, mean_seconds=None if row.mean is None else float(row.mean))
+        for row in await tx.execute(query)
+    }
+
+
+async def failed_since(tx: Tx, since: datetime, *, stage: str, workflow_ids: Sequence[int]) -> dict[int, int]:
+    """How many of each workflow failed for good."""
+    query = failed_query(since, stage=stage, workflow_ids=workflow_ids)
+    return {row.workflow_id: row.jobs for row in await tx.execute(query)}
+
+
+def failed_query(since: datetime, *, stage: str, workflow_ids: Sequence[int]) -> Select[Any]:
+    """What failed has an index by its end."""
+    return (
+        select(d.c.workflow_id, func.count().label("jobs"))
+        .where(
+            d.c.status == word(DispatchStatus.FAILED),
+            d.c.finished_at >= since,
+            d.c.stage == stage,
+            d.c.workflow_id.in_(workflow_ids),
+        )
+        .group_by(d.c.workflow_id)
+    )

@@ -1,0 +1,78 @@
+"""Workers with what they told of their GPUs, and what each of them has."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Select, bindparam, select
+
+from comfyrelay.domain.queue.progress import Progress
+from comfyrelay.domain.queue.slots import HeldJob
+from comfyrelay.domain.queue.states import DispatchStatus
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import workers
+from comfyrelay.store.central.workers.worker_list import comfyui_column, state_of
+from comfyrelay.store.database import Tx
+from comfyrelay.store.paging import one_page
+from comfyrelay.store.types import json_value, relay_now, word
+
+
+class LaneWorker(NamedTuple):
+    """A worker; `comfyui` is what it said of its servers when it registered."""
+
+    worker_id: str
+    display_name: str | None
+    stage: str
+    registration_source: str
+    state: str
+    max_concurrency: int
+    devices: Sequence[Mapping[str, Any]] | None
+    comfyui: Any
+
+
+async def page(
+    tx: Tx, *, stale_seconds: float, after_id: str | None, limit: int
+) -> tuple[list[LaneWorker], str | None]:
+    """Workers by their ids, and the id to go on after. Not all of what each says it has, which is long."""
+    query = (
+        select(
+            workers.c.worker_id,
+            workers.c.display_name,
+            workers.c.stage,
+            workers.c.registration_source,
+            state_of(stale_seconds).label("state"),
+            workers.c.max_concurrency,
+            workers.c.devices,
+            comfyui_column(tx.dialect).label("comfyui"),
+        )
+        .order_by(workers.c.worker_id)
+        .limit(limit + 1)
+    )
+    if after_id is not None:
+        query = query.where(workers.c.worker_id > after_id)
+    rows, after = one_page((await tx.execute(query)).all(), "worker_id", limit=limit)
+    return [LaneWorker._make([*row[:-1], json_value(row.comfyui)]) for row in rows], after
+
+
+def held_query() -> Select[Any]:
+    return (
+        select(
+            d.c.tenant_id,
+            d.c.tenant_job_id.label("job_id"),
+            d.c.db_pool,
+            d.c.workflow_id,
+            d.c.worker_id,
+            d.c.is_prefetch,
+            d.c.leased_at,
+            d.c.progress,
+        )
+        .where(d.c.status == word(DispatchStatus.LEASED), d.c.worker_id.in_(bindparam("ids", expanding=True)))
+        .order_by(d.c.leased_at, d.c.id)
+    )
+
+
+async def held_by(tx: Tx, worker_ids: Sequence[str]) -> tuple[list[HeldJob], datetime]:
+    """What these workers have, the longest first, and the time."""
+    rows = (await tx.execute(held_query(), {"ids": list(worker_ids)})).all()
+    now: datetime = (await tx.execute(select(relay_now()))).scalar_one()
+    return [HeldJob(**{**row._mapping, "progress": Progress.read(row.progress)}) for row in rows], now

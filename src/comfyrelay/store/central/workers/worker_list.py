@@ -1,0 +1,304 @@
+"""The worker registry as an operator looks at it: who is in which state, with how many leases."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import ColumnElement, Float, Select, Text, bindparam, case, cast, func, or_, select
+
+from comfyrelay.domain.queue.states import DispatchStatus, WorkerState
+from comfyrelay.domain.queue.worker_order import SortedWorker, WorkerSort
+from comfyrelay.domain.records.workers import BlockedHash, Equipped, LackedHash, ListedWorker, WorkerJob, WorkerMachine
+from comfyrelay.store.central.queue.dispatches import LEASES
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import (
+    fleets,
+    instance_identities,
+    machines,
+    worker_audit_logs,
+    worker_gaps,
+    worker_workflows,
+    workers,
+    workflow_blocks,
+    workflows,
+)
+from comfyrelay.store.database import Tx
+from comfyrelay.store.paging import one_page
+from comfyrelay.store.row_parameters import ids_table, with_ids
+from comfyrelay.store.types import json_value, relay_now, word
+
+Seconds = float | ColumnElement[Any]
+_MADE = {"fleet_slug", "state", "leases", "blocked", "comfyui"}
+_OWN = [workers.c[name] for name in ListedWorker.__dataclass_fields__ if name not in _MADE]
+_BLOCKED = (
+    select(func.count())
+    .where(workflow_blocks.c.worker_id == workers.c.worker_id, workflow_blocks.c.blocked_until > relay_now())
+    .correlate(workers)
+    .scalar_subquery()
+)
+# Of so many of its newest leases a worker's hashes are known by name.
+NEWEST_LEASES = 300
+
+
+def state_of(stale_seconds: Seconds) -> ColumnElement[str]:
+    return case(
+        (~workers.c.is_approved, word(WorkerState.REVOKED)),
+        (workers.c.last_seen_at < relay_now(-stale_seconds), word(WorkerState.OFFLINE)),
+        (workers.c.is_draining, word(WorkerState.DRAINING)),
+        (LEASES > 0, word(WorkerState.BUSY)),
+        else_=word(WorkerState.IDLE),
+    )
+
+
+def comfyui_column(dialect: str) -> ColumnElement[Any]:
+    """What a worker said of its servers when it registered; all that it says it has is long."""
+    if dialect == "postgresql":
+        return func.json_extract_path_text(workers.c.capabilities, "comfyui")
+    return func.json_extract(workers.c.capabilities, "$.comfyui")
+
+
+def _listed(stale_seconds: Seconds, dialect: str) -> Select[Any]:
+    shown = [
+        *_OWN,
+        fleets.c.slug.label("fleet_slug"),
+        LEASES.label("leases"),
+        state_of(stale_seconds).label("state"),
+        _BLOCKED.label("blocked"),
+        # who tells of its GPUs need not be looked up
+        case((workers.c.devices.is_(None), comfyui_column(dialect))).label("comfyui"),
+    ]
+    return select(*shown).join(fleets, fleets.c.id == workers.c.fleet_id)
+
+
+def _worker(fields: Mapping[str, Any]) -> ListedWorker:
+    decoded = {name: json_value(fields[name]) for name in ("devices", "warm_hashes", "comfyui")}
+    return ListedWorker(**{**fields, **decoded})
+
+
+def _gpu(dialect: str) -> ColumnElement[Any]:
+    """The name of its first GPU."""
+    if dialect == "postgresql":
+        return func.json_extract_path_text(workers.c.devices, "0", "name")
+    return func.json_extract(workers.c.devices, "$[0].name")
+
+
+def _sorted_by(sort: WorkerSort, stale_seconds: Seconds, dialect: str) -> ColumnElement[Any]:
+    match sort:
+        case WorkerSort.NAME:
+            return func.coalesce(func.nullif(workers.c.display_name, ""), workers.c.worker_id)
+        case WorkerSort.STATE:
+            return state_of(stale_seconds)
+        case WorkerSort.FLEET:
+            return fleets.c.slug + "/" + workers.c.stage
+        case WorkerSort.GPU:
+            return _gpu(dialect)
+        case WorkerSort.VERSION:
+            return workers.c.version
+        case WorkerSort.SEEN:
+            return workers.c.last_seen_at
+
+
+async def places(
+    tx: Tx,
+    *,
+    stale_seconds: float,
+    sort: WorkerSort,
+    fleet_slug: str | None = None,
+    stage: str | None = None,
+    search: str | None = None,
+) -> list[SortedWorker]:
+    """Every worker that is asked for, in no order, with no more than what a list of them is sorted and counted by."""
+    asked = {"stale_seconds": stale_seconds, "fleet_slug": fleet_slug, "stage": stage}
+    if not (words := (search or "").split()):
+        return list(map(SortedWorker._make, await tx.fetch(places_query(sort), asked)))
+    query = places_query(sort)(tx.dialect).where(*(_names(each, tx.dialect) for each in words))
+    return list(map(SortedWorker._make, (await tx.execute(query, asked)).all()))
+
+
+@cache
+def places_query(sort: WorkerSort) -> Callable[[str], Select[Any]]:
+    """There are as many as there are workers, and every page of them asks: it is made once for each order."""
+
+    @cache
+    def query(dialect: str) -> Select[Any]:
+        stale_seconds = bindparam("stale_seconds", type_=Float())
+        fleet_slug, stage = bindparam("fleet_slug", type_=Text()), bindparam("stage", type_=Text())
+        key = _sorted_by(sort, stale_seconds, dialect).label("key")
+        return (
+            select(workers.c.worker_id, state_of(stale_seconds).label("state"), key)
+            .join(fleets, fleets.c.id == workers.c.fleet_id)
+            .where(
+                or_(cast(fleet_slug, Text).is_(None), fleets.c.slug == fleet_slug),
+                or_(cast(stage, Text).is_(None), workers.c.stage == stage),
+            )
+        )
+
+    return query
+
+
+def _names(part: str, dialect: str) -> ColumnElement[bool]:
+    """Whether this is a part of what a list shows of a worker."""
+    w = workers.c
+    shown = (w.worker_id, w.display_name, fleets.c.slug, w.version, w.instance_type, _gpu(dialect))
+    runs = (
+        select(d.c.id)
+        .join(workflows, workflows.c.id == d.c.workflow_id)
+        .where(d.c.worker_id == w.worker_id, d.c.status == word(DispatchStatus.LEASED))
+        .where(workflows.c.slug.icontains(part, autoescape=True))
+        .correlate(workers)
+        .exists()
+    )
+    return or_(*(each.icontains(part, autoescape=True) for each in shown), runs)
+
+
+async def listed(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: float) -> list[ListedWorker]:
+    """These, in this order; but for those that are gone."""
+    if not worker_ids:
+        return []
+    rows = await tx.fetch(listed_query, {**with_ids(worker_ids), "stale_seconds": stale_seconds})
+    found = {row.worker_id: _worker(dict(row._mapping.items())) for row in rows}
+    return [found[each] for each in worker_ids if each in found]
+
+
+@cache
+def listed_query(dialect: str) -> Select[Any]:
+    r = ids_table(dialect, Text)
+    return _listed(bindparam("stale_seconds", type_=Float()), dialect).join(r, workers.c.worker_id == r.c.id)
+
+
+async def get(tx: Tx, worker_id: str, *, stale_seconds: float) -> tuple[ListedWorker, Mapping[str, Any]] | None:
+    """A worker, and what it says it has."""
+    query = _listed(stale_seconds, tx.dialect).add_columns(workers.c.capabilities)
+    query = query.where(workers.c.worker_id == worker_id)
+    row = (await tx.execute(query)).one_or_none()
+    if row is None:
+        return None
+    fields = dict(row._mapping)
+    capabilities = fields.pop("capabilities")
+    return _worker(fields), capabilities
+
+
+async def jobs_of(tx: Tx, worker_ids: Sequence[str]) -> dict[str, list[WorkerJob]]:
+    """By worker, what it has, the longest first."""
+    if not worker_ids:
+        return {}
+    found: dict[str, list[WorkerJob]] = {}
+    for row in await tx.fetch(jobs_query, with_ids(worker_ids)):
+        job = WorkerJob(**{**dict(row._mapping.items()), "progress": json_value(row.progress)})
+        found.setdefault(job.worker_id, []).append(job)
+    return found
+
+
+@cache
+def jobs_query(dialect: str) -> Select[Any]:
+    r = ids_table(dialect, Text)
+    return (
+        select(
+            d.c.id.label("dispatch_id"),
+            d.c.tenant_job_id.label("job_id"),
+            d.c.tenant_id,
+            d.c.worker_id,
+            workflows.c.slug.label("workflow_slug"),
+            d.c.leased_at,
+            d.c.is_prefetch,
+            d.c.progress,
+        )
+        .join(workflows, workflows.c.id == d.c.workflow_id)
+        .join(r, d.c.worker_id == r.c.id)
+        .where(d.c.status == word(DispatchStatus.LEASED))
+        .order_by(d.c.leased_at, d.c.id)
+    )
+
+
+async def hashes_known_to(tx: Tx, worker_id: str) -> dict[str, str]:
+    """By hash, the slug of the workflow, of what the worker was given lately."""
+    a = worker_audit_logs
+    newest = select(a.c.dispatch_id).where(a.c.worker_id == worker_id).order_by(a.c.id.desc()).limit(NEWEST_LEASES)
+    query = (
+        select(d.c.workflow_hash, workflows.c.slug)
+        .join(workflows, workflows.c.id == d.c.workflow_id)
+        .where(d.c.id.in_(newest))
+        .distinct()
+    )
+    return {row.workflow_hash: row.slug for row in await tx.execute(query)}
+
+
+async def lacks_of(tx: Tx, worker_id: str) -> list[LackedHash]:
+    columns = [worker_gaps.c[name] for name in LackedHash.__dataclass_fields__]
+    query = select(*columns).where(worker_gaps.c.worker_id == worker_id).order_by(worker_gaps.c.workflow_hash)
+    return [LackedHash(**row._mapping) for row in await tx.execute(query)]
+
+
+async def has_identity(tx: Tx, worker_id: str) -> bool:
+    """Whether it registered with its identity document."""
+    query = select(instance_identities.c.instance_id).where(instance_identities.c.instance_id == worker_id)
+    return (await tx.execute(query)).first() is not None
+
+
+async def machine_of(tx: Tx, worker_id: str) -> WorkerMachine | None:
+    columns = [machines.c[name] for name in WorkerMachine.__dataclass_fields__]
+    query = select(*columns).where(machines.c.worker_id == worker_id).order_by(machines.c.ordered_at.desc()).limit(1)
+    row = (await tx.execute(query)).one_or_none()
+    return WorkerMachine(**row._mapping) if row else None
+
+
+async def count_by_state(tx: Tx, fleet_id: int, *, stale_seconds: float) -> dict[str, int]:
+    each = select(state_of(stale_seconds).label("state")).where(workers.c.fleet_id == fleet_id).subquery()
+    query = select(each.c.state, func.count().label("workers")).group_by(each.c.state)
+    return {row.state: row.workers for row in await tx.execute(query)}
+
+
+async def assigned_workflows(tx: Tx, worker_id: str) -> list[str]:
+    query = (
+        select(workflows.c.slug)
+        .join(worker_workflows, worker_workflows.c.workflow_id == workflows.c.id)
+        .where(worker_workflows.c.worker_id == worker_id)
+        .order_by(workflows.c.slug)
+    )
+    return list((await tx.scalars(query)).all())
+
+
+async def blocks_of(tx: Tx, worker_id: str) -> list[BlockedHash]:
+    """What the worker failed at lately, and until when it is kept from it."""
+    b = workflow_blocks
+    columns = [b.c[name] for name in BlockedHash.__dataclass_fields__]
+    query = select(*columns).where(b.c.worker_id == worker_id).order_by(b.c.workflow_hash)
+    return [BlockedHash(**row._mapping) for row in await tx.execute(query)]
+
+
+async def reports_of(
+    tx: Tx, workflow_id: int, *, after_id: str | None, limit: int
+) -> tuple[Sequence[Equipped], str | None]:
+    """The workers that have a workflow, with what each says it has; and the id to go on after."""
+    report = cast(workers.c.capabilities, Text).label("report")
+    query = (
+        select(workers.c.worker_id, fleets.c.slug.label("fleet_slug"), workers.c.stage, report)
+        .join(worker_workflows, worker_workflows.c.worker_id == workers.c.worker_id)
+        .join(fleets, fleets.c.id == workers.c.fleet_id)
+        .where(worker_workflows.c.workflow_id == workflow_id)
+        .order_by(workers.c.worker_id)
+        .limit(limit + 1)
+    )
+    if after_id is not None:
+        query = query.where(workers.c.worker_id > after_id)
+    rows, after = one_page((await tx.execute(query)).all(), "worker_id", limit=limit)
+    return [Equipped(**row._mapping) for row in rows], after
+
+
+async def node_types(tx: Tx, *, stage: str, fleet_slug: str | None = None) -> list[list[str]]:
+    """The classes of nodes of each approved worker that says which it has."""
+    query = (
+        select(workers.c.capabilities)
+        .join(fleets, fleets.c.id == workers.c.fleet_id)
+        .where(workers.c.stage == stage, workers.c.is_approved)
+    )
+    if fleet_slug is not None:
+        query = query.where(fleets.c.slug == fleet_slug)
+    reported = [each.get("node_types") for each in await tx.scalars(query)]
+    return [[name for name in names if isinstance(name, str)] for names in reported if isinstance(names, list)]
+
+
+async def assigned_to(tx: Tx, workflow_id: int) -> int:
+    """How many workers have a workflow."""
+    query = select(func.count()).where(worker_workflows.c.workflow_id == workflow_id)
+    return int(await tx.scalar(query) or 0)

@@ -1,0 +1,275 @@
+"""The worker registry: who there is, what each may run, and who could take a dispatch."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import BigInteger, Float, Select, Text, bindparam, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.queue.memory import NO_CARDS, largest_card
+from comfyrelay.domain.queue.states import DispatchStatus, Provider, RegistrationSource, WorkflowKind
+from comfyrelay.domain.records.workers import Worker, WorkflowWorker
+from comfyrelay.errors import Conflict
+from comfyrelay.store.central.queue.dispatches import LEASES
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import worker_workflows, workers, workflow_fleets, workflows
+from comfyrelay.store.database import Tx
+from comfyrelay.store.row_parameters import columns_of, ids_table, rows_table, with_ids, with_rows
+from comfyrelay.store.types import json_value, relay_now, word
+
+_WORKER = [workers.c[name] for name in Worker.__dataclass_fields__]
+
+
+async def create(tx: Tx, **values: Any) -> Worker:
+    query = insert(workers).values(**_with_providers(values), created_at=relay_now(), last_seen_at=relay_now())
+    try:
+        row = (await tx.execute(query.returning(*_WORKER))).one()
+    except IntegrityError as error:
+        raise Conflict(f"A worker {values['worker_id']!r} is already registered.") from error
+    return Worker(**row._mapping)
+
+
+async def remove_if_gone(tx: Tx, worker_id: str, *, stale_seconds: float) -> bool:
+    """Remove a worker that was not heard of for so long and holds nothing. One that was revoked stays."""
+    is_gone = (workers.c.last_seen_at < relay_now(-stale_seconds)) & workers.c.is_approved
+    holds = select(d.c.id).where(d.c.worker_id == worker_id, d.c.status == word(DispatchStatus.LEASED)).exists()
+    query = delete(workers).where(workers.c.worker_id == worker_id, is_gone, ~holds)
+    return (await tx.execute(query.returning(workers.c.worker_id))).first() is not None
+
+
+async def remove_stale(tx: Tx, *, seconds: float) -> list[Worker]:
+    """Remove workers of fleets that were not heard of for so long and hold nothing. Those that were revoked stay."""
+    is_stale = (
+        workers.c.last_seen_at < relay_now(-seconds),
+        workers.c.is_approved,
+        workers.c.registration_source == word(RegistrationSource.FLEET),
+    )
+    # Locked first, and looked at again then: whoever leases locks its worker, and may just have done so.
+    query = select(workers.c.worker_id).where(*is_stale).order_by(workers.c.worker_id)
+    found = list((await tx.scalars(query.with_for_update(skip_locked=True))).all())
+    if not found:
+        return []
+    holds = (
+        select(d.c.id).where(d.c.worker_id == workers.c.worker_id, d.c.status == word(DispatchStatus.LEASED)).exists()
+    )
+    gone = delete(workers).where(workers.c.worker_id.in_(found), *is_stale, ~holds).returning(*_WORKER)
+    return [Worker(**row._mapping) for row in await tx.execute(gone)]
+
+
+async def get(tx: Tx, worker_id: str, *, lock: bool = False) -> Worker | None:
+    query = select(*_WORKER).where(workers.c.worker_id == worker_id)
+    row = (await tx.execute(query.with_for_update() if lock else query)).one_or_none()
+    return Worker(**row._mapping) if row else None
+
+
+async def lease_count(tx: Tx, worker_id: str) -> int:
+    query = select(func.count()).where(d.c.worker_id == worker_id, d.c.status == word(DispatchStatus.LEASED))
+    return int(await tx.scalar(query) or 0)
+
+
+async def by_token(tx: Tx, token_hash: str) -> Worker | None:
+    rows = await tx.fetch(_by_token, {"token_hash": token_hash})
+    if not rows:
+        return None
+    decoded = {name: json_value(getattr(rows[0], name)) for name in ("narrowed_to", "capabilities")}
+    return Worker(**{**rows[0]._mapping, **decoded})
+
+
+@cache
+def _by_token(_dialect: str) -> Executable:
+    return select(*_WORKER).where(workers.c.token_hash == bindparam("token_hash", type_=Text()))
+
+
+async def change(tx: Tx, worker_id: str, **values: Any) -> Worker | None:
+    query = update(workers).where(workers.c.worker_id == worker_id).values(**_with_providers(values))
+    query = query.returning(*_WORKER)
+    row = (await tx.execute(query)).one_or_none()
+    return Worker(**row._mapping) if row else None
+
+
+async def renew(tx: Tx, worker_id: str, **values: Any) -> Worker | None:
+    """Change a worker that has just been heard of."""
+    return await change(tx, worker_id, **values, last_seen_at=relay_now())
+
+
+async def remove(tx: Tx, worker_id: str) -> None:
+    await tx.execute(delete(workers).where(workers.c.worker_id == worker_id))
+
+
+async def assign(tx: Tx, worker: Worker) -> list[str]:
+    """Assign what the worker's fleet maps, narrowed to what the worker asked for; returns the slugs.
+
+    A workflow that is switched off is assigned too, so that it need only be switched on; it is not among the slugs.
+    """
+    found = await mapped_to(tx, worker.fleet_id, narrowed_to=worker.narrowed_to, source=worker.registration_source)
+    await tx.execute(delete(worker_workflows).where(worker_workflows.c.worker_id == worker.worker_id))
+    if found:
+        rows = [{"worker_id": worker.worker_id, "workflow_id": row.id} for row in found]
+        await tx.execute(insert(worker_workflows).values(rows))
+    return [row.slug for row in found if row.is_active]
+
+
+async def mapped_to(
+    tx: Tx, fleet_id: int, *, narrowed_to: Sequence[str] | None, source: str = RegistrationSource.FLEET
+) -> Sequence[Any]:
+    """Rows of `id`, `slug` and `is_active`: what a worker of the fleet would be assigned."""
+    query = (
+        select(workflows.c.id, workflows.c.slug, workflows.c.is_active)
+        .join(workflow_fleets, workflow_fleets.c.workflow_id == workflows.c.id)
+        .where(workflow_fleets.c.fleet_id == fleet_id)
+        .order_by(workflows.c.slug)
+    )
+    if narrowed_to is not None:
+        query = query.where(workflows.c.slug.in_(narrowed_to))
+    if source != RegistrationSource.DESK:
+        query = query.where(workflows.c.kind != WorkflowKind.SCRIPT)
+    return (await tx.execute(query)).all()
+
+
+async def assign_fleet(tx: Tx, fleet_id: int) -> None:
+    """Assign every worker of a fleet what the fleet maps, with four statements however many workers there are."""
+    mapped = (
+        select(workflows.c.id, workflows.c.slug, workflows.c.kind)
+        .join(workflow_fleets, workflow_fleets.c.workflow_id == workflows.c.id)
+        .where(workflow_fleets.c.fleet_id == fleet_id)
+    )
+    found = (await tx.execute(mapped)).all()
+    members = select(workers.c.worker_id, workers.c.narrowed_to, workers.c.registration_source).where(
+        workers.c.fleet_id == fleet_id
+    )
+    rows = [
+        {"worker_id": worker.worker_id, "workflow_id": workflow.id}
+        for worker in await tx.execute(members)
+        for workflow in found
+        if worker.narrowed_to is None or workflow.slug in worker.narrowed_to
+        if workflow.kind != WorkflowKind.SCRIPT or worker.registration_source == RegistrationSource.DESK
+    ]
+    its = select(workers.c.worker_id).where(workers.c.fleet_id == fleet_id)
+    await tx.execute(delete(worker_workflows).where(worker_workflows.c.worker_id.in_(its)))
+    if rows:
+        await tx.write(_assign_rows, with_rows(rows))
+
+
+@cache
+def _assign_rows(dialect: str) -> Executable:
+    names = ("worker_id", "workflow_id")
+    r = rows_table(dialect, columns_of(worker_workflows, *names))
+    return insert(worker_workflows).from_select(names, select(*(r.c[name] for name in names)))
+
+
+async def record_seen(tx: Tx, worker_ids: Iterable[str]) -> None:
+    """Note for many workers at once that they were heard of."""
+    await tx.write(_record_seen, with_ids(sorted(worker_ids)))
+
+
+@cache
+def _record_seen(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    return update(workers).values(last_seen_at=relay_now()).where(workers.c.worker_id == r.c.id)
+
+
+async def record_devices(tx: Tx, devices: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Keep what many workers told of their GPUs, by worker; they were heard of, too."""
+    rows = [
+        {"worker_id": worker_id, "devices": told, "memory_bytes": largest_card(map(_card_bytes, told))}
+        for worker_id, told in sorted(devices.items())
+    ]
+    await tx.write(_record_devices, with_rows(rows))
+
+
+@cache
+def _record_devices(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(workers, "worker_id", "devices", "memory_bytes"))
+    # a ComfyUI that is away tells nothing, and its card is still there
+    memory_bytes = func.coalesce(r.c.memory_bytes, workers.c.memory_bytes)
+    return (
+        update(workers)
+        .values(devices=r.c.devices, memory_bytes=memory_bytes, last_seen_at=relay_now())
+        .where(workers.c.worker_id == r.c.worker_id)
+    )
+
+
+async def record_warm(tx: Tx, warm: Mapping[str, Sequence[str]]) -> None:
+    """Keep which workflows many workers have loaded, by their hashes."""
+    rows = [{"worker_id": worker_id, "warm_hashes": list(hashes)} for worker_id, hashes in sorted(warm.items())]
+    await tx.write(_record_warm, with_rows(rows))
+
+
+@cache
+def _record_warm(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(workers, "worker_id", "warm_hashes"))
+    return update(workers).values(warm_hashes=r.c.warm_hashes).where(workers.c.worker_id == r.c.worker_id)
+
+
+def _card_bytes(device: Mapping[str, Any]) -> int | None:
+    """Nothing where what is told is not that of a card."""
+    return device.get("memory_total") if device.get("name") not in NO_CARDS else None
+
+
+def _with_providers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """With the providers that a worker says it serves by themselves: the rest of what it says of itself is long, and
+    who looks at all workers need not read it."""
+    if "capabilities" not in values:
+        return dict(values)
+    said = values["capabilities"].get("providers")
+    providers = [each for each in said if isinstance(each, str)] if isinstance(said, list) else None
+    return {**values, "providers": providers}
+
+
+def serves(said: Sequence[str] | None, provider: Provider) -> bool:
+    """One that says nothing of it serves what everybody serves; only who says so speaks to the cloud."""
+    return provider in (said or (Provider.SELF_HOSTED,))
+
+
+async def serving(
+    tx: Tx, workflow_id: int, *, stage: str, provider: Provider, stale_seconds: float
+) -> list[WorkflowWorker]:
+    """Workers that may run the workflow now, with how many leases each holds; without those that say that they serve
+    other providers."""
+    asked = {"workflow_id": workflow_id, "stage": stage, "stale_seconds": -stale_seconds}
+    return [
+        WorkflowWorker(worker_id=worker_id, max_concurrency=max_concurrency, leases=leases)
+        for worker_id, max_concurrency, leases, providers in await tx.fetch(serving_query, asked)
+        if provider in (json_value(providers) or Provider)
+    ]
+
+
+@cache
+def serving_query(_dialect: str = "") -> Select[Any]:
+    return (
+        select(workers.c.worker_id, workers.c.max_concurrency, LEASES.label("leases"), workers.c.providers)
+        .join(worker_workflows, worker_workflows.c.worker_id == workers.c.worker_id)
+        .join(workflows, workflows.c.id == worker_workflows.c.workflow_id)
+        .where(
+            worker_workflows.c.workflow_id == bindparam("workflow_id", type_=BigInteger()),
+            workflows.c.is_active,
+            workers.c.stage == bindparam("stage", type_=Text()),
+            workers.c.is_approved,
+            ~workers.c.is_draining,
+            workers.c.last_seen_at >= relay_now(bindparam("stale_seconds", type_=Float())),
+        )
+    )
+
+
+async def workflows_of(tx: Tx, worker_ids: Iterable[str]) -> list[int]:
+    """What any of these has."""
+    return [row.workflow_id for row in await tx.fetch(workflows_of_query, with_ids(worker_ids))]
+
+
+@cache
+def workflows_of_query(dialect: str) -> Select[Any]:
+    r = ids_table(dialect, Text)
+    its = worker_workflows.c.worker_id == r.c.id
+    return select(worker_workflows.c.workflow_id).join_from(r, worker_workflows, its).distinct()
+
+
+async def count_of_fleets(tx: Tx) -> int:
+    """All workers but those of a desk itself."""
+    of_fleets = workers.c.registration_source == word(RegistrationSource.FLEET)
+    return int(await tx.scalar(select(func.count()).where(of_fleets)) or 0)
+
+
+async def count_of_fleet(tx: Tx, fleet_id: int) -> int:
+    return int(await tx.scalar(select(func.count()).where(workers.c.fleet_id == fleet_id)) or 0)

@@ -1,0 +1,22 @@
+"""The user's browser."""
+
+import os
+import webbrowser
+
+from comfyrelay.system.platform import IS_MACOS, IS_WINDOWS, is_wsl
+
+
+def open_url(url: str) -> bool:
+    """Open an address; false where there is no browser, or one that would take over the terminal."""
+    if not _has_screen():
+        return False
+    try:
+        return webbrowser.open(url)
+    except (OSError, webbrowser.Error):
+        return False
+
+
+def _has_screen() -> bool:
+    if IS_WINDOWS or IS_MACOS or is_wsl():
+        return True
+    return any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))
