@@ -3,8 +3,8 @@
 Most tests take next to nothing. One that is known to take more of the processors than `DEAR_SECONDS` is left for later,
 but for
 
-- the cheapest case of each test that `docs/explanation/guarantees.md` names, and of a file that it names as a whole the cheapest of
-  all, if nothing else of it would run;
+- the cheapest case of each test that `docs/reference/guarantee-index.md` names, and of a file that it names as a whole
+  the cheapest of all, if nothing else of it would run;
 - of a group, a class or a file, of which nothing else would run, the cheapest, unless it takes more than
   `DEAREST_SECONDS`;
 - of crashes, which are a sample already, every third: all others of the sample run in `make long`;

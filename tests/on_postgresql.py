@@ -3,7 +3,7 @@
 All run on SQLite. On PostgreSQL run, in this order:
 
 - whole files that are about what the two do differently: locks, plans, notifications, connections, migrations;
-- every test that `docs/explanation/guarantees.md` names, by itself or by its file, with the first of its cases;
+- every test that `docs/reference/guarantee-index.md` names, by itself or by its file, with the first of its cases;
 - of each other group of tests, a class or a file, the first.
 
 Crashes are chosen by the place where the process dies, in `tests/chaos/cases.py`.
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-GUARANTEES = ROOT / "docs" / "explanation" / "guarantees.md"
+GUARANTEES = ROOT / "docs" / "reference" / "guarantee-index.md"
 WHOLE = {
     "tests/api/test_admin_accounts.py",
     "tests/api/test_admin_dispatches.py",

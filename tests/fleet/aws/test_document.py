@@ -1,6 +1,6 @@
 """What a fleet at AWS promises, line by line: what it is made of, and its life from the first job to zero.
 
-The lines that other tests hold are in docs/explanation/guarantees.md, with their tests.
+The lines that other tests hold are in tests/guarantees.toml, with their tests.
 """
 
 from collections.abc import AsyncIterator
@@ -56,7 +56,7 @@ class TestEachFleetHasAGroupOfSpotInstances:
         assert distribution["OnDemandBaseCapacity"] == 0
         assert distribution["OnDemandPercentageAboveBaseCapacity"] == 0
 
-    def test_they_come_from_the_deepest_pool_in_the_order_of_preference(self, group: Any) -> None:
+    def test_they_come_from_the_deepest_shard_in_the_order_of_preference(self, group: Any) -> None:
         policy = group["MixedInstancesPolicy"]
         assert policy["InstancesDistribution"]["SpotAllocationStrategy"] == "capacity-optimized-prioritized"
         overrides = policy["LaunchTemplate"]["Overrides"]
