@@ -1,4 +1,4 @@
-"""The documentation says what the code does: nothing is left out, no link is dead, and the example runs."""
+"""The documentation is complete and matches the code, every link works, and the engine example runs."""
 
 import os
 import re
@@ -39,10 +39,10 @@ def read(page: Path) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """What stands under a heading, up to the next one of its level or above."""
+    """The text under a heading, up to the next heading of the same or a higher level."""
     level = len(heading) - len(heading.lstrip("#"))
     found = re.search(rf"^{re.escape(heading)}$(.*?)(?=^#{{1,{level}}} |\Z)", text, re.M | re.S)
-    assert found is not None, f"there is no heading {heading!r}"
+    assert found is not None, f"no heading {heading!r}"
     return found[1]
 
 
@@ -56,7 +56,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings of a page as links name them."""
+    """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", _FENCED.sub("", read(page)), re.M)
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
 
@@ -82,7 +82,7 @@ def test_every_setting_is_documented_with_its_default(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WorkerSettings.model_fields)
-def test_every_setting_of_the_worker_is_documented_with_its_default_and_its_plain_name(name: str) -> None:
+def test_every_worker_setting_is_documented_with_its_default_and_plain_name(name: str) -> None:
     default = WorkerSettings.model_fields[name].default
     shown = "not set" if default is None else f"`{default}`"
     plain = f"`{PLAIN_NAMES[name]}`" if name in PLAIN_NAMES else ""
@@ -91,7 +91,7 @@ def test_every_setting_of_the_worker_is_documented_with_its_default_and_its_plai
 
 
 @pytest.mark.parametrize("name", DeskSettings.model_fields)
-def test_every_setting_of_the_desk_is_documented_with_its_default(name: str) -> None:
+def test_every_desk_setting_is_documented_with_its_default(name: str) -> None:
     default = DeskSettings.model_fields[name].default
     shown = "not set" if default is None else f"`{default}`"
     row = f"| `{ENV_PREFIX}DESK_{name.upper()}` | `{name}` | {shown} |"
@@ -99,10 +99,10 @@ def test_every_setting_of_the_desk_is_documented_with_its_default(name: str) -> 
 
 
 @pytest.mark.parametrize("name", ScriptSettings.model_fields)
-def test_every_setting_of_the_script_is_documented_with_its_default(name: str) -> None:
+def test_every_script_setting_is_documented_with_its_default(name: str) -> None:
     field = ScriptSettings.model_fields[name]
     shown = "not set" if field.default is None else f"`{field.default}`"
-    # these are other ones on a desk, and this machine's own
+    # these defaults depend on the machine
     default = ".+" if name in ("python", "working_folder", "input_folder", "template_folder") else re.escape(shown)
     row = rf"^\| `{name}` \| {default} \| {re.escape(str(field.description))} \|$"
     assert re.search(row, section(read(REFERENCE / "settings.md"), "### The script of the desk"), re.M)
@@ -114,17 +114,17 @@ def test_every_error_is_documented_with_its_code(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(set(EVENT_CLASSES) - {"*"}))
-def test_every_event_of_the_pool_is_documented_with_its_class(kind: str) -> None:
+def test_every_pool_event_is_documented_with_its_class(kind: str) -> None:
     assert f"| `{kind}` | `{EVENT_CLASSES[kind].__name__}` |" in read(ROOT / "docs" / "howto" / "run-graphs.md")
 
 
 @pytest.mark.parametrize("name", sorted({*misbehaviour.__all__} - {"Misbehaviour"}))
-def test_every_misbehaviour_of_the_stand_in_is_documented(name: str) -> None:
+def test_every_simulator_misbehaviour_is_documented(name: str) -> None:
     assert f"`{name}`" in read(ROOT / "docs" / "howto" / "simulator.md")
 
 
 @pytest.mark.parametrize("kind", FindingKind)
-def test_every_finding_of_the_reconciler_is_documented(kind: FindingKind) -> None:
+def test_every_reconcile_finding_is_documented(kind: FindingKind) -> None:
     assert f"| `{kind}` |" in read(ROOT / "docs" / "howto" / "reconcile.md")
 
 
@@ -132,22 +132,22 @@ def test_every_finding_of_the_reconciler_is_documented(kind: FindingKind) -> Non
     ("heading", "table"),
     [
         *(("## Central", each) for each in central.metadata.tables),
-        *(("## Tenant pool", each) for each in tenant.metadata.tables),
+        *(("## Shard", each) for each in tenant.metadata.tables),
     ],
 )
 def test_every_table_is_documented(heading: str, table: str) -> None:
     assert f"| `{table}` |" in section(read(REFERENCE / "schema.md"), heading)
 
 
-def test_every_constraint_that_is_documented_exists() -> None:
+def test_documented_constraints_exist() -> None:
     tables = [*central.metadata.tables.values(), *tenant.metadata.tables.values()]
     ddl = "\n".join(str(CreateTable(each)) for each in tables)
     known = {*re.findall(r"CONSTRAINT (\w+)", ddl), *(str(index.name) for each in tables for index in each.indexes)}
-    told = set(re.findall(r"`((?:uq|ck|fk|ix)_\w+)`", read(REFERENCE / "schema.md")))
-    assert told - known == set()
+    documented = set(re.findall(r"`((?:uq|ck|fk|ix)_\w+)`", read(REFERENCE / "schema.md")))
+    assert documented - known == set()
 
 
-def test_every_test_that_is_named_exists() -> None:
+def test_named_tests_exist() -> None:
     named = [found for page in PAGES for found in _TEST_FILE.findall(read(page))]
     assert named
     missing = [
@@ -162,11 +162,11 @@ def threats() -> list[str]:
     rows = [
         line for line in read(ROOT / "docs" / "explanation" / "threat-model.md").splitlines() if line.startswith("|")
     ]
-    return [row for row in rows if not row.endswith("| held by |") and set(row) - set("|-")]
+    return [row for row in rows if not row.endswith("| test |") and set(row) - set("|-")]
 
 
 @pytest.mark.parametrize("row", [pytest.param(each, id=each[2:50]) for each in threats()])
-def test_every_threat_names_the_tests_that_hold_it(row: str) -> None:
+def test_every_threat_names_its_tests(row: str) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)`((?: \(`\w+`(?:, `\w+`)*\))?)", row.rpartition(" | ")[2])
     assert named
     for path, names in named:
@@ -175,7 +175,7 @@ def test_every_threat_names_the_tests_that_hold_it(row: str) -> None:
 
 
 @pytest.mark.parametrize(("page", "link"), [pytest.param(*each, id=f"{each[0].name}-{each[1]}") for each in links()])
-def test_every_link_leads_somewhere(page: Path, link: str) -> None:
+def test_links_resolve(page: Path, link: str) -> None:
     path, _, anchor = link.partition("#")
     target = (page.parent / path).resolve() if path else page
     assert target.exists()
@@ -183,7 +183,7 @@ def test_every_link_leads_somewhere(page: Path, link: str) -> None:
         assert anchor in anchors(target)
 
 
-def test_every_page_can_be_reached_from_the_readme() -> None:
+def test_every_page_is_reachable_from_the_readme() -> None:
     reached: set[Path] = set()
     pending = [ROOT / "README.md"]
     while pending:
@@ -195,8 +195,8 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
     assert sorted(set(PAGES) - reached) == []
 
 
-def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
-    [example] = re.findall(r"^```python\n(.*?)^```", read(ROOT / "README.md"), re.M | re.S)
+def test_engine_example_runs(tmp_path: Path) -> None:
+    [example] = re.findall(r"^```python\n(.*?)^```", read(ROOT / "docs" / "howto" / "library.md"), re.M | re.S)
     done = subprocess.run(
         [sys.executable, "-c", example],
         cwd=tmp_path,
@@ -213,10 +213,10 @@ def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["a lighthouse in the rain", "completed 93"]
 
 
-PUBLIC = ("client", "comfy", "engine", "errors", "pool", "settings", "sim")
+PUBLIC = ("client", "comfyui", "comfyui.pool", "engine", "errors", "settings", "simulator")
 
 
-def test_every_import_of_the_readme_is_from_a_public_module() -> None:
+def test_readme_imports_only_public_modules() -> None:
     imported = re.findall(r"^from comfyrelay\.([\w.]+) import", read(ROOT / "README.md"), re.M)
     assert imported
     assert set(imported) <= set(PUBLIC)
@@ -241,11 +241,11 @@ def test_what_is_to_be_opened_for_a_change_is_there() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_nothing_is_left_to_be_filled_in(page: Path) -> None:
+def test_pages_have_no_unfilled_placeholders(page: Path) -> None:
     assert re.findall(r"@[A-Z_]+@", read(page)) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages_wrap_at_120(page: Path) -> None:
-    # a row of a table and a picture are one line each
+    # table rows and images are one line each
     assert [line for line in read(page).splitlines() if len(line) > 120 and not line.startswith(("|", "!["))] == []
