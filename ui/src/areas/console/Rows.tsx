@@ -5,9 +5,9 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { ArrowDown, ArrowUp } from "lucide-react";
 import { type CSSProperties, type MouseEvent, type ReactNode, useRef } from "react";
-import { useKeys } from "@/app/keyboard";
 import { classes } from "@/kit";
 import { useNearEnd } from "@/kit/VirtualList";
+import { useKeys } from "@/lib/keyboard";
 import { common } from "@/texts/common";
 import styles from "./rows.module.css";
 

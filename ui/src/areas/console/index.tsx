@@ -13,8 +13,8 @@ import {
   Workflow,
 } from "lucide-react";
 import { useEffect, useRef } from "react";
-import { Nowhere } from "@/app/Problems";
-import { useSession } from "@/app/session";
+import { NotFoundPage } from "@/session/NotFoundPage";
+import { useSession } from "@/session/session";
 import { console as texts } from "@/texts/console";
 import styles from "./console.module.css";
 import { useConsoleLive } from "./live";
@@ -41,7 +41,7 @@ const PAGES: readonly Page[] = [
 
 /** For administrators alone: to others there is no such page, and nothing is asked for. */
 export default function Console() {
-  return useSession().role === "admin" ? <Frame /> : <Nowhere />;
+  return useSession().role === "admin" ? <Frame /> : <NotFoundPage />;
 }
 
 /** Its pages at the side, the one that is open beside them. */

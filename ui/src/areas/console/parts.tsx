@@ -5,7 +5,7 @@ import { ArrowLeft, Copy, Eye, EyeOff } from "lucide-react";
 import { type ReactNode, useEffect, useState } from "react";
 import { Problem, sentence } from "@/api/problem";
 import { Button, Dialog, EmptyState, ErrorCard, IconButton, Skeleton } from "@/kit";
-import { copy } from "@/kit/copying";
+import { copyText } from "@/kit/clipboard";
 import { common } from "@/texts/common";
 import { seen, console as texts } from "@/texts/console";
 import styles from "./parts.module.css";
@@ -86,7 +86,7 @@ export function Copyable({ text, secret, name }: CopyableProps) {
           onClick={() => setShown(!isShown)}
         />
       )}
-      <IconButton icon={Copy} name={common.copy} size="small" onClick={() => void copy(text)} />
+      <IconButton icon={Copy} name={common.copy} size="small" onClick={() => void copyText(text)} />
     </div>
   );
 }

@@ -5,7 +5,7 @@ import { ChevronLeft, Copy } from "lucide-react";
 import type { ComponentProps, ReactNode } from "react";
 import { sentence } from "@/api/problem";
 import { Button, classes, ErrorCard, IconButton, Skeleton } from "@/kit";
-import { copy } from "@/kit/copying";
+import { copyText } from "@/kit/clipboard";
 import { ago, common } from "@/texts/common";
 import { shared } from "@/texts/console-shared";
 import styles from "./sheet.module.css";
@@ -66,7 +66,7 @@ export const When = ({ at }: { at: string | null | undefined }) =>
 export const Secret = ({ text }: { text: string }) => (
   <div className={styles.secret}>
     <code>{text}</code>
-    <IconButton icon={Copy} name={common.copy} size="small" onClick={() => void copy(text)} />
+    <IconButton icon={Copy} name={common.copy} size="small" onClick={() => void copyText(text)} />
   </div>
 );
 

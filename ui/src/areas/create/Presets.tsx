@@ -8,16 +8,16 @@ import type { Preset } from "@/api/types";
 import { Button, Dialog, Field, TextField, toast, toastProblem } from "@/kit";
 import { common } from "@/texts/common";
 import { create as texts } from "@/texts/create";
-import { presets } from "./asked";
-import styles from "./create.module.css";
 import { changeDraft, draftOf } from "./drafts";
 import type { Form } from "./form";
-import { applied, presetKey } from "./rules";
-import { valuesToKeep } from "./submission";
+import styles from "./Presets.module.css";
+import { presetKey, presetTexts } from "./preset-values";
+import { presets } from "./queries";
+import { presetValues } from "./submission";
 
 /** Put the values of a preset in. */
 export function applyPreset(form: Form, preset: Preset): void {
-  const { texts: next, ignored } = applied(preset.values, form.choice);
+  const { texts: next, ignored } = presetTexts(preset.values, form.choice);
   const { slug } = form.choice;
   const before = draftOf(slug);
   form.setTexts(next);
@@ -59,7 +59,7 @@ export function Presets({ form }: { form: Form }) {
       <Button look="quiet" size="small" icon={BookmarkPlus} onClick={() => setNaming(true)}>
         {texts.presets.save}
       </Button>
-      <Naming isOpen={isNaming} onClose={() => setNaming(false)} form={form} />
+      <SavePresetDialog isOpen={isNaming} onClose={() => setNaming(false)} form={form} />
       <Dialog
         isOpen={going !== null}
         onClose={() => setGoing(null)}
@@ -78,7 +78,7 @@ export function Presets({ form }: { form: Form }) {
   );
 }
 
-function Naming({ isOpen, onClose, form }: { isOpen: boolean; onClose: () => void; form: Form }) {
+function SavePresetDialog({ isOpen, onClose, form }: { isOpen: boolean; onClose: () => void; form: Form }) {
   const client = useQueryClient();
   const [name, setName] = useState("");
   const [problem, setProblem] = useState<string | null>(null);
@@ -89,10 +89,10 @@ function Naming({ isOpen, onClose, form }: { isOpen: boolean; onClose: () => voi
   };
   const save = async () => {
     if (!name.trim()) return setProblem(texts.problems.required);
-    const values = valuesToKeep(form.choice, form.draft);
+    const values = presetValues(form.choice, form.draft);
     if (!Object.keys(values).length) return setProblem(texts.presets.nothing);
     try {
-      await post("/api/presets", { body: { name: name.trim(), values: values as never } });
+      await post("/api/presets", { body: { name: name.trim(), values } });
       await client.invalidateQueries({ queryKey: keys.presets });
       toast({ text: texts.presets.saved(name.trim()), tone: "good" });
       close();

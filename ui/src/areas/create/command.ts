@@ -4,16 +4,17 @@ import { useQuery } from "@tanstack/react-query";
 import { useDeferredValue, useMemo } from "react";
 import { call } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
-import { hashOf } from "./asked";
-import { isByLine, linesIn } from "./combine";
 import type { Form } from "./form";
-import { isPrompt, shownText, type Value, valueFrom } from "./rules";
+import { isPrompt, type Value } from "./inputs";
+import { hashQueryKey } from "./queries";
+import { isOnePromptPerLine, splitLines } from "./sweep";
+import { parseValue, textOf } from "./values";
 
 // The script takes these as they are; what else is empty is left out.
 const ALWAYS = ["positive", "input_subdir", "template"];
 
 /** An option and its value on one line. */
-export function linesOf(argv: readonly string[]): string[][] {
+export function argumentLines(argv: readonly string[]): string[][] {
   const lines: string[][] = [];
   for (const each of argv) {
     const last = lines.at(-1);
@@ -27,9 +28,9 @@ export function linesOf(argv: readonly string[]): string[][] {
 export function previewValues({ choice, draft }: Form): Record<string, Value> {
   const values: Record<string, Value> = {};
   for (const input of choice.properties) {
-    const text = shownText(input, choice, draft.texts);
-    const first = isPrompt(input) && isByLine(choice, draft) ? (linesIn(text)[0] ?? "") : text;
-    const value = valueFrom(input, first);
+    const text = textOf(input, choice, draft.texts);
+    const first = isPrompt(input) && isOnePromptPerLine(choice, draft) ? (splitLines(text)[0] ?? "") : text;
+    const value = parseValue(input, first);
     if (value !== undefined && (value !== "" || ALWAYS.includes(input.key))) values[input.key] = value;
   }
   return values;
@@ -49,7 +50,7 @@ export function useCommand(form: Form): Command {
   const settled = useDeferredValue(values);
   const { data, error, isFetching } = useQuery({
     queryKey: ["command", form.choice.slug, settled],
-    queryKeyHashFn: hashOf,
+    queryKeyHashFn: hashQueryKey,
     queryFn: async ({ signal }) =>
       (await call<{ argv: string[] }>("POST", "/api/desk/script/preview", settled, signal)).data.argv,
     enabled: form.choice.isScript,

@@ -5,11 +5,11 @@ import { get } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
 import type { File as StoredFile } from "@/api/types";
 import { typeOf, upload } from "@/api/uploads";
-import { store, stored, storedHere, storeHere } from "@/app/stored";
-import type { Texts } from "./rules";
+import { readLocal, readSession, writeLocal, writeSession } from "@/lib/local-storage";
+import type { Texts } from "./inputs";
 
 /** A file that was given. It is sent at once; until then it has no id. */
-export interface Given {
+export interface DraftFile {
   /** Of this entry, for React. */
   key: string;
   id: string | null;
@@ -24,7 +24,7 @@ export interface Given {
 
 export interface Draft {
   texts: Texts;
-  files: Readonly<Record<string, readonly Given[]>>;
+  files: Readonly<Record<string, readonly DraftFile[]>>;
   /** A folder inside the input folder, in place of files; null where files are given. */
   folder: string | null;
   /** Whether each line is a prompt of its own; null: unless the workflow's own prompt has several lines. */
@@ -62,16 +62,16 @@ export const EMPTY: Draft = {
 };
 
 const drafts = new Map<string, Draft>();
-const watching = new Set<() => void>();
-const nameOf = (slug: string): string => `create.draft.${slug}`;
+const listeners = new Set<() => void>();
+const storageKey = (slug: string): string => `create.draft.${slug}`;
 let last = 0;
-export function newKeyOfFile(): string {
+export function newFileKey(): string {
   last += 1;
   return `file-${last}`;
 }
 
 /** As it is kept: what is still on its way is not, and URLs are asked for anew. */
-export function written(draft: Draft): string {
+export function serializeDraft(draft: Draft): string {
   const files = Object.entries(draft.files).map(([key, given]) => [
     key,
     given.filter((each) => each.id !== null).map(({ id, name, mime }) => ({ id, name, mime })),
@@ -80,13 +80,13 @@ export function written(draft: Draft): string {
 }
 
 /** What was kept, as far as it can be read; a draft of another version has what both know. */
-export function readDraft(text: string | null): Draft {
+export function parseDraft(text: string | null): Draft {
   if (!text) return EMPTY;
   try {
     const found = JSON.parse(text) as Partial<Draft>;
     const files = Object.entries(found.files ?? {}).map(([key, given]) => [
       key,
-      given.map((each) => ({ ...each, key: newKeyOfFile(), url: null, part: 1, problem: null })),
+      given.map((each) => ({ ...each, key: newFileKey(), url: null, part: 1, problem: null })),
     ]);
     const known = Object.fromEntries(Object.entries(found).filter(([key]) => key in EMPTY));
     return { ...EMPTY, ...known, files: Object.fromEntries(files) };
@@ -99,7 +99,7 @@ export function draftOf(slug: string): Draft {
   let found = drafts.get(slug);
   if (!found) {
     // a tab has its own; what was filled in last, in whichever, is how a new tab begins
-    found = readDraft(storedHere(nameOf(slug)) ?? stored(nameOf(slug)));
+    found = parseDraft(readSession(storageKey(slug)) ?? readLocal(storageKey(slug)));
     drafts.set(slug, found);
     for (const [key, given] of Object.entries(found.files)) {
       for (const each of given) if (each.id !== null) void refreshFile(slug, key, each.id);
@@ -109,34 +109,34 @@ export function draftOf(slug: string): Draft {
 }
 
 export function changeDraft(slug: string, change: (draft: Draft) => Draft): void {
-  const next = change(draftOf(slug));
-  drafts.set(slug, next);
-  const text = next === EMPTY ? "" : written(next);
-  storeHere(nameOf(slug), text);
-  store(nameOf(slug), text || null);
-  for (const each of watching) each();
+  const startNextUpload = change(draftOf(slug));
+  drafts.set(slug, startNextUpload);
+  const text = startNextUpload === EMPTY ? "" : serializeDraft(startNextUpload);
+  writeSession(storageKey(slug), text);
+  writeLocal(storageKey(slug), text || null);
+  for (const each of listeners) each();
 }
 
 /** In place of what is there; returns the way back, where there was something to lose. */
-export function replaceDraft(slug: string, next: Draft): (() => void) | null {
+export function replaceDraft(slug: string, startNextUpload: Draft): (() => void) | null {
   const before = draftOf(slug);
-  changeDraft(slug, () => next);
-  return written(before) === written(EMPTY) ? null : () => changeDraft(slug, () => before);
+  changeDraft(slug, () => startNextUpload);
+  return serializeDraft(before) === serializeDraft(EMPTY) ? null : () => changeDraft(slug, () => before);
 }
 
 export const useDraft = (slug: string): Draft =>
   useSyncExternalStore(
     (listener) => {
-      watching.add(listener);
-      return () => void watching.delete(listener);
+      listeners.add(listener);
+      return () => void listeners.delete(listener);
     },
     () => draftOf(slug),
   );
 
-const changeFiles = (slug: string, key: string, change: (given: readonly Given[]) => readonly Given[]): void =>
+const changeFiles = (slug: string, key: string, change: (given: readonly DraftFile[]) => readonly DraftFile[]): void =>
   changeDraft(slug, (draft) => ({ ...draft, files: { ...draft.files, [key]: change(draft.files[key] ?? []) } }));
 
-const changeFile = (slug: string, key: string, file: string, change: Partial<Given>): void =>
+const changeFile = (slug: string, key: string, file: string, change: Partial<DraftFile>): void =>
   changeFiles(slug, key, (given) => given.map((each) => (each.key === file ? { ...each, ...change } : each)));
 
 /** A kept file is shown again, or dropped from the draft where it is gone. */
@@ -153,28 +153,28 @@ async function refreshFile(slug: string, key: string, id: string): Promise<void>
   }
 }
 
-const AT_ONCE = 3;
-const line: (() => Promise<void>)[] = [];
-let sending = 0;
+const MAX_UPLOADS = 3;
+const uploadQueue: (() => Promise<void>)[] = [];
+let activeUploads = 0;
 
-function next(): void {
-  const work = sending < AT_ONCE ? line.shift() : undefined;
+function startNextUpload(): void {
+  const work = activeUploads < MAX_UPLOADS ? uploadQueue.shift() : undefined;
   if (!work) return;
-  sending += 1;
+  activeUploads += 1;
   void work().finally(() => {
-    sending -= 1;
-    next();
+    activeUploads -= 1;
+    startNextUpload();
   });
-  next();
+  startNextUpload();
 }
 
 /** Add files to a field and send them; also while one looks elsewhere. */
 export function addFiles(slug: string, key: string, files: readonly File[], { isOne }: { isOne: boolean }): void {
   const chosen = isOne ? files.slice(-1) : files;
-  const entries = chosen.map((file): [File, Given] => [
+  const entries = chosen.map((file): [File, DraftFile] => [
     file,
     {
-      key: newKeyOfFile(),
+      key: newFileKey(),
       id: null,
       name: file.name,
       mime: typeOf(file),
@@ -186,7 +186,7 @@ export function addFiles(slug: string, key: string, files: readonly File[], { is
   changeFiles(slug, key, (given) => [...(isOne ? [] : given), ...entries.map(([, each]) => each)]);
   changeDraft(slug, (draft) => ({ ...draft, folder: null }));
   for (const [file, entry] of entries) {
-    line.push(async () => {
+    uploadQueue.push(async () => {
       // it may have been taken away before its turn came
       if (!draftOf(slug).files[key]?.some((each) => each.key === entry.key)) return;
       try {
@@ -197,18 +197,18 @@ export function addFiles(slug: string, key: string, files: readonly File[], { is
       }
     });
   }
-  next();
+  startNextUpload();
 }
 
 /** A file that is stored already. */
 export async function addStored(slug: string, key: string, id: string, { isOne }: { isOne: boolean }): Promise<void> {
   const found = await get("/api/videos/uploads/{file_id}", { path: { file_id: id } });
-  changeFiles(slug, key, (before) => [...(isOne ? [] : before.filter((each) => each.id !== id)), givenOf(found)]);
+  changeFiles(slug, key, (before) => [...(isOne ? [] : before.filter((each) => each.id !== id)), draftFileOf(found)]);
   changeDraft(slug, (draft) => ({ ...draft, folder: null }));
 }
 
-export const givenOf = (file: StoredFile & { url: string | null; poster_url?: string | null }): Given => ({
-  key: newKeyOfFile(),
+export const draftFileOf = (file: StoredFile & { url: string | null; poster_url?: string | null }): DraftFile => ({
+  key: newFileKey(),
   id: file.id,
   name: file.original_filename ?? file.id,
   mime: file.mime_type,
@@ -218,7 +218,7 @@ export const givenOf = (file: StoredFile & { url: string | null; poster_url?: st
 });
 
 /** What somebody chose to go on with is all that is worked on, once; what else was filled in stays. */
-export const workingOn = (draft: Draft, key: string, given: Given): Draft => ({
+export const withOnlyInput = (draft: Draft, key: string, given: DraftFile): Draft => ({
   ...draft,
   folder: null,
   tries: "1",
@@ -232,5 +232,5 @@ export function removeFile(slug: string, key: string, file: string): void {
 export const clearFiles = (slug: string, key: string): void => changeFiles(slug, key, () => []);
 
 /** Those that are neither stored nor failed. */
-export const unsent = (draft: Draft): Given[] =>
+export const pendingUploads = (draft: Draft): DraftFile[] =>
   Object.values(draft.files).flatMap((given) => given.filter((each) => each.id === null && !each.problem));

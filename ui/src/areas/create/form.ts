@@ -1,32 +1,33 @@
-// The form of one workflow: its draft, what is wrong with it, and how it is changed.
+// Form state of one workflow: draft, problems, changes.
 
 import { useMemo, useState } from "react";
 import { create as texts } from "@/texts/create";
-import { countOf, isUneven, listsOf, MOST_TRIES } from "./combine";
 import { changeDraft, type Draft, EMPTY, useDraft } from "./drafts";
-import { type Choice, type Input, isFile, primaryOf, problemWith, promptOf, type Texts } from "./rules";
+import { type Choice, type Input, isFile, primaryOf, promptOf, type Texts } from "./inputs";
+import { isUneven, jobCount, MAX_VARIATIONS, sweepOf } from "./sweep";
+import { validateInput } from "./values";
 
 export interface Form {
   choice: Choice;
   draft: Draft;
-  /** By the keys of fields, and `tries`: what is shown at them. */
+  /** Shown problems by field key; `tries` has one, too. */
   problems: Readonly<Record<string, string>>;
   isMany: boolean;
   change: (part: Partial<Draft>) => void;
   setText: (input: Input, text: string) => void;
   setTexts: (texts: Texts) => void;
   reset: (input: Input) => void;
-  /** What a field had in the job that this began as; null where it began as none. */
-  before: (input: Input) => string | null;
-  /** Empty it; returns how to have everything back. */
-  startOver: () => () => void;
-  /** Show what is wrong; returns the key of the first field. */
-  complain: () => string | null;
+  /** Text in the recalled job; null if no job was recalled. */
+  recalledText: (input: Input) => string | null;
+  /** Clears the form; returns the undo. */
+  clear: () => () => void;
+  /** Shows all problems; returns the key of the first field with one. */
+  validate: () => string | null;
   setProblems: (problems: Readonly<Record<string, string>>) => void;
 }
 
-/** All that is wrong, whether it is shown or not. */
-export function problemsOf(choice: Choice, draft: Draft): Record<string, string> {
+/** All problems, shown or not. */
+export function validateDraft(choice: Choice, draft: Draft): Record<string, string> {
   const found: Record<string, string> = {};
   for (const input of choice.properties) {
     if (isFile(input)) {
@@ -35,12 +36,13 @@ export function problemsOf(choice: Choice, draft: Draft): Record<string, string>
       if (input.required && !isGiven) found[input.key] = texts.problems.required;
       continue;
     }
-    const problem = problemWith(input, choice, draft.texts);
+    const problem = validateInput(input, choice, draft.texts);
     if (problem) found[input.key] = problem;
   }
   const tries = Number(draft.tries);
-  if (!Number.isInteger(tries) || tries < 1 || tries > MOST_TRIES) found.tries = texts.problems.tries(MOST_TRIES);
-  const lists = listsOf(choice, draft);
+  if (!Number.isInteger(tries) || tries < 1 || tries > MAX_VARIATIONS)
+    found.tries = texts.problems.tries(MAX_VARIATIONS);
+  const lists = sweepOf(choice, draft);
   const prompt = promptOf(choice);
   if (prompt && draft.folder === null && lists.files.length && isUneven(lists)) {
     found[prompt.key] = texts.form.uneven(lists.files.length, lists.prompts.length);
@@ -48,8 +50,8 @@ export function problemsOf(choice: Choice, draft: Draft): Record<string, string>
   return found;
 }
 
-/** The file that must be given, and is not. */
-export const lackingInput = (choice: Choice, draft: Draft): Input | undefined =>
+/** The first required file input without a file. */
+export const missingFileInput = (choice: Choice, draft: Draft): Input | undefined =>
   choice.properties.find(
     (each) =>
       isFile(each) &&
@@ -58,8 +60,8 @@ export const lackingInput = (choice: Choice, draft: Draft): Input | undefined =>
       !(each.is_primary_input && draft.folder !== null),
   );
 
-/** The fields whose problems are over with a change of a draft: a folder is that of the main input. */
-export const settledBy = (choice: Choice, part: Partial<Draft>): string[] => [
+/** Fields whose problems a change clears; a folder belongs to the primary input. */
+export const fieldsChangedBy = (choice: Choice, part: Partial<Draft>): string[] => [
   ...Object.keys(part),
   ...Object.keys(part.files ?? {}),
   ...("folder" in part ? [primaryOf(choice)?.key ?? ""] : []),
@@ -75,43 +77,43 @@ export function useForm(choice: Choice): Form {
   const problems = shown.slug === slug ? shown.problems : {};
   return useMemo(() => {
     const change = (part: Partial<Draft>) => changeDraft(slug, (before) => ({ ...before, ...part }));
-    const forget = (...keys: string[]) =>
+    const clearProblems = (...keys: string[]) =>
       setShown((before) => ({
         slug,
         problems: Object.fromEntries(Object.entries(before.problems).filter(([key]) => !keys.includes(key))),
       }));
     const setTexts = (next: Texts) => {
       changeDraft(slug, (before) => ({ ...before, texts: { ...before.texts, ...next } }));
-      forget(...Object.keys(next));
+      clearProblems(...Object.keys(next));
     };
-    const before = (input: Input) => (draft.from ? (draft.from.texts[input.key] ?? null) : null);
+    const recalledText = (input: Input) => (draft.from ? (draft.from.texts[input.key] ?? null) : null);
     return {
       choice,
       draft,
       problems,
-      isMany: draft.folder !== null || countOf(listsOf(choice, draft)) > 1,
+      isMany: draft.folder !== null || jobCount(sweepOf(choice, draft)) > 1,
       change: (part) => {
         change(part);
-        forget(...settledBy(choice, part));
+        clearProblems(...fieldsChangedBy(choice, part));
       },
       setText: (input, text) => setTexts({ [input.key]: text }),
       setTexts,
       reset: (input) => {
-        const was = before(input);
+        const was = recalledText(input);
         if (was !== null) return setTexts({ [input.key]: was });
-        const { [input.key]: _gone, ...rest } = draft.texts;
+        const { [input.key]: _removed, ...rest } = draft.texts;
         change({ texts: rest });
-        forget(input.key);
+        clearProblems(input.key);
       },
-      before,
-      startOver: () => {
+      recalledText,
+      clear: () => {
         const kept = draft;
         changeDraft(slug, () => EMPTY);
         setShown({ slug, problems: {} });
         return () => changeDraft(slug, () => kept);
       },
-      complain: () => {
-        const found = problemsOf(choice, draft);
+      validate: () => {
+        const found = validateDraft(choice, draft);
         setShown({ slug, problems: found });
         return choice.properties.find((each) => each.key in found)?.key ?? Object.keys(found)[0] ?? null;
       },

@@ -1,25 +1,10 @@
 // From a draft to what is sent.
 
 import type { Whole } from "@/api/json";
-import { countOf, type Item, itemsOf, labelOf, listsOf, MOST_JOBS } from "./combine";
 import type { Draft } from "./drafts";
-import {
-  added,
-  type Choice,
-  isChanged,
-  isFile,
-  isPrompt,
-  isSeed,
-  negativeOf,
-  numberIn,
-  primaryOf,
-  promptOf,
-  randomSeed,
-  seedOf,
-  shownText,
-  type Value,
-  valueFrom,
-} from "./rules";
+import { type Choice, isFile, isPrompt, isSeed, negativeOf, primaryOf, promptOf, seedOf, type Value } from "./inputs";
+import { expandSweep, itemLabel, jobCount, MAX_JOBS, type SweepItem, sweepOf } from "./sweep";
+import { addExact, isChanged, parseNumber, parseValue, randomSeed, textOf } from "./values";
 
 type Values = Record<string, Value>;
 
@@ -45,8 +30,8 @@ const given = (draft: Draft, key: string): string[] =>
   (draft.files[key] ?? []).flatMap((each) => (each.id === null ? [] : [each.id]));
 
 /** What was not touched is not sent: the server knows its defaults, and exactly. */
-export function valuesOf(choice: Choice, draft: Draft): Values {
-  const lists = listsOf(choice, draft);
+export function payloadOf(choice: Choice, draft: Draft): Values {
+  const lists = sweepOf(choice, draft);
   const listed = [lists.prompts.length ? promptOf(choice) : null, lists.negatives.length ? negativeOf(choice) : null];
   const values: Values = {};
   for (const input of choice.properties) {
@@ -56,23 +41,23 @@ export function valuesOf(choice: Choice, draft: Draft): Values {
       if (id) values[input.key] = id;
       continue;
     }
-    const text = shownText(input, choice, draft.texts);
+    const text = textOf(input, choice, draft.texts);
     const isUnset = !isChanged(input, choice, draft.texts) && (input.default_value ?? null) !== null;
     if (isUnset || (!text.trim() && !isChanged(input, choice, draft.texts))) continue;
-    const value = valueFrom(input, isPrompt(input) ? text.trim() : text);
+    const value = parseValue(input, isPrompt(input) ? text.trim() : text);
     if (value !== undefined) values[input.key] = value;
   }
   return values;
 }
 
 /** For a preset: what differs from the workflow, without files and the prompts of a batch. */
-export function valuesToKeep(choice: Choice, draft: Draft): Values {
-  const { prompts, negatives } = listsOf(choice, draft);
+export function presetValues(choice: Choice, draft: Draft): Values {
+  const { prompts, negatives } = sweepOf(choice, draft);
   const listed = [prompts.length ? promptOf(choice) : null, negatives.length ? negativeOf(choice) : null];
   const kept = choice.properties.flatMap((each): [string, Value][] => {
     if (isFile(each) || listed.includes(each) || !isChanged(each, choice, draft.texts)) return [];
-    const text = shownText(each, choice, draft.texts);
-    const value = text.trim() ? valueFrom(each, text) : undefined;
+    const text = textOf(each, choice, draft.texts);
+    const value = text.trim() ? parseValue(each, text) : undefined;
     return value === undefined ? [] : [[each.key, value]];
   });
   return Object.fromEntries(kept);
@@ -81,13 +66,13 @@ export function valuesToKeep(choice: Choice, draft: Draft): Values {
 export const targetOf = (choice: Choice): { effect_slug: string } | { workflow_slug: string } =>
   choice.kind === "effect" ? { effect_slug: choice.slug } : { workflow_slug: choice.slug };
 
-export function deskBatch(choice: Choice, draft: Draft): DeskBatch {
-  const lists = listsOf(choice, draft);
+export function batchRequest(choice: Choice, draft: Draft): DeskBatch {
+  const lists = sweepOf(choice, draft);
   const primary = primaryOf(choice);
-  const values = valuesOf(choice, draft);
+  const values = payloadOf(choice, draft);
   const seed = seedOf(choice);
-  const start = seed ? numberIn(draft.texts[seed.key] ?? "") : null;
-  const isMany = draft.folder !== null || countOf(lists) > 1;
+  const start = seed ? parseNumber(draft.texts[seed.key] ?? "") : null;
+  const isMany = draft.folder !== null || jobCount(lists) > 1;
   const plans = isMany && seed && start !== null;
   if (plans) delete values[seed.key];
   const notify = draft.notify.split(/\s+/).filter(Boolean);
@@ -110,20 +95,20 @@ export function deskBatch(choice: Choice, draft: Draft): DeskBatch {
 }
 
 /** Whether it is one job, without anything that only a batch has. */
-export const isSingle = (choice: Choice, draft: Draft): boolean =>
+export const isSingleJob = (choice: Choice, draft: Draft): boolean =>
   draft.folder === null &&
-  countOf(listsOf(choice, draft)) === 1 &&
+  jobCount(sweepOf(choice, draft)) === 1 &&
   !draft.outputFolder.trim() &&
   !draft.notify.trim() &&
   !draft.label.trim();
 
 /** Each job on its own: for a single one, and for servers, which know no lists. */
-export function itemBodies(choice: Choice, draft: Draft) {
-  const lists = listsOf(choice, draft);
+export function jobRequests(choice: Choice, draft: Draft) {
+  const lists = sweepOf(choice, draft);
   const [prompt, negative] = [promptOf(choice), negativeOf(choice)];
-  const values = valuesOf(choice, draft);
-  const count = Math.min(MOST_JOBS, countOf(lists));
-  return itemsOf(lists, count).map((item) => ({
+  const values = payloadOf(choice, draft);
+  const count = Math.min(MAX_JOBS, jobCount(lists));
+  return expandSweep(lists, count).map((item) => ({
     input_payload: {
       ...values,
       ...(item.prompt !== null && prompt && { [prompt.key]: item.prompt }),
@@ -131,17 +116,17 @@ export function itemBodies(choice: Choice, draft: Draft) {
       ...seedsOf(choice, draft, values, item),
     },
     ...(item.file?.id && { input_file_id: item.file.id }),
-    ...(count > 1 && { label: labelOf(item, lists.tries).slice(0, 200) }),
+    ...(count > 1 && { label: itemLabel(item, lists.tries).slice(0, 200) }),
   }));
 }
 
 /** One that is given is for the first; the others count up, have the same, or get one by chance. */
-function seedsOf(choice: Choice, draft: Draft, values: Values, item: Item): Values {
+function seedsOf(choice: Choice, draft: Draft, values: Values, item: SweepItem): Values {
   const main = seedOf(choice);
   const start = main ? values[main.key] : undefined;
   if (!item.number || !main || start === undefined) return {};
   if (draft.seeds === "fixed") return {};
-  const next = added(start as Whole, item.number);
+  const next = addExact(start as Whole, item.number);
   const others = choice.properties.filter((each) => isSeed(each) && each !== main && each.key in values);
   return { [main.key]: next, ...Object.fromEntries(others.map((each) => [each.key, Number(randomSeed(each))])) };
 }

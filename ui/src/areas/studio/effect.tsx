@@ -7,16 +7,17 @@ import { written } from "@/api/json";
 import { Problem, sentence } from "@/api/problem";
 import { keys } from "@/api/queries";
 import { typeOf } from "@/api/uploads";
-import { useDropped } from "@/app/dropping";
-import { Control } from "@/areas/create/Control";
-import { type Draft, unsent } from "@/areas/create/drafts";
-import { Fold } from "@/areas/create/Fold";
-import { type Form, problemsOf, useForm } from "@/areas/create/form";
-import { Inputs } from "@/areas/create/Inputs";
-import { type Choice, choicesOf, isChanged, primaryOf, sectionsOf, takes } from "@/areas/create/rules";
-import { errorsByField, valuesOf } from "@/areas/create/submission";
+import { Collapsible } from "@/areas/create/Collapsible";
+import { type Draft, pendingUploads } from "@/areas/create/drafts";
+import { FileInputs } from "@/areas/create/FileInputs";
+import { type Form, useForm, validateDraft } from "@/areas/create/form";
+import { InputField } from "@/areas/create/InputField";
+import { acceptsMime, type Choice, choicesOf, primaryOf, sectionsOf } from "@/areas/create/inputs";
+import { errorsByField, payloadOf } from "@/areas/create/submission";
+import { isChanged } from "@/areas/create/values";
 import { Button, buttonClass, EmptyState, ErrorCard, Heading, Skeleton } from "@/kit";
 import { kindOf } from "@/kit/Media";
+import { useDroppedFiles } from "@/lib/file-drop";
 import { studio, tokens } from "@/texts/studio";
 import { balance, effect as effectQuery, type Offered, useEffectOf } from "./data";
 import { Cover, Head } from "./Frame";
@@ -78,11 +79,11 @@ function Page({ effect }: { effect: Offered }) {
   const take = (files: readonly File[]) => {
     const [file] = files;
     if (!file || !primary || lacks) return;
-    if (!takes(primary, typeOf(file))) return setWrong(texts.wrongType(file.name, primary.type));
+    if (!acceptsMime(primary, typeOf(file))) return setWrong(texts.wrongType(file.name, primary.type));
     setWrong(null);
     sender.start(file);
   };
-  useDropped((files) => take(files.map((each) => each.file)));
+  useDroppedFiles((files) => take(files.map((each) => each.file)));
 
   return (
     <div className={styles.effectPage}>
@@ -167,7 +168,7 @@ function Settings({ form, isDisabled }: { form: Form; isDisabled: boolean }) {
       <Heading>{texts.settings}</Heading>
       <form className={styles.form} onSubmit={(event) => event.preventDefault()} noValidate>
         {files.map((each) => (
-          <Inputs
+          <FileInputs
             key={each.key}
             form={form}
             input={each}
@@ -178,17 +179,17 @@ function Settings({ form, isDisabled }: { form: Form; isDisabled: boolean }) {
           />
         ))}
         {sections.wide.map((each) => (
-          <Control key={each.key} form={form} input={each} />
+          <InputField key={each.key} form={form} input={each} />
         ))}
         {sections.main.length > 0 && (
           <div className={styles.fields}>
             {sections.main.map((each) => (
-              <Control key={each.key} form={form} input={each} />
+              <InputField key={each.key} form={form} input={each} />
             ))}
           </div>
         )}
         {sections.groups.map(({ name, inputs }) => (
-          <Fold
+          <Collapsible
             key={name}
             className={styles.fold}
             isNeeded={inputs.some((each) => each.key in form.problems || isChanged(each, choice, draft.texts))}
@@ -196,10 +197,10 @@ function Settings({ form, isDisabled }: { form: Form; isDisabled: boolean }) {
             <summary>{name}</summary>
             <div className={styles.fields}>
               {inputs.map((each) => (
-                <Control key={each.key} form={form} input={each} />
+                <InputField key={each.key} form={form} input={each} />
               ))}
             </div>
-          </Fold>
+          </Collapsible>
         ))}
       </form>
     </section>
@@ -273,7 +274,7 @@ interface Starting {
 /** How it stands with the files beside the main one: nothing is started without one of them. */
 function othersOf(draft: Draft): "sent" | "sending" | "refused" {
   if (Object.values(draft.files).some((given) => given.some((each) => each.problem))) return "refused";
-  return unsent(draft).length ? "sending" : "sent";
+  return pendingUploads(draft).length ? "sending" : "sent";
 }
 
 /** From a filled form to a job; the same request that is sent again makes no second one. */
@@ -301,7 +302,7 @@ function useStarting(effect: Offered, form: Form, { sending }: Sender): Starting
       const videoId = sending?.id ? await videoOf(sending.id) : null;
       const body = {
         effect_id: effect.id,
-        input_payload: valuesOf(form.choice, asOne(form.draft)),
+        input_payload: payloadOf(form.choice, asOne(form.draft)),
         // what the button says, and not what it may cost by now
         expected_tokens: effect.credits_cost,
         ...(videoId && { video_id: videoId }),
@@ -340,7 +341,7 @@ function useStarting(effect: Offered, form: Form, { sending }: Sender): Starting
   };
 
   const start = () => {
-    const { [primary?.key ?? ""]: _file, ...found } = problemsOf(form.choice, asOne(form.draft));
+    const { [primary?.key ?? ""]: _file, ...found } = validateDraft(form.choice, asOne(form.draft));
     const isLacking = Boolean(primary?.required && (!sending || sending.state === "refused"));
     form.setProblems(found);
     setFileProblem(isLacking ? texts.needsFile : null);

@@ -1,7 +1,7 @@
 // What a workflow's form is built by: pure rules, without a page.
 
 import { type Whole, written } from "@/api/json";
-import type { Choice, Input } from "@/areas/create/rules";
+import type { Choice, Input } from "@/areas/create/inputs";
 import { workflow as texts } from "@/texts/console-workflows";
 
 export interface GraphNode {

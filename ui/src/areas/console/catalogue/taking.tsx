@@ -6,9 +6,9 @@ import { type ReactNode, useRef, useState } from "react";
 import { call, get } from "@/api/client";
 import { type Missing, Problem, sentence } from "@/api/problem";
 import { typeOf, upload } from "@/api/uploads";
-import { useDropped } from "@/app/dropping";
-import { sortedOut } from "@/areas/create/sorting";
+import { classifyFiles } from "@/areas/create/classify-files";
 import { Button, Dialog, toast } from "@/kit";
+import { useDroppedFiles } from "@/lib/file-drop";
 import { common } from "@/texts/common";
 import { workflows as texts } from "@/texts/console-workflows";
 import { sheet } from "../sheet";
@@ -40,11 +40,11 @@ export async function graphsIn(files: readonly File[], carried: (file: File) => 
   const refuse = (name: string, problem: string) => refused.push({ name, problem, missing: [] });
   // each for itself: why one of them is no workflow is said of each
   for (const file of files) {
-    const sorted = await sortedOut([file]);
+    const sorted = await classifyFiles([file]);
     graphs.push(...sorted.graphs);
-    for (const name of sorted.broken) refuse(name, texts.notJson);
-    for (const name of sorted.strange) refuse(name, texts.notWorkflow);
-    for (const name of sorted.left) refuse(name, texts.noUse);
+    for (const name of sorted.invalidJson) refuse(name, texts.notJson);
+    for (const name of sorted.notWorkflows) refuse(name, texts.notWorkflow);
+    for (const name of sorted.unsupported) refuse(name, texts.noUse);
     for (const each of sorted.media) {
       try {
         const graph = await carried(each);
@@ -98,7 +98,7 @@ export function useTaking(): Taking {
   const take = (files: readonly File[]) => void takeAll(files);
   const newest = useRef(take);
   newest.current = take;
-  useDropped((files) => newest.current(files.map((each) => each.file)));
+  useDroppedFiles((files) => newest.current(files.map((each) => each.file)));
 
   const close = () => setRefused((before) => before.slice(1));
   const dialog = first && (

@@ -2,12 +2,13 @@ import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { ListOrdered, SearchX } from "lucide-react";
 import { useMemo, useState } from "react";
-import { Header, SearchField } from "@/app/Header";
-import { useKeys } from "@/app/keyboard";
 import { partOf } from "@/areas/console/workers/rules";
-import { sentenceIn } from "@/areas/job/rules";
+import { sentenceIn } from "@/jobs/rules";
 import { Button, Chip, EmptyState, FilterChip, Progress, Select } from "@/kit";
 import { Combobox } from "@/kit/Combobox";
+import { Header } from "@/kit/Header";
+import { SearchField } from "@/kit/SearchField";
+import { useKeys } from "@/lib/keyboard";
 import { common } from "@/texts/common";
 import { console as shared } from "@/texts/console";
 import { dispatches as texts } from "@/texts/console-dispatches";
@@ -102,7 +103,7 @@ export default function DispatchesPage() {
   const asked = askedBy(search);
   const found = useInfiniteQuery(dispatchesQuery(asked));
   const { data: workflows } = useQuery(workflowNames);
-  const [stepped, setStepped] = useState<string | null>(null);
+  const [stepValue, setStepped] = useState<string | null>(null);
   const change = (next: Partial<typeof search>) =>
     void navigate({ search: (before) => ({ ...before, ...next }) as never, replace: true });
   const rows = useMemo(() => found.data?.pages.flatMap((each) => each.items) ?? [], [found.data]);
@@ -169,7 +170,7 @@ export default function DispatchesPage() {
               rows={rows}
               columns={shownColumns}
               keyOf={(row) => String(row.id)}
-              current={stepped ?? search.open ?? null}
+              current={stepValue ?? search.open ?? null}
               onCurrent={(row) => {
                 setStepped(String(row.id));
                 // what is open beside the list follows

@@ -1,5 +1,5 @@
 import { useRef, useState } from "react";
-import { numberIn } from "@/areas/create/rules";
+import { parseNumber } from "@/areas/create/values";
 import { Button, Field, Progress, Select, Switch, TextArea, TextField, toastProblem } from "@/kit";
 import { Combobox } from "@/kit/Combobox";
 import { effect as texts } from "@/texts/console-effects";
@@ -112,7 +112,7 @@ function Value({ property, name, value, problem, onChange }: ValueProps) {
           value={typed ?? text}
           onChange={(event) => {
             setTyped(event.target.value);
-            const found = numberIn(event.target.value);
+            const found = parseNumber(event.target.value);
             if (found !== null) onChange(found);
           }}
           onBlur={() => setTyped(null)}

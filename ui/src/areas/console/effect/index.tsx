@@ -5,7 +5,6 @@ import { useEffect, useMemo, useRef, useState } from "react";
 import { call } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
 import { typeOf } from "@/api/uploads";
-import { Header } from "@/app/Header";
 import { FormView } from "@/areas/create/FormView";
 import { useForm } from "@/areas/create/form";
 import {
@@ -24,6 +23,7 @@ import {
 } from "@/kit";
 import { Combobox } from "@/kit/Combobox";
 import { DropZone } from "@/kit/DropZone";
+import { Header } from "@/kit/Header";
 import { Media } from "@/kit/Media";
 import { common, duration } from "@/texts/common";
 import { console as console_ } from "@/texts/console";

@@ -14,7 +14,7 @@ interface Work {
   seconds: number;
 }
 
-const numberIn = (data: Record<string, unknown>, name: string): number => Number(data[name] ?? 0) || 0;
+const parseNumber = (data: Record<string, unknown>, name: string): number => Number(data[name] ?? 0) || 0;
 
 export function Decisions({ fleet }: { fleet: Fleet }) {
   const found = useInfiniteQuery(decisions(fleet.stage, fleet.slug));
@@ -40,9 +40,9 @@ export function Decisions({ fleet }: { fleet: Fleet }) {
 function DecisionLine({ decision }: { decision: Decision }) {
   const { outcome, seen } = decision;
   const done = [
-    [numberIn(outcome, "launched"), texts.launched],
-    [numberIn(outcome, "refused"), texts.refused],
-    [numberIn(outcome, "ended"), texts.ended],
+    [parseNumber(outcome, "launched"), texts.launched],
+    [parseNumber(outcome, "refused"), texts.refused],
+    [parseNumber(outcome, "ended"), texts.ended],
   ] as const;
   const work = (Array.isArray(seen.work) ? seen.work : []) as Work[];
   const states = Object.entries((seen.machines_by_state ?? {}) as Record<string, number>);

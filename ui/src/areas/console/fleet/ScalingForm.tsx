@@ -11,7 +11,7 @@ import { useLeaving } from "../Leaving";
 import { consoleKeys } from "../live";
 import { Panel } from "../parts";
 import styles from "./fleet.module.css";
-import { changesOf, type Draft, draftOf, newSchedule, problemsOf, type Schedule, withDay } from "./scaling";
+import { changesOf, type Draft, draftOf, newSchedule, type Schedule, validateDraft, withDay } from "./scaling";
 
 const { scaling: texts } = words;
 const DAYS = [0, 1, 2, 3, 4, 5, 6];
@@ -55,7 +55,7 @@ export function ScalingForm({ fleet }: { fleet: Fleet }) {
     setDraft((now) => ({ ...now, ...next }));
   };
   const { dialog } = useLeaving({ isDirty: changes !== null, isOfTab: true });
-  const problems = problemsOf(draft);
+  const problems = validateDraft(draft);
   const refused = save.error instanceof Problem ? save.error.errors : {};
   const problemOf = (name: string) => problems[name] ?? refused[`scaling.${name}`] ?? null;
   const send = (event: FormEvent) => {

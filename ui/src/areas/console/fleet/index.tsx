@@ -3,8 +3,8 @@ import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router"
 import { Pause, Play, Plus, Trash2 } from "lucide-react";
 import { useState } from "react";
 import { post, remove } from "@/api/client";
-import { Header } from "@/app/Header";
 import { Button, buttonClass, Chip, IconButton, toast, toastProblem } from "@/kit";
+import { Header } from "@/kit/Header";
 import { Tabs } from "@/kit/Tabs";
 import { console as shared } from "@/texts/console";
 import { fleet as texts } from "@/texts/console-fleets";

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { changesOf, type Details, draftOf, newSchedule, problemsOf, withDay } from "./scaling";
+import { changesOf, type Details, draftOf, newSchedule, validateDraft, withDay } from "./scaling";
 
 const details = {
   policy: "fast",
@@ -31,17 +31,17 @@ describe("what is wrong is told by its field", () => {
   const draft = draftOf(details);
 
   it("as numbers that are missing or contradict each other", () => {
-    expect(problemsOf(draft)).toEqual({});
-    expect(problemsOf({ ...draft, cost_per_hour: null })).toEqual({});
-    expect(Object.keys(problemsOf({ ...draft, max_machines: null }))).toEqual(["max_machines"]);
-    expect(Object.keys(problemsOf({ ...draft, min_machines: 6 }))).toEqual(["min_machines"]);
+    expect(validateDraft(draft)).toEqual({});
+    expect(validateDraft({ ...draft, cost_per_hour: null })).toEqual({});
+    expect(Object.keys(validateDraft({ ...draft, max_machines: null }))).toEqual(["max_machines"]);
+    expect(Object.keys(validateDraft({ ...draft, min_machines: 6 }))).toEqual(["min_machines"]);
   });
 
   it("as times that are none, and schedules without a day", () => {
     const schedule = { ...newSchedule(), ends: "24:00" };
-    expect(problemsOf({ ...draft, schedules: [schedule] })).toEqual({});
+    expect(validateDraft({ ...draft, schedules: [schedule] })).toEqual({});
     const wrong = { ...schedule, begins: "25:00", ends: "8", days: [] };
-    expect(Object.keys(problemsOf({ ...draft, schedules: [schedule, wrong] }))).toEqual([
+    expect(Object.keys(validateDraft({ ...draft, schedules: [schedule, wrong] }))).toEqual([
       "schedules.1.begins",
       "schedules.1.ends",
       "schedules.1.days",

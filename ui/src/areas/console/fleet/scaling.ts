@@ -43,7 +43,7 @@ const NUMBERS = ["min_machines", "max_machines", "launches_per_minute", "failed_
 const TIME = /^([01]\d|2[0-3]):[0-5]\d(:00)?$|^24:00(:00)?$/;
 
 /** By the name of the field; `schedules.0.begins`. */
-export function problemsOf(draft: Draft): Readonly<Record<string, string>> {
+export function validateDraft(draft: Draft): Readonly<Record<string, string>> {
   const { wrong } = words.scaling;
   const found: Record<string, string> = {};
   for (const each of NUMBERS) {

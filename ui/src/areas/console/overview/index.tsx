@@ -2,8 +2,8 @@ import { useMutation, useQueries, useQuery, useQueryClient } from "@tanstack/rea
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { ChartLine, CircleCheck, Plus, TriangleAlert } from "lucide-react";
 import { useMemo } from "react";
-import { Header } from "@/app/Header";
 import { Button, buttonClass, EmptyState, Progress, toast, toastProblem } from "@/kit";
+import { Header } from "@/kit/Header";
 import { Segmented } from "@/kit/Segmented";
 import { Sparkline } from "@/kit/Sparkline";
 import { number } from "@/texts/common";

@@ -2,8 +2,8 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { CircleCheck, Scale } from "lucide-react";
 import { sentence } from "@/api/problem";
-import { Header } from "@/app/Header";
 import { Button, EmptyState, ErrorCard, Progress } from "@/kit";
+import { Header } from "@/kit/Header";
 import { console as console_ } from "@/texts/console";
 import { reconcile as texts } from "@/texts/console-operation";
 import { type Finding, findings, keys, type Run, reconcileNow } from "../operation/data";
@@ -59,7 +59,7 @@ function Last({ run }: { run: Run }) {
   return (
     <>
       {run.problem && <ErrorCard title={texts.failed}>{run.problem}</ErrorCard>}
-      {run.pools_down.length > 0 && <ErrorCard tone="warn" title={texts.poolsDown(run.pools_down.join(", "))} />}
+      {run.shards_down.length > 0 && <ErrorCard tone="warn" title={texts.shardsDown(run.shards_down.join(", "))} />}
       {count > 0 ? (
         <Section title={texts.found(count)} aside={when}>
           <ul className={sheet.list}>
@@ -87,7 +87,7 @@ const FindingLine = ({ finding }: { finding: Finding }) => (
     <span>{finding.text}</span>
     <span className={sheet.line}>
       <code className={sheet.faint}>{texts.kind(finding.kind)}</code>
-      <span className={sheet.faint}>{texts.pool(finding.pool)}</span>
+      <span className={sheet.faint}>{texts.shard(finding.shard)}</span>
       {typeof finding.dispatch_id === "number" && (
         <span className={sheet.faint}>{texts.dispatch(finding.dispatch_id)}</span>
       )}

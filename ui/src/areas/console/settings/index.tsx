@@ -1,8 +1,9 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { Settings2 } from "lucide-react";
-import { Header, SearchField } from "@/app/Header";
 import { EmptyState, FilterChip } from "@/kit";
+import { Header } from "@/kit/Header";
+import { SearchField } from "@/kit/SearchField";
 import { Table } from "@/kit/Table";
 import { common } from "@/texts/common";
 import { console as console_ } from "@/texts/console";

@@ -5,7 +5,6 @@ import { type FormEvent, useState } from "react";
 import { call } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
 import { me } from "@/api/queries";
-import { Header } from "@/app/Header";
 import {
   Button,
   buttonClass,
@@ -20,6 +19,7 @@ import {
   toast,
   toastProblem,
 } from "@/kit";
+import { Header } from "@/kit/Header";
 import { Table } from "@/kit/Table";
 import { common } from "@/texts/common";
 import { console as console_ } from "@/texts/console";
@@ -70,7 +70,7 @@ export default function TenantPage() {
                     facts={[
                       [shared.name, data.name],
                       [texts.facts.id, <code key="id">{data.id}</code>],
-                      [texts.facts.pool, data.db_pool],
+                      [texts.facts.shard, data.shard],
                       [texts.facts.since, <When key="since" at={data.created_at} />],
                       [
                         texts.facts.active,

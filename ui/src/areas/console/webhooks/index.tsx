@@ -1,8 +1,8 @@
 import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { RotateCw, Webhook } from "lucide-react";
-import { Header } from "@/app/Header";
 import { Button, EmptyState, FilterChip, toast, toastProblem } from "@/kit";
+import { Header } from "@/kit/Header";
 import { Table } from "@/kit/Table";
 import { console as console_ } from "@/texts/console";
 import { webhooks as texts } from "@/texts/console-operation";
@@ -139,10 +139,10 @@ function StuckSteps() {
           items.length ? (
             <ul className={sheet.list}>
               {items.map((each) => (
-                <li key={`${each.direction} ${each.db_pool} ${each.id}`}>
+                <li key={`${each.direction} ${each.shard} ${each.id}`}>
                   <span className={sheet.line}>
                     <span className={sheet.grow}>
-                      {texts.outbox.what(each.direction, each.job_ids.length, each.db_pool)}
+                      {texts.outbox.what(each.direction, each.job_ids.length, each.shard)}
                     </span>
                     <When at={each.created_at} />
                   </span>

@@ -1,6 +1,6 @@
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { sentenceIn } from "@/areas/job/rules";
+import { sentenceIn } from "@/jobs/rules";
 import { Button } from "@/kit";
 import { console as shared } from "@/texts/console";
 import { worker as words } from "@/texts/console-workers";

@@ -2,7 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Copy, ScrollText } from "lucide-react";
 import { useEffect, useRef, useState } from "react";
 import { Button, IconButton } from "@/kit";
-import { copy } from "@/kit/copying";
+import { copyText } from "@/kit/clipboard";
 import { worker as words } from "@/texts/console-workers";
 import { logsOf } from "../data";
 import { Panel, Seen, Waiting } from "../parts";
@@ -41,7 +41,7 @@ function Lines({ id }: { id: string }) {
         data?.received_at && (
           <span className={styles.logAside}>
             <Seen at={data.received_at} />
-            <IconButton icon={Copy} name={texts.copy} size="small" onClick={() => void copy(text)} />
+            <IconButton icon={Copy} name={texts.copy} size="small" onClick={() => void copyText(text)} />
           </span>
         )
       }

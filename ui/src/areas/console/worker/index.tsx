@@ -2,10 +2,10 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useParams } from "@tanstack/react-router";
 import { Ban, CircleCheck, KeyRound, Pause, Play, TriangleAlert } from "lucide-react";
 import { useState } from "react";
-import { Header } from "@/app/Header";
-import { useKeys } from "@/app/keyboard";
 import { Button, Dialog, Progress, toast, toastProblem } from "@/kit";
-import { Facts } from "@/kit/Inspector";
+import { Header } from "@/kit/Header";
+import { Facts } from "@/kit/Facts";
+import { useKeys } from "@/lib/keyboard";
 import { size } from "@/texts/common";
 import { console as shared } from "@/texts/console";
 import { workers as many, worker as texts } from "@/texts/console-workers";
@@ -224,7 +224,7 @@ function GpuNow({ gpu }: { gpu: Gpu }) {
     typeof gpu.load === "number" ? many.load(gpu.load) : "",
   ].filter(Boolean);
   return (
-    <div className={styles.lane}>
+    <div className={styles.slot}>
       <h3>{gpu.name ?? gpu.server ?? shared.unknown}</h3>
       <span className={styles.figures}>{figures.join(" · ")}</span>
       {gpu.memory_total ? (

@@ -1,6 +1,6 @@
 import { ArrowDown, ArrowUp, ChevronDown, Plus } from "lucide-react";
 import { useState } from "react";
-import { numberIn } from "@/areas/create/rules";
+import { parseNumber } from "@/areas/create/values";
 import { Button, Field, Select, Switch, TextArea, TextField } from "@/kit";
 import { workflow as all, ROLE_NAMES, TYPE_NAMES } from "@/texts/console-workflows";
 import {
@@ -327,7 +327,7 @@ function NumberText({ name, value, problem, onChange }: NumberTextProps) {
         onChange={(event) => {
           const text = event.target.value;
           setTyped(text);
-          const found = numberIn(text);
+          const found = parseNumber(text);
           if (found !== null || !text.trim()) onChange(found);
         }}
         onBlur={() => setTyped(null)}

@@ -6,10 +6,10 @@ import { get, post } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
 import { job } from "@/api/queries";
 import type { Job } from "@/api/types";
-import { unsent } from "@/areas/create/drafts";
+import { pendingUploads } from "@/areas/create/drafts";
 import type { Form } from "@/areas/create/form";
-import { errorsByField, itemBodies } from "@/areas/create/submission";
-import { explainError, howFar } from "@/areas/job/rules";
+import { errorsByField, jobRequests } from "@/areas/create/submission";
+import { explainError, howFar } from "@/jobs/rules";
 import { Button, buttonClass, ErrorCard, Field, Progress, Select, toastProblem } from "@/kit";
 import { Media } from "@/kit/Media";
 import { duration } from "@/texts/common";
@@ -39,7 +39,7 @@ export function TestRun({ slug, form, isDirty, save }: TestRunProps) {
   const begin = useMutation({
     mutationFn: async () => {
       // one job: each line of a prompt is none of its own
-      const [body] = itemBodies(form.choice, { ...form.draft, byLine: false, negativesByLine: false });
+      const [body] = jobRequests(form.choice, { ...form.draft, byLine: false, negativesByLine: false });
       const { data } = await post("/api/admin/workflows/{slug}/test-run", {
         path: { slug },
         body: {
@@ -59,10 +59,10 @@ export function TestRun({ slug, form, isDirty, save }: TestRunProps) {
     enabled: begin.data !== undefined,
     refetchInterval: ({ state }) => (state.data && isOver(state.data.status) ? false : REFETCH_MS),
   });
-  const isSending = unsent(form.draft).length > 0;
+  const isSending = pendingUploads(form.draft).length > 0;
   const isAtIt = begin.isPending || (begin.data !== undefined && !(made && isOver(made.status)));
   const run = async () => {
-    if (form.complain()) return;
+    if (form.validate()) return;
     if (isDirty && !(await save())) return;
     begin.mutate();
   };

@@ -4,12 +4,12 @@ import { Download, Ellipsis, Sparkles, Trash2, Upload } from "lucide-react";
 import { useMemo, useRef, useState } from "react";
 import { call } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
-import { useDropped } from "@/app/dropping";
-import { Header } from "@/app/Header";
 import { FormView } from "@/areas/create/FormView";
 import { useForm } from "@/areas/create/form";
 import { Button, Dialog, ErrorCard, IconButton, Menu, toast } from "@/kit";
+import { Header } from "@/kit/Header";
 import { Tabs } from "@/kit/Tabs";
+import { useDroppedFiles } from "@/lib/file-drop";
 import { common } from "@/texts/common";
 import { console as console_ } from "@/texts/console";
 import { shared } from "@/texts/console-shared";
@@ -103,7 +103,7 @@ function Editor({ before }: { before: Workflow }) {
     for (const { name, problem } of refused) toast({ text: `${name}: ${problem}`, tone: "bad" });
     if (graphs[0]) setBrought(graphs[0]);
   };
-  useDropped((files) => void take(files[0]?.file));
+  useDroppedFiles((files) => void take(files[0]?.file));
 
   const preview = useMemo(
     () => previewOf({ slug, name: now.name, mime: now.output_mime_type, tokens: 0 }, now.properties),

@@ -1,21 +1,22 @@
 // What a form stands for: every input with every prompt, or pair by pair, each as often as it is to be tried.
 
 import { create as texts } from "@/texts/create";
-import type { Draft, Given } from "./drafts";
-import { type Choice, negativeOf, primaryOf, promptOf, seedOf, shownText } from "./rules";
+import type { Draft, DraftFile } from "./drafts";
+import { type Choice, negativeOf, primaryOf, promptOf, seedOf } from "./inputs";
+import { textOf } from "./values";
 
-export const MOST_JOBS = 10_000;
-export const MOST_TRIES = 1000;
+export const MAX_JOBS = 10_000;
+export const MAX_VARIATIONS = 1000;
 const LABEL_LENGTH = 60;
 
-export const linesIn = (text: string): string[] =>
+export const splitLines = (text: string): string[] =>
   text
     .split("\n")
     .map((each) => each.trim())
     .filter(Boolean);
 
-export interface Lists {
-  files: readonly Given[];
+export interface Sweep {
+  files: readonly DraftFile[];
   prompts: string[];
   negatives: string[];
   tries: number;
@@ -23,7 +24,7 @@ export interface Lists {
 }
 
 /** Whether each line of the prompt is one of its own. */
-export function isByLine(choice: Choice, draft: Draft): boolean {
+export function isOnePromptPerLine(choice: Choice, draft: Draft): boolean {
   const own = promptOf(choice)?.default_value;
   return draft.byLine ?? !(typeof own === "string" && own.trim().includes("\n"));
 }
@@ -33,39 +34,39 @@ export const canPair = (files: number, prompts: number, draft: Draft): boolean =
   prompts > 1 && (files > 1 || draft.folder !== null);
 
 /** Lists that are empty do not count; a prompt that is one for all is none of them. */
-export function listsOf(choice: Choice, draft: Draft): Lists {
+export function sweepOf(choice: Choice, draft: Draft): Sweep {
   const [primary, prompt, negative] = [primaryOf(choice), promptOf(choice), negativeOf(choice)];
   const lines = (key: typeof prompt, isOn: boolean): string[] => {
-    const found = key && isOn ? linesIn(shownText(key, choice, draft.texts)) : [];
+    const found = key && isOn ? splitLines(textOf(key, choice, draft.texts)) : [];
     return found.length > 1 ? found : [];
   };
   const tries = Math.round(Number(draft.tries));
   const files = primary ? (draft.files[primary.key] ?? []) : [];
-  const prompts = lines(prompt, isByLine(choice, draft));
+  const prompts = lines(prompt, isOnePromptPerLine(choice, draft));
   return {
     files,
     prompts,
     negatives: lines(negative, draft.negativesByLine),
-    tries: seedOf(choice) || choice.kind === "effect" ? Math.min(MOST_TRIES, Math.max(1, tries || 1)) : 1,
+    tries: seedOf(choice) || choice.kind === "effect" ? Math.min(MAX_VARIATIONS, Math.max(1, tries || 1)) : 1,
     // what was chosen is kept for when there are several again
     isPairwise: draft.isPairwise && canPair(files.length, prompts.length, draft),
   };
 }
 
 /** `files`: how many there are, where they are in a folder and only the server has counted them. */
-export function countOf(lists: Lists, files = lists.files.length): number {
+export function jobCount(lists: Sweep, files = lists.files.length): number {
   const pairs = lists.isPairwise && files ? files : Math.max(1, files) * Math.max(1, lists.prompts.length);
   return pairs * Math.max(1, lists.negatives.length) * lists.tries;
 }
 
 /** Whether one of each cannot be had: as many prompts as files make pairs. */
-export const isUneven = (lists: Lists, files = lists.files.length): boolean =>
+export const isUneven = (lists: Sweep, files = lists.files.length): boolean =>
   lists.isPairwise && lists.prompts.length !== files;
 
-export interface Item {
+export interface SweepItem {
   /** Its place, from 0 on. */
   number: number;
-  file: Given | null;
+  file: DraftFile | null;
   prompt: string | null;
   negative: string | null;
   /** From 1 on. */
@@ -73,14 +74,14 @@ export interface Item {
 }
 
 /** The first of the items, in the order in which the server makes them. */
-export function itemsOf(lists: Lists, most: number): Item[] {
-  const files: (Given | null)[] = lists.files.length ? [...lists.files] : [null];
+export function expandSweep(lists: Sweep, most: number): SweepItem[] {
+  const files: (DraftFile | null)[] = lists.files.length ? [...lists.files] : [null];
   const prompts: (string | null)[] = lists.prompts.length ? lists.prompts : [null];
   const negatives: (string | null)[] = lists.negatives.length ? lists.negatives : [null];
-  const pairs: [Given | null, string | null][] = lists.isPairwise
+  const pairs: [DraftFile | null, string | null][] = lists.isPairwise
     ? files.map((file, place) => [file, prompts[place] ?? null])
-    : files.flatMap((file) => prompts.map((prompt): [Given | null, string | null] => [file, prompt]));
-  const items: Item[] = [];
+    : files.flatMap((file) => prompts.map((prompt): [DraftFile | null, string | null] => [file, prompt]));
+  const items: SweepItem[] = [];
   for (const [file, prompt] of pairs) {
     for (const negative of negatives) {
       for (let attempt = 1; attempt <= lists.tries; attempt += 1) {
@@ -99,7 +100,7 @@ export function excerpt(text: string, length = LABEL_LENGTH): string {
 }
 
 /** What several of the same differ in, or that they do not. */
-export function triesHint(choice: Choice, draft: Draft): string {
+export function variationsHint(choice: Choice, draft: Draft): string {
   const seed = seedOf(choice);
   if (!seed) return texts.form.triesAlike;
   const isKept = (draft.texts[seed.key] ?? "").trim() !== "";
@@ -107,13 +108,13 @@ export function triesHint(choice: Choice, draft: Draft): string {
 }
 
 /** A few words that tell an item from the others. */
-export function labelOf(item: Item, tries: number): string {
+export function itemLabel(item: SweepItem, tries: number): string {
   const name = item.file?.name.replace(/\.\w+$/, "");
   return [name, excerpt(item.prompt ?? ""), tries > 1 && texts.plan.attempt(item.attempt)].filter(Boolean).join(" · ");
 }
 
 /** `12 pictures × 2 prompts × 3 tries`; empty for one. */
-export function productOf(lists: Lists, input: string, files = lists.files.length): string {
+export function sweepSummary(lists: Sweep, input: string, files = lists.files.length): string {
   const { plan } = texts;
   const isPaired = lists.isPairwise && files > 0;
   const parts = [

@@ -1,12 +1,12 @@
 import { type ComponentProps, useEffect, useState } from "react";
 
-interface FoldProps extends Omit<ComponentProps<"details">, "open" | "onToggle"> {
+interface CollapsibleProps extends Omit<ComponentProps<"details">, "open" | "onToggle"> {
   /** Something in it must be seen. */
   isNeeded: boolean;
 }
 
 /** Opens itself for what must be seen, and never closes itself: one may be typing there. */
-export function Fold({ isNeeded, children, ...rest }: FoldProps) {
+export function Collapsible({ isNeeded, children, ...rest }: CollapsibleProps) {
   const [isOpen, setOpen] = useState(isNeeded);
   useEffect(() => {
     if (isNeeded) setOpen(true);

@@ -3,26 +3,16 @@ import { lazy, type ReactNode, Suspense, useState } from "react";
 import { Field, IconButton, Select, Skeleton, Stepped, Switch, TextArea, TextField } from "@/kit";
 import { Segmented } from "@/kit/Segmented";
 import { create as texts } from "@/texts/create";
-import styles from "./create.module.css";
 import type { Form } from "./form";
-import {
-  type Input,
-  isChanged,
-  isLong,
-  isSeed,
-  meaningOf,
-  problemWith,
-  randomSeed,
-  seedOf,
-  shownText,
-  stepped,
-} from "./rules";
+import styles from "./form.module.css";
+import { type Input, isMultiline, isSeed, seedOf } from "./inputs";
+import { describeValue, isChanged, randomSeed, stepValue, textOf, validateInput } from "./values";
 
 const Combobox = lazy(async () => ({ default: (await import("@/kit/Combobox")).Combobox }));
 // So many are found by looking; more, by typing.
-const MOST_LISTED = 12;
+const MAX_SELECT_CHOICES = 12;
 
-interface ControlProps {
+interface InputFieldProps {
   form: Form;
   input: Input;
   hint?: string | undefined;
@@ -30,15 +20,15 @@ interface ControlProps {
 }
 
 /** One value of a form, by its type. */
-export function Control({ form, input, hint, aside }: ControlProps) {
+export function InputField({ form, input, hint, aside }: InputFieldProps) {
   const { choice, draft } = form;
-  const text = shownText(input, choice, draft.texts);
+  const text = textOf(input, choice, draft.texts);
   const change = (next: string) => form.setText(input, next);
   const about = aside ?? <Aside form={form} input={input} />;
   // what is no number, or too large, is told as soon as somebody goes on to the next
   const [isLeft, setLeft] = useState(false);
   const isWrong = isLeft && input.type === "number" && text.trim() !== "";
-  const problem = form.problems[input.key] ?? (isWrong ? problemWith(input, choice, draft.texts) : null);
+  const problem = form.problems[input.key] ?? (isWrong ? validateInput(input, choice, draft.texts) : null);
   const field = (control: ReactNode, name: ReactNode = input.label) => (
     <div data-field={input.key} className={styles.field}>
       <Field name={name} aside={about} hint={hint} problem={problem} isRequired={input.required}>
@@ -62,7 +52,7 @@ export function Control({ form, input, hint, aside }: ControlProps) {
     const choices = input.choices.map((each) => ({ value: String(each) }));
     const given = { value: text, choices, onChange: change };
     return field(
-      choices.length > MOST_LISTED ? (
+      choices.length > MAX_SELECT_CHOICES ? (
         <Suspense fallback={<Skeleton height={36} />}>
           <Combobox {...given} />
         </Suspense>
@@ -74,7 +64,7 @@ export function Control({ form, input, hint, aside }: ControlProps) {
   const leave = () => setLeft(true);
   if (isSeed(input)) return field(<Seed form={form} input={input} text={text} onLeave={leave} />);
   if (input.type === "number") return field(<NumberText input={input} text={text} onChange={change} onLeave={leave} />);
-  if (isLong(input)) {
+  if (isMultiline(input)) {
     return field(<TextArea value={text} onChange={(event) => change(event.target.value)} spellCheck />);
   }
   return field(<TextField value={text} onChange={(event) => change(event.target.value)} />);
@@ -83,10 +73,10 @@ export function Control({ form, input, hint, aside }: ControlProps) {
 /** What a value means or was, and the way back to it. */
 function Aside({ form, input }: { form: Form; input: Input }) {
   const { choice, draft } = form;
-  const was = form.before(input);
-  const isOther = was !== null && was !== shownText(input, choice, draft.texts);
-  const meaning = isOther ? texts.form.was(was || "—") : meaningOf(input, choice, draft.texts);
-  const canReset = isOther || (was === null && isChanged(input, choice, draft.texts) && !isLong(input));
+  const was = form.recalledText(input);
+  const isOther = was !== null && was !== textOf(input, choice, draft.texts);
+  const meaning = isOther ? texts.form.was(was || "—") : describeValue(input, choice, draft.texts);
+  const canReset = isOther || (was === null && isChanged(input, choice, draft.texts) && !isMultiline(input));
   return (
     <span className={styles.aside} data-other={isOther || undefined}>
       <span className={styles.asideText} title={meaning}>
@@ -117,7 +107,7 @@ interface NumberTextProps {
 
 /** Numbers are typed as text: nothing is rounded, and what is no number yet stays as it was typed. */
 function NumberText({ input, text, onChange, onLeave, placeholder }: NumberTextProps) {
-  const step = (direction: 1 | -1) => onChange(stepped(input, text, direction));
+  const step = (direction: 1 | -1) => onChange(stepValue(input, text, direction));
   const field = (
     <TextField
       inputMode={input.is_whole ? "numeric" : "decimal"}

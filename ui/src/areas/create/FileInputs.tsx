@@ -1,35 +1,34 @@
 import { AudioLines, Film, FolderOpen, FolderUp, ImagePlus, Plus, Sparkles, X } from "lucide-react";
-import { type DragEvent, useEffect, useRef, useState } from "react";
+import { type DragEvent, useRef, useState } from "react";
 import { here } from "@/api/client";
 import { typeOf } from "@/api/uploads";
-import { filesIn } from "@/app/dropping";
 import { Button, classes, Field, Heading, Progress, TextField } from "@/kit";
+import { readDroppedFiles } from "@/lib/file-drop";
 import { create as texts } from "@/texts/create";
-import styles from "./create.module.css";
-import { addFiles, clearFiles, type Given, removeFile } from "./drafts";
+import { addFiles, clearFiles, type DraftFile, removeFile } from "./drafts";
+import styles from "./FileInputs.module.css";
 import type { Form } from "./form";
-import { type Input, takes } from "./rules";
+import { acceptsMime, type Input } from "./inputs";
 
-// A page with thousands of pictures is slow, and nobody looks at them all.
-const MOST_SHOWN = 60;
+// More thumbnails make the page slow.
+const MAX_SHOWN = 60;
 
 const byPath = (a: File, b: File): number =>
   a.webkitRelativePath.localeCompare(b.webkitRelativePath, undefined, { numeric: true });
 
-interface InputsProps {
+interface FileInputsProps {
   form: Form;
   input: Input;
-  /** The input folder of a desk. */
+  /** Input folder of the desk; null on a server. */
   root: string | null;
-  /** Why the folder cannot be worked on, as the server says while one types. */
+  /** Why the server cannot read the folder. */
   folderProblem: string | null;
   onSample: (() => void) | null;
-  /** Nothing can be given. */
   isDisabled?: boolean;
 }
 
-/** Files as thumbnails; those of the main input may be many, or a folder of the machine. */
-export function Inputs({ form, input, root, folderProblem, onSample, isDisabled = false }: InputsProps) {
+/** Files as thumbnails. The primary input takes many files, or a folder on the desk. */
+export function FileInputs({ form, input, root, folderProblem, onSample, isDisabled = false }: FileInputsProps) {
   const { slug } = form.choice;
   const chooser = useRef<HTMLInputElement>(null);
   const folder = useRef<HTMLInputElement>(null);
@@ -40,7 +39,7 @@ export function Inputs({ form, input, root, folderProblem, onSample, isDisabled 
   const problem = form.problems[input.key];
   const add = (files: readonly File[]) => {
     if (isDisabled) return;
-    const fitting = files.filter((each) => takes(input, typeOf(each)));
+    const fitting = files.filter((each) => acceptsMime(input, typeOf(each)));
     if (!fitting.length) {
       const wrong = texts.taking.cannot(files[0]?.name ?? "", input.type);
       return form.setProblems({ ...form.problems, [input.key]: wrong });
@@ -56,11 +55,11 @@ export function Inputs({ form, input, root, folderProblem, onSample, isDisabled 
   const drop = async (event: DragEvent) => {
     setOver(false);
     if (!event.dataTransfer.types.includes("Files")) return;
-    // the window asks what to do with what it gets; here that is known
+    // keep the window's own drop handler from asking what to do with the files
     event.preventDefault();
-    add((await filesIn(event.dataTransfer)).map((each) => each.file));
+    add((await readDroppedFiles(event.dataTransfer)).map((each) => each.file));
   };
-  const shown = given.slice(0, MOST_SHOWN);
+  const shown = given.slice(0, MAX_SHOWN);
   const Icon = input.type === "audio" ? AudioLines : input.type === "video" ? Film : ImagePlus;
   const name = input.is_primary_input ? texts.form.inputs(input.type, given.length) : input.label;
   return (
@@ -112,7 +111,7 @@ export function Inputs({ form, input, root, folderProblem, onSample, isDisabled 
           className="visually-hidden"
           tabIndex={-1}
           aria-label={texts.form.addFolder}
-          // all files in it, those of its folders included
+          // includes subfolders
           {...{ webkitdirectory: "" }}
           onChange={(event) => {
             add([...(event.target.files ?? [])].sort(byPath));
@@ -156,7 +155,7 @@ export function Inputs({ form, input, root, folderProblem, onSample, isDisabled 
           )}
         </ul>
       ) : (
-        // biome-ignore lint/a11y/noStaticElementInteractions: the button in it does the same for those who do not drag
+        // biome-ignore lint/a11y/noStaticElementInteractions: the button inside does the same
         <div
           className={classes(styles.zone, isOver && styles.over, problem && styles.wrong)}
           onDragOver={over}
@@ -189,10 +188,10 @@ export function Inputs({ form, input, root, folderProblem, onSample, isDisabled 
   );
 }
 
-function Thumb({ given, onRemove }: { given: Given; onRemove: () => void }) {
+function Thumb({ given, onRemove }: { given: DraftFile; onRemove: () => void }) {
   return (
     <li className={styles.thumb} data-problem={given.problem ? true : undefined} title={given.problem ?? given.name}>
-      <Picture given={given} />
+      <FilePreview given={given} />
       {given.id === null && !given.problem && (
         <span className={styles.sending}>
           <Progress value={given.part} name={texts.form.uploading(given.name)} />
@@ -211,17 +210,14 @@ function Thumb({ given, onRemove }: { given: Given; onRemove: () => void }) {
   );
 }
 
-/** As small as it is shown; a poster where there is one. */
-export function Picture({ given }: { given: Given }) {
-  const [isGone, setGone] = useState(false);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: another address may work
-  useEffect(() => setGone(false), [given.url]);
+export function FilePreview({ given }: { given: DraftFile }) {
+  const [brokenUrl, setBrokenUrl] = useState<string | null>(null);
   const kind = given.mime.split("/")[0];
   const url = given.url && (given.url.startsWith("blob:") ? given.url : here(given.url));
-  if (url && !isGone && kind === "image") {
-    return <img src={url} alt={given.name} decoding="async" draggable={false} onError={() => setGone(true)} />;
+  if (url && url !== brokenUrl && kind === "image") {
+    return <img src={url} alt={given.name} decoding="async" draggable={false} onError={() => setBrokenUrl(url)} />;
   }
-  if (url && !isGone && kind === "video") {
+  if (url && url !== brokenUrl && kind === "video") {
     return (
       <video
         src={`${url}#t=0.01`}
@@ -229,7 +225,7 @@ export function Picture({ given }: { given: Given }) {
         muted
         playsInline
         preload="metadata"
-        onError={() => setGone(true)}
+        onError={() => setBrokenUrl(url)}
       />
     );
   }

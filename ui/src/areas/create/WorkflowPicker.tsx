@@ -11,12 +11,12 @@ import {
 } from "lucide-react";
 import { type RefObject, useEffect, useRef, useState } from "react";
 import { here } from "@/api/client";
-import { useSession } from "@/app/session";
 import { Heading, Skeleton } from "@/kit";
+import { useSession } from "@/session/session";
 import { create as texts } from "@/texts/create";
-import { missing } from "./asked";
-import styles from "./create.module.css";
-import { type Choice, isFile, isPrompt } from "./rules";
+import { type Choice, isFile, isPrompt } from "./inputs";
+import { missing } from "./queries";
+import styles from "./WorkflowPicker.module.css";
 
 const ICONS: Record<string, typeof ImageIcon> = {
   image: ImageIcon,
@@ -26,7 +26,7 @@ const ICONS: Record<string, typeof ImageIcon> = {
 };
 
 /** `picture · prompt → clip`. */
-export function aboutChoice(choice: Choice): string {
+export function describeChoice(choice: Choice): string {
   if (choice.waiting) return texts.takes.waits ?? "";
   if (choice.isScript) return texts.takes.script ?? "";
   const inputs = choice.properties
@@ -38,14 +38,14 @@ export function aboutChoice(choice: Choice): string {
   return [taken, made].filter(Boolean).join(" → ");
 }
 
-interface PickerProps {
+interface WorkflowPickerProps {
   choices: readonly Choice[] | undefined;
   chosen: Choice | null;
   isFiltered: boolean;
 }
 
 /** What can be run, by picture and name. */
-export function Picker({ choices, chosen, isFiltered }: PickerProps) {
+export function WorkflowPicker({ choices, chosen, isFiltered }: WorkflowPickerProps) {
   const own = choices?.filter((each) => each.kind === "workflow") ?? [];
   const { desk } = useSession();
   const effects = choices?.filter((each) => each.kind === "effect") ?? [];
@@ -55,18 +55,18 @@ export function Picker({ choices, chosen, isFiltered }: PickerProps) {
       {isFiltered && !choices?.length && <p className={styles.note}>{texts.nothingFound}</p>}
       {own.length > 0 && <Heading>{texts.own}</Heading>}
       {own.map((each) => (
-        <Entry key={each.slug} choice={each} isChosen={each === chosen} />
+        <WorkflowLink key={each.slug} choice={each} isChosen={each === chosen} />
       ))}
       {effects.length > 0 && <Heading>{desk ? texts.examples : texts.effects}</Heading>}
       {effects.map((each) => (
-        <Entry key={each.slug} choice={each} isChosen={each === chosen} />
+        <WorkflowLink key={each.slug} choice={each} isChosen={each === chosen} />
       ))}
     </nav>
   );
 }
 
 /** Whether it was in sight: of a long list, only that is asked about. */
-function useIsSeen(of: RefObject<HTMLElement | null>): boolean {
+function useWasVisible(of: RefObject<HTMLElement | null>): boolean {
   const [isSeen, setSeen] = useState(false);
   useEffect(() => {
     const observer = new IntersectionObserver(
@@ -78,13 +78,13 @@ function useIsSeen(of: RefObject<HTMLElement | null>): boolean {
   return isSeen;
 }
 
-function Entry({ choice, isChosen }: { choice: Choice; isChosen: boolean }) {
+function WorkflowLink({ choice, isChosen }: { choice: Choice; isChosen: boolean }) {
   const [isGone, setGone] = useState(false);
   const link = useRef<HTMLAnchorElement>(null);
   useEffect(() => {
     if (isChosen) link.current?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }, [isChosen]);
-  const isSeen = useIsSeen(link);
+  const isSeen = useWasVisible(link);
   const { data: lacks } = useQuery({ ...missing(choice), ...(!isSeen && { enabled: false }) });
   const Icon = choice.isScript ? SquareTerminal : (ICONS[choice.outputMime.split("/")[0] ?? ""] ?? WorkflowIcon);
   return (
@@ -112,7 +112,7 @@ function Entry({ choice, isChosen }: { choice: Choice; isChosen: boolean }) {
             {texts.lacks(lacks.items)}
           </span>
         ) : (
-          <span className={styles.entryAbout}>{aboutChoice(choice)}</span>
+          <span className={styles.entryAbout}>{describeChoice(choice)}</span>
         )}
       </span>
     </Link>

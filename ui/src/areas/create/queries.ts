@@ -6,7 +6,7 @@ import { written } from "@/api/json";
 import { Problem } from "@/api/problem";
 import { keys } from "@/api/queries";
 import type { components } from "@/api/schema";
-import type { Choice } from "./rules";
+import type { Choice } from "./inputs";
 import type { DeskBatch } from "./submission";
 
 export type Estimate = components["schemas"]["Estimate"];
@@ -23,13 +23,13 @@ export const script = queryOptions({
 });
 
 /** For keys that have seeds in them: those may have more digits than the browser writes as JSON. */
-export const hashOf = (key: readonly unknown[]): string => written(key);
+export const hashQueryKey = (key: readonly unknown[]): string => written(key);
 
 /** What a batch would be; asked anew with each change of it. */
 export const estimate = (body: DeskBatch) =>
   queryOptions({
     queryKey: ["estimate", body] as const,
-    queryKeyHashFn: hashOf,
+    queryKeyHashFn: hashQueryKey,
     queryFn: async ({ signal }) => (await call<Estimate>("POST", "/api/desk/batches/estimate", body, signal)).data,
     placeholderData: keepPreviousData,
     // what waits in the queue changes

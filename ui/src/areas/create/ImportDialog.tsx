@@ -1,0 +1,74 @@
+import type { Missing } from "@/api/problem";
+import { Button, Dialog } from "@/kit";
+import { common } from "@/texts/common";
+import { create as texts } from "@/texts/create";
+import styles from "./missing.module.css";
+
+export type Question =
+  | { about: "missing"; name: string; graph: unknown; problem: string; missing: readonly Missing[]; carried: boolean }
+  | { about: "refused"; name: string; problem: string }
+  | { about: "carried"; file: File; id: string; graph: unknown };
+
+interface ImportDialogProps {
+  question: Question;
+  isBusy: boolean;
+  onClose: () => void;
+  onImport: (graph: unknown, name: string, waits: boolean, isCarried: boolean) => void;
+  onUseAsInput: (id: string, file: File) => void;
+}
+
+/** Why a file was not imported, or what to do with media that contains a workflow. */
+export function ImportDialog({ question, isBusy, onClose, onImport, onUseAsInput }: ImportDialogProps) {
+  return (
+    <Dialog
+      isOpen
+      onClose={onClose}
+      title={
+        question.about === "carried" ? texts.taking.carries(question.file.name) : texts.taking.notAdded(question.name)
+      }
+      about={question.about === "carried" ? texts.taking.carriesAbout : question.problem}
+      actions={
+        question.about === "carried" ? (
+          <>
+            <Button onClick={onClose}>{common.cancel}</Button>
+            <Button onClick={() => onUseAsInput(question.id, question.file)}>{texts.taking.asInput}</Button>
+            <Button
+              look="primary"
+              isBusy={isBusy}
+              onClick={() => onImport(question.graph, question.file.name, false, true)}
+            >
+              {texts.taking.again}
+            </Button>
+          </>
+        ) : (
+          <>
+            <Button onClick={onClose}>{common.close}</Button>
+            {question.about === "missing" && (
+              <Button
+                look="primary"
+                isBusy={isBusy}
+                onClick={() => onImport(question.graph, question.name, true, question.carried)}
+              >
+                {texts.taking.anyway}
+              </Button>
+            )}
+          </>
+        )
+      }
+    >
+      {question.about === "missing" && (
+        <>
+          <ul className={styles.missing}>
+            {question.missing.map((each) => (
+              <li key={`${each.kind} ${each.name}`}>
+                <code>{each.name}</code>
+                <span>{texts.plan.kinds[each.kind] ?? each.kind}</span>
+              </li>
+            ))}
+          </ul>
+          <p className={styles.advice}>{texts.taking.anywayAdvice}</p>
+        </>
+      )}
+    </Dialog>
+  );
+}

@@ -1,0 +1,62 @@
+import { ImageIcon } from "lucide-react";
+import { number } from "@/texts/common";
+import { create as texts } from "@/texts/create";
+import { FilePreview } from "./FileInputs";
+import type { Form } from "./form";
+import styles from "./JobPreview.module.css";
+import type { Estimate } from "./queries";
+import { excerpt, expandSweep, itemLabel, type SweepItem, sweepOf } from "./sweep";
+
+const MAX_SHOWN = 36;
+
+const MAX_ROWS = 8;
+
+/** The combinations, small: each input as often as it is used. */
+export function JobPreview({ form, count, found }: { form: Form; count: number; found: Estimate | null }) {
+  const lists = sweepOf(form.choice, form.draft);
+  if (count < 2) return null;
+  if (form.draft.folder === null && !lists.files.length)
+    return <PromptRows items={expandSweep(lists, MAX_ROWS)} count={count} tries={lists.tries} />;
+  const names = form.draft.folder !== null ? (found?.inputs ?? []).slice(0, MAX_SHOWN) : null;
+  const items = expandSweep(lists, MAX_SHOWN);
+  // of a folder files are shown, and else jobs
+  const left = names ? (found?.input_count ?? 0) - names.length : count - items.length;
+  return (
+    <div>
+      <ul className={styles.sheet} aria-label={texts.plan.sheet}>
+        {names
+          ? names.map((name) => (
+              <li key={name} className={styles.cell} title={name}>
+                <ImageIcon aria-hidden />
+                <span>{name}</span>
+              </li>
+            ))
+          : items.map((item) => (
+              <li key={item.number} className={styles.cell} title={itemLabel(item, lists.tries)}>
+                {item.file && <FilePreview given={item.file} />}
+                {lists.tries > 1 && <span className={styles.attempt}>{item.attempt}</span>}
+              </li>
+            ))}
+      </ul>
+      {left > 0 && <p className={styles.andMore}>{texts.plan.andMore(left)}</p>}
+    </div>
+  );
+}
+
+/** The same without pictures: by their words. */
+function PromptRows({ items, count, tries }: { items: readonly SweepItem[]; count: number; tries: number }) {
+  return (
+    <div>
+      <ol className={styles.rows} aria-label={texts.plan.sheet}>
+        {items.map((item) => (
+          <li key={item.number} title={item.prompt ?? ""}>
+            <span>{number.format(item.number + 1)}</span>
+            <span>{excerpt(item.prompt ?? item.negative ?? "", 80)}</span>
+            <span>{tries > 1 && texts.plan.attempt(item.attempt)}</span>
+          </li>
+        ))}
+      </ol>
+      {count > items.length && <p className={styles.andMore}>{texts.plan.andMore(count - items.length)}</p>}
+    </div>
+  );
+}

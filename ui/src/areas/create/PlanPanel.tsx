@@ -1,0 +1,146 @@
+import { useQuery } from "@tanstack/react-query";
+import { Boxes, Cuboid, Info } from "lucide-react";
+import { ErrorCard, Heading } from "@/kit";
+import { useSession } from "@/session/session";
+import { create as texts } from "@/texts/create";
+import { BatchOptions } from "./BatchOptions";
+import { CommandPreview } from "./CommandPreview";
+import type { Command } from "./command";
+import { type Form, missingFileInput } from "./form";
+import { type Choice, primaryOf } from "./inputs";
+import { JobPreview } from "./JobPreview";
+import missingStyles from "./missing.module.css";
+import styles from "./PlanPanel.module.css";
+import { type Estimate, missing } from "./queries";
+import { SubmitButton } from "./SubmitButton";
+import { jobCount, sweepOf, sweepSummary } from "./sweep";
+import type { SubmitState } from "./use-submit";
+
+interface PlanPanelProps {
+  form: Form;
+  submission: SubmitState;
+  command: Command;
+  found: Estimate | null;
+  folderProblem: string | null;
+}
+
+/** The right column: what will be made, how long that takes, what stands in its way, and the button. */
+export function PlanPanel({ form, submission, command, found, folderProblem }: PlanPanelProps) {
+  const { choice, draft } = form;
+  const { desk } = useSession();
+  const lists = sweepOf(choice, draft);
+  const files = draft.folder === null ? lists.files.length : (found?.input_count ?? 0);
+  const count = draft.folder === null ? jobCount(lists) : (found?.jobs ?? jobCount(lists, files));
+  const product = sweepSummary(lists, primaryOf(choice)?.type ?? "", files);
+  const lacking = missingFileInput(choice, draft);
+  const made = lacking
+    ? texts.plan.lacking(lacking.type)
+    : folderProblem
+      ? texts.plan.noFolder
+      : texts.plan.many(count, choice.outputMime);
+  const isTrying =
+    desk !== null && (desk.trying_out === "everything" || (desk.trying_out === "examples" && choice.kind === "effect"));
+  return (
+    <aside className={styles.plan} aria-label={texts.plan.title}>
+      <Heading>{texts.plan.title}</Heading>
+      <div aria-live="polite">
+        <p className={styles.product}>
+          {product && count > 1 && !lacking && !folderProblem ? texts.plan.equals(product, made) : made}
+        </p>
+        <p className={styles.cost}>{costOf(found, choice.tokens * count)}</p>
+      </div>
+      {choice.isScript ? (
+        <CommandPreview command={command} prompts={lists.prompts.length} />
+      ) : (
+        <JobPreview form={form} count={count} found={found} />
+      )}
+      {found?.odd.map((each) => (
+        <Warning key={each.name} name={each.name} text={each.text} />
+      ))}
+      {choice.waiting ? (
+        <ErrorCard tone="warn" title={texts.form.waiting}>
+          {choice.waiting}
+        </ErrorCard>
+      ) : (
+        <MissingCard choice={choice} found={found} submission={submission} />
+      )}
+      {submission.problem && !submission.missing && <ErrorCard title={submission.problem} />}
+      {isTrying && (
+        <p className={styles.standIn}>
+          <Info aria-hidden />
+          <span>
+            {texts.plan.standIn}. {texts.plan.standInAdvice}
+          </span>
+        </p>
+      )}
+      <BatchOptions form={form} root={desk?.output_folder ?? null} />
+      <div className={styles.submit}>
+        <SubmitButton
+          form={form}
+          submission={submission}
+          command={command}
+          count={count}
+          isMissing={Boolean(found?.missing)}
+          folderProblem={folderProblem}
+        />
+        <p className={styles.kept}>{texts.plan.kept}</p>
+      </div>
+    </aside>
+  );
+}
+
+function costOf(found: Estimate | null, tokens: number): string {
+  const { plan } = texts;
+  const seconds = found?.expected_seconds ?? null;
+  const parts = [
+    seconds !== null
+      ? plan.about(seconds, found?.fastest_seconds ?? null, found?.slowest_seconds ?? null)
+      : found?.workers === 0
+        ? plan.noWorker
+        : plan.unknownTime,
+    seconds !== null && found && plan.atOnce(found.workers),
+    found?.done_at && plan.doneBy(found.done_at),
+    // where nothing costs anything, nobody thinks of tokens
+    (found?.tokens ?? tokens) > 0 && plan.tokens(found?.tokens ?? tokens),
+  ];
+  return parts.filter(Boolean).join(" · ");
+}
+
+function Warning({ name, text }: { name: string; text: string }) {
+  const rest = text.startsWith(name) ? text.slice(name.length) : ` ${text}`;
+  return (
+    <p className={styles.warning} role="status">
+      <strong>{name}</strong>
+      {rest}
+    </p>
+  );
+}
+
+function MissingCard({
+  choice,
+  found,
+  submission,
+}: {
+  choice: Choice;
+  found: Estimate | null;
+  submission: SubmitState;
+}) {
+  const { data: usual } = useQuery(missing(choice));
+  // of what is filled in more is known, once it can be asked for
+  const items = submission.missing ?? (found ? found.missing : usual)?.items ?? [];
+  if (!items.length) return null;
+  return (
+    <ErrorCard tone="warn" title={texts.plan.missingTitle}>
+      <ul className={missingStyles.missing}>
+        {items.map((each) => (
+          <li key={`${each.kind} ${each.name}`}>
+            {each.kind === "model" ? <Cuboid aria-hidden /> : <Boxes aria-hidden />}
+            <code>{each.name}</code>
+            <span>{texts.plan.kinds[each.kind] ?? each.kind}</span>
+          </li>
+        ))}
+      </ul>
+      <p>{texts.plan.missingAdvice}</p>
+    </ErrorCard>
+  );
+}

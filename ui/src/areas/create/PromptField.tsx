@@ -1,0 +1,65 @@
+import { RotateCcw } from "lucide-react";
+import { Field, TextArea } from "@/kit";
+import { create as texts } from "@/texts/create";
+import type { Form } from "./form";
+import styles from "./form.module.css";
+import { type Input, isPrompt } from "./inputs";
+import { isOnePromptPerLine, splitLines } from "./sweep";
+import { textOf } from "./values";
+
+/** Many prompts, one to a line, or one text. */
+export function PromptField({ form, input, hint }: { form: Form; input: Input; hint: string | undefined }) {
+  const { choice, draft } = form;
+  const text = textOf(input, choice, draft.texts);
+  const isMain = isPrompt(input);
+  const isOn = isMain ? isOnePromptPerLine(choice, draft) : draft.negativesByLine;
+  const count = splitLines(text).length;
+  const was = form.recalledText(input);
+  const lines =
+    count > 1 ? (
+      <button
+        type="button"
+        className={styles.byLine}
+        aria-pressed={isOn}
+        onClick={() => form.change(isMain ? { byLine: !isOn } : { negativesByLine: !isOn })}
+      >
+        {isOn ? texts.form.byLineCount(count) : texts.form.wholeText}
+      </button>
+    ) : isOn ? (
+      texts.form.byLineCount(1)
+    ) : null;
+  const aside =
+    was !== null && was !== text ? (
+      <span className={styles.asides}>
+        <span className={styles.aside} data-other>
+          <span className={styles.asideText} title={was}>
+            {texts.form.was(was || "—")}
+          </span>
+          <button
+            type="button"
+            className={styles.reset}
+            aria-label={texts.form.reset(input.label)}
+            onClick={() => form.reset(input)}
+          >
+            <RotateCcw aria-hidden />
+          </button>
+        </span>
+        {lines}
+      </span>
+    ) : (
+      lines
+    );
+  return (
+    <div data-field={input.key} className={styles.field}>
+      <Field
+        name={input.label}
+        aside={aside}
+        hint={hint}
+        problem={form.problems[input.key]}
+        isRequired={input.required}
+      >
+        <TextArea value={text} rows={isMain ? 3 : 2} onChange={(event) => form.setText(input, event.target.value)} />
+      </Field>
+    </div>
+  );
+}

@@ -1,0 +1,35 @@
+import { Link, useNavigate } from "@tanstack/react-router";
+import { X } from "lucide-react";
+import { IconButton } from "@/kit";
+import { create as texts } from "@/texts/create";
+import type { Form } from "./form";
+import styles from "./form.module.css";
+import { textOf } from "./values";
+
+/** The job that the form began as, and how far it differs by now. */
+export function RecallBanner({ form }: { form: Form }) {
+  const { from } = form.draft;
+  const navigate = useNavigate({ from: "/create" });
+  if (!from) return null;
+  const end = () => {
+    form.change({ from: null });
+    // else a reload would put its values in again
+    void navigate({ search: { workflow: form.choice.slug }, replace: true });
+  };
+  const differs = form.choice.properties.filter((each) => {
+    const was = form.recalledText(each);
+    return was !== null && was !== textOf(each, form.choice, form.draft.texts);
+  }).length;
+  return (
+    <div className={styles.from} role="status">
+      <p>
+        <strong>{texts.from.title(from.label)}</strong>
+        <span>{differs ? texts.from.differs(differs) : texts.from.same}</span>
+      </p>
+      <IconButton icon={X} name={texts.from.end} size="small" onClick={end} />
+      <Link to="/jobs/$id" params={{ id: from.id }}>
+        {texts.from.open}
+      </Link>
+    </div>
+  );
+}

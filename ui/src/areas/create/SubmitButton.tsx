@@ -1,0 +1,64 @@
+import { Button, Kbd } from "@/kit";
+import { create as texts } from "@/texts/create";
+import type { Command } from "./command";
+import { pendingUploads } from "./drafts";
+import { type Form, missingFileInput } from "./form";
+import styles from "./PlanPanel.module.css";
+import type { SubmitState } from "./use-submit";
+
+interface SubmitButtonProps {
+  form: Form;
+  submission: SubmitState;
+  command: Command;
+  count: number;
+  isMissing: boolean;
+  /** Why the folder that is to be worked on cannot be. */
+  folderProblem: string | null;
+}
+
+export function SubmitButton({ form, submission, command, count, isMissing, folderProblem }: SubmitButtonProps) {
+  const { choice } = form;
+  const left = pendingUploads(form.draft).length;
+  const lacking = missingFileInput(choice, form.draft);
+  const isUnseen = choice.isScript && !command.isShown;
+  const text = left
+    ? texts.plan.sending(left)
+    : submission.isBusy
+      ? texts.plan.adding
+      : isUnseen
+        ? texts.script.show
+        : lacking
+          ? texts.plan.lacking(lacking.type)
+          : isMissing || submission.missing
+            ? texts.plan.addAnyway
+            : choice.isScript
+              ? texts.script.run(count)
+              : texts.plan.add(count);
+  const press = () => {
+    if (isUnseen) {
+      // what is wrong is said where it is
+      form.setProblems(command.errors);
+      document.getElementById("command")?.scrollIntoView({ block: "nearest" });
+      return;
+    }
+    void submission.submit(isMissing || submission.missing !== null);
+  };
+  return (
+    <Button
+      look="primary"
+      size="large"
+      isWide
+      className={styles.add ?? ""}
+      data-add
+      isBusy={submission.isBusy}
+      disabled={left > 0 || choice.waiting !== null || folderProblem !== null}
+      title={folderProblem ?? undefined}
+      onClick={press}
+    >
+      {text}
+      <span className={styles.addKeys} aria-hidden>
+        <Kbd keys="mod+Enter" />
+      </span>
+    </Button>
+  );
+}

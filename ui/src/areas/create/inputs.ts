@@ -1,0 +1,128 @@
+// What a form knows of its fields: pure rules, without a page.
+
+import type { Whole } from "@/api/json";
+import type { Effect, Workflow } from "@/api/types";
+import { create as texts } from "@/texts/create";
+
+export type Input = Effect["properties"][number];
+
+export type Value = string | boolean | Whole;
+
+/** What was typed, by the key of its field. What nobody touched is not here. */
+export type Texts = Readonly<Record<string, string>>;
+
+/** An effect, or a workflow of one's own. */
+export interface Choice {
+  /** Its place in addresses and drafts. */
+  slug: string;
+  name: string;
+  kind: "effect" | "workflow";
+  effectId: number | null;
+  properties: Input[];
+  coverUrl: string | null;
+  outputMime: string;
+  tokens: number;
+  /** Why no job can be made of it yet. */
+  waiting: string | null;
+  isScript: boolean;
+}
+
+export const choicesOf = (effects: Effect[], workflows: Workflow[], script: string | null): Choice[] => [
+  ...workflows.map(
+    (each): Choice => ({
+      slug: each.slug,
+      name: each.name,
+      kind: "workflow",
+      effectId: null,
+      properties: each.properties,
+      coverUrl: each.cover_url ?? null,
+      outputMime: each.output_mime_type,
+      tokens: 0,
+      waiting: each.waiting ?? null,
+      isScript: each.slug === script,
+    }),
+  ),
+  ...effects.map(
+    (each): Choice => ({
+      slug: each.slug,
+      name: each.name,
+      kind: "effect",
+      effectId: each.id,
+      properties: each.properties,
+      coverUrl: each.cover_url ?? null,
+      outputMime: each.output_mime_type,
+      tokens: each.credits_cost,
+      waiting: null,
+      isScript: false,
+    }),
+  ),
+];
+
+const FILES = ["image", "video", "audio"];
+
+export const isFile = (input: Input): boolean => FILES.includes(input.type);
+
+export const isSeed = (input: Input): boolean => input.type === "number" && input.role === "seed";
+
+export const isPrompt = (input: Input): boolean => input.type === "text" && input.role === "prompt";
+
+export const isNegative = (input: Input): boolean => input.type === "text" && input.role === "negative_prompt";
+
+export const primaryOf = (choice: Choice): Input | undefined => choice.properties.find((each) => each.is_primary_input);
+
+export const promptOf = (choice: Choice): Input | undefined => choice.properties.find(isPrompt);
+
+export const negativeOf = (choice: Choice): Input | undefined => choice.properties.find(isNegative);
+
+/** The seed that every job gets another value of: by its name, else the first, as the server has it. */
+export function seedOf(choice: Choice): Input | undefined {
+  const seeds = choice.properties.filter(isSeed);
+  return seeds.find((each) => each.key === "seed") ?? seeds[0];
+}
+
+/** Whether a field takes a file of this type, such as `image/png`. */
+export const acceptsMime = (input: Input, mime: string): boolean => isFile(input) && mime.startsWith(`${input.type}/`);
+
+/** Long texts get a field of several lines. */
+export function isMultiline(input: Input): boolean {
+  if (input.type !== "text") return false;
+  const text = String(input.default_value ?? "");
+  return isPrompt(input) || isNegative(input) || /prompt/.test(input.key) || text.length > 60 || text.includes("\n");
+}
+
+const MAX_VISIBLE = 6;
+
+export interface Sections {
+  files: Input[];
+  /** Texts of several lines, and their like. */
+  wide: Input[];
+  /** Small ones, side by side. */
+  main: Input[];
+  /** Folded, by node. */
+  groups: { name: string; inputs: Input[] }[];
+}
+
+/** What must be given and what people change most is seen at once; the rest is folded, under the names of nodes. */
+export function sectionsOf(choice: Choice): Sections {
+  const seed = seedOf(choice);
+  const isSeen = (input: Input, place: number): boolean => {
+    if (choice.isScript || input.required) return true;
+    if (isSeed(input)) return input === seed;
+    if (input.role === "model") return false;
+    return (input.role ?? null) !== null || (place < MAX_VISIBLE && (input.group ?? null) === null);
+  };
+  const files = choice.properties.filter(isFile);
+  const rest = choice.properties.filter((each) => !isFile(each));
+  const seen = rest.filter(isSeen);
+  const groups = new Map<string, Input[]>();
+  for (const each of rest.filter((input, place) => !isSeen(input, place))) {
+    const name = each.role === "model" ? texts.form.models : (each.group ?? texts.form.others);
+    groups.set(name, [...(groups.get(name) ?? []), each]);
+  }
+  return {
+    files,
+    wide: seen.filter(isMultiline),
+    main: seen.filter((each) => !isMultiline(each)),
+    groups: [...groups].map(([name, inputs]) => ({ name, inputs })),
+  };
+}

@@ -1,0 +1,109 @@
+// Fills the form from the URL: `from` (an earlier job), `preset` or `input` (a stored file).
+
+import { useQuery } from "@tanstack/react-query";
+import { useNavigate, useSearch } from "@tanstack/react-router";
+import { useEffect, useEffectEvent } from "react";
+import { get } from "@/api/client";
+import { sentence } from "@/api/problem";
+import { toast, toastProblem } from "@/kit";
+import { create as texts } from "@/texts/create";
+import { type DraftFile, draftFileOf, draftOf, EMPTY, newFileKey, replaceDraft, withOnlyInput } from "./drafts";
+import type { Form } from "./form";
+import { type Choice, isFile, primaryOf } from "./inputs";
+import { applyPreset } from "./Presets";
+import { aboutJob, presets } from "./queries";
+
+export function useUrlPrefill(choice: Choice, all: readonly Choice[], form: Form): void {
+  const { from, preset, input } = useSearch({ from: "/create" });
+  const navigate = useNavigate({ from: "/create" });
+  const { data: known } = useQuery(presets);
+
+  const recallJob = useEffectEvent(async (id: string, signal: AbortSignal) => {
+    // already recalled: a reload keeps later changes
+    if (draftOf(choice.slug).from?.id === id) return;
+    try {
+      const [job, about] = await Promise.all([get("/api/ai-jobs/{job_id}", { path: { job_id: id } }), aboutJob(id)]);
+      if (signal.aborted) return;
+      const target =
+        job.effect_id === null || job.effect_id === undefined
+          ? all.find((each) => each.kind === "workflow" && each.slug === about.workflow_slug)
+          : all.find((each) => each.effectId === job.effect_id);
+      if (!target) return toast({ text: texts.notThereAdvice, tone: "bad" });
+      const undo = fillFromJob(target, id, job.label ?? id, about.inputs);
+      void navigate({ search: { workflow: target.slug, from: id }, replace: true });
+      if (!undo) return;
+      const run = () => {
+        undo();
+        // without `from`: a reload would recall the job again
+        void navigate({ search: { workflow: target.slug }, replace: true });
+      };
+      toast({ text: texts.from.putIn(target.name), action: { name: texts.form.undo, run } });
+    } catch (thrown) {
+      toast({ text: `${texts.from.failed} ${sentence(thrown)}`, tone: "bad" });
+    }
+  });
+  useEffect(() => {
+    if (!from) return;
+    const stop = new AbortController();
+    void recallJob(from, stop.signal);
+    return () => stop.abort();
+  }, [from]);
+
+  const applyNamed = useEffectEvent((name: string) => {
+    const found = known?.find((each) => each.name === name);
+    if (!found) return;
+    applyPreset(form, found);
+    void navigate({ search: { workflow: choice.slug }, replace: true });
+  });
+  useEffect(() => {
+    if (preset && known) applyNamed(preset);
+  }, [preset, known]);
+
+  const takeInput = useEffectEvent(async (id: string) => {
+    try {
+      const file = await get("/api/videos/uploads/{file_id}", { path: { file_id: id } });
+      const accepts = (each: Choice) => file.mime_type.startsWith(`${primaryOf(each)?.type ?? "-"}/`);
+      const target = accepts(choice) ? choice : all.find((each) => !each.waiting && accepts(each));
+      const key = target && primaryOf(target)?.key;
+      if (!target || !key) return toast({ text: texts.taking.noInput, tone: "bad" });
+      const given = draftFileOf(file);
+      const undo = replaceDraft(target.slug, withOnlyInput(draftOf(target.slug), key, given));
+      toast({
+        text: texts.taking.isInput(given.name),
+        tone: "good",
+        ...(undo && { action: { name: texts.form.undo, run: undo } }),
+      });
+      // going back must not add it again
+      void navigate({ search: { workflow: target.slug }, replace: true });
+    } catch (thrown) {
+      toastProblem(thrown);
+    }
+  });
+  useEffect(() => {
+    if (input) void takeInput(input);
+  }, [input]);
+}
+
+type JobInputs = Awaited<ReturnType<typeof aboutJob>>["inputs"];
+
+/** Copies the inputs of an earlier job into the draft; returns the undo, if the draft had content. */
+function fillFromJob(choice: Choice, id: string, label: string, inputs: JobInputs): (() => void) | null {
+  const files: Record<string, DraftFile[]> = {};
+  const values: Record<string, string> = {};
+  const lost: string[] = [];
+  for (const input of choice.properties) {
+    const found = inputs.find((each) => each.key === input.key);
+    if (!found) continue;
+    if (!isFile(input)) {
+      values[input.key] = found.value === null || found.value === undefined ? "" : String(found.value);
+    } else if (found.file_id) {
+      const name = String(found.value ?? "");
+      const given = { key: newFileKey(), id: found.file_id, name, mime: `${input.type}/*`, url: found.url ?? null };
+      files[input.key] = [{ ...given, part: 1, problem: null }];
+    } else lost.push(String(found.value ?? input.label));
+  }
+  // the job had one prompt, even if it has several lines
+  const next = { ...EMPTY, texts: values, files, byLine: false, from: { id, texts: values, label } };
+  if (lost.length) toast({ text: texts.from.lost(lost.join(", ")), tone: "bad" });
+  return replaceDraft(choice.slug, next);
+}

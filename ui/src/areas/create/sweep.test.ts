@@ -1,0 +1,52 @@
+import { expect, test } from "vitest";
+import { type Draft, EMPTY } from "./drafts";
+import { validateDraft } from "./form";
+import { batchRequest } from "./submission";
+import { excerpt, expandSweep, itemLabel, jobCount, sweepOf, sweepSummary, variationsHint } from "./sweep";
+import { choice, draft, file, input } from "./test-fixtures";
+
+test("expands every input with every prompt and variation, in server order", () => {
+  const lists = sweepOf(choice, draft({ texts: { prompt: "a storm\n\n a calm " }, tries: "3" }));
+  expect(jobCount(lists)).toBe(12);
+  expect(sweepSummary(lists, "image")).toBe("2 pictures × 2 prompts × 3 tries");
+  const items = expandSweep(lists, 4);
+  expect(items.map((each) => itemLabel(each, 3))).toEqual([
+    "a · a storm · try 1",
+    "a · a storm · try 2",
+    "a · a storm · try 3",
+    "a · a calm · try 1",
+  ]);
+});
+
+test("pairs files and prompts only while there are several of both", () => {
+  const two = draft({ texts: { prompt: "a storm\na calm" }, isPairwise: true, tries: "3" });
+  expect(sweepSummary(sweepOf(choice, two), "image")).toBe("2 pairs × 3 tries");
+  // back to one prompt, or to one picture: the control is gone, and nothing stands in the way
+  for (const more of [{ texts: { prompt: "a storm" } }, { files: { image: [file("a.png")] } }]) {
+    const back = { ...two, tries: "1", ...more };
+    expect(validateDraft(choice, back)).toEqual({});
+    expect(jobCount(sweepOf(choice, back))).toBe(2);
+    expect(batchRequest(choice, back)).not.toHaveProperty("mode");
+  }
+  // of a folder the server knows how many there are
+  expect(batchRequest(choice, { ...two, folder: "shots" })).toHaveProperty("mode", "pairwise");
+});
+
+test("counts a multi-line prompt once unless each line is a prompt", () => {
+  expect(jobCount(sweepOf(choice, draft({ texts: { prompt: "a\nb" }, byLine: false })))).toBe(2);
+  const poem = { ...choice, properties: [input("prompt", "text", { role: "prompt", default_value: "a\nb" })] };
+  expect(jobCount(sweepOf(poem, EMPTY))).toBe(1);
+});
+
+test("cuts labels between words", () => {
+  expect(excerpt("one two three", 8)).toBe("one two…");
+});
+
+test("warns if variations share a seed", () => {
+  const kept: Draft = { ...EMPTY, texts: { seed: "7" } };
+  expect(variationsHint(choice, EMPTY)).toBe("each with another seed");
+  expect(variationsHint(choice, { ...kept, seeds: "increment" })).toBe("each with another seed");
+  expect(variationsHint(choice, { ...kept, seeds: "fixed" })).toBe("same seed: all come out the same");
+  const seedless = { ...choice, properties: choice.properties.filter((each) => each.key !== "seed") };
+  expect(variationsHint(seedless, EMPTY)).toBe("no seed: all come out the same");
+});

@@ -1,0 +1,181 @@
+// Dropped, pasted or chosen files: workflows, media with an embedded workflow, and inputs.
+
+import { useQueryClient } from "@tanstack/react-query";
+import { type ReactNode, useEffect, useState } from "react";
+import { call } from "@/api/client";
+import { Problem, sentence } from "@/api/problem";
+import { keys } from "@/api/queries";
+import type { Workflow } from "@/api/types";
+import { typeOf, upload } from "@/api/uploads";
+import { toast, toastProblem } from "@/kit";
+import { useDroppedFiles } from "@/lib/file-drop";
+import { useLatest } from "@/lib/use-latest";
+import { create as texts } from "@/texts/create";
+import { classifyFiles } from "./classify-files";
+import { addFiles, addStored, changeDraft } from "./drafts";
+import { ImportDialog, type Question } from "./ImportDialog";
+import { acceptsMime, type Choice, choicesOf, isFile, isSeed } from "./inputs";
+
+interface FileDrop {
+  take: (files: readonly File[]) => void;
+  dialog: ReactNode;
+}
+
+interface FileDropOptions {
+  choices: readonly Choice[];
+  chosen: Choice | null;
+  isDesk: boolean;
+  choose: (slug: string) => void;
+  /** Problems to show in the form of an imported workflow. */
+  onProblems: (slug: string, problems: Record<string, string>) => void;
+}
+
+export function useFileDrop({ choices, chosen, isDesk, choose, onProblems }: FileDropOptions): FileDrop {
+  const client = useQueryClient();
+  const [questions, setQuestions] = useState<readonly Question[]>([]);
+  const [question = null] = questions;
+  const [isBusy, setBusy] = useState(false);
+  const ask = (next: Question) => setQuestions((before) => [...before, next]);
+  const close = () => setQuestions((before) => before.slice(1));
+
+  /** The input for these files: of the open workflow, else of the first that accepts them. */
+  const targetFor = (mimes: string[], first = chosen): [Choice, string] | null => {
+    const inputOf = (each: Choice | null) =>
+      each?.properties.find((input) => mimes.some((mime) => acceptsMime(input, mime)));
+    const preferred = [first, chosen].find((each) => inputOf(each));
+    const found = preferred ?? choices.find((each) => !each.waiting && inputOf(each)) ?? null;
+    const input = inputOf(found);
+    if (found && input) {
+      choose(found.slug);
+      return [found, input.key];
+    }
+    toast({ text: texts.taking.noInput, tone: "bad" });
+    return null;
+  };
+  const put = (files: readonly File[], first = chosen) => {
+    const place = targetFor(files.map(typeOf), first);
+    if (!place) return;
+    const [choice, key] = place;
+    const input = choice.properties.find((each) => each.key === key);
+    if (!input) return;
+    const isOne = !input.is_primary_input;
+    addFiles(
+      choice.slug,
+      key,
+      files.filter((each) => acceptsMime(input, typeOf(each))),
+      { isOne },
+    );
+  };
+  const putStored = (id: string, mime: string) => {
+    const place = targetFor([mime]);
+    if (!place) return;
+    const [choice, key] = place;
+    const isOne = !choice.properties.find((each) => each.key === key)?.is_primary_input;
+    addStored(choice.slug, key, id, { isOne }).catch(toastProblem);
+  };
+
+  const addGraph = async (
+    graph: unknown,
+    name: string,
+    waits: boolean,
+    isCarried: boolean,
+  ): Promise<Choice | undefined> => {
+    const plain = name.replace(/\.\w+$/, "").slice(0, 200) || "workflow";
+    setBusy(true);
+    try {
+      const { data, message } = await call<Workflow>("POST", "/api/workflows", {
+        graph,
+        name: plain,
+        wait_for_missing: waits,
+      });
+      await client.invalidateQueries({ queryKey: keys.workflows });
+      choose(data.slug);
+      if (isCarried) restoreValues(data, name, onProblems);
+      toast({ text: message === "Added." ? texts.taking.added(plain) : (message ?? ""), tone: "good" });
+      return choicesOf([], [data], null)[0];
+    } catch (thrown) {
+      const isMissing = thrown instanceof Problem && thrown.kind === "missing_on_workers";
+      const problem = sentence(thrown);
+      ask(
+        isMissing
+          ? { about: "missing", name, graph, problem, missing: thrown.missing, carried: isCarried }
+          : { about: "refused", name, problem },
+      );
+    } finally {
+      setBusy(false);
+    }
+    return undefined;
+  };
+  /** A single media file may contain the workflow that made it: ask what to do with it. */
+  const offerCarried = async (file: File) => {
+    try {
+      const { id } = await upload(file);
+      const { data } = await call<{ graph: unknown }>("GET", `/api/desk/files/${id}/workflow`);
+      if (data.graph) return ask({ about: "carried", file, id, graph: data.graph });
+      putStored(id, typeOf(file));
+    } catch (thrown) {
+      toastProblem(thrown);
+    }
+  };
+
+  const takeAll = async (files: readonly File[]) => {
+    const { graphs, media, invalidJson, notWorkflows, unsupported } = await classifyFiles(files);
+    for (const name of invalidJson) ask({ about: "refused", name, problem: texts.taking.notJson(name) });
+    for (const name of notWorkflows) ask({ about: "refused", name, problem: texts.taking.notWorkflow(name) });
+    let made: Choice | undefined;
+    for (const { name, graph } of graphs) made = (await addGraph(graph, name, false, false)) ?? made;
+    const [first] = media;
+    if (first && files.length === 1 && isDesk) return offerCarried(first);
+    if (first) put(media, made ?? chosen);
+    if (files.length > unsupported.length) {
+      if (unsupported.length) toast({ text: texts.taking.left(nameSome(unsupported)), tone: "bad" });
+    } else toast({ text: texts.taking.cannotAny(nameSome(unsupported)), tone: "bad" });
+  };
+  const take = (files: readonly File[]) => void takeAll(files).catch(toastProblem);
+
+  const newest = useLatest(take);
+  useDroppedFiles((files) => newest.current(files.map((each) => each.file)));
+  useEffect(() => {
+    const pasted = (event: ClipboardEvent) => {
+      const files = [...(event.clipboardData?.files ?? [])];
+      if (!files.length) return;
+      event.preventDefault();
+      newest.current(files);
+    };
+    addEventListener("paste", pasted);
+    return () => removeEventListener("paste", pasted);
+  }, [newest]);
+
+  const dialog = question && (
+    <ImportDialog
+      question={question}
+      isBusy={isBusy}
+      onClose={close}
+      onImport={(graph, name, waits, isCarried) => void addGraph(graph, name, waits, isCarried).then(close)}
+      onUseAsInput={(id, file) => {
+        close();
+        putStored(id, typeOf(file));
+      }}
+    />
+  );
+  return { take, dialog };
+}
+
+const MAX_NAMED = 3;
+const nameSome = (names: readonly string[]): string =>
+  [
+    ...names.slice(0, MAX_NAMED),
+    ...(names.length > MAX_NAMED ? [texts.taking.andMore(names.length - MAX_NAMED)] : []),
+  ].join(", ");
+
+/** Restores seeds of an embedded workflow; its input files must be chosen again. */
+function restoreValues(made: Workflow, name: string, onProblems: FileDropOptions["onProblems"]): void {
+  const seeds = made.properties.filter((each) => each.type === "number" && isSeed(each) && each.default_value !== null);
+  changeDraft(made.slug, (draft) => ({
+    ...draft,
+    texts: { ...draft.texts, ...Object.fromEntries(seeds.map((each) => [each.key, String(each.default_value)])) },
+  }));
+  const fileInputs = made.properties.filter((each) => isFile(each) && each.required);
+  if (fileInputs.length)
+    onProblems(made.slug, Object.fromEntries(fileInputs.map((each) => [each.key, texts.taking.lacks(name)])));
+}

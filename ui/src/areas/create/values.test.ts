@@ -1,0 +1,68 @@
+import { expect, test } from "vitest";
+import { EMPTY } from "./drafts";
+import { validateDraft } from "./form";
+import { sectionsOf } from "./inputs";
+import { presetTexts } from "./preset-values";
+import { choice, input, named } from "./test-fixtures";
+import { defaultText, describeSize, describeValue, randomSeed, stepValue, validateInput } from "./values";
+
+test("reports problems by field", () => {
+  const said = (texts: Record<string, string>) => validateInput(named(Object.keys(texts)[0] ?? ""), choice, texts);
+  expect(said({ steps: "many" })).toBe("This must be a number.");
+  expect(said({ steps: "1.5" })).toBe("This must be a whole number.");
+  expect(said({ steps: "101" })).toBe("This must be at most 100.");
+  expect(said({ steps: "0" })).toBe("This must be at least 1.");
+  expect(said({ seed: "" })).toBeNull();
+  expect(said({ sampler: "gone" })).toContain("gone");
+  expect(validateDraft(choice, EMPTY)).toEqual({ image: "This is required." });
+});
+
+test("groups models and secondary inputs by node", () => {
+  const { wide, main, groups } = sectionsOf(choice);
+  expect(wide.map((each) => each.key)).toEqual(["prompt", "negative"]);
+  expect(main.map((each) => each.key)).toEqual(["seed", "steps"]);
+  expect(groups.map((each) => [each.name, each.inputs.length])).toEqual([
+    ["Sampler", 2],
+    ["Models", 1],
+  ]);
+});
+
+test("scales a default with the input it is scaled from", () => {
+  expect(defaultText(named("switch_at"), choice, { steps: "30" })).toBe("15");
+  expect(defaultText(named("switch_at"), choice, { steps: "many" })).toBe("10");
+});
+
+test("applies a preset by role and lists values it cannot apply", () => {
+  expect(presetTexts({ steps: 8, length: 33, sampler: "none" }, choice)).toEqual({
+    texts: { steps: "8" },
+    ignored: ["length", "sampler"],
+  });
+});
+
+test("describes sizes, lengths and ranges", () => {
+  expect(describeSize(832, 480)).toBe("16:9 · 0.4 MP");
+  expect(describeSize(480, 832)).toBe("9:16 · 0.4 MP");
+  const length = input("length", "number", { role: "length", default_value: 81 });
+  const clip = { ...choice, properties: [length, input("fps", "number", { default_value: 16 })] };
+  expect(describeValue(length, clip, {})).toBe("5.1 s");
+  const side = input("side", "number", { minimum: 64, maximum: 2048, step: 8, is_whole: true });
+  expect(describeValue(side, clip, {})).toBe("64 to 2048, in steps of 8");
+});
+
+test("steps numbers within their range", () => {
+  expect(stepValue(named("steps"), "100", 1)).toBe("100");
+  expect(stepValue(named("steps"), "99", 1)).toBe("100");
+  expect(stepValue(named("seed"), "18446744073709551614", 1)).toBe("18446744073709551615");
+  expect(stepValue(named("seed"), "1234567890123456", 1)).toBe("1234567890123457");
+  expect(stepValue(input("cfg", "number", { step: 0.1 }), "0.2", 1)).toBe("0.3");
+  expect(stepValue(named("steps"), "many", 1)).toBe("many");
+});
+
+test("draws random seeds within the range of the input", () => {
+  expect(randomSeed(input("seed", "number", { role: "seed", maximum: 10 }), () => 0.99)).toBe("9");
+});
+
+test("describes whether a seed is fixed", () => {
+  expect(describeValue(named("seed"), choice, { seed: "7" })).toBe("kept");
+  expect(describeValue(named("seed"), choice, { seed: "" })).toBe("new each time");
+});
