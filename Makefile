@@ -17,7 +17,7 @@ LOCK_DEV := requirements/dev.txt
 LOCK_NODE := requirements/node.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test long soak durations check docs twins bench lock audit clean schema
+.PHONY: help install up test long soak durations check docs mutants bench lock audit clean schema
 
 # Whole files, so that what the tests of a file share is made once, and in the order of tests/durations.py. Four at a
 # time on two cores, for much of what they do is to wait for processes.
@@ -65,8 +65,8 @@ docs: $(READY_DEV) ## build the documentation site into site/, and fail on a bro
 schema: $(READY_DEV) ## write down what the web app may ask for, after a change of the API
 	$(BIN)/python ui/openapi.py
 
-twins: $(READY_DEV) ## break each rule on purpose: a test must notice
-	$(BIN)/python -m tests.twins $(ARGS)
+mutants: $(READY_DEV) ## break each rule on purpose: a test must notice
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 bench: $(READY_DEV) ## measure, next to other queues
 	$(BIN)/python -m bench $(ARGS)

@@ -17,7 +17,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench import card, comfy, console, desk, fleet, http, page, scaling, viewers, worker
+from bench import comfy, console, desk, fleet, gpu, http, page, scaling, viewers, worker
 from bench.cycle import cycle_rate, many_per_call, one_at_a_time, sqlite_rate
 from bench.figure import Figure
 from bench.latency import hot_share, lease_latency
@@ -115,9 +115,9 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the numbers of jobs and rows")
     parser.add_argument(
         "--only",
-        choices=["engine", "http", "comfy", "worker", "desk", "page", "viewers", "scaling", "fleet", "card", "console"],
+        choices=["engine", "http", "comfy", "worker", "desk", "page", "viewers", "scaling", "fleet", "gpu", "console"],
         help="the queue, the server, the client and the pool, the worker, the desk, its page, a server that many look "
-        "at, the scaling loop, its policies, several ComfyUI on one card, or the pages of administrators",
+        "at, the scaling loop, its policies, several ComfyUI on one GPU, or the pages of administrators",
     )
     options = parser.parse_args()
     # As a server does after start-up; it serves the other queues, which run in this process too, just as well.
@@ -142,8 +142,8 @@ def main() -> None:
         figures += uvloop.run(scaling.measure(options.scale))
     if options.only in (None, "fleet"):
         figures += fleet.measure(options.scale)
-    if options.only in (None, "card"):
-        figures += uvloop.run(card.measure(options.scale))
+    if options.only in (None, "gpu"):
+        figures += uvloop.run(gpu.measure(options.scale))
     if options.only in (None, "console"):
         figures += uvloop.run(console.measure(options.scale))
     show(figures)

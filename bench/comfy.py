@@ -14,7 +14,7 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
 from bench.figure import Figure
-from bench.sims import sims
+from bench.simulators import simulators
 from comfyrelay.comfyui import Graph, workflow_hash
 from comfyrelay.comfyui.editor.convert import convert_workflow
 from comfyrelay.comfyui.pool import WorkflowPool
@@ -139,7 +139,7 @@ async def added_ms(jobs: int) -> tuple[float, float]:
     """The middle time of a job by hand and through a pool, in ms; the two take turns on the same server."""
     hand: list[float] = []
     pooled: list[float] = []
-    async with sims(1) as [url], httpx.AsyncClient(base_url=url) as http, WorkflowPool([url]) as pool:
+    async with simulators(1) as [url], httpx.AsyncClient(base_url=url) as http, WorkflowPool([url]) as pool:
         client_id = str(uuid4())
         async with connect(f"{url.replace('http', 'ws', 1)}/ws?clientId={client_id}") as socket:
             # connections, caches and code are warm before anything counts
@@ -174,7 +174,7 @@ async def _lags() -> AsyncIterator[list[float]]:
 
 async def schedule(jobs: int, servers: int) -> tuple[float, float, float]:
     """Jobs per second through many servers, and the middle and worst lag of the event loop meanwhile, in ms."""
-    async with sims(servers) as urls, WorkflowPool(urls) as pool:
+    async with simulators(servers) as urls, WorkflowPool(urls) as pool:
         await pool.wait_ready()
         began = time.perf_counter()
         async with _lags() as lags:

@@ -41,7 +41,7 @@ CENTRAL = (
     """,
     """
     INSERT INTO ai_job_dispatches
-           (tenant_id, tenant_job_id, db_pool, workflow_id, workflow_hash, provider, stage, status, priority, rank,
+           (tenant_id, tenant_job_id, shard, workflow_id, workflow_hash, provider, stage, status, priority, rank,
             max_attempts, attempts, available_at, created_at, finished_at, duration_seconds, last_error,
             worker_id, lease_token, leased_at, lease_expires_at, progress)
     SELECT 'crowd-' || n % $3::bigint, 'crowd-' || n, 'main', (SELECT id FROM workflows LIMIT 1), 'hash-' || n % 20,
@@ -80,7 +80,7 @@ CENTRAL = (
         ON CONFLICT (name) DO UPDATE SET position = excluded.position
     """,
     """
-    INSERT INTO tenants (id, name, db_pool, created_at)
+    INSERT INTO tenants (id, name, shard, created_at)
     SELECT 'crowd-' || n, 'Tenant ' || n, 'main', now() FROM generate_series(0, $1::bigint - 1) AS n
     """,
     """
@@ -96,7 +96,7 @@ CENTRAL = (
     ON CONFLICT DO NOTHING
     """,
 )
-POOL = (
+SHARD = (
     "INSERT INTO token_wallets SELECT 'crowd-' || n, 500, now() FROM generate_series(0, $1::bigint - 1) AS n",
     """
     INSERT INTO token_transactions (tenant_id, type, amount, description, created_at)
@@ -199,7 +199,7 @@ PAGES: Mapping[str, Steps] = {
 }
 
 
-async def fill(here: Site, pool: str, scale: float) -> None:
+async def fill(here: Site, shard: str, scale: float) -> None:
     """Rows by the million, without going through the services."""
     workers, rows = max(10, int(WORKERS * scale)), max(1_000, int(DISPATCHES * scale))
     given: Sequence[tuple[int, ...]] = (
@@ -215,7 +215,7 @@ async def fill(here: Site, pool: str, scale: float) -> None:
     )
     await _execute(here.central, CENTRAL, given)
     moved = int(MOVED * scale)
-    await _execute(pool, POOL, ((TENANTS,), (moved,), (moved,), (), ()))
+    await _execute(shard, SHARD, ((TENANTS,), (moved,), (moved,), (), ()))
 
 
 async def _execute(url: str, statements: Sequence[str], given: Sequence[tuple[int, ...]]) -> None:

@@ -19,7 +19,7 @@ from comfyrelay.services.queue.settle import Output, Report, Verb
 OUTPUT = Output(size=1, mime_type="video/mp4", extension="mp4")
 PROVIDERS = ("self_hosted",)
 
-# What a completed job leaves in its tenant pool and in the central database, one row each.
+# What a completed job leaves in its shard and in the central database, one row each.
 TENANT_ROWS = {
     "jobs completed": "SELECT count(*) FROM ai_jobs WHERE status = 'completed' AND output_file_id IS NOT NULL",
     "consumed": "SELECT count(*) FROM token_transactions WHERE type = 'JOB_CONSUME'",
@@ -83,25 +83,25 @@ async def cycle_rate(
     concurrency: int,
     tenants: int = 100,
 ) -> float:
-    """Cycles per second over 100 tenants in two pools; the run counts only if every row is there afterwards."""
+    """Cycles per second over 100 tenants in two shards; the run counts only if every row is there afterwards."""
     async with (
-        postgres_urls(server, "cycle", ("a", "b")) as (central_url, pool_urls),
-        engine_on(central_url, pool_urls) as engine,
+        postgres_urls(server, "cycle", ("a", "b")) as (central_url, shard_urls),
+        engine_on(central_url, shard_urls) as engine,
     ):
         filled = await fill(engine, jobs=jobs, tenants=tenants, workers=workers, concurrency=concurrency)
-        await vacuum([central_url, *pool_urls.values()])
+        await vacuum([central_url, *shard_urls.values()])
         begin = time.perf_counter()
         await run(filled)
         await engine.outbox.delivery.idle()
         elapsed = time.perf_counter() - begin
-        await check_rows(central_url, list(pool_urls.values()), filled.jobs)
+        await check_rows(central_url, list(shard_urls.values()), filled.jobs)
     return filled.jobs / elapsed
 
 
 async def sqlite_rate(folder: Path, *, jobs: int) -> float:
     """The same cycle on SQLite, one file a database."""
-    pool_urls = {pool: f"sqlite:///{folder}/{pool}.db" for pool in ("a", "b")}
-    async with engine_on(f"sqlite:///{folder}/central.db", pool_urls) as engine:
+    shard_urls = {shard: f"sqlite:///{folder}/{shard}.db" for shard in ("a", "b")}
+    async with engine_on(f"sqlite:///{folder}/central.db", shard_urls) as engine:
         filled = await fill(engine, jobs=jobs, tenants=100, workers=32, concurrency=1)
         begin = time.perf_counter()
         await one_at_a_time(filled)
@@ -113,9 +113,9 @@ async def sqlite_rate(folder: Path, *, jobs: int) -> float:
     return filled.jobs / elapsed
 
 
-async def check_rows(central_url: str, pool_urls: list[str], jobs: int) -> None:
+async def check_rows(central_url: str, shard_urls: list[str], jobs: int) -> None:
     found = await count_rows(central_url, CENTRAL_ROWS)
-    for url in pool_urls:
+    for url in shard_urls:
         for name, count in (await count_rows(url, TENANT_ROWS)).items():
             found[name] = found.get(name, 0) + count
     expected = {

@@ -1,6 +1,6 @@
 """What the desk makes people wait for: its start, a large batch that is added, and the page over a long history.
 
-The desk is a process, as `comfyrelay up` starts it; the stand-in for ComfyUI is in this one, and takes an hour for a
+The desk is a process, as `comfyrelay up` starts it; the simulator for ComfyUI is in this one, and takes an hour for a
 job, so that there is something running and everything else waits. The history is made by the services themselves.
 """
 
@@ -27,10 +27,10 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output, Report, Verb
 from comfyrelay.settings import Settings
-from comfyrelay.simulator import Sim, Slow
+from comfyrelay.simulator import Simulator, Slow
 from comfyrelay.system.owner_secret import load_secret
-from tests.api.processes import free_port
-from tests.worker.processes import Service
+from tests.support.processes import Service
+from tests.support.server_processes import free_port
 
 GRAPH = {
     "1": {"class_type": "LoadImage", "inputs": {"image": "{{IMAGE}}"}},
@@ -137,12 +137,12 @@ async def running(folder: Path, comfyui_url: str | None) -> AsyncIterator[tuple[
 # ------------------------------------------------------------------------------------------------ start
 
 
-async def start_figures(sim_url: str, filled: Path, jobs: int, rounds: int) -> list[Figure]:
+async def start_figures(simulator_url: str, filled: Path, jobs: int, rounds: int) -> list[Figure]:
     figures = []
     for name, comfyui_url, folder in (
-        ("empty folder, stand-in", None, None),
-        ("empty folder, ComfyUI", sim_url, None),
-        (f"{jobs:,} jobs, ComfyUI", sim_url, filled),
+        ("empty folder, simulator", None, None),
+        ("empty folder, ComfyUI", simulator_url, None),
+        (f"{jobs:,} jobs, ComfyUI", simulator_url, filled),
     ):
         figures.append(_lasting(f"start of `up`, {name}", [await _start(folder, comfyui_url) for _ in range(rounds)]))
     return figures
@@ -335,9 +335,9 @@ async def measure(scale: float) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="bench-desk-") as place:
         folder = Path(place)
         data_dir, inputs = folder / "data", folder / "data" / "inputs"
-        async with Sim() as sim:
-            sim.misbehave(Slow(class_type="ImageInvert", seconds=3600, steps=3600))
-            async with running(folder, sim.url) as (_, client):
+        async with Simulator() as simulator:
+            simulator.misbehave(Slow(class_type="ImageInvert", seconds=3600, steps=3600))
+            async with running(folder, simulator.url) as (_, client):
                 slug = await own_workflow(client)
                 write_pictures(inputs / "few", items // PROMPTS)
                 write_pictures(inputs / "many", items)
@@ -354,10 +354,10 @@ async def measure(scale: float) -> list[Figure]:
             ]
             total = int(SINGLES * scale) + int(SMALL_BATCHES * scale) * SMALL_BATCH + 3 * items
             await end_some(data_dir, int(total * ENDED_SHARE))
-            async with running(folder, sim.url) as (desk, client):
+            async with running(folder, simulator.url) as (desk, client):
                 figures += await page_figures(desk, data_dir, crossed[1][0], rounds=40)
                 figures += await command_figures(desk, rounds)
-            figures += await start_figures(sim.url, folder, total, rounds)
+            figures += await start_figures(simulator.url, folder, total, rounds)
     return figures
 
 

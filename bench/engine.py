@@ -43,22 +43,22 @@ class Filled:
 
 
 @asynccontextmanager
-async def postgres_urls(server: Server, name: str, pools: Sequence[str]) -> AsyncIterator[tuple[str, dict[str, str]]]:
+async def postgres_urls(server: Server, name: str, shards: Sequence[str]) -> AsyncIterator[tuple[str, dict[str, str]]]:
     yield (
         await server.create_database(f"{name}_central"),
-        {pool: await server.create_database(f"{name}_{pool}") for pool in pools},
+        {shard: await server.create_database(f"{name}_{shard}") for shard in shards},
     )
 
 
 @asynccontextmanager
 async def engine_on(
-    central_url: str, pool_urls: dict[str, str], *, data_dir: Path | None = None
+    central_url: str, shard_urls: dict[str, str], *, data_dir: Path | None = None
 ) -> AsyncIterator[Engine]:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = Settings(
             data_dir=data_dir or Path(folder),
             database_url=central_url,
-            tenant_pools=pool_urls,
+            shards=shard_urls,
             max_active_jobs_per_user=1_000_000,
             max_fleet_workers=1_000_000,
         )
@@ -107,7 +107,7 @@ async def _add_videos(engine: Engine, user: User, count: int) -> list[str]:
             await tx.execute(insert(files).values(id=id_, disk="objects", path=path, mime_type="video/mp4", **own))
             await tx.execute(insert(videos).values(id=id_, original_file_id=id_, updated_at=relay_now(), **own))
 
-    await (await engine.databases.pool_of(user.tenant_id)).run("bench", work)
+    await (await engine.databases.shard_of(user.tenant_id)).run("bench", work)
     return ids
 
 

@@ -55,10 +55,10 @@ class Site:
 
 @asynccontextmanager
 async def site(server: Server, name: str, processes: int) -> AsyncIterator[Site]:
-    async with postgres_urls(server, name, ["main"]) as (central, pools), AsyncExitStack() as stack:
+    async with postgres_urls(server, name, ["main"]) as (central, shards), AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-http-"))
         # in the servers' folder, because the graphs must be where they look for them
-        engine = await stack.enter_async_context(engine_on(central, pools, data_dir=Path(folder)))
+        engine = await stack.enter_async_context(engine_on(central, shards, data_dir=Path(folder)))
         user = await engine.accounts.tenancy.create_user(email="bench@example.org")
         await engine.accounts.ledger.credit(user.tenant_id, 10**9, reference="bench")
         token = (await engine.accounts.sign_in.issue(user, name="bench")).secret
@@ -66,17 +66,17 @@ async def site(server: Server, name: str, processes: int) -> AsyncIterator[Site]
         effect = await engine.catalogue.effects.create(slug="bench", workflow_slug="bench", credits_cost=7)
         await engine.fleet.fleets.create(slug="bench", max_workers=1_000_000, workflow_slugs=["bench"])
         ports = [FIRST_PORT + number for number in range(processes)]
-        pids = [await stack.enter_async_context(_process(folder, central, pools, port)) for port in ports]
+        pids = [await stack.enter_async_context(_process(folder, central, shards, port)) for port in ports]
         urls = [f"http://127.0.0.1:{port}" for port in ports]
         yield Site(engine, urls, pids, central, user, token, effect.id)
 
 
 @asynccontextmanager
-async def _process(folder: str, central: str, pools: dict[str, str], port: int) -> AsyncIterator[int]:
+async def _process(folder: str, central: str, shards: dict[str, str], port: int) -> AsyncIterator[int]:
     settings = {
         "DATA_DIR": folder,
         "DATABASE_URL": central,
-        "TENANT_POOLS": json.dumps(pools),
+        "SHARDS": json.dumps(shards),
         "PORT": str(port),
         "OUTPUT_VALIDATION": "warn",
         "MAX_ACTIVE_JOBS_PER_USER": "1000000",

@@ -21,7 +21,7 @@ PROVIDERS = ("self_hosted",)
 # Rows of other workflows: most of them done, the rest queued before ours.
 CROWD = """
 INSERT INTO ai_job_dispatches
-       (tenant_id, tenant_job_id, db_pool, workflow_id, workflow_hash, provider, stage, status, priority, rank,
+       (tenant_id, tenant_job_id, shard, workflow_id, workflow_hash, provider, stage, status, priority, rank,
         max_attempts, available_at, created_at, finished_at)
 SELECT 'crowd', 'crowd-' || n, 'a', $1::bigint + n % 20, 'crowd', 'self_hosted', 'production',
        CASE WHEN n <= $3 THEN 'queued' ELSE 'completed' END, 0, n, 3, now(), now(),
@@ -39,12 +39,12 @@ class Latency:
 async def lease_latency(server: Server, *, rows: int, queued: int, samples: int = 400) -> Latency:
     """The time to lease one job, one worker asking at a time."""
     async with (
-        postgres_urls(server, "latency", ("a",)) as (central_url, pool_urls),
-        engine_on(central_url, pool_urls) as engine,
+        postgres_urls(server, "latency", ("a",)) as (central_url, shard_urls),
+        engine_on(central_url, shard_urls) as engine,
     ):
         await _crowd(engine, central_url, rows, queued)
         filled = await fill(engine, jobs=samples + 50, tenants=1, workers=1, concurrency=10_000)
-        await vacuum([central_url, *pool_urls.values()])
+        await vacuum([central_url, *shard_urls.values()])
         request = LeaseRequest(worker_id=filled.workers[0], providers=PROVIDERS)
         times = []
         for _ in range(samples + 50):
@@ -72,8 +72,8 @@ async def _crowd(engine: Engine, central_url: str, rows: int, queued: int) -> No
 async def hot_share(server: Server, *, leases: int = 200, beats: int = 20) -> float:
     """The share of heartbeats that PostgreSQL could do without touching an index."""
     async with (
-        postgres_urls(server, "hot", ("a",)) as (central_url, pool_urls),
-        engine_on(central_url, pool_urls) as engine,
+        postgres_urls(server, "hot", ("a",)) as (central_url, shard_urls),
+        engine_on(central_url, shard_urls) as engine,
     ):
         filled = await fill(engine, jobs=leases, tenants=1, workers=1, concurrency=leases)
         request = LeaseRequest(worker_id=filled.workers[0], providers=PROVIDERS, limit=leases)

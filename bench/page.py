@@ -31,11 +31,11 @@ from bench.desk import (
 from bench.figure import Figure
 from comfyrelay.client import Client
 from comfyrelay.domain.ids import poster_path
-from comfyrelay.simulator import Sim, Slow
+from comfyrelay.simulator import Simulator, Slow
 from comfyrelay.web.app_files import APP
-from tests.web.app import build_app
-from tests.web.filling import picture
-from tests.web.looking import open_chromium
+from tests.support.chromium import open_chromium
+from tests.support.web_app import build_app
+from tests.system.browser.sample_desk import picture
 
 JOBS = 20_000
 BATCH = 5_000
@@ -91,11 +91,11 @@ _INPUT = """() => {
 
 
 @asynccontextmanager
-async def history(folder: Path, sim_url: str, jobs: int) -> AsyncIterator[tuple[DeskProcess, Client]]:
+async def history(folder: Path, simulator_url: str, jobs: int) -> AsyncIterator[tuple[DeskProcess, Client]]:
     """A desk with so many jobs that have ended, most of them with an output, and nothing left to do."""
     batch = min(jobs, BATCH)
     write_pictures(folder / "data" / "inputs" / "many", batch // PROMPTS)
-    async with running(folder, sim_url) as (_, client):
+    async with running(folder, simulator_url) as (_, client):
         slug = await own_workflow(client)
         for _ in range(jobs // batch):
             await add(client, slug, "many", prompts(PROMPTS))
@@ -104,7 +104,7 @@ async def history(folder: Path, sim_url: str, jobs: int) -> AsyncIterator[tuple[
             await client.cancel("job", each.id)
     await end_some(folder / "data", jobs)
     draw_all(folder / "data")
-    async with running(folder, sim_url) as (desk, client):
+    async with running(folder, simulator_url) as (desk, client):
         yield desk, client
 
 
@@ -219,9 +219,9 @@ async def measure(scale: float) -> list[Figure]:
     build_app()
     figures = [script_figure()]
     with tempfile.TemporaryDirectory(prefix="bench-page-") as place:
-        async with Sim() as sim, open_chromium() as chromium:
-            sim.misbehave(Slow(class_type="ImageInvert", seconds=3600, steps=3600))
-            async with history(Path(place), sim.url, jobs) as (desk, client):
+        async with Simulator() as simulator, open_chromium() as chromium:
+            simulator.misbehave(Slow(class_type="ImageInvert", seconds=3600, steps=3600))
+            async with history(Path(place), simulator.url, jobs) as (desk, client):
                 context = await chromium.new_context(base_url=desk.url, viewport={"width": 1440, "height": 900})
                 await sign_in(context, client)
                 figures += await load_figures(context, "/queue", _QUEUE, f"queue, {jobs:,} jobs")

@@ -27,7 +27,7 @@ GRAPH = {"1": {"class_type": "SaveVideo", "inputs": {"text": "a cat"}}}
 # Others wait meanwhile, for a fleet that is only reported on: what is seen is a long queue.
 QUEUED = """
 INSERT INTO ai_job_dispatches (workflow_id, rank, available_at, created_at, max_attempts, stage, provider, tenant_id,
-                               tenant_job_id, db_pool, workflow_hash)
+                               tenant_job_id, shard, workflow_hash)
 SELECT $1, n, now(), now(), 3, 'production', 'self_hosted', 't', 'j' || n, 'main', 'h' FROM generate_series(1, $2) AS n
 """
 WITHOUT_MACHINES = "UPDATE machines SET ended_at = now(), reason = 'unneeded' WHERE ended_at IS NULL"
@@ -79,13 +79,13 @@ async def measure(scale: float) -> list[Figure]:
 
 
 async def _launches(server: Server, *, samples: int, queued: int) -> list[Figure]:
-    async with postgres_urls(server, f"scaling_{queued}", ["main"]) as (central, pools), AsyncExitStack() as stack:
+    async with postgres_urls(server, f"scaling_{queued}", ["main"]) as (central, shards), AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-scaling-")))
         # one takes jobs, and one scales: they speak through the database
-        engine = await stack.enter_async_context(engine_on(central, pools, data_dir=folder))
-        scaler = await stack.enter_async_context(engine_on(central, pools, data_dir=folder))
+        engine = await stack.enter_async_context(engine_on(central, shards, data_dir=folder))
+        scaler = await stack.enter_async_context(engine_on(central, shards, data_dir=folder))
         for each in (engine, scaler):
-            await each.wakeup.start()
+            await each.notify_channel.start()
         await _set_up(engine, central, queued)
         user = await engine.accounts.tenancy.create_user(email="bench@example.org")
         provider = Provider()

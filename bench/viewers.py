@@ -18,8 +18,8 @@ from bench.http import Caller, Site, job_body, site
 from bench.page import GOAL_EVENT_MS, SEEN
 from bench.postgres import Server
 from comfyrelay.server.http.context import SESSION_COOKIE
-from tests.web.app import build_app
-from tests.web.looking import open_chromium
+from tests.support.chromium import open_chromium
+from tests.support.web_app import build_app
 
 VIEWERS = 200
 JOBS = 200

@@ -1,6 +1,6 @@
 """What a worker costs: the time that a job takes beside its run, and how much of its time the GPU works.
 
-Server and worker are processes, as the tests of the whole system start them; the stand-in for ComfyUI and the network
+Server and worker are processes, as the tests of the whole system start them; the simulator for ComfyUI and the network
 in between are in this one.
 """
 
@@ -19,8 +19,8 @@ from PIL import Image
 from bench.figure import Figure
 from comfyrelay.comfyui import ComfyClient
 from comfyrelay.simulator import Slow
-from tests.comfy.graphs import invert_file
-from tests.worker.system import System, open_system
+from tests.support.graphs import invert_file
+from tests.support.whole_system import System, open_system
 
 RUN_SECONDS = 3.0
 TRANSFER_SECONDS = 1.0
@@ -40,7 +40,7 @@ def picture(number: int, *, side: int = 64) -> bytes:
 async def own_seconds(system: System, count: int) -> float:
     """What ComfyUI itself takes for such an image, by its own messages."""
     found = []
-    async with ComfyClient(system.sim.url) as comfy, httpx.AsyncClient(base_url=system.sim.url) as http:
+    async with ComfyClient(system.simulator.url) as comfy, httpx.AsyncClient(base_url=system.simulator.url) as http:
         for number in range(count):
             uploaded = await comfy.upload(picture(number))
             result = await comfy.run(invert_file(uploaded.reference))
@@ -82,10 +82,10 @@ async def busy_share(jobs: int, **settings: Any) -> float:
             effect = await system.effect()
             pictures = [picture(number, side=256) for number in range(jobs)]
             submitted = [await system.submit(effect, each) for each in pictures]
-            system.sim.misbehave(Slow(class_type="ImageInvert", seconds=RUN_SECONDS))
+            system.simulator.misbehave(Slow(class_type="ImageInvert", seconds=RUN_SECONDS))
             system.files.bytes_per_second = len(pictures[0]) / TRANSFER_SECONDS
             seen: list[bool] = []
-            watching = asyncio.create_task(_watch(system.sim.url, seen))
+            watching = asyncio.create_task(_watch(system.simulator.url, seen))
             await system.started(**settings)
             for each in submitted:
                 await system.until(each, "completed", seconds=jobs * 10)

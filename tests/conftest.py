@@ -26,15 +26,15 @@ from playwright.async_api import Browser
 from pwdlib import PasswordHash
 from pwdlib.hashers.argon2 import Argon2Hasher
 
-from tests.engines import cheap_engines
-from tests.forks import forking
-from tests.harness import PostgresBackend, SqliteBackend, World, memory_folder, open_world
-from tests.routes import make_once
-from tests.storage.harness import ACCESS_KEY, SECRET_KEY, serve_s3
-from tests.web.app import build_app
-from tests.web.looking import open_chromium
+from tests.support.chromium import open_chromium
+from tests.support.engines import cheap_engines
+from tests.support.forked_commands import forking
+from tests.support.shared_routes import make_once
+from tests.support.storage import ACCESS_KEY, SECRET_KEY, serve_s3
+from tests.support.web_app import build_app
+from tests.support.world import PostgresBackend, SqliteBackend, World, memory_folder, open_world
 
-pytest_plugins = ["tests.durations", "tests.on_postgresql", "tests.everyday"]
+pytest_plugins = ["tests.durations"]
 
 # A busy machine is slow, not wrong, and a change fails for what it changed: RANDOM_WALKS=1 looks for new examples.
 settings.register_profile(

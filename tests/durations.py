@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cpu import Cpu
+from tests.support.cpu import Cpu
 
 RECORDED = Path(__file__).with_name("durations.json")
 # Of the last run: each file and each test, the dearest first.

@@ -27,11 +27,11 @@ CRASHES_APART = 3
 # Their tests share a server, a browser or a desk, which take seconds to set up: whichever comes first takes that.
 SHARED = frozenset(
     {
-        "tests/desk/test_desk_commands.py",
-        "tests/fleet/aws/test_terraform.py",
-        "tests/web/test_console_catalogue.py",
-        "tests/web/test_console_operating.py",
-        "tests/web/test_studio.py",
+        "tests/system/desk/test_commands.py",
+        "tests/integration/autoscaling/aws/test_terraform.py",
+        "tests/system/browser/test_console_catalogue.py",
+        "tests/system/browser/test_console_operating.py",
+        "tests/system/browser/test_studio.py",
     }
 )
 

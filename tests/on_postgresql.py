@@ -6,44 +6,44 @@ All run on SQLite. On PostgreSQL run, in this order:
 - every test that `docs/reference/guarantee-index.md` names, by itself or by its file, with the first of its cases;
 - of each other group of tests, a class or a file, the first.
 
-Crashes are chosen by the place where the process dies, in `tests/chaos/cases.py`.
+Crashes are chosen by the place where the process dies, in `tests/integration/crashes/cases.py`.
 """
 
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.support.paths import ROOT
+
 GUARANTEES = ROOT / "docs" / "reference" / "guarantee-index.md"
 WHOLE = {
-    "tests/api/test_admin_accounts.py",
-    "tests/api/test_admin_dispatches.py",
-    "tests/api/test_admin_operations.py",
-    "tests/api/test_admin_overview.py",
-    "tests/api/test_admin_trying_out.py",
-    "tests/api/test_admin_workers.py",
-    "tests/api/test_worker_logs.py",
-    "tests/api/test_gallery.py",
-    "tests/api/test_lanes.py",
-    "tests/api/test_outputs.py",
-    "tests/api/test_unwritable.py",
-    "tests/conformance/test_concurrency.py",
-    "tests/conformance/test_engine.py",
-    "tests/conformance/test_gallery_plans.py",
-    "tests/conformance/test_lost_connections.py",
-    "tests/conformance/test_many_parked.py",
-    "tests/conformance/test_migrations.py",
-    "tests/conformance/test_query_plans.py",
-    "tests/conformance/test_recovery.py",
-    "tests/conformance/test_taking.py",
-    "tests/conformance/test_upgrades.py",
-    "tests/conformance/test_wakeup.py",
-    "tests/fleet/test_figure_plans.py",
-    "tests/fleet/test_history.py",
-    "tests/fleet/test_leadership.py",
+    "tests/integration/api/test_admin_accounts.py",
+    "tests/integration/api/test_admin_dispatches.py",
+    "tests/integration/api/test_admin_operations.py",
+    "tests/integration/api/test_admin_overview.py",
+    "tests/integration/api/test_admin_test_runs.py",
+    "tests/integration/api/test_admin_workers.py",
+    "tests/integration/api/test_worker_logs.py",
+    "tests/integration/api/test_gallery.py",
+    "tests/integration/api/test_slots.py",
+    "tests/integration/api/test_outputs.py",
+    "tests/integration/api/test_read_only_database.py",
+    "tests/integration/queue/test_concurrency.py",
+    "tests/integration/store/test_engine.py",
+    "tests/integration/store/test_gallery_plans.py",
+    "tests/integration/store/test_lost_connections.py",
+    "tests/integration/queue/test_many_waiting_polls.py",
+    "tests/integration/store/test_migrations.py",
+    "tests/integration/store/test_query_plans.py",
+    "tests/integration/queue/test_recovery.py",
+    "tests/integration/queue/test_local_inputs.py",
+    "tests/integration/store/test_upgrades.py",
+    "tests/integration/queue/test_notify.py",
+    "tests/integration/store/test_figure_plans.py",
+    "tests/integration/autoscaling/test_history.py",
+    "tests/integration/autoscaling/test_leadership.py",
     "tests/unit/test_settings.py",
 }
 CHOSEN = "tests/chaos/"

@@ -6,7 +6,7 @@
 ARG PYTHON_IMAGE=python:3.13.14-slim-bookworm@sha256:9d7f287598e1a5a978c015ee176d8216435aaf335ed69ac3c38dd1bbb10e8d64
 
 FROM ${PYTHON_IMAGE} AS build
-# `desk` brings the stand-in for ComfyUI, too.
+# `desk` brings the simulator for ComfyUI, too.
 ARG REQUIREMENTS=worker
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1

@@ -15,7 +15,7 @@
     ├── TooLarge                 more bytes than are allowed
     ├── InsufficientTokens       the wallet does not cover the cost
     ├── TooManyActiveJobs        the user's limit is reached
-    ├── PoolUnavailable          a database cannot be reached, or refuses connections
+    ├── DatabaseUnavailable          a database cannot be reached, or refuses connections
     │   └── NotWritable          a database takes no changes: it is read-only, or its disk is full
     ├── StorageUnavailable       object storage cannot be reached
     ├── ControlPlaneUnreachable  a control plane does not answer, or not like one
@@ -61,6 +61,7 @@ __all__ = [
     "ConfigurationError",
     "Conflict",
     "ControlPlaneUnreachable",
+    "DatabaseUnavailable",
     "DeviceFault",
     "Forbidden",
     "GraphError",
@@ -84,7 +85,6 @@ __all__ = [
     "OutOfMemory",
     "OutputGone",
     "PaymentRequired",
-    "PoolUnavailable",
     "PriceChanged",
     "ProviderError",
     "RateLimited",
@@ -228,18 +228,18 @@ class TooManyActiveJobs(ComfyRelayError):
         super().__init__(f"Too many active jobs: the limit is {limit}.")
 
 
-class PoolUnavailable(ComfyRelayError):
+class DatabaseUnavailable(ComfyRelayError):
     """A database cannot be reached."""
 
-    code = "pool_unavailable"
+    code = "database_unavailable"
 
-    def __init__(self, *, pool: str, why: str = "cannot be reached") -> None:
-        self.pool = pool
-        which = "central database" if pool == "central" else f"tenant pool {pool!r}"
+    def __init__(self, *, name: str, why: str = "cannot be reached") -> None:
+        self.name = name
+        which = "central database" if name == "central" else f"shard {name!r}"
         super().__init__(f"The {which} {why}.")
 
 
-class NotWritable(PoolUnavailable):
+class NotWritable(DatabaseUnavailable):
     """A database takes no changes."""
 
     code = "not_writable"
@@ -380,11 +380,11 @@ class ModelUnreadable(NodeFailed):
 
 
 class OutOfMemory(ComfyError):
-    """There was not enough memory. `card_bytes` is what the card has, once the job had that to itself; `others_bytes`
+    """There was not enough memory. `gpu_bytes` is what the GPU has, once the job had that to itself; `others_bytes`
     what other programs held of it, where that is why."""
 
     code = "out_of_memory"
-    card_bytes: int | None = None
+    gpu_bytes: int | None = None
     others_bytes: int | None = None
 
 

@@ -23,17 +23,17 @@ _SERVER = frozenset(
         "uvicorn",
     }
 )
-_SIM = frozenset({"PIL", "aiohttp", "av"})
+_SIMULATOR = frozenset({"PIL", "aiohttp", "av"})
 
 # By extra, what it brings, as it is imported.
 MODULES: Mapping[str, frozenset[str]] = {
     "aws": frozenset({"asn1crypto", "boto3", "cryptography"}),
-    "desk": _SERVER | _MEDIA | _SIM | {"apprise"},
+    "desk": _SERVER | _MEDIA | _SIMULATOR | {"apprise"},
     "kubernetes": frozenset({"google", "grpc", "yaml"}),
     "media": _MEDIA,
     "s3": frozenset({"boto3"}),
     "server": _SERVER,
-    "sim": _SIM,
+    "simulator": _SIMULATOR,
 }
 
 

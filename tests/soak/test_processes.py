@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.processes import free_port
 from tests.soak.processes import RigProcess
+from tests.support.server_processes import free_port
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the rig looks into /proc, and limits other processes")
 async def test_a_process_that_two_faults_start_again_is_started_once(tmp_path: Path) -> None:
-    words = ("sim", "--port", str(free_port()), "--folder", str(tmp_path / "comfyui"))
+    words = ("simulator", "--port", str(free_port()), "--folder", str(tmp_path / "comfyui"))
     process = RigProcess("comfyui", *words, environment={}, log=tmp_path / "log")
 
     async def started() -> int:

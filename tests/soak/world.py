@@ -1,4 +1,4 @@
-"""Everything that runs in a rig: two servers on two PostgreSQL servers and S3, three workers with a stand-in for
+"""Everything that runs in a rig: two servers on two PostgreSQL servers and S3, three workers with a simulator for
 ComfyUI each, and the network between them. It outlives many seeds."""
 
 import asyncio
@@ -18,7 +18,7 @@ import certifi
 from aiohttp import web
 from sqlalchemy import select
 
-from comfyrelay.errors import PoolUnavailable
+from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.http_client import listen
 from comfyrelay.services import databases, engine
 from comfyrelay.services.engine import Engine
@@ -30,16 +30,16 @@ from comfyrelay.store.central import tables as central
 from comfyrelay.worker import agent, control, draining
 from comfyrelay.worker.comfyui import servers
 from comfyrelay.worker.files import transfers
-from tests import forks
-from tests.api.harness import FLEET_SECRET, SECRETS
-from tests.api.processes import free_port
-from tests.comfy.graphs import invert, invert_file
-from tests.harness import PATIENCE_SECONDS, memory_folder
 from tests.soak.plan import CLIENTS, COMFYUIS, DATABASES, LEASE_SECONDS, SERVERS, STORAGE, TENANTS, WORKERS
 from tests.soak.processes import Postgres, RigProcess
 from tests.soak.wire import Wire
-from tests.storage.harness import ACCESS_KEY, BUCKET, SECRET_KEY, serve_s3
-from tests.worker.system import COLOR, INPUT
+from tests.support import forked_commands
+from tests.support.api import FLEET_SECRET, SECRETS
+from tests.support.graphs import invert, invert_file
+from tests.support.server_processes import free_port
+from tests.support.storage import ACCESS_KEY, BUCKET, SECRET_KEY, serve_s3
+from tests.support.whole_system import COLOR, INPUT
+from tests.support.world import PATIENCE_SECONDS, memory_folder
 
 FLEET = "home"
 COST = 7
@@ -47,7 +47,7 @@ TOKENS = 100_000
 # Which database is where.
 PLACES = {"central": "core", "a": "core", "b": "side"}
 HEARTBEAT_SECONDS = 0.5
-# What a run takes on a stand-in, in steps between which it can be interrupted.
+# What a run takes on a simulator, in steps between which it can be interrupted.
 RUN = {"name": "Slow", "class_type": "ImageInvert", "seconds": 0.6, "steps": 6}
 # No two attempts make the same output, so that one can be told from another.
 OUTPUTS = {"name": "Vary", "class_type": "SaveImage"}
@@ -55,7 +55,7 @@ OUTPUTS = {"name": "Vary", "class_type": "SaveImage"}
 DOOM = {"name": "Fail", "class_type": "RepeatImageBatch"}
 
 # Pauses that a rig would only wait for.
-SERVER_CONSTANTS: forks.Constants = {
+SERVER_CONSTANTS: forked_commands.Constants = {
     (databases, "DOWN_SECONDS"): 0.5,
     # longer: what is applied, and has not left the outbox, is what a crash makes a server apply again
     (delivery, "REMOVAL_SECONDS"): 0.5,
@@ -66,7 +66,7 @@ SERVER_CONSTANTS: forks.Constants = {
     (engine, "WEBHOOK_SECONDS"): 0.5,
     (polls, "FOLLOWER_TICKS"): 1,
 }
-WORKER_CONSTANTS: forks.Constants = {
+WORKER_CONSTANTS: forked_commands.Constants = {
     (agent, "DISK_PAUSE_SECONDS"): 1.0,
     (agent, "SIGN_OFF_SECONDS"): 1.0,
     (control, "ANSWER_SECONDS"): 4.0,
@@ -166,7 +166,7 @@ class World:
         try:
             async with self.engine.databases.central.read() as tx:
                 found: str | None = await tx.scalar(select(d.c.worker_id).where(d.c.tenant_job_id == job_id))
-        except PoolUnavailable:
+        except DatabaseUnavailable:
             return None
         return found
 
@@ -175,7 +175,7 @@ class World:
         d = central.ai_job_dispatches
         query = select(d.c.lease_token).where(d.c.id == dispatch_id, d.c.lease_token != lease_token)
         while True:
-            with suppress(PoolUnavailable):
+            with suppress(DatabaseUnavailable):
                 async with self.engine.databases.central.read() as tx:
                     if await tx.scalar(query) is not None:
                         return
@@ -239,10 +239,10 @@ class World:
         accounts, catalogue = self.engine.accounts, self.engine.catalogue
         root = await accounts.tenancy.create_user(email="root@example.com", is_admin=True)
         self.admin_token = (await accounts.sign_in.issue(root, name="rig")).secret
-        pools = [name for name in PLACES if name != "central"]
+        shards = [name for name in PLACES if name != "central"]
         tenants = {}
         for number, name in enumerate(TENANTS):
-            user = await accounts.tenancy.create_user(email=f"{name}@example.com", pool=pools[number % len(pools)])
+            user = await accounts.tenancy.create_user(email=f"{name}@example.com", shard=shards[number % len(shards)])
             await accounts.ledger.credit(user.tenant_id, TOKENS, reference="first")
             self.credits[name] = TOKENS
             await self.engine.webhooks.endpoints.put(user.tenant_id, url=self.receiver.url)
@@ -346,11 +346,11 @@ async def _databases() -> AsyncIterator[dict[str, Postgres]]:
 
 
 def _server_settings(folder: Path, postgres: Mapping[str, Postgres], *, public_url: str) -> dict[str, str]:
-    pools = {name: postgres[place].url(name) for name, place in PLACES.items() if name != "central"}
+    shards = {name: postgres[place].url(name) for name, place in PLACES.items() if name != "central"}
     return {
         "DATA_DIR": str(folder / "server"),
         "DATABASE_URL": postgres[PLACES["central"]].url("central"),
-        "TENANT_POOLS": json.dumps(pools),
+        "SHARDS": json.dumps(shards),
         "STORAGE_URL": f"s3://{BUCKET}/files",
         "PUBLIC_URL": public_url,
         "FLEET_SECRETS": json.dumps(SECRETS.fleet),
@@ -365,7 +365,7 @@ def _server_settings(folder: Path, postgres: Mapping[str, Postgres], *, public_u
         "MAX_ACTIVE_JOBS_PER_USER": "1000",
         "WEBHOOK_ALLOW_PRIVATE": "true",
         "UNUSED_UPLOAD_HOURS": "1",
-        "DATABASE_POOL_SIZE": "5",
+        "DATABASE_SHARD_SIZE": "5",
     }
 
 
@@ -374,7 +374,7 @@ def _engine(settings: Mapping[str, str]) -> Engine:
     own = Settings(
         data_dir=Path(settings["DATA_DIR"]),
         database_url=settings["DATABASE_URL"],
-        tenant_pools=json.loads(settings["TENANT_POOLS"]),
+        shards=json.loads(settings["SHARDS"]),
         storage_url=settings["STORAGE_URL"],
         unused_upload_hours=float(settings["UNUSED_UPLOAD_HOURS"]),
         webhook_allow_private=True,
@@ -400,7 +400,7 @@ def _comfyuis(folder: Path, ports: Mapping[str, int]) -> dict[str, RigProcess]:
     return {
         name: RigProcess(
             name,
-            *("sim", "--port", str(ports[name]), "--folder", str(folder / name)),
+            *("simulator", "--port", str(ports[name]), "--folder", str(folder / name)),
             *(word for each in (RUN, OUTPUTS, DOOM) for word in ("--misbehave", json.dumps(each))),
             environment={},
             log=folder / f"{name}.log",

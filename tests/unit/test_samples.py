@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.cases import on_both, sampled_on_both
-from tests.chaos.test_crashes import CASES, SCENARIOS
 from tests.durations import DEAR_SECONDS, recorded
 from tests.everyday import DEAREST_SECONDS, SHARED, Case, left_for_later
-from tests.on_postgresql import CHOSEN, GUARANTEES, ROOT, WHOLE, guaranteed
+from tests.integration.crashes.cases import on_both, sampled_on_both
+from tests.integration.crashes.test_crashes import CASES, SCENARIOS
+from tests.on_postgresql import CHOSEN, GUARANTEES, WHOLE, guaranteed
+from tests.support.paths import ROOT
 
 
 def now(cases: list[object], backend: str) -> list[tuple[object, ...]]:

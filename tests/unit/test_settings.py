@@ -31,7 +31,7 @@ def test_without_any_setting_everything_lives_in_one_folder(monkeypatch: pytest.
     settings = load_settings()
     assert settings.data_dir == Path("/home/ada/.local/share/comfyrelay")
     assert settings.central_url == "sqlite:////home/ada/.local/share/comfyrelay/central.db"
-    assert settings.pool_urls == {"main": "sqlite:////home/ada/.local/share/comfyrelay/tenants-main.db"}
+    assert settings.shard_urls == {"main": "sqlite:////home/ada/.local/share/comfyrelay/tenants-main.db"}
     assert settings.objects_url == "file:///home/ada/.local/share/comfyrelay/objects"
 
 
@@ -66,11 +66,11 @@ def test_every_setting_is_described() -> None:
 
 def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMFYRELAY_DATABASE_URL", "postgresql://db/central")
-    monkeypatch.setenv("COMFYRELAY_TENANT_POOLS", '{"eu": "postgres://db/eu", "us": "sqlite:///us.db"}')
+    monkeypatch.setenv("COMFYRELAY_SHARDS", '{"eu": "postgres://db/eu", "us": "sqlite:///us.db"}')
     monkeypatch.setenv("COMFYRELAY_STAGE", "staging")
     settings = load_settings()
     assert settings.central_url == "postgresql://db/central"
-    assert settings.pool_urls == {"eu": "postgres://db/eu", "us": "sqlite:///us.db"}
+    assert settings.shard_urls == {"eu": "postgres://db/eu", "us": "sqlite:///us.db"}
     assert settings.stage == "staging"
 
 
@@ -92,11 +92,13 @@ def test_the_environment_beats_the_file(empty_place: Path, monkeypatch: pytest.M
     assert (settings.max_attempts, settings.lease_ttl_seconds) == (5, 60)
 
 
-def test_pools_of_the_environment_replace_those_of_the_file(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (empty_place / "comfyrelay.toml").write_text('[tenant_pools]\nold = "sqlite:///old.db"\n')
-    assert load_settings().pool_urls == {"old": "sqlite:///old.db"}
-    monkeypatch.setenv("COMFYRELAY_TENANT_POOLS", '{"new": "sqlite:///new.db"}')
-    assert load_settings().pool_urls == {"new": "sqlite:///new.db"}
+def test_shards_of_the_environment_replace_those_of_the_file(
+    empty_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (empty_place / "comfyrelay.toml").write_text('[shards]\nold = "sqlite:///old.db"\n')
+    assert load_settings().shard_urls == {"old": "sqlite:///old.db"}
+    monkeypatch.setenv("COMFYRELAY_SHARDS", '{"new": "sqlite:///new.db"}')
+    assert load_settings().shard_urls == {"new": "sqlite:///new.db"}
 
 
 def test_the_file_may_be_elsewhere(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,8 +157,8 @@ def test_a_file_that_is_not_toml_is_refused(empty_place: Path, content: bytes) -
         ("PORT", "70000", "must be at most 65535."),
         ("WARM_WAIT_SECONDS", "-1", "must be at least 0."),
         ("STAGE", "prod", "must be 'staging' or 'production'"),
-        ("TENANT_POOLS", "[]", "must be a valid dictionary"),
-        ("TENANT_POOLS", '{"main": ', "is not valid JSON"),
+        ("SHARDS", "[]", "must be a valid dictionary"),
+        ("SHARDS", '{"main": ', "is not valid JSON"),
     ],
 )
 def test_a_wrong_value_names_its_variable_and_the_rule(
@@ -192,7 +194,7 @@ def test_only_sqlite_and_postgresql_are_accepted_and_no_password_is_told(url: st
 
 
 def test_a_password_is_not_printed() -> None:
-    settings = Settings(database_url="postgresql://u:hunter2@db/x", tenant_pools={"a": "postgres://u:hunter2@db/y"})
+    settings = Settings(database_url="postgresql://u:hunter2@db/x", shards={"a": "postgres://u:hunter2@db/y"})
     assert "hunter2" not in repr(settings)
     assert "hunter2" not in str(settings)
 

@@ -147,12 +147,12 @@ class ScalingLoop:
                 await self._quietly("lead", leadership.claim)
                 if not was_led and leadership.leader is not None:
                     self._known.clear()
-                    self._scaling.hint.give()
+                    self._scaling.wakeup.notify()
             await asyncio.sleep(leadership.renew_seconds)
 
     async def _decide_when_due(self) -> None:
         while True:
-            if await self._scaling.hint.wait(self._tick_seconds):
+            if await self._scaling.wakeup.wait(self._tick_seconds):
                 await asyncio.sleep(DEBOUNCE_SECONDS)
             began = time.monotonic()
             await self._quietly("decide", self.decide_once)
@@ -323,7 +323,7 @@ class ScalingLoop:
         await self._scaling.machines.note_launched(wanted, launched, refused, types=self._types(fleet))
         if refused:
             # another type may be had
-            self._scaling.hint.give()
+            self._scaling.wakeup.notify()
         texts = sorted({text for _kind, text in refused.values()})
         return {"launched": len(launched), "refused": len(refused), **({"refusals": texts} if texts else {})}
 

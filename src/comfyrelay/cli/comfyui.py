@@ -29,7 +29,7 @@ def list_(
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Show each process with its card, its address, how it is, and why, and whether cards are shared through MPS."""
+    """Show each process with its GPU, its address, how it is, and why, and whether GPUs are shared through MPS."""
     from comfyrelay.comfyui.processes import mps
 
     found = _found(data_dir)
@@ -43,9 +43,9 @@ def list_(
     if not found:
         out.print("ComfyRelay has started no ComfyUI here: comfyrelay up --comfyui DIR does.", highlight=False)
         return
-    table = Table("name", "card", Column("address", no_wrap=True), "state", "restarts")
+    table = Table("name", "gpu", Column("address", no_wrap=True), "state", "restarts")
     for note, _ in found:
-        table.add_row(note.name, note.card, note.url, note.state_now, str(note.restarts))
+        table.add_row(note.name, note.gpu, note.url, note.state_now, str(note.restarts))
     out.print(table)
     # in lines of their own: a column of a narrow window would cut them where it matters
     for note, _ in found:

@@ -162,9 +162,11 @@ def up(
             "~/.local/share/comfyrelay."
         ),
     ] = None,
-    stand_in: Annotated[
+    simulator: Annotated[
         bool,
-        typer.Option("--stand-in", help="Try things out: what is added runs on the built-in stand-in, without models."),
+        typer.Option(
+            "--simulator", help="Try things out: what is added runs on the built-in simulator, without models."
+        ),
     ] = False,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
@@ -187,8 +189,8 @@ def up(
 
     desk = load_desk_settings()
     desk = _with_comfyui(desk, urls=comfyui_url, folder=comfyui, per_gpu=per_gpu)
-    if stand_in:
-        desk = desk.model_copy(update={"stand_in": True})
+    if simulator:
+        desk = desk.model_copy(update={"simulator": True})
     _check_addresses(desk.comfyui_url)
     umask = keep_private(settings.data_dir)
     is_awaited = False
@@ -404,7 +406,7 @@ def reconcile(
 
 
 @app.command(rich_help_panel=SERVERS)
-def sim(
+def simulator(
     port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.", callback=_port_or_0)] = 8188,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     folder: Annotated[
@@ -425,20 +427,20 @@ def sim(
         list[str] | None,
         typer.Option(help='JSON, such as {"name": "OutOfMemory", "class_type": "ImageScale"}. Repeat for more.'),
     ] = None,
-    card: Annotated[
+    gpu: Annotated[
         str | None,
-        typer.Option(help='A card to share with other stand-ins, as JSON, such as {"folder": "/tmp/card"}.'),
+        typer.Option(help='A GPU to share with other simulators, as JSON, such as {"folder": "/tmp/gpu"}.'),
     ] = None,
     cloud: Annotated[bool, typer.Option("--cloud", help="Serve Comfy Cloud's routes instead of ComfyUI's.")] = False,
-    api_key: Annotated[str, typer.Option(help="The key that Comfy Cloud's routes ask for.")] = "stand-in-key",
+    api_key: Annotated[str, typer.Option(help="The key that Comfy Cloud's routes ask for.")] = "simulator-key",
 ) -> None:
-    """Run a stand-in for ComfyUI, which needs no GPU and no models, until Ctrl-C."""
-    require("sim")
-    from comfyrelay.simulator import Sim, read_card, read_misbehaviour, serve, slow_from_text
+    """Run a simulator for ComfyUI, which needs no GPU and no models, until Ctrl-C."""
+    require("simulator")
+    from comfyrelay.simulator import Simulator, read_gpu, read_misbehaviour, serve, slow_from_text
 
-    def ready(server: Sim) -> None:
+    def ready(server: Simulator) -> None:
         what = "Comfy Cloud" if cloud else "ComfyUI"
-        out.print(f"A stand-in for {what} listens at {server.url}", highlight=False)
+        out.print(f"A simulator for {what} listens at {server.url}", highlight=False)
         out.print(f"  files  {server.folder}", highlight=False)
         if cloud:
             out.print(f"  key    {api_key}", highlight=False)
@@ -448,10 +450,10 @@ def sim(
         host=host,
         port=port,
         folder=folder,
-        checkpoints=checkpoint or ("stand-in.safetensors", "broken.safetensors"),
+        checkpoints=checkpoint or ("simulator.safetensors", "broken.safetensors"),
         preview_method=preview_method,
         step_seconds=step_seconds,
-        card=read_card(_json_object(card)) if card is not None else None,
+        gpu=read_gpu(_json_object(gpu)) if gpu is not None else None,
         cloud=cloud,
         api_key=api_key,
         misbehaviour=[
@@ -470,7 +472,7 @@ def sim(
 
 @db_app.command("upgrade")
 def db_upgrade() -> None:
-    """Bring the central database and every tenant pool to the newest schema."""
+    """Bring the central database and every shard to the newest schema."""
     for name, (before, after) in _run(lambda engine: engine.databases.upgrade()).items():
         change = "up to date" if before == after else f"{before or 'empty'} → {after}"
         out.print(f"{name}: {change}", highlight=False)
@@ -524,11 +526,11 @@ def _about_stopping(finish_seconds: float) -> str:
 
 def _about_comfyui(silent: Sequence[str], trying_out: str) -> Iterator[str]:
     if trying_out == "everything":
-        yield "you are trying things out: what you add runs on the built-in stand-in, without models"
+        yield "you are trying things out: what you add runs on the built-in simulator, without models"
     for each in silent:
         yield f"{each} does not answer yet: jobs wait for it, and run once it is there"
     if silent and trying_out == "examples":
-        yield "until then the examples run on the built-in stand-in; `up --stand-in` tries out everything there"
+        yield "until then the examples run on the built-in simulator; `up --simulator` tries out everything there"
         yield "is ComfyUI elsewhere? name it with --comfyui-url"
 
 
@@ -606,20 +608,20 @@ def _as_json(report: ReconcileReport) -> dict[str, object]:
         "jobs": report.jobs,
         "findings": [asdict(each) for each in report.findings],
         "repaired": len(report.repaired),
-        "pools_down": report.pools_down,
+        "shards_down": report.shards_down,
     }
 
 
 def _print_report(report: ReconcileReport, *, repaired: bool) -> None:
-    for pool in report.pools_down:
-        err.print(f"The tenant pool {pool!r} cannot be reached; its jobs were not checked.", highlight=False)
+    for shard in report.shards_down:
+        err.print(f"The shard {shard!r} cannot be reached; its jobs were not checked.", highlight=False)
     if report.findings:
-        table = Table("kind", "pool", "tenant", "job", "what")
+        table = Table("kind", "shard", "tenant", "job", "what")
         for each in report.findings:
-            table.add_row(each.kind, each.pool, each.tenant_id or "", each.job_id or "", each.text)
+            table.add_row(each.kind, each.shard, each.tenant_id or "", each.job_id or "", each.text)
         out.print(table)
         count = len(report.repaired)
         advice = f"{count} repaired." if repaired else "Repair them with: comfyrelay reconcile --repair"
         out.print(f"{len(report.findings)} disagreements. {advice}", highlight=False)
-    elif not report.pools_down:
+    elif not report.shards_down:
         out.print(f"Queue, jobs and ledger agree ({report.jobs} jobs).", highlight=False)

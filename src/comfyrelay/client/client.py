@@ -44,10 +44,10 @@ from comfyrelay.protocol.user import (
     AddedWorkflow,
     Deleted,
     Effect,
-    Lane,
     NewPreset,
     NewWorkflow,
     Preset,
+    WorkerSlot,
     Workflow,
     WorkflowPatch,
 )
@@ -485,8 +485,8 @@ class Client:
 
     # Only for administrators
 
-    async def lanes(self) -> list[Lane]:
-        return (await self._calls.page("/api/lanes", Lane, limit=LARGEST_PAGE)).items
+    async def slots(self) -> list[WorkerSlot]:
+        return (await self._calls.page("/api/slots", WorkerSlot, limit=LARGEST_PAGE)).items
 
     async def workers(self) -> list[WorkerSummary]:
         return (await self._calls.page("/api/admin/workers", WorkerSummary, limit=LARGEST_PAGE)).items

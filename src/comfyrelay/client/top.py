@@ -78,7 +78,7 @@ class TopView:
     comfyui_away: list[str]
     workers: list[Busy] | None
     # of each GPU that more than one ComfyUI may share: why there are as many
-    cards: list[str]
+    gpus: list[str]
     running: list[Job]
     next: list[NextUp]
     # those without a batch
@@ -109,7 +109,7 @@ async def take_snapshot(client: Client, labels: Labels) -> TopView:
         waits_for=await _why(client, queued[0]) if queued[0] and not runs else None,
         comfyui_away=now.comfyui_away if now else [],
         workers=await _workers(client, now),
-        cards=await _cards(client),
+        gpus=await _gpus(client),
         running=runs,
         next=[await _coming(client, each, labels) for each in now.waiting[:NEXT]] if now else [],
         paused=held,
@@ -144,14 +144,14 @@ async def _workers(client: Client, now: Now | None) -> list[Busy] | None:
     ]
 
 
-async def _cards(client: Client) -> list[str]:
+async def _gpus(client: Client) -> list[str]:
     try:
-        found = await client.lanes()
+        found = await client.slots()
     except (Forbidden, NotFound):
         # users do not see them, and an older server has none
         return []
-    shared = [each for each in found if each.on_card is not None and (each.packing or each.on_card > 1)]
-    about = [f"{each.name}, {each.gpu or 'GPU'}: {each.packing or f'{each.on_card} on this card.'}" for each in shared]
+    shared = [each for each in found if each.on_gpu is not None and (each.packing or each.on_gpu > 1)]
+    about = [f"{each.name}, {each.gpu or 'GPU'}: {each.packing or f'{each.on_gpu} on this GPU.'}" for each in shared]
     return list(dict.fromkeys(about))
 
 
@@ -173,7 +173,7 @@ async def _why(client: Client, queued: Sequence[Job]) -> str | None:
 
 def shown(seen: TopView, now: datetime, chosen: Choice | None = None) -> RenderableType:
     parts: list[RenderableType] = [_headline(seen), *_about_workers(seen)]
-    parts += [Text(printable(each), style="dim") for each in seen.cards]
+    parts += [Text(printable(each), style="dim") for each in seen.gpus]
     parts += [Text(printable(each), style="red") for each in seen.comfyui_away]
     if seen.waits_for and not seen.comfyui_away:
         parts.append(Text(printable(seen.waits_for), style="yellow"))

@@ -1,4 +1,4 @@
-"""The whole system in one process for one person: server, worker, and the stand-in where things are tried out."""
+"""The whole system in one process for one person: server, worker, and the simulator where things are tried out."""
 
 import asyncio
 import socket
@@ -58,12 +58,12 @@ from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from comfyrelay.simulator import Sim
+    from comfyrelay.simulator import Simulator
 
 FLEET = "desk"
 WORKER = "desk"
 # the fleet and the worker of what is tried out
-STAND_IN = "stand-in"
+STAND_IN = "simulator"
 LOCAL_EMAIL = "desk@localhost"
 # Nobody else's jobs wait on a desk.
 NO_LIMIT = 1_000_000
@@ -104,7 +104,7 @@ class Desk:
     # by the stage that they work at
     _agents: dict[Stage, Agent] = field(default_factory=dict, init=False)
     _copies: Copies | None = field(default=None, init=False)
-    _sim: "Sim | None" = field(default=None, init=False)
+    _simulator: "Simulator | None" = field(default=None, init=False)
 
     async def run(self) -> None:
         """Until SIGTERM or Ctrl-C, and until the job that runs then is finished or put back."""
@@ -134,7 +134,7 @@ class Desk:
             trying = Trying(
                 settings.data_dir,
                 stage=Stage(settings.stage),
-                is_chosen=self.desk.stand_in,
+                is_chosen=self.desk.simulator,
                 is_named=bool({"comfyui_url", "comfyui_dir"} & self.desk.model_fields_set),
             )
             hooks = self._hooks(notifications, trying, ScriptCheck(script, snapshots) if script and snapshots else None)
@@ -146,11 +146,11 @@ class Desk:
             if snapshots is not None:
                 opened.push_async_callback(_ended_task(asyncio.create_task(_sweep(snapshots, engine, user))))
             silent = await self._check_comfyui(engine, trying)
-            sim = None
+            simulator = None
             if trying.mode is not TryingOut.NOTHING or await _has_tries(engine, trying.tries_stage):
-                await _furnish_stand_in(engine, trying)
-                sim = self._sim = await opened.enter_async_context(
-                    _stand_in(settings.data_dir, self.desk.stand_in_step_seconds)
+                await _furnish_simulator(engine, trying)
+                simulator = self._simulator = await opened.enter_async_context(
+                    _simulator(settings.data_dir, self.desk.simulator_step_seconds)
                 )
             ready = Ready(
                 url=settings.base_url,
@@ -178,7 +178,7 @@ class Desk:
                 settings,
                 owner.worker_secret,
                 trying,
-                sim,
+                simulator,
                 signals=signals,
                 on_output=self._copies.keep,
                 wrap_server=self._beside_script(script, snapshots) if script and snapshots else None,
@@ -193,7 +193,7 @@ class Desk:
                 notifications=notifications,
                 trying=trying,
                 script=script,
-                sim=sim,
+                simulator=simulator,
             )
             app.add_middleware(OwnerOnly, context=app.state.context, has_password=password is not None)
             # the outermost: nothing else is asked before it
@@ -246,7 +246,14 @@ class Desk:
         return silent
 
     def _make_agents(
-        self, settings: Settings, secret: str, trying: Trying, sim: "Sim | None", *, signals: bool, **common: Any
+        self,
+        settings: Settings,
+        secret: str,
+        trying: Trying,
+        simulator: "Simulator | None",
+        *,
+        signals: bool,
+        **common: Any,
     ) -> dict[Stage, Agent]:
         """One for ComfyUI, which hears signals, and one for what is tried out."""
         common |= {"on_status": self._show_held, "is_shared": False}
@@ -254,14 +261,14 @@ class Desk:
         agents = {
             trying.stage: Agent(own, on_online=lambda: self._found_comfyui(trying), signals=signals, **common),
         }
-        if sim is not None:
+        if simulator is not None:
             for_tries = self._worker_settings(
                 settings,
                 secret,
-                comfyui_base_url=[sim.url],
-                comfyui_folders=[sim.folder],
+                comfyui_base_url=[simulator.url],
+                comfyui_folders=[simulator.folder],
                 worker_id=STAND_IN,
-                display_name="Stand-in",
+                display_name="Simulator",
                 fleet_slug=STAND_IN,
                 fleet_stage=trying.tries_stage,
             )
@@ -280,9 +287,9 @@ class Desk:
 
     async def _definitions(self, trying: Trying) -> Mapping[str, Any]:
         """Of the nodes that whatever runs new workflows has at this moment."""
-        is_tried = trying.mode is TryingOut.EVERYTHING and self._sim is not None
+        is_tried = trying.mode is TryingOut.EVERYTHING and self._simulator is not None
         own = self._own_urls(trying) or ["http://127.0.0.1:8188"]
-        async with ComfyClient(self._sim.url if is_tried and self._sim else own[0]) as client:
+        async with ComfyClient(self._simulator.url if is_tried and self._simulator else own[0]) as client:
             return await client.object_info()
 
     @property
@@ -351,12 +358,12 @@ class Desk:
         notifications: Notifications,
         trying: Trying,
         script: ScriptSettings | None,
-        sim: "Sim | None",
+        simulator: "Simulator | None",
     ) -> None:
         is_all_tried = trying.mode is TryingOut.EVERYTHING
 
         def find_comfyui() -> list[str]:
-            return [sim.url] if sim is not None and is_all_tried else self._own_urls(trying)
+            return [simulator.url] if simulator is not None and is_all_tried else self._own_urls(trying)
 
         state = DeskState(
             find_comfyui=find_comfyui,
@@ -520,7 +527,7 @@ async def _has_tries(engine: Engine, stage: Stage) -> bool:
     return False
 
 
-async def _furnish_stand_in(engine: Engine, trying: Trying) -> None:
+async def _furnish_simulator(engine: Engine, trying: Trying) -> None:
     """Its fleet, which may run whatever the desk itself may."""
     slugs = (await engine.fleet.views.get(trying.stage, FLEET)).workflow_slugs
     with suppress(Conflict):
@@ -528,14 +535,14 @@ async def _furnish_stand_in(engine: Engine, trying: Trying) -> None:
 
 
 @asynccontextmanager
-async def _stand_in(data_dir: Path, step_seconds: float) -> AsyncIterator["Sim"]:
+async def _simulator(data_dir: Path, step_seconds: float) -> AsyncIterator["Simulator"]:
     # nobody else needs it, nor the HTTP library that it comes with
-    from comfyrelay.simulator import Sim  # noqa: PLC0415
+    from comfyrelay.simulator import Simulator  # noqa: PLC0415
 
-    folder = data_dir / "stand-in"
+    folder = data_dir / "simulator"
     folder.mkdir(exist_ok=True)
-    async with Sim(folder=folder, step_seconds=step_seconds, models=TRIED_MODELS) as sim:
-        yield sim
+    async with Simulator(folder=folder, step_seconds=step_seconds, models=TRIED_MODELS) as simulator:
+        yield simulator
 
 
 async def _silent(urls: Sequence[str]) -> list[str]:

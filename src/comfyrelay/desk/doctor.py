@@ -91,7 +91,7 @@ def _about_password(data_dir: Path, names: list[str]) -> CheckFinding:
 
 
 async def _about_databases(settings: Settings) -> AsyncIterator[CheckFinding]:
-    urls = {"central": settings.central_url, **settings.pool_urls}
+    urls = {"central": settings.central_url, **settings.shard_urls}
     missing = [name for name, url in urls.items() if not _may_exist(url)]
     if missing:
         # to open one would make it
@@ -124,7 +124,7 @@ def _may_exist(url: str) -> bool:
 
 
 async def _about_port(settings: Settings, holder: str | None) -> tuple[CheckFinding, list[str]]:
-    """Who is there; and of a desk, where its ComfyUIs are, unless everything is tried out on the stand-in."""
+    """Who is there; and of a desk, where its ComfyUIs are, unless everything is tried out on the simulator."""
     about = f"desk {settings.base_url}"
     try:
         async with Client(settings.base_url) as client, asyncio.timeout(ANSWER_SECONDS):
@@ -139,7 +139,7 @@ async def _about_port(settings: Settings, holder: str | None) -> tuple[CheckFind
         return broken(about, "Something else answers there. Set COMFYRELAY_PORT to another port."), []
     is_all_tried = found.trying_out == TryingOut.EVERYTHING
     in_use = [] if is_all_tried else list(found.comfyui)
-    runs = "the built-in stand-in, to try things out" if is_all_tried else f"ComfyUI at {', '.join(in_use)}"
+    runs = "the built-in simulator, to try things out" if is_all_tried else f"ComfyUI at {', '.join(in_use)}"
     return fine(about, f"A desk runs there, version {found.version}, with {runs}."), in_use
 
 

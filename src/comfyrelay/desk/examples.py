@@ -1,5 +1,5 @@
 """Effects that every desk begins with. All but the one for a prompt need no models, so they run on any ComfyUI, and on
-the stand-in."""
+the simulator."""
 
 import io
 import json

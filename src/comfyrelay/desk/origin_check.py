@@ -12,7 +12,7 @@ from comfyrelay.server.http.problems import problem_response
 from comfyrelay.settings import Settings
 
 HTTP_PORTS = (80, 443)
-WILDCARDS = ("0.0.0.0", "::")
+WILDGPUS = ("0.0.0.0", "::")
 
 
 class LocalOnly:
@@ -67,7 +67,7 @@ def own_names(settings: Settings, allowed: Collection[str] = ()) -> set[str]:
 
 def address_here(host: str) -> str:
     """The address at which other machines find this one, if it listens there."""
-    if host not in WILDCARDS:
+    if host not in WILDGPUS:
         return host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as asked:

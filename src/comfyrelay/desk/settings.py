@@ -37,10 +37,10 @@ class DeskSettings(CareSettings):
         description="whether jobs of the desk are removed from ComfyUI's history, and their files from "
         "`comfyui_folders`, once the desk has what they made",
     )
-    stand_in: bool = Field(
-        False, description="try things out: what is added runs on the built-in stand-in, and not on ComfyUI"
+    simulator: bool = Field(
+        False, description="try things out: what is added runs on the built-in simulator, and not on ComfyUI"
     )
-    stand_in_step_seconds: SecondsOrZero = Field(
+    simulator_step_seconds: SecondsOrZero = Field(
         0, description="how long each step of a sampler takes there: enough to see live previews"
     )
     input_folder: Path | None = Field(

@@ -1,6 +1,6 @@
-"""Which jobs run on the built-in stand-in: those that were added to try things out, and never one meant for ComfyUI.
+"""Which jobs run on the built-in simulator: those that were added to try things out, and never one meant for ComfyUI.
 
-A job keeps the choice that held when it was added: tries run at a stage of their own, where only the stand-in works.
+A job keeps the choice that held when it was added: tries run at a stage of their own, where only the simulator works.
 """
 
 from pathlib import Path
@@ -10,10 +10,10 @@ from comfyrelay.protocol.desk import TryingOut
 
 # Beside the queue: this desk has had a ComfyUI once, and waits for it whenever it is away.
 MARKER = ".comfyui-found"
-# What the stand-in claims to have: beside models of its own, those that ComfyUI's first templates name.
+# What the simulator claims to have: beside models of its own, those that ComfyUI's first templates name.
 TRIED_MODELS = {
     "checkpoints": [
-        "stand-in.safetensors",
+        "simulator.safetensors",
         "broken.safetensors",
         "v1-5-pruned-emaonly-fp16.safetensors",
         "v1-5-pruned-emaonly.safetensors",
@@ -22,7 +22,7 @@ TRIED_MODELS = {
         "sd_xl_base_1.0.safetensors",
         "sd_xl_refiner_1.0.safetensors",
     ],
-    "loras": ["stand-in.safetensors"],
+    "loras": ["simulator.safetensors"],
 }
 
 

@@ -32,14 +32,14 @@ class FindingKind(StrEnum):
     VIDEO_DIFFERS = "video_differs"
     STUCK_OUTBOX = "stuck_outbox"
     DANGLING_LEASE = "dangling_lease"
-    UNKNOWN_POOL = "unknown_pool"
+    UNKNOWN_SHARD = "unknown_shard"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
     kind: FindingKind
     text: str
-    pool: str
+    shard: str
     tenant_id: str | None = None
     job_id: str | None = None
     dispatch_id: int | None = None
@@ -53,7 +53,7 @@ class Finding:
 class JobFacts:
     """All that is known of one job, in both databases."""
 
-    pool: str
+    shard: str
     job_id: str
     tenant_id: str
     status: str
@@ -69,7 +69,7 @@ class JobFacts:
         return Finding(
             kind=kind,
             text=text,
-            pool=self.pool,
+            shard=self.shard,
             tenant_id=self.tenant_id,
             job_id=self.job_id,
             dispatch_id=self.dispatch.id if self.dispatch else None,

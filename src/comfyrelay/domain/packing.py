@@ -1,4 +1,4 @@
-"""How many ComfyUI processes one card is worth. Pure: it looks at what a card does, and says what to change and why.
+"""How many ComfyUI processes one GPU is worth. Pure: it looks at what a GPU does, and says what to change and why.
 
 One ComfyUI leaves a large GPU idle, because a single thread feeds it. Whether another one helps is tried out: with it
 and without it, in turns, while the same workflows run. What was found out once is not asked again.
@@ -37,7 +37,7 @@ class PackingLimits:
     again_seconds: float = 300.0
     # NVML counts any moment in which something runs: below this another one may still fill what is left
     busy_load: float = 0.95
-    # of the card's memory, for what nobody tells of
+    # of the gpu's memory, for what nobody tells of
     reserve: float = 0.05
     # of the machine's memory: what must be left beside another one, and what one is taken back below
     machine_reserve_bytes: int = GIB
@@ -46,7 +46,7 @@ class PackingLimits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompletedRun:
-    """A job that was completed on a process of the card."""
+    """A job that was completed on a process of the GPU."""
 
     process: str
     workflow: str
@@ -55,12 +55,12 @@ class CompletedRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seen:
-    """A card at one look. What is `None` is not known.
+    """A GPU at one look. What is `None` is not known.
 
     `processes` are those that are up: first the `pinned`, which stay, then the oldest. `away` were up, and start again
     or cannot be reached now; `starting` is how many were asked for and are not up yet. `workflows` are those that run,
     wait or ran lately; `copy_bytes` is what another process would take for the largest of them. `machine_free_bytes` is
-    what the machine has free beside its cards, and `machine_copy_bytes` what another would take of that. `done` and
+    what the machine has free beside its GPUs, and `machine_copy_bytes` what another would take of that. `done` and
     `out_of_memory` (workflows that others ran beside) have happened since the last look; `failed` is why a process that
     was asked for did not start.
     """
@@ -135,7 +135,7 @@ class Short:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packing:
-    """What is known of a card. By workflow, as measured: `most` is the number above which nothing was gained, `proven`
+    """What is known of a GPU. By workflow, as measured: `most` is the number above which nothing was gained, `proven`
     the number that was worth it, `holds` how many are left where it ran out of memory beside one more."""
 
     most: Mapping[str, int] = field(default_factory=dict)
@@ -164,13 +164,13 @@ class PackingDecision:
 
 
 def decide(packing: Packing, seen: Seen, limits: PackingLimits | None = None) -> tuple[Packing, PackingDecision]:
-    """What to change on a card, and what is known of it after this look."""
+    """What to change on a GPU, and what is known of it after this look."""
     limits = limits or PackingLimits()
     count = len(seen.processes)
     packing = _noted(packing, seen)
     if count == 0 or seen.failed is not None:
         failed = f"Another one did not start: {seen.failed}"
-        return packing, _stay(count, "No ComfyUI is up on this card." if seen.failed is None else failed)
+        return packing, _stay(count, "No ComfyUI is up on this GPU." if seen.failed is None else failed)
     if count > 1 and not seen.starting and (taken := _perhaps_remove(packing, seen, limits)) is not None:
         return taken
     trial = packing.trial
@@ -191,7 +191,7 @@ def decide(packing: Packing, seen: Seen, limits: PackingLimits | None = None) ->
 
 
 def room_for(memory_bytes: int, copy_bytes: int, limits: PackingLimits | None = None) -> int:
-    """How many copies the card's memory is known to hold; one always, since it has to be tried somewhere."""
+    """How many copies the gpu's memory is known to hold; one always, since it has to be tried somewhere."""
     usable = memory_bytes * (1 - (limits or PackingLimits()).reserve)
     return max(int(usable // max(copy_bytes, 1)), 1)
 
@@ -264,7 +264,7 @@ def _shortage(packing: Packing, seen: Seen, limits: PackingLimits) -> str | None
     room = room_for(seen.memory_bytes, seen.copy_bytes, limits)
     if count <= room:
         return None
-    need = f"one takes {_gib(seen.copy_bytes)} of the card's {_gib(seen.memory_bytes)}"
+    need = f"one takes {_gib(seen.copy_bytes)} of the gpu's {_gib(seen.memory_bytes)}"
     return f"Memory is short: {need}, which holds {room}."
 
 
@@ -322,7 +322,7 @@ def _why_not_more(packing: Packing, seen: Seen, limits: PackingLimits) -> str | 
     if seen.away:
         why = "one of them starts again"
     elif there >= limits.most:
-        why = "no more are allowed on one card"
+        why = "no more are allowed on one gpu"
     elif not seen.waiting or not seen.workflows:
         why = "nothing waits"
     elif failed_at is not None and seen.now - failed_at < limits.again_seconds:
@@ -350,11 +350,11 @@ def _why_not_more(packing: Packing, seen: Seen, limits: PackingLimits) -> str | 
 def _no_room(seen: Seen, limits: PackingLimits) -> str | None:
     """Why there is no memory for another one, if there is none."""
     if seen.memory_bytes is None or seen.free_bytes is None:
-        return "the card's memory is not known"
+        return "the gpu's memory is not known"
     if seen.copy_bytes is None:
         return "what its jobs need of memory is not known yet"
     if seen.there + 1 > room_for(seen.memory_bytes, seen.copy_bytes, limits):
-        return f"the card has {_gib(seen.memory_bytes)}, and each takes {_gib(seen.copy_bytes)}"
+        return f"the GPU has {_gib(seen.memory_bytes)}, and each takes {_gib(seen.copy_bytes)}"
     # those that start have not taken theirs yet
     if seen.free_bytes < (seen.starting + 1) * seen.copy_bytes:
         return f"another one takes {_gib(seen.copy_bytes)}, and {_gib(seen.free_bytes)} are free"
@@ -362,7 +362,7 @@ def _no_room(seen: Seen, limits: PackingLimits) -> str | None:
 
 
 def _is_machine_full(seen: Seen, limits: PackingLimits, *, more: int = 1) -> bool:
-    """Whether the machine's own memory, into which models are read before they are on the card, does not hold so many
+    """Whether the machine's own memory, into which models are read before they are on the GPU, does not hold so many
     more; one that is not known holds them."""
     if seen.machine_free_bytes is None or seen.machine_copy_bytes is None:
         return False

@@ -327,7 +327,7 @@ class FleetMetrics(QueueMetrics):
 
 class Gpu(AnswerBody):
     """A ComfyUI with its GPU, by the name that `progress.server` has. Memory is in bytes, `load` goes from 0 to 1.
-    `on_card` is how many ComfyUI share it, `packing` why as many; `away` why it cannot be used."""
+    `on_gpu` is how many ComfyUI share it, `packing` why as many; `away` why it cannot be used."""
 
     server: str | None = None
     name: str | None = None
@@ -335,7 +335,7 @@ class Gpu(AnswerBody):
     memory_used: int | None = None
     load: float | None = None
     slots: int | None = None
-    on_card: int | None = None
+    on_gpu: int | None = None
     packing: str | None = None
     away: str | None = None
 
@@ -566,10 +566,10 @@ class WaitingDetails(AnswerBody):
 
 
 class Tenant(AnswerBody):
-    """`balance` is null while the tenant's pool cannot be reached."""
+    """`balance` is null while the tenant's shard cannot be reached."""
 
     id: str
-    db_pool: str
+    shard: str
     user_id: str
     email: str
     name: str
@@ -604,10 +604,10 @@ class TenantLimits(AnswerBody):
 
 
 class TenantDetails(AnswerBody):
-    """`balance` and `active_jobs` are null while the tenant's pool cannot be reached."""
+    """`balance` and `active_jobs` are null while the tenant's shard cannot be reached."""
 
     id: str
-    db_pool: str
+    shard: str
     name: str
     balance: int | None
     active_jobs: int | None
@@ -805,12 +805,12 @@ class DeliveryCounts(AnswerBody):
 
 
 class StuckStep(AnswerBody):
-    """What should have crossed between the databases long ago: `to_queue`, jobs that are not in the queue; `to_pool`,
+    """What should have crossed between the databases long ago: `to_queue`, jobs that are not in the queue; `to_shard`,
     what the queue has decided of jobs. It is tried again and again."""
 
     id: int
     direction: str
-    db_pool: str
+    shard: str
     job_ids: list[str]
     created_at: datetime
 
@@ -822,7 +822,7 @@ class StuckSteps(AnswerBody):
 class Finding(AnswerBody):
     kind: str
     text: str
-    pool: str
+    shard: str
     tenant_id: str | None = None
     job_id: str | None = None
     dispatch_id: int | None = None
@@ -838,7 +838,7 @@ class ReconcileRun(AnswerBody):
     jobs: int | None
     count: int | None
     findings: list[Finding]
-    pools_down: list[str]
+    shards_down: list[str]
     problem: str | None
 
 

@@ -32,7 +32,7 @@ class Occasion(StrEnum):
 
 
 class TryingOut(StrEnum):
-    """Which of the jobs that are added now run on the built-in stand-in."""
+    """Which of the jobs that are added now run on the built-in simulator."""
 
     NOTHING = "nothing"
     EXAMPLES = "examples"
@@ -170,7 +170,7 @@ class Notifications(AnswerBody):
 
 
 class Desk(AnswerBody):
-    """`comfyui` is where the jobs that are added now run; `trying_out` says which of them run on the stand-in."""
+    """`comfyui` is where the jobs that are added now run; `trying_out` says which of them run on the simulator."""
 
     version: str
     comfyui: list[str]
@@ -211,7 +211,7 @@ class ComfyuiProcess(AnswerBody):
     `lines` what it said last; all of that is in the file `log`."""
 
     name: str
-    card: str
+    gpu: str
     url: str
     state: str
     reason: str | None

@@ -114,7 +114,7 @@ class IssuedToken(Token):
     token: str
 
 
-class LaneJob(AnswerBody):
+class SlotJob(AnswerBody):
     """What runs there. `node_title` is the author's; `progress` goes from 0 to 1; `expected_seconds` is how long it
     should still take, by the newest jobs of its workflow; null when that is not known."""
 
@@ -132,9 +132,9 @@ class LaneJob(AnswerBody):
     expected_seconds: float | None
 
 
-class Lane(AnswerBody):
+class WorkerSlot(AnswerBody):
     """A place where one job runs at a time: a ComfyUI with its GPU. Memory is in bytes, `load` goes from 0 to 1; both
-    are null when the worker does not say. `on_card` is how many ComfyUI share the GPU, `packing` why as many and no
+    are null when the worker does not say. `on_gpu` is how many ComfyUI share the GPU, `packing` why as many and no
     more. `away` is why its ComfyUI cannot be used."""
 
     worker_id: str
@@ -144,11 +144,11 @@ class Lane(AnswerBody):
     memory_total: int | None
     memory_used: int | None
     load: float | None
-    on_card: int | None
+    on_gpu: int | None
     packing: str | None
     state: OpenEnum[WorkerState]
     away: str | None
-    job: LaneJob | None
+    job: SlotJob | None
 
 
 class Deleted(AnswerBody):

@@ -118,7 +118,7 @@ class Device(WorkerRequest):
     # how many jobs it takes at once
     slots: Annotated[int, Field(ge=1, le=1000)] = 1
     # how many ComfyUI run on the same GPU, and why as many and no more
-    on_card: Annotated[int, Field(ge=1, le=1000)] | None = None
+    on_gpu: Annotated[int, Field(ge=1, le=1000)] | None = None
     packing: Annotated[str, Field(max_length=1000, pattern=STORABLE)] | None = None
     # why it cannot be used
     away: Annotated[str, Field(max_length=1000, pattern=STORABLE)] | None = None
@@ -195,7 +195,7 @@ class LeasedJob(WorkerAnswer):
     workflow_hash: str = ""
     # where it runs, its models stay loaded
     keep_loaded: bool = False
-    # the memory of the largest card that was too small for its workflow, as far as is known
+    # the memory of the largest GPU that was too small for its workflow, as far as is known
     ran_out_bytes: int | None = None
 
     @property
@@ -301,8 +301,8 @@ class Fail(EndOfLease):
     retry_after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0.0
     # what kind of error it is; some would fail the rest of a batch alike
     code: Annotated[str, Field(max_length=100, pattern=STORABLE)] | None = None
-    # of a job that ran out of memory with a card to itself: what that card has
-    card_memory_bytes: Bytes | None = None
+    # of a job that ran out of memory with a GPU to itself: what that GPU has
+    gpu_memory_bytes: Bytes | None = None
 
 
 class Requeue(EndOfLease):

@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from comfyrelay.autoscaling.process import scaling_fleets
-from comfyrelay.errors import ConfigurationError, PoolUnavailable
+from comfyrelay.errors import ConfigurationError, DatabaseUnavailable
 from comfyrelay.extras import require
 from comfyrelay.http_client import listen
 from comfyrelay.logs import log_as_json
@@ -71,7 +71,7 @@ async def serve(
     app = create_app(engine, secrets, beside=fleets)
     on_ready(engine)
     # one that takes no changes now is served all the same, and has a code later
-    with suppress(PoolUnavailable):
+    with suppress(DatabaseUnavailable):
         if await engine.accounts.sign_in.needs_setup():
             on_setup_code(await engine.accounts.links.make_setup_code())
     _collect_garbage_seldom()

@@ -9,18 +9,18 @@ from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.databases import Databases
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import ObjectStore
-from comfyrelay.store.notify import Wakeup
+from comfyrelay.store.notify import NotifyChannel
 
 # Files in object storage; the name under which rows refer to it.
 DISK = "objects"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ground:
+class ServiceContext:
     settings: Settings
     databases: Databases
     objects: ObjectStore
-    wakeup: Wakeup
+    notify_channel: NotifyChannel
 
     @property
     def failover(self) -> FailoverPolicy:

@@ -1,4 +1,4 @@
-"""The central database and the tenant pools, and what is known of their health."""
+"""The central database and the shards, and what is known of their health."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -8,7 +8,7 @@ from datetime import datetime
 import structlog
 
 from comfyrelay.clock import utc_now
-from comfyrelay.errors import ConfigurationError, NotFound, PoolUnavailable, SchemaOutOfDate
+from comfyrelay.errors import ConfigurationError, DatabaseUnavailable, NotFound, SchemaOutOfDate
 from comfyrelay.settings import Settings
 from comfyrelay.store import migrate
 from comfyrelay.store.central import tenants
@@ -17,79 +17,79 @@ from comfyrelay.store.migrate import Schema
 
 log = structlog.get_logger(__name__)
 
-# For how long a pool that could not be reached is left alone before somebody tries again.
+# For how long a shard that could not be reached is left alone before somebody tries again.
 DOWN_SECONDS = 5.0
 # How often a start asks whether a database is up by now.
 ASK_SECONDS = 1.0
 
 
 class Databases:
-    def __init__(self, central: Database, pools: Mapping[str, Database]) -> None:
+    def __init__(self, central: Database, shards: Mapping[str, Database]) -> None:
         self.central = central
-        self.pools = dict(pools)
+        self.shards = dict(shards)
         self._down_until: dict[str, float] = {}
-        # Pools that were away when the server started, and why: their schema may be of another version.
+        # Shards that were away when the server started, and why: their schema may be of another version.
         self._awaited: dict[str, str] = {}
         # A tenant never moves, so where it lives need not be asked twice.
-        self._pool_of: dict[str, str] = {}
+        self._shard_of: dict[str, str] = {}
 
     @classmethod
     def from_settings(cls, settings: Settings, *, clock: Callable[[], datetime] = utc_now) -> "Databases":
         size = settings.database_pool_size
-        if not settings.pool_urls:
-            raise ConfigurationError("There is no tenant pool: set COMFYRELAY_TENANT_POOLS.")
-        if "central" in settings.pool_urls:
-            raise ConfigurationError("A tenant pool cannot be named 'central': that is the central database.")
+        if not settings.shard_urls:
+            raise ConfigurationError("There is no shard: set COMFYRELAY_SHARDS.")
+        if "central" in settings.shard_urls:
+            raise ConfigurationError("A shard cannot be named 'central': that is the central database.")
         return cls(
             Database("central", settings.central_url, pool_size=size, clock=clock),
-            {name: Database(name, url, pool_size=size, clock=clock) for name, url in settings.pool_urls.items()},
+            {name: Database(name, url, pool_size=size, clock=clock) for name, url in settings.shard_urls.items()},
         )
 
     async def close(self) -> None:
-        for each in (self.central, *self.pools.values()):
+        for each in (self.central, *self.shards.values()):
             await each.close()
 
-    def pool(self, name: str) -> Database:
+    def shard(self, name: str) -> Database:
         if name in self._awaited:
-            raise PoolUnavailable(pool=name, why="has not been reached since this server started")
+            raise DatabaseUnavailable(name=name, why="has not been reached since this server started")
         try:
-            return self.pools[name]
+            return self.shards[name]
         except KeyError:
-            # Jobs of a pool that this process does not know must wait, not fail: another process may know it.
-            raise PoolUnavailable(pool=name) from None
+            # Jobs of a shard that this process does not know must wait, not fail: another process may know it.
+            raise DatabaseUnavailable(name=name) from None
 
-    async def pool_of(self, tenant_id: str) -> Database:
-        return self.pool(await self.pool_name_of(tenant_id))
+    async def shard_of(self, tenant_id: str) -> Database:
+        return self.shard(await self.shard_name_of(tenant_id))
 
-    async def pool_name_of(self, tenant_id: str) -> str:
-        if tenant_id not in self._pool_of:
+    async def shard_name_of(self, tenant_id: str) -> str:
+        if tenant_id not in self._shard_of:
             async with self.central.read() as tx:
                 tenant = await tenants.get(tx, tenant_id)
             if tenant is None:
                 raise NotFound(f"There is no tenant {tenant_id!r}.")
-            self._pool_of[tenant_id] = tenant.db_pool
-        return self._pool_of[tenant_id]
+            self._shard_of[tenant_id] = tenant.shard
+        return self._shard_of[tenant_id]
 
     def down(self) -> list[str]:
-        """Pools known to be down: their jobs are not handed out."""
+        """Shards known to be down: their jobs are not handed out."""
         now = asyncio.get_running_loop().time()
         return sorted({*self._awaited, *(name for name, until in self._down_until.items() if until > now)})
 
     @contextmanager
     def watched(self, name: str) -> Iterator[None]:
-        """Learn from what happens inside whether the pool can be reached."""
+        """Learn from what happens inside whether the shard can be reached."""
         try:
             yield
-        except PoolUnavailable as error:
+        except DatabaseUnavailable as error:
             if name not in self._down_until:
-                log.warning("pool.down", pool=name, why=error.detail, cause=str(error.__cause__ or ""))
+                log.warning("shard.down", shard=name, why=error.detail, cause=str(error.__cause__ or ""))
             self._down_until[name] = asyncio.get_running_loop().time() + DOWN_SECONDS
             raise
         if self._down_until.pop(name, None) is not None:
-            log.info("pool.up", pool=name)
+            log.info("shard.up", shard=name)
 
     def schemas(self) -> list[tuple[Database, Schema]]:
-        return [(self.central, Schema.CENTRAL), *((pool, Schema.TENANT) for pool in self.pools.values())]
+        return [(self.central, Schema.CENTRAL), *((shard, Schema.TENANT) for shard in self.shards.values())]
 
     async def upgrade(self) -> dict[str, tuple[str | None, str]]:
         """Bring every schema up; returns the revisions before and after by database."""
@@ -97,21 +97,21 @@ class Databases:
 
     async def open(self, seconds: float) -> None:
         """For a server that starts: bring every schema up that can be. The central database may take `seconds` to
-        answer, or it is `PoolUnavailable`; a tenant pool that is away hurts its own tenants only, and is left to
+        answer, or it is `DatabaseUnavailable`; a shard that is away hurts its own tenants only, and is left to
         `open_awaited`."""
         await self._wait_for_central(seconds)
         await migrate.upgrade(self.central, Schema.CENTRAL)
-        await asyncio.gather(*(self._open(name) for name in self.pools))
+        await asyncio.gather(*(self._open(name) for name in self.shards))
 
     async def open_awaited(self) -> None:
-        """Bring up the pools that were away, as far as they have come back."""
+        """Bring up the shards that were away, as far as they have come back."""
         await asyncio.gather(*(self._open(name) for name in list(self._awaited)))
 
     async def _open(self, name: str) -> None:
         before = self._awaited.get(name)
         try:
-            await migrate.upgrade(self.pools[name], Schema.TENANT)
-        except (PoolUnavailable, ConfigurationError) as error:
+            await migrate.upgrade(self.shards[name], Schema.TENANT)
+        except (DatabaseUnavailable, ConfigurationError) as error:
             if before is None and isinstance(error, ConfigurationError):
                 raise
             if before != error.detail:
@@ -129,7 +129,7 @@ class Databases:
         while True:
             try:
                 await migrate.current(self.central)
-            except PoolUnavailable as error:
+            except DatabaseUnavailable as error:
                 if clock() >= deadline:
                     raise
                 if not is_waiting:
@@ -143,7 +143,7 @@ class Databases:
             log.info("database.up", database=self.central.name)
 
     async def revisions(self) -> dict[str, tuple[str | None, str]]:
-        """By database, the revision it has and the one it should have; pools that are still away are left out."""
+        """By database, the revision it has and the one it should have; shards that are still away are left out."""
         return {
             each.name: (await migrate.current(each), migrate.head(schema))
             for each, schema in self.schemas()

@@ -21,7 +21,7 @@ from comfyrelay.services.accounts import Accounts
 from comfyrelay.services.autoscaling import Scaling
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.catalogue.node_definitions import Live
-from comfyrelay.services.context import Ground
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.databases import ASK_SECONDS, Databases
 from comfyrelay.services.gallery import Gallery
 from comfyrelay.services.jobs import Jobs
@@ -38,7 +38,7 @@ from comfyrelay.services.webhooks import Webhooks
 from comfyrelay.services.workers import Fleet
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import open_objects
-from comfyrelay.store.notify import LocalWakeup, PostgresWakeup, Wakeup
+from comfyrelay.store.notify import LocalNotifyChannel, NotifyChannel, PostgresNotifyChannel
 from comfyrelay.store.outbox import OutboxEntry
 
 log = structlog.get_logger(__name__)
@@ -95,29 +95,31 @@ class Engine:
         settings: Settings,
         *,
         clock: Callable[[], datetime] = utc_now,
-        wakeup: Wakeup | None = None,
+        notify_channel: NotifyChannel | None = None,
         signing_secrets: Sequence[str] = (),
         hooks: Hooks | None = None,
     ) -> None:
         """`signing_secrets` sign the URLs of local files; without them there are none."""
         self.settings = settings
         self.databases = Databases.from_settings(settings, clock=clock)
-        self.wakeup = wakeup or self._wakeup()
+        self.notify_channel = notify_channel or self._wakeup()
         self.objects = open_objects(settings.objects_url, base_url=settings.base_url, secrets=signing_secrets)
         self._hooks = hooks or Hooks()
-        ground = Ground(settings=settings, databases=self.databases, objects=self.objects, wakeup=self.wakeup)
+        context = ServiceContext(
+            settings=settings, databases=self.databases, objects=self.objects, notify_channel=self.notify_channel
+        )
         events = Events(self.databases)
-        self.outbox = Outbox(ground, on_applied=self._applied, on_ended=self._ended)
-        self.accounts = Accounts(ground)
+        self.outbox = Outbox(context, on_applied=self._applied, on_ended=self._ended)
+        self.accounts = Accounts(context)
         self.catalogue = Catalogue(
-            ground,
+            context,
             on_missing=self._hooks.on_missing,
             live_definitions=self._hooks.live_definitions,
             more_fleets=self._hooks.more_fleets,
             stage_of=self._hooks.stage_of,
         )
         self.queue = Queue(
-            ground,
+            context,
             self.outbox,
             self.catalogue.graphs,
             comfyui_away=self._hooks.comfyui_away,
@@ -127,15 +129,15 @@ class Engine:
             on_moved=partial(self._changed, "dispatches"),
         )
         self.fleet = Fleet(
-            ground,
+            context,
             self.queue,
             self.catalogue.graphs,
             desk_workers=self._hooks.desk_workers,
             comfyui_away=self._hooks.comfyui_away,
         )
-        self.scaling = Scaling(ground, self.fleet, self.outbox, self.queue)
+        self.scaling = Scaling(context, self.fleet, self.outbox, self.queue)
         self.jobs = Jobs(
-            ground,
+            context,
             self.outbox,
             self.catalogue,
             self.queue,
@@ -148,9 +150,9 @@ class Engine:
             on_reused=self._hooks.on_reused,
             vary=self._hooks.vary,
         )
-        self.gallery = Gallery(ground, self.jobs)
-        self.webhooks = Webhooks(ground, on_noted=partial(self._changed, "webhooks"))
-        self.operations = Operations(ground, self.outbox, self.catalogue, self.queue, self.jobs)
+        self.gallery = Gallery(context, self.jobs)
+        self.webhooks = Webhooks(context, on_noted=partial(self._changed, "webhooks"))
+        self.operations = Operations(context, self.outbox, self.catalogue, self.queue, self.jobs)
         self._loops: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -162,13 +164,13 @@ class Engine:
     async def start(self) -> None:
         """Check the schemas, then keep reaping and recovering until stopped."""
         await self.databases.require_current()
-        await self.wakeup.start()
+        await self.notify_channel.start()
         settings = self.settings
         loops = [
             _every("reaper", settings.reaper_interval_seconds, self.queue.reaper.run_once),
             _every("recovery", settings.recovery_interval_seconds, self.outbox.recovery.run_once),
             _every("mending", MENDING_SECONDS, self.operations.mending.run_once),
-            _every("pools", ASK_SECONDS, self.databases.open_awaited),
+            _every("shards", ASK_SECONDS, self.databases.open_awaited),
             _every("seen", SEEN_SECONDS, self._record_seen),
             _every("stale workers", STALE_SECONDS, self._remove_stale),
             _every("usage", USAGE_SECONDS, self.scaling.usage.run_once),
@@ -206,13 +208,13 @@ class Engine:
         await self.webhooks.deliveries.close()
         await self.outbox.delivery.idle()
         await self.queue.previews.idle()
-        await self.wakeup.stop()
+        await self.notify_channel.stop()
         await self.databases.close()
 
     async def _record_seen(self) -> None:
         """For all workers at once: a poll of its own must not cost a write."""
         # who told of its GPUs is written down with them
-        told = await self.fleet.lanes.write_noted()
+        told = await self.fleet.slots.write_noted()
         await self.fleet.workers.record_seen([each for each in self.queue.leasing.take_pollers() if each not in told])
 
     async def _remove_stale(self) -> None:
@@ -229,15 +231,15 @@ class Engine:
     def _changed(self, kind: str) -> None:
         self.operations.live.publish_soon(kind)
 
-    def _applied(self, pool: str, entries: Sequence[OutboxEntry]) -> None:
-        self.jobs.events.wake(pool, entries)
-        self.jobs.live.wake(pool)
+    def _applied(self, shard: str, entries: Sequence[OutboxEntry]) -> None:
+        self.jobs.events.wake(shard, entries)
+        self.jobs.live.wake(shard)
 
     def _ended(self, ended: Sequence[JobState]) -> None:
         self.operations.measures.count_ended([job.status for job in ended])
         self.operations.samples.count_ended(ended)
-        self.webhooks.deliveries.hint()
-        self.scaling.hint.give()
+        self.webhooks.deliveries.wakeup()
+        self.scaling.wakeup.notify()
         self._hooks.on_ended(ended)
 
     async def _send_webhooks(self) -> None:
@@ -248,11 +250,11 @@ class Engine:
         await self.jobs.drawing.run_once()
         await self.jobs.drawing.wait(DRAWING_SECONDS)
 
-    def _wakeup(self) -> Wakeup:
+    def _wakeup(self) -> NotifyChannel:
         central = self.databases.central
         if central.dialect == "postgresql":
-            return PostgresWakeup(central.dsn)
-        return LocalWakeup()
+            return PostgresNotifyChannel(central.dsn)
+        return LocalNotifyChannel()
 
 
 async def _every(name: str, seconds: float, work: Callable[[], Awaitable[object]]) -> None:

@@ -1,7 +1,7 @@
-"""A stand-in for ComfyUI and Comfy Cloud: it answers as they do, runs real nodes on the CPU, and fails on request."""
+"""A simulator for ComfyUI and Comfy Cloud: it answers as they do, runs real nodes on the CPU, and fails on request."""
 
 from comfyrelay.simulator.active_misbehaviours import ActiveMisbehaviour, read_misbehaviour
-from comfyrelay.simulator.gpu import CardOptions, read_card
+from comfyrelay.simulator.gpu import SimulatedGpuOptions, read_gpu
 from comfyrelay.simulator.main import serve, slow_from_text
 from comfyrelay.simulator.misbehaviour import (
     DropSocket,
@@ -24,11 +24,10 @@ from comfyrelay.simulator.misbehaviour import (
     Vary,
 )
 from comfyrelay.simulator.request_log import Log, Received
-from comfyrelay.simulator.server import Sim
+from comfyrelay.simulator.server import Simulator
 
 __all__ = [
     "ActiveMisbehaviour",
-    "CardOptions",
     "DropSocket",
     "EmptyOutputs",
     "EndAs",
@@ -45,12 +44,13 @@ __all__ = [
     "Refuse",
     "Restart",
     "SilentSocket",
-    "Sim",
+    "SimulatedGpuOptions",
+    "Simulator",
     "Slow",
     "SlowHttp",
     "Stuck",
     "Vary",
-    "read_card",
+    "read_gpu",
     "read_misbehaviour",
     "serve",
     "slow_from_text",

@@ -1,4 +1,4 @@
-"""The stand-in's input, output and temp folders, and the names of the files that nodes save there."""
+"""The simulator's input, output and temp folders, and the names of the files that nodes save there."""
 
 import os
 import re

@@ -1,7 +1,7 @@
-"""A card that several stand-ins share: its memory, which runs out, and its time, for which those that run wait.
+"""A GPU that several simulators share: its memory, which runs out, and its time, for which those that run wait.
 
 It is a folder. Each process has a file in it, locked as long as the process lives, that says how much memory it holds
-and whether it runs something: what a killed process held is free, as on a real card.
+and whether it runs something: what a killed process held is free, as on a real GPU.
 """
 
 import time
@@ -24,8 +24,8 @@ _SPIN_SECONDS = 0.0005
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CardOptions:
-    """How a shared card behaves. A process takes `context_bytes` when it starts, `model_bytes` for each checkpoint that
+class SimulatedGpuOptions:
+    """How a shared GPU behaves. A process takes `context_bytes` when it starts, `model_bytes` for each checkpoint that
     it has loaded, which takes `load_seconds`, and `pixel_bytes` for each pixel that it samples.
 
     Each step of a sampler takes `gpu_seconds` for each process that samples at that time, beside what it takes anyway.
@@ -40,24 +40,24 @@ class CardOptions:
     gpu_seconds: float = 0.0
 
 
-def read_card(fields: dict[str, Any]) -> CardOptions:
-    """A card from JSON."""
-    unknown = sorted(set(fields) - {each.name for each in fields_of(CardOptions)})
+def read_gpu(fields: dict[str, Any]) -> SimulatedGpuOptions:
+    """A GPU from JSON."""
+    unknown = sorted(set(fields) - {each.name for each in fields_of(SimulatedGpuOptions)})
     if unknown or "folder" not in fields:
-        known = ", ".join(each.name for each in fields_of(CardOptions) if each.name != "folder")
+        known = ", ".join(each.name for each in fields_of(SimulatedGpuOptions) if each.name != "folder")
         wrong = f"not {', '.join(unknown)}" if unknown else "this one has no folder"
-        raise InvalidInput(f"A card has a folder, and may have {known}; {wrong}.")
+        raise InvalidInput(f"A GPU has a folder, and may have {known}; {wrong}.")
     try:
-        return TypeAdapter(CardOptions).validate_python(fields)
+        return TypeAdapter(SimulatedGpuOptions).validate_python(fields)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InvalidInput(f"The card's {'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
+        raise InvalidInput(f"The gpu's {'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
 
 
-class Card:
-    """One process on a card, and what that holds of its memory."""
+class SimulatedGpu:
+    """One process on a GPU, and what that holds of its memory."""
 
-    def __init__(self, options: CardOptions) -> None:
+    def __init__(self, options: SimulatedGpuOptions) -> None:
         self.options = options
         self._path = options.folder / f"{uuid4().hex}.process"
         self._file: IO[str] | None = None
@@ -93,7 +93,7 @@ class Card:
 
     @property
     def free(self) -> int:
-        """What nobody on the card holds."""
+        """What nobody on the GPU holds."""
         with self._alone():
             return self._unheld()
 

@@ -1,14 +1,14 @@
-"""The stand-in as a command: it runs until it is told to stop."""
+"""The simulator as a command: it runs until it is told to stop."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from comfyrelay.errors import InvalidInput
-from comfyrelay.simulator.gpu import CardOptions
+from comfyrelay.simulator.gpu import SimulatedGpuOptions
 from comfyrelay.simulator.misbehaviour import Misbehaviour, Slow
 from comfyrelay.simulator.options import Options
-from comfyrelay.simulator.server import Sim
+from comfyrelay.simulator.server import Simulator
 from comfyrelay.system.signals import on_stop
 
 _DEFAULTS = Options()
@@ -24,15 +24,15 @@ async def serve(
     vram_bytes: int = _DEFAULTS.vram_bytes,
     preview_method: str = _DEFAULTS.preview_method,
     step_seconds: float = _DEFAULTS.step_seconds,
-    card: CardOptions | None = None,
+    gpu: SimulatedGpuOptions | None = None,
     arguments: Sequence[str] = (),
     cloud: bool = False,
     api_key: str = _DEFAULTS.api_key,
     misbehaviour: Iterable[Misbehaviour] = (),
-    on_ready: Callable[[Sim], None] = lambda _sim: None,
+    on_ready: Callable[[Simulator], None] = lambda _simulator: None,
 ) -> None:
     """Serve until canceled, or until SIGTERM or Ctrl-C; `on_ready` is called once the port is open."""
-    sim = Sim(
+    simulator = Simulator(
         host=host,
         port=port,
         folder=folder,
@@ -41,7 +41,7 @@ async def serve(
         vram_bytes=vram_bytes,
         preview_method=preview_method,
         step_seconds=step_seconds,
-        card=card,
+        gpu=gpu,
         arguments=arguments,
         cloud=cloud,
         api_key=api_key,
@@ -49,8 +49,8 @@ async def serve(
     )
     is_over = asyncio.Event()
     with on_stop(lambda _number: is_over.set()):
-        async with sim:
-            on_ready(sim)
+        async with simulator:
+            on_ready(simulator)
             await is_over.wait()
 
 

@@ -1,4 +1,4 @@
-"""The ways in which a stand-in can go wrong on request. `Sim.misbehave` takes one; so does `POST /sim/misbehave`."""
+"""The ways in which a simulator can go wrong on request. `Simulator.misbehave` takes one; so does `POST /simulator/misbehave`."""
 
 from dataclasses import dataclass
 
@@ -56,7 +56,7 @@ class Fail(Misbehaviour):
     """A node fails with an error of this type."""
 
     exception_type: str = "RuntimeError"
-    message: str = "The stand-in was asked to fail."
+    message: str = "The simulator was asked to fail."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +132,7 @@ class Refuse(Misbehaviour):
     status: int
     path: str = "/api/prompt"
     error_type: str | None = None
-    message: str = "The stand-in was asked to refuse this."
+    message: str = "The simulator was asked to refuse this."
     retry_after: int | None = None
 
 
@@ -141,4 +141,4 @@ class EndAs(Misbehaviour):
     """In the cloud, a job ends in this state instead of running: `lost`, `non_retryable_error` or another."""
 
     state: str
-    message: str = "The stand-in was asked to end the job so."
+    message: str = "The simulator was asked to end the job so."

@@ -1,10 +1,10 @@
-"""How a stand-in is set up, and stays set up over its restarts."""
+"""How a simulator is set up, and stays set up over its restarts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from comfyrelay.simulator.gpu import CardOptions
+from comfyrelay.simulator.gpu import SimulatedGpuOptions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,8 +18,8 @@ class Options:
     # the second checkpoint cannot be loaded
     models: Mapping[str, Sequence[str]] = field(
         default_factory=lambda: {
-            "checkpoints": ["stand-in.safetensors", "broken.safetensors"],
-            "loras": ["stand-in.safetensors"],
+            "checkpoints": ["simulator.safetensors", "broken.safetensors"],
+            "loras": ["simulator.safetensors"],
         }
     )
     version: str = "0.7.0"
@@ -29,10 +29,10 @@ class Options:
     preview_method: str = "none"
     # how long each step of a sampler takes
     step_seconds: float = 0.0
-    # the card that it shares with other processes; None has one to itself, whose memory never runs out
-    card: CardOptions | None = None
+    # the GPU that it shares with other processes; None has one to itself, whose memory never runs out
+    gpu: SimulatedGpuOptions | None = None
     # more that it claims to have been started with
     arguments: Sequence[str] = ()
     cloud: bool = False
     # what the cloud face wants as X-API-Key
-    api_key: str = "stand-in-key"
+    api_key: str = "simulator-key"

@@ -6,7 +6,7 @@ from typing import Any
 
 from comfyrelay.simulator.active_misbehaviours import ActiveMisbehaviours
 from comfyrelay.simulator.folders import Folders
-from comfyrelay.simulator.gpu import Card
+from comfyrelay.simulator.gpu import SimulatedGpu
 from comfyrelay.simulator.misbehaviour import DropSocket, Restart, SilentSocket
 from comfyrelay.simulator.nodes.definitions import Listing, Listings
 from comfyrelay.simulator.options import Options
@@ -42,7 +42,7 @@ class Process:
         }
         self.sockets = Sockets(features=self.features)
         self.cache = Cache()
-        self.card = Card(options.card) if options.card is not None else None
+        self.gpu = SimulatedGpu(options.gpu) if options.gpu is not None else None
         self.queue = PromptQueue(on_change=self._send_status)
         self.run: PromptRun | None = None
         self._restart = restart
@@ -51,8 +51,8 @@ class Process:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        if self.card is not None:
-            self.card.open()
+        if self.gpu is not None:
+            self.gpu.open()
         self._tasks = [asyncio.create_task(self.sockets.publish()), asyncio.create_task(self._work())]
 
     async def stop(self) -> None:
@@ -60,8 +60,8 @@ class Process:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self.card is not None:
-            self.card.close()
+        if self.gpu is not None:
+            self.gpu.close()
 
     @property
     def status(self) -> dict[str, Any]:
@@ -108,8 +108,8 @@ class Process:
             self._must_free = False
         if self._must_unload:
             self._must_unload = False
-            if self.card is not None:
-                self.card.unload()
+            if self.gpu is not None:
+                self.gpu.unload()
 
     def _send_status(self) -> None:
         self.sockets.post("status", {"status": self.status}, None)
@@ -119,7 +119,7 @@ class Process:
             options=self.options,
             folders=self.folders,
             cache=self.cache,
-            card=self.card,
+            gpu=self.gpu,
             sockets=self.sockets,
             misbehaviours=self.misbehaviours,
             on_node=self._on_node,

@@ -1,4 +1,4 @@
-"""What a stand-in was asked, for tests to look at. It outlives restarts."""
+"""What a simulator was asked, for tests to look at. It outlives restarts."""
 
 from collections import deque
 from dataclasses import dataclass, field

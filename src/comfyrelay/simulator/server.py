@@ -1,4 +1,4 @@
-"""The stand-in itself: it starts, stops, is killed and comes back on the same port."""
+"""The simulator itself: it starts, stops, is killed and comes back on the same port."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from aiohttp import web
 from comfyrelay.simulator.active_misbehaviours import ActiveMisbehaviour, ActiveMisbehaviours
 from comfyrelay.simulator.cloud.api import CloudFace
 from comfyrelay.simulator.folders import Folders
-from comfyrelay.simulator.gpu import CardOptions
+from comfyrelay.simulator.gpu import SimulatedGpuOptions
 from comfyrelay.simulator.misbehaviour import Misbehaviour
 from comfyrelay.simulator.options import Options
 from comfyrelay.simulator.ports import Port
@@ -32,7 +32,7 @@ _logger = logging.getLogger("comfyrelay.simulator")
 _DEFAULTS = Options()
 
 
-class Sim:
+class Simulator:
     """A server that speaks ComfyUI's API, or Comfy Cloud's, and runs the nodes that need no weights.
 
     Use it with `async with`, or call `start` and `stop`. Requests, misbehaviour and files outlive a restart; queue,
@@ -51,7 +51,7 @@ class Sim:
         max_upload_bytes: int = _DEFAULTS.max_upload_bytes,
         preview_method: str = _DEFAULTS.preview_method,
         step_seconds: float = _DEFAULTS.step_seconds,
-        card: CardOptions | None = None,
+        gpu: SimulatedGpuOptions | None = None,
         arguments: Sequence[str] = (),
         cloud: bool = False,
         api_key: str = _DEFAULTS.api_key,
@@ -67,7 +67,7 @@ class Sim:
             max_upload_bytes=max_upload_bytes,
             preview_method=preview_method,
             step_seconds=step_seconds,
-            card=card,
+            gpu=gpu,
             arguments=arguments,
             cloud=cloud,
             api_key=api_key,
@@ -94,7 +94,7 @@ class Sim:
     def folder(self) -> Path:
         """The folder that holds `input`, `output` and `temp`."""
         if self._folders is None:
-            raise RuntimeError("The stand-in has not been started.")
+            raise RuntimeError("The simulator has not been started.")
         return self._folders.base
 
     @property
@@ -114,7 +114,9 @@ class Sim:
         if self._process is not None:
             return
         if self._folders is None:
-            base = self._options.folder or Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="comfyrelay-sim-"))
+            base = self._options.folder or Path(
+                await asyncio.to_thread(tempfile.mkdtemp, prefix="comfyrelay-simulator-")
+            )
             self._folders = Folders(base)
         await asyncio.to_thread(self._folders.prepare)
         process = Process(
@@ -161,7 +163,7 @@ class Sim:
         if self._folders is not None and self._options.folder is None:
             await asyncio.to_thread(shutil.rmtree, self._folders.base, ignore_errors=True)
 
-    async def __aenter__(self) -> "Sim":
+    async def __aenter__(self) -> "Simulator":
         try:
             await self.start()
         except BaseException:
@@ -188,7 +190,7 @@ def native_app(process: Process) -> web.Application:
     for group in (PromptRoutes(process), FileRoutes(process), InfoRoutes(process), EditorRoutes(process)):
         for route in group.routes():
             app.add_routes([route])
-            # those are the editor's own, and have no twin on a real server either
+            # those are the editor's own, and have no mutant on a real server either
             if not route.path.startswith("/internal/"):
                 app.add_routes([web.RouteDef(route.method, f"/api{route.path}", route.handler, route.kwargs)])
     app.add_routes([*JobRoutes(process).routes(), *ControlRoutes(process).routes()])

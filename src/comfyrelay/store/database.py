@@ -1,7 +1,7 @@
 """One database: its engines, its transactions, and what may go wrong with them.
 
 SQLite gets a single writing connection, which makes writers queue in the process instead of failing on a lock, and
-several reading ones. PostgreSQL gets one pool.
+several reading ones. PostgreSQL gets one shard.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from comfyrelay.clock import utc_now
-from comfyrelay.errors import ConfigurationError, Conflict, NotWritable, PoolUnavailable
+from comfyrelay.errors import ConfigurationError, Conflict, DatabaseUnavailable, NotWritable
 from comfyrelay.store.transaction import Tx
 from comfyrelay.store.types import time_text
 from comfyrelay.system.permissions import FOLDER_MODE, make_file
@@ -73,7 +73,7 @@ Crash = Callable[[str, Boundary], Awaitable[None]]
 
 
 class Database:
-    """A central database or a tenant pool. `clock` is what SQLite's `relay_now()` reads; PostgreSQL has its own."""
+    """A central database or a shard. `clock` is what SQLite's `relay_now()` reads; PostgreSQL has its own."""
 
     def __init__(self, name: str, url: str, *, pool_size: int = 10, clock: Callable[[], datetime] = utc_now) -> None:
         self.name = name
@@ -90,7 +90,7 @@ class Database:
             self._reader = _sqlite_engine(self.url, clock, begin="BEGIN")
         else:
             self._writer = self._reader = _postgres_engine(self.url)
-        # Connections stay open between transactions. SQLAlchemy's own pool does that too, but takes 0.3 ms of
+        # Connections stay open between transactions. SQLAlchemy's own shard does that too, but takes 0.3 ms of
         # processor time for each transaction, which is more than most of ours need for their work.
         self._open = {
             self._writer: _Connections(self._writer, 1 if self.dialect == "sqlite" else pool_size),
@@ -226,13 +226,13 @@ class _Translated:
         if _ends_a_canceled_task(error):
             raise asyncio.CancelledError from error
         if (why := _why_not_writable(error)) is not None:
-            refusal = NotWritable(pool=self._database.name, why=why)
+            refusal = NotWritable(name=self._database.name, why=why)
             self._database.note_refusal(refusal)
             raise refusal from error
         if _sqlstate(error) in _REFUSED:
-            raise PoolUnavailable(pool=self._database.name, why="refuses the connections of this server") from error
+            raise DatabaseUnavailable(name=self._database.name, why="refuses the connections of this server") from error
         if _is_unreachable(error):
-            raise PoolUnavailable(pool=self._database.name) from error
+            raise DatabaseUnavailable(name=self._database.name) from error
         if "file is not a database" in str(error):
             raise ConfigurationError(
                 f"The file of {self._database.name} is no SQLite database. Name another file, or restore a backup."

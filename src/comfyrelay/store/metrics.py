@@ -90,15 +90,15 @@ async def suspects(tx: Tx, *, blocked_workers: int) -> int:
 
 
 async def entry_ages(tx: Tx) -> dict[str, float]:
-    """By pool, for how long the oldest outbox entry for it has waited."""
+    """By shard, for how long the oldest outbox entry for it has waited."""
     box = central.outbox
-    query = select(box.c.db_pool, func.min(box.c.created_at).label("oldest"), relay_now().label("now"))
-    found = await tx.execute(query.group_by(box.c.db_pool))
-    return {row.db_pool: max(0.0, (row.now - row.oldest).total_seconds()) for row in found}
+    query = select(box.c.shard, func.min(box.c.created_at).label("oldest"), relay_now().label("now"))
+    found = await tx.execute(query.group_by(box.c.shard))
+    return {row.shard: max(0.0, (row.now - row.oldest).total_seconds()) for row in found}
 
 
 async def submission_age(tx: Tx) -> float:
-    """For how long the oldest submission of a pool has waited."""
+    """For how long the oldest submission of a shard has waited."""
     # the first row, not the minimum: rows are written in the order of time, and only the key is indexed
     query: Select[tuple[object, object]] = select(tenant.outbox.c.created_at, relay_now().label("now"))
     row = (await tx.execute(query.order_by(tenant.outbox.c.id).limit(1))).one_or_none()
@@ -106,6 +106,6 @@ async def submission_age(tx: Tx) -> float:
 
 
 async def undelivered(tx: Tx) -> int:
-    """How many webhooks of a pool are still to be delivered."""
+    """How many webhooks of a shard are still to be delivered."""
     pending = tenant.webhook_deliveries.c.status == word(DeliveryStatus.PENDING)
     return int(await tx.scalar(select(func.count(literal(1))).where(pending)) or 0)

@@ -76,7 +76,7 @@ def require_known(revision: str | None, schema: Schema, name: str) -> None:
         )
     raise ConfigurationError(
         f"The database of {name} has another schema than {name} needs ({revision}). Check COMFYRELAY_DATABASE_URL and "
-        "COMFYRELAY_TENANT_POOLS."
+        "COMFYRELAY_SHARDS."
     )
 
 

@@ -1,6 +1,6 @@
 """How waiting pollers learn of new work.
 
-A wake-up is a hint: it may be lost, doubled or early. Whoever waits looks for itself, and a tick stands behind it.
+A wake-up is a wakeup: it may be lost, doubled or early. Whoever waits looks for itself, and a tick stands behind it.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Protocol
 import asyncpg
 import structlog
 
-from comfyrelay.wakeup import Hint
+from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
@@ -27,15 +27,15 @@ RECONNECT_SECONDS = 1.0
 Listener = Callable[[str], None]
 
 
-class Wakeup(Protocol):
+class NotifyChannel(Protocol):
     async def notify(self) -> None:
         """There may be new work. Called after the commit that made it."""
 
     async def wait(self, timeout_seconds: float) -> bool:
-        """Wait for a hint; false when none came in time."""
+        """Wait for a wakeup; false when none came in time."""
 
-    def subscribe(self) -> Hint:
-        """A hint of one's own, given whenever `wait` is: what another takes is not taken from whoever has it."""
+    def subscribe(self) -> Wakeup:
+        """A wakeup of one's own, given whenever `wait` is: what another takes is not taken from whoever has it."""
 
     def publish(self, word: str) -> None:
         """Say a word without blanks, such as an id, to every process, this one first. It may be lost."""
@@ -48,12 +48,12 @@ class Wakeup(Protocol):
     async def stop(self) -> None: ...
 
 
-class LocalWakeup:
+class LocalNotifyChannel:
     """For one process."""
 
     def __init__(self) -> None:
-        self._hint = Hint()
-        self._subscribed: list[Hint] = []
+        self._wakeup = Wakeup()
+        self._subscribed: list[Wakeup] = []
         self._listeners: list[Listener] = []
 
     async def notify(self) -> None:
@@ -70,17 +70,17 @@ class LocalWakeup:
             for listener in self._listeners:
                 listener(word)
 
-    def subscribe(self) -> Hint:
-        hint = Hint()
-        self._subscribed.append(hint)
-        return hint
+    def subscribe(self) -> Wakeup:
+        wakeup = Wakeup()
+        self._subscribed.append(wakeup)
+        return wakeup
 
     def _give(self) -> None:
-        for each in (self._hint, *self._subscribed):
-            each.give()
+        for each in (self._wakeup, *self._subscribed):
+            each.notify()
 
     async def wait(self, timeout_seconds: float) -> bool:
-        return await self._hint.wait(timeout_seconds)
+        return await self._wakeup.wait(timeout_seconds)
 
     async def start(self) -> None:
         return None
@@ -89,10 +89,10 @@ class LocalWakeup:
         return None
 
 
-class PostgresWakeup(LocalWakeup):
+class PostgresNotifyChannel(LocalNotifyChannel):
     """For several processes on one PostgreSQL: `NOTIFY` after commit, and one listening connection a process.
 
-    The connection is outside the pool and goes straight to the server: LISTEN does not survive a transaction pooler.
+    The connection is outside the shard and goes straight to the server: LISTEN does not survive a transaction pooler.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -150,7 +150,7 @@ class PostgresWakeup(LocalWakeup):
                     await self._connection.execute("SELECT pg_notify($1, $2)", WORDS_CHANNEL, " ".join(words))
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             # The others find the work at their next tick.
-            log.info("wakeup.notify_failed")
+            log.info("notify_channel.notify_failed")
         finally:
             self._sender = None
 
@@ -161,7 +161,7 @@ class PostgresWakeup(LocalWakeup):
                 await self._listen()
                 await self._lost.wait()
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-                log.warning("wakeup.listen_failed", error=str(error))
+                log.warning("notify_channel.listen_failed", error=str(error))
             self.listening.clear()
             await self._disconnect()
             await asyncio.sleep(RECONNECT_SECONDS)

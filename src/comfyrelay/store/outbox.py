@@ -19,59 +19,57 @@ from comfyrelay.store.types import json_value, relay_now
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutboxEntry:
-    """Updates for one tenant pool, in the order in which they were decided."""
+    """Updates for one shard, in the order in which they were decided."""
 
     id: int
-    db_pool: str
+    shard: str
     updates: Sequence[JobUpdate]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submission:
-    """Jobs of one tenant pool that are not in the queue yet."""
+    """Jobs of one shard that are not in the queue yet."""
 
     id: int
     job_ids: Sequence[str]
 
 
 async def post(tx: Tx, updates: Mapping[str, Sequence[JobUpdate]]) -> list[OutboxEntry]:
-    """One entry for each pool, with its updates."""
+    """One entry for each shard, with its updates."""
     if not updates:
         return []
-    rows = [{"db_pool": pool, "updates": list(pool_updates)} for pool, pool_updates in updates.items()]
+    rows = [{"shard": shard, "updates": list(shard_updates)} for shard, shard_updates in updates.items()]
     posted = await tx.fetch(_post, with_rows(rows))
-    return [OutboxEntry(id=row.id, db_pool=row.db_pool, updates=updates[row.db_pool]) for row in posted]
+    return [OutboxEntry(id=row.id, shard=row.shard, updates=updates[row.shard]) for row in posted]
 
 
 @cache
 def _post(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(central.outbox, "db_pool", "updates"))
-    rows = select(r.c.db_pool, r.c.updates, relay_now())
-    query = insert(central.outbox).from_select(["db_pool", "updates", "created_at"], rows)
-    return query.returning(central.outbox.c.id, central.outbox.c.db_pool)
+    r = rows_table(dialect, columns_of(central.outbox, "shard", "updates"))
+    rows = select(r.c.shard, r.c.updates, relay_now())
+    query = insert(central.outbox).from_select(["shard", "updates", "created_at"], rows)
+    return query.returning(central.outbox.c.id, central.outbox.c.shard)
 
 
-async def entries(tx: Tx, db_pool: str, *, limit: int) -> list[OutboxEntry]:
+async def entries(tx: Tx, shard: str, *, limit: int) -> list[OutboxEntry]:
     box = central.outbox
-    query = (
-        select(box.c.id, box.c.db_pool, box.c.updates).where(box.c.db_pool == db_pool).order_by(box.c.id).limit(limit)
-    )
+    query = select(box.c.id, box.c.shard, box.c.updates).where(box.c.shard == shard).order_by(box.c.id).limit(limit)
     return [_entry(row) for row in await tx.execute(query)]
 
 
 def _entry(row: Any) -> OutboxEntry:
-    return OutboxEntry(id=row.id, db_pool=row.db_pool, updates=[JobUpdate.from_json(each) for each in row.updates])
+    return OutboxEntry(id=row.id, shard=row.shard, updates=[JobUpdate.from_json(each) for each in row.updates])
 
 
-async def entry_ids(tx: Tx, db_pool: str, *, limit: int, after_id: int = 0, older_than_seconds: float = 0) -> list[int]:
+async def entry_ids(tx: Tx, shard: str, *, limit: int, after_id: int = 0, older_than_seconds: float = 0) -> list[int]:
     after = {"after_id": after_id, "since": -older_than_seconds, "most": limit}
-    return [row.id for row in await tx.fetch(_entry_ids, {"db_pool": db_pool, **after})]
+    return [row.id for row in await tx.fetch(_entry_ids, {"shard": shard, **after})]
 
 
 @cache
 def _entry_ids(_dialect: str) -> Executable:
     box = central.outbox
-    return _older(select(box.c.id), box).where(box.c.db_pool == bindparam("db_pool", type_=Text()))
+    return _older(select(box.c.id), box).where(box.c.shard == bindparam("shard", type_=Text()))
 
 
 def _older(query: Select[Any], box: Table) -> Select[Any]:
@@ -84,7 +82,7 @@ def _older(query: Select[Any], box: Table) -> Select[Any]:
 async def entries_by_ids(tx: Tx, ids: Sequence[int]) -> list[OutboxEntry]:
     """Those of them that are still there, in their order."""
     box = central.outbox
-    query = select(box.c.id, box.c.db_pool, box.c.updates).where(box.c.id.in_(ids)).order_by(box.c.id)
+    query = select(box.c.id, box.c.shard, box.c.updates).where(box.c.id.in_(ids)).order_by(box.c.id)
     return [_entry(row) for row in await tx.execute(query)]
 
 
@@ -131,15 +129,15 @@ def _remove_submissions(dialect: str) -> Executable:
 
 
 async def stuck_entries(tx: Tx, *, older_than_seconds: float, limit: int) -> list[StuckStep]:
-    """What the queue has decided and a pool has not got for so long, oldest first."""
+    """What the queue has decided and a shard has not got for so long, oldest first."""
     box = central.outbox
-    query = select(box.c.id, box.c.db_pool, box.c.updates, box.c.created_at)
+    query = select(box.c.id, box.c.shard, box.c.updates, box.c.created_at)
     query = query.where(box.c.created_at <= relay_now(-older_than_seconds)).order_by(box.c.id).limit(limit)
     return [
         StuckStep(
             id=row.id,
-            direction="to_pool",
-            db_pool=row.db_pool,
+            direction="to_shard",
+            shard=row.shard,
             job_ids=[JobUpdate.from_json(update).job_id for update in row.updates],
             created_at=row.created_at,
         )
@@ -147,20 +145,20 @@ async def stuck_entries(tx: Tx, *, older_than_seconds: float, limit: int) -> lis
     ]
 
 
-async def stuck_submissions(tx: Tx, db_pool: str, *, older_than_seconds: float, limit: int) -> list[StuckStep]:
-    """Jobs of a pool that have not come to the queue for so long, oldest first."""
+async def stuck_submissions(tx: Tx, shard: str, *, older_than_seconds: float, limit: int) -> list[StuckStep]:
+    """Jobs of a shard that have not come to the queue for so long, oldest first."""
     box = tenant.outbox
     query = select(box.c.id, box.c.job_ids, box.c.created_at)
     query = query.where(box.c.created_at <= relay_now(-older_than_seconds)).order_by(box.c.id).limit(limit)
     return [
-        StuckStep(id=row.id, direction="to_queue", db_pool=db_pool, job_ids=row.job_ids, created_at=row.created_at)
+        StuckStep(id=row.id, direction="to_queue", shard=shard, job_ids=row.job_ids, created_at=row.created_at)
         for row in await tx.execute(query)
     ]
 
 
-async def stuck(tx: Tx, box: Table, *, older_than_seconds: float, db_pool: str | None = None) -> int:
+async def stuck(tx: Tx, box: Table, *, older_than_seconds: float, shard: str | None = None) -> int:
     """How many rows have waited in an outbox for longer than that."""
     query = select(func.count()).select_from(box).where(box.c.created_at <= relay_now(-older_than_seconds))
-    if db_pool is not None:
-        query = query.where(box.c.db_pool == db_pool)
+    if shard is not None:
+        query = query.where(box.c.shard == shard)
     return int(await tx.scalar(query) or 0)

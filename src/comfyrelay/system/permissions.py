@@ -21,7 +21,7 @@ _FILES = (
     "*.db-*",
 )
 _FOLDERS = (
-    *("objects", "inputs", "outputs", "script", "stand-in", "worker", ".inputs.part"),
+    *("objects", "inputs", "outputs", "script", "simulator", "worker", ".inputs.part"),
     # of fleets whose machines are processes, or made by scripts
     *("machines", "fleet-commands"),
     # of a restore

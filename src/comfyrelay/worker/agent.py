@@ -7,10 +7,10 @@ from typing import Any
 
 import structlog
 
-from comfyrelay.comfyui.processes.gpu_processes import Cards
+from comfyrelay.comfyui.processes.gpu_processes import GpuInventory
 from comfyrelay.errors import ComfyRelayError, ConfigurationError
 from comfyrelay.protocol.progress import Phase
-from comfyrelay.worker.capacity import Capacity, capacity_for, most_on_card, times_for
+from comfyrelay.worker.capacity import Capacity, capacity_for, most_on_gpu, times_for
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.devices import Devices
 from comfyrelay.worker.comfyui.managed import KeptServers
@@ -128,7 +128,7 @@ class Agent:
         return self._poller is None
 
     @property
-    def cards(self) -> Cards | None:
+    def gpus(self) -> GpuInventory | None:
         """Where more of the ComfyUI that it starts itself could run, while it lives."""
         return self._kept
 
@@ -218,7 +218,7 @@ class Agent:
                 self._packer = Packer(
                     self._kept,
                     self._servers.pool,
-                    most=most_on_card(self._settings.max_concurrency, cards=len(self._kept.cards())),
+                    most=most_on_gpu(self._settings.max_concurrency, gpus=len(self._kept.gpus())),
                     more_waiting=self._more_waiting,
                     taken=self._kept.taken,
                 )
@@ -330,7 +330,7 @@ class Agent:
             control=control,
             servers=self._servers,
             held=lambda: self.held,
-            cards=lambda: self._packer.decided if self._packer is not None else {},
+            gpus=lambda: self._packer.decided if self._packer is not None else {},
         )
         return Tools(
             control=control,
@@ -355,8 +355,8 @@ class Agent:
         if (care := self._settings.care) is not None:
             self._kept = KeptServers(care, self._servers, folder=state.folder, held=lambda: self.held)
 
-    def _why_so_many(self, card: str) -> str | None:
-        told = self._packer.decided.get(card) if self._packer is not None else None
+    def _why_so_many(self, gpu: str) -> str | None:
+        told = self._packer.decided.get(gpu) if self._packer is not None else None
         return told.reason if told is not None else None
 
     def _comfyui_folders(self) -> list[Path]:

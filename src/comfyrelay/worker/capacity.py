@@ -54,6 +54,6 @@ def capacity_for(
     return Capacity(providers=providers, max_concurrency=at_once, prefetch=prefetch + behind, current_load=len(ahead))
 
 
-def most_on_card(max_concurrency: int | None, *, cards: int) -> int | None:
-    """How many ComfyUI on one card could ever have a job, where the jobs that run at once are limited."""
-    return None if max_concurrency is None else max(ceil(max_concurrency / max(cards, 1)), 1)
+def most_on_gpu(max_concurrency: int | None, *, gpus: int) -> int | None:
+    """How many ComfyUI on one GPU could ever have a job, where the jobs that run at once are limited."""
+    return None if max_concurrency is None else max(ceil(max_concurrency / max(gpus, 1)), 1)

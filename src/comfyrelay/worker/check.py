@@ -104,9 +104,9 @@ async def about_care(care: Care) -> CheckFinding:
         text = f"{what}, which cannot run it: {trouble} Name another with {care.setting}COMFYUI_PYTHON."
         return CheckFinding(verdict=Verdict.BROKEN, about=about, text=text)
     gpus = await asyncio.to_thread(find_gpus, care.arguments)
-    cards = ", ".join(each.name or "one unnamed GPU" for each in gpus)
+    names = ", ".join(each.name or "one unnamed GPU" for each in gpus)
     count = "as many as help" if care.per_gpu == "auto" else str(care.per_gpu)
-    text = f"{what} and torch {torch}. It is started on: {cards}; on each {count}."
+    text = f"{what} and torch {torch}. It is started on: {names}; on each {count}."
     if (sharing := await asyncio.to_thread(mps.plan, care, gpus)) is not None:
         text = f"{text} {sharing.why}"
     return CheckFinding(verdict=Verdict.FINE, about=about, text=text)
@@ -238,8 +238,8 @@ async def _about_control(
         registered = await registration.try_out(details)
     except ComfyRelayError as error:
         is_guess = "api_base_url" not in settings.model_fields_set
-        hint = " API_BASE_URL is not set: name the server that this worker is for." if is_guess else ""
-        yield CheckFinding(verdict=Verdict.BROKEN, about=about, text=f"{explain(error, settings, control)}{hint}")
+        wakeup = " API_BASE_URL is not set: name the server that this worker is for." if is_guess else ""
+        yield CheckFinding(verdict=Verdict.BROKEN, about=about, text=f"{explain(error, settings, control)}{wakeup}")
         return
     finally:
         await control.close()

@@ -138,7 +138,7 @@ class Control:
         if answer.preview_url is not None:
             until = time.monotonic() + answer.preview_seconds
             lease.preview = PreviewTarget(url=answer.preview_url, headers=answer.preview_headers, until=until)
-            lease.watched.give()
+            lease.watched.notify()
         return Stop(answer.stop) if answer.stop in tuple(Stop) else None
 
     async def complete(self, lease: Lease, run: RunReport, *, output: StoredOutput, provider_job_id: str) -> None:
@@ -155,7 +155,7 @@ class Control:
         fault: Fault,
         retry_after_seconds: float = 0.0,
         code: str | None = None,
-        card_memory_bytes: int | None = None,
+        gpu_memory_bytes: int | None = None,
     ) -> None:
         body = checked(
             Fail,
@@ -165,7 +165,7 @@ class Control:
             fault=fault,
             retry_after_seconds=retry_after_seconds,
             code=code,
-            card_memory_bytes=card_memory_bytes,
+            gpu_memory_bytes=gpu_memory_bytes,
         )
         await self._call_held("fail", body, Settled)
 

@@ -9,7 +9,7 @@ import structlog
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, InvalidInput, LeaseLost, Unauthorized
 from comfyrelay.protocol.progress import BEFORE_RUN, Progress
 from comfyrelay.text import storable
-from comfyrelay.wakeup import Hint
+from comfyrelay.wakeup import Wakeup
 from comfyrelay.worker.control import Control
 from comfyrelay.worker.lease import Lease, Stop
 
@@ -31,7 +31,7 @@ class Heartbeats:
         self._wait_seconds = min(interval_seconds, LONGEST_WAIT_SECONDS)
         self._progress: Progress | None = None
         self._logs: list[str] = []
-        self._news = Hint()
+        self._news = Wakeup()
         # when the control plane last answered, and when that heartbeat was sent
         self.answered_at = float("-inf")
         self.sent_at = float("-inf")
@@ -67,13 +67,13 @@ class Heartbeats:
             step=step,
             steps=steps,
         )
-        self._news.give()
+        self._news.notify()
 
     def log(self, line: str) -> None:
         """A line for the job's log. When nobody can be told, the oldest are forgotten."""
         self._logs.append(storable(line))
         del self._logs[:-MOST_LOGS]
-        self._news.give()
+        self._news.notify()
 
     async def refresh(self) -> None:
         """Beat now, for fresh URLs. What fails here is found out by whoever needs them."""
@@ -120,7 +120,7 @@ class Heartbeats:
             if self._progress is None:
                 self._progress = progress
             self._logs = [*logs, *self._logs][-MOST_LOGS:]
-            self._news.give()
+            self._news.notify()
         except Exception as error:
             # what could not be sent is not sent again: it may be the reason
             self._failed(error)

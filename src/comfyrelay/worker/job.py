@@ -360,7 +360,7 @@ class Work:
             self._log_last_lines(error)
             # a sentence for the user, and all there is for the operator
             raw = (error.raw or "")[:LONGEST_RAW]
-            card_bytes = error.card_bytes if isinstance(error, OutOfMemory) else None
+            gpu_bytes = error.gpu_bytes if isinstance(error, OutOfMemory) else None
             detail = too_large_for(error, self.lease.graph) if isinstance(error, OutOfMemory) else error.detail
             text = json.dumps({"error_message": detail, "raw": raw}) if raw else detail
             # what is missing or broken here would be so at every other try
@@ -371,7 +371,7 @@ class Work:
                 fault,
                 retry_after_seconds=min(error.retry_after_seconds or 0.0, LONGEST_RETRY_SECONDS),
                 code=error.code,
-                card_memory_bytes=card_bytes,
+                gpu_memory_bytes=gpu_bytes,
             )
 
     async def _stopped(self, why: Stop) -> None:
@@ -396,7 +396,7 @@ class Work:
         *,
         retry_after_seconds: float = 0.0,
         code: str | None = None,
-        card_memory_bytes: int | None = None,
+        gpu_memory_bytes: int | None = None,
     ) -> None:
         self._heartbeats.log(f"Failed: {user_sentence(error)}")
         await self._settle(
@@ -407,7 +407,7 @@ class Work:
                 fault=fault,
                 retry_after_seconds=retry_after_seconds,
                 code=code,
-                card_memory_bytes=card_memory_bytes,
+                gpu_memory_bytes=gpu_memory_bytes,
             )
         )
         self._end("failed", fault=fault.value, error=user_sentence(error))

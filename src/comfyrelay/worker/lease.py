@@ -10,7 +10,7 @@ from typing import Any
 
 from comfyrelay.protocol.progress import Phase
 from comfyrelay.protocol.worker import InputPayload, LeasedJob, Urls
-from comfyrelay.wakeup import Hint
+from comfyrelay.wakeup import Wakeup
 
 
 class Stop(StrEnum):
@@ -60,7 +60,7 @@ class Lease:
     # where its pictures go while somebody watches
     preview: PreviewTarget | None = None
     # given when somebody watches
-    watched: Hint = field(default_factory=Hint)
+    watched: Wakeup = field(default_factory=Wakeup)
     # what is to be kept of its run however that ends; names that begin with _ are for this machine alone
     about: dict[str, Any] = field(default_factory=dict)
     stop: Stop | None = None

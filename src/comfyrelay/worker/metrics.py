@@ -44,7 +44,7 @@ class _Servers(Protocol):
     def online(self, provider: str) -> Sequence[str]: ...
 
 
-class _CardStatus(Protocol):
+class _GpuStatus(Protocol):
     @property
     def processes(self) -> int: ...
 
@@ -62,8 +62,8 @@ class _Figures:
     cache_hits: int = 0
     cache_misses: int = 0
     cache_bytes: int = 0
-    # by card: how many ComfyUI are up there, and why that was last changed
-    cards: dict[str, tuple[int, str]] = field(default_factory=dict)
+    # by GPU: how many ComfyUI are up there, and why that was last changed
+    gpus: dict[str, tuple[int, str]] = field(default_factory=dict)
     busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PROVIDERS, 0.0))
 
 
@@ -114,7 +114,7 @@ class Metrics:
         control: _ControlPlane,
         servers: _Servers,
         held: Callable[[], Sequence[Lease]],
-        cards: Callable[[], Mapping[str, _CardStatus]] = dict,
+        gpus: Callable[[], Mapping[str, _GpuStatus]] = dict,
     ) -> None:
         """Read these, in the loop that runs now, whenever somebody asks."""
 
@@ -122,7 +122,7 @@ class Metrics:
             figures.held = Counts(lease.phase.value for lease in held())
             figures.online = {provider: len(servers.online(provider)) for provider in PROVIDERS}
             figures.is_up = control.is_up
-            figures.cards = {key: (each.processes, each.changed or "") for key, each in cards().items()}
+            figures.gpus = {key: (each.processes, each.changed or "") for key, each in gpus().items()}
             figures.cache_hits, figures.cache_misses, figures.cache_bytes = cache.hits, cache.misses, cache.bytes
 
         self._live.watch(read, held)
@@ -184,7 +184,7 @@ class _Live(Collector):
         for provider, count in figures.online.items():
             online.add_metric([provider], count)
         yield online
-        yield from _about_cards(figures)
+        yield from _about_gpus(figures)
         busy = CounterMetricFamily(
             "comfyrelay_worker_busy_seconds", "Seconds that runs took, with those under way.", labels=["provider"]
         )
@@ -222,13 +222,13 @@ class _Live(Collector):
         return self._figures
 
 
-def _about_cards(figures: _Figures) -> Iterator[Metric]:
-    name = "comfyrelay_worker_comfyui_on_card"
-    counts = GaugeMetricFamily(name, "ComfyUI that are up on a card.", labels=["card"])
-    reasons = InfoMetricFamily("comfyrelay_worker_packing", "Why that was last changed.", labels=["card"])
-    for card, (count, why) in figures.cards.items():
-        counts.add_metric([card], count)
+def _about_gpus(figures: _Figures) -> Iterator[Metric]:
+    name = "comfyrelay_worker_comfyui_on_gpu"
+    counts = GaugeMetricFamily(name, "ComfyUI that are up on a GPU.", labels=["gpu"])
+    reasons = InfoMetricFamily("comfyrelay_worker_packing", "Why that was last changed.", labels=["gpu"])
+    for gpu, (count, why) in figures.gpus.items():
+        counts.add_metric([gpu], count)
         if why:
-            reasons.add_metric([card], {"reason": why})
+            reasons.add_metric([gpu], {"reason": why})
     yield counts
     yield reasons

@@ -40,7 +40,7 @@ class Previews:
         """A picture that ComfyUI has sent, as often as it likes: all but the newest are dropped."""
         self._newest = image
         if self._lease.preview_seconds:
-            self._news.give()
+            self._news.notify()
 
     @asynccontextmanager
     async def being_sent(self) -> AsyncIterator[None]:

@@ -72,7 +72,7 @@ class WorkerSettings(CareSettings):
     comfyui_base_url: Words = Field(
         ["http://127.0.0.1:8188"], description="comma-separated: addresses of ComfyUI, one for each GPU"
     )
-    comfyui_cards: Words = Field(
+    comfyui_gpus: Words = Field(
         [],
         description="comma-separated, where several of those addresses run on one GPU: a name for the GPU of each, or "
         "one for all; jobs share it only where its memory holds them",
@@ -202,10 +202,8 @@ class WorkerSettings(CareSettings):
             raise ValueError("COMFY_CLOUD_API_KEY is not set, and COMFY_PROVIDERS names cloud")
         if self.asg_lifecycle_hook and not self.asg_name:
             raise ValueError(f"{ENV_PREFIX}ASG_LIFECYCLE_HOOK is set: name its group in ASG_NAME")
-        if len(self.comfyui_cards) not in (0, 1, len(self.comfyui_base_url)):
-            raise ValueError(
-                f"{ENV_PREFIX}COMFYUI_CARDS must name one GPU, or one for each address in COMFYUI_BASE_URL"
-            )
+        if len(self.comfyui_gpus) not in (0, 1, len(self.comfyui_base_url)):
+            raise ValueError(f"{ENV_PREFIX}COMFYUI_GPUS must name one GPU, or one for each address in COMFYUI_BASE_URL")
         if len(self.comfyui_folders) not in (0, 1, len(self.comfyui_base_url)):
             raise ValueError(
                 f"{ENV_PREFIX}COMFYUI_FOLDERS must name one folder, or one for each address in COMFYUI_BASE_URL"
@@ -216,7 +214,7 @@ class WorkerSettings(CareSettings):
         """What we start ourselves has addresses and folders of our own choice."""
         others = {
             "COMFYUI_BASE_URL": "comfyui_base_url" in self.model_fields_set,
-            f"{ENV_PREFIX}COMFYUI_CARDS": bool(self.comfyui_cards),
+            f"{ENV_PREFIX}COMFYUI_GPUS": bool(self.comfyui_gpus),
             f"{ENV_PREFIX}COMFYUI_FOLDERS": bool(self.comfyui_folders),
             f"{ENV_PREFIX}COMFYUI_RESTART_COMMAND": self.comfyui_restart_command is not None,
         }
@@ -253,9 +251,9 @@ class WorkerSettings(CareSettings):
     def host_name(self) -> str:
         return socket.gethostname() or "worker"
 
-    def card_of(self, number: int) -> str | None:
+    def gpu_of(self, number: int) -> str | None:
         """The GPU of an address, by its place, where that may be shared."""
-        return self.comfyui_cards[number % len(self.comfyui_cards)] if self.comfyui_cards else None
+        return self.comfyui_gpus[number % len(self.comfyui_gpus)] if self.comfyui_gpus else None
 
     def folder_of(self, url: str) -> Path | None:
         """ComfyUI's own folders at this address, where they are known."""

@@ -17,12 +17,12 @@ async def run_scaler(settings: Settings, *, bind: str, on_ready: Callable[[int],
     pods = pods_of_this_cluster()
     async with Engine(settings) as engine:
         await engine.databases.open(settings.database_wait_seconds)
-        hint = engine.wakeup.subscribe()
-        await engine.wakeup.start()
+        wakeup = engine.notify_channel.subscribe()
+        await engine.notify_channel.start()
         deciding = Deciding(engine.scaling, pods)
         costs = DeletionCosts(pods) if pods is not None else None
         with on_stop(lambda _number: stop.set()):
-            async with serving(deciding.desired_of, hint.wait, bind=bind, costs=costs) as port:
+            async with serving(deciding.desired_of, wakeup.wait, bind=bind, costs=costs) as port:
                 on_ready(port)
                 await stop.wait()
     if pods is not None:

@@ -14,7 +14,7 @@ import structlog
 from comfyrelay.autoscaling.kubernetes import messages
 from comfyrelay.autoscaling.kubernetes.deletion_cost import DeletionCosts, FleetPods
 from comfyrelay.autoscaling.kubernetes.desired import Desired, DesiredOf
-from comfyrelay.autoscaling.kubernetes.shared_wakeup import TICK_SECONDS, ScalingTurns, WaitForHint
+from comfyrelay.autoscaling.kubernetes.shared_wakeup import TICK_SECONDS, ScalingTurns, WaitForWakeup
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput, NotFound
 
@@ -106,14 +106,14 @@ def metric(count: int, present: int) -> float:
 @asynccontextmanager
 async def serving(
     desired_of: DesiredOf,
-    wait_for_hint: WaitForHint,
+    wait_for_wakeup: WaitForWakeup,
     *,
     bind: str,
     costs: DeletionCosts | None = None,
     tick_seconds: float = TICK_SECONDS,
 ) -> AsyncIterator[int]:
     """Answer KEDA at `bind` until this is left; yields the port. `costs` are kept of the pods of those it asks for."""
-    turns = ScalingTurns(wait_for_hint, tick_seconds=tick_seconds)
+    turns = ScalingTurns(wait_for_wakeup, tick_seconds=tick_seconds)
     scaler = Scaler(desired_of, turns, on_asked=costs.follow if costs is not None else lambda _fleet: None)
     # another process at the same port would get every other call
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])

@@ -1,20 +1,20 @@
-"""One listener for hints, and everybody who waits for them: a hint is taken by whoever hears it first."""
+"""One listener for wakeups, and everybody who waits for them: a wakeup is taken by whoever hears it first."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
-# However many hints there are, this is how often everybody looks again at most.
+# However many wakeups there are, this is how often everybody looks again at most.
 PAUSE_SECONDS = 0.25
-# Should every hint be lost.
+# Should every wakeup be lost.
 TICK_SECONDS = 5.0
 
-# waits for a hint, so many seconds at most
-WaitForHint = Callable[[float], Awaitable[bool]]
+# waits for a wakeup, so many seconds at most
+WaitForWakeup = Callable[[float], Awaitable[bool]]
 
 
 class ScalingTurns:
-    def __init__(self, wait_for_hint: WaitForHint, *, tick_seconds: float = TICK_SECONDS) -> None:
-        self._wait_for_hint = wait_for_hint
+    def __init__(self, wait_for_wakeup: WaitForWakeup, *, tick_seconds: float = TICK_SECONDS) -> None:
+        self._wait_for_wakeup = wait_for_wakeup
         self._tick_seconds = tick_seconds
         self._next = asyncio.Event()
 
@@ -25,7 +25,7 @@ class ScalingTurns:
 
     async def run(self) -> None:
         while True:
-            await self._wait_for_hint(self._tick_seconds)
+            await self._wait_for_wakeup(self._tick_seconds)
             past, self._next = self._next, asyncio.Event()
             past.set()
             await asyncio.sleep(PAUSE_SECONDS)

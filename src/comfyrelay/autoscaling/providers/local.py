@@ -1,4 +1,4 @@
-"""Machines that are processes of this host: each a worker with a ComfyUI, or a stand-in for one, of its own.
+"""Machines that are processes of this host: each a worker with a ComfyUI, or a simulator for one, of its own.
 
 Each order has a folder by its key, which says all there is to know, to whoever asks:
 
@@ -44,7 +44,7 @@ from comfyrelay.system.atomic import write_new
 from comfyrelay.system.commands import detached
 from comfyrelay.system.folder_lock import FolderLock
 
-STAND_IN = "stand-in"
+STAND_IN = "simulator"
 # A process that was started takes its lock within this time, however busy the host is.
 START_SECONDS = 120.0
 # Another server's launch in the same fleet is over by then.
@@ -52,7 +52,7 @@ TURN_SECONDS = 10.0
 KEPT_DAYS = 7
 MACHINE = (sys.executable, "-m", "comfyrelay.autoscaling.providers.local_machine")
 WORKER = (sys.executable, "-m", "comfyrelay", "worker")
-SIM = (sys.executable, "-m", "comfyrelay", "sim", "--port", "{port}", "--folder", "{folder}")
+SIMULATOR = (sys.executable, "-m", "comfyrelay", "simulator", "--port", "{port}", "--folder", "{folder}")
 
 # Who may set up fleets may not thereby run what they like here: neither by a variable that loads or starts something,
 # nor by moving a machine's folder.
@@ -67,7 +67,7 @@ class LocalOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    # the stand-in, an address of one that runs already, or a program in the folder of programs
+    # the simulator, an address of one that runs already, or a program in the folder of programs
     comfyui: str = STAND_IN
     # for both processes; {slot} is the lowest number that no other machine of the fleet has
     environment: dict[str, str] = Field(default_factory=dict)
@@ -103,7 +103,7 @@ class LocalProvider:
         secrets: Mapping[str, Sequence[str]],
         programs: Path | None = None,
         worker: Sequence[str] = WORKER,
-        stand_in: Sequence[str] = SIM,
+        simulator: Sequence[str] = SIMULATOR,
     ) -> None:
         detached.check_system()
         require("media")
@@ -112,7 +112,7 @@ class LocalProvider:
         self._secrets = secrets
         self._programs = programs
         self._worker = worker
-        self._stand_in = stand_in
+        self._simulator = simulator
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     async def observe(self, fleet: FleetMachines) -> Sequence[Observed]:
@@ -213,8 +213,8 @@ class LocalProvider:
         self._secret(fleet)
         url, argv = None, None
         if options.comfyui == STAND_IN:
-            require("sim")
-            argv = list(self._stand_in)
+            require("simulator")
+            argv = list(self._simulator)
         elif options.comfyui.startswith(("http://", "https://")):
             url = options.comfyui
         else:

@@ -45,13 +45,13 @@ def with_databases(work: Callable[[Engine], Awaitable[T]]) -> T:
 
 def _require_files(settings: Settings) -> None:
     """SQLite would make an empty file of each that is missing."""
-    for url in (settings.central_url, *settings.pool_urls.values()):
+    for url in (settings.central_url, *settings.shard_urls.values()):
         file = Path(url.removeprefix("sqlite:///").partition("?")[0])
         if url.startswith("sqlite:///") and not file.is_file():
             text = (
                 f"There is no database in {file.parent}. These commands run where the server's "
                 "databases can be reached; set COMFYRELAY_DATA_DIR, or COMFYRELAY_DATABASE_URL and "
-                "COMFYRELAY_TENANT_POOLS, as the server has them."
+                "COMFYRELAY_SHARDS, as the server has them."
             )
             if os.environ.get(_URL):
                 text += f" {_URL} is not used here: no server is asked."

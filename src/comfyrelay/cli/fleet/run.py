@@ -48,7 +48,7 @@ def run(
     from comfyrelay.system.signals import on_stop
 
     async def work(engine: Engine) -> None:
-        await engine.wakeup.start()
+        await engine.notify_channel.start()
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
         secrets = load_secrets(engine.settings).fleet
         with on_stop(lambda _number: loop.call_soon_threadsafe(stopped.set)):

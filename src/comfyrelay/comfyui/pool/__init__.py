@@ -29,11 +29,12 @@ from comfyrelay.comfyui.pool.queue import JobOutcome, JobStatus, Leftover, Memor
 from comfyrelay.comfyui.pool.sqlite_queue import SqliteQueue
 from comfyrelay.comfyui.pool.stats import ClientStats, PoolStats
 from comfyrelay.comfyui.pool.streams import EventStream
-from comfyrelay.comfyui.pool.ticket import JobOptions, Lane, Ticket
+from comfyrelay.comfyui.pool.ticket import Bucket, JobOptions, Ticket
 from comfyrelay.domain.queue.blocks import Block
 
 __all__ = [
     "Block",
+    "Bucket",
     "ClientBlockedWorkflow",
     "ClientState",
     "ClientStateChanged",
@@ -59,7 +60,6 @@ __all__ = [
     "JobRetrying",
     "JobStarted",
     "JobStatus",
-    "Lane",
     "Leftover",
     "MemberTimings",
     "MemoryQueue",

@@ -4,21 +4,21 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from comfyrelay.comfyui.pool.ticket import Lane, Ticket
+from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 
 # -priority, sequence, id: the smallest goes first, and no two have the same sequence
 Place = tuple[int, int, str]
 
 
-class Lanes:
-    """Highest priority first, then first come. A lane that may not run now holds up nobody."""
+class Buckets:
+    """Highest priority first, then first come. A bucket that may not run now holds up nobody."""
 
     def __init__(self) -> None:
         self._tickets: dict[str, Ticket] = {}
-        self._heaps: dict[Lane, list[Place]] = {}
-        # The first place of each lane, sorted. A list beats a heap here: looking along it changes nothing, and most
-        # looks pass over lanes that may not run.
-        self._heads: list[tuple[Place, Lane]] = []
+        self._heaps: dict[Bucket, list[Place]] = {}
+        # The first place of each bucket, sorted. A list beats a heap here: looking along it changes nothing, and most
+        # looks pass over buckets that may not run.
+        self._heads: list[tuple[Place, Bucket]] = []
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -26,18 +26,18 @@ class Lanes:
     def add(self, ticket: Ticket) -> None:
         self._tickets[ticket.id] = ticket
         place = (-ticket.priority, ticket.sequence, ticket.id)
-        heap = self._heaps.setdefault(ticket.lane, [])
+        heap = self._heaps.setdefault(ticket.bucket, [])
         first = heap[0] if heap else None
         heappush(heap, place)
         if heap[0] != first:
-            self._move_head(ticket.lane, first)
+            self._move_head(ticket.bucket, first)
 
-    def take(self, may_run: Callable[[Lane], bool]) -> Ticket | None:
-        """Take out the first job whose lane may run."""
-        for place, lane in self._heads:
-            if may_run(lane):
+    def take(self, may_run: Callable[[Bucket], bool]) -> Ticket | None:
+        """Take out the first job whose bucket may run."""
+        for place, bucket in self._heads:
+            if may_run(bucket):
                 ticket = self._tickets.pop(place[2])
-                self._drop_gone(lane)
+                self._drop_gone(bucket)
                 return ticket
         return None
 
@@ -46,23 +46,23 @@ class Lanes:
         if ticket is None:
             return False
         # further back it stays as a gap, which is closed when it comes to the front
-        if self._heaps[ticket.lane][0][2] == job_id:
-            self._drop_gone(ticket.lane)
+        if self._heaps[ticket.bucket][0][2] == job_id:
+            self._drop_gone(ticket.bucket)
         return True
 
-    def _drop_gone(self, lane: Lane) -> None:
-        """Bring the lane's first waiting job to its front; the one that is there has gone."""
-        heap = self._heaps[lane]
+    def _drop_gone(self, bucket: Bucket) -> None:
+        """Bring the bucket's first waiting job to its front; the one that is there has gone."""
+        heap = self._heaps[bucket]
         first = heap[0]
         while heap and heap[0][2] not in self._tickets:
             heappop(heap)
-        self._move_head(lane, first)
+        self._move_head(bucket, first)
 
-    def _move_head(self, lane: Lane, first: Place | None) -> None:
+    def _move_head(self, bucket: Bucket, first: Place | None) -> None:
         if first is not None:
-            del self._heads[bisect_left(self._heads, (first, lane))]
-        heap = self._heaps[lane]
+            del self._heads[bisect_left(self._heads, (first, bucket))]
+        heap = self._heaps[bucket]
         if heap:
-            insort(self._heads, (heap[0], lane))
+            insort(self._heads, (heap[0], bucket))
         else:
-            del self._heaps[lane]
+            del self._heaps[bucket]

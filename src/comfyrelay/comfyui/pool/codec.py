@@ -11,14 +11,14 @@ import orjson
 from comfyrelay.comfyui.client.uploads import Attachment
 from comfyrelay.comfyui.outputs import OutputFile, RunResult
 from comfyrelay.comfyui.pool.queue import JobOutcome, JobStatus
-from comfyrelay.comfyui.pool.ticket import Lane, Ticket
+from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, Fault, InvalidInput
 
 # What orjson would write by itself comes back as something else.
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 # What is kept in columns, or in another form.
-_APART = frozenset({"id", "sequence", "lane", "graph", "attempts", "metadata", "attachments"})
+_APART = frozenset({"id", "sequence", "bucket", "graph", "attempts", "metadata", "attachments"})
 
 
 def dump_ticket(ticket: Ticket) -> bytes:
@@ -27,7 +27,7 @@ def dump_ticket(ticket: Ticket) -> bytes:
     metadata = orjson.Fragment(_dump_metadata(ticket))
     attachments = [_attachment(each) for each in ticket.attachments]
     return orjson.dumps(
-        {**kept, **ticket.lane._asdict(), "metadata": metadata, "attachments": attachments}, default=sorted
+        {**kept, **ticket.bucket._asdict(), "metadata": metadata, "attachments": attachments}, default=sorted
     )
 
 
@@ -42,7 +42,7 @@ def load_ticket(
         # the bytes of a finished job are gone
         if each["source"] is not None or position in contents
     ]
-    lane = Lane(
+    bucket = Bucket(
         value.pop("workflow_hash"),
         frozenset(value.pop("preferred_clients")),
         frozenset(value.pop("exclude_clients")),
@@ -54,7 +54,7 @@ def load_ticket(
     given = {
         # a queue of an earlier version may lack what has a default
         **value,
-        "lane": lane,
+        "bucket": bucket,
         "created_at": datetime.fromisoformat(value["created_at"]),
         "include_outputs": tuple(value["include_outputs"]),
         "attachments": tuple(attachments),

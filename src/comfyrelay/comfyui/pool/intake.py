@@ -90,7 +90,7 @@ class Intake:
         if key is None:
             return ticket
         is_known = self._is_cached(key) or any(each.ticket.cache_key == key for each in self._registry.unfinished)
-        return replace(ticket, lane=ticket.lane._replace(same_as=key)) if is_known else ticket
+        return replace(ticket, bucket=ticket.bucket._replace(same_as=key)) if is_known else ticket
 
     async def _put(self, ticket: Ticket) -> None:
         self._arriving += 1
@@ -123,9 +123,9 @@ class Intake:
 def _check_clients(ticket: Ticket, client_ids: Collection[str]) -> None:
     if not client_ids:
         raise InvalidInput("The pool has no servers.")
-    if ticket.lane.exclude_clients.issuperset(client_ids):
+    if ticket.bucket.exclude_clients.issuperset(client_ids):
         raise InvalidInput(errors={"exclude_clients": "names every server of the pool"})
-    if unknown := sorted(ticket.lane.preferred_clients.difference(client_ids)):
+    if unknown := sorted(ticket.bucket.preferred_clients.difference(client_ids)):
         known = ", ".join(sorted(client_ids))
         problem = f"names {', '.join(unknown)}, which the pool does not have; it has {known}"
         raise InvalidInput(f"preferred_clients {problem}.", errors={"preferred_clients": problem})

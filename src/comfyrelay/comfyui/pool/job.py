@@ -44,7 +44,7 @@ class Job:
 
     @property
     def workflow_hash(self) -> str:
-        return self._record.ticket.lane.workflow_hash
+        return self._record.ticket.bucket.workflow_hash
 
     @property
     def priority(self) -> int:

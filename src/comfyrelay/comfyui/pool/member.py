@@ -10,9 +10,9 @@ import structlog
 from comfyrelay.comfyui.client.interface import ComfyServer
 from comfyrelay.comfyui.pool.events import ClientState
 from comfyrelay.comfyui.pool.gpu_memory import ReportsMemory
-from comfyrelay.comfyui.pool.ticket import Lane
+from comfyrelay.comfyui.pool.ticket import Bucket
 from comfyrelay.errors import ComfyRelayError
-from comfyrelay.wakeup import Hint
+from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
@@ -39,20 +39,20 @@ class Member:
         owned: bool,
         timings: MemberTimings,
         on_change: Callable[["Member", str | None], None],
-        card: str | None = None,
+        gpu: str | None = None,
         comfyui: ReportsMemory | None = None,
     ) -> None:
-        """`owned` servers are closed with the pool. `on_change` hears of each change of state, and why. A `card` may
+        """`owned` servers are closed with the pool. `on_change` hears of each change of state, and why. A `gpu` may
         have several servers; `comfyui` tells of its memory."""
         self.id = client_id
         self.server = server
         self.owned = owned
         self.state = ClientState.OFFLINE
         self.tried = False
-        self.card = card
+        self.gpu = gpu
         self.comfyui = comfyui
         # of what runs there
-        self.lanes: list[Lane] = []
+        self.buckets: list[Bucket] = []
         # it finishes what runs there, and gets nothing more
         self.is_resting = False
         self.running = 0
@@ -77,7 +77,7 @@ class Member:
         self._on_change = on_change
         self._was_online = False
         # given when there may be reason to leave the online state
-        self._nudge = Hint()
+        self._nudge = Wakeup()
         self._doubt: str | None = None
 
     @property
@@ -89,13 +89,13 @@ class Member:
         is_there = self.state is ClientState.ONLINE and now >= self.usable_from
         return is_there and self.running < self.server.slots and not self.is_resting
 
-    def may_queue(self, lane: Lane, now: float, *, seconds: float) -> bool:
+    def may_queue(self, bucket: Bucket, now: float, *, seconds: float) -> bool:
         """Whether it could take one more job that begins when the one that runs there is over: both are known to be as
         short as this, and need the same models."""
         is_there = self.state is ClientState.ONLINE and now >= self.usable_from and not self.is_resting
         if not is_there or self.server.slots != 1 or self.running != 1:
             return False
-        names = [lane.workflow_hash, *(each.workflow_hash for each in self.lanes)]
+        names = [bucket.workflow_hash, *(each.workflow_hash for each in self.buckets)]
         return all(each in self.warm and self.took.get(each, seconds + 1) <= seconds for each in names)
 
     def note_warm(self, workflow_hash: str, seconds: float) -> None:
@@ -117,7 +117,7 @@ class Member:
         if self.state is ClientState.ONLINE:
             self._doubt = reason
             self._change(ClientState.OFFLINE, reason)
-            self._nudge.give()
+            self._nudge.notify()
 
     async def watch(self) -> None:
         """Keep the state true, until canceled."""
@@ -153,7 +153,7 @@ class Member:
         """Wait until there is reason to think that the server is gone, and return the reason."""
         while self._doubt is None:
             # what was given before this is settled
-            self._nudge = Hint()
+            self._nudge = Wakeup()
             lost = await self._watch_connection()
             try:
                 if await self._nudge.wait(self._timings.health_interval_seconds):
@@ -177,7 +177,7 @@ class Member:
         if not lost.cancelled():
             if error := lost.exception():
                 log.error("pool.watch_failed", client_id=self.id, error=repr(error))
-            self._nudge.give()
+            self._nudge.notify()
 
     async def _check(self) -> str | None:
         """Why the server cannot be used; `None` when it can."""

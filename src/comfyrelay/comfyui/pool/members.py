@@ -51,7 +51,7 @@ class Roster:
         server: str | ComfyServer,
         *,
         name: str | None = None,
-        card: str | None = None,
+        gpu: str | None = None,
         comfyui: ReportsMemory | None = None,
     ) -> Member:
         owned = isinstance(server, str)
@@ -65,7 +65,7 @@ class Roster:
             owned=owned,
             timings=self._timings,
             on_change=self._changed,
-            card=card,
+            gpu=gpu,
             comfyui=comfyui or (connected if isinstance(connected, ComfyClient) else None),
         )
         self._members[client_id] = member

@@ -13,7 +13,7 @@ from comfyrelay.comfyui.pool.bus import Bus, Selector
 from comfyrelay.comfyui.pool.completion import Endings
 from comfyrelay.comfyui.pool.events import ClientState, PoolEvent
 from comfyrelay.comfyui.pool.failover import FailoverStrategy, SmartFailover
-from comfyrelay.comfyui.pool.gpu_memory import CardMemory, Memory, ReportsMemory
+from comfyrelay.comfyui.pool.gpu_memory import GpuMemory, Memory, ReportsMemory
 from comfyrelay.comfyui.pool.intake import Intake
 from comfyrelay.comfyui.pool.job import Job
 from comfyrelay.comfyui.pool.member import Member, MemberTimings
@@ -64,7 +64,7 @@ class WorkflowPool:
         self._registry = Registry(keep_finished=keep_finished)
         self._tally = Tally()
         emit = self._bus.emit
-        self.memory = CardMemory()
+        self.memory = GpuMemory()
         self._scheduler = Scheduler(
             queue=self._queue,
             failover=self._failover,
@@ -232,17 +232,17 @@ class WorkflowPool:
         server: str | ComfyServer,
         *,
         name: str | None = None,
-        card: str | None = None,
+        gpu: str | None = None,
         comfyui: ReportsMemory | None = None,
     ) -> str:
         """Use one more server; returns its client id.
 
-        Servers of one `card` share its memory: jobs run there side by side only where that is known to hold them.
+        Servers of one `gpu` share its memory: jobs run there side by side only where that is known to hold them.
         `comfyui` is whom to ask about it, where the server is none itself.
         """
         if self._closing is not None:
             raise Conflict("The pool is closed.")
-        member = self._roster.add(server, name=name, card=card, comfyui=comfyui)
+        member = self._roster.add(server, name=name, gpu=gpu, comfyui=comfyui)
         if self._was_opened:
             self._roster.watch(member)
         return member.id
@@ -257,24 +257,24 @@ class WorkflowPool:
             self._scheduler.unblocked(client_id)
 
     async def measure_memory(self, client_id: str) -> Memory | None:
-        """What a server and its card hold; a workflow that runs there and takes more than before is known by it."""
+        """What a server and its GPU hold; a workflow that runs there and takes more than before is known by it."""
         member = self._roster.find(client_id)
         if member is None:
             return None
         found = await self.memory.measure(member, self._roster)
-        here = {each.workflow_hash for each in member.lanes}
+        here = {each.workflow_hash for each in member.buckets}
         if found is not None and len(here) == 1 and member.loaded.keys() <= here:
             self.memory.grew(here.pop(), found.held)
         return found
 
-    async def outgrew(self, graph: Graph, card_bytes: int) -> None:
-        """A workflow did not fit into a card of this size, somewhere else or in an earlier life: it goes to larger ones
+    async def outgrew(self, graph: Graph, gpu_bytes: int) -> None:
+        """A workflow did not fit into a GPU of this size, somewhere else or in an earlier life: it goes to larger ones
         while there are some."""
-        self.memory.outgrew(workflow_hash(graph), card_bytes)
+        self.memory.outgrew(workflow_hash(graph), gpu_bytes)
         online = [each for each in self._roster if each.state is ClientState.ONLINE]
         if len(online) > 1:
             # nobody is spared whose size is not known
-            await self.memory.larger(card_bytes, online)
+            await self.memory.larger(gpu_bytes, online)
 
     async def remove_server(self, client_id: str, *, finish: bool = False) -> None:
         """Use a server no more. What runs there is interrupted and put back, with that attempt not counted; with
@@ -288,8 +288,8 @@ class WorkflowPool:
             await asyncio.gather(*(self._runner.stop(record, Stop.PUT_BACK) for record in here))
         await self._roster.dismiss(member)
         for record in self._registry.unfinished:
-            lane = record.ticket.lane
-            if record.failures and record.task is None and lane.exclude_clients.issuperset(self._roster.ids):
+            bucket = record.ticket.bucket
+            if record.failures and record.task is None and bucket.exclude_clients.issuperset(self._roster.ids):
                 self._give_up(record.ticket.id)
 
     def _make_job(self, record: Record) -> Job:

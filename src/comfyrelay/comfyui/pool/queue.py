@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from comfyrelay.comfyui.outputs import RunResult
-from comfyrelay.comfyui.pool.buckets import Lanes
-from comfyrelay.comfyui.pool.ticket import Lane, Ticket
+from comfyrelay.comfyui.pool.buckets import Buckets
+from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.errors import ComfyError
 
@@ -48,7 +48,7 @@ class Leftover:
 class QueueAdapter(Protocol):
     """Keeps a pool's jobs. A method that is awaited returns when what it did cannot be lost any more.
 
-    Whatever waits is in the order of `Lanes`. `put` and `put_back` make a job available as the last thing they do.
+    Whatever waits is in the order of `Buckets`. `put` and `put_back` make a job available as the last thing they do.
     """
 
     @property
@@ -66,8 +66,8 @@ class QueueAdapter(Protocol):
     async def put_back(self, ticket: Ticket) -> None:
         """A job that was taken waits again, with the attempts that its ticket counts now."""
 
-    def take(self, may_run: Callable[[Lane], bool]) -> Ticket | None:
-        """Take the first job out of those that wait and whose lane may run."""
+    def take(self, may_run: Callable[[Bucket], bool]) -> Ticket | None:
+        """Take the first job out of those that wait and whose bucket may run."""
 
     def remove(self, job_id: str) -> bool:
         """Take a job out of those that wait; false when it does not wait. `settle` or `forget` follows."""
@@ -93,25 +93,25 @@ class MemoryQueue:
     durable = False
 
     def __init__(self) -> None:
-        self._lanes = Lanes()
+        self._buckets = Buckets()
 
     def __len__(self) -> int:
-        return len(self._lanes)
+        return len(self._buckets)
 
     async def open(self) -> Leftover:
         return Leftover()
 
     async def put(self, ticket: Ticket) -> None:
-        self._lanes.add(ticket)
+        self._buckets.add(ticket)
 
     async def put_back(self, ticket: Ticket) -> None:
-        self._lanes.add(ticket)
+        self._buckets.add(ticket)
 
-    def take(self, may_run: Callable[[Lane], bool]) -> Ticket | None:
-        return self._lanes.take(may_run)
+    def take(self, may_run: Callable[[Bucket], bool]) -> Ticket | None:
+        return self._buckets.take(may_run)
 
     def remove(self, job_id: str) -> bool:
-        return self._lanes.remove(job_id)
+        return self._buckets.remove(job_id)
 
     async def begin(self, ticket: Ticket) -> None:
         """Nothing to do: an attempt that ends with the process takes its job with it."""

@@ -85,7 +85,7 @@ class Record:
         """An event of this job as it is now."""
         return kind(
             job_id=self.ticket.id,
-            workflow_hash=self.ticket.lane.workflow_hash,
+            workflow_hash=self.ticket.bucket.workflow_hash,
             metadata=self.ticket.metadata,
             client_id=self.client_id,
             attempt=self.ticket.attempts,

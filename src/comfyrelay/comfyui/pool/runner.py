@@ -17,13 +17,13 @@ from comfyrelay.comfyui.pool.completion import Endings
 from comfyrelay.comfyui.pool.event_translator import EventTranslator
 from comfyrelay.comfyui.pool.events import JobRetrying
 from comfyrelay.comfyui.pool.failover import FailoverStrategy, Failure, Verdict
-from comfyrelay.comfyui.pool.gpu_memory import CardMemory
+from comfyrelay.comfyui.pool.gpu_memory import GpuMemory
 from comfyrelay.comfyui.pool.member import Member
 from comfyrelay.comfyui.pool.queue import JobStatus, QueueAdapter
 from comfyrelay.comfyui.pool.record import Record, Stop
 from comfyrelay.comfyui.pool.scheduler import Scheduler
 from comfyrelay.comfyui.pool.stats import Tally
-from comfyrelay.comfyui.pool.ticket import Lane, Ticket
+from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 from comfyrelay.domain.queue.memory import Relief, has_it_alone, relief
 from comfyrelay.errors import (
     ComfyError,
@@ -45,7 +45,7 @@ _DOUBTFUL = (ServerUnreachable, RunLost, RunTimedOut, DeviceFault)
 _SPREADING = (*_DOUBTFUL, OutOfMemory)
 # How long a job whose node raised waits for the servers that could be tried, when all of them have gone.
 SECOND_TRY_SECONDS = 10.0
-# How long a job waits whose card was held by other programs.
+# How long a job waits whose GPU was held by other programs.
 CROWDED_SECONDS = 30.0
 
 
@@ -68,7 +68,7 @@ class Runner:
         tally: Tally,
         blocks: Blocks,
         scheduler: Scheduler,
-        memory: CardMemory,
+        memory: GpuMemory,
         members: Collection[Member],
     ) -> None:
         self._queue = queue
@@ -88,7 +88,7 @@ class Runner:
         record.is_behind = member.running >= member.server.slots
         record.has_begun = False
         member.running += 1
-        member.lanes.append(record.ticket.lane)
+        member.buckets.append(record.ticket.bucket)
         member.cached = record.ticket.cache_key
         if member.made != member.cached:
             member.made = None
@@ -134,7 +134,7 @@ class Runner:
             await self._endings.fail(record, _unexpected(error))
 
     async def _run(self, record: Record, member: Member) -> RunResult | ComfyError:
-        lane = record.ticket.lane
+        bucket = record.ticket.bucket
         since = asyncio.get_running_loop().time()
         try:
             # a task that is canceled before its first step never reaches its own clean-up
@@ -142,23 +142,23 @@ class Runner:
             if record.stop is not None:
                 raise asyncio.CancelledError
             await self._queue.begin(record.ticket)
-            if member.card is not None or lane.alone:
-                await self._memory.make_room(lane, member, self._members)
-                # what is known of the card now may let others in
+            if member.gpu is not None or bucket.alone:
+                await self._memory.make_room(bucket, member, self._members)
+                # what is known of the GPU now may let others in
                 self._scheduler.ran(member)
             ran = await self._run_on(member.server, record)
             if isinstance(ran, _SPREADING):
                 if record.is_behind and (not record.has_begun or member.failed_at >= since):
                     raise _TakenAlong(ran)
                 member.failed_at = asyncio.get_running_loop().time()
-            if member.card is not None:
-                await self._learn(lane.workflow_hash, member, ran)
+            if member.gpu is not None:
+                await self._learn(bucket.workflow_hash, member, ran)
             return ran
         finally:
             if record.has_begun:
-                member.note_loaded(lane.workflow_hash)
+                member.note_loaded(bucket.workflow_hash)
             member.running -= 1
-            member.lanes.remove(lane)
+            member.buckets.remove(bucket)
             self._scheduler.ran(member)
 
     async def _learn(self, workflow_hash: str, member: Member, ran: RunResult | ComfyError) -> None:
@@ -190,11 +190,11 @@ class Runner:
             return _unexpected(error)
 
     async def _succeed(self, record: Record, member: Member, result: RunResult) -> None:
-        workflow_hash = record.ticket.lane.workflow_hash
+        workflow_hash = record.ticket.bucket.workflow_hash
         self._note_made(record.ticket, member, result)
         member.completed += 1
         member.note_warm(workflow_hash, result.seconds)
-        self._note_pinned(record.ticket.lane, member)
+        self._note_pinned(record.ticket.bucket, member)
         self._blocks.succeeded(member.id, workflow_hash)
         for client_id, (verdict, error) in record.failures.items():
             if verdict is Verdict.ELSEWHERE and client_id != member.id:
@@ -209,18 +209,18 @@ class Runner:
             graph = orjson.loads(ticket.graph)
             # savers always run: each run has a folder of its own
             is_cached = graph.keys() - output_nodes(graph) <= result.cached_nodes
-            self._scheduler.made_again(ticket.lane.workflow_hash, is_cached=is_cached)
+            self._scheduler.made_again(ticket.bucket.workflow_hash, is_cached=is_cached)
         if member.cached == key:
             member.made = key
 
-    def _note_pinned(self, lane: Lane, member: Member) -> None:
+    def _note_pinned(self, bucket: Bucket, member: Member) -> None:
         """One server keeps a workflow that stays loaded; once that is not wanted any more, none does."""
-        holders = [each for each in self._members if each.pinned == lane.workflow_hash]
-        if not lane.keep_loaded:
+        holders = [each for each in self._members if each.pinned == bucket.workflow_hash]
+        if not bucket.keep_loaded:
             for each in holders:
                 each.pinned = None
         elif not holders and member.pinned is None:
-            member.pinned = lane.workflow_hash
+            member.pinned = bucket.workflow_hash
 
     async def _fail(self, record: Record, member: Member, error: ComfyError) -> None:
         member.failed += 1
@@ -237,7 +237,7 @@ class Runner:
             await self._ran_out(record, member, error)
             return
         if verdict is Verdict.SERVER:
-            self._blocks.failed(member.id, record.ticket.lane.workflow_hash, error)
+            self._blocks.failed(member.id, record.ticket.bucket.workflow_hash, error)
         if isinstance(error, _DOUBTFUL):
             # it gets no more jobs until it has been seen to be fine
             member.doubt(error.detail)
@@ -250,9 +250,9 @@ class Runner:
             await self._endings.fail(record, error)
 
     async def _is_crowded(self, record: Record, member: Member, error: OutOfMemory) -> bool:
-        """Whether it was alone among ours, and other programs had much of the card. That says nothing about the job or
-        the card: it is tried again as after any other fault of the server, when they may be gone."""
-        size = await self._memory.size(member) if record.ticket.lane.alone else None
+        """Whether it was alone among ours, and other programs had much of the GPU. That says nothing about the job or
+        the GPU: it is tried again as after any other fault of the server, when they may be gone."""
+        size = await self._memory.size(member) if record.ticket.bucket.alone else None
         if size is None or has_it_alone(size, others := await self._memory.held_by_others(member, self._members)):
             return False
         error.others_bytes = others
@@ -261,28 +261,28 @@ class Runner:
 
     async def _ran_out(self, record: Record, member: Member, error: OutOfMemory) -> None:
         """The memory was not enough: no server is blamed, and what is tried about it costs no attempt."""
-        ticket, lane = record.ticket, record.ticket.lane
+        ticket, bucket = record.ticket, record.ticket.bucket
         larger: set[str] = set()
-        if lane.alone and (size := await self._memory.size(member)) is not None:
-            error.card_bytes = size
-            self._memory.outgrew(lane.workflow_hash, size)
+        if bucket.alone and (size := await self._memory.size(member)) is not None:
+            error.gpu_bytes = size
+            self._memory.outgrew(bucket.workflow_hash, size)
             larger = await self._memory.larger(size, self._members)
-        elsewhere = lane._replace(
-            exclude_clients=lane.exclude_clients | {each.id for each in self._members if each.id not in larger}
+        elsewhere = bucket._replace(
+            exclude_clients=bucket.exclude_clients | {each.id for each in self._members if each.id not in larger}
         )
         next_step = relief(
-            ran_alone=lane.alone,
+            ran_alone=bucket.alone,
             has_moved=ticket.ran_out_bytes is not None,
             is_larger_there=bool(larger) and self._scheduler.could_run(elsewhere),
         )
         again = replace(ticket, attempts=ticket.attempts - 1)
         if next_step is Relief.ALONE:
-            record.ticket = replace(again, lane=lane._replace(alone=True))
+            record.ticket = replace(again, bucket=bucket._replace(alone=True))
         elif next_step is Relief.LARGER:
             # should that one go away, this is what it failed with
             record.first_error = error
             record.ticket = replace(
-                again, lane=elsewhere, ran_out_bytes=error.card_bytes, give_up_after_seconds=_patience(ticket)
+                again, bucket=elsewhere, ran_out_bytes=error.gpu_bytes, give_up_after_seconds=_patience(ticket)
             )
         else:
             await self._endings.fail(record, error)
@@ -292,7 +292,7 @@ class Runner:
     def _verdict(self, record: Record, member: Member, error: ComfyError) -> Verdict:
         failure = Failure(
             client_id=member.id,
-            workflow_hash=record.ticket.lane.workflow_hash,
+            workflow_hash=record.ticket.bucket.workflow_hash,
             error=error,
             earlier={client_id: each for client_id, (_, each) in record.failures.items() if client_id != member.id},
         )
@@ -303,27 +303,27 @@ class Runner:
     def _next_try(self, record: Record, member: Member, verdict: Verdict) -> Ticket | None:
         """The job as it goes back into the queue; `None` when it has failed for good."""
         ticket = record.ticket
-        elsewhere = ticket.lane._replace(exclude_clients=ticket.lane.exclude_clients | {member.id})
+        elsewhere = ticket.bucket._replace(exclude_clients=ticket.bucket.exclude_clients | {member.id})
         is_last = ticket.attempts >= ticket.max_attempts
         if verdict is Verdict.JOB:
             return None
         if isinstance(record.last_error, NotInstalled):
             # one that is away or blocked may have what is missing here; to be refused costs no attempt
             can_move = self._scheduler.could_ever_run(elsewhere)
-            return replace(ticket, lane=elsewhere, attempts=ticket.attempts - 1) if can_move else None
+            return replace(ticket, bucket=elsewhere, attempts=ticket.attempts - 1) if can_move else None
         if verdict is Verdict.ELSEWHERE:
             can_move = self._scheduler.could_run(elsewhere) and not is_last
-            return replace(ticket, lane=elsewhere, give_up_after_seconds=_patience(ticket)) if can_move else None
+            return replace(ticket, bucket=elsewhere, give_up_after_seconds=_patience(ticket)) if can_move else None
         if ticket.one_try_per_server and verdict is Verdict.SERVER:
             can_move = self._scheduler.could_run(elsewhere)
-            return replace(ticket, lane=elsewhere, attempts=ticket.attempts - 1) if can_move else None
+            return replace(ticket, bucket=elsewhere, attempts=ticket.attempts - 1) if can_move else None
         return None if is_last else ticket
 
     async def _retry(self, record: Record, error: ComfyError) -> None:
         # another server need not wait for what this one asks for
-        lane = record.ticket.lane
-        is_relieved = lane.alone and error.retry_after_seconds is None
-        is_moving = record.ticket.one_try_per_server or record.client_id in lane.exclude_clients or is_relieved
+        bucket = record.ticket.bucket
+        is_relieved = bucket.alone and error.retry_after_seconds is None
+        is_moving = record.ticket.one_try_per_server or record.client_id in bucket.exclude_clients or is_relieved
         delay = 0.0 if is_moving else max(record.ticket.retry_delay, error.retry_after_seconds or 0.0)
         self._set(record, JobStatus.RETRYING)
         self._endings.emit(record, record.event(JobRetrying, error=error, delay_seconds=delay))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable
 from typing import Protocol, TypeVar
 
-from comfyrelay.comfyui.pool.ticket import Lane
+from comfyrelay.comfyui.pool.ticket import Bucket
 
 ShouldSkip = Callable[[str, str], bool]
 
@@ -34,9 +34,9 @@ class Candidate(Protocol):
 C = TypeVar("C", bound=Candidate)
 
 
-def fits(lane: Lane, client_id: str, should_skip: ShouldSkip) -> bool:
-    """Whether a job of this lane may go to this server at all."""
-    return client_id not in lane.exclude_clients and not should_skip(client_id, lane.workflow_hash)
+def fits(bucket: Bucket, client_id: str, should_skip: ShouldSkip) -> bool:
+    """Whether a job of this bucket may go to this server at all."""
+    return client_id not in bucket.exclude_clients and not should_skip(client_id, bucket.workflow_hash)
 
 
 def _coldness(workflow_hash: str, warm: Collection[str]) -> int:
@@ -46,15 +46,15 @@ def _coldness(workflow_hash: str, warm: Collection[str]) -> int:
     return 0 if next(iter(warm)) == workflow_hash else 1
 
 
-def choose(lane: Lane, candidates: Iterable[C], should_skip: ShouldSkip) -> C | None:
+def choose(bucket: Bucket, candidates: Iterable[C], should_skip: ShouldSkip) -> C | None:
     """A preferred server, then one that has the very result, then one that has the models loaded, then the least
     occupied, then the longest idle."""
     return min(
-        (each for each in candidates if fits(lane, each.id, should_skip)),
+        (each for each in candidates if fits(bucket, each.id, should_skip)),
         key=lambda each: (
-            each.id not in lane.preferred_clients,
-            lane.same_as is None or lane.same_as != each.cached,
-            _coldness(lane.workflow_hash, each.warm),
+            each.id not in bucket.preferred_clients,
+            bucket.same_as is None or bucket.same_as != each.cached,
+            _coldness(bucket.workflow_hash, each.warm),
             each.foreign_runs,
             each.last_used,
         ),

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 from comfyrelay.comfyui.pool.events import ClientState
 from comfyrelay.comfyui.pool.failover import FailoverStrategy
-from comfyrelay.comfyui.pool.gpu_memory import CardMemory
+from comfyrelay.comfyui.pool.gpu_memory import GpuMemory
 from comfyrelay.comfyui.pool.member import Member
 from comfyrelay.comfyui.pool.members import Roster
 from comfyrelay.comfyui.pool.queue import QueueAdapter
 from comfyrelay.comfyui.pool.schedule import choose, fits
-from comfyrelay.comfyui.pool.ticket import Lane, Ticket
+from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 from comfyrelay.comfyui.pool.unserved_jobs import Unserved
 
 # Others want their turn of the event loop, too.
@@ -26,7 +26,7 @@ class Scheduler:
         *,
         queue: QueueAdapter,
         failover: FailoverStrategy,
-        memory: CardMemory,
+        memory: GpuMemory,
         start: Callable[[Ticket, Member], None],
         give_up: Callable[[str], None],
         release: Callable[[], None],
@@ -44,14 +44,14 @@ class Scheduler:
         self._roster: Roster | None = None
         self._turn: asyncio.Handle | None = None
         self._alarm: asyncio.TimerHandle | None = None
-        # Servers that no waiting job may use. Without this, one of them that stays free would have all lanes looked at
+        # Servers that no waiting job may use. Without this, one of them that stays free would have all buckets looked at
         # in every turn: 5 ms with 10,000 of them.
         self._unwanted: set[str] = set()
         self._unserved = Unserved()
         # a job waits for a server that is not free now: others may do once that changes
         self._is_holding_back = False
-        # the card on which a lane waits for room: it must stay the same one, or none would ever be empty
-        self._awaited: dict[Lane, str] = {}
+        # the GPU on which a bucket waits for room: it must stay the same one, or none would ever be empty
+        self._awaited: dict[Bucket, str] = {}
         # the workflows that servers run anew each time, though they have just made the very same: the newest last
         self._uncached: dict[str, None] = {}
 
@@ -69,13 +69,13 @@ class Scheduler:
         self._unserved.add(ticket, now=asyncio.get_running_loop().time())
         if self._unwanted:
             should_skip = self._failover.should_skip
-            self._unwanted = {each for each in self._unwanted if not fits(ticket.lane, each, should_skip)}
+            self._unwanted = {each for each in self._unwanted if not fits(ticket.bucket, each, should_skip)}
         self.wake()
 
     def withdrawn(self, ticket: Ticket) -> None:
         """A job was taken out of the queue."""
         self._unserved.discard(ticket)
-        self._awaited.pop(ticket.lane, None)
+        self._awaited.pop(ticket.bucket, None)
 
     def unblocked(self, client_id: str) -> None:
         """This server may be given a workflow again."""
@@ -83,9 +83,9 @@ class Scheduler:
         self.wake()
 
     def ran(self, member: Member) -> None:
-        """A run is over: others that share its card may have room now."""
-        if member.card is not None and self._roster is not None:
-            self._unwanted.difference_update(each.id for each in self._roster if each.card == member.card)
+        """A run is over: others that share its GPU may have room now."""
+        if member.gpu is not None and self._roster is not None:
+            self._unwanted.difference_update(each.id for each in self._roster if each.gpu == member.gpu)
         self.wake()
 
     def made_again(self, workflow_hash: str, *, is_cached: bool) -> None:
@@ -96,17 +96,17 @@ class Scheduler:
             for oldest in [*self._uncached][:-MOST_UNCACHED]:
                 del self._uncached[oldest]
 
-    def could_run(self, lane: Lane) -> bool:
-        """Whether a server is online that may be given a job of this lane, now or once it is free."""
+    def could_run(self, bucket: Bucket) -> bool:
+        """Whether a server is online that may be given a job of this bucket, now or once it is free."""
         return self._roster is not None and any(
-            fits(lane, member.id, self._failover.should_skip)
+            fits(bucket, member.id, self._failover.should_skip)
             for member in self._roster
             if member.state is ClientState.ONLINE
         )
 
-    def could_ever_run(self, lane: Lane) -> bool:
-        """Whether there is a server that a job of this lane may ever go to: one that is away or blocked is there."""
-        return self._roster is not None and not lane.exclude_clients.issuperset(self._roster.ids)
+    def could_ever_run(self, bucket: Bucket) -> bool:
+        """Whether there is a server that a job of this bucket may ever go to: one that is away or blocked is there."""
+        return self._roster is not None and not bucket.exclude_clients.issuperset(self._roster.ids)
 
     def close(self) -> None:
         """Start nothing more."""
@@ -143,35 +143,35 @@ class Scheduler:
 
     def _place_one(self, free: list[Member], roster: Roster) -> bool:
         chosen: Member | None = None
-        # cards on which an earlier job waits for room: later ones must not take it away
+        # GPUs on which an earlier job waits for room: later ones must not take it away
         kept: set[str] = set()
         has_pins = any(each.pinned is not None for each in roster)
 
-        def may_run(lane: Lane) -> bool:
+        def may_run(bucket: Bucket) -> bool:
             nonlocal chosen
-            others = [each for each in free if each.card not in kept] if kept else free
-            if spared := self._spared(lane, roster, has_pins=has_pins):
+            others = [each for each in free if each.gpu not in kept] if kept else free
+            if spared := self._spared(bucket, roster, has_pins=has_pins):
                 self._is_holding_back = True
                 others = [each for each in others if each.id not in spared]
-            chosen = choose(lane, others, self._failover.should_skip)
-            if chosen is None or chosen.card is None or self._memory.has_room(lane, chosen, roster):
+            chosen = choose(bucket, others, self._failover.should_skip)
+            if chosen is None or chosen.gpu is None or self._memory.has_room(bucket, chosen, roster):
                 return chosen is not None
-            first = chosen.card
-            roomy = [each for each in others if each.card is None or self._memory.has_room(lane, each, roster)]
-            chosen = choose(lane, roomy, self._failover.should_skip)
+            first = chosen.gpu
+            roomy = [each for each in others if each.gpu is None or self._memory.has_room(bucket, each, roster)]
+            chosen = choose(bucket, roomy, self._failover.should_skip)
             if chosen is None:
-                kept.add(self._card_for(lane, first, roster))
+                kept.add(self._gpu_for(bucket, first, roster))
             return chosen is not None
 
         return self._begin(self._queue.take(may_run), chosen)
 
-    def _card_for(self, lane: Lane, first: str, roster: Roster) -> str:
-        """The card that a job of this lane waits for: the one that it waited for before, while it could run there."""
+    def _gpu_for(self, bucket: Bucket, first: str, roster: Roster) -> str:
+        """The GPU that a job of this bucket waits for: the one that it waited for before, while it could run there."""
         skip = self._failover.should_skip
-        able = [each for each in roster if each.state is ClientState.ONLINE and fits(lane, each.id, skip)]
-        if self._awaited.get(lane) not in {each.card for each in able if not each.is_resting}:
-            self._awaited[lane] = first
-        return self._awaited[lane]
+        able = [each for each in roster if each.state is ClientState.ONLINE and fits(bucket, each.id, skip)]
+        if self._awaited.get(bucket) not in {each.gpu for each in able if not each.is_resting}:
+            self._awaited[bucket] = first
+        return self._awaited[bucket]
 
     def _place_ahead(self, roster: Roster, now: float) -> bool:
         """Hand the next job in line to a server that is busy with a short one, so that nothing lies between the two.
@@ -179,13 +179,13 @@ class Scheduler:
         chosen: Member | None = None
         is_next = True
 
-        def may_wait(lane: Lane) -> bool:
+        def may_wait(bucket: Bucket) -> bool:
             nonlocal chosen, is_next
             if is_next:
                 seconds = self._ahead_seconds
-                busy = [each for each in roster if each.may_queue(lane, now, seconds=seconds)]
-                roomy = [each for each in busy if self._memory.has_room(lane, each, roster)]
-                chosen = choose(lane, roomy, self._failover.should_skip)
+                busy = [each for each in roster if each.may_queue(bucket, now, seconds=seconds)]
+                roomy = [each for each in busy if self._memory.has_room(bucket, each, roster)]
+                chosen = choose(bucket, roomy, self._failover.should_skip)
             is_next = False
             return chosen is not None
 
@@ -195,31 +195,31 @@ class Scheduler:
         if ticket is None or chosen is None:
             return False
         self._unserved.discard(ticket)
-        self._awaited.pop(ticket.lane, None)
+        self._awaited.pop(ticket.bucket, None)
         self._start(ticket, chosen)
         return True
 
-    def _spared(self, lane: Lane, roster: Roster, *, has_pins: bool) -> set[str]:
-        """The servers that a job of this lane leaves alone though it could run there, because another can have it, now
-        or once it is free: those whose card is too small, those that keep another workflow loaded, or would have to
+    def _spared(self, bucket: Bucket, roster: Roster, *, has_pins: bool) -> set[str]:
+        """The servers that a job of this bucket leaves alone though it could run there, because another can have it, now
+        or once it is free: those whose GPU is too small, those that keep another workflow loaded, or would have to
         unload one; and all but one that runs the very same now."""
-        waits_for_same = lane.same_as is not None and lane.workflow_hash not in self._uncached
-        if not has_pins and not waits_for_same and not self._memory.is_outgrown(lane.workflow_hash):
+        waits_for_same = bucket.same_as is not None and bucket.workflow_hash not in self._uncached
+        if not has_pins and not waits_for_same and not self._memory.is_outgrown(bucket.workflow_hash):
             return set()
         skip = self._failover.should_skip
-        able = [each for each in roster if each.state is ClientState.ONLINE and fits(lane, each.id, skip)]
-        spared: set[str] = set(self._memory.too_small(lane.workflow_hash, able))
+        able = [each for each in roster if each.state is ClientState.ONLINE and fits(bucket, each.id, skip)]
+        spared: set[str] = set(self._memory.too_small(bucket.workflow_hash, able))
         for is_kept in (_keeps_another, self._would_unload):
             left = [member for member in able if member.id not in spared]
-            kept = {member.id for member in left if is_kept(lane, member, roster)}
+            kept = {member.id for member in left if is_kept(bucket, member, roster)}
             spared |= kept if len(kept) < len(left) else set()
-        if waits_for_same and any(each.cached == lane.same_as and each.running for each in able):
-            spared |= {each.id for each in able if each.cached != lane.same_as}
+        if waits_for_same and any(each.cached == bucket.same_as and each.running for each in able):
+            spared |= {each.id for each in able if each.cached != bucket.same_as}
         return spared
 
-    def _would_unload(self, lane: Lane, member: Member, roster: Roster) -> bool:
-        """Whether a server of its card that keeps a workflow loaded would have to unload that."""
-        return self._memory.takes_from_pinned(lane, member, roster)
+    def _would_unload(self, bucket: Bucket, member: Member, roster: Roster) -> bool:
+        """Whether a server of its GPU that keeps a workflow loaded would have to unload that."""
+        return self._memory.takes_from_pinned(bucket, member, roster)
 
     def _set_alarm(self, roster: Roster, now: float) -> None:
         """Wake at the end of the next block, of the next server's grace, or of a job's wait for servers."""
@@ -237,5 +237,5 @@ class Scheduler:
             self._alarm = asyncio.get_running_loop().call_at(min(due), self.wake)
 
 
-def _keeps_another(lane: Lane, member: Member, _roster: Roster) -> bool:
-    return member.pinned not in (None, lane.workflow_hash)
+def _keeps_another(bucket: Bucket, member: Member, _roster: Roster) -> bool:
+    return member.pinned not in (None, bucket.workflow_hash)

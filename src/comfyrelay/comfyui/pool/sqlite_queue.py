@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from comfyrelay.comfyui.pool.buckets import Lanes
+from comfyrelay.comfyui.pool.buckets import Buckets
 from comfyrelay.comfyui.pool.codec import dump_outcome, dump_ticket, load_outcome, load_ticket
 from comfyrelay.comfyui.pool.queue import JobOutcome, JobStatus, Leftover
-from comfyrelay.comfyui.pool.ticket import Lane, Ticket
+from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 from comfyrelay.comfyui.pool.writer import Writer
 from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.errors import ConfigurationError, Conflict
@@ -78,16 +78,16 @@ class SqliteQueue:
 
     def __init__(self, path: Path | str) -> None:
         self._path = Path(path)
-        self._lanes = Lanes()
+        self._buckets = Buckets()
         self._writer = Writer(self._connect)
 
     def __len__(self) -> int:
-        return len(self._lanes)
+        return len(self._buckets)
 
     async def open(self) -> Leftover:
         leftover = await self._writer.open(self._prepare)
         for ticket in leftover.waiting:
-            self._lanes.add(ticket)
+            self._buckets.add(ticket)
         return leftover
 
     async def put(self, ticket: Ticket) -> None:
@@ -98,17 +98,17 @@ class SqliteQueue:
             if isinstance(each.source, bytes)
         ]
         await self._writer.write((PUT, row), *contents)
-        self._lanes.add(ticket)
+        self._buckets.add(ticket)
 
     async def put_back(self, ticket: Ticket) -> None:
         await self._writer.write((PUT_BACK, (ticket.attempts, ticket.id)))
-        self._lanes.add(ticket)
+        self._buckets.add(ticket)
 
-    def take(self, may_run: Callable[[Lane], bool]) -> Ticket | None:
-        return self._lanes.take(may_run)
+    def take(self, may_run: Callable[[Bucket], bool]) -> Ticket | None:
+        return self._buckets.take(may_run)
 
     def remove(self, job_id: str) -> bool:
-        return self._lanes.remove(job_id)
+        return self._buckets.remove(job_id)
 
     async def begin(self, ticket: Ticket) -> None:
         await self._writer.write((BEGIN, (ticket.attempts, ticket.id)))

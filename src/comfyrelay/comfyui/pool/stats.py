@@ -18,7 +18,7 @@ class ClientStats:
 
     state: ClientState
     url: str
-    card: str | None
+    gpu: str | None
     running: int
     # the workflows of what runs there
     running_hashes: tuple[str, ...]
@@ -36,9 +36,9 @@ class ClientStats:
         return cls(
             state=member.state,
             url=member.server.url,
-            card=member.card,
+            gpu=member.gpu,
             running=member.running,
-            running_hashes=tuple(lane.workflow_hash for lane in member.lanes),
+            running_hashes=tuple(bucket.workflow_hash for bucket in member.buckets),
             completed=member.completed,
             failed=member.failed,
             blocked_hashes=failover.blocked_hashes(member.id),

@@ -19,14 +19,14 @@ from comfyrelay.errors import InvalidInput
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class Lane(NamedTuple):
-    """Jobs of one lane can run on the same servers: what holds for one of them holds for all."""
+class Bucket(NamedTuple):
+    """Jobs of one bucket can run on the same servers: what holds for one of them holds for all."""
 
     workflow_hash: str
     preferred_clients: frozenset[str] = frozenset()
     exclude_clients: frozenset[str] = frozenset()
     memory_bytes: int | None = None
-    # it ran out of memory beside others, and has its card to itself
+    # it ran out of memory beside others, and has its GPU to itself
     alone: bool = False
     # its workflow stays loaded where it runs
     keep_loaded: bool = False
@@ -43,7 +43,7 @@ class JobOptions(TypedDict, total=False):
     - `attachments`: files that are uploaded to the server before the run.
     - `preferred_clients`: servers to use when one of them is free; others are used when none is.
     - `exclude_clients`: servers never to use.
-    - `memory_bytes`: what it needs at least of a card that several servers share; more, where more was seen.
+    - `memory_bytes`: what it needs at least of a GPU that several servers share; more, where more was seen.
     - `keep_loaded`: the server that runs it gets no other workflows while others can have them, and does not unload
       its models, unless a job needs the memory that fits nowhere else.
     - `cache_key`: jobs with the same one ask a server for the same work, whose results it finds in its cache the second
@@ -81,7 +81,7 @@ class Ticket:
 
     id: str
     sequence: int
-    lane: Lane
+    bucket: Bucket
     graph: bytes
     created_at: datetime
     priority: int = 0
@@ -96,7 +96,7 @@ class Ticket:
     extra_data: Mapping[str, Any] | None = None
     attempts: int = 0
     cache_key: str | None = None
-    # the memory of the card that was too small for it, once it was given to a larger one
+    # the memory of the GPU that was too small for it, once it was given to a larger one
     ran_out_bytes: int | None = None
 
 
@@ -105,7 +105,7 @@ def make_ticket(graph: Graph, options: JobOptions, *, sequence: int, created_at:
     ticket = Ticket(
         id=str(uuid4()),
         sequence=sequence,
-        lane=_lane(check_graph(graph), options),
+        bucket=_bucket(check_graph(graph), options),
         graph=dump_json(graph),
         created_at=created_at,
         priority=options.get("priority", 0),
@@ -128,8 +128,8 @@ def make_ticket(graph: Graph, options: JobOptions, *, sequence: int, created_at:
     return ticket
 
 
-def _lane(graph: Graph, options: JobOptions) -> Lane:
-    return Lane(
+def _bucket(graph: Graph, options: JobOptions) -> Bucket:
+    return Bucket(
         workflow_hash(graph),
         frozenset(options.get("preferred_clients", ())),
         frozenset(options.get("exclude_clients", ())),
@@ -152,7 +152,7 @@ def _check(ticket: Ticket) -> None:
         errors["max_attempts"] = "must be at least 1"
     if ticket.retry_delay < 0:
         errors["retry_delay"] = "must not be negative"
-    if (ticket.lane.memory_bytes or 0) < 0:
+    if (ticket.bucket.memory_bytes or 0) < 0:
         errors["memory_bytes"] = "must not be negative"
     if (ticket.give_up_after_seconds or 0) < 0:
         errors["give_up_after_seconds"] = "must not be negative"

@@ -31,16 +31,16 @@ class Unserved:
     def add(self, ticket: Ticket, *, now: float) -> None:
         """A job waits. One that does not say how long it would is left out."""
         if ticket.give_up_after_seconds is not None:
-            group = self._groups.setdefault(ticket.lane.exclude_clients, _Group())
+            group = self._groups.setdefault(ticket.bucket.exclude_clients, _Group())
             group.jobs[ticket.id] = (now, ticket.give_up_after_seconds)
 
     def discard(self, ticket: Ticket) -> None:
         """It waits no more."""
-        group = self._groups.get(ticket.lane.exclude_clients)
+        group = self._groups.get(ticket.bucket.exclude_clients)
         if group is not None:
             group.jobs.pop(ticket.id, None)
             if not group.jobs:
-                del self._groups[ticket.lane.exclude_clients]
+                del self._groups[ticket.bucket.exclude_clients]
 
     def overdue(self, online: Collection[str], *, now: float) -> list[str]:
         """The jobs to give up, with these servers online from now on."""

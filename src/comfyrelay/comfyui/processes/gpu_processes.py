@@ -1,4 +1,4 @@
-"""The cards of this machine, and what runs on them: all that deciding how many on one card needs to know."""
+"""The GPUs of this machine, and what runs on them: all that deciding how many on one GPU needs to know."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
+class GpuProcesses:
     key: str
     name: str | None
     memory_bytes: int | None
@@ -14,14 +14,14 @@ class Card:
     processes: tuple[str, ...]
 
 
-class Cards(Protocol):
-    def cards(self) -> Sequence[Card]: ...
+class GpuInventory(Protocol):
+    def gpus(self) -> Sequence[GpuProcesses]: ...
 
-    async def add(self, card_key: str) -> str:
-        """Start one more on this card and return its base URL once it answers; `ComfyRelayError` with the reason when
+    async def add(self, gpu_key: str) -> str:
+        """Start one more on this GPU and return its base URL once it answers; `ComfyRelayError` with the reason when
         it does not."""
         ...
 
-    async def remove(self, card_key: str, url: str) -> None:
+    async def remove(self, gpu_key: str, url: str) -> None:
         """Let what runs there finish, then stop it, wherever it is by then; `NotFound` where there is none."""
         ...

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 ASK_SECONDS = 10.0
 MIB = 1024**2
-# What ComfyUI is started with where it is not to use one of these cards.
+# What ComfyUI is started with where it is not to use one of these GPUs.
 _WITHOUT_GPU = ("--cpu", "--directml", "--oneapi-device-selector")
 _NVIDIA = "CUDA_VISIBLE_DEVICES"
 _NVIDIA_ORDER = "CUDA_DEVICE_ORDER"
@@ -88,14 +88,14 @@ def _from_rocm_smi() -> list[Gpu]:
         found = json.loads(_ask("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json"))
     except ValueError:
         return []
-    cards = [(name, each) for name, each in found.items() if name.startswith("card") and isinstance(each, dict)]
+    gpus = [(name, each) for name, each in found.items() if name.startswith("gpu") and isinstance(each, dict)]
     return [
         Gpu(
-            key=name.removeprefix("card"),
-            name=each.get("Card Series") or each.get("Card series") or each.get("Card model"),
+            key=name.removeprefix("gpu"),
+            name=each.get("GpuProcesses Series") or each.get("GpuProcesses series") or each.get("GpuProcesses model"),
             memory_bytes=_whole(each.get("VRAM Total Memory (B)")),
         )
-        for name, each in cards
+        for name, each in gpus
     ]
 
 

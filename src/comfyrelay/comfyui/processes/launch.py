@@ -24,7 +24,7 @@ OURS = frozenset(
         "--auto-launch",
         "--cuda-device",
         "--database-url",
-        # it would replace the variables that show one card
+        # it would replace the variables that show one GPU
         "--default-device",
         "--input-directory",
         "--listen",

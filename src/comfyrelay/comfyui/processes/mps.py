@@ -1,4 +1,4 @@
-"""Has processes share an NVIDIA card through CUDA MPS where that is possible, and does without where it fails."""
+"""Has processes share an NVIDIA GPU through CUDA MPS where that is possible, and does without where it fails."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ LONGEST_PATH = 64
 _PREFIX = "comfyrelay-mps-"
 # As CUDA says it, by name, by number, or in words.
 _BLAMED = re.compile(r"cudaErrorMps|CUDA_ERROR_MPS|\bMPS (?:client|server|control)\b|\b[Ee]rror:? (?:80[5-9]|810)\b")
-# What is a fault of one and reported to all on the card, and what a server says until the last of them has ended.
+# What is a fault of one and reported to all on the GPU, and what a server says until the last of them has ended.
 _FAULT = re.compile(
     r"illegal memory access|illegal instruction|misaligned address|unspecified launch failure|device-side assert"
     r"|cudaErrorMpsServerNotReady|CUDA_ERROR_MPS_SERVER_NOT_READY|MPS server is not ready|\b[Ee]rror:? 807\b"
@@ -70,7 +70,7 @@ class MpsPlan:
 
 
 def plan(care: Care, gpus: Sequence[Gpu], environment: Mapping[str, str] = os.environ) -> MpsPlan | None:
-    """Whether what runs on these cards shares them through MPS, in a sentence; nothing where MPS is out of question."""
+    """Whether what runs on these GPUs shares them through MPS, in a sentence; nothing where MPS is out of question."""
     if care.per_gpu == 1 or not IS_LINUX or not all(NVIDIA in gpu.variables for gpu in gpus):
         return None
     if care.mps == "off":
@@ -88,10 +88,10 @@ def _plan_of_ours(keys: set[str], environment: Mapping[str, str]) -> MpsPlan:
         return MpsPlan(why=f"Without NVIDIA MPS: {PROGRAM}, which comes with NVIDIA's driver, is not installed.")
     if not all(key.startswith("GPU-") for key in keys):
         return MpsPlan(
-            why="Without NVIDIA MPS: its daemon must know the cards. Name them in CUDA_VISIBLE_DEVICES by their UUIDs."
+            why="Without NVIDIA MPS: its daemon must know the GPUs. Name them in CUDA_VISIBLE_DEVICES by their UUIDs."
         )
     if old := _too_old(keys):
-        return MpsPlan(why=f"Without NVIDIA MPS: it shares cards of the Volta generation and later, not {old}.")
+        return MpsPlan(why=f"Without NVIDIA MPS: it shares GPUs of the Volta generation and later, not {old}.")
     return MpsPlan(why="They share it through NVIDIA MPS.", is_used=True, program=Path(found))
 
 
@@ -155,10 +155,10 @@ class Mps:
         self._watching: asyncio.Task[None] | None = None
         self._left: str | None = None
         self._has_served = False
-        # who runs under it, on which card, and who came to an early end under it and is tried without
+        # who runs under it, on which GPU, and who came to an early end under it and is tried without
         self._joined: dict[str, str] = {}
         self._apart: set[str] = set()
-        # whose card has had a fault: the server takes nobody new before they have ended
+        # whose GPU has had a fault: the server takes nobody new before they have ended
         self._faulty: set[str] = set()
         self._faults: list[float] = []
         self._parted = asyncio.Event()
@@ -191,14 +191,14 @@ class Mps:
         """Whether this process runs under MPS, ours or the operator's."""
         return name in self._joined or (self._plan is not None and self._plan.is_used and self._plan.program is None)
 
-    async def join(self, name: str, card_key: str) -> dict[str, str]:
+    async def join(self, name: str, gpu_key: str) -> dict[str, str]:
         """What a process that starts now is to have in its environment."""
         while self._faulty and self._left is None:
             self._parted.clear()
             await self._parted.wait()
         if self._daemon is None or self._left is not None or name in self._apart:
             return {}
-        self._joined[name] = card_key
+        self._joined[name] = gpu_key
         return {PIPES: str(self._daemon.pipes), LOGS: str(self._folder)}
 
     def came_up(self, name: str) -> None:
@@ -214,10 +214,10 @@ class Mps:
             self._apart.discard(name)
             return False
         is_known = name in self._faulty
-        card_key = self._joined[name]
+        gpu_key = self._joined[name]
         await self._remove(name)
         if self._left is None and not is_known:
-            self._judge(name, card_key, lines, is_early=is_early)
+            self._judge(name, gpu_key, lines, is_early=is_early)
             await self._end_unused()
         return self._left is not None or is_known or bool(_find(_FAULT, lines))
 
@@ -232,16 +232,16 @@ class Mps:
         self._parted.set()
         await self._end_unused()
 
-    def _judge(self, name: str, card_key: str, lines: Sequence[str], *, is_early: bool) -> None:
+    def _judge(self, name: str, gpu_key: str, lines: Sequence[str], *, is_early: bool) -> None:
         """What the end of one means for all."""
         if (fault := _find(_FAULT, lines)) is not None:
             self._faults = [at for at in self._faults if at > monotonic() - FAULTS_SECONDS] + [monotonic()]
             if len(self._faults) >= MOST_FAULTS:
                 self._leave(f"there were {MOST_FAULTS} faults of a GPU, and each is one of all that share it")
                 return
-            self._faulty |= {each for each, key in self._joined.items() if key == card_key}
+            self._faulty |= {each for each, key in self._joined.items() if key == gpu_key}
             log.warning("comfyui.mps_fault", name=name, why=fault, started_again=sorted(self._faulty))
-            self._restart(self._faulty, f"{name}, which shares its card through NVIDIA MPS, had a fault of the GPU.")
+            self._restart(self._faulty, f"{name}, which shares its GPU through NVIDIA MPS, had a fault of the GPU.")
         elif (blamed := _find(_BLAMED, lines)) is not None:
             self._leave(f"{name} said: {blamed}")
         elif is_early and not self._has_served:

@@ -47,7 +47,7 @@ class Care:
     folder: Path
     python: Path | None = None
     arguments: tuple[str, ...] = ()
-    # on each card; "auto" begins with one
+    # on each GPU; "auto" begins with one
     per_gpu: int | Literal["auto"] = "auto"
     mps: Literal["auto", "off"] = "auto"
     setting: str = "COMFYRELAY_WORKER_"
@@ -79,7 +79,7 @@ class CareSettings(ArgumentsOnly):
     )
     comfyui_mps: Literal["auto", "off"] = Field(
         "auto",
-        description="`auto`: several of it on one NVIDIA card share it through CUDA MPS where that works; `off`: never",
+        description="`auto`: several of it on one NVIDIA GPU share it through CUDA MPS where that works; `off`: never",
     )
 
     @property

@@ -18,13 +18,13 @@ FOLDER = "comfyui"
 class ProcessNote:
     name: str
     url: str
-    card: str
+    gpu: str
     state: str
     reason: str | None
     restarts: int
     # who must be gone before another may begin here, by process id, with when each was started
     processes: Mapping[str, float]
-    # whether it shares its card through NVIDIA MPS
+    # whether it shares its GPU through NVIDIA MPS
     mps: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""Keeps ComfyUI processes running on the cards of this machine: starts, watches, restarts and stops them."""
+"""Keeps ComfyUI processes running on the GPUs of this machine: starts, watches, restarts and stops them."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,7 +11,7 @@ from time import monotonic
 import structlog
 
 from comfyrelay.comfyui.processes import mps, state_files
-from comfyrelay.comfyui.processes.gpu_processes import Card
+from comfyrelay.comfyui.processes.gpu_processes import GpuProcesses
 from comfyrelay.comfyui.processes.gpus import Gpu, find_gpus
 from comfyrelay.comfyui.processes.launch import empty_folders, launch, lend_inputs, make_folders
 from comfyrelay.comfyui.processes.log import NAME as LOG_NAME
@@ -70,7 +70,7 @@ class Ending:
 
 @dataclass(kw_only=True, eq=False)
 class KeptProcess:
-    """A place for one process, which keeps over restarts its name, card and folder, and its port if that is free."""
+    """A place for one process, which keeps over restarts its name, GPU and folder, and its port if that is free."""
 
     name: str
     gpu: Gpu
@@ -126,7 +126,7 @@ class Keeper:
         self._mps = mps.Mps(care, folder, restart=self._restart_for_mps)
 
     async def open(self) -> None:
-        """End what an earlier life has left, and begin to start as many as are wanted on each card."""
+        """End what an earlier life has left, and begin to start as many as are wanted on each GPU."""
         await asyncio.to_thread(self._end_earlier)
         if self._gpus is None:
             self._gpus = await asyncio.to_thread(find_gpus, self._care.arguments)
@@ -147,11 +147,11 @@ class Keeper:
     def find(self, name: str) -> KeptProcess | None:
         return self._kept.get(name)
 
-    def cards(self) -> Sequence[Card]:
-        """Each card with the addresses of those on it that are up or starting."""
+    def gpus(self) -> Sequence[GpuProcesses]:
+        """Each GPU with the addresses of those on it that are up or starting."""
         counted = (State.UP, State.STARTING, State.WAITING)
         return [
-            Card(
+            GpuProcesses(
                 key=gpu.key,
                 name=gpu.name,
                 memory_bytes=gpu.memory_bytes,
@@ -160,9 +160,9 @@ class Keeper:
             for gpu in self._gpus or ()
         ]
 
-    async def add(self, card_key: str) -> KeptProcess:
-        """Start one more on a card, and return once it answers; `NotStarted` says why it does not."""
-        kept = self._begin(self._gpu(card_key))
+    async def add(self, gpu_key: str) -> KeptProcess:
+        """Start one more on a GPU, and return once it answers; `NotStarted` says why it does not."""
+        kept = self._begin(self._gpu(gpu_key))
         try:
             await asyncio.shield(kept.first_outcome)
         except BaseException:
@@ -211,7 +211,7 @@ class Keeper:
     def _gpu(self, key: str) -> Gpu:
         found = next((each for each in self._gpus or () if each.key == key), None)
         if found is None:
-            raise NotFound(f"This machine has no card {key}.")
+            raise NotFound(f"This machine has no GPU {key}.")
         return found
 
     def _begin(self, gpu: Gpu) -> KeptProcess:
@@ -310,7 +310,7 @@ class Keeper:
             port=int(kept.url.rpartition(":")[2]),
         )
         made.environment.update(sharing)
-        log.info("comfyui.starting", name=kept.name, url=kept.url, card=kept.gpu.name or kept.gpu.key)
+        log.info("comfyui.starting", name=kept.name, url=kept.url, gpu=kept.gpu.name or kept.gpu.key)
         return await Process.start(made, kept.log)
 
     async def _until_up(self, kept: KeptProcess, process: Process) -> str | None:
@@ -391,7 +391,7 @@ class Keeper:
         note = state_files.ProcessNote(
             name=kept.name,
             url=kept.url,
-            card=kept.gpu.name or kept.gpu.key,
+            gpu=kept.gpu.name or kept.gpu.key,
             state=kept.state.value,
             reason=kept.reason,
             restarts=max(kept.starts - 1, 0),

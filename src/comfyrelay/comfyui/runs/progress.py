@@ -13,7 +13,7 @@ MOST_SENT_BYTES = 512 * 1024**2
 
 
 class RunProgress:
-    """What has been heard of one run. `over` is a hint that it ended; only the server's history proves it.
+    """What has been heard of one run. `over` is a wakeup that it ended; only the server's history proves it.
 
     An image comes the same way whether it is a preview of what a node does, or all that an output node makes. So those
     of nodes that may be output nodes are kept, until the history says whether they have made anything else.

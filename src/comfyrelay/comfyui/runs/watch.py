@@ -12,7 +12,7 @@ from comfyrelay.comfyui.runs.socket import EventSocket
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import RunLost, RunRemoved, RunTimedOut, ServerRefused, ServerUnreachable
 from comfyrelay.http_client import Http
-from comfyrelay.wakeup import Hint
+from comfyrelay.wakeup import Wakeup
 
 # Without word from the socket, checks become rarer from the first to the last.
 FIRST_CHECK_SECONDS = 0.25
@@ -50,7 +50,7 @@ class Watch:
         # the connection that will tell of it; none, when there is none now
         self._connection = socket.connection if socket.is_up else -1
         self._loop = asyncio.get_running_loop()
-        self._changed = Hint()
+        self._changed = Wakeup()
         now = self._loop.time()
         self._accepted_at = self._last_message_at = now
         self._head_since: float | None = now
@@ -73,12 +73,12 @@ class Watch:
             return
         self._pause = HISTORY_SOON_SECONDS
         self._next_check_at = self._last_message_at + (0.0 if self.progress.over else HISTORY_SOON_SECONDS)
-        self._changed.give()
+        self._changed.notify()
 
     def check_now(self) -> None:
         """The socket was lost: see what the server itself says."""
         self._next_check_at = self._loop.time()
-        self._changed.give()
+        self._changed.notify()
 
     async def entry(self) -> dict[str, Any]:
         """Return the history entry of the run once it is over; raise when that can no longer come."""

@@ -17,7 +17,7 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.ended_jobs import BatchOutcome, EndedJobs
-from comfyrelay.wakeup import Hint
+from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +40,7 @@ class Notifications:
         self._notifier = notifier
         self._rules = NotificationRules()
         self._ended: list[str] = []
-        self._has_ended = Hint()
+        self._has_ended = Wakeup()
         self._idle = asyncio.Event()
         self._idle.set()
         self.not_sent: deque[NotSent] = deque(maxlen=MOST_REMEMBERED)
@@ -61,7 +61,7 @@ class Notifications:
     def job_ended(self, ended: Sequence[JobState]) -> None:
         self._ended += (each.id for each in ended)
         self._idle.clear()
-        self._has_ended.give()
+        self._has_ended.notify()
 
     async def _run(self, engine: Engine, user: User) -> None:
         while True:

@@ -38,7 +38,7 @@ async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer
     state: DeskState = request.app.state.desk
     glance = await context.engine.jobs.overview.glance(user.tenant_id, limit=MOST_WAITING)
     workers = [each.worker for each in (await context.engine.fleet.views.workers(limit=MOST_WORKERS)).items]
-    # the one that works, of those in this process: ComfyUI's and the stand-in's, which may both have jobs
+    # the one that works, of those in this process: ComfyUI's and the simulator's, which may both have jobs
     worker = max(workers, key=lambda each: (each.leases, each.state in AT_WORK), default=None)
     busy = max(0, sum(each.leases for each in workers) - len(glance.fetched))
     return Answer(

@@ -24,7 +24,7 @@ class BurstRunner:
     workflows: frozenset[int]
     # of jobs on which it failed lately, or that need what it lacks
     refused_hashes: frozenset[str] = frozenset()
-    # by workflow and hash, those that need a larger card
+    # by workflow and hash, those that need a larger GPU
     outgrown: frozenset[tuple[int, str]] = frozenset()
 
     def could_run(self, job: "WaitingJob") -> bool:

@@ -1,4 +1,4 @@
-"""Blocks: "this worker must not get this workflow hash until T". One rule for the queue and for the pool."""
+"""Blocks: "this worker must not get this workflow hash until T". One rule for the queue and for the shard."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -20,7 +20,7 @@ class Dispatch(NamedTuple):
     id: int
     tenant_id: str
     tenant_job_id: str
-    db_pool: str
+    shard: str
     workflow_id: int
     workflow_hash: str
     effect_id: int | None
@@ -60,7 +60,7 @@ class Dispatch(NamedTuple):
     expected_cost_micros: int | None = None
     # nobody else may lease it
     only_worker: str | None = None
-    # the memory of the card that was too small for it, once it was given back for a larger one
+    # the memory of the GPU that was too small for it, once it was given back for a larger one
     ran_out_bytes: int | None = None
 
     @property
@@ -89,7 +89,7 @@ class Dispatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Move:
-    """A dispatch before and after an event, what the tenant pool gets to know, and how the lease ended if it did."""
+    """A dispatch before and after an event, what the shard gets to know, and how the lease ended if it did."""
 
     before: Dispatch
     after: Dispatch
@@ -197,21 +197,21 @@ def fail(
 def run_out(
     dispatch: Dispatch,
     *,
-    card_bytes: int,
+    gpu_bytes: int,
     is_larger_there: bool,
     error: str,
     now: datetime,
     began_at: datetime | None = None,
 ) -> Move | None:
-    """A job that had a card of this size to itself had not enough memory: once in its life it goes back, unpenalised,
-    for a larger card that is there; else that is its own failure."""
+    """A job that had a GPU of this size to itself had not enough memory: once in its life it goes back, unpenalised,
+    for a larger GPU that is there; else that is its own failure."""
     next_step = relief(ran_alone=True, has_moved=dispatch.ran_out_bytes is not None, is_larger_there=is_larger_there)
     if next_step is not Relief.LARGER:
         return fail(dispatch, fault=Fault.JOB, error=error, now=now, began_at=began_at)
-    move = requeue(dispatch, reason=needs_more_than(card_bytes), now=now, began_at=began_at)
+    move = requeue(dispatch, reason=needs_more_than(gpu_bytes), now=now, began_at=began_at)
     if move is None or move.ended is not Outcome.REQUEUED:
         return move
-    return replace(move, after=move.after._replace(ran_out_bytes=card_bytes))
+    return replace(move, after=move.after._replace(ran_out_bytes=gpu_bytes))
 
 
 def requeue(

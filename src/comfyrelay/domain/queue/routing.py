@@ -31,7 +31,7 @@ class Entitlement(NamedTuple):
     blocked_hashes: tuple[str, ...] = ()
     # of jobs for its own ComfyUI, which lacks what they need
     lacking_hashes: tuple[str, ...] = ()
-    # of them, by workflow id and hash, those that need a larger card, unless they were queued for it alone
+    # of them, by workflow id and hash, those that need a larger GPU, unless they were queued for it alone
     outgrown: tuple[tuple[int, str], ...] = ()
     # the worker itself, where something is queued for it alone
     only_worker: str | None = None

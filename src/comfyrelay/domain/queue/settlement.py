@@ -26,7 +26,7 @@ _VIDEO_STATUS_OF = {
 
 
 class JobState(NamedTuple):
-    """What a tenant pool knows of a job before the updates are applied."""
+    """What a shard knows of a job before the updates are applied."""
 
     id: str
     tenant_id: str

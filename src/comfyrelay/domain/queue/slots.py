@@ -1,4 +1,4 @@
-"""Lanes: the places where a worker runs one job at a time, and which of its jobs is on which. Pure."""
+"""WorkerSlots: the places where a worker runs one job at a time, and which of its jobs is on which. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from comfyrelay.domain.queue.progress import Progress, text
 from comfyrelay.domain.queue.states import WorkerState
 
 # Of a worker that does not say how many places it has, as of one that says nonsense, no more are shown.
-MOST_LANES = 64
+MOST_SLOTS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,7 +18,7 @@ class HeldJob:
 
     tenant_id: str
     job_id: str
-    db_pool: str
+    shard: str
     workflow_id: int
     worker_id: str
     is_prefetch: bool
@@ -36,7 +36,7 @@ class HeldJob:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lane:
+class WorkerSlot:
     worker_id: str
     name: str
     state: WorkerState
@@ -45,13 +45,13 @@ class Lane:
     memory_total: int | None = None
     memory_used: int | None = None
     load: float | None = None
-    on_card: int | None = None
+    on_gpu: int | None = None
     packing: str | None = None
     away: str | None = None
     held: HeldJob | None = None
 
 
-def lanes_of(
+def slots_of(
     *,
     worker_id: str,
     name: str,
@@ -60,40 +60,40 @@ def lanes_of(
     devices: Sequence[Mapping[str, Any]] | None,
     comfyui: Any,
     held: Sequence[HeldJob],
-) -> list[Lane]:
+) -> list[WorkerSlot]:
     """`devices` are what it told last; an older worker told only of its `comfyui` when it registered."""
     places = _places(devices) if devices else _older_places(comfyui, max_concurrency)
-    lanes = [Lane(worker_id=worker_id, name=name, state=state, **each) for each in places[:MOST_LANES]]
+    slots = [WorkerSlot(worker_id=worker_id, name=name, state=state, **each) for each in places[:MOST_SLOTS]]
     running = [each for each in held if not each.is_only_fetched]
     # what only has to be stored makes room for what runs
     running.sort(key=lambda each: (each.progress.is_after_run, each.leased_at))
     for knows_place in (True, False):
         for job in list(running):
-            for number, lane in enumerate(lanes):
-                is_there = lane.server is not None and lane.server == job.progress.server
-                if lane.held is None and (is_there if knows_place else job.progress.server is None):
-                    lanes[number] = replace(lane, held=job)
+            for number, slot in enumerate(slots):
+                is_there = slot.server is not None and slot.server == job.progress.server
+                if slot.held is None and (is_there if knows_place else job.progress.server is None):
+                    slots[number] = replace(slot, held=job)
                     running.remove(job)
                     break
-    return [replace(each, state=_state(each)) for each in lanes]
+    return [replace(each, state=_state(each)) for each in slots]
 
 
 def gpus_of(devices: Sequence[Mapping[str, Any]] | None, comfyui: Any) -> list[dict[str, Any]]:
     """What a worker tells of its GPUs, each once; of an older one what it said when it registered."""
-    names = ("server", "name", "memory_total", "memory_used", "load", "slots", "on_card", "packing", "away")
+    names = ("server", "name", "memory_total", "memory_used", "load", "slots", "on_gpu", "packing", "away")
     if devices:
         return [{name: device.get(name) for name in names} for device in devices]
     older = _older_places(comfyui, len(comfyui) if isinstance(comfyui, list) else 0)
     return [{"name": each.get("gpu"), "memory_total": each.get("memory_total")} for each in older if each]
 
 
-def _state(lane: Lane) -> WorkerState:
+def _state(slot: WorkerSlot) -> WorkerState:
     """Of a worker that works, each place is busy or idle by itself; one that runs something was heard of."""
-    if lane.state is WorkerState.REVOKED:
-        return lane.state
-    if lane.held is not None:
-        return WorkerState.DRAINING if lane.state is WorkerState.DRAINING else WorkerState.BUSY
-    return WorkerState.IDLE if lane.state is WorkerState.BUSY else lane.state
+    if slot.state is WorkerState.REVOKED:
+        return slot.state
+    if slot.held is not None:
+        return WorkerState.DRAINING if slot.state is WorkerState.DRAINING else WorkerState.BUSY
+    return WorkerState.IDLE if slot.state is WorkerState.BUSY else slot.state
 
 
 def _places(devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -104,12 +104,12 @@ def _places(devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "memory_total": device.get("memory_total"),
             "memory_used": device.get("memory_used"),
             "load": device.get("load"),
-            "on_card": device.get("on_card"),
+            "on_gpu": device.get("on_gpu"),
             "packing": device.get("packing"),
             "away": device.get("away"),
         }
         for device in devices
-        for _ in range(min(device.get("slots", 1), MOST_LANES))
+        for _ in range(min(device.get("slots", 1), MOST_SLOTS))
     ]
 
 
@@ -117,7 +117,7 @@ def _older_places(comfyui: Any, max_concurrency: int) -> list[dict[str, Any]]:
     servers = comfyui if isinstance(comfyui, list) else []
     gpus = [each["gpus"][0] for each in servers if isinstance(each, dict) and _has_gpu(each)]
     known = [{"gpu": text(each.get("name")), "memory_total": _whole(each.get("memory_total"))} for each in gpus]
-    return [known[number] if number < len(known) else {} for number in range(min(max_concurrency, MOST_LANES))]
+    return [known[number] if number < len(known) else {} for number in range(min(max_concurrency, MOST_SLOTS))]
 
 
 def _has_gpu(server: Mapping[str, Any]) -> bool:

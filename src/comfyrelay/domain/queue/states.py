@@ -102,7 +102,7 @@ class Outcome(StrEnum):
 
 
 class JobEventType(StrEnum):
-    """What the queue tells a tenant pool about a job; also the type of the event that records it."""
+    """What the queue tells a shard about a job; also the type of the event that records it."""
 
     QUEUED = "job:queued"
     STARTED = "job:started"

@@ -1,6 +1,6 @@
-"""What the queue tells a tenant pool: one update per move of a dispatch, numbered by the dispatch's version.
+"""What the queue tells a shard: one update per move of a dispatch, numbered by the dispatch's version.
 
-An update carries everything its consumer needs, so a pool can be told long after the fact.
+An update carries everything its consumer needs, so a shard can be told long after the fact.
 """
 
 from dataclasses import dataclass

@@ -22,7 +22,7 @@ class Reason(StrEnum):
     PAUSED = "paused"
     HELD = "held"
     NOT_BEFORE = "not_before"
-    POOL_DOWN = "pool_down"
+    SHARD_DOWN = "shard_down"
     NO_COMFYUI = "no_comfyui"
     NO_WORKER = "no_worker"
     MACHINE_STARTING = "machine_starting"
@@ -52,7 +52,7 @@ class Serving:
     leases: int
     blocked_until: datetime | None = None
     lacking: Lacking | None = None
-    # it is known not to fit into this one's card, and another is there
+    # it is known not to fit into this one's GPU, and another is there
     is_too_small: bool = False
 
 
@@ -81,7 +81,7 @@ def explain(
     *,
     is_paused: bool,
     available_at: datetime,
-    pool_is_down: bool,
+    shard_is_down: bool,
     comfyui_away: Sequence[str] = (),
     serving: list[Serving],
     ahead: int,
@@ -94,13 +94,13 @@ def explain(
     """The first reason that holds, from the one that lasts longest to the one that solves itself.
 
     `comfyui_away` says of each ComfyUI server why it cannot be used, if none of them can be. `ran_out_bytes` is the
-    memory of the largest card that it did not fit into. `is_worker_coming` is whether one is in this process, and has
+    memory of the largest GPU that it did not fit into. `is_worker_coming` is whether one is in this process, and has
     only just begun.
     """
     if is_paused:
         return Waiting(reason=Reason.PAUSED, text="Paused. Resume it to let it run.")
-    if pool_is_down:
-        return Waiting(reason=Reason.POOL_DOWN, text="The database that holds this job cannot be reached right now.")
+    if shard_is_down:
+        return Waiting(reason=Reason.SHARD_DOWN, text="The database that holds this job cannot be reached right now.")
     if comfyui_away:
         return Waiting(
             reason=Reason.NO_COMFYUI, text=" ".join([*comfyui_away, "It runs as soon as ComfyUI can be used."])

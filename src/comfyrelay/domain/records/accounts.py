@@ -11,7 +11,7 @@ SESSION = "session"
 class Tenant:
     id: str
     name: str
-    db_pool: str
+    shard: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class ListedTenant:
     """A tenant and its user."""
 
     id: str
-    db_pool: str
+    shard: str
     max_wait_seconds: int | None
     max_active_jobs: int | None
     created_at: datetime

@@ -67,17 +67,17 @@ class ReconcileRun:
     jobs: int | None
     findings: Sequence[Mapping[str, Any]] | None
     count: int | None
-    pools_down: Sequence[str] | None
+    shards_down: Sequence[str] | None
     problem: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StuckStep:
-    """A step that has not crossed from one database to the other: `to_queue` brings jobs to the queue, `to_pool` what
+    """A step that has not crossed from one database to the other: `to_queue` brings jobs to the queue, `to_shard` what
     the queue has decided to the tenants."""
 
     id: int
     direction: str
-    db_pool: str
+    shard: str
     job_ids: Sequence[str]
     created_at: datetime

@@ -30,4 +30,4 @@ async def reconcile_findings(context: ContextOf) -> Answer[wire.Findings]:
 
 
 def _run(run: ReconcileRun) -> wire.ReconcileRun:
-    return wire.ReconcileRun.of(run, findings=run.findings or [], pools_down=run.pools_down or [])
+    return wire.ReconcileRun.of(run, findings=run.findings or [], shards_down=run.shards_down or [])

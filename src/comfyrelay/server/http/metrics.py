@@ -58,9 +58,9 @@ class Metrics:
             "workflows_blocked_on_several_workers", "Workflows that at least two workers are blocked for."
         )
         self._outbox = self._gauge(
-            "outbox_oldest_seconds", "Age of the oldest step that must still cross databases.", "pool", "direction"
+            "outbox_oldest_seconds", "Age of the oldest step that must still cross databases.", "shard", "direction"
         )
-        self._webhooks = self._gauge("webhooks_undelivered", "Webhooks that are still to be delivered.", "pool")
+        self._webhooks = self._gauge("webhooks_undelivered", "Webhooks that are still to be delivered.", "shard")
         self._up = self._gauge("database_up", "Whether the database could be asked.", "database")
         self._fleets = {
             figure: self._gauge(f"fleet_{name}", about, "fleet", "stage") for figure, (name, about) in OF_FLEETS.items()
@@ -83,12 +83,14 @@ class Metrics:
         _set_all(self._age, {(each.workflow, each.stage): each.oldest_seconds for each in figures.queues})
         _set_all(self._leases, {(each.workflow, each.stage): each.leases for each in figures.leased})
         _set_all(self._up, {(name,): is_up for name, is_up in figures.up.items()})
-        _set_all(self._webhooks, {(name,): each.undelivered_webhooks for name, each in figures.pools.items()})
+        _set_all(self._webhooks, {(name,): each.undelivered_webhooks for name, each in figures.shards.items()})
         ages: dict[tuple[str, ...], float] = {
-            (name, "to_queue"): each.submission_seconds for name, each in figures.pools.items()
+            (name, "to_queue"): each.submission_seconds for name, each in figures.shards.items()
         }
         if figures.up[self._engine.databases.central.name]:
-            ages |= {(name, "to_pool"): figures.outbox_seconds.get(name, 0.0) for name in self._engine.databases.pools}
+            ages |= {
+                (name, "to_shard"): figures.outbox_seconds.get(name, 0.0) for name in self._engine.databases.shards
+            }
         _set_all(self._outbox, ages)
 
     def _set_fleets(self, fleets: Sequence[FleetFigures]) -> None:

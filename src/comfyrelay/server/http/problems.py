@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 from comfyrelay.errors import (
     ComfyRelayError,
     Conflict,
+    DatabaseUnavailable,
     Forbidden,
     GraphError,
     GraphNotAllowed,
@@ -22,7 +23,6 @@ from comfyrelay.errors import (
     NotFound,
     NotReady,
     NotWritable,
-    PoolUnavailable,
     PriceChanged,
     RequestTimeout,
     StorageUnavailable,
@@ -54,7 +54,7 @@ STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
     (TooManyRequests, 429, "Too many requests"),
     (NotReady, 503, "Not ready"),
     (NotWritable, 503, "A database takes no changes"),
-    (PoolUnavailable, 503, "A database cannot be reached"),
+    (DatabaseUnavailable, 503, "A database cannot be reached"),
     (StorageUnavailable, 503, "Object storage cannot be reached"),
 ]
 MEDIA_TYPE = "application/problem+json"

@@ -18,7 +18,7 @@ class Alive(BaseModel):
 
 class Ready(BaseModel):
     status: Literal["ok", "degraded"]
-    problems: Annotated[dict[str, str], Field(description="tenant pools that cannot be used, though others can")]
+    problems: Annotated[dict[str, str], Field(description="shards that cannot be used, though others can")]
 
 
 @router.get("/healthz")

@@ -1,7 +1,7 @@
 """Where jobs run: each GPU with its memory and load, and the job that is on it."""
 
 from comfyrelay.protocol.base import Answer, Page
-from comfyrelay.protocol.user import Lane, LaneJob
+from comfyrelay.protocol.user import SlotJob, WorkerSlot
 from comfyrelay.server.http.auth import Admin
 from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import ContextOf
@@ -9,17 +9,19 @@ from comfyrelay.server.http.pages import page_of
 from comfyrelay.server.http.parameters import Limit, TextCursor
 from comfyrelay.server.http.problems import may_answer
 from comfyrelay.server.http.routers import Router
-from comfyrelay.services.workers.slots import LaneView
+from comfyrelay.services.workers.slots import SlotView
 
-router = Router(prefix="/api/lanes", tags=["lanes"], route_class=BodyRoute)
+router = Router(prefix="/api/slots", tags=["slots"], route_class=BodyRoute)
 
 
 @router.get("", responses=may_answer(401, 403, 422, 503))
-async def lanes(context: ContextOf, _admin: Admin, limit: Limit = 100, cursor: TextCursor = None) -> Answer[Page[Lane]]:
-    """The lanes of so many workers, by their ids: one for each job that a worker runs at once. On a desk its owner
+async def slots(
+    context: ContextOf, _admin: Admin, limit: Limit = 100, cursor: TextCursor = None
+) -> Answer[Page[WorkerSlot]]:
+    """The slots of so many workers, by their ids: one for each job that a worker runs at once. On a desk its owner
     sees them; on a server only administrators, for they show jobs of everybody."""
-    return page_of(await context.engine.fleet.lanes.page(cursor=cursor, limit=limit), _body)
+    return page_of(await context.engine.fleet.slots.page(cursor=cursor, limit=limit), _body)
 
 
-def _body(view: LaneView) -> Lane:
-    return Lane.of(view.lane, job=LaneJob.of(view.job) if view.job is not None else None)
+def _body(view: SlotView) -> WorkerSlot:
+    return WorkerSlot.of(view.slot, job=SlotJob.of(view.job) if view.job is not None else None)

@@ -25,7 +25,7 @@ from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output, Report, Settlement, Verb
-from comfyrelay.wakeup import Hint
+from comfyrelay.wakeup import Wakeup
 
 T = TypeVar("T")
 # As proxies log it.
@@ -125,7 +125,7 @@ async def poll(body: wire.Poll, request: Request, context: ContextOf, worker: Po
         token_hash=worker.token_hash,
     )
     _note_devices(context, worker, body.devices)
-    context.engine.fleet.lanes.note_warm(worker.worker_id, body.warm_workflow_hashes)
+    context.engine.fleet.slots.note_warm(worker.worker_id, body.warm_workflow_hashes)
     if body.max_concurrency not in (None, worker.max_concurrency):
         await context.engine.fleet.workers.note_slots(worker.worker_id, body.max_concurrency)
         context.forget_worker(worker.worker_id)
@@ -157,10 +157,10 @@ async def heartbeat(
     wait_seconds = min(body.wait_seconds, wire.LONGEST_WAIT_SECONDS)
     # before the first look, so that nothing is missed between it and the wait
     logs = context.engine.queue.worker_logs
-    with context.engine.queue.stops.watching(body.dispatch_id) as hint, logs.waking(worker.worker_id, hint):
+    with context.engine.queue.stops.watching(body.dispatch_id) as wakeup, logs.waking(worker.worker_id, wakeup):
         answer = await context.engine.queue.heartbeats.beat(given)
         if answer.stop is None and wait_seconds > 0 and not context.stopping.is_set():
-            await _wait(context, request, body, hint, wait_seconds)
+            await _wait(context, request, body, wakeup, wait_seconds)
             answer = await context.engine.queue.heartbeats.beat(replace(given, progress=None, logs=()))
     urls = await context.engine.queue.handover.fresh_urls(body.dispatch_id, body.lease_token, at_once=body.fresh_urls)
     wants_logs = logs.are_wanted(worker.worker_id)
@@ -168,17 +168,17 @@ async def heartbeat(
     return Answer(data=data, message="Stop." if answer.stop else "Go on.")
 
 
-async def _wait(context: Context, request: Request, body: wire.Heartbeat, hint: Hint, seconds: float) -> None:
+async def _wait(context: Context, request: Request, body: wire.Heartbeat, wakeup: Wakeup, seconds: float) -> None:
     """Until there is something to hear: to stop, or that somebody watches whom it does not know of."""
     if body.preview_seconds is None:
-        await _unless_gone(request, hint.wait(seconds))
+        await _unless_gone(request, wakeup.wait(seconds))
         return
     previews = context.engine.queue.previews
     job_id = (await context.engine.queue.handover.of_lease(body.dispatch_id, body.lease_token)).job_id
-    # the same hint for both, and before the look
-    with previews.waking(job_id, hint):
+    # the same wakeup for both, and before the look
+    with previews.waking(job_id, wakeup):
         patience = previews.patience(job_id, sends_for=body.preview_seconds)
-        await _unless_gone(request, hint.wait(min(seconds, patience)))
+        await _unless_gone(request, wakeup.wait(min(seconds, patience)))
 
 
 async def _preview(context: Context, body: wire.Heartbeat) -> dict[str, Any]:
@@ -214,7 +214,7 @@ async def fail(body: wire.Fail, context: ContextOf, worker: CurrentWorker) -> An
         fault=body.fault,
         retry_after_seconds=body.retry_after_seconds,
         code=body.code,
-        card_bytes=body.card_memory_bytes,
+        gpu_bytes=body.gpu_memory_bytes,
     )
 
 
@@ -269,7 +269,7 @@ async def deregister(body: wire.Deregister, context: ContextOf, worker: CurrentW
 def _note_devices(context: Context, worker: Worker, devices: list[wire.Device] | None) -> None:
     if devices is not None:
         told = [each.model_dump(exclude_none=True) for each in devices]
-        context.engine.fleet.lanes.note(worker.worker_id, told)
+        context.engine.fleet.slots.note(worker.worker_id, told)
 
 
 def _is_own_worker(context: Context, worker_id: str, secret: str) -> bool:
@@ -316,7 +316,7 @@ async def _settle(
     context: Context, worker: Worker, body: wire.EndOfLease, verb: Verb, **more: Any
 ) -> Answer[wire.Settled]:
     report = _report(context, worker, body, verb, **more)
-    # the decision stands once the queue has it; the tenant pool is updated behind the answer
+    # the decision stands once the queue has it; the shard is updated behind the answer
     return _settled(await context.engine.queue.settle.report(report, wait_for_tenant=False))
 
 

@@ -37,21 +37,21 @@ class Ledger:
             await changes.write_credit(tx, tenant_id)
             return await ledger.balance(tx, tenant_id)
 
-        return await (await self._databases.pool_of(tenant_id)).run(Step.LEDGER, work)
+        return await (await self._databases.shard_of(tenant_id)).run(Step.LEDGER, work)
 
     async def balance(self, tenant_id: str) -> int:
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await ledger.balance(tx, tenant_id)
 
     async def transactions(self, tenant_id: str, *, limit: int = 100) -> list[Transaction]:
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await ledger.transactions(tx, tenant_id, limit=limit)
 
     async def statement(
         self, tenant_id: str, *, limit: int, before_id: int | None = None
     ) -> tuple[int, list[Transaction]]:
         """The balance, and a page of what it came from, newest first."""
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             balance = await ledger.balance(tx, tenant_id)
             return balance, await ledger.transactions(tx, tenant_id, limit=limit, before_id=before_id)
 

@@ -1,6 +1,6 @@
 """Payments: what a provider reports is credited once, to the right tenant.
 
-The event is written down in the central database first, then the tokens are credited in the tenant's pool. If the
+The event is written down in the central database first, then the tokens are credited in the tenant's shard. If the
 process dies in between, the provider was not answered and sends the event again, which finishes the credit.
 """
 

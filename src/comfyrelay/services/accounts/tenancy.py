@@ -1,4 +1,4 @@
-"""Tenants and users: one tenant per user, each placed in a pool once and for good."""
+"""Tenants and users: one tenant per user, each placed in a shard once and for good."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -32,24 +32,24 @@ class Tenancy:
         *,
         email: str,
         name: str | None = None,
-        pool: str | None = None,
+        shard: str | None = None,
         password_hash: str | None = None,
         is_admin: bool = False,
         first: Callable[[Tx], Awaitable[None]] | None = None,
     ) -> User:
-        """Make a user and its tenant, in the named pool or the emptiest one; where it must be done with `first`, or not
+        """Make a user and its tenant, in the named shard or the emptiest one; where it must be done with `first`, or not
         at all, in one transaction with that."""
         if "@" not in email:
             raise InvalidInput(errors={"email": "This must be an email address."})
-        if pool is not None and pool not in self._databases.pools:
-            known = ", ".join(self._databases.pools)
-            raise InvalidInput(errors={"pool": f"There is no tenant pool {pool!r}. Pools: {known}."})
+        if shard is not None and shard not in self._databases.shards:
+            known = ", ".join(self._databases.shards)
+            raise InvalidInput(errors={"shard": f"There is no shard {shard!r}. Shards: {known}."})
 
         async def work(tx: Tx) -> User:
             if first is not None:
                 await first(tx)
-            chosen = pool or self._emptiest(await tenants.count_by_pool(tx))
-            tenant = Tenant(id=new_id(), name=name or email, db_pool=chosen)
+            chosen = shard or self._emptiest(await tenants.count_by_shard(tx))
+            tenant = Tenant(id=new_id(), name=name or email, shard=chosen)
             return await tenants.create(
                 tx,
                 tenant,
@@ -61,7 +61,7 @@ class Tenancy:
             )
 
         user = await self._databases.central.run(Step.TENANT, work)
-        database = await self._databases.pool_of(user.tenant_id)
+        database = await self._databases.shard_of(user.tenant_id)
         # The wallet is opened again by whoever first needs it, should this step not happen.
         await database.run(Step.TENANT, lambda tx: ledger.open_wallets(tx, [user.tenant_id]))
         return user
@@ -143,7 +143,7 @@ class Tenancy:
             "content_hash": content_hash,
             "original_filename": original_filename,
         }
-        database = await self._databases.pool_of(user.tenant_id)
+        database = await self._databases.shard_of(user.tenant_id)
         await database.run(Step.TENANT, lambda tx: media.create_files(tx, [values]))
         return file_id
 
@@ -162,8 +162,8 @@ class Tenancy:
                 raise InvalidInput(errors={"original_file_id": "There is no such file of yours."})
             await media.create_video(tx, **values)
 
-        await (await self._databases.pool_of(user.tenant_id)).run(Step.TENANT, work)
+        await (await self._databases.shard_of(user.tenant_id)).run(Step.TENANT, work)
         return video_id
 
     def _emptiest(self, counts: dict[str, int]) -> str:
-        return min(self._databases.pools, key=lambda pool: counts.get(pool, 0))
+        return min(self._databases.shards, key=lambda shard: counts.get(shard, 0))

@@ -10,7 +10,7 @@ from comfyrelay.services.autoscaling.machines import Machines
 from comfyrelay.services.autoscaling.observations import Snapshots, WorkerLimits
 from comfyrelay.services.autoscaling.usage import Usage
 from comfyrelay.services.autoscaling.views import ScalingViews
-from comfyrelay.services.context import Ground
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
 from comfyrelay.services.workers import Fleet
@@ -21,15 +21,15 @@ LEADER = "scaling"
 
 
 class Scaling:
-    def __init__(self, ground: Ground, fleet: Fleet, outbox: Outbox, queue: Queue) -> None:
-        databases, stale_seconds = ground.databases, ground.settings.worker_stale_seconds
+    def __init__(self, context: ServiceContext, fleet: Fleet, outbox: Outbox, queue: Queue) -> None:
+        databases, stale_seconds = context.databases, context.settings.worker_stale_seconds
         places = WorkerLimits(
-            of_fleet=ground.settings.max_fleet_workers,
-            of_all=ground.settings.max_workers,
-            default_fleet=ground.default_fleet,
+            of_fleet=context.settings.max_fleet_workers,
+            of_all=context.settings.max_workers,
+            default_fleet=context.default_fleet,
         )
         # given when there may be something to decide: a job came or ended
-        self.hint = ground.wakeup.subscribe()
+        self.wakeup = context.notify_channel.subscribe()
         self.leadership = Leadership(databases, LEADER)
         self.snapshots = Snapshots(databases, stale_seconds=stale_seconds, places=places)
         self.machines = Machines(databases, self.leadership, fleet.workers, stale_seconds=stale_seconds)
@@ -41,8 +41,8 @@ class Scaling:
         self.bursting = Bursting(
             databases,
             queue.decisions,
-            hint=outbox.recovery.burst_hint,
-            limit_micros_per_hour=ground.settings.burst_micros_per_hour,
+            wakeup=outbox.recovery.burst_wakeup,
+            limit_micros_per_hour=context.settings.burst_micros_per_hour,
             worker_stale_seconds=stale_seconds,
             places=places,
         )

@@ -28,11 +28,11 @@ from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.autoscaling import bursts
 from comfyrelay.store.central.autoscaling.bursts import NewBurst
 from comfyrelay.store.database import Tx
-from comfyrelay.wakeup import Hint
+from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
-# Without a hint: the time alone makes a wait too long, and workers come and go.
+# Without a wakeup: the time alone makes a wait too long, and workers come and go.
 LOOK_SECONDS = 5.0
 
 
@@ -42,15 +42,15 @@ class Bursting:
         databases: Databases,
         decisions: Decisions,
         *,
-        hint: Hint,
+        wakeup: Wakeup,
         limit_micros_per_hour: int | None,
         worker_stale_seconds: float,
         places: WorkerLimits,
     ) -> None:
-        """`hint` is given when something was queued that may go to the cloud."""
+        """`wakeup` is given when something was queued that may go to the cloud."""
         self._databases = databases
         self._decisions = decisions
-        self._hint = hint
+        self._wakeup = wakeup
         self._limit_micros = limit_micros_per_hour
         self._stale_seconds = worker_stale_seconds
         self._places = places
@@ -70,7 +70,7 @@ class Bursting:
         return done
 
     async def run_stages(self) -> None:
-        """`run_once` at all stages; then wait for a hint, or until it is time to look again."""
+        """`run_once` at all stages; then wait for a wakeup, or until it is time to look again."""
         async with self._databases.central.read() as tx:
             concerns_any = await bursts.concerns_any(tx)
         # one query where nothing goes there: it is asked all day long
@@ -79,7 +79,7 @@ class Bursting:
                 await self.run_once(stage)
         else:
             self._stays.clear()
-        await self._hint.wait(LOOK_SECONDS)
+        await self._wakeup.wait(LOOK_SECONDS)
 
     def why_here(self, dispatch_id: int) -> str | None:
         """Why a job that waits for longer than it accepts was not sent to the cloud when this process last looked."""
@@ -133,7 +133,7 @@ class Bursting:
                 may_burst=limits.keys(),
                 gone=gone,
                 money=money,
-                down_pools=self._databases.down(),
+                down_shards=self._databases.down(),
                 stale_seconds=self._stale_seconds,
                 places=self._places,
             )

@@ -37,7 +37,7 @@ async def take_snapshot(
     may_burst: Set[int],
     gone: Set[int],
     money: Money,
-    down_pools: Collection[str],
+    down_shards: Collection[str],
     stale_seconds: float,
     places: WorkerLimits,
 ) -> BurstSnapshot:
@@ -60,7 +60,7 @@ async def take_snapshot(
                 provider=provider,
                 workflow_ids=related,
                 most=QUEUED_AT_ONCE,
-                down_pools=down_pools,
+                down_shards=down_shards,
             )
         ]
         for provider in Provider

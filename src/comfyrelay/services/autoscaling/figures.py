@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from comfyrelay.domain.queue.states import DispatchStatus, Outcome
-from comfyrelay.errors import PoolUnavailable
+from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import Step
 from comfyrelay.store.central.autoscaling import cursors, figures, members
@@ -59,7 +59,7 @@ class FiguresOfFleets:
     async def _read_if_up(self) -> Sequence[FleetFigures]:
         try:
             return await self.read()
-        except PoolUnavailable:
+        except DatabaseUnavailable:
             return ()
 
     async def claim_minute(self, name: str) -> bool:

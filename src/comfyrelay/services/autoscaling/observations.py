@@ -156,7 +156,7 @@ class Snapshots:
         all_workflows = {workflow_id for found in workflows.values() for workflow_id in found}
         return Rows(
             now=await dispatches.now(tx),
-            waiting=await observations.waiting(tx, stage, all_workflows, down_pools=self._databases.down()),
+            waiting=await observations.waiting(tx, stage, all_workflows, down_shards=self._databases.down()),
             workers=by_field(await observations.workers_of(tx, ids, stale_seconds=self._stale_seconds), "fleet_id"),
             leases=by_field(await observations.leases_of(tx, ids), "worker_id"),
             machines=by_field(await machines.present(tx, ids), "fleet_id"),

@@ -25,7 +25,7 @@ ASIDE, STAGE = "before-restore-", ".restore-"
 _TRANSIENT = (
     "lock",
     ".try.db",
-    "stand-in",
+    "simulator",
     "worker/*/lock",
     # Leases and their files: the queue gives what a worker held when it was copied to the next one.
     *(f"worker/*/{name}" for name in ("held", "left", "work", "assets")),
@@ -45,7 +45,7 @@ class Places:
     @classmethod
     def from_settings(cls, settings: Settings) -> "Places":
         """`ConfigurationError` where something is neither SQLite nor a folder."""
-        urls = {CENTRAL: settings.central_url, **{pool_file(name): url for name, url in settings.pool_urls.items()}}
+        urls = {CENTRAL: settings.central_url, **{shard_file(name): url for name, url in settings.shard_urls.items()}}
         return cls(
             data_dir=settings.data_dir.resolve(),
             databases={name: _sqlite_file(url) for name, url in urls.items()},
@@ -102,8 +102,8 @@ class Places:
         return target.parent
 
 
-def pool_file(name: str) -> str:
-    return f"pools/{quote(name, safe='')}.db"
+def shard_file(name: str) -> str:
+    return f"shards/{quote(name, safe='')}.db"
 
 
 def walk(folder: Path, *, leave_out: Callable[[Path], bool] = lambda _path: False) -> Iterator[Path]:

@@ -64,7 +64,7 @@ def _check(folder: Path, manifest: Manifest, places: Places) -> None:
     if manifest.revisions.keys() != places.databases.keys():
         raise ConfigurationError(
             f"The backup has the databases {', '.join(sorted(manifest.revisions))}; the settings here name "
-            f"{', '.join(sorted(places.databases))}. Name the same tenant pools in COMFYRELAY_TENANT_POOLS."
+            f"{', '.join(sorted(places.databases))}. Name the same shards in COMFYRELAY_SHARDS."
         )
     for name, revision in manifest.revisions.items():
         if revision is not None and revision not in revisions(places.schema_of(name)):

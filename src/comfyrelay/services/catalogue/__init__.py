@@ -15,8 +15,8 @@ from comfyrelay.services.catalogue.pending_workflows import WaitingWorkflows
 from comfyrelay.services.catalogue.presets import Presets
 from comfyrelay.services.catalogue.reader_threads import Readers
 from comfyrelay.services.catalogue.workflows import Workflows
-from comfyrelay.services.context import Ground
-from comfyrelay.wakeup import Hint
+from comfyrelay.services.context import ServiceContext
+from comfyrelay.wakeup import Wakeup
 
 __all__ = ["Catalogue"]
 
@@ -24,7 +24,7 @@ __all__ = ["Catalogue"]
 class Catalogue:
     def __init__(
         self,
-        ground: Ground,
+        context: ServiceContext,
         *,
         on_missing: Callable[[], None],
         live_definitions: Live | None = None,
@@ -34,16 +34,16 @@ class Catalogue:
         """`live_definitions` are those of a ComfyUI that can be asked from here; else workers tell theirs.
         `more_fleets` get each new workflow beside the default one, where they are. `stage_of` decides at which stage
         the jobs of a workflow run."""
-        settings, databases, objects = ground.settings, ground.databases, ground.objects
+        settings, databases, objects = context.settings, context.databases, context.objects
         self.graphs = Graphs(objects, max_nodes=settings.max_graph_nodes)
         self.assets = Assets(objects, max_bytes=settings.max_upload_bytes, ttl_seconds=settings.presigned_ttl_seconds)
-        default = [ground.default_fleet] if ground.default_fleet is not None else []
+        default = [context.default_fleet] if context.default_fleet is not None else []
         self.workflows = Workflows(databases, self.graphs, self.assets, default_fleets=[*default, *more_fleets])
         self.effects = Effects(databases, self.assets)
         self.library = Library(databases, self.assets)
-        has_new = Hint()
+        has_new = Wakeup()
         self.definitions = Definitions(
-            databases, objects, stage=Stage(settings.stage), live=live_definitions, on_new=has_new.give
+            databases, objects, stage=Stage(settings.stage), live=live_definitions, on_new=has_new.notify
         )
         readers = Readers()
         self.incoming = Incoming(self.definitions, self.graphs, readers)
@@ -52,9 +52,9 @@ class Catalogue:
             self.workflows,
             self.incoming,
             readers,
-            policy=ground.graph_policy,
+            policy=context.graph_policy,
             most=settings.max_own_workflows,
         )
-        self.waiting = WaitingWorkflows(databases, self.definitions, self.own_workflows, hint=has_new)
+        self.waiting = WaitingWorkflows(databases, self.definitions, self.own_workflows, wakeup=has_new)
         self.presets = Presets(databases)
         self.fitting = Fitting(databases, self.graphs, stage=settings.stage, on_missing=on_missing, stage_of=stage_of)

@@ -45,7 +45,7 @@ _TYPED = re.compile(r"(^|_)(text|prompt|value|string|filename|prefix|path|url)(_
 LATELY_SECONDS = 600.0
 # and its needs are kept for so long after its last job: longer than a submission is ever under way.
 UNUSED_SECONDS = 86_400.0
-# That a card is too small is believed for a week.
+# That a GPU is too small is believed for a week.
 MEMORY_SECONDS = 7 * 86_400.0
 # Each has at most as many names as a graph has nodes.
 HASHES_AT_ONCE = 100
@@ -146,7 +146,7 @@ class Fitting:
         return Missing(gaps=gaps_between(lacking), workers=len(lacking), shows_names=shows_names)
 
     async def forget_unused(self) -> int:
-        """Forget what no job has needed for a day, and which cards were too small long ago."""
+        """Forget what no job has needed for a day, and which GPUs were too small long ago."""
 
         async def work(tx: Tx) -> int:
             old = await memory.forget_old(tx, seconds=MEMORY_SECONDS)

@@ -102,16 +102,16 @@ class OwnWorkflows:
             await tenants.lock(tx, tenant_id)
             found = await library.own_with_graph(tx, tenant_id, graph_path)
             is_described = new.properties is None
-            twin = next((each for each in found if _is_same(each, values, is_described=is_described)), None)
-            if twin is None and await library.count_own(tx, tenant_id) >= self._most:
+            mutant = next((each for each in found if _is_same(each, values, is_described=is_described)), None)
+            if mutant is None and await library.count_own(tx, tenant_id) >= self._most:
                 raise Conflict(
                     f"You have {self._most} workflows of your own, and may have no more "
                     f"({ENV_PREFIX}MAX_OWN_WORKFLOWS): remove some that you no longer need."
                 )
-            if twin is None or read is None or not is_described or await catalogue.effects_of(tx, twin.id):
-                return twin
+            if mutant is None or read is None or not is_described or await catalogue.effects_of(tx, mutant.id):
+                return mutant
             # the choices may be newer than those of the time when it was brought
-            return await catalogue.update_workflow(tx, twin.id, properties=values["properties"])
+            return await catalogue.update_workflow(tx, mutant.id, properties=values["properties"])
 
         made = await self._workflows.create(slug=slug, name=new.name, tenant_id=tenant_id, same=same, **values)
         async with self._databases.central.read() as tx:

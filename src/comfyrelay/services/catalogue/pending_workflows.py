@@ -7,26 +7,26 @@ from comfyrelay.services.catalogue.node_definitions import Definitions
 from comfyrelay.services.catalogue.own_workflows import OwnWorkflows
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central import library
-from comfyrelay.wakeup import Hint
+from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 100
-# A hint comes to one process, which may end before it has followed it.
+# A wakeup comes to one process, which may end before it has followed it.
 LOOK_SECONDS = 60.0
 
 
 class WaitingWorkflows:
-    def __init__(self, databases: Databases, definitions: Definitions, own: OwnWorkflows, *, hint: Hint) -> None:
-        """`hint` comes when a worker has brought definitions."""
+    def __init__(self, databases: Databases, definitions: Definitions, own: OwnWorkflows, *, wakeup: Wakeup) -> None:
+        """`wakeup` comes when a worker has brought definitions."""
         self._databases = databases
         self._definitions = definitions
         self._own = own
-        self._hint = hint
+        self._wakeup = wakeup
 
     async def follow(self) -> None:
         await self.run_once()
-        await self._hint.wait(LOOK_SECONDS)
+        await self._wakeup.wait(LOOK_SECONDS)
 
     async def run_once(self) -> int:
         """Read what can be read by now; returns how many that were."""

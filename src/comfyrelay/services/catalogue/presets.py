@@ -17,23 +17,23 @@ class Presets:
         self._databases = databases
 
     async def page(self, tenant_id: str, *, before_id: str | None, limit: int) -> Listed[Preset]:
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await presets.page(tx, tenant_id, before_id=before_id, limit=limit + 1)
         return listed(found, lambda each: each.id, limit=limit)
 
     async def named(self, tenant_id: str, name: str) -> Preset:
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await presets.named(tx, tenant_id, name)
         if found is None:
             raise NotFound(f"There is no preset {name!r}.")
         return found
 
     async def create(self, tenant_id: str, *, name: str, values: Mapping[str, Any]) -> Preset:
-        pool = await self._databases.pool_of(tenant_id)
+        shard = await self._databases.shard_of(tenant_id)
         kept = {"id": new_id(), "tenant_id": tenant_id, "name": name, "settings": dict(values)}
-        return await pool.run(Step.TENANT, lambda tx: presets.create(tx, **kept))
+        return await shard.run(Step.TENANT, lambda tx: presets.create(tx, **kept))
 
     async def remove(self, tenant_id: str, preset_id: str) -> None:
-        pool = await self._databases.pool_of(tenant_id)
-        if not await pool.run(Step.TENANT, lambda tx: presets.remove(tx, tenant_id, preset_id)):
+        shard = await self._databases.shard_of(tenant_id)
+        if not await shard.run(Step.TENANT, lambda tx: presets.remove(tx, tenant_id, preset_id)):
             raise NotFound("There is no such preset of yours.")

@@ -1,6 +1,6 @@
 """What users have made: looking through it, marking and gathering it, and taking it with them."""
 
-from comfyrelay.services.context import Ground
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.gallery.collections import Collections
 from comfyrelay.services.gallery.listing import Listing
 from comfyrelay.services.gallery.selection import Choosing
@@ -11,9 +11,9 @@ __all__ = ["Gallery"]
 
 
 class Gallery:
-    def __init__(self, ground: Ground, jobs: Jobs) -> None:
-        databases, objects = ground.databases, ground.objects
-        self.listing = Listing(databases, objects, jobs.media, ttl_seconds=ground.settings.presigned_ttl_seconds)
+    def __init__(self, context: ServiceContext, jobs: Jobs) -> None:
+        databases, objects = context.databases, context.objects
+        self.listing = Listing(databases, objects, jobs.media, ttl_seconds=context.settings.presigned_ttl_seconds)
         self.choosing = Choosing(databases, jobs.bulk)
         self.collections = Collections(databases, self.listing)
         self.zips = Zips(databases, objects, self.listing)

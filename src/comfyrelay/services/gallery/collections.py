@@ -45,7 +45,7 @@ class Collections:
             await gallery.create_collection(tx, id_=made, tenant_id=tenant_id, name=name)
             await changes.write_marked(tx, tenant_id)
 
-        await (await self._databases.pool_of(tenant_id)).run(Step.GALLERY, work)
+        await (await self._databases.shard_of(tenant_id)).run(Step.GALLERY, work)
         return await self._one(tenant_id, made)
 
     async def rename(self, tenant_id: str, collection_id: str, name: str) -> CollectionView:
@@ -54,7 +54,7 @@ class Collections:
                 raise _not_there(collection_id)
             await changes.write_marked(tx, tenant_id)
 
-        await (await self._databases.pool_of(tenant_id)).run(Step.GALLERY, work)
+        await (await self._databases.shard_of(tenant_id)).run(Step.GALLERY, work)
         return await self._one(tenant_id, collection_id)
 
     async def remove(self, tenant_id: str, collection_id: str) -> None:
@@ -66,7 +66,7 @@ class Collections:
             # who knows how many were in it
             await changes.write_marked(tx, tenant_id, None)
 
-        await (await self._databases.pool_of(tenant_id)).run(Step.GALLERY, work)
+        await (await self._databases.shard_of(tenant_id)).run(Step.GALLERY, work)
 
     async def _one(self, tenant_id: str, collection_id: str) -> CollectionView:
         found = await self._views(tenant_id, id_=collection_id)
@@ -75,7 +75,7 @@ class Collections:
         return found[0]
 
     async def _views(self, tenant_id: str, *, id_: str | None = None) -> list[CollectionView]:
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await gallery.all_collections(tx, tenant_id, id_=id_)
         covers = await self._listing.by_ids(tenant_id, [each.cover_id for each in found if each.cover_id])
         shown = {each.made.id: each for each in await self._listing.views(tenant_id, list(covers.values()))}

@@ -113,7 +113,7 @@ class Listing:
     ) -> GalleryPage:
         after = _place(cursor) if cursor is not None else None
         wanted = await self._filter(tenant_id, query)
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await gallery.page(tx, tenant_id, wanted, sort=sort, after=after, limit=limit + 1)
             total = await gallery.count(tx, tenant_id, wanted)
         page = listed(found, _cursor, limit=limit)
@@ -123,7 +123,7 @@ class Listing:
         """How many outputs were made on each day that has any, newest first."""
         zone = _zone(query.zone)
         wanted = await self._filter(tenant_id, query)
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             slots = await gallery.slots(tx, tenant_id, wanted)
         counts: Counter[date] = Counter()
         for slot, outputs in slots:
@@ -135,7 +135,7 @@ class Listing:
     ) -> Index:
         """The places of all that fits, by groups; a group stands where the first of its outputs does."""
         zone, wanted = _zone(query.zone), await self._filter(tenant_id, query)
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await gallery.glimpses(
                 tx, tenant_id, wanted, sort=sort, with_payload=by is Grouping.PROMPT, limit=MOST_INDEXED
             )
@@ -150,7 +150,7 @@ class Listing:
         """Those of the outputs that are there and the tenant's own, in the order in which they are named."""
         if not ids:
             return {}
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await gallery.by_ids(tx, tenant_id, set(ids))
         return {each: found[each] for each in ids if each in found}
 
@@ -168,7 +168,7 @@ class Listing:
         if not found:
             return []
         names = await self.names(found)
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             collections = await gallery.collections_of(tx, [each.id for each in found])
         views = []
         for made in found:

@@ -61,21 +61,21 @@ class Choosing:
                 await changes.write_marked(tx, tenant_id, found)
             return found
 
-        there = set(await (await self._databases.pool_of(tenant_id)).run(Step.GALLERY, work))
+        there = set(await (await self._databases.shard_of(tenant_id)).run(Step.GALLERY, work))
         return Marked(changed=len(there), missing=_without(ids, there))
 
     async def delete(self, tenant_id: str, ids: Sequence[str], *, keep_files: bool = False) -> DeletedOutputs:
         """Delete the jobs that made these outputs, as if each were deleted by itself: with their logs and with all
         their outputs."""
-        pool = await self._databases.pool_of(tenant_id)
-        async with pool.read() as tx:
+        shard = await self._databases.shard_of(tenant_id)
+        async with shard.read() as tx:
             found = await gallery.by_ids(tx, tenant_id, set(ids))
             job_ids = sorted({each.job_id for each in found.values()})
             going = set(await gallery.of_jobs(tx, tenant_id, job_ids))
         done = BulkResult()
         if job_ids:
             done = await self._bulk.run(tenant_id, BulkAction.DELETE, ids=job_ids, keep_files=keep_files)
-        async with pool.read() as tx:
+        async with shard.read() as tx:
             left = await gallery.by_ids(tx, tenant_id, going)
         return DeletedOutputs(deleted=sorted(going - left.keys()), missing=_without(ids, set(found)), jobs=done)
 

@@ -44,8 +44,8 @@ class Zips:
         """Let this user download these for a while; returns under which id."""
         if not await self._listing.by_ids(user.tenant_id, ids):
             raise NotFound("None of these outputs is there.")
-        zip_id, pool = secrets.token_urlsafe(24), await self._databases.pool_of(user.tenant_id)
-        await pool.run(
+        zip_id, shard = secrets.token_urlsafe(24), await self._databases.shard_of(user.tenant_id)
+        await shard.run(
             Step.GALLERY,
             lambda tx: gallery.create_zip(
                 tx,
@@ -60,7 +60,7 @@ class Zips:
 
     async def open(self, user: User, zip_id: str) -> AsyncIterator[bytes]:
         """The zip, in pieces."""
-        async with (await self._databases.pool_of(user.tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(user.tenant_id)).read() as tx:
             ids = await gallery.zip_of(tx, user.tenant_id, user.id, zip_id)
         if ids is None:
             raise NotFound("There is no such download, or no longer: ask for a new one.")

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.services.catalogue import Catalogue
-from comfyrelay.services.context import DISK, Ground
+from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.jobs.batches import Batches
 from comfyrelay.services.jobs.bulk import Bulk
 from comfyrelay.services.jobs.clearing import Clearing
@@ -36,7 +36,7 @@ __all__ = ["Jobs"]
 class Jobs:
     def __init__(
         self,
-        ground: Ground,
+        context: ServiceContext,
         outbox: Outbox,
         catalogue: Catalogue,
         queue: Queue,
@@ -50,7 +50,7 @@ class Jobs:
         on_reused: OnReused | None = None,
         vary: Vary = lambda _values: None,
     ) -> None:
-        settings, databases, objects = ground.settings, ground.databases, ground.objects
+        settings, databases, objects = context.settings, context.databases, context.objects
         ttl_seconds = settings.presigned_ttl_seconds
         defaults = JobDefaults(
             stage=settings.stage,
@@ -67,7 +67,7 @@ class Jobs:
             catalogue.graphs,
             defaults=defaults,
             checks=checks,
-            policy=ground.graph_policy,
+            policy=context.graph_policy,
             fitting=catalogue.fitting,
             reuse=reuse,
         )
@@ -79,7 +79,7 @@ class Jobs:
             max_active_jobs=settings.max_active_jobs_per_user,
             limit_of=limit_of,
             stage_of=stage_of,
-            on_files_used=self.drawing.hint,
+            on_files_used=self.drawing.wakeup,
         )
         allow_private = settings.webhook_allow_private
         self.submit = Submit(databases, self.resolve, self.accept, reuse, vary=vary, allow_private=allow_private)
@@ -122,5 +122,5 @@ class Jobs:
         self.saved_views = SavedViews(databases)
         self.units = Units(databases, self.batches, queue.waiting, self.media)
         self.events = events
-        self.live = Live(databases, self.views, self.batches, self.overview, ground.wakeup)
+        self.live = Live(databases, self.views, self.batches, self.overview, context.notify_channel)
         self.ends = Ends(databases)

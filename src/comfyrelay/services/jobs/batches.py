@@ -114,7 +114,7 @@ class Batches:
         if request.notify_urls and not self._sends_notifications:
             # they may lead anywhere, into our own network as well; where a webhook leads is looked at
             raise InvalidInput(errors={"notify_urls": "Only a desk sends notifications. Name a webhook_url instead."})
-        pool = await self._databases.pool_of(request.tenant_id)
+        shard = await self._databases.shard_of(request.tenant_id)
         request_digest = request.request_digest
         if request_digest is None:
             request_digest = await asyncio.to_thread(_digest, request)
@@ -123,14 +123,14 @@ class Batches:
         )
         if known is not None:
             return known, False
-        batch, is_new = await self._create(pool, request, request_digest)
+        batch, is_new = await self._create(shard, request, request_digest)
         if batch.request_digest != request_digest:
             raise IdempotencyConflict
         return await self.state(request.tenant_id, batch.id), is_new
 
     async def known(self, tenant_id: str, *, idempotency_key: str, request_digest: str) -> BatchState | None:
         """The batch of a request that has come before; `IdempotencyConflict` when its key was another request's."""
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             batch = await media.batch(tx, tenant_id, key=idempotency_key)
         if batch is None:
             return None
@@ -138,10 +138,10 @@ class Batches:
             raise IdempotencyConflict
         return await self.state(tenant_id, batch.id)
 
-    async def _create(self, pool: Database, request: BatchRequest, request_digest: str) -> tuple[Batch, bool]:
+    async def _create(self, shard: Database, request: BatchRequest, request_digest: str) -> tuple[Batch, bool]:
         batch_id = new_id()
-        new = await self._new_jobs(pool, request, batch_id, request_digest)
-        reused = await self._reuse.copies(pool, new, batch_label=request.label) if request.reuse else {}
+        new = await self._new_jobs(shard, request, batch_id, request_digest)
+        reused = await self._reuse.copies(shard, new, batch_label=request.label) if request.reuse else {}
 
         is_written = False
 
@@ -169,19 +169,19 @@ class Batches:
             return batch, accepted
 
         try:
-            return await self._accept.run(pool, request.tenant_id, work)
+            return await self._accept.run(shard, request.tenant_id, work)
         finally:
             if not is_written:
                 await self._reuse.forget(reused)
 
     async def _new_jobs(
-        self, pool: Database, request: BatchRequest, batch_id: str, request_digest: str
+        self, shard: Database, request: BatchRequest, batch_id: str, request_digest: str
     ) -> list[NewJob]:
         target = await self._resolve.target(
             request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug
         )
         self._check_size(len(request.items), target)
-        found = await self._resolve.media(pool, request.tenant_id, request.items, target, reads=request.reuse)
+        found = await self._resolve.media(shard, request.tenant_id, request.items, target, reads=request.reuse)
         return await self._resolve.jobs(
             [_job_request(request, item, number) for number, item in enumerate(request.items)],
             target,
@@ -200,7 +200,7 @@ class Batches:
             )
 
     async def state(self, tenant_id: str, batch_id: str) -> BatchState:
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             batch = await media.batch(tx, tenant_id, id_=batch_id)
             if batch is None:
                 raise NotFound(f"There is no batch {batch_id!r}.")
@@ -211,19 +211,19 @@ class Batches:
         """Those of the batches that are there."""
         if not batch_ids:
             return []
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await _states(tx, tenant_id, await media.batches_of(tx, tenant_id, batch_ids))
 
     async def page(self, tenant_id: str, *, before_id: str | None = None, limit: int) -> Listed[BatchState]:
         """Newest first."""
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await media.batch_page(tx, tenant_id, before_id=before_id, limit=limit + 1)
             page = listed(found, lambda each: each.id, limit=limit)
             return page.holding(await _states(tx, tenant_id, page.items))
 
     async def run_again(self, tenant_id: str, batch_id: str, *, new_seeds: bool) -> BatchState:
         """All items of a batch once more, however they ended, as a new batch."""
-        pool = await self._databases.pool_of(tenant_id)
+        shard = await self._databases.shard_of(tenant_id)
         new_batch_id = new_id()
 
         async def work(tx: Tx, balance: int) -> tuple[Batch, Accepted]:
@@ -248,12 +248,12 @@ class Batches:
             )
             return batch, await self._accept.write(tx, balance, new)
 
-        batch, _ = await self._accept.run(pool, tenant_id, work)
+        batch, _ = await self._accept.run(shard, tenant_id, work)
         return await self.state(tenant_id, batch.id)
 
     async def retry_failed(self, tenant_id: str, batch_id: str, *, new_seeds: bool = False) -> int:
         """New jobs for the items whose newest try failed; returns how many."""
-        pool = await self._databases.pool_of(tenant_id)
+        shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx, balance: int) -> tuple[int, Accepted | None]:
             if await media.batch(tx, tenant_id, id_=batch_id) is None:
@@ -261,7 +261,7 @@ class Batches:
             failed = await _failed(tx, tenant_id, batch_id)
             return await self._write_retries(tx, balance, failed, new_seeds=new_seeds)
 
-        made, _ = await self._accept.run(pool, tenant_id, work)
+        made, _ = await self._accept.run(shard, tenant_id, work)
         return made
 
     async def resume(self, tenant_id: str, batch_id: str) -> int:
@@ -274,8 +274,8 @@ class Batches:
     async def release(self, tenant_id: str, batch_ids: Sequence[str]) -> int:
         """Forget why these batches are held, where they are, and run what failed and held them again; returns how many
         that is."""
-        pool = await self._databases.pool_of(tenant_id)
-        async with pool.read() as tx:
+        shard = await self._databases.shard_of(tenant_id)
+        async with shard.read() as tx:
             held = [each.id for each in await media.batches_of(tx, tenant_id, batch_ids) if each.held]
 
         async def work(tx: Tx, balance: int) -> tuple[int, Accepted | None]:
@@ -285,7 +285,7 @@ class Batches:
                 failed += [job for job in await _failed(tx, tenant_id, batch_id) if job.id in causes]
             return await self._write_retries(tx, balance, failed, new_seeds=False)
 
-        return (await self._accept.run(pool, tenant_id, work))[0] if held else 0
+        return (await self._accept.run(shard, tenant_id, work))[0] if held else 0
 
     async def _write_retries(
         self, tx: Tx, balance: int, failed: Sequence[Job], *, new_seeds: bool

@@ -7,7 +7,7 @@ from typing import Any, assert_never
 from comfyrelay.domain.bulk import BulkAction
 from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.queue.states import JobStatus, PauseMode, UnitStatus
-from comfyrelay.errors import ComfyRelayError, Conflict, PoolUnavailable
+from comfyrelay.errors import ComfyRelayError, Conflict, DatabaseUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.batches import Batches
 from comfyrelay.services.jobs.removal import Removals
@@ -126,12 +126,12 @@ class Bulk:
         self, tenant_id: str, *, ids: Sequence[str] | None = None, among: BulkFilter | None = None
     ) -> BulkResult:
         """How many are meant."""
-        pool = await self._databases.pool_of(tenant_id)
+        shard = await self._databases.shard_of(tenant_id)
         if ids is not None:
-            async with pool.read() as tx:
+            async with shard.read() as tx:
                 return BulkResult(matched=sum(each.tenant_id == tenant_id for each in await jobs.by_ids(tx, ids)))
         wanted = await self._filters(tenant_id, among or BulkFilter())
-        async with pool.read() as tx:
+        async with shard.read() as tx:
             # first, so that what comes in between is rather left out than taken along
             counted_at = Cursor.of(await changes.horizon(tx))
             found = await jobs.count_listed(tx, tenant_id, **wanted, only_newest=True)
@@ -148,7 +148,7 @@ class Bulk:
 
     async def _release(self, tenant_id: str, job_ids: Sequence[str]) -> int:
         """What failed and held a batch runs again with what it held."""
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             paused = [each for each in await jobs.by_ids(tx, job_ids) if each.status == JobStatus.PAUSED]
         return await self._batches.release(tenant_id, sorted({each.batch_id for each in paused if each.batch_id}))
 
@@ -167,7 +167,7 @@ class Bulk:
     async def _late(self, tenant_id: str, found: Sequence[str], among: BulkFilter, as_of: str) -> set[str]:
         """Those that did not fit yet: with a status that changed since, or made since where any status fits."""
         cursor = Cursor.read(as_of)
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             if cursor is None or not cursor.is_replayed(await changes.horizon(tx)):
                 raise Conflict(TOO_LATE)
             news = await changes.since(tx, {tenant_id: cursor.txid}, limit=MOST_CHANGES + 1)
@@ -182,9 +182,9 @@ class Bulk:
         self, tenant_id: str, action: BulkAction, ids: Sequence[str] | None, among: BulkFilter
     ) -> AsyncIterator[list[str]]:
         """The tenant's own jobs that are meant, so many at a time, newest first."""
-        pool = await self._databases.pool_of(tenant_id)
+        shard = await self._databases.shard_of(tenant_id)
         if ids is not None:
-            async with pool.read() as tx:
+            async with shard.read() as tx:
                 found = await jobs.by_ids(tx, ids)
             yield [each.id for each in found if each.tenant_id == tenant_id]
             return
@@ -192,7 +192,7 @@ class Bulk:
         # what goes, goes with the tries before it; else who counts the jobs that are shown would be told another number
         only_newest = among.status is not None or action is not BulkAction.DELETE
         while True:
-            async with pool.read() as tx:
+            async with shard.read() as tx:
                 found = await jobs.listed(
                     tx, tenant_id, **wanted, only_newest=only_newest, after_id=before, limit=AT_ONCE
                 )
@@ -207,7 +207,7 @@ class Bulk:
             some = ids[start : start + RETRIED_AT_ONCE]
             try:
                 result.changed += await self._submit.retry_together(tenant_id, some)
-            except PoolUnavailable:
+            except DatabaseUnavailable:
                 raise
             except ComfyRelayError:
                 await self._retry_each(tenant_id, some, result)
@@ -216,7 +216,7 @@ class Bulk:
         for each in ids:
             try:
                 result.changed += (await self._submit.retry_once(tenant_id, each)).is_new
-            except PoolUnavailable:
+            except DatabaseUnavailable:
                 raise
             except ComfyRelayError as error:
                 result.refuse({each: error})

@@ -20,7 +20,7 @@ class Clearing:
 
     async def count(self, tenant_id: str) -> dict[UnitStatus, int]:
         """How many jobs there are to clear, by how they, or the batches that they belong to, ended."""
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             alone = await clearing.count_alone(tx, tenant_id)
             counts = Counter({UnitStatus(status): number for status, number in alone.items()})
             for of_batch in (await _ended_batches(tx, tenant_id)).values():
@@ -29,7 +29,7 @@ class Clearing:
 
     async def clear(self, tenant_id: str, statuses: Collection[UnitStatus]) -> int:
         """How many jobs that were shown are not any more."""
-        pool = await self._databases.pool_of(tenant_id)
+        shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx) -> int:
             alone = await clearing.alone(tx, tenant_id, statuses)
@@ -44,7 +44,7 @@ class Clearing:
                 await changes.write(tx, {tenant_id: named[:MOST_NAMED]})
             return len(alone) + sum(sum(counts.values()) for counts in chosen.values())
 
-        return await pool.run(Step.TENANT, work)
+        return await shard.run(Step.TENANT, work)
 
 
 async def _ended_batches(tx: Tx, tenant_id: str) -> Mapping[str, Mapping[str, int]]:

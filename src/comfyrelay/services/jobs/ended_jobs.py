@@ -42,7 +42,7 @@ class Ends:
         """Jobs that were deleted meanwhile are left out."""
         wanted = list(job_ids)
         found: list[Job] = []
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             for start in range(0, len(wanted), JOBS_AT_ONCE):
                 found += await jobs.by_ids(tx, wanted[start : start + JOBS_AT_ONCE])
             ids = sorted({each.batch_id for each in found if each.batch_id is not None})

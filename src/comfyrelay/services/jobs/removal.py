@@ -13,7 +13,7 @@ from comfyrelay.domain.ids import beside, job_folder
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.states import TERMINAL_JOB
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.errors import ComfyRelayError, Conflict, NotFound, PoolUnavailable
+from comfyrelay.errors import ComfyRelayError, Conflict, DatabaseUnavailable, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import Step
 from comfyrelay.storage.objects import ObjectStore
@@ -134,31 +134,31 @@ class Removals:
     async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> int:
         """Remove the objects that are still noted; returns how many there were."""
         done = 0
-        for name in self._databases.pools:
+        for name in self._databases.shards:
             try:
-                async with self._databases.pool(name).read() as tx:
+                async with self._databases.shard(name).read() as tx:
                     found = await removals.pending(tx, limit=AT_ONCE, older_than_seconds=grace_seconds)
-                await self._remove_objects(self._databases.pool(name), found)
+                await self._remove_objects(self._databases.shard(name), found)
                 done += len(found)
-            except PoolUnavailable:
-                log.info("removal.pool_down", pool=name)
+            except DatabaseUnavailable:
+                log.info("removal.shard_down", shard=name)
         return done
 
     async def _run(self, tenant_id: str, work: Work) -> None:
-        pool = await self._databases.pool_of(tenant_id)
-        removed = await pool.run(Step.REMOVE, work)
+        shard = await self._databases.shard_of(tenant_id)
+        removed = await shard.run(Step.REMOVE, work)
         try:
-            await self._remove_objects(pool, removed)
+            await self._remove_objects(shard, removed)
         except Exception:
             # the rows are gone, which is what the caller was promised; the objects are noted
-            log.warning("removal.postponed", pool=pool.name, objects=len(removed), exc_info=True)
+            log.warning("removal.postponed", shard=shard.name, objects=len(removed), exc_info=True)
 
-    async def _remove_objects(self, pool: Database, found: Sequence[Removal]) -> None:
+    async def _remove_objects(self, shard: Database, found: Sequence[Removal]) -> None:
         if found:
             await self._objects.remove_many(
                 [path for removal in found for path in (removal.path, *beside(removal.path))]
             )
-            await pool.run(Step.REMOVE_FORGET, lambda tx: removals.finish(tx, [each.id for each in found]))
+            await shard.run(Step.REMOVE_FORGET, lambda tx: removals.finish(tx, [each.id for each in found]))
 
 
 def _why_not(job_id: str, job: Job | None) -> ComfyRelayError | None:

@@ -18,12 +18,12 @@ class SavedViews:
         self._databases = databases
 
     async def of_area(self, tenant_id: str, area: str) -> list[SavedView]:
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await saved_views.of_area(tx, tenant_id, area)
 
     async def keep(self, tenant_id: str, *, area: str, name: str, search: Mapping[str, str]) -> SavedView:
         """One of that name is replaced."""
-        pool = await self._databases.pool_of(tenant_id)
+        shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx) -> SavedView:
             known = await saved_views.of_area(tx, tenant_id, area)
@@ -31,9 +31,9 @@ class SavedViews:
                 raise Conflict(f"There are {MOST} views already: forget one of them first.")
             return await saved_views.keep(tx, id_=new_id(), tenant_id=tenant_id, area=area, name=name, search=search)
 
-        return await pool.run(Step.TENANT, work)
+        return await shard.run(Step.TENANT, work)
 
     async def remove(self, tenant_id: str, view_id: str) -> None:
-        pool = await self._databases.pool_of(tenant_id)
-        if not await pool.run(Step.TENANT, lambda tx: saved_views.remove(tx, tenant_id, view_id)):
+        shard = await self._databases.shard_of(tenant_id)
+        if not await shard.run(Step.TENANT, lambda tx: saved_views.remove(tx, tenant_id, view_id)):
             raise NotFound("There is no such view of yours.")

@@ -61,18 +61,18 @@ class Uploads:
         signed = await self._objects.sign_upload(
             row["path"], content_type=new.mime_type, size=new.size, ttl_seconds=self._ttl_seconds
         )
-        pool = await self._databases.pool_of(user.tenant_id)
-        await pool.run(Step.TENANT, lambda tx: media.create_files(tx, [row]))
-        return Upload(file=(await self._files(pool, user, [row["id"]]))[0], signed=signed)
+        shard = await self._databases.shard_of(user.tenant_id)
+        await shard.run(Step.TENANT, lambda tx: media.create_files(tx, [row]))
+        return Upload(file=(await self._files(shard, user, [row["id"]]))[0], signed=signed)
 
     async def names(self, user: User, file_ids: Sequence[str]) -> dict[str, str]:
         """What the user calls these files, as far as they are the user's."""
-        pool = await self._databases.pool_of(user.tenant_id)
-        return {each.id: each.original_filename or "" for each in await self._files(pool, user, file_ids)}
+        shard = await self._databases.shard_of(user.tenant_id)
+        return {each.id: each.original_filename or "" for each in await self._files(shard, user, file_ids)}
 
     async def stored(self, user: User, file_id: str) -> File:
         """A file of the user's own."""
-        found = await self._files(await self._databases.pool_of(user.tenant_id), user, [file_id])
+        found = await self._files(await self._databases.shard_of(user.tenant_id), user, [file_id])
         if not found:
             raise NotFound("There is no such file of yours.")
         return found[0]
@@ -84,9 +84,9 @@ class Uploads:
         for each in announced:
             check_upload(each, max_bytes=self._max_bytes)
         rows = {source: self._row(user, new) for source, new in zip(sources, announced, strict=True)}
-        pool = await self._databases.pool_of(user.tenant_id)
+        shard = await self._databases.shard_of(user.tenant_id)
         for start in range(0, len(rows), GROUP_SIZE):
-            await self._copy_group(pool, dict([*rows.items()][start : start + GROUP_SIZE]))
+            await self._copy_group(shard, dict([*rows.items()][start : start + GROUP_SIZE]))
         return {source: row["id"] for source, row in rows.items()}
 
     async def copy_of_output(self, user: User, output: File, name: str) -> File:
@@ -97,21 +97,21 @@ class Uploads:
         row = {**self._row(user, new), "content_hash": output.content_hash}
         if await self._objects.stat(output.path) is None:
             raise NotFound("The file of this output is gone.")
-        pool = await self._databases.pool_of(user.tenant_id)
+        shard = await self._databases.shard_of(user.tenant_id)
         try:
             row["size"] = (await self._objects.copy(output.path, row["path"])).size
-            await pool.run(Step.TENANT, lambda tx: media.create_files(tx, [row]))
+            await shard.run(Step.TENANT, lambda tx: media.create_files(tx, [row]))
         except BaseException:
             # nobody else knows of it
             await self._objects.remove(row["path"])
             raise
-        return (await self._files(pool, user, [row["id"]]))[0]
+        return (await self._files(shard, user, [row["id"]]))[0]
 
-    async def _copy_group(self, pool: Database, rows: Mapping[Path, dict[str, Any]]) -> None:
+    async def _copy_group(self, shard: Database, rows: Mapping[Path, dict[str, Any]]) -> None:
         new = list(rows.values())
         try:
             await self._copy_all(rows)
-            await pool.run(Step.TENANT, lambda tx: media.create_files(tx, new))
+            await shard.run(Step.TENANT, lambda tx: media.create_files(tx, new))
         except BaseException:
             # nobody else knows of them
             await self._objects.remove_many([row["path"] for row in new])
@@ -166,8 +166,8 @@ class Uploads:
         self, user: User, *, original_file_id: str, title: str | None = None, effect_id: int | None = None
     ) -> Video:
         """A video of a file that has arrived."""
-        pool = await self._databases.pool_of(user.tenant_id)
-        found = await self._files(pool, user, [original_file_id])
+        shard = await self._databases.shard_of(user.tenant_id)
+        found = await self._files(shard, user, [original_file_id])
         if not found:
             raise InvalidInput(errors={"original_file_id": "There is no such file of yours."})
         if effect_id is not None:
@@ -182,8 +182,8 @@ class Uploads:
             "effect_id": effect_id,
             "original_file_id": original_file_id,
         }
-        await pool.run(Step.TENANT, lambda tx: media.create_video(tx, **values))
-        async with pool.read() as tx:
+        await shard.run(Step.TENANT, lambda tx: media.create_video(tx, **values))
+        async with shard.read() as tx:
             return (await media.videos_of(tx, user.tenant_id, [id_]))[id_]
 
     async def _require_arrived(self, file: File) -> None:
@@ -203,8 +203,8 @@ class Uploads:
             if each.is_primary_input and not new.mime_type.startswith(f"{each.type}/"):
                 raise InvalidInput(errors={"mime_type": f"This effect takes {each.type}, not {new.mime_type}."})
 
-    async def _files(self, pool: Database, user: User, ids: Sequence[str]) -> list[File]:
-        async with pool.read() as tx:
+    async def _files(self, shard: Database, user: User, ids: Sequence[str]) -> list[File]:
+        async with shard.read() as tx:
             return list((await media.files_of(tx, user.tenant_id, ids)).values())
 
 

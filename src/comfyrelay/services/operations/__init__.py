@@ -3,7 +3,7 @@
 from urllib.parse import urlsplit
 
 from comfyrelay.services.catalogue import Catalogue
-from comfyrelay.services.context import DISK, Ground
+from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.jobs import Jobs
 from comfyrelay.services.operations.inspection import Inspection
 from comfyrelay.services.operations.live import AdminLive
@@ -22,13 +22,13 @@ __all__ = ["Operations"]
 
 
 class Operations:
-    def __init__(self, ground: Ground, outbox: Outbox, catalogue: Catalogue, queue: Queue, jobs: Jobs) -> None:
-        settings, databases, objects = ground.settings, ground.databases, ground.objects
+    def __init__(self, context: ServiceContext, outbox: Outbox, catalogue: Catalogue, queue: Queue, jobs: Jobs) -> None:
+        settings, databases, objects = context.settings, context.databases, context.objects
         self.reconciler = Reconciler(databases, queue.decisions, outbox.applying, outbox.recovery)
         self.mending = Mending(databases, self.reconciler)
         stale_seconds = settings.worker_stale_seconds
         self.samples = Samples(databases, worker_stale_seconds=stale_seconds)
-        self.live = AdminLive(databases, ground.wakeup, worker_stale_seconds=stale_seconds)
+        self.live = AdminLive(databases, context.notify_channel, worker_stale_seconds=stale_seconds)
         self.reconciling = Reconciling(databases, self.reconciler)
         self.retention = Retention(
             databases,

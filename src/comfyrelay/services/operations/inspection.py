@@ -9,7 +9,7 @@ from comfyrelay.domain.queue.wait_reasons import Waiting
 from comfyrelay.domain.records.accounts import SESSION, ListedTenant, ListedUser
 from comfyrelay.domain.records.jobs import DispatchFilter, Job, ListedDispatch
 from comfyrelay.domain.records.workers import AuditRecord, LeaseAttempt
-from comfyrelay.errors import NotFound, PoolUnavailable
+from comfyrelay.errors import DatabaseUnavailable, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submission.submit import Submit
 from comfyrelay.services.paging import Listed
@@ -47,7 +47,7 @@ class Retried:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TenantView:
-    """A tenant and its balance, which is not known while its pool is down."""
+    """A tenant and its balance, which is not known while its shard is down."""
 
     tenant: ListedTenant
     balance: int | None
@@ -143,11 +143,11 @@ class Inspection:
             users = await tenants.users_of(tx, tenant_id, session=SESSION)
         balance = active = None
         try:
-            with self._databases.watched(found.db_pool):
-                async with self._databases.pool(found.db_pool).read() as tx:
+            with self._databases.watched(found.shard):
+                async with self._databases.shard(found.shard).read() as tx:
                     balance = await ledger.balance(tx, tenant_id)
                     active = sum([await jobs.count_active(tx, tenant_id, each.id) for each in users])
-        except PoolUnavailable:
+        except DatabaseUnavailable:
             # the rest can be told all the same
             pass
         return TenantDetails(tenant=found, balance=balance, users=users, active_jobs=active)
@@ -174,14 +174,14 @@ class Inspection:
 
     async def _balances(self, found: Sequence[ListedTenant]) -> dict[str, int]:
         balances: dict[str, int] = {}
-        for pool in sorted({each.db_pool for each in found}):
-            ids = [dispatch.id for dispatch in found if dispatch.db_pool == pool]
+        for shard in sorted({each.shard for each in found}):
+            ids = [dispatch.id for dispatch in found if dispatch.shard == shard]
             try:
-                with self._databases.watched(pool):
-                    async with self._databases.pool(pool).read() as tx:
+                with self._databases.watched(shard):
+                    async with self._databases.shard(shard).read() as tx:
                         balances |= dict.fromkeys(ids, 0) | await ledger.balances(tx, ids)
-            except PoolUnavailable:
-                # the other pools' tenants can be told of all the same
+            except DatabaseUnavailable:
+                # the other shards' tenants can be told of all the same
                 continue
         return balances
 

@@ -17,11 +17,11 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.subscriptions import Follower, Reset, StreamMessage
 from comfyrelay.store.central import changes
 from comfyrelay.store.central.changes import Newest, WorkerStanding
-from comfyrelay.store.notify import Wakeup
+from comfyrelay.store.notify import NotifyChannel
 
 log = structlog.get_logger(__name__)
 
-# Without a hint; then no sooner than so, so that what happens close together is told together.
+# Without a wakeup; then no sooner than so, so that what happens close together is told together.
 TICK_SECONDS = 2.0
 GATHER_SECONDS = 0.5
 # Ids are not quite in the order of commits: so many before the newest are looked at again.
@@ -63,13 +63,13 @@ class News:
 
 
 class AdminLive:
-    def __init__(self, databases: Databases, wakeup: Wakeup, *, worker_stale_seconds: float) -> None:
+    def __init__(self, databases: Databases, notify_channel: NotifyChannel, *, worker_stale_seconds: float) -> None:
         self._databases = databases
-        self._wakeup = wakeup
+        self._notify_channel = notify_channel
         self._stale_seconds = worker_stale_seconds
         self._followers: set[Follower[ChangedKinds]] = set()
         self._heard = News()
-        self._hint = wakeup.subscribe()
+        self._wakeup = notify_channel.subscribe()
         self._task: asyncio.Task[None] | None = None
         self._has_looked = asyncio.Event()
         self._newest: Newest | None = None
@@ -79,11 +79,11 @@ class AdminLive:
         # what is to be told soon, together with what else changes until then
         self._soon: dict[str, asyncio.TimerHandle] = {}
         self.is_closed = False
-        wakeup.on_word(self._on_word)
+        notify_channel.on_word(self._on_word)
 
     def publish(self, kind: str, id_: str = ANY) -> None:
         """Somebody has changed something: those who follow here and elsewhere are to know."""
-        self._wakeup.publish(f"{WORD}{kind}:{quote(id_, safe='')}")
+        self._notify_channel.publish(f"{WORD}{kind}:{quote(id_, safe='')}")
 
     def publish_soon(self, kind: str) -> None:
         """Something of a kind that changes often has changed, by whatever: it is said once for all that does so in a
@@ -132,7 +132,7 @@ class AdminLive:
         while self._soon:
             self._soon.popitem()[1].cancel()
         self._has_looked.set()
-        self._hint.give()
+        self._wakeup.notify()
         for each in self._followers:
             each.has_news.set()
 
@@ -146,7 +146,7 @@ class AdminLive:
             return
         kind, _, id_ = word.removeprefix(WORD).partition(":")
         self._heard.add(kind, [unquote(id_)])
-        self._hint.give()
+        self._wakeup.notify()
 
     async def _run(self) -> None:
         while self._followers and not self.is_closed:
@@ -157,7 +157,7 @@ class AdminLive:
                 # nothing has been passed: the next look finds it
                 log.warning("live.failed", exc_info=True)
             await asyncio.sleep(GATHER_SECONDS)
-            await self._hint.wait(TICK_SECONDS)
+            await self._wakeup.wait(TICK_SECONDS)
 
     async def _send_news(self) -> None:
         found = await self._found()

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from comfyrelay.errors import PoolUnavailable
+from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.store import metrics
 from comfyrelay.store.metrics import LeaseCount, QueueDepth
@@ -16,8 +16,8 @@ SEVERAL_WORKERS = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PoolFigures:
-    """Of one tenant pool: for how long the oldest submission has waited, and webhooks that are to be delivered."""
+class ShardFigures:
+    """Of one shard: for how long the oldest submission has waited, and webhooks that are to be delivered."""
 
     submission_seconds: float
     undelivered_webhooks: int
@@ -32,7 +32,7 @@ class Figures:
     leased: Sequence[LeaseCount] = ()
     suspects: int = 0
     outbox_seconds: Mapping[str, float] = field(default_factory=dict)
-    pools: Mapping[str, PoolFigures] = field(default_factory=dict)
+    shards: Mapping[str, ShardFigures] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,20 +60,20 @@ class Measures:
         return await asyncio.shield(self._asked[1])
 
     async def _read(self) -> Figures:
-        names = list(self._databases.pools)
-        reading = asyncio.gather(*(self._read_pool(each) for each in names))
-        central, pools = await self._read_central(), await reading
-        found = {name: figures for name, figures in zip(names, pools, strict=True) if figures is not None}
+        names = list(self._databases.shards)
+        reading = asyncio.gather(*(self._read_shard(each) for each in names))
+        central, shards = await self._read_central(), await reading
+        found = {name: figures for name, figures in zip(names, shards, strict=True) if figures is not None}
         up = {self._databases.central.name: central is not None, **{name: name in found for name in names}}
         if central is None:
-            return Figures(up=up, pools=found)
+            return Figures(up=up, shards=found)
         return Figures(
             up=up,
             queues=central.queues,
             leased=central.leased,
             suspects=central.suspects,
             outbox_seconds=central.outbox_seconds,
-            pools=found,
+            shards=found,
         )
 
     async def _read_central(self) -> _Central | None:
@@ -85,15 +85,15 @@ class Measures:
                     suspects=await metrics.suspects(tx, blocked_workers=SEVERAL_WORKERS),
                     outbox_seconds=await metrics.entry_ages(tx),
                 )
-        except PoolUnavailable:
+        except DatabaseUnavailable:
             return None
 
-    async def _read_pool(self, name: str) -> PoolFigures | None:
+    async def _read_shard(self, name: str) -> ShardFigures | None:
         try:
-            async with self._databases.pool(name).read() as tx:
-                return PoolFigures(
+            async with self._databases.shard(name).read() as tx:
+                return ShardFigures(
                     submission_seconds=await metrics.submission_age(tx),
                     undelivered_webhooks=await metrics.undelivered(tx),
                 )
-        except PoolUnavailable:
+        except DatabaseUnavailable:
             return None

@@ -52,9 +52,9 @@ class Readiness:
         names = [*(each.name for each, _ in schemas), STORAGE]
         problems = {name: problem for name, problem in zip(names, found, strict=True) if problem is not None}
         central = self._databases.central.name
-        # A tenant pool that is down hurts its own tenants only: the others must not lose their server over it.
-        pools = self._databases.pools.keys()
-        is_ready = not (central in problems or STORAGE in problems or pools <= problems.keys())
+        # A shard that is down hurts its own tenants only: the others must not lose their server over it.
+        shards = self._databases.shards.keys()
+        is_ready = not (central in problems or STORAGE in problems or shards <= problems.keys())
         return Checked(problems=problems, is_ready=is_ready)
 
     async def _problem_of(self, database: Database, schema: Schema) -> str | None:

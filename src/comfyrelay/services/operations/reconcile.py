@@ -26,7 +26,7 @@ from comfyrelay.domain.queue.states import (
 from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.accounts import Transaction
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.errors import PoolUnavailable
+from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.services.outbox.recovery import OutboxRecovery
@@ -63,12 +63,12 @@ _EVENT_TYPES = {
 class ReconcileReport:
     findings: list[Finding] = field(default_factory=list)
     repaired: list[Finding] = field(default_factory=list)
-    pools_down: list[str] = field(default_factory=list)
+    shards_down: list[str] = field(default_factory=list)
     jobs: int = 0
 
     @property
     def is_clean(self) -> bool:
-        return not self.findings and not self.pools_down
+        return not self.findings and not self.shards_down
 
 
 class Reconciler:
@@ -85,81 +85,81 @@ class Reconciler:
         report = ReconcileReport()
         await self._check_leases(report, repair=repair)
         await self._check_dispatches(report, repair=repair)
-        for pool in self._databases.pools:
+        for shard in self._databases.shards:
             try:
-                with self._databases.watched(pool):
-                    await self._check_pool(pool, report, repair=repair)
-            except PoolUnavailable as error:
-                if error.pool == self._databases.central.name:
+                with self._databases.watched(shard):
+                    await self._check_shard(shard, report, repair=repair)
+            except DatabaseUnavailable as error:
+                if error.name == self._databases.central.name:
                     raise
-                report.pools_down.append(pool)
+                report.shards_down.append(shard)
         return report
 
-    async def mend(self, pool: str, job_ids: Sequence[str], kinds: Collection[FindingKind]) -> list[Finding]:
+    async def mend(self, shard: str, job_ids: Sequence[str], kinds: Collection[FindingKind]) -> list[Finding]:
         """Repair what disagrees about these jobs, if something of these kinds does; returns what did."""
         report = ReconcileReport()
-        async with self._databases.pool(pool).read() as tx:
+        async with self._databases.shard(shard).read() as tx:
             page = await jobs.by_ids(tx, job_ids)
-        suspects = [each for each in await self._disagreements(pool, page) if each.kind in kinds]
+        suspects = [each for each in await self._disagreements(shard, page) if each.kind in kinds]
         if suspects:
-            await self._confirm(pool, suspects, report, repair=True)
+            await self._confirm(shard, suspects, report, repair=True)
         return report.repaired
 
-    async def _check_pool(self, pool: str, report: ReconcileReport, *, repair: bool) -> None:
-        await self._check_outboxes(pool, report, repair=repair)
+    async def _check_shard(self, shard: str, report: ReconcileReport, *, repair: bool) -> None:
+        await self._check_outboxes(shard, report, repair=repair)
         after = ""
         while True:
-            async with self._databases.pool(pool).read() as tx:
+            async with self._databases.shard(shard).read() as tx:
                 page = await jobs.page_after(tx, after_id=after, limit=PAGE)
             if not page:
                 break
             after = page[-1].id
             report.jobs += len(page)
-            suspects = await self._disagreements(pool, page)
+            suspects = await self._disagreements(shard, page)
             if suspects:
-                await self._confirm(pool, suspects, report, repair=repair)
-        await self._check_wallets(pool, report, repair=repair)
+                await self._confirm(shard, suspects, report, repair=repair)
+        await self._check_wallets(shard, report, repair=repair)
 
-    async def _confirm(self, pool: str, suspects: Sequence[Finding], report: ReconcileReport, *, repair: bool) -> None:
+    async def _confirm(self, shard: str, suspects: Sequence[Finding], report: ReconcileReport, *, repair: bool) -> None:
         job_ids = sorted({each.job_id for each in suspects if each.job_id is not None})
-        async with self._databases.pool(pool).read() as tx:
+        async with self._databases.shard(shard).read() as tx:
             page = await jobs.by_ids(tx, job_ids)
         before = {each.key for each in suspects}
-        confirmed = [each for each in await self._disagreements(pool, page) if each.key in before]
+        confirmed = [each for each in await self._disagreements(shard, page) if each.key in before]
         report.findings.extend(confirmed)
         if not repair:
             return
         # Repairing one thing can be what another waits for: the queue's state first, then tokens and video.
         for _ in range(len(FindingKind)):
-            async with self._databases.pool(pool).read() as tx:
+            async with self._databases.shard(shard).read() as tx:
                 page = await jobs.by_ids(tx, job_ids)
-            remaining = await self._disagreements(pool, page)
+            remaining = await self._disagreements(shard, page)
             if not remaining:
                 break
             done: set[str | None] = set()
             for finding in remaining:
                 if finding.job_id not in done:
-                    await self._repair(pool, finding)
+                    await self._repair(shard, finding)
                     done.add(finding.job_id)
         report.repaired.extend(confirmed)
 
-    async def _disagreements(self, pool: str, page: Sequence[Job]) -> list[Finding]:
-        return [finding for facts in await self._facts(pool, page) for finding in disagreements(facts)]
+    async def _disagreements(self, shard: str, page: Sequence[Job]) -> list[Finding]:
+        return [finding for facts in await self._facts(shard, page) for finding in disagreements(facts)]
 
-    async def _facts(self, pool: str, page: Sequence[Job]) -> list[JobFacts]:
+    async def _facts(self, shard: str, page: Sequence[Job]) -> list[JobFacts]:
         ids = [each.id for each in page]
         async with self._databases.central.read() as tx:
             queued = await dispatches.of_jobs(tx, [(each.tenant_id, each.id) for each in page])
             pending = {
-                (m.job_id, m.version) for entry in await outbox.entries(tx, pool, limit=10_000) for m in entry.updates
+                (m.job_id, m.version) for entry in await outbox.entries(tx, shard, limit=10_000) for m in entry.updates
             }
-        async with self._databases.pool(pool).read() as tx:
+        async with self._databases.shard(shard).read() as tx:
             submitted = {id_ for submission in await outbox.submissions(tx, limit=10_000) for id_ in submission.job_ids}
             entries = await ledger.of_jobs(tx, ids)
             videos = await media.videos_of_jobs(tx, ids)
         return [
             JobFacts(
-                pool=pool,
+                shard=shard,
                 job_id=job.id,
                 tenant_id=job.tenant_id,
                 status=job.status,
@@ -175,10 +175,10 @@ class Reconciler:
             for job in page
         ]
 
-    async def _repair(self, pool: str, finding: Finding) -> None:
+    async def _repair(self, shard: str, finding: Finding) -> None:
         assert finding.tenant_id is not None
         assert finding.job_id is not None
-        database = self._databases.pool(pool)
+        database = self._databases.shard(shard)
         async with database.read() as tx:
             job = await jobs.get(tx, finding.tenant_id, finding.job_id)
         if job is None:
@@ -187,10 +187,10 @@ class Reconciler:
         match finding.kind:
             case FindingKind.MISSING_DISPATCH:
                 # One that another process has made meanwhile may have moved already, and its job with it.
-                if await self._recovery.enqueue(pool, [job]):
-                    await self._settle_version(pool, job)
+                if await self._recovery.enqueue(shard, [job]):
+                    await self._settle_version(shard, job)
             case FindingKind.JOB_BEHIND:
-                await self._bring_up(pool, job)
+                await self._bring_up(shard, job)
             case FindingKind.DISPATCH_BEHIND:
                 await self._end_dispatch(job)
             case FindingKind.SETTLED_EARLY:
@@ -202,11 +202,11 @@ class Reconciler:
             case _:
                 raise AssertionError(f"{finding.kind} is not about a job")
 
-    async def _settle_version(self, pool: str, job: Job) -> None:
+    async def _settle_version(self, shard: str, job: Job) -> None:
         """A dispatch made anew counts its moves from zero again."""
-        await self._databases.pool(pool).run(Step.REPAIR, lambda tx: jobs.set_version(tx, job.id, 0))
+        await self._databases.shard(shard).run(Step.REPAIR, lambda tx: jobs.set_version(tx, job.id, 0))
 
-    async def _bring_up(self, pool: str, job: Job) -> None:
+    async def _bring_up(self, shard: str, job: Job) -> None:
         """Bring the job to where its dispatch stands, as if the lost updates had come."""
         async with self._databases.central.read() as tx:
             dispatch = (await dispatches.by_job(tx, job.tenant_id, [job.id])).get(job.id)
@@ -214,12 +214,12 @@ class Reconciler:
         if dispatch is None:
             return
         version = dispatch.version
-        await self._databases.pool(pool).run(Step.REPAIR, lambda tx: jobs.set_version(tx, job.id, version - 1))
+        await self._databases.shard(shard).run(Step.REPAIR, lambda tx: jobs.set_version(tx, job.id, version - 1))
         if JOB_STATUS_OF[DispatchStatus(dispatch.status)] == job.status:
-            await self._databases.pool(pool).run(Step.REPAIR, lambda tx: jobs.set_version(tx, job.id, version))
+            await self._databases.shard(shard).run(Step.REPAIR, lambda tx: jobs.set_version(tx, job.id, version))
             return
-        entry = OutboxEntry(id=0, db_pool=pool, updates=[_missed_update(dispatch, now)])
-        await self._applying.apply(pool, [entry])
+        entry = OutboxEntry(id=0, shard=shard, updates=[_missed_update(dispatch, now)])
+        await self._applying.apply(shard, [entry])
 
     async def _end_dispatch(self, job: Job) -> None:
         status = DispatchStatus(job.status)
@@ -239,24 +239,24 @@ class Reconciler:
             by="reconcile",
         )
 
-    async def _check_outboxes(self, pool: str, report: ReconcileReport, *, repair: bool) -> None:
+    async def _check_outboxes(self, shard: str, report: ReconcileReport, *, repair: bool) -> None:
         async with self._databases.central.read() as tx:
-            entries = await outbox.stuck(tx, central.outbox, db_pool=pool, older_than_seconds=STUCK_SECONDS)
-        async with self._databases.pool(pool).read() as tx:
+            entries = await outbox.stuck(tx, central.outbox, shard=shard, older_than_seconds=STUCK_SECONDS)
+        async with self._databases.shard(shard).read() as tx:
             submissions = await outbox.stuck(tx, tenant.outbox, older_than_seconds=STUCK_SECONDS)
         for count, what in ((entries, "job updates"), (submissions, "submissions")):
             if count:
                 text = f"{count} {what} have been under way for more than {STUCK_SECONDS:g} s."
-                report.findings.append(Finding(kind=FindingKind.STUCK_OUTBOX, text=text, pool=pool))
+                report.findings.append(Finding(kind=FindingKind.STUCK_OUTBOX, text=text, shard=shard))
         if repair:
-            await self._recovery.enqueue_pending(pool)
-            await self._recovery.deliver_pending(pool)
+            await self._recovery.enqueue_pending(shard)
+            await self._recovery.deliver_pending(shard)
             report.repaired.extend(
-                each for each in report.findings if each.kind is FindingKind.STUCK_OUTBOX and each.pool == pool
+                each for each in report.findings if each.kind is FindingKind.STUCK_OUTBOX and each.shard == shard
             )
 
     async def _check_dispatches(self, report: ReconcileReport, *, repair: bool) -> None:
-        """Dispatches whose job is gone, and dispatches of a pool that is not configured."""
+        """Dispatches whose job is gone, and dispatches of a shard that is not configured."""
         after = 0
         while True:
             async with self._databases.central.read() as tx:
@@ -264,15 +264,15 @@ class Reconciler:
             if not page:
                 return
             after = page[-1].id
-            by_pool: dict[str, list[Dispatch]] = defaultdict(list)
+            by_shard: dict[str, list[Dispatch]] = defaultdict(list)
             for each in page:
-                by_pool[each.db_pool].append(each)
-            for pool, found in by_pool.items():
-                if pool in self._databases.pools:
-                    await self._check_orphans(self._databases.pool(pool), found, report, repair=repair)
+                by_shard[each.shard].append(each)
+            for shard, found in by_shard.items():
+                if shard in self._databases.shards:
+                    await self._check_orphans(self._databases.shard(shard), found, report, repair=repair)
                 else:
-                    text = f"{len(found)} dispatches are of the tenant pool {pool!r}, which is not configured."
-                    report.findings.append(Finding(kind=FindingKind.UNKNOWN_POOL, text=text, pool=pool))
+                    text = f"{len(found)} dispatches are of the shard {shard!r}, which is not configured."
+                    report.findings.append(Finding(kind=FindingKind.UNKNOWN_SHARD, text=text, shard=shard))
 
     async def _check_orphans(
         self, database: Database, found: Sequence[Dispatch], report: ReconcileReport, *, repair: bool
@@ -281,7 +281,7 @@ class Reconciler:
             with self._databases.watched(database.name):
                 async with database.read() as tx:
                     there = {job.id for job in await jobs.by_ids(tx, [dispatch.tenant_job_id for dispatch in found])}
-        except PoolUnavailable:
+        except DatabaseUnavailable:
             return
         for each in found:
             if each.tenant_job_id in there:
@@ -289,7 +289,7 @@ class Reconciler:
             finding = Finding(
                 kind=FindingKind.ORPHANED_DISPATCH,
                 text=f"The dispatch is {each.status}, but its job does not exist.",
-                pool=database.name,
+                shard=database.name,
                 tenant_id=each.tenant_id,
                 job_id=each.tenant_job_id,
                 dispatch_id=each.id,
@@ -304,14 +304,14 @@ class Reconciler:
             dangling = await leases.dangling(tx, limit=10_000)
         if dangling:
             text = f"{len(dangling)} leases in the history have no end, but their dispatches have moved on."
-            finding = Finding(kind=FindingKind.DANGLING_LEASE, text=text, pool=self._databases.central.name)
+            finding = Finding(kind=FindingKind.DANGLING_LEASE, text=text, shard=self._databases.central.name)
             report.findings.append(finding)
             if repair:
                 await self._databases.central.run(Step.REPAIR, lambda tx: leases.close_dangling(tx, dangling))
                 report.repaired.append(finding)
 
-    async def _check_wallets(self, pool: str, report: ReconcileReport, *, repair: bool) -> None:
-        database = self._databases.pool(pool)
+    async def _check_wallets(self, shard: str, report: ReconcileReport, *, repair: bool) -> None:
+        database = self._databases.shard(shard)
         async with database.read() as tx:
             held = await ledger.transactions_without_job(tx, limit=10_000)
             drifted = await ledger.drifted_wallets(tx)
@@ -319,7 +319,7 @@ class Reconciler:
             finding = Finding(
                 kind=FindingKind.ORPHANED_RESERVE,
                 text=f"{-each.amount} tokens are held for a job that does not exist.",
-                pool=pool,
+                shard=shard,
                 tenant_id=each.tenant_id,
                 job_id=each.job_id,
             )
@@ -329,7 +329,7 @@ class Reconciler:
                 report.repaired.append(finding)
         for tenant_id, (balance, total) in drifted.items():
             text = f"The balance is {balance}, but the transactions come to {total}."
-            finding = Finding(kind=FindingKind.WALLET_DRIFT, text=text, pool=pool, tenant_id=tenant_id)
+            finding = Finding(kind=FindingKind.WALLET_DRIFT, text=text, shard=shard, tenant_id=tenant_id)
             report.findings.append(finding)
             if repair:
                 await database.run(Step.REPAIR, partial(_repair_wallet, tenant_id=tenant_id))

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import structlog
 
 from comfyrelay.domain.records.operations import ReconcileRun, StuckStep
-from comfyrelay.errors import ComfyRelayError, Conflict, PoolUnavailable
+from comfyrelay.errors import ComfyRelayError, Conflict, DatabaseUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.operations.reconcile import STUCK_SECONDS, Reconciler
 from comfyrelay.services.transactions import Step
@@ -53,17 +53,17 @@ class Reconciling:
             return await reconcile_runs.last(tx, limit=KEPT_RUNS)
 
     async def stuck(self) -> list[StuckStep]:
-        """Steps that should have crossed between the databases long ago: to the pools, and to the queue."""
+        """Steps that should have crossed between the databases long ago: to the shards, and to the queue."""
         async with self._databases.central.read() as tx:
             found = await outbox.stuck_entries(tx, older_than_seconds=STUCK_SECONDS, limit=MOST_STUCK)
-        for pool in self._databases.pools:
+        for shard in self._databases.shards:
             try:
-                with self._databases.watched(pool):
-                    async with self._databases.pool(pool).read() as tx:
+                with self._databases.watched(shard):
+                    async with self._databases.shard(shard).read() as tx:
                         found += await outbox.stuck_submissions(
-                            tx, pool, older_than_seconds=STUCK_SECONDS, limit=MOST_STUCK
+                            tx, shard, older_than_seconds=STUCK_SECONDS, limit=MOST_STUCK
                         )
-            except PoolUnavailable:
+            except DatabaseUnavailable:
                 continue
         return sorted(found, key=lambda each: each.created_at)[:MOST_STUCK]
 
@@ -90,7 +90,7 @@ class Reconciling:
                 "jobs": report.jobs,
                 "findings": [asdict(each) for each in report.findings[:MOST_FINDINGS]],
                 "count": len(report.findings),
-                "pools_down": report.pools_down,
+                "shards_down": report.shards_down,
             }
         except asyncio.CancelledError:
             values = {"problem": STOPPED}

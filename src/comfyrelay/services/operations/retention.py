@@ -14,7 +14,7 @@ import structlog
 
 from comfyrelay.domain.ids import job_folder
 from comfyrelay.domain.records.jobs import File
-from comfyrelay.errors import PoolUnavailable
+from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.catalogue.node_definitions import Definitions
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.removal import Removals
@@ -74,14 +74,14 @@ class Retention:
         self._unused_seconds = unused_upload_hours * 3600
 
     async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> Retained:
-        """Do what is due in every pool; a pool that is down does not hold up the others."""
+        """Do what is due in every shard; a shard that is down does not hold up the others."""
         done = Retained()
-        for name in self._databases.pools:
+        for name in self._databases.shards:
             try:
                 with self._databases.watched(name):
-                    done = _sum(done, await self._run(self._databases.pool(name), grace_seconds))
-            except PoolUnavailable:
-                log.info("retention.pool_down", pool=name)
+                    done = _sum(done, await self._run(self._databases.shard(name), grace_seconds))
+            except DatabaseUnavailable:
+                log.info("retention.shard_down", shard=name)
         done = replace(
             done,
             definitions=await self._definitions.remove_unused(grace_seconds=grace_seconds),
@@ -96,12 +96,12 @@ class Retention:
             log.info("retention.done", **{name: getattr(done, name) for name in Retained.__dataclass_fields__})
         return done
 
-    async def _run(self, pool: Database, grace_seconds: float) -> Retained:
-        expired = await self._in_pages(lambda after: self._expire(pool, after)) if self._video_seconds else 0
-        unused = await self._in_pages(lambda after: self._mark_unused(pool, after))
-        removed = await self._in_pages(lambda after: self._remove(pool, after, grace_seconds))
-        await pool.run(Step.RETENTION_REMOVE, lambda tx: changes.forget(tx, older_than_seconds=CHANGES_SECONDS))
-        return Retained(expired=expired, unused=unused, removed=removed, strays=await self._remove_strays(pool))
+    async def _run(self, shard: Database, grace_seconds: float) -> Retained:
+        expired = await self._in_pages(lambda after: self._expire(shard, after)) if self._video_seconds else 0
+        unused = await self._in_pages(lambda after: self._mark_unused(shard, after))
+        removed = await self._in_pages(lambda after: self._remove(shard, after, grace_seconds))
+        await shard.run(Step.RETENTION_REMOVE, lambda tx: changes.forget(tx, older_than_seconds=CHANGES_SECONDS))
+        return Retained(expired=expired, unused=unused, removed=removed, strays=await self._remove_strays(shard))
 
     async def _in_pages(self, do: Callable[[str], Awaitable[tuple[int, str | None]]]) -> int:
         """Page by page through ids; what is left standing for now is passed once."""
@@ -113,9 +113,9 @@ class Retention:
                 return done
             after = last
 
-    async def _expire(self, pool: Database, after: str) -> tuple[int, str | None]:
+    async def _expire(self, shard: Database, after: str) -> tuple[int, str | None]:
         assert self._video_seconds is not None
-        async with pool.read() as tx:
+        async with shard.read() as tx:
             old = await retention.old_videos(tx, older_than_seconds=self._video_seconds, after_id=after, limit=AT_ONCE)
             named = {each.id: await _files_of(tx, each) for each in old}
             free = [each for each in old if not await _is_needed(tx, each, named[each.id])]
@@ -126,11 +126,11 @@ class Retention:
                 await retention.mark(tx, {file.id for id_ in expired for file in named[id_]})
                 return len(expired)
 
-            return await pool.run(Step.RETENTION_MARK, work), old[-1].id
+            return await shard.run(Step.RETENTION_MARK, work), old[-1].id
         return 0, old[-1].id if old else None
 
-    async def _mark_unused(self, pool: Database, after: str) -> tuple[int, str | None]:
-        async with pool.read() as tx:
+    async def _mark_unused(self, shard: Database, after: str) -> tuple[int, str | None]:
+        async with shard.read() as tx:
             found = await retention.unused_uploads(
                 tx, older_than_seconds=self._unused_seconds, after_id=after, limit=AT_ONCE
             )
@@ -142,11 +142,11 @@ class Retention:
                 await retention.note_used(tx, used)
                 await retention.mark(tx, unused)
 
-            await pool.run(Step.RETENTION_MARK, work)
+            await shard.run(Step.RETENTION_MARK, work)
         return len(unused), found[-1][0] if found else None
 
-    async def _remove(self, pool: Database, after: str, grace_seconds: float) -> tuple[int, str | None]:
-        async with pool.read() as tx:
+    async def _remove(self, shard: Database, after: str, grace_seconds: float) -> tuple[int, str | None]:
+        async with shard.read() as tx:
             found = await retention.marked(tx, older_than_seconds=grace_seconds, after_id=after, limit=AT_ONCE)
             used = [file.id for file, is_used in found if is_used]
             going = [file for file, is_used in found if not is_used]
@@ -161,23 +161,23 @@ class Retention:
                     paths = [file.path for file in theirs if file.disk == self._disk]
                     await removals.remove_files(tx, tenant_id, [file.id for file in theirs], paths)
 
-            await pool.run(Step.RETENTION_REMOVE, work)
+            await shard.run(Step.RETENTION_REMOVE, work)
             while await self._removing.run_once(grace_seconds=0):
                 pass
         return len(going), found[-1][0].id if found else None
 
-    async def _remove_strays(self, pool: Database) -> int:
+    async def _remove_strays(self, shard: Database) -> int:
         done = 0
         while True:
-            async with pool.read() as tx:
+            async with shard.read() as tx:
                 due = await retention.due_strays(tx, limit=AT_ONCE)
             if not due:
                 return done
-            done += await self._remove_objects_of(pool, due)
+            done += await self._remove_objects_of(shard, due)
             job_ids = [each.job_id for each in due]
-            await pool.run(Step.RETENTION_REMOVE, lambda tx, ids=job_ids: retention.forget_strays(tx, ids))  # type: ignore[misc]
+            await shard.run(Step.RETENTION_REMOVE, lambda tx, ids=job_ids: retention.forget_strays(tx, ids))  # type: ignore[misc]
 
-    async def _remove_objects_of(self, pool: Database, strays: Sequence[Stray]) -> int:
+    async def _remove_objects_of(self, shard: Database, strays: Sequence[Stray]) -> int:
         """Their outputs have rows; whatever else is there was brought by a lease that did not win, or came too late."""
         turn = asyncio.Semaphore(LISTED_AT_ONCE)
 
@@ -186,7 +186,7 @@ class Retention:
                 return [each.path async for each in self._objects.list(job_folder(stray.tenant_id, stray.job_id))]
 
         there = [path for paths in await asyncio.gather(*map(listed, strays)) for path in paths]
-        async with pool.read() as tx:
+        async with shard.read() as tx:
             known = await retention.known_paths(tx, self._disk, there)
         lost = [each for each in there if each not in known]
         if lost:

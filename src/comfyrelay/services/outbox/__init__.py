@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from comfyrelay.domain.queue.settlement import JobState
-from comfyrelay.services.context import DISK, Ground
+from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.outbox.recovery import OutboxRecovery
@@ -18,17 +18,17 @@ LONGEST_UPLOAD_SECONDS = 3600.0
 class Outbox:
     def __init__(
         self,
-        ground: Ground,
+        context: ServiceContext,
         *,
         on_applied: Callable[[str, Sequence[OutboxEntry]], None],
         on_ended: Callable[[Sequence[JobState]], None],
     ) -> None:
         self.applying = Applying(
-            ground.databases,
+            context.databases,
             output_disk=DISK,
-            late_upload_seconds=ground.settings.lease_url_ttl_seconds + LONGEST_UPLOAD_SECONDS,
+            late_upload_seconds=context.settings.lease_url_ttl_seconds + LONGEST_UPLOAD_SECONDS,
             on_applied=on_applied,
             on_ended=on_ended,
         )
         self.delivery = OutboxDelivery(self.applying)
-        self.recovery = OutboxRecovery(ground.databases, self.applying, ground.wakeup)
+        self.recovery = OutboxRecovery(context.databases, self.applying, context.notify_channel)

@@ -1,4 +1,4 @@
-"""Applying to a tenant pool what the queue decided: job, attempts, events, tokens, video and output together."""
+"""Applying to a shard what the queue decided: job, attempts, events, tokens, video and output together."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ class Applying:
     ) -> None:
         """An upload that a job's lease allowed is over `late_upload_seconds` after its end.
 
-        `on_applied` gets the entries that have just been applied to a pool; `on_ended` the jobs that have just
+        `on_applied` gets the entries that have just been applied to a shard; `on_ended` the jobs that have just
         ended, once for each."""
         self._databases = databases
         self._output_disk = output_disk
@@ -38,15 +38,15 @@ class Applying:
         self._on_applied = on_applied
         self._on_ended = on_ended
 
-    async def apply(self, pool: str, entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
+    async def apply(self, shard: str, entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
         """Apply what is next in line for each job; returns the entries of which nothing remains to be applied."""
 
         async def work(tx: Tx) -> tuple[list[OutboxEntry], list[JobState]]:
             return await self._apply(tx, entries)
 
-        with self._databases.watched(pool):
-            applied, ended = await self._databases.pool(pool).run(Step.DELIVER_APPLY, work)
-        self._on_applied(pool, entries)
+        with self._databases.watched(shard):
+            applied, ended = await self._databases.shard(shard).run(Step.DELIVER_APPLY, work)
+        self._on_applied(shard, entries)
         if ended:
             self._on_ended(ended)
         return applied
@@ -56,9 +56,9 @@ class Applying:
         if entry_ids:
             await self._databases.central.run(Step.DELIVER_FORGET, lambda tx: outbox.remove_entries(tx, entry_ids))
 
-    async def remove_submissions(self, pool: str, submission_ids: Sequence[int]) -> None:
-        """Take submissions whose dispatches are in the queue out of the outbox of their pool."""
-        await self._databases.pool(pool).run(
+    async def remove_submissions(self, shard: str, submission_ids: Sequence[int]) -> None:
+        """Take submissions whose dispatches are in the queue out of the outbox of their shard."""
+        await self._databases.shard(shard).run(
             Step.SUBMIT_FORGET, lambda tx: outbox.remove_submissions(tx, submission_ids)
         )
 
@@ -82,9 +82,9 @@ class Applying:
         ]
         return applied, [each.job for each in settled if each.settlement is not None]
 
-    def announce(self, pool: str, ended: Sequence[JobState]) -> None:
+    def announce(self, shard: str, ended: Sequence[JobState]) -> None:
         """After the commit: these have ended without the queue."""
-        self._on_applied(pool, ())
+        self._on_applied(shard, ())
         self._on_ended(ended)
 
     async def write(self, tx: Tx, settled: Sequence[Settled]) -> None:

@@ -1,6 +1,6 @@
-"""Delivering to tenant pools what the queue decided, and removing what has arrived.
+"""Delivering to shards what the queue decided, and removing what has arrived.
 
-Entries are in the central outbox before they come here. One delivery runs per pool at a time and takes everything that
+Entries are in the central outbox before they come here. One delivery runs per shard at a time and takes everything that
 has come in since the last, so that under load many settlements share one commit. What cannot be delivered stays in the
 outbox for the recovery.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from comfyrelay.domain.queue.updates import JobUpdate
-from comfyrelay.errors import PoolUnavailable
+from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.group_commit import Deferral, GroupCommit
 from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.store.outbox import OutboxEntry
@@ -25,7 +25,7 @@ UPDATES_AT_ONCE = 1000
 ENTRIES_WAITING = 50
 # How long the start of a job may wait to be applied together with its end. Nobody sees the difference.
 DELAY_SECONDS = 0.5
-# How far apart the deliveries to one pool are while nobody waits for them, so that under load many share one commit.
+# How far apart the deliveries to one shard are while nobody waits for them, so that under load many share one commit.
 PACE_SECONDS = 0.05
 # How long what has arrived may stay in an outbox, so that much of it leaves in one transaction.
 REMOVAL_SECONDS = 0.1
@@ -38,12 +38,12 @@ class OutboxDelivery:
         self._deferral = Deferral()
         # of submissions nobody waits for the end, but at the end of all
         self._calm = Deferral()
-        # Nobody waits for an entry to leave the outbox, so deliveries of all pools, for a while, share one commit.
+        # Nobody waits for an entry to leave the outbox, so deliveries of all shards, for a while, share one commit.
         self._removal = _removal(applying.remove, self._deferral)
-        self._pools: dict[str, _PoolDelivery] = {}
+        self._shards: dict[str, _ShardDelivery] = {}
 
     async def deliver(self, entries: Iterable[OutboxEntry]) -> None:
-        """Deliver, and return when the pools have committed, or cannot be reached and are left to the recovery."""
+        """Deliver, and return when the shards have committed, or cannot be reached and are left to the recovery."""
         with self._deferral.waiting():
             await asyncio.gather(*self.begin(entries).values())
 
@@ -53,55 +53,55 @@ class OutboxDelivery:
             await asyncio.shield(delivery)
 
     def begin(self, entries: Iterable[OutboxEntry]) -> dict[str, asyncio.Future[None]]:
-        """Begin to deliver; by pool, what to wait for. The entries are of one transaction: at most one a pool."""
-        return {entry.db_pool: self._pool(entry.db_pool).begin(entry) for entry in entries}
+        """Begin to deliver; by shard, what to wait for. The entries are of one transaction: at most one a shard."""
+        return {entry.shard: self._shard(entry.shard).begin(entry) for entry in entries}
 
     def delay(self, entries: Iterable[OutboxEntry]) -> None:
         """Deliver in a moment, or with the next entry about the same job: of one that is over at once, start and end
         are applied in one transaction. An entry has one update a job here."""
         for entry in entries:
-            self._pool(entry.db_pool).delay(entry)
+            self._shard(entry.shard).delay(entry)
 
-    def remove_submission(self, pool: str, submission_id: int) -> None:
-        """Its dispatches are in the queue: in a moment it leaves the outbox of its pool, together with others."""
-        self._pool(pool).submissions.add(submission_id).add_done_callback(_log_failure)
+    def remove_submission(self, shard: str, submission_id: int) -> None:
+        """Its dispatches are in the queue: in a moment it leaves the outbox of its shard, together with others."""
+        self._shard(shard).submissions.add(submission_id).add_done_callback(_log_failure)
 
     @property
     def is_behind(self) -> bool:
         """Whether so much waits to be delivered that whoever adds to it should wait too."""
-        return any(each.group.waiting > ENTRIES_WAITING for each in self._pools.values())
+        return any(each.group.waiting > ENTRIES_WAITING for each in self._shards.values())
 
     async def idle(self) -> None:
         """Deliver everything, and return when nothing is under way."""
-        for pool in self._pools.values():
-            pool.begin_delayed()
+        for shard in self._shards.values():
+            shard.begin_delayed()
         with self._deferral.waiting(), self._calm.waiting():
-            of_pools = (group for pool in self._pools.values() for group in (pool.group, pool.submissions))
-            groups: list[GroupCommit[Any, None]] = [*of_pools, self._removal]
+            of_shards = (group for shard in self._shards.values() for group in (shard.group, shard.submissions))
+            groups: list[GroupCommit[Any, None]] = [*of_shards, self._removal]
             while not all(each.is_idle for each in groups):
                 for group in groups:
                     await group.idle()
 
-    def _pool(self, name: str) -> "_PoolDelivery":
-        if name not in self._pools:
-            self._pools[name] = _PoolDelivery(name, self._applying, self._removal, self._deferral, self._calm)
-        return self._pools[name]
+    def _shard(self, name: str) -> "_ShardDelivery":
+        if name not in self._shards:
+            self._shards[name] = _ShardDelivery(name, self._applying, self._removal, self._deferral, self._calm)
+        return self._shards[name]
 
 
-class _PoolDelivery:
-    """What one pool has yet to be delivered."""
+class _ShardDelivery:
+    """What one shard has yet to be delivered."""
 
     def __init__(
-        self, pool: str, applying: Applying, removal: GroupCommit[int, None], deferral: Deferral, calm: Deferral
+        self, shard: str, applying: Applying, removal: GroupCommit[int, None], deferral: Deferral, calm: Deferral
     ) -> None:
-        self._pool = pool
+        self._shard = shard
         self._applying = applying
         self._removal = removal
         self._deferral = deferral
         self.group: GroupCommit[OutboxEntry, None] = GroupCommit(
             self._deliver, at_once=UPDATES_AT_ONCE, size_of=lambda entry: len(entry.updates), pause=self._keep_pace
         )
-        self.submissions = _removal(partial(applying.remove_submissions, pool), calm)
+        self.submissions = _removal(partial(applying.remove_submissions, shard), calm)
         self._last_at = 0.0
         # By entry and job, what of the delayed entries has not been applied.
         self._delayed: dict[int, dict[str, JobUpdate]] = {}
@@ -124,7 +124,7 @@ class _PoolDelivery:
         self._timer = None
         delayed, self._delayed = self._delayed, {}
         for id_, updates in delayed.items():
-            self.begin(OutboxEntry(id=id_, db_pool=self._pool, updates=list(updates.values())))
+            self.begin(OutboxEntry(id=id_, shard=self._shard, updates=list(updates.values())))
 
     async def _keep_pace(self) -> None:
         await self._deferral.put_off(self._last_at + PACE_SECONDS - _now())
@@ -133,8 +133,8 @@ class _PoolDelivery:
     async def _deliver(self, entries: Sequence[OutboxEntry]) -> Sequence[None]:
         earlier = self._earlier(entries)
         try:
-            applied = await self._applying.apply(self._pool, [*earlier, *entries])
-        except PoolUnavailable:
+            applied = await self._applying.apply(self._shard, [*earlier, *entries])
+        except DatabaseUnavailable:
             applied = []
         in_part = {each.id for each in earlier}
         for entry in applied:
@@ -148,7 +148,7 @@ class _PoolDelivery:
             return []
         job_ids = {update.job_id for entry in entries for update in entry.updates}
         return [
-            OutboxEntry(id=id_, db_pool=self._pool, updates=[updates[job_id] for job_id in updates.keys() & job_ids])
+            OutboxEntry(id=id_, shard=self._shard, updates=[updates[job_id] for job_id in updates.keys() & job_ids])
             for id_, updates in self._delayed.items()
             if not job_ids.isdisjoint(updates)
         ]

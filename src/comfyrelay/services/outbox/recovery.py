@@ -1,4 +1,4 @@
-"""The recovery finishes steps that a crash, a lost connection or a pool that was down left half-way.
+"""The recovery finishes steps that a crash, a lost connection or a shard that was down left half-way.
 
 It looks only at what is older than a moment: younger steps are still in the hands of the process that began them.
 """
@@ -12,7 +12,7 @@ import structlog
 from comfyrelay.domain.queue.states import JobEventType, JobStatus
 from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.errors import PoolUnavailable
+from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.services.transactions import Step
@@ -22,10 +22,10 @@ from comfyrelay.store.central.catalogue import Priced
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.queue.dispatches import NewDispatch
 from comfyrelay.store.database import Tx
-from comfyrelay.store.notify import Wakeup
+from comfyrelay.store.notify import NotifyChannel
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs
-from comfyrelay.wakeup import Hint
+from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
@@ -37,41 +37,41 @@ GRACE_SECONDS = 2.0
 class Recovered:
     submissions: int
     entries: int
-    pools_down: Sequence[str]
+    shards_down: Sequence[str]
 
 
 class OutboxRecovery:
-    def __init__(self, databases: Databases, applying: Applying, wakeup: Wakeup) -> None:
+    def __init__(self, databases: Databases, applying: Applying, notify_channel: NotifyChannel) -> None:
         self._databases = databases
         self._applying = applying
-        self._wakeup = wakeup
+        self._notify_channel = notify_channel
         self._reported: set[tuple[str, Step, int]] = set()
         # something was queued that may go to the cloud
-        self.burst_hint = Hint()
+        self.burst_wakeup = Wakeup()
 
     async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> Recovered:
-        """Finish what is older than the grace, in every pool; a pool that is down does not hold up the others."""
+        """Finish what is older than the grace, in every shard; a shard that is down does not hold up the others."""
         submissions = entries = 0
         down = []
-        for pool in self._databases.pools:
+        for shard in self._databases.shards:
             try:
-                submissions += await self.enqueue_pending(pool, grace_seconds=grace_seconds)
-                entries += await self.deliver_pending(pool, grace_seconds=grace_seconds)
-            except PoolUnavailable as error:
-                if error.pool == self._databases.central.name:
+                submissions += await self.enqueue_pending(shard, grace_seconds=grace_seconds)
+                entries += await self.deliver_pending(shard, grace_seconds=grace_seconds)
+            except DatabaseUnavailable as error:
+                if error.name == self._databases.central.name:
                     raise
-                down.append(pool)
+                down.append(shard)
             except Exception:
                 # nor does one where anything else is wrong
-                log.exception("recovery.failed", pool=pool)
-        return Recovered(submissions=submissions, entries=entries, pools_down=down)
+                log.exception("recovery.failed", shard=shard)
+        return Recovered(submissions=submissions, entries=entries, shards_down=down)
 
-    async def enqueue_pending(self, pool: str, *, grace_seconds: float = 0.0) -> int:
+    async def enqueue_pending(self, shard: str, *, grace_seconds: float = 0.0) -> int:
         """Make the dispatches of jobs that were submitted and never reached the queue."""
         done = after = 0
         while True:
-            with self._databases.watched(pool):
-                async with self._databases.pool(pool).read() as tx:
+            with self._databases.watched(shard):
+                async with self._databases.shard(shard).read() as tx:
                     pending = await outbox.submissions(
                         tx, limit=AT_ONCE, after_id=after, older_than_seconds=grace_seconds
                     )
@@ -79,93 +79,93 @@ class OutboxRecovery:
                 return done
             by_id = {each.id: each.job_ids for each in pending}
             done += await self._finish(
-                pool, Step.SUBMIT_ENQUEUE, list(by_id), partial(self._enqueue_submissions, pool, by_id)
+                shard, Step.SUBMIT_ENQUEUE, list(by_id), partial(self._enqueue_submissions, shard, by_id)
             )
             after = pending[-1].id
 
-    async def deliver_pending(self, pool: str, *, grace_seconds: float = 0.0) -> int:
-        """Apply to the pool what it does not have yet, in the order in which it was decided."""
+    async def deliver_pending(self, shard: str, *, grace_seconds: float = 0.0) -> int:
+        """Apply to the shard what it does not have yet, in the order in which it was decided."""
         done = after = 0
         while True:
             async with self._databases.central.read() as tx:
                 pending = await outbox.entry_ids(
-                    tx, pool, limit=AT_ONCE, after_id=after, older_than_seconds=grace_seconds
+                    tx, shard, limit=AT_ONCE, after_id=after, older_than_seconds=grace_seconds
                 )
             if not pending:
                 return done
-            done += await self._finish(pool, Step.DELIVER_APPLY, pending, partial(self._apply_entries, pool))
+            done += await self._finish(shard, Step.DELIVER_APPLY, pending, partial(self._apply_entries, shard))
             # An entry that could not be applied waits for an earlier one; the next round finds both.
             after = pending[-1]
 
     async def _finish(
-        self, pool: str, step: Step, ids: Sequence[int], work: Callable[[Sequence[int]], Awaitable[int]]
+        self, shard: str, step: Step, ids: Sequence[int], work: Callable[[Sequence[int]], Awaitable[int]]
     ) -> int:
         """Finish steps together. One that cannot be finished must not hold up its neighbours: then each is tried alone,
         and again in the next round, for whatever is wrong with it may be mended."""
         try:
             return await work(ids)
-        except PoolUnavailable:
+        except DatabaseUnavailable:
             raise
         except Exception:
             if len(ids) == 1:
-                if (pool, step, ids[0]) not in self._reported:
-                    self._reported.add((pool, step, ids[0]))
-                    log.exception("recovery.step_failed", pool=pool, step=step, outbox_id=ids[0])
+                if (shard, step, ids[0]) not in self._reported:
+                    self._reported.add((shard, step, ids[0]))
+                    log.exception("recovery.step_failed", shard=shard, step=step, outbox_id=ids[0])
                 return 0
-        return sum([await self._finish(pool, step, [each], work) for each in ids])
+        return sum([await self._finish(shard, step, [each], work) for each in ids])
 
     async def _enqueue_submissions(
-        self, pool: str, job_ids: Mapping[int, Sequence[str]], submission_ids: Sequence[int]
+        self, shard: str, job_ids: Mapping[int, Sequence[str]], submission_ids: Sequence[int]
     ) -> int:
-        with self._databases.watched(pool):
-            async with self._databases.pool(pool).read() as tx:
+        with self._databases.watched(shard):
+            async with self._databases.shard(shard).read() as tx:
                 found = await jobs.by_ids(
                     tx, [id_ for submission_id in submission_ids for id_ in job_ids[submission_id]]
                 )
-        await self.enqueue(pool, found)
-        await self._applying.remove_submissions(pool, submission_ids)
+        await self.enqueue(shard, found)
+        await self._applying.remove_submissions(shard, submission_ids)
         return len(submission_ids)
 
-    async def _apply_entries(self, pool: str, entry_ids: Sequence[int]) -> int:
+    async def _apply_entries(self, shard: str, entry_ids: Sequence[int]) -> int:
         async with self._databases.central.read() as tx:
             entries = await outbox.entries_by_ids(tx, entry_ids)
-        applied = await self._applying.apply(pool, entries)
+        applied = await self._applying.apply(shard, entries)
         await self._applying.remove([each.id for each in applied])
         return len(applied)
 
-    async def ensure_dispatch(self, pool: str, job: Job) -> None:
+    async def ensure_dispatch(self, shard: str, job: Job) -> None:
         async with self._databases.central.read() as tx:
             there = await dispatches.by_job(tx, job.tenant_id, [job.id])
         if not there:
-            await self.enqueue(pool, [job])
+            await self.enqueue(shard, [job])
 
-    async def enqueue(self, pool: str, found: Sequence[Job]) -> int:
+    async def enqueue(self, shard: str, found: Sequence[Job]) -> int:
         """Make the dispatches of these jobs that are not there; returns how many were made."""
         if not found:
             return 0
 
         async def work(tx: Tx) -> tuple[int, list[Job], bool]:
             known = await catalogue.existing_workflows(tx, {each.workflow_id for each in found})
-            new = [new_dispatch(pool, each, known[each.workflow_id]) for each in found if each.workflow_id in known]
+            new = [new_dispatch(shard, each, known[each.workflow_id]) for each in found if each.workflow_id in known]
             made = await dispatches.enqueue(tx, new) if new else 0
             hopeless = [each for each in found if each.workflow_id not in known]
             return made, hopeless, any(each.may_burst for each in known.values())
 
         made, hopeless, may_burst = await self._databases.central.run(Step.SUBMIT_ENQUEUE, work)
         if made:
-            await self._wakeup.notify()
+            await self._notify_channel.notify()
             if may_burst:
-                self.burst_hint.give()
+                self.burst_wakeup.notify()
         if hopeless:
-            await self._applying.apply(pool, [_refusal(pool, hopeless)])
+            await self._applying.apply(shard, [_refusal(shard, hopeless)])
         return made
 
 
-def _refusal(pool: str, hopeless: Sequence[Job]) -> OutboxEntry:
-    """A job whose workflow is gone can never be dispatched: its pool gets what the queue would have decided."""
+def _refusal(shard: str, hopeless: Sequence[Job]) -> OutboxEntry:
+    """A job whose workflow is gone can never be dispatched: its shard gets what the queue would have decided."""
     return OutboxEntry(
         id=0,
-        db_pool=pool,
+        shard=shard,
         updates=[
             JobUpdate(
                 tenant_id=each.tenant_id,
@@ -184,11 +184,11 @@ def _refusal(pool: str, hopeless: Sequence[Job]) -> OutboxEntry:
     )
 
 
-def new_dispatch(pool: str, job: Job, priced: Priced) -> NewDispatch:
+def new_dispatch(shard: str, job: Job, priced: Priced) -> NewDispatch:
     return NewDispatch(
         tenant_id=job.tenant_id,
         tenant_job_id=job.id,
-        db_pool=pool,
+        shard=shard,
         workflow_id=job.workflow_id,
         workflow_hash=job.workflow_hash,
         effect_id=job.effect_id,

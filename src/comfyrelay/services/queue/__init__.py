@@ -7,7 +7,7 @@ from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.routing import WarmPolicy
 from comfyrelay.media.inspection import ProbeLimits, Probes
 from comfyrelay.services.catalogue.graphs import Graphs
-from comfyrelay.services.context import Ground
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue.control import Control
 from comfyrelay.services.queue.decisions import Decisions
@@ -33,7 +33,7 @@ __all__ = ["Queue"]
 class Queue:
     def __init__(
         self,
-        ground: Ground,
+        context: ServiceContext,
         outbox: Outbox,
         graphs: Graphs,
         *,
@@ -43,17 +43,17 @@ class Queue:
         on_leased: Callable[[Sequence[Dispatch]], None],
         on_moved: Callable[[], None],
     ) -> None:
-        settings, databases, delivery = ground.settings, ground.databases, outbox.delivery
+        settings, databases, delivery = context.settings, context.databases, outbox.delivery
         ttl = timedelta(seconds=settings.lease_ttl_seconds)
         self.stops = Stops(databases)
-        self.previews = Previews(ground.objects, ground.wakeup)
+        self.previews = Previews(context.objects, context.notify_channel)
         self.decisions = Decisions(
             databases,
             delivery,
-            ground.wakeup,
+            context.notify_channel,
             self.stops,
             self.previews,
-            policy=ground.failover,
+            policy=context.failover,
             on_moved=on_moved,
         )
         self.leasing = Leasing(
@@ -72,20 +72,20 @@ class Queue:
         self.settle = Settle(databases, self.decisions, delivery, worker_stale_seconds=settings.worker_stale_seconds)
         self.handover = Handover(
             databases,
-            ground.objects,
+            context.objects,
             ttl_seconds=settings.lease_url_ttl_seconds,
             max_output_bytes=settings.max_output_bytes,
             max_output_files=settings.max_output_files,
         )
-        self.polls = Polls(self.leasing, self.demand, self.settle, ground.wakeup)
-        self.worker_logs = WorkerLogs(databases, ground.wakeup, on_asked=self.polls.let_go)
+        self.polls = Polls(self.leasing, self.demand, self.settle, context.notify_channel)
+        self.worker_logs = WorkerLogs(databases, context.notify_channel, on_asked=self.polls.let_go)
         self.heartbeats = Heartbeats(databases, ttl=ttl)
-        self.posters = Posters(_probes(settings), ground.objects, seconds=settings.poster_seconds)
+        self.posters = Posters(_probes(settings), context.objects, seconds=settings.poster_seconds)
         self.outputs = Outputs(
             databases,
             self.handover,
             self.settle,
-            ground.objects,
+            context.objects,
             _probes(settings),
             posters=self.posters,
             validation=settings.output_validation,

@@ -77,7 +77,7 @@ class Control:
 
     async def move_jobs(self, tenant_id: str, job_ids: Sequence[str], to: MoveTo) -> int:
         """Move those that wait together, keeping their order; returns how many they are, or 0 where all stay."""
-        await self._recovery.enqueue_pending(await self._databases.pool_name_of(tenant_id))
+        await self._recovery.enqueue_pending(await self._databases.shard_name_of(tenant_id))
         async with self._databases.central.read() as tx:
             found = (await dispatches.by_job(tx, tenant_id, job_ids)).values()
         waiting = {each.id: each.priority for each in found if each.status in _WAITING}
@@ -86,7 +86,7 @@ class Control:
     async def move_batch(self, tenant_id: str, batch_id: str, to: MoveTo | Beside) -> bool:
         """Move a batch's waiting items together, keeping their order; returns whether their places changed."""
         await self._require_batch(tenant_id, batch_id)
-        await self._recovery.enqueue_pending(await self._databases.pool_name_of(tenant_id))
+        await self._recovery.enqueue_pending(await self._databases.shard_name_of(tenant_id))
         async with self._databases.central.read() as tx:
             waiting = await dispatches.waiting_of_batch(tx, tenant_id, batch_id)
         if not waiting:
@@ -135,8 +135,8 @@ class Control:
             for dispatch in decided.found.values():
                 if dispatch.is_terminal and not _is_done(verb, dispatch):
                     raise Conflict(f"This job is already {dispatch.status}.")
-        pool = await self._databases.pool_of(tenant_id)
-        async with pool.read() as tx:
+        shard = await self._databases.shard_of(tenant_id)
+        async with shard.read() as tx:
             now = await jobs.get(tx, tenant_id, job_id) or job
         # one that the queue never had, because its workflow was deleted first
         if not decided.found and now.status in TERMINAL_JOB and not _is_done(verb, now):
@@ -153,21 +153,21 @@ class Control:
 
     async def _on_many(self, tenant_id: str, which: Condition, verb: str, judge: Judge) -> int:
         # Jobs whose dispatches have not been made yet must not slip past the verb.
-        await self._recovery.enqueue_pending(await self._databases.pool_name_of(tenant_id))
+        await self._recovery.enqueue_pending(await self._databases.shard_name_of(tenant_id))
         return len((await self._decisions.decide(Step.CONTROL, which, judge, by=verb)).moves)
 
     async def _ensure_dispatch(self, tenant_id: str, job_id: str) -> Job:
-        pool = await self._databases.pool_of(tenant_id)
-        async with pool.read() as tx:
+        shard = await self._databases.shard_of(tenant_id)
+        async with shard.read() as tx:
             job = await jobs.get(tx, tenant_id, job_id)
         if job is None:
             raise NotFound(f"There is no job {job_id!r}.")
-        await self._recovery.ensure_dispatch(pool.name, job)
+        await self._recovery.ensure_dispatch(shard.name, job)
         return job
 
     async def _require_batch(self, tenant_id: str, batch_id: str) -> None:
-        pool = await self._databases.pool_of(tenant_id)
-        async with pool.read() as tx:
+        shard = await self._databases.shard_of(tenant_id)
+        async with shard.read() as tx:
             if await media.batch(tx, tenant_id, id_=batch_id) is None:
                 raise NotFound(f"There is no batch {batch_id!r}.")
 

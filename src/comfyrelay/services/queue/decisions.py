@@ -30,7 +30,7 @@ from comfyrelay.store.central.autoscaling import bursts
 from comfyrelay.store.central.queue import blocks, dispatches, leases
 from comfyrelay.store.central.queue.dispatches import Condition
 from comfyrelay.store.database import Tx
-from comfyrelay.store.notify import Wakeup
+from comfyrelay.store.notify import NotifyChannel
 from comfyrelay.store.outbox import OutboxEntry
 
 Judge = Callable[[Dispatch, datetime], Move | None]
@@ -78,7 +78,7 @@ class Decisions:
         self,
         databases: Databases,
         delivery: OutboxDelivery,
-        wakeup: Wakeup,
+        notify_channel: NotifyChannel,
         stops: Stops,
         previews: Previews,
         *,
@@ -88,7 +88,7 @@ class Decisions:
         """`on_moved` is called when dispatches have moved of which no row tells but their own."""
         self._databases = databases
         self._delivery = delivery
-        self._wakeup = wakeup
+        self._notify_channel = notify_channel
         self._stops = stops
         self._previews = previews
         self._policy = policy
@@ -119,7 +119,7 @@ class Decisions:
         """Write the moves of locked dispatches with all that follows from them.
 
         Without `has_blocks`, none of their workers has a failure to its name, so there is none to clear. Without
-        `post`, the tenant pool knows of the moves already, and nothing is learned from them."""
+        `post`, the shard knows of the moves already, and nothing is learned from them."""
         if not decisions:
             return Decided(found=found)
         moves = [each.move for each in decisions]
@@ -139,7 +139,7 @@ class Decisions:
         )
 
     async def announce(self, decided: Decided) -> None:
-        """After the commit: wake whom it concerns, and deliver it to the tenant pools."""
+        """After the commit: wake whom it concerns, and deliver it to the shards."""
         await self.settled(decided)
         self._stops.wake(move.before.id for move in decided.moves if _stops(move))
         await self._delivery.deliver(decided.entries)
@@ -151,7 +151,7 @@ class Decisions:
         if any(move.ended is None for move in decided.moves):
             self._on_moved()
         if decided.has_work:
-            await self._wakeup.notify()
+            await self._notify_channel.notify()
 
     async def recall(self, which: Condition) -> int:
         """Ask the workers that hold them for prefetched jobs back which they have not begun; returns for how many."""
@@ -173,7 +173,7 @@ def _updates(decisions: Iterable[Decision], now: datetime) -> dict[str, list[Job
     updates: dict[str, list[JobUpdate]] = defaultdict(list)
     for each in decisions:
         details = each.details
-        updates[each.move.after.db_pool].append(
+        updates[each.move.after.shard].append(
             update_of(
                 each.move,
                 at=now,

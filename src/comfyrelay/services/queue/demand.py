@@ -26,7 +26,7 @@ class Demand:
     async def queued(self) -> list[Queued]:
         """What could be leased now, the first of each kind. One statement."""
         async with self._databases.central.read() as tx:
-            return await demand.queued(tx, most=QUEUED_AT_ONCE, down_pools=self._databases.down())
+            return await demand.queued(tx, most=QUEUED_AT_ONCE, down_shards=self._databases.down())
 
     async def free_slots(self, waiting: Sequence[LeaseRequest], queued: Sequence[Queued]) -> dict[str, int]:
         """Which of those who wait may run some of it, and how many free slots each has."""
@@ -49,7 +49,7 @@ class Demand:
         if not waiting:
             return []
         async with self._databases.central.read() as tx:
-            late = await demand.late(tx, down_pools=self._databases.down())
+            late = await demand.late(tx, down_shards=self._databases.down())
             return await _wanted(tx, late, waiting, stale_seconds=self._stale_seconds) if late else []
 
 

@@ -15,7 +15,7 @@ from comfyrelay.domain.ids import upload_path
 from comfyrelay.domain.payloads import JobSnapshot
 from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.lifecycle import Dispatch, Move
-from comfyrelay.errors import GraphError, NotFound, PoolUnavailable
+from comfyrelay.errors import DatabaseUnavailable, GraphError, NotFound
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decisions
@@ -39,7 +39,7 @@ class LeasedJob:
     more_waiting: int = 0
     # where it runs, its models stay loaded
     keep_loaded: bool = False
-    # the memory of the largest card that was too small for its workflow
+    # the memory of the largest GPU that was too small for its workflow
     ran_out_bytes: int | None = None
 
     @property
@@ -67,19 +67,19 @@ class Building:
         ran_out: Mapping[tuple[int, str], int] = MappingProxyType({}),
     ) -> dict[int, LeasedJob]:
         """Build what each lease is to run. One that cannot be built now goes back; one that never can be fails. The
-        models of workflows that are `pinned` stay loaded; those in `ran_out`, by id and hash, did not fit into a card
+        models of workflows that are `pinned` stay loaded; those in `ran_out`, by id and hash, did not fit into a GPU
         of this size."""
-        by_pool: dict[str, list[Dispatch]] = defaultdict(list)
+        by_shard: dict[str, list[Dispatch]] = defaultdict(list)
         for each in leased:
-            by_pool[each.db_pool].append(each)
+            by_shard[each.shard].append(each)
         built: dict[int, LeasedJob] = {}
         hopeless: dict[int, str] = {}
         later: dict[int, str] = {}
-        payloads = await asyncio.gather(*(self._payloads(pool, found) for pool, found in by_pool.items()))
-        for (pool, found), known in zip(by_pool.items(), payloads, strict=True):
+        payloads = await asyncio.gather(*(self._payloads(shard, found) for shard, found in by_shard.items()))
+        for (shard, found), known in zip(by_shard.items(), payloads, strict=True):
             for dispatch in found:
                 if known is None:
-                    later[dispatch.id] = f"The tenant pool {pool!r} cannot be read."
+                    later[dispatch.id] = f"The shard {shard!r} cannot be read."
                 elif dispatch.tenant_job_id not in known:
                     hopeless[dispatch.id] = "The job no longer exists."
                 else:
@@ -99,16 +99,16 @@ class Building:
             await self._put_back({each.id: each for each in leased}, hopeless, later)
         return built
 
-    async def _payloads(self, pool: str, found: Sequence[Dispatch]) -> dict[str, Any] | None:
+    async def _payloads(self, shard: str, found: Sequence[Dispatch]) -> dict[str, Any] | None:
         try:
-            with self._databases.watched(pool):
-                async with self._databases.pool(pool).read() as tx:
+            with self._databases.watched(shard):
+                async with self._databases.shard(shard).read() as tx:
                     return await jobs.payloads(tx, [each.tenant_job_id for each in found])
-        except PoolUnavailable:
+        except DatabaseUnavailable:
             return None
         except Exception:
             # Whatever it is, the leases must not be left to expire: nobody knows of them yet.
-            log.exception("lease.payloads_failed", pool=pool)
+            log.exception("lease.payloads_failed", shard=shard)
             return None
 
     async def _leased_job(self, dispatch: Dispatch, snapshot: JobSnapshot) -> LeasedJob:

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from comfyrelay.domain.queue.lifecycle import stop_request
-from comfyrelay.errors import LeaseLost, PoolUnavailable
+from comfyrelay.errors import DatabaseUnavailable, LeaseLost
 from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import Step
@@ -76,7 +76,7 @@ class Heartbeats:
         lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for heartbeat, answer in zip(heartbeats, held, strict=True):
             if answer is not None:
-                lines[answer.db_pool].extend(
+                lines[answer.shard].extend(
                     {
                         "job_id": answer.tenant_job_id,
                         "epoch": answer.epoch,
@@ -85,17 +85,17 @@ class Heartbeats:
                     }
                     for line in heartbeat.logs
                 )
-        for pool, found in lines.items():
+        for shard, found in lines.items():
             if found:
-                await self._write_logs(pool, found)
+                await self._write_logs(shard, found)
 
-    async def _write_logs(self, pool: str, lines: Sequence[Mapping[str, Any]]) -> None:
+    async def _write_logs(self, shard: str, lines: Sequence[Mapping[str, Any]]) -> None:
         try:
-            with self._databases.watched(pool):
-                await self._databases.pool(pool).run(Step.HEARTBEAT_LOGS, lambda tx: jobs.add_logs(tx, lines))
-        except PoolUnavailable:
+            with self._databases.watched(shard):
+                await self._databases.shard(shard).run(Step.HEARTBEAT_LOGS, lambda tx: jobs.add_logs(tx, lines))
+        except DatabaseUnavailable:
             # A lease must not be lost for the sake of its log lines.
-            log.warning("heartbeat.logs_lost", pool=pool, lines=len(lines))
+            log.warning("heartbeat.logs_lost", shard=shard, lines=len(lines))
 
 
 def _held(heartbeat: Heartbeat, extended: BeatAnswer | None) -> BeatAnswer | None:

@@ -83,7 +83,7 @@ class Handover:
             dispatch = await dispatches.of_lease(tx, dispatch_id, lease_token)
         if dispatch is None:
             raise LeaseLost
-        async with self._databases.pool(dispatch.db_pool).read() as tx:
+        async with self._databases.shard(dispatch.shard).read() as tx:
             payloads = await jobs.payloads(tx, [dispatch.tenant_job_id])
         if dispatch.tenant_job_id not in payloads:
             raise LeaseLost

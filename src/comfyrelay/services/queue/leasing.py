@@ -74,7 +74,7 @@ class _Leased:
     entries: list[OutboxEntry] = field(default_factory=list)
     # the workflows whose models stay loaded
     pinned: frozenset[int] = frozenset()
-    # by workflow id and hash, the memory of the largest card that was too small
+    # by workflow id and hash, the memory of the largest GPU that was too small
     ran_out: Mapping[memory.Outgrown, int] = field(default_factory=dict)
 
 
@@ -162,7 +162,7 @@ class Leasing:
         asks = _asks(requests, facts, skip=answered | leased.refused.keys(), now=now)
         while asks:
             slots = slots_by_entitlement(asks, lookahead=self._warm.lookahead_rows)
-            candidates = await claims.pick(tx, slots, down_pools=self._databases.down())
+            candidates = await claims.pick(tx, slots, down_shards=self._databases.down())
             routing = route(asks, candidates, policy=self._warm, now=now)
             if routing.passed_over:
                 await claims.note_passed_over(tx, sorted(routing.passed_over))
@@ -243,10 +243,10 @@ class Leasing:
 
 
 async def _post_starts(tx: Tx, taken: Sequence[Dispatch]) -> list[OutboxEntry]:
-    by_pool: dict[str, list[JobUpdate]] = defaultdict(list)
+    by_shard: dict[str, list[JobUpdate]] = defaultdict(list)
     for each in taken:
-        by_pool[each.db_pool].append(start_of(each))
-    return await outbox.post(tx, by_pool)
+        by_shard[each.shard].append(start_of(each))
+    return await outbox.post(tx, by_shard)
 
 
 async def _end_expired_blocks(tx: Tx, facts: Mapping[str, WorkerFacts], *, now: datetime) -> None:

@@ -89,7 +89,7 @@ class Outputs:
         return settlement
 
     async def _settled(self, report: Report) -> Settlement:
-        # the decision stands once the queue has it; the tenant pool is updated behind the answer
+        # the decision stands once the queue has it; the shard is updated behind the answer
         return await self._settle.report(report, wait_for_tenant=False)
 
     async def _may_pass(self, report: Report, taken: _Taken) -> bool:

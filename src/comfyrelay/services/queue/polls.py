@@ -1,6 +1,6 @@
 """All waiting polls of a process are served together: idle workers cost no database queries.
 
-Work is searched for when a poll comes in, on a hint, and at a tick while somebody waits, should every hint be lost.
+Work is searched for when a poll comes in, on a wakeup, and at a tick while somebody waits, should every wakeup be lost.
 When many wait, it is first found out what is queued and who could take it, and leases are taken for those only.
 """
 
@@ -18,8 +18,8 @@ from comfyrelay.services.queue.demand import QUEUED_AT_ONCE, Demand
 from comfyrelay.services.queue.graph_building import LeasedJob
 from comfyrelay.services.queue.leasing import LeaseRequest, Leasing
 from comfyrelay.services.queue.settle import Settle
-from comfyrelay.store.notify import Wakeup
-from comfyrelay.wakeup import Hint
+from comfyrelay.store.notify import NotifyChannel
+from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
@@ -48,14 +48,14 @@ class Polls:
         leasing: Leasing,
         demand: Demand,
         settle: Settle,
-        wakeup: Wakeup,
+        notify_channel: NotifyChannel,
         *,
         tick_seconds: float = TICK_SECONDS,
     ) -> None:
         self._leasing = leasing
         self._demand = demand
         self._settle = settle
-        self._wakeup = wakeup
+        self._notify_channel = notify_channel
         self._tick_seconds = tick_seconds
         self._new: list[_Poll] = []
         self._parked: dict[_Poll, None] = {}
@@ -69,7 +69,7 @@ class Polls:
         self._task: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
         # There is something to do: a new poll, a wake-up or a tick.
-        self._due = Hint()
+        self._due = Wakeup()
         self._is_woken = False
         self._tick_at = self._followers_at = 0.0
         self._may_recall = False
@@ -111,7 +111,7 @@ class Polls:
     async def stop(self) -> None:
         """Answer every parked poll with nothing, and stop. Leases that are being granted are still handed over."""
         self._is_stopping = True
-        self._due.give()
+        self._due.notify()
         if self._task is not None:
             await asyncio.wait([self._task])
         if self._watcher is not None:
@@ -125,12 +125,12 @@ class Polls:
     def _add(self, poll: _Poll, wait_seconds: float) -> None:
         self._unserved.pop(poll.request.worker_id, None)
         if self._is_follower(poll) and wait_seconds > FOLLOWER_TICKS * self._tick_seconds:
-            # Whatever was queued since then has given a hint, or is found at the tick.
+            # Whatever was queued since then has given a wakeup, or is found at the tick.
             self._parked[poll] = None
             self._followers.append(poll)
         else:
             self._new.append(poll)
-            self._due.give()
+            self._due.notify()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
             self._task.add_done_callback(self._after_run)
@@ -168,9 +168,9 @@ class Polls:
         await self._due.wait()
 
     async def _watch(self) -> None:
-        if await self._wakeup.wait(max(0.0, self._tick_at - _now())):
+        if await self._notify_channel.wait(max(0.0, self._tick_at - _now())):
             self._is_woken = True
-        self._due.give()
+        self._due.notify()
 
     async def _serve(self) -> None:
         """Try new polls; those that wait are tried only when there may be something new.
@@ -267,7 +267,7 @@ class Polls:
         while queued and start < len(polls):
             some, start, size = polls[start : start + size], start + size, 2 * size
             served = await self._lease(some, may_prefetch=may_prefetch)
-            # What was queued since then has given a hint of its own.
+            # What was queued since then has given a wakeup of its own.
             queued = await self._queued() if served < len(queued) or len(queued) >= QUEUED_AT_ONCE else []
         return queued
 

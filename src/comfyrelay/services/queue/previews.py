@@ -21,8 +21,8 @@ from comfyrelay.domain.queue.lifecycle import Move
 from comfyrelay.errors import ComfyRelayError, NotFound
 from comfyrelay.media.previews import MOST_BYTES, PREVIEWS, TYPE, is_preview, preview_path
 from comfyrelay.storage.objects import ObjectStore
-from comfyrelay.store.notify import Wakeup
-from comfyrelay.wakeup import Hint, HintsByKey
+from comfyrelay.store.notify import NotifyChannel
+from comfyrelay.wakeup import Wakeup, WakeupsByKey
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -55,26 +55,26 @@ class Picture:
 
 
 class Previews:
-    def __init__(self, objects: ObjectStore, wakeup: Wakeup) -> None:
+    def __init__(self, objects: ObjectStore, notify_channel: NotifyChannel) -> None:
         self._objects = objects
-        self._wakeup = wakeup
+        self._notify_channel = notify_channel
         # by job, until when somebody watches; and when the others were told
         self._until: OrderedDict[str, float] = OrderedDict()
         self._told_at: dict[str, float] = {}
-        self._waiting: HintsByKey[str] = HintsByKey()
+        self._waiting: WakeupsByKey[str] = WakeupsByKey()
         self._offers: OrderedDict[str, tuple[float, PreviewOffer]] = OrderedDict()
         # jobs that were watched, so that a picture may be there
         self._watched: OrderedDict[str, None] = OrderedDict()
         self._read: dict[str, tuple[float, asyncio.Future[Picture | None]]] = {}
         self._removing: set[asyncio.Task[None]] = set()
-        wakeup.on_word(self._on_word)
+        notify_channel.on_word(self._on_word)
 
     def watch(self, job_id: str) -> None:
         """Somebody looks at a job: whoever has it is to hear of it."""
         now = _now()
         if now - self._told_at.get(job_id, -inf) >= TELL_SECONDS:
             self._told_at[job_id] = now
-            self._wakeup.publish(f"{WORD}{job_id}")
+            self._notify_channel.publish(f"{WORD}{job_id}")
         else:
             self._mark(job_id)
 
@@ -82,9 +82,9 @@ class Previews:
         """For how long somebody is known to look at it."""
         return max(0.0, self._until.get(job_id, 0.0) - _now())
 
-    def waking(self, job_id: str, hint: Hint) -> AbstractContextManager[None]:
-        """Give this hint when somebody begins to look at a job."""
-        return self._waiting.waiting(job_id, hint)
+    def waking(self, job_id: str, wakeup: Wakeup) -> AbstractContextManager[None]:
+        """Give this wakeup when somebody begins to look at a job."""
+        return self._waiting.waiting(job_id, wakeup)
 
     def patience(self, job_id: str, *, sends_for: float) -> float:
         """How long a heartbeat may wait until its worker must hear of previews, if it goes on to send them so long."""
@@ -170,7 +170,7 @@ class Previews:
             self._told_at.pop(oldest, None)
         _remember(self._watched, job_id, None)
         if not was_watched:
-            self._waiting.give(job_id)
+            self._waiting.notify(job_id)
 
 
 def _now() -> float:

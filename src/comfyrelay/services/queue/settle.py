@@ -1,7 +1,7 @@
 """Settling: what the holder of a lease says about its dispatch, fenced by the lease token.
 
-Completion and failure are decided in the central database, in one transaction with the entry for the tenant pool; the
-pool then writes job, attempt, event, tokens, video and output in one transaction of its own.
+Completion and failure are decided in the central database, in one transaction with the entry for the shard; the
+shard then writes job, attempt, event, tokens, video and output in one transaction of its own.
 """
 
 import asyncio
@@ -73,8 +73,8 @@ class Report:
     code: str | None = None
     reason: str = ""
     retry_after_seconds: float = 0.0
-    # of a job that ran out of memory with a card to itself: what that card has
-    card_bytes: int | None = None
+    # of a job that ran out of memory with a GPU to itself: what that GPU has
+    gpu_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,8 +91,8 @@ class _Batch:
     """What one transaction decided."""
 
     answers: list[Settlement | Exception]
-    # by report, the pool of its dispatch
-    pools: list[str | None]
+    # by report, the shard of its dispatch
+    shards: list[str | None]
     decided: Decided = field(default_factory=Decided)
 
     @property
@@ -143,7 +143,7 @@ class Settle:
         retry_after_seconds: float = 0.0,
         worker_id: str | None = None,
         code: str | None = None,
-        card_bytes: int | None = None,
+        gpu_bytes: int | None = None,
     ) -> Settlement:
         return await self.report(
             Report(
@@ -155,7 +155,7 @@ class Settle:
                 fault=fault,
                 retry_after_seconds=retry_after_seconds,
                 worker_id=worker_id,
-                card_bytes=card_bytes,
+                gpu_bytes=gpu_bytes,
             )
         )
 
@@ -176,7 +176,7 @@ class Settle:
         """One report; those that arrive together are decided together.
 
         The decision stands, and is answered for, once the central database has committed it with its entry. A worker
-        need not wait until the tenant pool has it as well, unless that falls behind."""
+        need not wait until the shard has it as well, unless that falls behind."""
         settlement, delivery = await self._group.call(report)
         if delivery is not None and (wait_for_tenant or self._delivery.is_behind):
             await self._delivery.wait_for(delivery)
@@ -194,8 +194,8 @@ class Settle:
         batch = await self._decide(reports)
         deliveries = self._delivery.begin(batch.decided.entries)
         return [
-            answer if isinstance(answer, Exception) else (answer, deliveries.get(pool or ""))
-            for answer, pool in zip(batch.answers, batch.pools, strict=True)
+            answer if isinstance(answer, Exception) else (answer, deliveries.get(shard or ""))
+            for answer, shard in zip(batch.answers, batch.shards, strict=True)
         ]
 
     async def _decide(self, reports: Sequence[Report]) -> _Batch:
@@ -225,12 +225,12 @@ class Settle:
         decisions: dict[int, Decision] = {}
         accepted: dict[str, tuple[Verb, Settlement]] = {}
         undecided: dict[int, Report] = {}
-        batch = _Batch(answers=[LeaseLost()] * len(reports), pools=[None] * len(reports))
+        batch = _Batch(answers=[LeaseLost()] * len(reports), shards=[None] * len(reports))
         for index, report in enumerate(reports):
             dispatch = found.get(report.dispatch_id)
             if dispatch is None:
                 continue
-            batch.pools[index] = dispatch.db_pool
+            batch.shards[index] = dispatch.shard
             if dispatch.id not in decisions and _is_holder(dispatch, report):
                 began_at = lifecycle.began_at(dispatch, after_seconds=report.began_after_seconds, now=now)
                 decided = await self._ran_out(tx, dispatch, report, now, began_at)
@@ -257,16 +257,16 @@ class Settle:
     async def _ran_out(
         self, tx: Tx, dispatch: Dispatch, report: Report, now: datetime, began_at: datetime | None
     ) -> Move | None:
-        """A job that had a card to itself and not enough memory; what that teaches is kept. Nothing of any other."""
-        is_it = report.verb is Verb.FAIL and report.code == OutOfMemory.code and report.card_bytes
-        if not is_it or report.card_bytes is None or dispatch.provider != Provider.SELF_HOSTED:
+        """A job that had a GPU to itself and not enough memory; what that teaches is kept. Nothing of any other."""
+        is_it = report.verb is Verb.FAIL and report.code == OutOfMemory.code and report.gpu_bytes
+        if not is_it or report.gpu_bytes is None or dispatch.provider != Provider.SELF_HOSTED:
             return None
-        await memory.note(tx, dispatch, report.card_bytes)
+        await memory.note(tx, dispatch, report.gpu_bytes)
         return lifecycle.run_out(
             dispatch,
-            card_bytes=report.card_bytes,
+            gpu_bytes=report.gpu_bytes,
             is_larger_there=await memory.is_larger_there(
-                tx, dispatch, report.card_bytes, stale_seconds=self._stale_seconds
+                tx, dispatch, report.gpu_bytes, stale_seconds=self._stale_seconds
             ),
             error=report.error,
             now=now,

@@ -11,7 +11,7 @@ import structlog
 
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central.queue import dispatches
-from comfyrelay.wakeup import Hint, HintsByKey
+from comfyrelay.wakeup import Wakeup, WakeupsByKey
 
 log = structlog.get_logger(__name__)
 
@@ -22,7 +22,7 @@ class Stops:
     def __init__(self, databases: Databases, *, tick_seconds: float = TICK_SECONDS) -> None:
         self._databases = databases
         self._tick_seconds = tick_seconds
-        self._waiting: HintsByKey[int] = HintsByKey()
+        self._waiting: WakeupsByKey[int] = WakeupsByKey()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -30,18 +30,18 @@ class Stops:
         return len(self._waiting)
 
     @contextlib.contextmanager
-    def watching(self, dispatch_id: int) -> Iterator[Hint]:
-        """A hint, given when a lease has ended or is to stop; the next heartbeat says which."""
-        hint = Hint()
+    def watching(self, dispatch_id: int) -> Iterator[Wakeup]:
+        """A wakeup, given when a lease has ended or is to stop; the next heartbeat says which."""
+        wakeup = Wakeup()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._watch())
-        with self._waiting.waiting(dispatch_id, hint):
-            yield hint
+        with self._waiting.waiting(dispatch_id, wakeup):
+            yield wakeup
 
     def wake(self, dispatch_ids: Iterable[int]) -> None:
         """These are to stop, or have ended."""
         for dispatch_id in dispatch_ids:
-            self._waiting.give(dispatch_id)
+            self._waiting.notify(dispatch_id)
 
     def close(self) -> None:
         """Wake everybody who waits."""

@@ -108,7 +108,7 @@ class WhyWaiting:
         is_ours = dispatch.provider == Provider.SELF_HOSTED
         lacking = await missing_requirements.of_hash(tx, dispatch.workflow_hash) if is_ours else {}
         ids = [each.worker_id for each in able]
-        # one that a worker was chosen for is tried there, however small its card
+        # one that a worker was chosen for is tried there, however small its GPU
         is_spared = is_ours and dispatch.only_worker is None
         ran_out = await memory.ran_out_on(tx, dispatch.workflow_id, dispatch.workflow_hash) if is_spared else None
         small: set[str] = set()
@@ -135,7 +135,7 @@ class WhyWaiting:
             job_id: explain(
                 is_paused=each.status == DispatchStatus.PAUSED,
                 available_at=each.available_at,
-                pool_is_down=each.db_pool in self._databases.down(),
+                shard_is_down=each.shard in self._databases.down(),
                 comfyui_away=self._comfyui_away(each.stage),
                 serving=serving,
                 ahead=ahead.get(each.id, 0),

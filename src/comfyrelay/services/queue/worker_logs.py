@@ -15,8 +15,8 @@ from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import Step
 from comfyrelay.store.central.workers import worker_logs, workers
-from comfyrelay.store.notify import Wakeup
-from comfyrelay.wakeup import Hint, HintsByKey
+from comfyrelay.store.notify import NotifyChannel
+from comfyrelay.wakeup import Wakeup, WakeupsByKey
 
 # Whoever asks looks for so long.
 WATCHED_SECONDS = 60.0
@@ -35,16 +35,16 @@ class LastLines:
 
 
 class WorkerLogs:
-    def __init__(self, databases: Databases, wakeup: Wakeup, *, on_asked: Callable[[str], None]) -> None:
+    def __init__(self, databases: Databases, notify_channel: NotifyChannel, *, on_asked: Callable[[str], None]) -> None:
         """`on_asked` lets go of a worker that waits, so that it hears of it."""
         self._on_asked = on_asked
         self._databases = databases
-        self._wakeup = wakeup
+        self._notify_channel = notify_channel
         # by worker, until when somebody looks, and when it was last asked
         self._until: dict[str, float] = {}
         self._asked_at: dict[str, float] = {}
-        self._waiting: HintsByKey[str] = HintsByKey()
-        wakeup.on_word(self._on_word)
+        self._waiting: WakeupsByKey[str] = WakeupsByKey()
+        notify_channel.on_word(self._on_word)
 
     async def last(self, worker_id: str) -> LastLines:
         """What is known, and ask for more."""
@@ -52,7 +52,7 @@ class WorkerLogs:
             if await workers.get(tx, worker_id) is None:
                 raise NotFound(f"There is no worker {worker_id!r}.")
             found = await worker_logs.of_worker(tx, worker_id)
-        self._wakeup.publish(f"{WORD}{quote(worker_id, safe='')}")
+        self._notify_channel.publish(f"{WORD}{quote(worker_id, safe='')}")
         return LastLines(lines=found[0], received_at=found[1]) if found else LastLines(lines=(), received_at=None)
 
     def are_wanted(self, worker_id: str) -> bool:
@@ -64,9 +64,9 @@ class WorkerLogs:
         self._asked_at[worker_id] = now
         return True
 
-    def waking(self, worker_id: str, hint: Hint) -> AbstractContextManager[None]:
-        """Give this hint when somebody begins to look at a worker's log."""
-        return self._waiting.waiting(worker_id, hint)
+    def waking(self, worker_id: str, wakeup: Wakeup) -> AbstractContextManager[None]:
+        """Give this wakeup when somebody begins to look at a worker's log."""
+        return self._waiting.waiting(worker_id, wakeup)
 
     async def keep(self, worker_id: str, lines: Sequence[str]) -> None:
         await self._databases.central.run(Step.WORKER, lambda tx: worker_logs.keep(tx, worker_id, lines))
@@ -82,7 +82,7 @@ class WorkerLogs:
         self._until = {name: until for name, until in self._until.items() if until > now}
         self._asked_at = {name: at for name, at in self._asked_at.items() if name in self._until}
         self._until[worker_id] = now + WATCHED_SECONDS
-        self._waiting.give(worker_id)
+        self._waiting.notify(worker_id)
         self._on_asked(worker_id)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from comfyrelay.services.context import Ground
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.webhooks.deliveries import Deliveries
 from comfyrelay.services.webhooks.endpoints import Endpoints
 from comfyrelay.services.webhooks.overview import DeliveryOverview
@@ -12,9 +12,9 @@ __all__ = ["Webhooks"]
 
 
 class Webhooks:
-    def __init__(self, ground: Ground, *, on_noted: Callable[[], None]) -> None:
-        databases = ground.databases
-        allow_private = ground.settings.webhook_allow_private
+    def __init__(self, context: ServiceContext, *, on_noted: Callable[[], None]) -> None:
+        databases = context.databases
+        allow_private = context.settings.webhook_allow_private
         sender = WebhookSender(allow_private=allow_private)
         self.endpoints = Endpoints(databases, allow_private=allow_private)
         self.deliveries = Deliveries(databases, sender, on_noted=on_noted)

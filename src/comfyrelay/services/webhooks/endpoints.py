@@ -29,7 +29,7 @@ class Endpoints:
         self._allow_private = allow_private
 
     async def of(self, tenant_id: str) -> TenantWebhook | None:
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await deliveries.webhook(tx, tenant_id)
 
     async def put(self, tenant_id: str, *, url: str | None, rotate_secret: bool = False) -> ChangedWebhook:
@@ -46,16 +46,16 @@ class Endpoints:
             assert after is not None
             return ChangedWebhook(webhook=after, secret=shown)
 
-        return await (await self._databases.pool_of(tenant_id)).run(Step.TENANT, work)
+        return await (await self._databases.shard_of(tenant_id)).run(Step.TENANT, work)
 
     async def remove(self, tenant_id: str) -> None:
         """Tell nobody any more, but for jobs with a URL of their own: for those the secret stays."""
-        pool = await self._databases.pool_of(tenant_id)
-        await pool.run(Step.TENANT, lambda tx: deliveries.set_webhook(tx, tenant_id, url=None))
+        shard = await self._databases.shard_of(tenant_id)
+        await shard.run(Step.TENANT, lambda tx: deliveries.set_webhook(tx, tenant_id, url=None))
 
     async def deliveries_of(self, tenant_id: str, job_id: str) -> Sequence[Delivery]:
         """A job is told of once, so there is one at most."""
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             if await jobs.get(tx, tenant_id, job_id) is None:
                 raise NotFound("There is no such job of yours.")
             return await deliveries.of_job(tx, tenant_id, job_id)
@@ -64,7 +64,7 @@ class Endpoints:
         self, tenant_id: str, *, status: DeliveryStatus | None = None, before_id: str | None = None, limit: int
     ) -> Listed[Delivery]:
         """What has come of telling of all jobs, newest first."""
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await deliveries.page(tx, tenant_id, status=status, before_id=before_id, limit=limit + 1)
         return listed(found, lambda each: each.id, limit=limit)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from comfyrelay.domain.deliveries import DeliveryState, DeliveryStatus
 from comfyrelay.domain.records.webhooks import Delivery
-from comfyrelay.errors import PoolUnavailable
+from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.store.central import tenants
@@ -42,24 +42,24 @@ class DeliveryOverview:
         cursor: str | None = None,
         limit: int,
     ) -> Listed[DeliveryOfTenant]:
-        """Of all pools that can be reached, newest first: their ids begin with the time."""
+        """Of all shards that can be reached, newest first: their ids begin with the time."""
         found: list[Delivery] = []
         ends: list[str] = []
-        pools = list(self._databases.pools) if tenant_id is None else [await self._databases.pool_name_of(tenant_id)]
-        for pool in pools:
+        shards = list(self._databases.shards) if tenant_id is None else [await self._databases.shard_name_of(tenant_id)]
+        for shard in shards:
             try:
-                with self._databases.watched(pool):
-                    async with self._databases.pool(pool).read() as tx:
+                with self._databases.watched(shard):
+                    async with self._databases.shard(shard).read() as tx:
                         some, before = await all_deliveries.page(
                             tx, standing=standing, tenant_id=tenant_id, before_id=cursor, limit=limit
                         )
-            except PoolUnavailable:
+            except DatabaseUnavailable:
                 continue
             found += some
             if before is not None:
                 ends.append(before)
         found.sort(key=lambda each: each.id, reverse=True)
-        # one pool has been looked through no further than this: what is older there may be newer than the rest
+        # one shard has been looked through no further than this: what is older there may be newer than the rest
         edge = max(ends, default="")
         items = [each for each in found if each.id >= edge][:limit]
         after = (items[-1].id if items else edge) if len(items) < len(found) else edge or None
@@ -72,14 +72,14 @@ class DeliveryOverview:
         return [DeliveryOfTenant(delivery=each, tenant_email=emails.get(each.tenant_id)) for each in found]
 
     async def counts(self) -> DeliveryCounts:
-        """Of all pools that can be reached."""
+        """Of all shards that can be reached."""
         dead = pending = 0
-        for pool in self._databases.pools:
+        for shard in self._databases.shards:
             try:
-                with self._databases.watched(pool):
-                    async with self._databases.pool(pool).read() as tx:
+                with self._databases.watched(shard):
+                    async with self._databases.shard(shard).read() as tx:
                         dead += await all_deliveries.count(tx, DeliveryStatus.GIVEN_UP, most=MOST_COUNTED)
                         pending += await all_deliveries.count(tx, DeliveryStatus.PENDING, most=MOST_COUNTED)
-            except PoolUnavailable:
+            except DatabaseUnavailable:
                 continue
         return DeliveryCounts(dead=min(dead, MOST_COUNTED), pending=min(pending, MOST_COUNTED), most=MOST_COUNTED)

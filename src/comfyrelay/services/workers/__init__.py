@@ -4,14 +4,14 @@ from collections.abc import Callable, Collection, Sequence
 
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.catalogue.graphs import Graphs
-from comfyrelay.services.context import Ground
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.queue import Queue
 from comfyrelay.services.workers.bundles import Bundles
 from comfyrelay.services.workers.fleets import Fleets
 from comfyrelay.services.workers.identity import Identities
 from comfyrelay.services.workers.instances import Instances
 from comfyrelay.services.workers.node_allow_list import Nodes
-from comfyrelay.services.workers.slots import Lanes
+from comfyrelay.services.workers.slots import SlotViews
 from comfyrelay.services.workers.views import FleetViews
 from comfyrelay.services.workers.workers import Workers
 
@@ -21,14 +21,14 @@ __all__ = ["Fleet"]
 class Fleet:
     def __init__(
         self,
-        ground: Ground,
+        context: ServiceContext,
         queue: Queue,
         graphs: Graphs,
         *,
         desk_workers: Collection[str],
         comfyui_away: Callable[[str], Sequence[str]],
     ) -> None:
-        settings, databases = ground.settings, ground.databases
+        settings, databases = context.settings, context.databases
         self.fleets = Fleets(databases, bundles=Bundles(graphs))
         self.identities = Identities(
             certificates=settings.aws_identity_certificates,
@@ -43,9 +43,9 @@ class Fleet:
             max_workers=settings.max_workers,
             stale_seconds=settings.worker_stale_seconds,
             desk_workers=desk_workers,
-            default_fleet=ground.default_fleet,
+            default_fleet=context.default_fleet,
         )
         self.views = FleetViews(databases, worker_stale_seconds=settings.worker_stale_seconds)
-        self.lanes = Lanes(databases, worker_stale_seconds=settings.worker_stale_seconds, comfyui_away=comfyui_away)
-        self.nodes = Nodes(databases, stage=Stage(settings.stage), policy=ground.graph_policy)
+        self.slots = SlotViews(databases, worker_stale_seconds=settings.worker_stale_seconds, comfyui_away=comfyui_away)
+        self.nodes = Nodes(databases, stage=Stage(settings.stage), policy=context.graph_policy)
         self.instances = Instances(is_on=settings.validate_asg_instance)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from comfyrelay.domain.queue.slots import HeldJob, Lane, lanes_of
+from comfyrelay.domain.queue.slots import HeldJob, WorkerSlot, slots_of
 from comfyrelay.domain.queue.states import RegistrationSource, WorkerState
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.errors import PoolUnavailable
+from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.transactions import Step
@@ -28,7 +28,7 @@ DeviceReports = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobOnLane:
+class JobOnSlot:
     id: str
     batch_id: str | None
     label: str | None
@@ -45,12 +45,12 @@ class JobOnLane:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LaneView:
-    lane: Lane
-    job: JobOnLane | None
+class SlotView:
+    slot: WorkerSlot
+    job: JobOnSlot | None
 
 
-class Lanes:
+class SlotViews:
     def __init__(
         self,
         databases: Databases,
@@ -91,8 +91,8 @@ class Lanes:
             self._written_warm = {**self._written_warm, **warm} if len(self._written_warm) < MOST_WARM else warm
         return told.keys()
 
-    async def page(self, *, cursor: str | None = None, limit: int) -> Listed[LaneView]:
-        """The lanes of so many workers, by their ids."""
+    async def page(self, *, cursor: str | None = None, limit: int) -> Listed[SlotView]:
+        """The slots of so many workers, by their ids."""
         async with self._databases.central.read() as tx:
             found, after = await slots.page(tx, stale_seconds=self._stale_seconds, after_id=cursor, limit=limit)
             held, now = await slots.held_by(tx, [each.worker_id for each in found])
@@ -101,9 +101,9 @@ class Lanes:
         for each in held:
             theirs[each.worker_id].append(each)
         placed = [
-            lane
+            slot
             for worker in found
-            for lane in lanes_of(
+            for slot in slots_of(
                 worker_id=worker.worker_id,
                 name=worker.display_name or worker.worker_id,
                 state=WorkerState(worker.state),
@@ -117,24 +117,24 @@ class Lanes:
         placed = [_with_reason(each, away.get(each.worker_id)) for each in placed]
         known, totals = await self._jobs([each.held for each in placed if each.held is not None])
         views = [
-            LaneView(lane=each, job=_on_lane(each.held, known, totals, usual, now) if each.held is not None else None)
+            SlotView(slot=each, job=_on_slot(each.held, known, totals, usual, now) if each.held is not None else None)
             for each in placed
         ]
         return Listed(items=views, next_cursor=after)
 
     async def _jobs(self, held: Sequence[HeldJob]) -> tuple[dict[str, Job], dict[str, int]]:
-        """The jobs by their ids, and by batch how many it has; of a pool that is away nothing is known."""
+        """The jobs by their ids, and by batch how many it has; of a shard that is away nothing is known."""
         found: dict[str, Job] = {}
         totals: dict[str, int] = {}
-        for pool in {job.db_pool for job in held}:
+        for shard in {job.shard for job in held}:
             try:
-                with self._databases.watched(pool):
-                    async with self._databases.pool(pool).read() as tx:
-                        ids = [job.job_id for job in held if job.db_pool == pool]
+                with self._databases.watched(shard):
+                    async with self._databases.shard(shard).read() as tx:
+                        ids = [job.job_id for job in held if job.shard == shard]
                         found |= {job.id: job for job in await jobs.by_ids(tx, ids)}
                         batches = {job.batch_id for job in found.values() if job.id in ids and job.batch_id}
                         totals |= await self._sizes_of(tx, batches)
-            except PoolUnavailable:
+            except DatabaseUnavailable:
                 continue
         return found, totals
 
@@ -146,26 +146,26 @@ class Lanes:
         return {id_: self._sizes[id_][0] for id_ in batches & self._sizes.keys()}
 
 
-def _is_here(worker: slots.LaneWorker) -> bool:
+def _is_here(worker: slots.SlotWorker) -> bool:
     return worker.registration_source == RegistrationSource.DESK
 
 
-def _with_reason(lane: Lane, away: Sequence[str] | None) -> Lane:
-    return replace(lane, away=" ".join(away)) if away and lane.away is None else lane
+def _with_reason(slot: WorkerSlot, away: Sequence[str] | None) -> WorkerSlot:
+    return replace(slot, away=" ".join(away)) if away and slot.away is None else slot
 
 
-def _on_lane(
+def _on_slot(
     held: HeldJob,
     known: Mapping[str, Job],
     totals: Mapping[str, int],
     usual: Mapping[int, float | None],
     now: datetime,
-) -> JobOnLane:
+) -> JobOnSlot:
     job = known.get(held.job_id)
     batch_id = job.batch_id if job is not None else None
     told, takes = held.progress, usual.get(held.workflow_id)
     so_far = max((now - told.began_at).total_seconds(), 0.0) if told.began_at is not None else 0.0
-    return JobOnLane(
+    return JobOnSlot(
         id=held.job_id,
         batch_id=batch_id,
         label=job.label if job is not None else None,

@@ -1,1 +1,1 @@
-"""Comfy Cloud's API, as the stand-in answers it."""
+"""Comfy Cloud's API, as the simulator answers it."""

@@ -1,4 +1,4 @@
-"""The other face of the stand-in: Comfy Cloud's API, version 1, and the file store that it sends clients to."""
+"""The other face of the simulator: Comfy Cloud's API, version 1, and the file store that it sends clients to."""
 
 import asyncio
 import secrets

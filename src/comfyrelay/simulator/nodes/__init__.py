@@ -1,1 +1,1 @@
-"""The nodes that the stand-in knows, and what they do."""
+"""The nodes that the simulator knows, and what they do."""

@@ -12,7 +12,7 @@ from comfyrelay.simulator.nodes.videos import VIDEO_NODES
 
 
 def _needs_weights(_run: Run, **_inputs: Any) -> Result:
-    raise RuntimeError("The stand-in has no models: it runs only nodes that need no weights.")
+    raise RuntimeError("The simulator has no models: it runs only nodes that need no weights.")
 
 
 FUNCTIONS: Mapping[str, NodeFunction] = {

@@ -1,4 +1,4 @@
-"""The node classes that the stand-in knows, as a real server describes them: those that need no weights, and what the
+"""The node classes that the simulator knows, as a real server describes them: those that need no weights, and what the
 first workflows of ComfyUI's own templates are made of."""
 
 import json

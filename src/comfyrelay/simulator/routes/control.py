@@ -13,7 +13,7 @@ from comfyrelay.simulator.misbehaviour import Refuse, SlowHttp
 from comfyrelay.simulator.process import Process
 from comfyrelay.simulator.request_log import Received
 
-_CONTROL = "/sim/"
+_CONTROL = "/simulator/"
 
 
 def misbehaving(process: Process) -> Middleware:
@@ -55,7 +55,7 @@ class ControlRoutes:
         self._misbehaviours = process.misbehaviours
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.post("/sim/misbehave", self.misbehave), web.delete("/sim/misbehave", self.behave)]
+        return [web.post("/simulator/misbehave", self.misbehave), web.delete("/simulator/misbehave", self.behave)]
 
     async def misbehave(self, request: web.Request) -> web.Response:
         try:

@@ -18,7 +18,10 @@ class EditorRoutes:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._user = process.folders.base / "user" / "default"
-        self._log = [_log_entry("The stand-in has started."), _log_entry(f"ComfyUI version: {process.options.version}")]
+        self._log = [
+            _log_entry("The simulator has started."),
+            _log_entry(f"ComfyUI version: {process.options.version}"),
+        ]
 
     def routes(self) -> list[web.RouteDef]:
         return [

@@ -75,7 +75,7 @@ def system_stats(process: Process) -> dict[str, Any]:
             "installed_templates_version": None,
             "required_templates_version": None,
             "python_version": sys.version,
-            "pytorch_version": "none (stand-in)",
+            "pytorch_version": "none (simulator)",
             "embedded_python": False,
             "argv": ["main.py", "--preview-method", process.options.preview_method, *process.options.arguments],
         },
@@ -87,16 +87,16 @@ def _device(process: Process) -> dict[str, Any]:
     if "--cpu" in process.options.arguments:
         memory = {"vram_total": _RAM, "vram_free": _RAM // 2, "torch_vram_total": _RAM, "torch_vram_free": _RAM // 2}
         return {"name": "cpu", "type": "cpu", "index": None, **memory}
-    return {"name": "cuda:0 stand-in", "type": "cuda", "index": 0, **_memory(process)}
+    return {"name": "cuda:0 simulator", "type": "cuda", "index": 0, **_memory(process)}
 
 
 def _memory(process: Process) -> dict[str, int]:
-    if (card := process.card) is not None:
+    if (gpu := process.gpu) is not None:
         return {
-            "vram_total": card.options.memory_bytes,
-            "vram_free": card.free + card.torch_free,
-            "torch_vram_total": card.torch_total,
-            "torch_vram_free": card.torch_free,
+            "vram_total": gpu.options.memory_bytes,
+            "vram_free": gpu.free + gpu.torch_free,
+            "torch_vram_total": gpu.torch_total,
+            "torch_vram_free": gpu.torch_free,
         }
     vram = process.options.vram_bytes
     # what a model would take

@@ -14,7 +14,7 @@ class StagedError(Exception):
 
 
 def out_of_memory() -> StagedError:
-    """As ComfyUI tells of a card without memory left."""
+    """As ComfyUI tells of a GPU without memory left."""
     message = (
         "Allocation on device \nThis error means you ran out of memory on your GPU.\n\nTIPS: If the workflow worked "
         "before you might have accidentally set the batch_size to a large number."

@@ -14,7 +14,7 @@ from PIL import Image
 from comfyrelay.comfyui.graphs.graph import Graph, is_link
 from comfyrelay.simulator.active_misbehaviours import ActiveMisbehaviours
 from comfyrelay.simulator.folders import Folders
-from comfyrelay.simulator.gpu import Card
+from comfyrelay.simulator.gpu import SimulatedGpu
 from comfyrelay.simulator.misbehaviour import EmptyOutputs, Fail, LateHistory, OutOfMemory, Slow, Stuck, Vary
 from comfyrelay.simulator.nodes.calls import known_values, run_node
 from comfyrelay.simulator.nodes.catalogue import DEFINITIONS
@@ -40,7 +40,7 @@ class Workshop:
     options: Options
     folders: Folders
     cache: Cache
-    card: Card | None
+    gpu: SimulatedGpu | None
     sockets: Sockets
     misbehaviours: ActiveMisbehaviours
     log: Log
@@ -145,27 +145,27 @@ class PromptRun:
     async def _sample(self, node_id: str, class_type: str) -> None:
         """A sampler tells each of its steps, can be interrupted there, and shows what it has so far."""
         steps = steps_of(class_type, self._current_inputs)
-        card = self._workshop.card if steps else None
-        if card is not None:
-            await self._load(card)
-        with card.sampling() if card is not None else nullcontext():
-            await self._take_steps(node_id, steps, card)
+        gpu = self._workshop.gpu if steps else None
+        if gpu is not None:
+            await self._load(gpu)
+        with gpu.sampling() if gpu is not None else nullcontext():
+            await self._take_steps(node_id, steps, gpu)
 
-    async def _load(self, card: Card) -> None:
-        """Bring the sampler's model into the card's memory, and take what the sampler itself needs."""
+    async def _load(self, gpu: SimulatedGpu) -> None:
+        """Bring the sampler's model into the gpu's memory, and take what the sampler itself needs."""
         model, latent = str(self._current_inputs["model"]), self._current_inputs["latent_image"]
-        if not card.has(model):
+        if not gpu.has(model):
             self._workshop.log.models_loaded += 1
-            await asyncio.sleep(card.options.load_seconds)
+            await asyncio.sleep(gpu.options.load_seconds)
         pixels = latent.width * latent.height * latent.count
-        if not await asyncio.to_thread(card.load, model, pixels=pixels):
+        if not await asyncio.to_thread(gpu.load, model, pixels=pixels):
             raise out_of_memory()
 
-    async def _take_steps(self, node_id: str, steps: int, card: Card | None) -> None:
+    async def _take_steps(self, node_id: str, steps: int, gpu: SimulatedGpu | None) -> None:
         loop = asyncio.get_running_loop()
         next_at = loop.time()
         for step in range(1, steps + 1):
-            shared = card.options.gpu_seconds * card.busy if card is not None else 0.0
+            shared = gpu.options.gpu_seconds * gpu.busy if gpu is not None else 0.0
             await asyncio.sleep(self._workshop.options.step_seconds + shared)
             self._stop_if_interrupted()
             image = None

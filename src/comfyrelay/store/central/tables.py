@@ -61,7 +61,7 @@ tenants = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("name", Text, nullable=False),
-    Column("db_pool", Text, nullable=False),
+    Column("shard", Text, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Column("max_wait_seconds", Integer),
     # Jobs that its user may have queued or running; null: as many as the server's own limit.
@@ -399,7 +399,7 @@ worker_gaps = Table(
 workflow_memory = Table(
     "workflow_memory",
     metadata,
-    # Learnt from jobs that had a card to themselves: the largest of those whose memory was not enough.
+    # Learnt from jobs that had a GPU to themselves: the largest of those whose memory was not enough.
     Column("workflow_id", BigInteger, ForeignKey("workflows.id", ondelete="CASCADE"), primary_key=True),
     Column("workflow_hash", Text, primary_key=True),
     Column("ran_out_bytes", BigInteger, nullable=False),
@@ -431,7 +431,7 @@ ai_job_dispatches = Table(
     Column("cloud_micros_per_second", BigInteger),
     Column("cost_micros", BigInteger, nullable=False, server_default=text("0")),
     Column("expected_cost_micros", BigInteger),
-    # The memory of the card that was too small for it, once it was given back for a larger one, which happens once.
+    # The memory of the GPU that was too small for it, once it was given back for a larger one, which happens once.
     Column("ran_out_bytes", BigInteger),
     Column("duration_seconds", Float),
     Column("max_wait_seconds", Integer),
@@ -445,7 +445,7 @@ ai_job_dispatches = Table(
     Column("provider", Text, nullable=False),
     Column("tenant_id", Text, nullable=False),
     Column("tenant_job_id", Text, nullable=False),
-    Column("db_pool", Text, nullable=False),
+    Column("shard", Text, nullable=False),
     Column("batch_id", Text),
     Column("workflow_hash", Text, nullable=False),
     # Nobody else may lease it.
@@ -600,12 +600,12 @@ worker_audit_logs = Table(
 outbox = Table(
     "outbox",
     metadata,
-    # Updates that a tenant pool must still get: each row one list of them, written with the moves they describe.
+    # Updates that a shard must still get: each row one list of them, written with the moves they describe.
     Column("id", BigId, primary_key=True),
-    Column("db_pool", Text, nullable=False),
+    Column("shard", Text, nullable=False),
     Column("updates", JsonText, nullable=False),
     Column("created_at", UtcTime, nullable=False),
-    Index(None, "db_pool", "id"),
+    Index(None, "shard", "id"),
     # an id is never used again: rows are removed a moment after they are done with
     sqlite_autoincrement=True,
 )
@@ -650,7 +650,7 @@ reconcile_runs = Table(
     Column("findings", JsonText),
     # How many there are; the first are kept.
     Column("count", Integer),
-    Column("pools_down", JsonText),
+    Column("shards_down", JsonText),
     # Why it came to nothing.
     Column("problem", Text),
 )

@@ -1,4 +1,4 @@
-"""Tenants, their users, and the pool each tenant lives in."""
+"""Tenants, their users, and the shard each tenant lives in."""
 
 from collections.abc import Collection
 from typing import Any
@@ -18,7 +18,7 @@ USER_COLUMNS = [users.c[name] for name in User.__dataclass_fields__]
 
 
 async def create(tx: Tx, tenant: Tenant, **user: Any) -> User:
-    query = insert(tenants).values(id=tenant.id, name=tenant.name, db_pool=tenant.db_pool, created_at=relay_now())
+    query = insert(tenants).values(id=tenant.id, name=tenant.name, shard=tenant.shard, created_at=relay_now())
     await tx.execute(query)
     new_user = insert(users).values(**user, tenant_id=tenant.id, created_at=relay_now())
     try:
@@ -99,7 +99,7 @@ async def listed(tx: Tx, tenant_id: str) -> ListedTenant | None:
 
 
 def _listed() -> Select[Any]:
-    own = ("id", "db_pool", "max_wait_seconds", "max_active_jobs", "created_at")
+    own = ("id", "shard", "max_wait_seconds", "max_active_jobs", "created_at")
     of_user = (users.c.email, users.c.name, users.c.is_admin, users.c.disabled_at)
     query = select(*(tenants.c[name] for name in own), users.c.id.label("user_id"), *of_user)
     return query.join_from(tenants, users, users.c.tenant_id == tenants.c.id)
@@ -148,9 +148,9 @@ async def set_password(tx: Tx, user_id: str, password_hash: str) -> None:
     await tx.execute(update(users).where(users.c.id == user_id).values(password_hash=password_hash))
 
 
-async def count_by_pool(tx: Tx) -> dict[str, int]:
-    result = await tx.execute(select(tenants.c.db_pool, func.count().label("jobs")).group_by(tenants.c.db_pool))
-    return {row.db_pool: row.jobs for row in result}
+async def count_by_shard(tx: Tx) -> dict[str, int]:
+    result = await tx.execute(select(tenants.c.shard, func.count().label("jobs")).group_by(tenants.c.shard))
+    return {row.shard: row.jobs for row in result}
 
 
 async def page(

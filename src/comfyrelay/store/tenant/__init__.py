@@ -1,1 +1,1 @@
-"""A tenant pool: everything private."""
+"""A shard: everything private."""

@@ -1,4 +1,4 @@
-"""Webhooks of all tenants of a pool, as an operator looks at them."""
+"""Webhooks of all tenants of a shard, as an operator looks at them."""
 
 from typing import Any
 

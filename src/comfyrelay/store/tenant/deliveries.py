@@ -1,4 +1,4 @@
-"""The outbox of webhooks in a tenant pool, and where each tenant wants to be told."""
+"""The outbox of webhooks in a shard, and where each tenant wants to be told."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Jobs in a tenant pool: making them, reading them, and writing what the queue's messages changed."""
+"""Jobs in a shard: making them, reading them, and writing what the queue's messages changed."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -384,7 +384,7 @@ def _add_logs(dialect: str) -> Executable:
 
 
 async def page_after(tx: Tx, *, after_id: str, limit: int) -> list[Job]:
-    """All jobs of the pool in the order of their ids, for the reconciler."""
+    """All jobs of the shard in the order of their ids, for the reconciler."""
     query = select(*_JOB).where(ai_jobs.c.id > after_id).order_by(ai_jobs.c.id).limit(limit)
     return [Job(**row._mapping) for row in await tx.execute(query)]
 

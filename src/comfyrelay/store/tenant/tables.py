@@ -1,4 +1,4 @@
-"""The tenant schema: everything private. Every row carries its `tenant_id`; a pool holds many tenants."""
+"""The tenant schema: everything private. Every row carries its `tenant_id`; a shard holds many tenants."""
 
 from sqlalchemy import (
     BigInteger,

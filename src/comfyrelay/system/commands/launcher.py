@@ -35,7 +35,7 @@ _IS_LINUX = sys.platform == "linux"
 
 def main(grace_seconds: float, command: list[str]) -> int:
     # a signal ends the select below, and wakes it if it came just before
-    wakeup, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _plain_pipe()
+    notify_channel, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _plain_pipe()
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     received_signals: list[int] = []
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -55,7 +55,7 @@ def main(grace_seconds: float, command: list[str]) -> int:
     except OSError as error:
         print(f"{command[0]} cannot be started: {error.strerror}.", flush=True)
         return CANNOT_START
-    family = Family(script, wakeup)
+    family = Family(script, notify_channel)
     while script.returncode is None and not received_signals and not family.wait(sys.stdin.fileno()):
         family.reap()
     family.end(grace_seconds)
@@ -66,16 +66,16 @@ def main(grace_seconds: float, command: list[str]) -> int:
 class Family:
     """A command and all that it has started."""
 
-    def __init__(self, script: "subprocess.Popen[bytes]", wakeup: int) -> None:
+    def __init__(self, script: "subprocess.Popen[bytes]", notify_channel: int) -> None:
         self._script = script
-        self._wakeup = wakeup
+        self._notify_channel = notify_channel
 
     def wait(self, lifeline: int | None = None, *, seconds: float | None = None) -> bool:
         """Wait for a signal or for so long; whether the lifeline was closed."""
-        watched = [self._wakeup] if lifeline is None else [self._wakeup, lifeline]
+        watched = [self._notify_channel] if lifeline is None else [self._notify_channel, lifeline]
         ready, _, _ = select.select(watched, [], [], seconds)
-        if self._wakeup in ready:
-            os.read(self._wakeup, 4096)
+        if self._notify_channel in ready:
+            os.read(self._notify_channel, 4096)
         return lifeline in ready and not os.read(lifeline, 4096)
 
     def reap(self) -> None:

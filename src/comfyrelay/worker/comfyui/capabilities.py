@@ -9,7 +9,7 @@ import structlog
 from comfyrelay.comfyui.client.client import ComfyClient
 from comfyrelay.comfyui.graphs.preflight import installed_models
 from comfyrelay.errors import ComfyError
-from comfyrelay.wakeup import Hint
+from comfyrelay.wakeup import Wakeup
 from comfyrelay.worker.comfyui.servers import Servers
 
 log = structlog.get_logger(__name__)
@@ -37,19 +37,19 @@ class Capabilities:
         self._more = more
         self._min_refresh_seconds = min_refresh_seconds
         self._on_refresh = on_refresh
-        self._due = Hint()
+        self._due = Wakeup()
         self._sent: Mapping[str, Any] | None = None
         self.current: dict[str, Any] = dict(more)
 
     async def refresh(self) -> None:
         # first: what comes back from here on may be missed by this look
-        self._due = Hint()
+        self._due = Wakeup()
         self.current = await gather(self._servers, self._more)
         self._on_refresh()
 
     def refresh_soon(self) -> None:
         """A server came back, perhaps with other nodes and models."""
-        self._due.give()
+        self._due.notify()
 
     async def keep(self) -> None:
         """Refresh when it is due, and now and then, until canceled."""

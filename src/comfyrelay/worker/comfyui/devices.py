@@ -15,7 +15,7 @@ from comfyrelay.errors import ComfyError
 from comfyrelay.http_client import is_loopback
 from comfyrelay.protocol.base import checked
 from comfyrelay.protocol.worker import Device
-from comfyrelay.wakeup import Hint
+from comfyrelay.wakeup import Wakeup
 from comfyrelay.worker.comfyui.servers import Servers
 
 log = structlog.get_logger(__name__)
@@ -44,19 +44,19 @@ class Devices:
         *,
         is_busy: Callable[[], bool],
         gpus: Callable[[], Sequence[DriverGpu]] | None = None,
-        why_so_many: Callable[[str], str | None] = lambda _card: None,
+        why_so_many: Callable[[str], str | None] = lambda _gpu: None,
     ) -> None:
-        """`why_so_many` is by card why there are as many ComfyUI on it and no more, where somebody decides that."""
+        """`why_so_many` is by GPU why there are as many ComfyUI on it and no more, where somebody decides that."""
         self._servers = servers
         self._is_busy = is_busy
         self._gpus = gpus or gpus_here
         self._why_so_many = why_so_many
         self.current: list[Device] = []
-        self._changed = Hint()
+        self._changed = Wakeup()
 
     def refresh_soon(self) -> None:
         """There are more servers, or fewer."""
-        self._changed.give()
+        self._changed.notify()
 
     async def keep(self) -> None:
         """Look again and again, until canceled."""
@@ -93,11 +93,11 @@ class Devices:
         return checked(Device, server=name, **described(stats, gpus if is_here else ()), **self._shared(name))
 
     def _shared(self, name: str) -> dict[str, Any]:
-        cards = self._servers.cards
-        if (card := cards.get(name)) is None:
+        gpus = self._servers.gpus
+        if (gpu := gpus.get(name)) is None:
             return {}
-        why = self._why_so_many(card)
-        return {"on_card": list(cards.values()).count(card), **({"packing": why[:1000]} if why else {})}
+        why = self._why_so_many(gpu)
+        return {"on_gpu": list(gpus.values()).count(gpu), **({"packing": why[:1000]} if why else {})}
 
 
 def described(stats: Mapping[str, Any], gpus: Sequence[DriverGpu]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from comfyrelay.comfyui.processes import state_files, supervisor
-from comfyrelay.comfyui.processes.gpu_processes import Card
+from comfyrelay.comfyui.processes.gpu_processes import GpuProcesses
 from comfyrelay.comfyui.processes.options import Care
 from comfyrelay.errors import NotFound
 from comfyrelay.system.processes import memory_of
@@ -20,7 +20,7 @@ LOOK_SECONDS = 0.2
 
 
 class KeptServers:
-    """`Cards` for whoever decides how many there should be. `folder` is the worker's own, `held` what it works on."""
+    """`GpuInventory` for whoever decides how many there should be. `folder` is the worker's own, `held` what it works on."""
 
     def __init__(
         self,
@@ -57,26 +57,26 @@ class KeptServers:
         """Those with the `input` and `output` of each, also of such as are gone."""
         return sorted(each for each in self.folder.glob("comfyui-*") if each.is_dir())
 
-    def cards(self) -> Sequence[Card]:
-        return self._keeper.cards()
+    def gpus(self) -> Sequence[GpuProcesses]:
+        return self._keeper.gpus()
 
-    def taken(self, card_key: str) -> int | None:
-        """What the largest of them on a card has of the machine's memory; nothing while none is up."""
-        up = [each for each in self._keeper.kept if each.gpu.key == card_key and each.state is supervisor.State.UP]
+    def taken(self, gpu_key: str) -> int | None:
+        """What the largest of them on a GPU has of the machine's memory; nothing while none is up."""
+        up = [each for each in self._keeper.kept if each.gpu.key == gpu_key and each.state is supervisor.State.UP]
         return max((sum(map(memory_of, each.family)) for each in up), default=0) or None
 
-    async def add(self, card_key: str) -> str:
+    async def add(self, gpu_key: str) -> str:
         try:
-            return (await self._keeper.add(card_key)).url
+            return (await self._keeper.add(gpu_key)).url
         finally:
             for name in [each for each in self._servers.named if self._keeper.find(each) is None]:
                 await self._forget(name)
 
-    async def remove(self, card_key: str, url: str) -> None:
+    async def remove(self, gpu_key: str, url: str) -> None:
         """Also if it was given another address meanwhile; `NotFound` where there is none that had this one."""
         kept = self._keeper.find(self._names.get(url, ""))
-        if kept is None or kept.gpu.key != card_key:
-            raise NotFound(f"There is no ComfyUI at {url} on the card {card_key}.")
+        if kept is None or kept.gpu.key != gpu_key:
+            raise NotFound(f"There is no ComfyUI at {url} on the GPU {gpu_key}.")
         self._removing.add(kept.name)
         try:
             await self._forget(kept.name, until_unused=partial(self._until_unused, kept.name))
@@ -109,14 +109,14 @@ class KeptServers:
         endings = _Endings(self._keeper, kept.name)
         before = self._changes.get(kept.name)
         if before is None and self._servers.find(kept.name) is None:
-            self._servers.add(kept.name, kept.url, endings=endings, card=kept.gpu.key)
+            self._servers.add(kept.name, kept.url, endings=endings, gpu=kept.gpu.key)
             return
 
         async def change(url: str) -> None:
             if before is not None:
                 await asyncio.gather(before, return_exceptions=True)
             await self._servers.remove(kept.name)
-            self._servers.add(kept.name, url, endings=endings, card=kept.gpu.key)
+            self._servers.add(kept.name, url, endings=endings, gpu=kept.gpu.key)
 
         self._changes[kept.name] = asyncio.create_task(change(kept.url))
 

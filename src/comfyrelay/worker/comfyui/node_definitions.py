@@ -8,7 +8,7 @@ import structlog
 
 from comfyrelay.comfyui.graphs.node_definitions import PackedDefinitions, merge, pack
 from comfyrelay.errors import ComfyError, ComfyRelayError, NotFound, Unauthorized
-from comfyrelay.wakeup import Hint
+from comfyrelay.wakeup import Wakeup
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.control import Control, patiently
 
@@ -21,10 +21,10 @@ class Definitions:
     def __init__(self, control: Control, servers: Servers) -> None:
         self._control = control
         self._servers = servers
-        self._due = Hint()
+        self._due = Wakeup()
 
     def send_soon(self) -> None:
-        self._due.give()
+        self._due.notify()
 
     async def keep(self) -> None:
         """Until canceled. Whatever goes wrong with it, jobs go on; it is tried again when it is due the next time."""

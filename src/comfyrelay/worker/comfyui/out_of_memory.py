@@ -1,4 +1,4 @@
-"""What the user of a job is told that does not fit into its card."""
+"""What the user of a job is told that does not fit into its GPU."""
 
 import re
 
@@ -9,11 +9,11 @@ from comfyrelay.errors import OutOfMemory
 
 
 def too_large_for(error: OutOfMemory, graph: Graph) -> str:
-    """What a job's user is told that ran out of memory on a card that it had to itself."""
+    """What a job's user is told that ran out of memory on a GPU that it had to itself."""
     if error.others_bytes:
-        held = f"other programs held {in_gib(error.others_bytes)} of the card"
+        held = f"other programs held {in_gib(error.others_bytes)} of the gpu"
         return f"{error.detail}, while {held}. End what else uses that GPU, or try again when it is done."
-    size = f"with the {in_gib(error.card_bytes)} of the card to itself" if error.card_bytes else "alone on its card"
+    size = f"with the {in_gib(error.gpu_bytes)} of the GPU to itself" if error.gpu_bytes else "alone on its gpu"
     what = " with ".join(each for each in (_dimensions(graph), _largest_models(graph)) if each)
     about = f" ({what})" if what else ""
     return (
@@ -25,8 +25,8 @@ def too_large_for(error: OutOfMemory, graph: Graph) -> str:
 def runs_again(error: OutOfMemory) -> str:
     """For the job's log."""
     if error.others_bytes:
-        return f"{error.detail}, while other programs held {in_gib(error.others_bytes)} of the card: it runs elsewhere."
-    return f"{error.detail}: it runs again, {'on a larger card' if error.card_bytes else 'alone on its card'}."
+        return f"{error.detail}, while other programs held {in_gib(error.others_bytes)} of the GPU: it runs elsewhere."
+    return f"{error.detail}: it runs again, {'on a larger gpu' if error.gpu_bytes else 'alone on its gpu'}."
 
 
 def _dimensions(graph: Graph) -> str:

@@ -1,4 +1,4 @@
-"""Watches the cards on which this worker's ComfyUI run, and changes how many there are where that helps."""
+"""Watches the GPUs on which this worker's ComfyUI run, and changes how many there are where that helps."""
 
 import asyncio
 from collections import defaultdict
@@ -18,7 +18,7 @@ from comfyrelay.comfyui.pool import (
     WorkflowPool,
 )
 from comfyrelay.comfyui.pool.gpu_memory import Memory
-from comfyrelay.comfyui.processes.gpu_processes import Card, Cards
+from comfyrelay.comfyui.processes.gpu_processes import GpuInventory, GpuProcesses
 from comfyrelay.comfyui.processes.gpus import of_each_nvidia
 from comfyrelay.domain.packing import CompletedRun, Packing, PackingChange, PackingDecision, PackingLimits, Seen, decide
 from comfyrelay.errors import ComfyRelayError, OutOfMemory
@@ -31,13 +31,13 @@ LOOK_SECONDS = 1.0
 # A workflow that has not run for this long is not asked about any more.
 LATELY_SECONDS = 600.0
 REST_SECONDS = 0.1
-# How much one look counts for how busy a card is.
+# How much one look counts for how busy a GPU is.
 NEWS = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CardStatus:
-    """What was last decided about a card, for people: how many are up there, and why not more or fewer."""
+class GpuStatus:
+    """What was last decided about a GPU, for people: how many are up there, and why not more or fewer."""
 
     processes: int
     reason: str
@@ -47,7 +47,7 @@ class CardStatus:
 
 @dataclass(kw_only=True)
 class _Watched:
-    """What was seen of a card since the last look."""
+    """What was seen of a GPU since the last look."""
 
     packing: Packing = field(default_factory=Packing)
     done: list[CompletedRun] = field(default_factory=list)
@@ -60,7 +60,7 @@ class _Watched:
     known: set[str] = field(default_factory=set)
     additions: list[asyncio.Task[None]] = field(default_factory=list)
     removing: asyncio.Task[None] | None = None
-    decided: CardStatus | None = None
+    decided: GpuStatus | None = None
 
     @property
     def adding(self) -> list[asyncio.Task[None]]:
@@ -79,11 +79,11 @@ class _Watched:
 
 
 class Packer:
-    """`keep` runs until it is canceled; `decided` is by card what it decided last."""
+    """`keep` runs until it is canceled; `decided` is by GPU what it decided last."""
 
     def __init__(
         self,
-        cards: Cards,
+        gpus: GpuInventory,
         pool: WorkflowPool,
         *,
         limits: PackingLimits | None = None,
@@ -92,14 +92,14 @@ class Packer:
         spare: Callable[[int], float | None] | None = None,
         loads: Callable[[], Mapping[str, float]] | None = None,
         free: Callable[[], int] = free_bytes,
-        taken: Callable[[str], int | None] = lambda _card: None,
+        taken: Callable[[str], int | None] = lambda _gpu: None,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        """`most` is how many may be on one card, where that is less than the limits say. `more_waiting` is how many
+        """`most` is how many may be on one GPU, where that is less than the limits say. `more_waiting` is how many
         jobs wait for this pool that are not in it yet, as far as is known. `spare` is how many processor cores are
-        free, when so many of ours are busy; `loads` how busy each card is, by its key. `free` is what the machine has
-        free of its own memory, and `taken` by card what the largest there has of it, where that is known."""
-        self._cards = cards
+        free, when so many of ours are busy; `loads` how busy each GPU is, by its key. `free` is what the machine has
+        free of its own memory, and `taken` by GPU what the largest there has of it, where that is known."""
+        self._gpus = gpus
         self._pool = pool
         limits = limits or PackingLimits()
         self._limits = limits if most is None else replace(limits, most=min(limits.most, most))
@@ -118,18 +118,18 @@ class Packer:
         ]
 
     @property
-    def decided(self) -> dict[str, CardStatus]:
+    def decided(self) -> dict[str, GpuStatus]:
         return {key: each.decided for key, each in self._watched.items() if each.decided is not None}
 
-    def ran_out(self, card: str) -> frozenset[str]:
+    def ran_out(self, gpu: str) -> frozenset[str]:
         """The workflows that have run out of memory there beside others, since the last look."""
-        return frozenset(self._watched[card].out_of_memory)
+        return frozenset(self._watched[gpu].out_of_memory)
 
     async def keep(self) -> None:
         try:
             while True:
                 try:
-                    await self.check_cards()
+                    await self.check_gpus()
                 except Exception:
                     log.exception("worker.packing_failed")
                 await asyncio.sleep(self._look_seconds)
@@ -141,50 +141,52 @@ class Packer:
                 task.cancel()
             await asyncio.gather(*changing, return_exceptions=True)
 
-    async def check_cards(self) -> None:
-        """Look at each card once, and begin to change what was decided."""
-        cards = self._cards.cards()
-        loads, room = await asyncio.to_thread(lambda: (self._loads(), self._room([each.key for each in cards])))
-        checks = [self._check_card(card, loads.get(card.key), room.get(card.key)) for card in cards]
+    async def check_gpus(self) -> None:
+        """Look at each GPU once, and begin to change what was decided."""
+        gpus = self._gpus.gpus()
+        loads, room = await asyncio.to_thread(lambda: (self._loads(), self._room([each.key for each in gpus])))
+        checks = [self._check_gpu(gpu, loads.get(gpu.key), room.get(gpu.key)) for gpu in gpus]
         for broken in await asyncio.gather(*checks, return_exceptions=True):
             if broken is not None:
                 log.error("worker.packing_failed", exc_info=broken)
 
     def _room(self, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """By card, what the machine has free of its memory, and what another one there would take of it."""
+        """By GPU, what the machine has free of its memory, and what another one there would take of it."""
         taken = {key: found for key in keys if (found := self._taken(key)) is not None}
         free = self._free() if taken else 0
         return {key: (free, each) for key, each in taken.items()}
 
-    async def _check_card(self, card: Card, load: float | None, room: tuple[int, int] | None) -> None:
-        watched = self._watched[card.key]
-        found = await asyncio.gather(*(self._pool.measure_memory(name) for name in self._here(card)))
-        self._pool.memory.note_foreign(card.key, found)
+    async def _check_gpu(self, gpu: GpuProcesses, load: float | None, room: tuple[int, int] | None) -> None:
+        watched = self._watched[gpu.key]
+        found = await asyncio.gather(*(self._pool.measure_memory(name) for name in self._here(gpu)))
+        self._pool.memory.note_foreign(gpu.key, found)
         told = [each for each in found if each is not None]
         watched.note_load(load)
         if watched.removing is not None:
             return
         # as it is now: answers take their time
-        card = next((each for each in self._cards.cards() if each.key == card.key), card)
-        here = self._here(card)
-        seen = self._seen(card, watched, here, memory=told[-1] if told else None)
+        gpu = next((each for each in self._gpus.gpus() if each.key == gpu.key), gpu)
+        here = self._here(gpu)
+        seen = self._seen(gpu, watched, here, memory=told[-1] if told else None)
         if room is not None:
             free, copy = room
-            # those that start on other cards have not taken theirs yet
+            # those that start on other GPUs have not taken theirs yet
             elsewhere = sum(len(each.adding) for each in self._watched.values() if each is not watched)
             seen = replace(seen, machine_free_bytes=max(free - elsewhere * copy, 0), machine_copy_bytes=copy)
         packing, decision = decide(watched.packing, seen, self._limits)
-        self._act(card, watched, {name: here[name] for name in seen.processes}, decision)
+        self._act(gpu, watched, {name: here[name] for name in seen.processes}, decision)
         # what could not be begun is not taken for begun
         watched.packing = packing
 
-    def _here(self, card: Card) -> dict[str, ClientStats]:
-        """The servers of a card that are up or start: those with a pinned workflow, then the oldest first."""
-        on_card = {each.url: (name, each) for name, each in self._pool.stats().clients.items() if each.card == card.key}
-        found = [on_card[url] for url in card.processes if url in on_card]
+    def _here(self, gpu: GpuProcesses) -> dict[str, ClientStats]:
+        """The servers of a GPU that are up or start: those with a pinned workflow, then the oldest first."""
+        on_gpu = {each.url: (name, each) for name, each in self._pool.stats().clients.items() if each.gpu == gpu.key}
+        found = [on_gpu[url] for url in gpu.processes if url in on_gpu]
         return dict(sorted(found, key=lambda each: each[1].pinned is None))
 
-    def _seen(self, card: Card, watched: _Watched, here: Mapping[str, ClientStats], *, memory: Memory | None) -> Seen:
+    def _seen(
+        self, gpu: GpuProcesses, watched: _Watched, here: Mapping[str, ClientStats], *, memory: Memory | None
+    ) -> Seen:
         now = asyncio.get_running_loop().time()
         stats = self._pool.stats()
         more = self._more_waiting()
@@ -196,7 +198,7 @@ class Packer:
         busy = sum(bool(each.running) for each in stats.clients.values())
         starting = sum(len(each.adding) for each in self._watched.values())
         # what other programs hold is gone once, however many of ours there are
-        total = memory.total - self._pool.memory.others(card.key, processes=len(up)) if memory is not None else None
+        total = memory.total - self._pool.memory.others(gpu.key, processes=len(up)) if memory is not None else None
         seen = Seen(
             now=now,
             processes=tuple(up),
@@ -207,15 +209,15 @@ class Packer:
             # also those that wait on a server for the end of another
             waiting=stats.queued + sum(max(each.running - 1, 0) for each in stats.clients.values()) + more,
             # one that waits on a server for the end of another does not run
-            running=sum(bool(each.running) for each in stats.clients.values() if each.card == card.key),
+            running=sum(bool(each.running) for each in stats.clients.values() if each.gpu == gpu.key),
             workflows=frozenset(watched.lately),
             memory_bytes=total,
             free_bytes=memory.free if memory is not None else None,
-            copy_bytes=self._copy_bytes(card, watched, len(up), total) if total is not None else None,
+            copy_bytes=self._copy_bytes(gpu, watched, len(up), total) if total is not None else None,
             spare_cores=self._spare(busy + starting),
             load=watched.load,
             done=tuple(watched.done),
-            out_of_memory=self.ran_out(card.key),
+            out_of_memory=self.ran_out(gpu.key),
             failed=watched.failed,
         )
         watched.done.clear()
@@ -223,85 +225,87 @@ class Packer:
         watched.failed = None
         return seen
 
-    def _copy_bytes(self, card: Card, watched: _Watched, count: int, total: int) -> int | None:
+    def _copy_bytes(self, gpu: GpuProcesses, watched: _Watched, count: int, total: int) -> int | None:
         """What another process would take, with the largest of what ran lately; unknown until all of it is known."""
         memory = self._pool.memory
         needs = [total if memory.runs_alone(each) else memory.known_need(each) for each in watched.lately]
         known = [each for each in needs if each is not None]
         if not known or len(known) < len(needs):
             return None
-        return min(max(known) + memory.context(card.key, processes=count), total)
+        return min(max(known) + memory.context(gpu.key, processes=count), total)
 
-    def _act(self, card: Card, watched: _Watched, up: Mapping[str, ClientStats], decision: PackingDecision) -> None:
+    def _act(
+        self, gpu: GpuProcesses, watched: _Watched, up: Mapping[str, ClientStats], decision: PackingDecision
+    ) -> None:
         names = list(up)
         for number, name in enumerate(names):
             self._pool.rest(name, is_resting=number >= decision.active)
         before = watched.decided
         is_change = decision.change is not PackingChange.NOTHING
         changed = decision.reason if is_change else before.changed if before is not None else None
-        watched.decided = CardStatus(processes=len(names), reason=decision.reason, changed=changed)
+        watched.decided = GpuStatus(processes=len(names), reason=decision.reason, changed=changed)
         if before is None or before.reason != decision.reason:
             level = log.info if is_change else log.debug
-            level("worker.packing", card=card.name or card.key, change=decision.change.value, why=decision.reason)
+            level("worker.packing", gpu=gpu.name or gpu.key, change=decision.change.value, why=decision.reason)
         if decision.change is PackingChange.ADD:
-            watched.additions.append(asyncio.create_task(self._add(card, watched)))
+            watched.additions.append(asyncio.create_task(self._add(gpu, watched)))
         elif decision.change is PackingChange.REMOVE:
-            watched.removing = asyncio.create_task(self._remove(card, watched, names[-1], up[names[-1]].url))
+            watched.removing = asyncio.create_task(self._remove(gpu, watched, names[-1], up[names[-1]].url))
 
-    async def _add(self, card: Card, watched: _Watched) -> None:
+    async def _add(self, gpu: GpuProcesses, watched: _Watched) -> None:
         try:
-            url = await self._cards.add(card.key)
+            url = await self._gpus.add(gpu.key)
         except ComfyRelayError as error:
             watched.failed = error.detail
-            log.warning("worker.packing_not_added", card=card.name or card.key, why=error.detail)
+            log.warning("worker.packing_not_added", gpu=gpu.name or gpu.key, why=error.detail)
         except Exception as error:
             watched.failed = f"it failed unexpectedly ({type(error).__name__})."
-            log.exception("worker.packing_not_added", card=card.name or card.key)
+            log.exception("worker.packing_not_added", gpu=gpu.name or gpu.key)
         else:
-            watched.known |= await self._until_online(card.key, url)
+            watched.known |= await self._until_online(gpu.key, url)
 
     async def _until_online(self, key: str, url: str) -> set[str]:
         """It answers: the pool sees that soon, or it is gone again. Returns its name."""
-        while any(url in each.processes for each in self._cards.cards() if each.key == key):
+        while any(url in each.processes for each in self._gpus.gpus() if each.key == key):
             for name, each in self._pool.stats().clients.items():
                 if each.url == url and each.state is ClientState.ONLINE:
                     return {name}
             await asyncio.sleep(REST_SECONDS)
         return set()
 
-    async def _remove(self, card: Card, watched: _Watched, name: str, url: str) -> None:
-        """What runs there is counted on its card until it is over."""
+    async def _remove(self, gpu: GpuProcesses, watched: _Watched, name: str, url: str) -> None:
+        """What runs there is counted on its GPU until it is over."""
         try:
             while (client := self._pool.stats().clients.get(name)) is not None and client.running:  # noqa: ASYNC110
                 await asyncio.sleep(REST_SECONDS)
-            await self._cards.remove(card.key, url)
+            await self._gpus.remove(gpu.key, url)
         except Exception:
-            log.exception("worker.packing_not_removed", card=card.name or card.key, name=name)
+            log.exception("worker.packing_not_removed", gpu=gpu.name or gpu.key, name=name)
         finally:
             watched.removing = None
 
-    def _card_of(self, client_id: str | None) -> _Watched | None:
+    def _gpu_of(self, client_id: str | None) -> _Watched | None:
         client = self._pool.stats().clients.get(client_id or "")
-        return self._watched[client.card] if client is not None and client.card is not None else None
+        return self._watched[client.gpu] if client is not None and client.gpu is not None else None
 
     def _note(self, client_id: str | None, workflow: str) -> None:
-        if (watched := self._card_of(client_id)) is not None:
+        if (watched := self._gpu_of(client_id)) is not None:
             watched.lately[workflow] = asyncio.get_running_loop().time()
 
     def _completed(self, event: JobCompleted) -> None:
-        watched = self._card_of(event.client_id)
+        watched = self._gpu_of(event.client_id)
         if watched is not None and event.client_id is not None:
             now = asyncio.get_running_loop().time()
             watched.lately[event.workflow_hash] = now
             watched.done.append(CompletedRun(process=event.client_id, workflow=event.workflow_hash, at=now))
 
     def _went_wrong(self, client_id: str | None, workflow: str, error: Exception) -> None:
-        """One that had its card to itself says nothing about how many are too many."""
-        watched = self._card_of(client_id)
-        if watched is not None and isinstance(error, OutOfMemory) and error.card_bytes is None:
+        """One that had its GPU to itself says nothing about how many are too many."""
+        watched = self._gpu_of(client_id)
+        if watched is not None and isinstance(error, OutOfMemory) and error.gpu_bytes is None:
             clients = self._pool.stats().clients
-            card = clients[client_id or ""].card
-            if any(each.running for name, each in clients.items() if each.card == card and name != client_id):
+            gpu = clients[client_id or ""].gpu
+            if any(each.running for name, each in clients.items() if each.gpu == gpu and name != client_id):
                 watched.out_of_memory.add(workflow)
 
 

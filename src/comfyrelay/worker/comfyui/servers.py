@@ -140,10 +140,10 @@ class Servers:
             for provider in self._members
             if provider in settings.providers
         }
-        cards = {name: settings.card_of(number) for number, name in enumerate(self._own)}
+        gpus = {name: settings.gpu_of(number) for number, name in enumerate(self._own)}
         for provider, pool in self._pools.items():
             for name, server in self._members[provider].items():
-                pool.add_server(server, name=name, card=cards.get(name), comfyui=self._own.get(name))
+                pool.add_server(server, name=name, gpu=gpus.get(name), comfyui=self._own.get(name))
         self._states: dict[str, ClientState] = {}
         # why those that are offline are so
         self._reasons: dict[str, str | None] = {}
@@ -155,12 +155,12 @@ class Servers:
         """From now on there are servers that this worker has started itself."""
         self._kept = kept
 
-    def add(self, name: str, url: str, *, endings: ProcessEndings, card: str) -> None:
-        """Use one more server, which this worker has started on this card."""
+    def add(self, name: str, url: str, *, endings: ProcessEndings, gpu: str) -> None:
+        """Use one more server, which this worker has started on this GPU."""
         client = RecoveringClient(url, timeouts=self._timeouts, is_tidied=self._is_tidied, endings=endings)
         self._own[name] = client
         self._job_servers[name] = self._members["self_hosted"][name] = self._wrapped(client)
-        self.pool.add_server(self._job_servers[name], name=name, card=card, comfyui=client)
+        self.pool.add_server(self._job_servers[name], name=name, gpu=gpu, comfyui=client)
         self._on_change()
 
     async def remove(self, name: str, *, until_unused: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -186,10 +186,10 @@ class Servers:
         return self._pools["self_hosted"]
 
     @property
-    def cards(self) -> Mapping[str, str]:
-        """The cards of the servers that may share one, by their names here."""
+    def gpus(self) -> Mapping[str, str]:
+        """The GPUs of the servers that may share one, by their names here."""
         clients = self.pool.stats().clients if self._own else {}
-        return {name: each.card for name, each in clients.items() if each.card is not None}
+        return {name: each.gpu for name, each in clients.items() if each.gpu is not None}
 
     @property
     def own(self) -> Sequence[RecoveringClient]:

@@ -4,7 +4,7 @@ import asyncio
 
 import structlog
 
-from comfyrelay.wakeup import Hint
+from comfyrelay.wakeup import Wakeup
 from comfyrelay.worker.host.scaling_group import ScalingGroup
 
 log = structlog.get_logger(__name__)
@@ -35,7 +35,7 @@ class Protection:
         # as AWS has it; unknown at first, since an earlier process may have left it on
         self._is_on: bool | None = None
         self._is_closing = False
-        self._news = Hint()
+        self._news = Wakeup()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -45,14 +45,14 @@ class Protection:
         """Soon it will be so. Of several wishes the last one counts."""
         if protected != self._wanted:
             self._wanted = protected
-            self._news.give()
+            self._news.notify()
 
     async def close(self) -> None:
         """Leave it as it was last wanted, if that works at once."""
         if self._task is None:
             return
         self._is_closing = True
-        self._news.give()
+        self._news.notify()
         await asyncio.wait([self._task], timeout=CLOSE_SECONDS)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)

@@ -52,7 +52,7 @@ def _container(fleet: ClusterFleet) -> Manifest:
         env=variables(
             {"COMFYRELAY_DATA_DIR": DATA_DIR},
             from_secret("COMFYRELAY_DATABASE_URL", SERVER_SECRET, "database-url"),
-            from_secret("COMFYRELAY_TENANT_POOLS", SERVER_SECRET, "tenant-pools"),
+            from_secret("COMFYRELAY_SHARDS", SERVER_SECRET, "tenant-shards"),
         ),
         resources={"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
         # the server brings the databases up, which it waits for

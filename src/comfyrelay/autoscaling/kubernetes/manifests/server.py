@@ -62,7 +62,7 @@ def _container(fleet: ClusterFleet) -> Manifest:
                 "COMFYRELAY_DATA_DIR": DATA_DIR,
             },
             from_secret("COMFYRELAY_DATABASE_URL", SERVER_SECRET, "database-url"),
-            from_secret("COMFYRELAY_TENANT_POOLS", SERVER_SECRET, "tenant-pools"),
+            from_secret("COMFYRELAY_SHARDS", SERVER_SECRET, "tenant-shards"),
             from_secret("COMFYRELAY_FLEET_SECRETS", SERVER_SECRET, "fleet-secrets"),
             from_secret("COMFYRELAY_SIGNING_SECRETS", SERVER_SECRET, "signing-secrets"),
             *(

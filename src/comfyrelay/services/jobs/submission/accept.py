@@ -67,7 +67,7 @@ class Acceptance:
         self._on_files_used = on_files_used
 
     async def run(
-        self, pool: Database, tenant_id: str, work: Callable[[Tx, int], Awaitable[tuple[T, Accepted | None]]]
+        self, shard: Database, tenant_id: str, work: Callable[[Tx, int], Awaitable[tuple[T, Accepted | None]]]
     ) -> tuple[T, bool]:
         """Do `work` under the wallet's lock, with the balance, and bring what it wrote to the queue. Returns its
         answer, and whether it wrote anything."""
@@ -75,13 +75,13 @@ class Acceptance:
         async def locked(tx: Tx) -> tuple[T, Accepted | None]:
             return await work(tx, await ledger.lock_wallet(tx, tenant_id))
 
-        answer, accepted = await pool.run(Step.SUBMIT_JOB, locked)
+        answer, accepted = await shard.run(Step.SUBMIT_JOB, locked)
         if accepted is not None:
             if accepted.uses_files:
                 self._on_files_used()
             if accepted.ended:
-                self._applying.announce(pool.name, accepted.ended)
-            await self._enqueue(pool, accepted)
+                self._applying.announce(shard.name, accepted.ended)
+            await self._enqueue(shard, accepted)
         return answer, accepted is not None
 
     async def check_limit(
@@ -136,21 +136,21 @@ class Acceptance:
         await self._applying.write(tx, settled)
         return {each.job.id: each.job for each in settled}
 
-    async def ensure_dispatch(self, pool: Database, job: Job) -> None:
+    async def ensure_dispatch(self, shard: Database, job: Job) -> None:
         """For a job that was accepted before: it may still be on its way to the queue."""
-        await self._recovery.ensure_dispatch(pool.name, job)
+        await self._recovery.ensure_dispatch(shard.name, job)
 
-    async def _enqueue(self, pool: Database, accepted: Accepted) -> None:
+    async def _enqueue(self, shard: Database, accepted: Accepted) -> None:
         """If this fails, the jobs are accepted all the same, and the outbox recovery does it."""
         if accepted.submission is None:
             return
         ended = {each.id for each in accepted.ended}
         try:
-            await self._recovery.enqueue(pool.name, [job for job in accepted.jobs if job.id not in ended])
+            await self._recovery.enqueue(shard.name, [job for job in accepted.jobs if job.id not in ended])
         except Exception:
-            log.warning("submit.left_to_recovery", pool=pool.name, submission=accepted.submission.id, exc_info=True)
+            log.warning("submit.left_to_recovery", shard=shard.name, submission=accepted.submission.id, exc_info=True)
         else:
-            self._delivery.remove_submission(pool.name, accepted.submission.id)
+            self._delivery.remove_submission(shard.name, accepted.submission.id)
 
 
 def _answered(job: NewJob, by: Reused) -> NewJob:

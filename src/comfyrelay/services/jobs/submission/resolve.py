@@ -171,7 +171,7 @@ class Resolver:
         return OwnInputs(self._policy, graph, texts=texts, files=files)
 
     async def media(
-        self, pool: Database, tenant_id: str, items: Sequence[Item], target: Target, *, reads: bool = False
+        self, shard: Database, tenant_id: str, items: Sequence[Item], target: Target, *, reads: bool = False
     ) -> NamedMedia:
         """Look up, in the tenant's own rows, every file and video that the items name. With `reads`, files whose
         content is not known are read for its hash: only with that are jobs known to be equal."""
@@ -183,20 +183,20 @@ class Resolver:
         of_videos = {each.video_id for each in items if each.video_id is not None and is_storable(each.video_id)}
         if not named and not of_videos:
             return NamedMedia(files={}, videos={})
-        async with pool.read() as tx:
+        async with shard.read() as tx:
             videos = await media.videos_of(tx, tenant_id, of_videos)
             named.update(each.original_file_id for each in videos.values() if each.original_file_id is not None)
             files = await media.stored_files(tx, tenant_id, named)
         return NamedMedia(files=await self._reuse.hashed(files) if reads else files, videos=videos)
 
-    async def one(self, pool: Database, request: JobRequest, *, request_digest: str) -> NewJob:
+    async def one(self, shard: Database, request: JobRequest, *, request_digest: str) -> NewJob:
         target = await self.target(
             request.tenant_id,
             effect_id=request.effect_id,
             workflow_slug=request.workflow_slug,
             is_test=request.is_test,
         )
-        found = await self.media(pool, request.tenant_id, [request.item], target, reads=request.reuse)
+        found = await self.media(shard, request.tenant_id, [request.item], target, reads=request.reuse)
         [new] = await self.jobs([request], target, found, request_digest=request_digest)
         return new
 

@@ -69,20 +69,20 @@ class Reuse:
         return {each.id: each for each in found}
 
     async def copies(
-        self, pool: Database, new: Sequence[NewJob], *, batch_label: str | None = None
+        self, shard: Database, new: Sequence[NewJob], *, batch_label: str | None = None
     ) -> dict[str, Reused]:
         """By job, what it is answered with, for those whose equal is done and whose output is still there. What ran at
-        another stage is not equal: what a stand-in made there is no picture of ComfyUI's."""
+        another stage is not equal: what a simulator made there is no picture of ComfyUI's."""
         wanted = {each.fingerprint for each in new if each.fingerprint is not None}
         if not wanted:
             return {}
-        async with pool.read() as tx:
+        async with shard.read() as tx:
             made = await reuse.made(tx, new[0].tenant_id, wanted)
         matched = [(job, found) for job in new if (found := made.get(self._likeness(job))) is not None]
         if not matched:
             return {}
         strays = [Stray(job_id=job.id, tenant_id=job.tenant_id) for job, _ in matched]
-        await pool.run(Step.REUSE, lambda tx: retention.write_stray(tx, strays, after_seconds=self._stray_seconds))
+        await shard.run(Step.REUSE, lambda tx: retention.write_stray(tx, strays, after_seconds=self._stray_seconds))
         copied = await asyncio.gather(*(self._copied(job, source, batch_label) for job, source in matched))
         return {job.id: each for (job, _), each in zip(matched, copied, strict=True) if each is not None}
 

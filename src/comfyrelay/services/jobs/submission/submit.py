@@ -56,15 +56,15 @@ class Submit:
             allow_private=self._allow_private,
             webhook_url=request.webhook_url,
         )
-        pool = await self._databases.pool_of(request.tenant_id)
+        shard = await self._databases.shard_of(request.tenant_id)
         request_digest = request.digest()
-        async with pool.read() as tx:
+        async with shard.read() as tx:
             known = await jobs.by_key(tx, request.tenant_id, request.idempotency_key)
         if known is not None:
-            return await self._repeated(pool, known, request_digest)
-        new = await self._resolve.one(pool, request, request_digest=request_digest)
+            return await self._repeated(shard, known, request_digest)
+        new = await self._resolve.one(shard, request, request_digest=request_digest)
         _check_price(new, request.expected_tokens)
-        reused = await self._reuse.copies(pool, [new]) if request.reuse else {}
+        reused = await self._reuse.copies(shard, [new]) if request.reuse else {}
 
         is_written = False
 
@@ -82,12 +82,12 @@ class Submit:
             return accepted.jobs[0], accepted
 
         try:
-            job, is_new = await self._accept.run(pool, request.tenant_id, work)
+            job, is_new = await self._accept.run(shard, request.tenant_id, work)
         finally:
             if not is_written:
                 await self._reuse.forget(reused)
         if not is_new:
-            return await self._repeated(pool, job, request_digest)
+            return await self._repeated(shard, job, request_digest)
         return Submitted(job=job, is_new=True, seed=JobSnapshot.from_json(new.input_payload).seed)
 
     async def retry(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> Job:
@@ -98,7 +98,7 @@ class Submit:
         self, tenant_id: str, job_id: str, *, new_seeds: bool = False, expected_tokens: int | None = None
     ) -> Submitted:
         """The same, and whether it was retried just now or before."""
-        pool = await self._databases.pool_of(tenant_id)
+        shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx, balance: int) -> tuple[Job, Accepted | None]:
             old = await jobs.get(tx, tenant_id, job_id)
@@ -114,15 +114,15 @@ class Submit:
             accepted = await self._accept.write(tx, balance, again)
             return accepted.jobs[0], accepted
 
-        job, is_new = await self._accept.run(pool, tenant_id, work)
+        job, is_new = await self._accept.run(shard, tenant_id, work)
         if not is_new:
-            await self._accept.ensure_dispatch(pool, job)
+            await self._accept.ensure_dispatch(shard, job)
         return Submitted(job=job, is_new=is_new)
 
     async def retry_together(self, tenant_id: str, job_ids: Sequence[str]) -> int:
         """All of them or none, in one go; returns how many were not retried before. Whoever is refused asks for each by
         itself, to hear which it was."""
-        pool = await self._databases.pool_of(tenant_id)
+        shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx, balance: int) -> tuple[int, Accepted | None]:
             found = {each.id: each for each in await jobs.by_ids(tx, job_ids) if each.tenant_id == tenant_id}
@@ -140,14 +140,14 @@ class Submit:
             accepted = await self._accept.write(tx, balance, again)
             return len(accepted.jobs), accepted
 
-        made, _ = await self._accept.run(pool, tenant_id, work)
+        made, _ = await self._accept.run(shard, tenant_id, work)
         return made
 
     async def run_again(
         self, tenant_id: str, job_id: str, *, new_seeds: bool = False, expected_tokens: int | None = None
     ) -> Job:
         """A job that has ended once more, however it ended, as a new job that belongs to no batch."""
-        pool = await self._databases.pool_of(tenant_id)
+        shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx, balance: int) -> tuple[Job, Accepted | None]:
             old = await jobs.get(tx, tenant_id, job_id)
@@ -161,14 +161,14 @@ class Submit:
             accepted = await self._accept.write(tx, balance, [again])
             return accepted.jobs[0], accepted
 
-        job, _ = await self._accept.run(pool, tenant_id, work)
+        job, _ = await self._accept.run(shard, tenant_id, work)
         return job
 
-    async def _repeated(self, pool: Database, job: Job, request_digest: str) -> Submitted:
+    async def _repeated(self, shard: Database, job: Job, request_digest: str) -> Submitted:
         if job.request_digest != request_digest:
             raise IdempotencyConflict
         if job.status in {JobStatus.QUEUED, JobStatus.PROCESSING}:
-            await self._accept.ensure_dispatch(pool, job)
+            await self._accept.ensure_dispatch(shard, job)
         return Submitted(job=job, is_new=False)
 
 

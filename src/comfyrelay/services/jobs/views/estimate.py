@@ -86,8 +86,8 @@ class Estimates:
             # its values are checked by its preview; checking them as a job copies what is to be run
             return None
         tried = wanted.items[:MOST_TRIED]
-        pool = await self._databases.pool_of(wanted.tenant_id)
-        found = await self._resolve.media(pool, wanted.tenant_id, tried, target)
+        shard = await self._databases.shard_of(wanted.tenant_id)
+        found = await self._resolve.media(shard, wanted.tenant_id, tried, target)
         requests = [
             JobRequest(tenant_id=wanted.tenant_id, user_id=wanted.user_id, idempotency_key="estimate", item=each)
             for each in tried

@@ -1,6 +1,6 @@
 """Following jobs: their events as they are written, and their progress, for any number of followers.
 
-Each pool is asked once a second for everything that is new to all who follow jobs of it, and at once when this process
+Each shard is asked once a second for everything that is new to all who follow jobs of it, and at once when this process
 has applied updates to it. A follower costs no query of its own.
 """
 
@@ -22,7 +22,7 @@ from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import history
 from comfyrelay.store.tenant.history import Position
-from comfyrelay.wakeup import Hint
+from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
@@ -91,7 +91,7 @@ class Events:
     def __init__(self, databases: Databases, *, tick_seconds: float = TICK_SECONDS) -> None:
         self._databases = databases
         self._tick_seconds = tick_seconds
-        self._readers: dict[str, _PoolReader] = {}
+        self._readers: dict[str, _ShardReader] = {}
         self._of_tenant: Counter[str] = Counter()
         self._is_closed = False
 
@@ -110,7 +110,7 @@ class Events:
         follower = _follower(job, after_seq)
         if follower.is_over:
             return
-        reader = self._reader_of(await self._databases.pool_name_of(job.tenant_id))
+        reader = self._reader_of(await self._databases.shard_name_of(job.tenant_id))
         reader.add(follower)
         self._of_tenant[job.tenant_id] += 1
         try:
@@ -127,9 +127,9 @@ class Events:
             # those of whom nobody is left are forgotten
             self._of_tenant += Counter()
 
-    def wake(self, pool: str, entries: Iterable[OutboxEntry]) -> None:
-        """A pool got updates from this process: read its events at once, if somebody follows one of the jobs."""
-        reader = self._readers.get(pool)
+    def wake(self, shard: str, entries: Iterable[OutboxEntry]) -> None:
+        """A shard got updates from this process: read its events at once, if somebody follows one of the jobs."""
+        reader = self._readers.get(shard)
         if reader is not None and reader.size:
             reader.wake({update.job_id for entry in entries for update in entry.updates})
 
@@ -143,19 +143,19 @@ class Events:
         for each in self._readers.values():
             each.close()
 
-    def _reader_of(self, pool: str) -> "_PoolReader":
-        return self._readers.setdefault(pool, _PoolReader(self._databases, pool, tick_seconds=self._tick_seconds))
+    def _reader_of(self, shard: str) -> "_ShardReader":
+        return self._readers.setdefault(shard, _ShardReader(self._databases, shard, tick_seconds=self._tick_seconds))
 
 
-class _PoolReader:
-    """Reads the events of one pool for everybody who follows a job of it."""
+class _ShardReader:
+    """Reads the events of one shard for everybody who follows a job of it."""
 
-    def __init__(self, databases: Databases, pool: str, *, tick_seconds: float) -> None:
+    def __init__(self, databases: Databases, shard: str, *, tick_seconds: float) -> None:
         self._databases = databases
-        self._pool = pool
+        self._shard = shard
         self._tick_seconds = tick_seconds
         self._followers: defaultdict[str, set[_Follower]] = defaultdict(set)
-        self._hint = Hint()
+        self._wakeup = Wakeup()
         self._task: asyncio.Task[None] | None = None
         self._progress_read_at = 0.0
 
@@ -165,7 +165,7 @@ class _PoolReader:
 
     def add(self, follower: _Follower) -> None:
         self._followers[follower.job_id].add(follower)
-        self._hint.give()
+        self._wakeup.notify()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 
@@ -176,7 +176,7 @@ class _PoolReader:
 
     def wake(self, job_ids: set[str]) -> None:
         if not job_ids.isdisjoint(self._followers):
-            self._hint.give()
+            self._wakeup.notify()
 
     def close(self) -> None:
         if self._task is not None:
@@ -189,12 +189,12 @@ class _PoolReader:
 
     async def _run(self) -> None:
         while self._followers:
-            await self._hint.wait(self._tick_seconds)
+            await self._wakeup.wait(self._tick_seconds)
             try:
                 await self._read()
             except Exception:
                 # whoever follows gets it later: the next read finds everything
-                log.warning("events.failed", pool=self._pool, exc_info=True)
+                log.warning("events.failed", shard=self._shard, exc_info=True)
             await asyncio.sleep(min(SHORTEST_PAUSE_SECONDS, self._tick_seconds))
 
     async def _read(self) -> None:
@@ -208,8 +208,8 @@ class _PoolReader:
                 positions[follower.job_id] = Position(
                     tenant_id=follower.tenant_id, job_id=follower.job_id, seq=follower.seq
                 )
-        with self._databases.watched(self._pool):
-            async with self._databases.pool(self._pool).read() as tx:
+        with self._databases.watched(self._shard):
+            async with self._databases.shard(self._shard).read() as tx:
                 found = await history.events_after(tx, positions.values())
         for event in found:
             for follower in self._followers.get(event.job_id, ()):

@@ -102,7 +102,7 @@ class Views:
         self._ttl_seconds = ttl_seconds
 
     async def plain_job(self, tenant_id: str, job_id: str) -> Job:
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             job = await jobs.get(tx, tenant_id, job_id)
         if job is None:
             raise NotFound(f"There is no job {job_id!r}.")
@@ -135,7 +135,7 @@ class Views:
         named = (
             await standing(self._databases, tenant_id, status) if status is not None and status in JOB_STATUS else None
         )
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await jobs.listed(
                 tx,
                 tenant_id,
@@ -163,15 +163,15 @@ class Views:
     async def job_with_snapshot(self, tenant_id: str, job_id: str) -> tuple[Job, JobSnapshot]:
         """A job and what it runs."""
         job = await self.plain_job(tenant_id, job_id)
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             payloads = await jobs.payloads(tx, [job.id])
         return job, JobSnapshot.from_json(payloads[job.id])
 
     async def snapshots(self, tenant_id: str, *, workflow_id: int) -> AsyncIterator[JobSnapshot]:
         """What the jobs of a workflow run, newest first."""
-        pool, before = await self._databases.pool_of(tenant_id), None
+        shard, before = await self._databases.shard_of(tenant_id), None
         while True:
-            async with pool.read() as tx:
+            async with shard.read() as tx:
                 found = await jobs.listed(tx, tenant_id, after_id=before, limit=AT_ONCE)
                 of_workflow = [each.id for each in found if each.workflow_id == workflow_id]
                 payloads = await jobs.payloads(tx, of_workflow) if of_workflow else {}
@@ -184,19 +184,19 @@ class Views:
     async def logs(self, tenant_id: str, job_id: str, *, after_id: int, limit: int) -> Listed[LogLine]:
         """What the workers printed, oldest first."""
         await self.plain_job(tenant_id, job_id)
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await history.log_page(tx, tenant_id, job_id, after_id=after_id, limit=limit + 1)
         return listed(found, lambda each: each.id, limit=limit)
 
     async def history(self, tenant_id: str, job_id: str, *, after_seq: int, limit: int) -> Listed[Event]:
         """What happened to a job, oldest first."""
         await self.plain_job(tenant_id, job_id)
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await history.event_page(tx, tenant_id, job_id, after_seq=after_seq, limit=limit + 1)
         return listed(found, lambda each: each.seq, limit=limit)
 
     async def video(self, tenant_id: str, video_id: str) -> VideoView:
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await media.video(tx, tenant_id, video_id)
         if found is None:
             raise NotFound(f"There is no video {video_id!r}.")
@@ -205,7 +205,7 @@ class Views:
 
     async def videos(self, tenant_id: str, *, before_id: str | None = None, limit: int) -> Listed[VideoView]:
         """Newest first."""
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await media.video_page(tx, tenant_id, before_id=before_id, limit=limit + 1)
         page = listed(found, lambda each: each.id, limit=limit)
         return page.holding(await self._of_videos(tenant_id, page.items))
@@ -224,7 +224,7 @@ class Views:
     async def _why_held(self, job: Job) -> str | None:
         if job.batch_id is None:
             return None
-        async with (await self._databases.pool_of(job.tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(job.tenant_id)).read() as tx:
             batch = await media.batch(tx, job.tenant_id, id_=job.batch_id)
         return batch.held_text if batch is not None else None
 
@@ -232,7 +232,7 @@ class Views:
         if not found:
             return []
         named = {file_id for job in found for file_id in (job.input_file_id, job.output_file_id) if file_id}
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             files = await media.files_of(tx, tenant_id, named) if named else {}
             payloads = await jobs.payloads(tx, [each.id for each in found])
             lost = [each.id for each in found if each.status in {JobStatus.FAILED, JobStatus.CANCELED}]
@@ -323,7 +323,7 @@ class Views:
         wanted = list(ids)
         if not wanted:
             return {}
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await media.files_of(tx, tenant_id, wanted)
 
     async def _from_queue(

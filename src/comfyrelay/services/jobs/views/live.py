@@ -1,6 +1,6 @@
 """Following a tenant: all that changes of its jobs, batches, queue, marks and wallet, for any number of open pages.
 
-One task for each pool reads what has changed for every tenant that somebody follows; what it finds is loaded once for
+One task for each shard reads what has changed for every tenant that somebody follows; what it finds is loaded once for
 each tenant and handed to all who follow it. A follower costs no query of its own, but for what it missed while it was
 away. One that reads slowly keeps a few messages, and is then told to begin anew.
 """
@@ -25,7 +25,7 @@ from comfyrelay.services.jobs.views.jobs import JobView, Views
 from comfyrelay.services.jobs.views.overview import Glance, Overview, glance_of
 from comfyrelay.services.subscriptions import Follower, Reset, StreamMessage
 from comfyrelay.store.central.autoscaling import durations
-from comfyrelay.store.notify import Wakeup
+from comfyrelay.store.notify import NotifyChannel
 from comfyrelay.store.tenant import changes, jobs
 from comfyrelay.store.tenant.changes import Horizon, JobChange, Marked
 from comfyrelay.store.tenant.overview import LeasedItem
@@ -41,7 +41,7 @@ GATHER_SECONDS = 0.25
 LOOK_SECONDS = 0.75
 # Of one message, and of what is replayed: whoever missed more had better begin anew.
 MOST_JOBS = 200
-# Of one read, for all tenants of a pool together.
+# Of one read, for all tenants of a shard together.
 MOST_CHANGES = 10_000
 # Of one tenant in one process.
 MOST_FOLLOWERS = 500
@@ -142,14 +142,14 @@ class _Tenant:
 
 class Live:
     def __init__(
-        self, databases: Databases, views: Views, batches: Batches, overview: Overview, wakeup: Wakeup
+        self, databases: Databases, views: Views, batches: Batches, overview: Overview, notify_channel: NotifyChannel
     ) -> None:
         self.databases = databases
         self.overview = overview
         self._views = views
         self._batches = batches
-        self._wakeup = wakeup
-        self._readers: dict[str, _PoolReader] = {}
+        self._notify_channel = notify_channel
+        self._readers: dict[str, _ShardReader] = {}
         self._reads: set[asyncio.Task[Any]] = set()
         self.is_closed = False
 
@@ -160,15 +160,15 @@ class Live:
         happens. A message without anything comes when nothing happened for `quiet_seconds`."""
         if self.is_closed:
             return
-        pool = await self.whole(self.databases.pool_name_of(tenant_id))
-        reader = self._readers.get(pool)
+        shard = await self.whole(self.databases.shard_name_of(tenant_id))
+        reader = self._readers.get(shard)
         if reader is None:
-            reader = self._readers[pool] = _PoolReader(self, pool, self._wakeup)
+            reader = self._readers[shard] = _ShardReader(self, shard, self._notify_channel)
         follower: Follower[LiveMessage] = Follower()
         # before what was missed is read: what happens meanwhile is told twice, and not never
         tenant = await reader.add(tenant_id, follower)
         try:
-            for message in await self.whole(self._first(tenant, pool, cursor)):
+            for message in await self.whole(self._first(tenant, shard, cursor)):
                 yield message
             while not self.is_closed:
                 with contextlib.suppress(TimeoutError):
@@ -186,21 +186,21 @@ class Live:
         if any(each is not None and len(each.followers) >= MOST_FOLLOWERS for each in found):
             raise TooManyRequests(retry_after_seconds=60)
 
-    async def _first(self, tenant: _Tenant, pool: str, cursor: str | None) -> list[StreamMessage[LiveMessage]]:
+    async def _first(self, tenant: _Tenant, shard: str, cursor: str | None) -> list[StreamMessage[LiveMessage]]:
         # where this begins: what is told later may be told with it as well
         begins = tenant.cursor
         missed: list[StreamMessage[LiveMessage]] = []
         if cursor:
-            missed.append(StreamMessage(what=await self._missed(tenant.id, pool, cursor), cursor=begins))
+            missed.append(StreamMessage(what=await self._missed(tenant.id, shard, cursor), cursor=begins))
         if tenant.glance is None:
             tenant.glance = await self.overview.glance(tenant.id, limit=MOST_WAITING)
         return [*missed, StreamMessage(what=tenant.glance, cursor=begins)]
 
-    async def _missed(self, tenant_id: str, pool: str, text: str) -> Changed | Reset:
+    async def _missed(self, tenant_id: str, shard: str, text: str) -> Changed | Reset:
         cursor = Cursor.read(text)
         if cursor is None:
             return Reset()
-        async with self.databases.pool(pool).read() as tx:
+        async with self.databases.shard(shard).read() as tx:
             if not cursor.is_replayed(await changes.horizon(tx)):
                 return Reset()
             found = await changes.since(tx, {tenant_id: cursor.txid}, limit=MOST_CHANGES + 1)
@@ -216,7 +216,7 @@ class Live:
         ids = {id_ for change in found for id_ in change.ids}
         if len(ids) > MOST_JOBS:
             return Reset()
-        async with (await self.databases.pool_of(tenant_id)).read() as tx:
+        async with (await self.databases.shard_of(tenant_id)).read() as tx:
             present = [each for each in await jobs.by_ids(tx, ids) if each.tenant_id == tenant_id]
         named = {each.batch_id for each in present if each.batch_id} | (ids - {each.id for each in present})
         # without items there is none any more
@@ -229,10 +229,10 @@ class Live:
             has_credit=any(change.is_credit for change in found),
         )
 
-    def wake(self, pool: str) -> None:
-        """A pool got updates from this process."""
-        if pool in self._readers:
-            self._readers[pool].hint.give()
+    def wake(self, shard: str) -> None:
+        """A shard got updates from this process."""
+        if shard in self._readers:
+            self._readers[shard].wakeup.notify()
 
     async def whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Read to the end, also when whoever waits for it hangs up: a read that is broken off costs its connection."""
@@ -267,14 +267,14 @@ class Live:
             await asyncio.gather(*late, return_exceptions=True)
 
 
-class _PoolReader:
-    """Reads what changed in one pool for everybody who follows a tenant of it."""
+class _ShardReader:
+    """Reads what changed in one shard for everybody who follows a tenant of it."""
 
-    def __init__(self, live: Live, pool: str, wakeup: Wakeup) -> None:
+    def __init__(self, live: Live, shard: str, notify_channel: NotifyChannel) -> None:
         self._live = live
-        self._pool = pool
+        self._shard = shard
         self.tenants: dict[str, _Tenant] = {}
-        self.hint = wakeup.subscribe()
+        self.wakeup = notify_channel.subscribe()
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -293,7 +293,7 @@ class _PoolReader:
         return tenant
 
     async def _horizon(self) -> Horizon:
-        async with self._live.databases.pool(self._pool).read() as tx:
+        async with self._live.databases.shard(self._shard).read() as tx:
             return await changes.horizon(tx)
 
     def remove(self, tenant: _Tenant, follower: Follower[LiveMessage]) -> None:
@@ -303,19 +303,19 @@ class _PoolReader:
 
     def close(self) -> None:
         # it ends by itself: it may be reading
-        self.hint.give()
+        self.wakeup.notify()
         for tenant in self.tenants.values():
             for follower in tenant.followers:
                 follower.has_news.set()
 
     async def _run(self) -> None:
         while self.tenants and not self._live.is_closed:
-            await self.hint.wait(TICK_SECONDS)
+            await self.wakeup.wait(TICK_SECONDS)
             try:
                 await self._read()
             except Exception:
                 # nobody has moved on: the next read finds everything
-                log.warning("live.failed", pool=self._pool, exc_info=True)
+                log.warning("live.failed", shard=self._shard, exc_info=True)
             await asyncio.sleep(GATHER_SECONDS)
 
     async def _read(self) -> None:
@@ -323,8 +323,8 @@ class _PoolReader:
         positions = {each.id: each.position.txid for each in tenants.values()}
         if not positions:
             return
-        with self._live.databases.watched(self._pool):
-            async with self._live.databases.pool(self._pool).read() as tx:
+        with self._live.databases.watched(self._shard):
+            async with self._live.databases.shard(self._shard).read() as tx:
                 horizon = await changes.horizon(tx)
                 found = await changes.since(tx, positions, limit=MOST_CHANGES + 1)
         theirs: dict[str, list[JobChange]] = {each: [] for each in tenants}
@@ -335,7 +335,7 @@ class _PoolReader:
             try:
                 await self._send_changes(tenant, theirs[tenant.id], horizon, is_too_much=is_too_much)
             except Exception:
-                log.warning("live.failed", pool=self._pool, tenant_id=tenant.id, exc_info=True)
+                log.warning("live.failed", shard=self._shard, tenant_id=tenant.id, exc_info=True)
         # what has happened comes first
         await self._read_queues([each for each in tenants.values() if each.is_due()])
 
@@ -360,7 +360,7 @@ class _PoolReader:
         if not tenants:
             return
         if stale := [each for each in tenants if each.is_stale or each.counts is None]:
-            counts = await self._live.overview.counts_of(self._pool, [each.id for each in stale])
+            counts = await self._live.overview.counts_of(self._shard, [each.id for each in stale])
             for each in stale:
                 each.counts, each.is_stale = counts[each.id], False
         in_line = await self._live.overview.in_line([each.id for each in tenants], limit=MOST_WAITING)

@@ -38,7 +38,7 @@ class MediaViews:
         wanted = list(file_ids)
         if not wanted:
             return {}
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await media.files_of(tx, tenant_id, wanted)
         return {file.id: await self.of(file) for file in found.values()}
 

@@ -102,12 +102,12 @@ class Overview:
         return glance_of(counts, *in_line[tenant_id])
 
     async def counts(self, tenant_id: str) -> dict[str, int]:
-        pool = await self._databases.pool_name_of(tenant_id)
-        return (await self.counts_of(pool, [tenant_id]))[tenant_id]
+        shard = await self._databases.shard_name_of(tenant_id)
+        return (await self.counts_of(shard, [tenant_id]))[tenant_id]
 
-    async def counts_of(self, pool: str, tenant_ids: Collection[str]) -> dict[str, dict[str, int]]:
-        """For tenants that are all in this pool."""
-        async with self._databases.pool(pool).read() as tx:
+    async def counts_of(self, shard: str, tenant_ids: Collection[str]) -> dict[str, dict[str, int]]:
+        """For tenants that are all in this shard."""
+        async with self._databases.shard(shard).read() as tx:
             return await overview.count_by_status(tx, tenant_ids)
 
     async def in_line(
@@ -120,7 +120,7 @@ class Overview:
         return {each: (leased[each], waiting[each]) for each in tenant_ids}
 
     async def about(self, tenant_id: str, job_id: str) -> AboutJob:
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             job = await jobs.get(tx, tenant_id, job_id)
             if job is None:
                 raise NotFound(f"There is no job {job_id!r}.")

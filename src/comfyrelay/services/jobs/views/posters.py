@@ -11,7 +11,7 @@ import structlog
 from comfyrelay.domain.ids import beside
 from comfyrelay.domain.queue.updates import NOTHING_FOUND, MediaFacts
 from comfyrelay.domain.records.jobs import File
-from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound, PoolUnavailable
+from comfyrelay.errors import ConfigurationError, DatabaseUnavailable, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.posters import Posters
 from comfyrelay.services.transactions import Step
@@ -19,7 +19,7 @@ from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant.library import posters as drawing
 from comfyrelay.store.tenant.removals import DRAW_SECONDS
-from comfyrelay.wakeup import Hint
+from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
@@ -34,40 +34,40 @@ class Drawing:
         self._objects = objects
         self._posters = posters
         self._disk = disk
-        self._hint = Hint()
+        self._wakeup = Wakeup()
 
-    def hint(self) -> None:
+    def wakeup(self) -> None:
         """Files were used: there may be something to draw."""
-        self._hint.give()
+        self._wakeup.notify()
 
     async def wait(self, seconds: float) -> None:
         """Until there may be something to draw."""
-        await self._hint.wait(seconds)
+        await self._wakeup.wait(seconds)
 
     async def run_once(self) -> int:
-        """Draw what is due, in every pool; returns how many files were looked at."""
+        """Draw what is due, in every shard; returns how many files were looked at."""
         done = 0
-        for name in self._databases.pools:
+        for name in self._databases.shards:
             try:
                 with self._databases.watched(name):
-                    done += await self._draw_due(self._databases.pool(name))
-            except PoolUnavailable:
-                log.info("poster.pool_down", pool=name)
+                    done += await self._draw_due(self._databases.shard(name))
+            except DatabaseUnavailable:
+                log.info("poster.shard_down", shard=name)
         return done
 
-    async def _draw_due(self, pool: Database) -> int:
+    async def _draw_due(self, shard: Database) -> int:
         done = 0
         while True:
-            due = await pool.run(
+            due = await shard.run(
                 Step.DRAW_CLAIM, lambda tx: drawing.claim(tx, limit=AT_ONCE, lease_seconds=DRAW_SECONDS)
             )
             for file in due:
-                await self._draw(pool, file)
+                await self._draw(shard, file)
             done += len(due)
             if len(due) < AT_ONCE:
                 return done
 
-    async def _draw(self, pool: Database, file: File) -> None:
+    async def _draw(self, shard: Database, file: File) -> None:
         try:
             async with asyncio.timeout(FILE_SECONDS):
                 media = await self._made(file)
@@ -75,7 +75,7 @@ class Drawing:
             # storage is away, for one: it is tried again once its claim has run out
             log.warning("poster.postponed", path=file.path, error=repr(error))
             return
-        if not await pool.run(Step.DRAW_NOTE, lambda tx: drawing.note(tx, file.id, media)):
+        if not await shard.run(Step.DRAW_NOTE, lambda tx: drawing.note(tx, file.id, media)):
             # it was removed meanwhile
             await self._objects.remove_many(beside(file.path))
 

@@ -52,5 +52,5 @@ class Recent:
         return pace_of(seconds)
 
     async def _made(self, tenant_id: str) -> list[recent.RecentOutput]:
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await recent.made(tx, tenant_id, among=AMONG)

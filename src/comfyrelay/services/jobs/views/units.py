@@ -162,7 +162,7 @@ class Units:
         self, tenant_id: str, batch_id: str, *, status: JobStatus | None, after: int | None, limit: int
     ) -> Listed[ItemView]:
         """The items of a batch in its order, each as its newest try."""
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             if await media.batch(tx, tenant_id, id_=batch_id) is None:
                 raise NotFound(f"There is no batch {batch_id!r}.")
             since = -1 if after is None else after
@@ -180,7 +180,7 @@ class Units:
         if wanted.workflow is None and not wanted.search:
             return None
         workflow_ids = await workflows_named(self._databases, tenant_id, wanted.workflow)
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await units.matching(tx, tenant_id, workflow_ids=workflow_ids, search=wanted.search)
 
     async def _having(self, tenant_id: str, line: list[Unit], order: _Order, status: UnitStatus | None) -> list[Unit]:
@@ -194,7 +194,7 @@ class Units:
                 return [each for each in line if each in order.queued]
             case UnitStatus.PAUSED:
                 return [each for each in line if each in order.paused]
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             counts = await jobs.count_in_batches(tx, tenant_id, [each.id for each in line if each.is_batch])
         return [each for each in line if counts.get(each.id, {}).get(status)]
 
@@ -203,7 +203,7 @@ class Units:
         async with self._databases.central.read() as tx:
             leased = (await overview.leased(tx, [tenant_id]))[tenant_id]
             line = await units.in_line(tx, tenant_id)
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             active = await units.active(tx, tenant_id)
         running = [unit for unit in _unique(job.unit for job in leased if not job.is_only_fetched) if unit in active]
         # last what was accepted this moment, and is on its way to the queue
@@ -270,7 +270,7 @@ class Units:
                 each for each in ordered if after is None or (each.id > after if oldest_first else each.id < after)
             ]
             return later[:AT_ONCE]
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await units.page(
                 tx, tenant_id, after_id=after, oldest_first=oldest_first, only_ended=only_ended, limit=AT_ONCE
             )
@@ -287,7 +287,7 @@ class Units:
         """Of those that are there; without `active`, none of them has ended."""
         batch_ids = [each.id for each in chosen if each.is_batch]
         states = {each.id: each for each in await self._batches.states(tenant_id, batch_ids) if each.total}
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             singles = {job.id: job for job in await jobs.by_ids(tx, [unit.id for unit in chosen if not unit.is_batch])}
             summaries = await units.summaries(tx, tenant_id, batch_ids) if batch_ids else {}
             broken = [id_ for id_, state in states.items() if state.counts.get(JobStatus.FAILED)]
@@ -367,7 +367,7 @@ class Units:
         batch_ids = [each.id for each in waiting if each.is_batch]
         first = {each.id: each.id for each in waiting if each.id in singles}
         if batch_ids:
-            async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            async with (await self._databases.shard_of(tenant_id)).read() as tx:
                 first |= await units.first_queued(tx, tenant_id, batch_ids)
         found = await self._waiting.of_jobs(tenant_id, first.values())
         reasons = {unit_id: found[job_id] for unit_id, job_id in first.items() if job_id in found}
@@ -382,7 +382,7 @@ class Units:
         workflow_ids = await workflows_named(self._databases, tenant_id, wanted.workflow)
         status = wanted.status
         meant = None if status is None else StatusFilter(JOB_STATUS.get(status, status), list(order.fetched))
-        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await units.counts_found(
                 tx, tenant_id, batch_ids, standing=meant, workflow_ids=workflow_ids, search=wanted.search
             )

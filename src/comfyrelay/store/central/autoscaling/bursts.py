@@ -63,7 +63,7 @@ class WaitingDispatch(NamedTuple):
     tenant_max_wait_seconds: int | None
     cloud_micros_per_second: int | None
     expected_cost_micros: int | None
-    db_pool: str
+    shard: str
 
 
 class ServingWorker(NamedTuple):
@@ -132,13 +132,13 @@ async def open_workflows(tx: Tx) -> set[int]:
 
 
 async def queue(
-    tx: Tx, *, stage: str, provider: Provider, workflow_ids: Collection[int], most: int, down_pools: Collection[str]
+    tx: Tx, *, stage: str, provider: Provider, workflow_ids: Collection[int], most: int, down_shards: Collection[str]
 ) -> list[WaitingDispatch]:
     """What could be leased now, in the order in which it would be; of each workflow the first `most`."""
     given = {**with_ids(sorted(workflow_ids)), "stage": stage, "provider": provider, "most": most}
     rows = [WaitingDispatch._make(row) for row in await tx.fetch(queue_query, given)]
     return sorted(
-        (each for each in rows if each.db_pool not in down_pools),
+        (each for each in rows if each.shard not in down_shards),
         key=lambda each: (-each.priority, each.rank, each.id),
     )
 
@@ -186,7 +186,7 @@ def _waiting_columns() -> list[ColumnElement[Any]]:
         tenants.c.max_wait_seconds.label("tenant_max_wait_seconds"),
         d.c.cloud_micros_per_second,
         d.c.expected_cost_micros,
-        d.c.db_pool,
+        d.c.shard,
     ]
 
 

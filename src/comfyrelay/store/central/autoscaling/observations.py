@@ -83,7 +83,7 @@ def _workflows_of(dialect: str) -> Select[Any]:
     return select(workflow_fleets).join_from(r, workflow_fleets, workflow_fleets.c.fleet_id == r.c.id)
 
 
-def waiting_query(stage: str, workflow_ids: Collection[int], *, down_pools: Sequence[str]) -> Select[Any]:
+def waiting_query(stage: str, workflow_ids: Collection[int], *, down_shards: Sequence[str]) -> Select[Any]:
     """All leading columns of the queue's index are named, so that it is used."""
     return (
         select(d.c.workflow_id, d.c.effect_id, func.count().label("jobs"))
@@ -94,16 +94,18 @@ def waiting_query(stage: str, workflow_ids: Collection[int], *, down_pools: Sequ
             d.c.workflow_id.in_(sorted(workflow_ids)),
             d.c.attempts < d.c.max_attempts,
             d.c.available_at <= relay_now(),
-            d.c.db_pool.not_in(list(down_pools)),
+            d.c.shard.not_in(list(down_shards)),
         )
         .group_by(d.c.workflow_id, d.c.effect_id)
     )
 
 
-async def waiting(tx: Tx, stage: str, workflow_ids: Collection[int], *, down_pools: Sequence[str]) -> list[WaitingWork]:
+async def waiting(
+    tx: Tx, stage: str, workflow_ids: Collection[int], *, down_shards: Sequence[str]
+) -> list[WaitingWork]:
     if not workflow_ids:
         return []
-    rows = await tx.execute(waiting_query(stage, workflow_ids, down_pools=down_pools))
+    rows = await tx.execute(waiting_query(stage, workflow_ids, down_shards=down_shards))
     return [WaitingWork._make(row) for row in rows]
 
 

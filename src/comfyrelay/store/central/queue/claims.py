@@ -50,7 +50,7 @@ class WorkerFacts(NamedTuple):
     lacks: tuple[str, ...]
     # the workflows that need more memory than it has, where others have that
     outgrown: tuple[memory.Outgrown, ...]
-    # whether any workflow did not fit into any card
+    # whether any workflow did not fit into any GPU
     is_any_outgrown: bool
     # whether something is queued for it alone
     is_chosen: bool
@@ -177,7 +177,7 @@ PICK_POSTGRES = text(
                    AND NOT (q.provider = 'self_hosted' AND g.lacking ? q.workflow_hash)
                    AND NOT (q.provider = 'self_hosted' AND q.only_worker IS NULL
                             AND g.outgrown ? (q.workflow_id || ' ' || q.workflow_hash))
-                   AND NOT CAST(:down_pools AS jsonb) ? q.db_pool
+                   AND NOT CAST(:down_shards AS jsonb) ? q.shard
                    AND (q.only_worker IS NULL OR q.only_worker = g.chosen)
                  ORDER BY q.priority DESC, q.rank, q.id
                  LIMIT g.slots + :slack
@@ -213,7 +213,7 @@ PICK_SQLITE = text(
        AND NOT (q.provider = 'self_hosted' AND q.workflow_hash IN (SELECT value FROM json_each(:lacking)))
        AND NOT (q.provider = 'self_hosted' AND q.only_worker IS NULL
                 AND q.workflow_id || ' ' || q.workflow_hash IN (SELECT value FROM json_each(:outgrown)))
-       AND q.db_pool NOT IN (SELECT value FROM json_each(:down_pools))
+       AND q.shard NOT IN (SELECT value FROM json_each(:down_shards))
        AND (q.only_worker IS NULL OR q.only_worker = :chosen)
      ORDER BY q.priority DESC, q.rank, q.id
      LIMIT :slots
@@ -226,15 +226,15 @@ def _pick_any(dialect: str) -> Executable:
 
 
 async def pick(
-    tx: Tx, slots: Mapping[Entitlement, int], *, down_pools: Sequence[str]
+    tx: Tx, slots: Mapping[Entitlement, int], *, down_shards: Sequence[str]
 ) -> dict[Entitlement, list[Candidate]]:
     """For each entitlement, its next dispatches in queue order: at most `slots` of them, locked."""
-    down = list(down_pools)
+    down = list(down_shards)
     if tx.dialect == "sqlite":
         return {each: await _pick_sqlite(tx, each, wanted, down) for each, wanted in slots.items()}
     order = list(slots)
     groups = [{"no": no, **_group(each), "slots": slots[each]} for no, each in enumerate(order)]
-    parameters = {"groups": groups, "down_pools": down, "slack": _SLACK}
+    parameters = {"groups": groups, "down_shards": down, "slack": _SLACK}
     found: dict[Entitlement, list[Candidate]] = {each: [] for each in order}
     for row in await tx.fetch(_pick_any, parameters):
         found[order[row[0]]].append(_candidate(row[1:]))
@@ -245,7 +245,7 @@ async def _pick_sqlite(tx: Tx, entitlement: Entitlement, slots: int, down: list[
     group = _group(entitlement)
     lists = {name: list(group[name]) for name in ("providers", "workflow_ids", "blocked", "lacking", "outgrown")}
     chosen = entitlement.only_worker
-    parameters = {**lists, "stage": entitlement.stage, "slots": slots, "down_pools": down, "chosen": chosen}
+    parameters = {**lists, "stage": entitlement.stage, "slots": slots, "down_shards": down, "chosen": chosen}
     return [_candidate(row) for row in await tx.fetch(_pick_any, parameters)]
 
 

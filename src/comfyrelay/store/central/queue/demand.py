@@ -74,8 +74,8 @@ _CHOSEN = """
          ORDER BY q.id
          LIMIT :most
     ) AS chosen"""
-_NOT_DOWN = "NOT CAST(:down_pools AS jsonb) ? q.db_pool"
-_NOT_DOWN_SQLITE = "q.db_pool NOT IN (SELECT value FROM json_each(:down_pools))"
+_NOT_DOWN = "NOT CAST(:down_shards AS jsonb) ? q.shard"
+_NOT_DOWN_SQLITE = "q.shard NOT IN (SELECT value FROM json_each(:down_shards))"
 
 POSTGRES = text(
     _KINDS.format(
@@ -113,9 +113,9 @@ def _queued(dialect: str) -> Executable:
     return SQLITE if dialect == "sqlite" else POSTGRES
 
 
-async def queued(tx: Tx, *, most: int, down_pools: Sequence[str]) -> list[Queued]:
+async def queued(tx: Tx, *, most: int, down_shards: Sequence[str]) -> list[Queued]:
     """Of each stage, provider and workflow, the first dispatches that could be leased now; at most so many."""
-    rows = await tx.fetch(_queued, {"most": most, "down_pools": list(down_pools)})
+    rows = await tx.fetch(_queued, {"most": most, "down_shards": list(down_shards)})
     return [Queued(**row._mapping) for row in rows]
 
 
@@ -141,9 +141,9 @@ def prefetched_query(_dialect: str = "") -> Select[Any]:
     )
 
 
-async def late(tx: Tx, *, down_pools: Sequence[str]) -> list[HeldDispatch]:
+async def late(tx: Tx, *, down_shards: Sequence[str]) -> list[HeldDispatch]:
     """Leases past their end whose jobs could be begun anew, in queue order. There are fewer than there are slots."""
-    query = late_query().where(d.c.db_pool.not_in(list(down_pools)))
+    query = late_query().where(d.c.shard.not_in(list(down_shards)))
     return [HeldDispatch(**row._mapping) for row in await tx.execute(query)]
 
 

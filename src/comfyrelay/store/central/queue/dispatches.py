@@ -91,7 +91,7 @@ _LEASE = (
 class NewDispatch:
     tenant_id: str
     tenant_job_id: str
-    db_pool: str
+    shard: str
     workflow_id: int
     workflow_hash: str
     effect_id: int | None
@@ -128,7 +128,7 @@ class BeatAnswer:
     epoch: int
     tenant_id: str
     tenant_job_id: str
-    db_pool: str
+    shard: str
     leased_at: datetime
     lease_expires_at: datetime
     cancel_requested_at: datetime | None

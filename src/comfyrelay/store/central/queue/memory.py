@@ -1,4 +1,4 @@
-"""Which workflows did not fit into which cards, and which workers have larger ones."""
+"""Which workflows did not fit into which GPUs, and which workers have larger ones."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -20,12 +20,12 @@ from comfyrelay.store.types import relay_now
 Outgrown = tuple[int, str]
 
 
-async def note(tx: Tx, dispatch: Dispatch, card_bytes: int) -> None:
-    """A job had a card of this size to itself, and that was not enough."""
+async def note(tx: Tx, dispatch: Dispatch, gpu_bytes: int) -> None:
+    """A job had a GPU of this size to itself, and that was not enough."""
     query = insert_into(tx.dialect, m).values(
         workflow_id=dispatch.workflow_id,
         workflow_hash=dispatch.workflow_hash,
-        ran_out_bytes=card_bytes,
+        ran_out_bytes=gpu_bytes,
         updated_at=relay_now(),
     )
     await tx.execute(
@@ -35,9 +35,9 @@ async def note(tx: Tx, dispatch: Dispatch, card_bytes: int) -> None:
             where=m.c.ran_out_bytes <= query.excluded.ran_out_bytes,
         )
     )
-    # one that has not told of its cards yet has told of this one now
+    # one that has not told of its GPUs yet has told of this one now
     unknown = (workers.c.worker_id == dispatch.worker_id) & workers.c.memory_bytes.is_(None)
-    await tx.execute(update(workers).values(memory_bytes=card_bytes).where(unknown))
+    await tx.execute(update(workers).values(memory_bytes=gpu_bytes).where(unknown))
 
 
 def _larger(
@@ -84,12 +84,12 @@ def _larger(
     )
 
 
-async def is_larger_there(tx: Tx, dispatch: Dispatch, card_bytes: int, *, stale_seconds: float) -> bool:
+async def is_larger_there(tx: Tx, dispatch: Dispatch, gpu_bytes: int, *, stale_seconds: float) -> bool:
     """Whether somebody with more memory could run it, and may: not where one worker was chosen for it."""
     if dispatch.only_worker is not None:
         return False
     given = {
-        "than": card_bytes,
+        "than": gpu_bytes,
         "workflow_id": dispatch.workflow_id,
         "workflow_hash": dispatch.workflow_hash,
         "stage": dispatch.stage,
@@ -106,7 +106,7 @@ def _is_larger_there(_dialect: str) -> Executable:
 
 
 async def outgrown(tx: Tx, worker_ids: Iterable[str], *, stale_seconds: float) -> dict[str, frozenset[Outgrown]]:
-    """For each of these workers, the workflows for which its cards are too small, where a larger one is there."""
+    """For each of these workers, the workflows for which its GPUs are too small, where a larger one is there."""
     found: defaultdict[str, set[Outgrown]] = defaultdict(set)
     for row in await tx.fetch(_outgrown, {**with_ids(sorted(worker_ids)), "stale": -stale_seconds}):
         found[row.worker_id].add((row.workflow_id, row.workflow_hash))
@@ -130,13 +130,13 @@ def _outgrown(dialect: str) -> Executable:
 
 
 async def ran_out(tx: Tx, workflow_ids: Iterable[int]) -> dict[Outgrown, int]:
-    """Of these workflows, the memory of the largest card that each did not fit into."""
+    """Of these workflows, the memory of the largest GPU that each did not fit into."""
     rows = await tx.execute(select(m).where(m.c.workflow_id.in_(sorted(workflow_ids))))
     return {(row.workflow_id, row.workflow_hash): row.ran_out_bytes for row in rows}
 
 
 async def ran_out_on(tx: Tx, workflow_id: int, workflow_hash: str) -> int | None:
-    """The memory of the largest card that it did not fit into."""
+    """The memory of the largest GPU that it did not fit into."""
     query = select(m.c.ran_out_bytes).where(m.c.workflow_id == workflow_id, m.c.workflow_hash == workflow_hash)
     found: int | None = await tx.scalar(query)
     return found

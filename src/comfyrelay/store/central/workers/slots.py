@@ -17,7 +17,7 @@ from comfyrelay.store.paging import one_page
 from comfyrelay.store.types import json_value, relay_now, word
 
 
-class LaneWorker(NamedTuple):
+class SlotWorker(NamedTuple):
     """A worker; `comfyui` is what it said of its servers when it registered."""
 
     worker_id: str
@@ -32,7 +32,7 @@ class LaneWorker(NamedTuple):
 
 async def page(
     tx: Tx, *, stale_seconds: float, after_id: str | None, limit: int
-) -> tuple[list[LaneWorker], str | None]:
+) -> tuple[list[SlotWorker], str | None]:
     """Workers by their ids, and the id to go on after. Not all of what each says it has, which is long."""
     query = (
         select(
@@ -51,7 +51,7 @@ async def page(
     if after_id is not None:
         query = query.where(workers.c.worker_id > after_id)
     rows, after = one_page((await tx.execute(query)).all(), "worker_id", limit=limit)
-    return [LaneWorker._make([*row[:-1], json_value(row.comfyui)]) for row in rows], after
+    return [SlotWorker._make([*row[:-1], json_value(row.comfyui)]) for row in rows], after
 
 
 def held_query() -> Select[Any]:
@@ -59,7 +59,7 @@ def held_query() -> Select[Any]:
         select(
             d.c.tenant_id,
             d.c.tenant_job_id.label("job_id"),
-            d.c.db_pool,
+            d.c.shard,
             d.c.workflow_id,
             d.c.worker_id,
             d.c.is_prefetch,

@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, Float, Select, Text, bindparam, delete, func,
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.queue.memory import NO_CARDS, largest_card
+from comfyrelay.domain.queue.memory import NO_GPUS, largest_gpu
 from comfyrelay.domain.queue.states import DispatchStatus, Provider, RegistrationSource, WorkflowKind
 from comfyrelay.domain.records.workers import Worker, WorkflowWorker
 from comfyrelay.errors import Conflict
@@ -173,7 +173,7 @@ def _record_seen(dialect: str) -> Executable:
 async def record_devices(tx: Tx, devices: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Keep what many workers told of their GPUs, by worker; they were heard of, too."""
     rows = [
-        {"worker_id": worker_id, "devices": told, "memory_bytes": largest_card(map(_card_bytes, told))}
+        {"worker_id": worker_id, "devices": told, "memory_bytes": largest_gpu(map(_gpu_bytes, told))}
         for worker_id, told in sorted(devices.items())
     ]
     await tx.write(_record_devices, with_rows(rows))
@@ -182,7 +182,7 @@ async def record_devices(tx: Tx, devices: Mapping[str, Sequence[Mapping[str, Any
 @cache
 def _record_devices(dialect: str) -> Executable:
     r = rows_table(dialect, columns_of(workers, "worker_id", "devices", "memory_bytes"))
-    # a ComfyUI that is away tells nothing, and its card is still there
+    # a ComfyUI that is away tells nothing, and its GPU is still there
     memory_bytes = func.coalesce(r.c.memory_bytes, workers.c.memory_bytes)
     return (
         update(workers)
@@ -203,9 +203,9 @@ def _record_warm(dialect: str) -> Executable:
     return update(workers).values(warm_hashes=r.c.warm_hashes).where(workers.c.worker_id == r.c.worker_id)
 
 
-def _card_bytes(device: Mapping[str, Any]) -> int | None:
-    """Nothing where what is told is not that of a card."""
-    return device.get("memory_total") if device.get("name") not in NO_CARDS else None
+def _gpu_bytes(device: Mapping[str, Any]) -> int | None:
+    """Nothing where what is told is not that of a GPU."""
+    return device.get("memory_total") if device.get("name") not in NO_GPUS else None
 
 
 def _with_providers(values: Mapping[str, Any]) -> dict[str, Any]:

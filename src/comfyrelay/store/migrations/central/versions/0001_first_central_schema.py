@@ -33,17 +33,17 @@ def upgrade() -> None:
     op.create_table(
         "outbox",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("db_pool", sa.Text(), nullable=False),
+        sa.Column("shard", sa.Text(), nullable=False),
         sa.Column("updates", JsonText(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_outbox")),
     )
-    op.create_index(op.f("ix_outbox_db_pool_id"), "outbox", ["db_pool", "id"], unique=False)
+    op.create_index(op.f("ix_outbox_shard_id"), "outbox", ["shard", "id"], unique=False)
     op.create_table(
         "tenants",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("db_pool", sa.Text(), nullable=False),
+        sa.Column("shard", sa.Text(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tenants")),
     )
@@ -167,7 +167,7 @@ def upgrade() -> None:
         sa.Column("provider", sa.Text(), nullable=False),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("tenant_job_id", sa.Text(), nullable=False),
-        sa.Column("db_pool", sa.Text(), nullable=False),
+        sa.Column("shard", sa.Text(), nullable=False),
         sa.Column("batch_id", sa.Text(), nullable=True),
         sa.Column("workflow_hash", sa.Text(), nullable=False),
         sa.Column("worker_id", sa.Text(), nullable=True),

@@ -34,7 +34,7 @@ def upgrade() -> None:
         sa.Column("jobs", sa.BigInteger(), nullable=True),
         sa.Column("findings", JsonText(), nullable=True),
         sa.Column("count", sa.Integer(), nullable=True),
-        sa.Column("pools_down", JsonText(), nullable=True),
+        sa.Column("shards_down", JsonText(), nullable=True),
         sa.Column("problem", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_reconcile_runs")),
     )

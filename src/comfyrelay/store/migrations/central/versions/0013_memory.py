@@ -1,4 +1,4 @@
-"""Which cards are too small for which workflows, how much memory those of workers have, and what stays loaded."""
+"""Which GPUs are too small for which workflows, how much memory those of workers have, and what stays loaded."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,0 +1,224 @@
+"""Who may call what: every route of the application, by everybody, and nothing of anybody else's is seen or changed."""
+
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from sqlalchemy import select
+
+from comfyrelay.server.app import create_app
+from comfyrelay.server.user import live
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.jobs.submission.requests import JobRequest
+from comfyrelay.settings import Settings
+from comfyrelay.store.central import tables as central
+from comfyrelay.store.tenant import tables as tenant
+from comfyrelay.web.app_files import PAGES
+from tests.support.api import SECRETS, Api, Caller, open_api
+from tests.support.world import SqliteBackend
+
+# Routes that ask for something else than a login, and what.
+OPEN = {
+    "/api/entry": "anybody",
+    "/api/register": "anybody, limited by address",
+    "/api/login": "anybody, limited by address and by account",
+    "/api/setup": "the code that the server printed, limited by address",
+    "/api/reset": "the secret of a link, limited by address",
+    "/api/reset/check": "the secret of a link, limited by address",
+    "/api/worker/register": "the fleet's secret",
+    "/api/webhooks/payments": "a signature",
+    "/files/{path}": "a signed grant",
+    "/docs": "anybody",
+    "/docs/start.js": "anybody",
+    "/docs/{name}": "anybody",
+    "/healthz": "anybody",
+    "/readyz": "anybody",
+    "/metrics": "anybody",
+    # the app, which shows nothing before it has asked the API
+    "/": "anybody",
+    **{path: "anybody" for page in PAGES if page for path in (f"/{page}", f"/{page}/{{rest}}")},
+    "/assets/{name}": "anybody",
+    **{f"/{name}": "anybody" for name in ("icon.svg", "mask.svg")},
+}
+
+
+# Beside those that say so in their path.
+FOR_ADMINS = {"/api/slots"}
+
+
+def routes() -> list[tuple[str, str]]:
+    """Method and path of every route, as the application itself has them."""
+    with TemporaryDirectory() as folder:
+        app = create_app(Engine(Settings(data_dir=Path(folder)), signing_secrets=SECRETS.signing), SECRETS)
+        return sorted({(method, each.path_format) for each in _walk(app.routes) for method in each.methods or ()})
+
+
+def _walk(found: Iterable[Any]) -> Iterator[APIRoute]:
+    for each in found:
+        if isinstance(each, APIRoute):
+            yield each
+        elif hasattr(each, "original_router"):
+            # a router that was included keeps its routes to itself
+            yield from _walk(each.original_router.routes)
+
+
+def audience(path: str) -> str:
+    if path in OPEN:
+        return "open"
+    if path.startswith("/api/worker/"):
+        return "worker"
+    return "admin" if path.startswith("/api/admin/") or path in FOR_ADMINS else "user"
+
+
+def filled(path: str, ids: dict[str, str]) -> str:
+    """A path with real ids of the owner in it, where it has a place for one."""
+    return re.sub(r"\{(\w+)(?::\w+)?\}", lambda found: ids.get(found[1], "1"), path)
+
+
+class People:
+    """Everybody who may try, and what belongs to the one whom they may not touch."""
+
+    callers: dict[str, Caller]
+    ids: dict[str, str]
+
+
+@pytest.fixture
+async def api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Api]:
+    async with open_api(sqlite_backend, tmp_path, requests_per_minute=1000) as api:
+        yield api
+
+
+@pytest.fixture
+async def people(api: Api) -> People:
+    effect_id = await api.effect()
+    owner = await api.user("owner@example.com", tokens=100)
+    assert owner.user is not None
+    job = await api.engine.jobs.submit.submit(
+        JobRequest(tenant_id=owner.user.tenant_id, user_id=owner.user.id, idempotency_key="k", effect_id=effect_id)
+    )
+    told = await api.engine.jobs.submit.submit(
+        JobRequest(
+            tenant_id=owner.user.tenant_id,
+            user_id=owner.user.id,
+            idempotency_key="told",
+            effect_id=effect_id,
+            webhook_url="https://receiver.test/hook",
+        )
+    )
+    # nobody sends it while the others try
+    await api.stop_loops()
+    await api.engine.queue.control.cancel(owner.user.tenant_id, told.id)
+    [delivery] = await api.engine.webhooks.endpoints.deliveries_of(owner.user.tenant_id, told.id)
+    made = People()
+    revoked = await api.worker("revoked")
+    made.callers = {
+        "nobody": api.anybody,
+        "other tenant": await api.user("other@example.com"),
+        "admin": await api.user("admin@example.com", is_admin=True),
+        "worker": await api.worker("gpu-1"),
+        "revoked worker": revoked,
+    }
+    await api.engine.fleet.workers.set_approved("revoked", is_approved=False)
+    api.context.forget_worker("revoked")
+    file_id = await api.engine.accounts.tenancy.add_file(owner.user, path="t/in.png", mime_type="image/png", size=3)
+    video_id = await api.engine.accounts.tenancy.add_video(owner.user, original_file_id=file_id)
+    collection = await api.engine.gallery.collections.create(owner.user.tenant_id, "mine")
+    made.ids = {
+        "collection_id": collection.id,
+        "job_id": job.id,
+        "delivery_id": delivery.id,
+        "video_id": video_id,
+        "file_id": file_id,
+        "tenant_id": owner.user.tenant_id,
+        "user_id": owner.user.id,
+        "worker_id": "gpu-1",
+        "slug": "clip",
+        "stage": "production",
+        "dispatch_id": "1",
+        "number": "1",
+    }
+    return made
+
+
+async def rows_of(api: Api, tenant_id: str) -> dict[str, Any]:
+    """Every row of the tenant, in all databases."""
+    found = {}
+    for database, tables in (
+        (api.engine.databases.central, central.metadata.tables),
+        (api.engine.databases.shards["main"], tenant.metadata.tables),
+    ):
+        async with database.read() as tx:
+            for name, table in tables.items():
+                if "tenant_id" in table.c:
+                    rows = await tx.execute(select(table).where(table.c.tenant_id == tenant_id))
+                    found[name] = sorted(map(str, rows.all()))
+    return found
+
+
+async def refused(people: People, who: str, whose: str) -> list[tuple[str, str, int]]:
+    """The routes of others that did not refuse a caller, with their answers."""
+    answers = []
+    for method, path in routes():
+        if audience(path) == whose:
+            response = await people.callers[who].call(method, filled(path, people.ids), {} if method != "GET" else None)
+            answers.append((method, path, response.status_code))
+    assert answers, f"there is no route for {whose}"
+    return answers
+
+
+@pytest.mark.parametrize("whose", ["user", "admin", "worker"])
+async def test_nobody_gets_in_without_a_login(people: People, whose: str) -> None:
+    assert [each for each in await refused(people, "nobody", whose) if each[2] != 401] == []
+
+
+@pytest.mark.parametrize(
+    ("who", "whose", "status"),
+    [
+        ("other tenant", "admin", 403),
+        ("other tenant", "worker", 401),
+        ("admin", "worker", 401),
+        ("worker", "user", 401),
+        ("worker", "admin", 401),
+        ("revoked worker", "worker", 403),
+        ("revoked worker", "user", 401),
+        ("revoked worker", "admin", 401),
+    ],
+)
+async def test_a_token_opens_the_routes_of_its_own_kind_only(people: People, who: str, whose: str, status: int) -> None:
+    assert [each for each in await refused(people, who, whose) if each[2] != status] == []
+
+
+async def test_another_tenant_sees_and_changes_nothing(
+    api: Api, people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the stream that never ends by itself ends after what it begins with
+    monkeypatch.setattr(live, "LONGEST_SECONDS", -1.0)
+    before = await rows_of(api, people.ids["tenant_id"])
+    secrets = [
+        people.ids[name] for name in ("job_id", "delivery_id", "video_id", "file_id", "tenant_id", "collection_id")
+    ]
+    secrets.append("owner@example.com")
+    leaks = []
+    for method, path in routes():
+        if audience(path) != "user":
+            continue
+        url = filled(path, people.ids)
+        response = await people.callers["other tenant"].call(method, url, {} if method != "GET" else None)
+        said = response.text
+        # what the caller wrote may be said back
+        if response.status_code >= 500 or any(secret in said and secret not in url for secret in secrets):
+            leaks.append((method, path, response.status_code, said[:200]))
+        if "{" in path and response.is_success and "slug" not in path:
+            leaks.append((method, path, response.status_code, said[:200]))
+    assert leaks == []
+    assert await rows_of(api, people.ids["tenant_id"]) == before
+
+
+def test_the_routes_that_need_no_login_are_known() -> None:
+    """A new route must be put behind a login, or be listed here with what it asks for instead."""
+    paths = {path for _, path in routes()}
+    assert set(OPEN) - paths == set()

@@ -1,0 +1,178 @@
+"""An administrator looks at a tenant, sets its limits, and decides who gets in."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from comfyrelay.errors import TooManyActiveJobs
+from comfyrelay.services.accounts import tenancy
+from tests.support.api import PASSWORD, Api, Caller, problem_of
+from tests.support.operator import Operating, operate
+from tests.support.world import World, shard_down
+
+
+@pytest.fixture
+async def desk(api: Api) -> Operating:
+    return await operate(api)
+
+
+async def user_of(desk: Operating) -> dict[str, Any]:
+    [found] = (await desk.get(f"/tenants/{desk.user.tenant_id}"))["users"]
+    user: dict[str, Any] = found
+    return user
+
+
+async def sign_in(api: Api, email: str = "ada@example.com") -> Caller:
+    answer = await api.anybody.post("/api/login", {"email": email, "password": PASSWORD})
+    return Caller(api.anybody.http, {"Authorization": f"Bearer {answer['token']}"})
+
+
+async def change(desk: Operating, user_id: str, **changes: Any) -> Any:
+    return await desk.send("PATCH", f"/users/{user_id}", changes)
+
+
+class TestLooking:
+    async def test_a_tenant_is_shown_with_its_user_balance_and_limits(self, desk: Operating) -> None:
+        await desk.submit()
+        found = await desk.get(f"/tenants/{desk.user.tenant_id}")
+        assert (found["id"], found["balance"], found["active_jobs"]) == (desk.user.tenant_id, 93, 1)
+        assert found["limits"] == {"max_wait_seconds": None, "max_active_jobs": None, "usual_active_jobs": 5}
+        [user] = found["users"]
+        assert (user["email"], user["is_admin"], user["is_disabled"]) == ("ada@example.com", False, False)
+        assert (user["has_password"], user["api_tokens"], user["last_sign_in_at"]) == (True, 1, None)
+        assert not any("hash" in name for name in user)
+
+    async def test_when_somebody_signed_in_last_is_known(self, desk: Operating) -> None:
+        await sign_in(desk.api)
+        await desk.advance(3600)
+        await sign_in(desk.api)
+        assert (await user_of(desk))["last_sign_in_at"] == "2026-01-01T13:00:00Z"
+        # sessions are no API tokens
+        assert (await user_of(desk))["api_tokens"] == 1
+
+    async def test_a_shard_that_is_down_hides_what_is_in_it(self, desk: Operating) -> None:
+        world: Any = World(engine=desk.api.engine, clock=desk.api.clock, backend="")
+        async with shard_down(world, "main"):
+            found = await desk.get(f"/tenants/{desk.user.tenant_id}")
+            assert (found["balance"], found["active_jobs"], len(found["users"])) == (None, None, 1)
+
+    async def test_what_moved_in_the_wallet_comes_page_by_page(self, desk: Operating) -> None:
+        await desk.submit()
+        path = f"/tenants/{desk.user.tenant_id}/transactions"
+        first = await desk.get(path, limit=1)
+        assert [(each["type"], each["amount"]) for each in first["items"]] == [("JOB_RESERVE", -7)]
+        second = await desk.get(path, limit=1, cursor=first["next_cursor"])
+        [credit] = second["items"]
+        assert (credit["type"], credit["amount"], credit["reference"]) == ("PAYMENT_CREDIT", 100, "test")
+        assert second["next_cursor"] is None
+
+    async def test_one_that_is_not_there_is_404(self, desk: Operating) -> None:
+        problem_of(await desk.call("GET", "/tenants/none"), 404)
+        problem_of(await desk.call("GET", "/tenants/none/transactions"), 404)
+        problem_of(await desk.call("PATCH", "/users/none", {"is_admin": True}), 404)
+
+
+class TestLimits:
+    async def test_a_tenant_has_a_limit_of_its_own(self, desk: Operating) -> None:
+        path = f"/tenants/{desk.user.tenant_id}"
+        changed = await desk.send("PATCH", path, {"max_active_jobs": 1})
+        assert (changed["max_active_jobs"], changed["max_wait_seconds"]) == (1, None)
+        await desk.submit()
+        with pytest.raises(TooManyActiveJobs):
+            await desk.submit()
+        await desk.send("PATCH", path, {"max_active_jobs": 7})
+        for _ in range(6):
+            await desk.submit()
+        # as many as everybody
+        await desk.send("PATCH", path, {"max_active_jobs": None})
+        with pytest.raises(TooManyActiveJobs):
+            await desk.submit()
+
+    async def test_another_process_hears_of_it_within_seconds(
+        self, desk: Operating, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = tenancy.Tenancy(desk.api.engine.databases)
+        assert await other.max_active_jobs(desk.user.tenant_id) is None
+        await desk.send("PATCH", f"/tenants/{desk.user.tenant_id}", {"max_active_jobs": 3})
+        assert await other.max_active_jobs(desk.user.tenant_id) is None
+        clock = asyncio.get_running_loop().time
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock() + tenancy.REMEMBER_SECONDS)
+        assert await other.max_active_jobs(desk.user.tenant_id) == 3
+
+    async def test_one_limit_leaves_the_other(self, desk: Operating) -> None:
+        path = f"/tenants/{desk.user.tenant_id}"
+        await desk.send("PATCH", path, {"max_wait_seconds": 60})
+        await desk.send("PATCH", path, {"max_active_jobs": 2})
+        limits = (await desk.get(path))["limits"]
+        assert (limits["max_wait_seconds"], limits["max_active_jobs"]) == (60, 2)
+
+    @pytest.mark.parametrize("body", [{}, {"max_active_jobs": -1}, {"max_active_jobs": 1.5}, {"balance": 5}])
+    async def test_what_is_no_limit_is_refused(self, desk: Operating, body: dict[str, Any]) -> None:
+        problem_of(await desk.call("PATCH", f"/tenants/{desk.user.tenant_id}", body), 422)
+
+
+class TestDeciding:
+    async def test_who_is_disabled_gets_in_by_nothing_at_once(self, desk: Operating) -> None:
+        token = Caller(desk.api.anybody.http, (await desk.api.user("eve@example.com")).headers)
+        session = await sign_in(desk.api, "eve@example.com")
+        eve = await token.get("/api/me")
+        await session.get("/api/me")
+        assert (await change(desk, eve["id"], is_disabled=True))["is_disabled"] is True
+        problem_of(await token.call("GET", "/api/me"), 401)
+        problem_of(await session.call("GET", "/api/me"), 401)
+        login = {"email": "eve@example.com", "password": PASSWORD}
+        assert "disabled" in problem_of(await desk.api.anybody.call("POST", "/api/login", login), 403)["detail"]
+        # who does not know the password learns nothing
+        wrong = problem_of(await desk.api.anybody.call("POST", "/api/login", {**login, "password": "x" * 12}), 401)
+        assert "disabled" not in wrong["detail"]
+        [listed] = [each for each in (await desk.get("/tenants"))["items"] if each["email"] == "eve@example.com"]
+        assert listed["is_disabled"] is True
+
+    async def test_enabled_again_the_tokens_work_and_the_sessions_are_over(self, desk: Operating) -> None:
+        token = await desk.api.user("eve@example.com")
+        session = await sign_in(desk.api, "eve@example.com")
+        assert token.user is not None
+        await change(desk, token.user.id, is_disabled=True)
+        assert (await change(desk, token.user.id, is_disabled=False))["is_disabled"] is False
+        await token.get("/api/me")
+        problem_of(await session.call("GET", "/api/me"), 401)
+        await sign_in(desk.api, "eve@example.com")
+
+    async def test_somebody_becomes_an_administrator_and_is_one_no_more(self, desk: Operating) -> None:
+        eve = await desk.api.user("eve@example.com")
+        assert eve.user is not None
+        problem_of(await eve.call("GET", "/api/admin/settings"), 403)
+        assert (await change(desk, eve.user.id, is_admin=True))["is_admin"] is True
+        await eve.get("/api/admin/settings")
+        await change(desk, eve.user.id, is_admin=False)
+        problem_of(await eve.call("GET", "/api/admin/settings"), 403)
+
+    @pytest.mark.parametrize("changes", [{"is_admin": False}, {"is_disabled": True}])
+    async def test_somebody_always_remains_who_administers(self, desk: Operating, changes: dict[str, Any]) -> None:
+        admin = desk.admin.user
+        assert admin is not None
+        second = await desk.api.user("second@example.com", is_admin=True)
+        assert second.user is not None
+        # one that is disabled does not count
+        await change(desk, second.user.id, is_disabled=True)
+        assert (
+            "only administrator" in problem_of(await desk.call("PATCH", f"/users/{admin.id}", changes), 409)["detail"]
+        )
+        await change(desk, second.user.id, is_disabled=False)
+        await change(desk, admin.id, **changes)
+
+    async def test_two_who_leave_at_once_do_not_both(self, desk: Operating) -> None:
+        second = await desk.api.user("second@example.com", is_admin=True)
+        assert desk.admin.user is not None
+        assert second.user is not None
+        people = desk.api.engine.accounts.tenancy
+        left = await asyncio.gather(
+            *(people.change_user(each.id, is_admin=False, by=each) for each in (desk.admin.user, second.user)),
+            return_exceptions=True,
+        )
+        assert sum(isinstance(each, Exception) for each in left) == 1
+
+    @pytest.mark.parametrize("body", [{}, {"is_admin": None}, {"email": "x@y.org"}, {"is_disabled": "yes please"}])
+    async def test_what_is_no_decision_is_refused(self, desk: Operating, body: dict[str, Any]) -> None:
+        problem_of(await desk.call("PATCH", f"/users/{desk.user.id}", body), 422)

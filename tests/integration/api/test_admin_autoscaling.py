@@ -1,0 +1,211 @@
+"""An administrator says what the machines of a fleet are and how many there should be, and sees what was decided."""
+
+from typing import Any
+
+import pytest
+
+from comfyrelay.autoscaling.loop import ScalingLoop
+from tests.support.api import Api, problem_of
+from tests.support.memory_provider import Yard
+from tests.support.operator import Operating, operate
+
+HOME = "/fleets/production/home-clip"
+MACHINES = {
+    "provider": "aws",
+    "image": "ami-1",
+    "instance_types": [{"name": "g5.xlarge", "price_per_hour": 0.5, "speed": 2.0}],
+    "bundle": {"node_types": ["CheckpointLoader", "Prompt", "SaveVideo"], "models": ["model.safetensors"]},
+    "slots": 2,
+    "options": {"subnets": ["subnet-a", "subnet-b", "subnet-c"]},
+}
+WORKDAYS = {"days": [0, 1, 2, 3, 4], "begins": "09:00", "ends": "18:00", "at_least": 2, "timezone": "Europe/Berlin"}
+SCALING = {
+    "policy": "cheap",
+    "min_machines": 1,
+    "max_machines": 4,
+    "launches_per_minute": 3,
+    "cost_per_hour": 2.5,
+    "failed_boots": 2,
+    "schedules": [WORKDAYS],
+    "last_idle_seconds": 60.0,
+    "is_dry_run": True,
+    "is_paused": False,
+}
+
+
+@pytest.fixture
+async def desk(api: Api) -> Operating:
+    return await operate(api)
+
+
+class TestSpecs:
+    async def test_a_fleet_is_made_with_machines_and_scaling_and_tells_them(self, desk: Operating) -> None:
+        sent = {"slug": "spot", "machines": MACHINES, "scaling": SCALING}
+        made = await desk.send("POST", "/fleets", sent)
+        assert made.items() >= sent.items()
+        assert await desk.get("/fleets/production/spot") == made
+
+    async def test_a_fleet_of_which_nothing_was_said_has_neither(self, desk: Operating) -> None:
+        found = await desk.get(HOME)
+        assert (found["machines"], found["scaling"]) == (None, None)
+
+    async def test_what_is_not_sent_stays_and_null_is_as_by_default(self, desk: Operating) -> None:
+        await desk.send("PATCH", HOME, {"machines": MACHINES, "scaling": SCALING})
+        changed = await desk.send("PATCH", HOME, {"scaling": {"max_machines": 7, "cost_per_hour": None}})
+        assert changed["scaling"] == {**SCALING, "max_machines": 7, "cost_per_hour": None}
+        assert changed["machines"] == MACHINES
+        assert (await desk.send("PATCH", HOME, {"machines": None}))["machines"] is None
+
+    @pytest.mark.parametrize(
+        ("body", "field", "words"),
+        [
+            ({"machines": {"provider": "moon"}}, "machines.provider", "aws"),
+            ({"machines": {"instance_types": [{"name": "a", "price_per_hour": -1.0}]}}, "price_per_hour", "0"),
+            ({"machines": {"instance_types": [{"name": "a", "speed": 0.0}]}}, "speed", "0"),
+            ({"machines": {"instance_types": [{"name": "a"}, {"name": "a"}]}}, "machines", "named again: a"),
+            ({"machines": {"slots": 0}}, "machines.slots", "1"),
+            ({"scaling": {"policy": "greedy"}}, "scaling.policy", "balanced"),
+            ({"scaling": {"min_machines": 11}}, "scaling.min_machines", "more than max_machines, which is 10"),
+            ({"scaling": {"cost_per_hour": -0.5}}, "scaling.cost_per_hour", "0"),
+            ({"scaling": {"launches_per_minute": 0}}, "scaling.launches_per_minute", "1"),
+            ({"scaling": {"schedules": [{**WORKDAYS, "timezone": "Mars/Olympus"}]}}, "timezone", "Europe/Berlin"),
+            ({"scaling": {"schedules": [{**WORKDAYS, "timezone": "../etc"}]}}, "timezone", "Europe/Berlin"),
+            ({"scaling": {"schedules": [{**WORKDAYS, "ends": "09:00"}]}}, "schedules.0", "ends when it begins"),
+            ({"scaling": {"schedules": [{**WORKDAYS, "begins": "nine"}]}}, "begins", "like 09:00"),
+            ({"scaling": {"schedules": [{**WORKDAYS, "begins": "09:00+05:00"}]}}, "begins", "has an offset"),
+            ({"scaling": {"schedules": [{**WORKDAYS, "begins": "24:00"}]}}, "begins", "like 09:00"),
+            ({"scaling": {"schedules": [{**WORKDAYS, "days": [7]}]}}, "days", "6"),
+            ({"scaling": {"speed": 1}}, "scaling.speed", "no such field"),
+        ],
+    )
+    async def test_what_makes_no_sense_is_refused_with_a_reason(
+        self, desk: Operating, body: dict[str, Any], field: str, words: str
+    ) -> None:
+        problem = problem_of(await desk.call("PATCH", HOME, body), 422)
+        [(name, text)] = problem["errors"].items()
+        assert field in name
+        assert words in text
+        assert (await desk.get(HOME))["scaling"] is None
+
+    async def test_a_schedule_may_last_the_whole_day(self, desk: Operating) -> None:
+        all_day = {**WORKDAYS, "begins": "00:00", "ends": "24:00"}
+        changed = await desk.send("PATCH", HOME, {"scaling": {"schedules": [all_day]}})
+        assert changed["scaling"]["schedules"] == [all_day]
+        # as it came back it goes there again
+        await desk.send("PATCH", HOME, {"scaling": {"schedules": changed["scaling"]["schedules"]}})
+
+
+class TestBundles:
+    async def fleet(self, desk: Operating, **bundle: Any) -> str:
+        body = {"slug": "spot", "machines": {"bundle": bundle}}
+        await desk.send("POST", "/fleets", body)
+        return "/fleets/production/spot"
+
+    async def test_a_workflow_that_the_bundle_has_everything_for_is_mapped(self, desk: Operating) -> None:
+        path = await self.fleet(desk, **MACHINES["bundle"])  # type: ignore[arg-type]
+        mapped = await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]})
+        assert mapped["workflow_slugs"] == ["clip"]
+
+    async def test_one_that_the_bundle_lacks_something_for_is_refused_with_the_list(self, desk: Operating) -> None:
+        path = await self.fleet(desk, node_types=["CheckpointLoader", "Prompt"])
+        answer = await desk.call("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]})
+        problem = problem_of(answer, 409)
+        assert {(each["kind"], each["name"]) for each in problem["missing"]} == {
+            ("node", "SaveVideo"),
+            ("model", "model.safetensors"),
+        }
+        assert "the node SaveVideo and the model model.safetensors" in problem["detail"]
+        assert (await desk.get(path))["workflow_slugs"] == []
+
+    async def test_by_force_it_is_mapped_and_stays_so(self, desk: Operating) -> None:
+        path = await self.fleet(desk)
+        await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"], "force": True})
+        assert (await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]}))["workflow_slugs"] == ["clip"]
+
+    async def test_a_fleet_is_not_made_with_what_its_bundle_lacks(self, desk: Operating) -> None:
+        body = {"slug": "spot", "machines": {"bundle": {}}, "workflow_slugs": ["clip"]}
+        problem_of(await desk.call("POST", "/fleets", body), 409)
+        problem_of(await desk.call("GET", "/fleets/production/spot"), 404)
+        await desk.send("POST", "/fleets", {**body, "force": True})
+
+    async def test_without_a_bundle_the_workers_that_are_there_count(self, desk: Operating) -> None:
+        await desk.send("PUT", f"{HOME}/workflows", {"workflow_slugs": []})
+        await desk.api.engine.fleet.fleets.create(slug="other", workflow_slugs=["clip"])
+        await desk.worker("bare", fleet="other", capabilities={"node_types": ["Prompt"], "models": []})
+        await desk.send("PUT", "/fleets/production/other/workflows", {"workflow_slugs": []})
+        put = ("PUT", "/fleets/production/other/workflows", {"workflow_slugs": ["clip"]})
+        problem = problem_of(await desk.call(*put), 409)
+        assert {each["name"] for each in problem["missing"]} == {"CheckpointLoader", "SaveVideo", "model.safetensors"}
+        # somebody who does not say may have it
+        await desk.send("PUT", put[1], {"workflow_slugs": ["clip"], "force": True})
+        await desk.worker("silent", fleet="other")
+        await desk.send("PUT", put[1], {"workflow_slugs": []})
+        assert (await desk.send(*put))["workflow_slugs"] == ["clip"]
+
+    async def test_several_fleets_may_serve_one_workflow(self, desk: Operating) -> None:
+        await desk.send("POST", "/fleets", {"slug": "second", "workflow_slugs": ["clip"]})
+        assert (await desk.get(HOME))["workflow_slugs"] == ["clip"]
+
+
+class TestWhatWasDecided:
+    async def test_the_machines_and_the_last_decision_are_told(self, desk: Operating) -> None:
+        await desk.send("PATCH", HOME, {"machines": {**MACHINES, "bundle": None}, "scaling": {"max_machines": 3}})
+        await desk.submit()
+        engine = desk.api.engine
+        yard = Yard()
+        engine.scaling.leadership.ttl_seconds = 1_000_000.0
+        await engine.scaling.leadership.claim()
+        loop = ScalingLoop(engine, yard)
+        await loop.decide_once()
+        await loop.idle()
+        found = await desk.get(f"{HOME}/scaling")
+        assert (found["slug"], found["stage"], found["provider"]) == ("home-clip", "production", "aws")
+        assert (found["max_machines"], found["queued_jobs"], found["queued_seconds"]) == (3, 1, 60.0)
+        assert found["by_state"] == {"booting": 1, "ready": 0, "busy": 0, "draining": 0}
+        assert [each["instance_type"] for each in found["machines"]] == ["g5.xlarge"]
+        assert found["spent_per_hour"] == 0.5
+        assert found["leader"] == engine.scaling.leadership.holder
+        assert found["decision"]["launch"] == [{"count": 1, "instance_type": "g5.xlarge"}]
+        [decision] = (await desk.get(f"{HOME}/decisions"))["items"]
+        assert decision == found["decision"]
+        assert decision["outcome"] == {"launched": 1, "refused": 0}
+
+    async def test_decisions_come_in_pages_newest_first(self, desk: Operating) -> None:
+        await desk.send("PATCH", HOME, {"scaling": {"is_dry_run": True}})
+        engine = desk.api.engine
+        engine.scaling.leadership.ttl_seconds = 1_000_000.0
+        await engine.scaling.leadership.claim()
+        loop = ScalingLoop(engine, Yard())
+        await loop.decide_once()
+        await desk.submit()
+        await loop.decide_once()
+        first = await desk.get(f"{HOME}/decisions", limit=1)
+        second = await desk.get(f"{HOME}/decisions", limit=1, cursor=first["next_cursor"])
+        assert "dry run" in first["items"][0]["reason"]
+        assert "nothing waits" in second["items"][0]["reason"]
+        assert second["next_cursor"] is None
+
+    async def test_a_fleet_is_paused_and_resumed_and_keeps_the_rest(self, desk: Operating) -> None:
+        await desk.send("PATCH", HOME, {"scaling": SCALING})
+        assert (await desk.send("POST", f"{HOME}/pause"))["is_paused"] is True
+        assert (await desk.get(HOME))["scaling"] == {**SCALING, "is_paused": True}
+        assert (await desk.send("POST", f"{HOME}/resume"))["is_paused"] is False
+        assert (await desk.get(HOME))["scaling"] == SCALING
+
+    @pytest.mark.parametrize(
+        ("method", "path"), [("GET", "scaling"), ("GET", "decisions"), ("POST", "pause"), ("POST", "resume")]
+    )
+    async def test_one_that_is_not_there_is_404(self, desk: Operating, method: str, path: str) -> None:
+        problem_of(await desk.call(method, f"/fleets/production/none/{path}"), 404)
+        problem_of(await desk.call(method, f"/fleets/nowhere/home-clip/{path}"), 422)
+
+
+async def test_whoever_scales_a_fleet_by_a_number_can_ask_for_it(desk: Operating) -> None:
+    assert (await desk.get(f"{HOME}/desired"))["desired"] == 0
+    await desk.send("PATCH", HOME, {"scaling": {"min_machines": 2}})
+    found = await desk.get(f"{HOME}/desired")
+    assert found["desired"] == 2
+    assert "never fewer than 2" in found["reason"]
+    # it was only asked for
+    assert (await desk.get(f"{HOME}/decisions"))["items"] == []
+    problem_of(await desk.call("GET", "/fleets/production/unknown/desired"), 404)

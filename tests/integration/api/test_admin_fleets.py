@@ -1,0 +1,181 @@
+"""An administrator makes fleets, says what they run, and sees how they are doing."""
+
+from typing import Any
+
+import pytest
+
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.errors import Fault
+from tests.support.api import Api, problem_of
+from tests.support.operator import Operating, operate
+from tests.support.world import GRAPH
+
+HOME = "/fleets/production/home-clip"
+
+
+@pytest.fixture
+async def desk(api: Api) -> Operating:
+    return await operate(api)
+
+
+async def test_a_fleet_is_made_changed_and_deleted(desk: Operating) -> None:
+    sent = {"slug": "spot", "stage": "staging", "name": "Spot", "max_workers": 3, "workflow_slugs": ["clip"]}
+    made = await desk.send("POST", "/fleets", sent)
+    assert made.items() >= sent.items()
+    assert made["workers"] == 0
+    changed = await desk.send("PATCH", "/fleets/staging/spot", {"max_workers": None, "name": "Cheap"})
+    assert (changed["max_workers"], changed["name"]) == (None, "Cheap")
+    assert changed == await desk.get("/fleets/staging/spot")
+    await desk.send("DELETE", "/fleets/staging/spot")
+    problem_of(await desk.call("GET", "/fleets/staging/spot"), 404)
+
+
+async def test_stages_do_not_share_slugs(desk: Operating) -> None:
+    await desk.send("POST", "/fleets", {"slug": "home-clip", "stage": "staging"})
+    problem_of(await desk.call("POST", "/fleets", {"slug": "home-clip", "stage": "staging"}), 409)
+    first = await desk.get("/fleets", limit=1)
+    second = await desk.get("/fleets", limit=1, cursor=first["next_cursor"])
+    assert [each["items"][0]["stage"] for each in (first, second)] == ["production", "staging"]
+    assert second["next_cursor"] is None
+    assert len((await desk.get("/fleets", stage="staging"))["items"]) == 1
+
+
+@pytest.mark.parametrize("fixed", ["slug", "stage"])
+async def test_slug_and_stage_never_change(desk: Operating, fixed: str) -> None:
+    problem = problem_of(await desk.call("PATCH", HOME, {fixed: "staging"}), 422)
+    assert "never changes" in problem["errors"][fixed]
+
+
+async def test_who_would_change_the_workflows_is_told_which_call_does(desk: Operating) -> None:
+    problem = problem_of(await desk.call("PATCH", HOME, {"workflow_slugs": []}), 422)
+    assert "PUT /api/admin/fleets/{stage}/{slug}/workflows" in problem["errors"]["workflow_slugs"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "", None),
+        ("PATCH", "", {"name": "x"}),
+        ("DELETE", "", None),
+        ("PUT", "/workflows", {"workflow_slugs": []}),
+        ("GET", "/metrics", None),
+    ],
+)
+async def test_one_that_is_not_there_is_404(desk: Operating, method: str, path: str, body: Any) -> None:
+    problem_of(await desk.call(method, f"/fleets/production/none{path}", body), 404)
+    problem_of(await desk.call(method, f"/fleets/nowhere/home-clip{path}", body), 422)
+
+
+async def test_a_fleet_with_workers_is_not_deleted(desk: Operating) -> None:
+    await desk.worker()
+    problem_of(await desk.call("DELETE", HOME), 409)
+    assert (await desk.get(HOME))["workers"] == 1
+    await desk.api.engine.fleet.workers.deregister("gpu-1")
+    await desk.send("DELETE", HOME)
+
+
+class TestMapping:
+    async def test_assignments_of_all_workers_follow_at_once(self, desk: Operating) -> None:
+        await desk.send("POST", "/workflows", {"slug": "second", "graph": GRAPH})
+        await desk.worker("wide")
+        await desk.worker("narrow", workflow_slugs=["clip"])
+        mapped = await desk.send("PUT", f"{HOME}/workflows", {"workflow_slugs": ["second", "clip", "second"]})
+        assert mapped["workflow_slugs"] == ["clip", "second"]
+        assert (await desk.get("/workers/wide"))["workflow_slugs"] == ["clip", "second"]
+        assert (await desk.get("/workers/narrow"))["workflow_slugs"] == ["clip"]
+        await desk.send("PUT", f"{HOME}/workflows", {"workflow_slugs": []})
+        assert (await desk.get("/workers/wide"))["workflow_slugs"] == []
+
+    async def test_an_unknown_workflow_changes_nothing(self, desk: Operating) -> None:
+        body = {"workflow_slugs": ["clip", "none"]}
+        problem = problem_of(await desk.call("PUT", f"{HOME}/workflows", body), 422)
+        assert "'none'" in problem["errors"]["workflow_slugs"]
+        assert (await desk.get(HOME))["workflow_slugs"] == ["clip"]
+
+
+class TestMetrics:
+    async def test_workers_are_counted_by_what_they_are_doing(self, desk: Operating) -> None:
+        workers = desk.api.engine.fleet.workers
+        await desk.worker("offline")
+        await desk.advance(301)
+        for name in ("busy", "idle", "draining", "revoked"):
+            await desk.worker(name)
+        await desk.submit()
+        await desk.lease("busy")
+        await workers.set_draining("draining", is_draining=True)
+        await workers.set_approved("revoked", is_approved=False)
+        found = await desk.get(f"{HOME}/metrics")
+        assert found["workers"] == {"revoked": 1, "offline": 1, "draining": 1, "busy": 1, "idle": 1}
+        assert found["leases"] == 1
+
+    async def test_a_fleet_at_rest_has_nothing_to_tell(self, desk: Operating) -> None:
+        found = await desk.get(f"{HOME}/metrics")
+        assert (found["queued"], found["completed"], found["failed"]) == (0, 0, 0)
+        assert found["oldest_age_seconds"] is found["mean_duration_seconds"] is None
+        assert [each["workflow_slug"] for each in found["workflows"]] == ["clip"]
+
+    async def test_queues_and_the_last_hour_are_told_by_workflow(self, desk: Operating) -> None:
+        await desk.worker()
+        await desk.completed()
+        await desk.advance(3601)
+        for seconds in (10, 20):
+            await desk.submit()
+            leased = await desk.lease()
+            await desk.advance(seconds)
+            await desk.complete(leased)
+        await desk.failed()
+        await desk.submit()
+        await desk.advance(40)
+        await desk.submit()
+        found = await desk.get(f"{HOME}/metrics")
+        expected = {
+            "queued": 2,
+            "oldest_age_seconds": 40.0,
+            "completed": 2,
+            "failed": 1,
+            "mean_duration_seconds": 15.0,
+        }
+        assert found.items() >= expected.items()
+        assert found["workflows"] == [{"workflow_slug": "clip", **expected}]
+
+    async def test_an_attempt_that_is_tried_again_is_no_failure(self, desk: Operating) -> None:
+        await desk.worker()
+        await desk.submit()
+        await desk.fail(await desk.lease(), fault=Fault.WORKER)
+        found = await desk.get(f"{HOME}/metrics")
+        assert (found["failed"], found["queued"]) == (0, 1)
+
+    async def test_other_stages_and_workflows_do_not_count(self, desk: Operating) -> None:
+        await desk.api.effect("other")
+        await desk.submit(stage=Stage.STAGING)
+        found = await desk.get("/fleets/production/home-other/metrics")
+        assert found["queued"] == 0
+        assert (await desk.get(f"{HOME}/metrics"))["queued"] == 0
+
+
+WRONG_OPTIONS = [
+    ("local", {"envirnoment": {}}, "envirnoment", "There is no such field. Fields: answer_seconds, boot_seconds, "),
+    ("aws", {"subnet": []}, "subnet", "There is no such field. Fields: api_base_url, "),
+    ("kubernetes", {"gpu": 1}, "gpu", "There is no such field. Fields: boot_seconds, gpus, node_selector."),
+    ("command", {"boot_seconds": 5}, "command", "Name the script"),
+    ("command", {"command": "x", "boot_seconds": "soon"}, "boot_seconds", "Input should be a valid number"),
+]
+
+
+@pytest.mark.parametrize(("provider", "options", "wrong", "words"), WRONG_OPTIONS)
+async def test_options_that_their_provider_does_not_understand_are_refused(
+    desk: Operating, provider: str, options: dict[str, Any], wrong: str, words: str
+) -> None:
+    machines = {"provider": provider, "options": options}
+    for method, path, body in (("POST", "/fleets", {"slug": "spot"}), ("PATCH", HOME, {})):
+        problem = problem_of(await desk.call(method, path, {**body, "machines": machines}), 422)
+        assert problem["errors"][f"machines.options.{wrong}"].startswith(words)
+    problem_of(await desk.call("GET", "/fleets/production/spot"), 404)
+
+
+async def test_options_are_held_against_the_provider_that_the_fleet_has(desk: Operating) -> None:
+    await desk.send("PATCH", HOME, {"machines": {"provider": "local", "options": {"grace_seconds": 5}}})
+    problem_of(await desk.call("PATCH", HOME, {"machines": {"options": {"command": "x"}}}), 422)
+    problem_of(await desk.call("PATCH", HOME, {"machines": {"provider": "kubernetes"}}), 422)
+    await desk.send("PATCH", HOME, {"machines": {"slots": 2}})
+    await desk.send("PATCH", HOME, {"machines": {"provider": "command", "options": {"command": "x", "own": 1}}})

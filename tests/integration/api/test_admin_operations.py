@@ -1,0 +1,241 @@
+"""What went wrong, and what an administrator does about it: webhooks, stuck steps, findings, settings."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comfyrelay.domain.webhooks import WAITS_SECONDS
+from comfyrelay.services.operations import reconcile_runs as reconcile_service
+from comfyrelay.services.transactions import Step
+from comfyrelay.services.webhooks import overview
+from comfyrelay.services.webhooks.overview import MOST_COUNTED
+from comfyrelay.settings import ENV_PREFIX
+from comfyrelay.store.central import reconcile_runs
+from comfyrelay.store.central.queue import dispatches
+from tests.support.api import SECRETS, Api, open_api, problem_of
+from tests.support.operator import Operating, operate
+from tests.support.webhook_receiver import Receiver, receiving
+from tests.support.world import PostgresBackend, SqliteBackend, World, execute, shard_down
+
+
+@pytest.fixture
+async def desk(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[Operating]:
+    async with open_api(backend, tmp_path, webhook_allow_private=True) as api:
+        await api.stop_loops()
+        yield await operate(api)
+
+
+class TestDeliveries:
+    @pytest.fixture
+    async def receiver(self, desk: Operating) -> AsyncIterator[Receiver]:
+        # receivers have clocks of their own, and refuse what is old
+        await desk.api.clock.set(datetime.now(UTC))
+        await desk.worker(max_concurrency=5)
+        async with receiving() as receiver:
+            yield receiver
+
+    async def ended(self, desk: Operating, receiver: Receiver) -> str:
+        job = await desk.submit(webhook_url=receiver.url)
+        await desk.complete(await desk.lease())
+        return job.id
+
+    async def listed(self, desk: Operating, **query: Any) -> list[tuple[str, str]]:
+        return [(each["job_id"], each["status"]) for each in (await desk.get("/webhooks/deliveries", **query))["items"]]
+
+    async def dead(self, desk: Operating, receiver: Receiver) -> str:
+        receiver.statuses = [500] * (1 + len(WAITS_SECONDS))
+        job_id = await self.ended(desk, receiver)
+        for seconds in (0.0, *WAITS_SECONDS):
+            await desk.api.clock.set(desk.api.clock.now + timedelta(seconds=seconds))
+            await desk.api.engine.webhooks.deliveries.run_once()
+        return job_id
+
+    async def test_they_are_found_by_how_they_stand(self, desk: Operating, receiver: Receiver) -> None:
+        dead = await self.dead(desk, receiver)
+        receiver.statuses = [503]
+        failing = await self.ended(desk, receiver)
+        await desk.api.engine.webhooks.deliveries.run_once()
+        pending = await self.ended(desk, receiver)
+        newest_first = [(pending, "pending"), (failing, "failing"), (dead, "dead")]
+        assert await self.listed(desk) == newest_first
+        for each in newest_first:
+            assert await self.listed(desk, status=each[1]) == [each]
+        assert await self.listed(desk, status="delivered") == []
+        [shown] = (await desk.get("/webhooks/deliveries", status="failing"))["items"]
+        assert (shown["attempts"], shown["last_status_code"], shown["tenant_id"]) == (1, 503, desk.user.tenant_id)
+        assert shown["next_attempt_at"] is not None
+
+    async def test_they_come_page_by_page_and_by_tenant(self, desk: Operating, receiver: Receiver) -> None:
+        made = [await self.ended(desk, receiver) for _ in range(3)]
+        first = await desk.get("/webhooks/deliveries", limit=2)
+        assert [each["job_id"] for each in first["items"]] == made[:0:-1]
+        second = await desk.get("/webhooks/deliveries", limit=2, cursor=first["next_cursor"])
+        assert [each["job_id"] for each in second["items"]] == made[:1]
+        assert second["next_cursor"] is None
+        assert len(await self.listed(desk, tenant=desk.user.tenant_id)) == 3
+        assert desk.admin.user is not None
+        assert await self.listed(desk, tenant=desk.admin.user.tenant_id) == []
+
+    async def test_one_that_was_given_up_is_sent_again_with_its_id(self, desk: Operating, receiver: Receiver) -> None:
+        job_id = await self.dead(desk, receiver)
+        [before] = (await desk.get("/webhooks/deliveries", status="dead"))["items"]
+        heard = len(receiver.heard)
+        again = await desk.send("POST", f"/webhooks/deliveries/{before['id']}/redeliver")
+        assert (again["status"], again["attempts"]) == ("pending", 0)
+        assert await desk.api.engine.webhooks.deliveries.run_once() == 1
+        assert [headers["webhook-id"] for headers, _ in receiver.heard[heard:]] == [before["id"]]
+        assert await self.listed(desk, status="delivered") == [(job_id, "delivered")]
+
+    async def test_they_are_counted(self, desk: Operating, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert await desk.get("/webhooks/counts") == {"dead": 0, "pending": 0, "most": MOST_COUNTED}
+        await self.dead(desk, receiver)
+        receiver.statuses = [500]
+        await self.ended(desk, receiver)
+        await desk.api.engine.webhooks.deliveries.run_once()
+        await self.ended(desk, receiver)
+        assert await desk.get("/webhooks/counts") == {"dead": 1, "pending": 2, "most": MOST_COUNTED}
+        monkeypatch.setattr(overview, "MOST_COUNTED", 1)
+        assert await desk.get("/webhooks/counts") == {"dead": 1, "pending": 1, "most": 1}
+
+    async def test_they_name_their_tenants_by_email(self, desk: Operating, receiver: Receiver) -> None:
+        await self.ended(desk, receiver)
+        [found] = (await desk.get("/webhooks/deliveries"))["items"]
+        assert found["tenant_email"] == "ada@example.com"
+        again = await desk.send("POST", f"/webhooks/deliveries/{found['id']}/redeliver")
+        assert again["tenant_email"] == "ada@example.com"
+
+    async def test_one_is_sent_again_to_the_url_of_today(self, desk: Operating, receiver: Receiver) -> None:
+        put = desk.api.engine.webhooks.endpoints.put
+        await put(desk.user.tenant_id, url="http://127.0.0.1:9/")
+        await desk.submit()
+        await desk.complete(await desk.lease())
+        await desk.api.engine.webhooks.deliveries.run_once()
+        [before] = (await desk.get("/webhooks/deliveries"))["items"]
+        await put(desk.user.tenant_id, url=receiver.url)
+        again = await desk.send("POST", f"/webhooks/deliveries/{before['id']}/redeliver")
+        assert again["url"] == receiver.url
+        await desk.api.engine.webhooks.deliveries.run_once()
+        assert [headers["webhook-id"] for headers, _ in receiver.heard] == [before["id"]]
+
+    async def test_one_that_is_being_tried_keeps_its_count(self, desk: Operating, receiver: Receiver) -> None:
+        receiver.statuses = [500]
+        await self.ended(desk, receiver)
+        await desk.api.engine.webhooks.deliveries.run_once()
+        [before] = (await desk.get("/webhooks/deliveries"))["items"]
+        again = await desk.send("POST", f"/webhooks/deliveries/{before['id']}/redeliver")
+        assert again["attempts"] == before["attempts"] == 1
+        assert await desk.api.engine.webhooks.deliveries.run_once() == 1
+
+    async def test_one_that_is_not_there_is_404(self, desk: Operating) -> None:
+        problem_of(await desk.call("POST", "/webhooks/deliveries/none/redeliver"), 404)
+        problem_of(await desk.call("GET", "/webhooks/deliveries", params={"tenant": "none"}), 404)
+        problem_of(await desk.call("GET", "/webhooks/deliveries", params={"status": "asleep"}), 422)
+
+
+async def lose_dispatch(desk: Operating, job_id: str) -> None:
+    await execute(desk.api.engine.databases.central, f"DELETE FROM ai_job_dispatches WHERE tenant_job_id = '{job_id}'")
+
+
+class TestStuckSteps:
+    async def test_what_has_not_crossed_for_a_minute_is_shown(self, desk: Operating) -> None:
+        assert await desk.get("/outbox/dead") == {"items": []}
+        await desk.worker()
+        job = await desk.submit()
+        world: Any = World(engine=desk.api.engine, clock=desk.api.clock, backend="")
+        leased = await desk.lease()
+        async with shard_down(world, "main"):
+            await desk.api.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error="it broke")
+            await desk.api.engine.outbox.delivery.idle()
+        assert await desk.get("/outbox/dead") == {"items": []}
+        await desk.advance(61)
+        found = (await desk.get("/outbox/dead"))["items"]
+        assert {(each["direction"], each["shard"], *each["job_ids"]) for each in found} == {
+            ("to_shard", "main", job.id)
+        }
+
+    async def test_jobs_that_never_came_to_the_queue_are_shown(self, desk: Operating) -> None:
+        job = await desk.submit()
+        await desk.api.engine.outbox.delivery.idle()
+        database = desk.api.engine.databases.shards["main"]
+        values = f"INSERT INTO outbox (job_ids, created_at) SELECT '[\"{job.id}\"]', created_at FROM ai_jobs"
+        await execute(database, values)
+        await desk.advance(61)
+        [found] = (await desk.get("/outbox/dead"))["items"]
+        assert (found["direction"], found["job_ids"]) == ("to_queue", [job.id])
+
+
+class TestFindings:
+    async def test_a_run_looks_and_repairs_nothing(self, desk: Operating) -> None:
+        assert await desk.get("/reconcile/findings") == {"last": None, "running": None}
+        job = await desk.submit()
+        await desk.advance(100)
+        await lose_dispatch(desk, job.id)
+        started = await desk.send("POST", "/reconcile")
+        assert started["ended_at"] is None
+        await desk.api.engine.operations.reconciling.idle()
+        found = await desk.get("/reconcile/findings")
+        assert (found["running"], found["last"]["id"], found["last"]["jobs"]) == (None, started["id"], 1)
+        [finding] = found["last"]["findings"]
+        assert (finding["kind"], finding["job_id"], found["last"]["count"]) == ("missing_dispatch", job.id, 1)
+        async with desk.api.engine.databases.central.read() as tx:
+            assert await dispatches.known_jobs(tx, [(job.tenant_id, job.id)]) == set()
+
+    async def test_one_goes_on_at_a_time_in_all_processes(self, desk: Operating) -> None:
+        central = desk.api.engine.databases.central
+        await central.run(Step.REPAIR, reconcile_runs.begin)
+        assert (await desk.get("/reconcile/findings"))["running"]["ended_at"] is None
+        problem_of(await desk.call("POST", "/reconcile"), 409)
+        # its process is gone
+        await desk.advance(reconcile_service.LONGEST_SECONDS + 1)
+        await desk.send("POST", "/reconcile")
+        await desk.api.engine.operations.reconciling.idle()
+        assert (await desk.get("/reconcile/findings"))["last"]["problem"] is None
+
+    async def test_one_that_fails_says_so(self, desk: Operating, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(desk.api.engine.operations.reconciler, "_check_leases", None)
+        await desk.send("POST", "/reconcile")
+        await desk.api.engine.operations.reconciling.idle()
+        assert "failed" in (await desk.get("/reconcile/findings"))["last"]["problem"]
+
+    async def test_one_that_is_cut_off_says_so(self, desk: Operating) -> None:
+        await desk.send("POST", "/reconcile")
+        await desk.api.engine.operations.reconciling.close()
+        assert "stopped" in (await desk.get("/reconcile/findings"))["last"]["problem"]
+
+    async def test_few_runs_are_kept(self, desk: Operating, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(reconcile_service, "KEPT_RUNS", 2)
+        for _ in range(4):
+            await desk.send("POST", "/reconcile")
+            await desk.api.engine.operations.reconciling.idle()
+        assert len(await execute(desk.api.engine.databases.central, "SELECT id FROM reconcile_runs")) == 2
+
+
+class TestSettings:
+    async def test_they_are_shown_with_where_they_come_from(
+        self, desk: Operating, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(f"{ENV_PREFIX}WEBHOOK_ALLOW_PRIVATE", "true")
+        shown = {each["name"]: each for each in (await desk.get("/settings"))["items"]}
+        assert shown.keys() == set(type(desk.api.engine.settings).model_fields)
+        chosen = shown["webhook_allow_private"]
+        assert (chosen["value"], chosen["source"], chosen["variable"]) == (
+            True,
+            "environment",
+            "COMFYRELAY_WEBHOOK_ALLOW_PRIVATE",
+        )
+        assert (shown["public_url"]["source"], shown["public_url"]["value"]) == ("file", "http://relay.test")
+        assert (shown["port"]["source"], shown["port"]["value"]) == ("default", 8420)
+        assert all(each["description"] for each in shown.values())
+
+    async def test_no_secret_is_shown(self, api: Api) -> None:
+        desk = await operate(api)
+        text = (await desk.call("GET", "/settings")).text
+        secrets = [each["name"] for each in (await desk.get("/settings"))["items"] if each["is_secret"]]
+        assert {"database_url", "shards", "fleet_secrets", "signing_secrets", "payment_webhook_secret"} <= {*secrets}
+        settings = desk.api.engine.settings
+        for hidden in (settings.database_url, *settings.shards.values(), *SECRETS.signing):
+            assert hidden is not None
+            assert hidden not in text

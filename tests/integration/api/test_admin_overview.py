@@ -1,0 +1,321 @@
+"""How the service is doing: samples that cost nothing to keep, and a stream that says what is old."""
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from comfyrelay.server.admin import overview
+from comfyrelay.services.operations import live, samples
+from comfyrelay.services.operations.samples import KEPT_MINUTES, Range, Samples
+from comfyrelay.services.subscriptions import StreamMessage
+from comfyrelay.store.central import samples as stored
+from tests.support.api import Api, problem_of
+from tests.support.api_calls import Stream, open_stream
+from tests.support.operator import Operating, operate
+from tests.support.world import PATIENCE_SECONDS
+
+EVENTS = "/api/admin/events"
+
+
+@pytest.fixture
+async def desk(api: Api, monkeypatch: pytest.MonkeyPatch) -> Operating:
+    monkeypatch.setattr(samples, "REMEMBER_SECONDS", 0.0)
+    await api.stop_loops()
+    return await operate(api)
+
+
+async def sample(desk: Operating) -> None:
+    await desk.api.engine.outbox.delivery.idle()
+    await desk.api.engine.operations.samples.run_once()
+
+
+def at(found: dict[str, Any], name: str, index: int = -1) -> Any:
+    return found["series"][name][index]
+
+
+class TestSamples:
+    async def test_the_overview_says_how_things_stand(self, desk: Operating) -> None:
+        await desk.worker(max_concurrency=2)
+        await desk.submit()
+        await desk.submit()
+        await desk.advance(40)
+        await desk.lease()
+        now = (await desk.get("/overview"))["now"]
+        assert (now["waiting"], now["running"], now["busy"], now["slots"], now["workers_online"]) == (1, 1, 1, 2, 1)
+        assert now["oldest_wait_seconds"] == 40
+        assert (now["done_hour"], now["failed_hour"], now["tokens_hour"]) == (0, 0, 0)
+        assert now["wait_hour_seconds"] == 40
+
+    async def test_where_nothing_began_in_an_hour_there_is_no_wait(self, desk: Operating) -> None:
+        assert (await desk.get("/overview"))["now"]["wait_hour_seconds"] is None
+
+    async def test_what_happened_is_counted_in_its_minute(self, desk: Operating) -> None:
+        await desk.worker(max_concurrency=5)
+        await desk.submit()
+        await desk.advance(30)
+        await desk.complete(await desk.lease())
+        await desk.failed()
+        await sample(desk)
+        await desk.advance(60)
+        await desk.completed()
+        await sample(desk)
+        found = await desk.get("/overview", range="hour")
+        assert (at(found, "done", -2), at(found, "failed", -2), at(found, "tokens", -2)) == (1, 1, 7)
+        assert (at(found, "done"), at(found, "failed"), at(found, "tokens")) == (1, 0, 7)
+        # one had waited for 30 s, one not at all
+        assert at(found, "wait_seconds", -2) == 15
+        assert (at(found, "slots"), at(found, "busy")) == (5, 0)
+        now = found["now"]
+        assert (now["done_hour"], now["failed_hour"], now["tokens_hour"]) == (2, 1, 14)
+        # of the three of the hour, whatever the range
+        assert now["wait_hour_seconds"] == (await desk.get("/overview", range="week"))["now"]["wait_hour_seconds"] == 10
+
+    async def test_what_was_counted_and_not_written_down_counts_already(self, desk: Operating) -> None:
+        await desk.worker()
+        await desk.completed()
+        await desk.api.engine.outbox.delivery.idle()
+        assert (await desk.get("/overview"))["now"]["done_hour"] == 1
+
+    async def test_where_nothing_began_the_oldest_wait_is_told(self, desk: Operating) -> None:
+        await desk.submit()
+        await desk.advance(120)
+        await sample(desk)
+        assert at(await desk.get("/overview"), "wait_seconds") == 120
+
+    async def test_several_processes_count_together_and_one_of_them_looks(self, desk: Operating) -> None:
+        await desk.worker()
+        other = Samples(desk.api.engine.databases, worker_stale_seconds=300)
+        await desk.completed()
+        await sample(desk)
+        job = await desk.submit()
+        other.count_begun([(await desk.dispatch(job))._replace(leased_at=job.available_at)])
+        await other.run_once()
+        found = await other.series(Range.HOUR)
+        newest = found.times[-1]
+        assert newest is not None
+        # the first who looked saw nothing waiting
+        assert (newest.begun, newest.done, newest.waiting) == (2, 1, 0)
+
+    @pytest.mark.parametrize(
+        ("range_", "points", "seconds"), [("hour", 60, 60), ("day", 144, 600), ("week", 168, 3600)]
+    )
+    async def test_a_time_has_few_points_and_gaps_are_told(
+        self, desk: Operating, range_: str, points: int, seconds: int
+    ) -> None:
+        await sample(desk)
+        found = await desk.get("/overview", range=range_)
+        assert {len(each) for each in found["series"].values()} == {points}
+        assert found["bucket_seconds"] == seconds
+        assert (at(found, "waiting"), at(found, "waiting", 0), at(found, "done", 0)) == (0, None, None)
+
+    async def test_minutes_are_told_together_over_a_week(self, desk: Operating) -> None:
+        await desk.worker()
+        # at the beginning of an hour
+        for _ in range(3):
+            await desk.completed()
+            await sample(desk)
+            await desk.advance(60)
+        found = await desk.get("/overview", range="week")
+        assert (at(found, "done"), at(found, "tokens")) == (3, 21)
+
+    async def test_what_could_not_be_written_down_is_not_lost(
+        self, desk: Operating, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await desk.worker()
+        await desk.completed()
+        await desk.api.engine.outbox.delivery.idle()
+        with monkeypatch.context() as patched:
+            patched.setattr(stored, "add", None)
+            with pytest.raises(TypeError):
+                await sample(desk)
+        await sample(desk)
+        assert at(await desk.get("/overview"), "done") == 1
+
+    async def test_they_are_kept_for_eight_days(self, desk: Operating) -> None:
+        await sample(desk)
+        keeper = desk.api.engine.operations.samples
+        await desk.api.clock.set(desk.api.clock.now + timedelta(minutes=KEPT_MINUTES))
+        await keeper.forget_old()
+        assert await count(desk) == 1
+        await desk.advance(60)
+        await desk.api.engine.operations.retention.run_once()
+        assert await count(desk) == 0
+
+    async def test_no_other_time_is_known(self, desk: Operating) -> None:
+        problem_of(await desk.call("GET", "/overview", params={"range": "year"}), 422)
+
+
+async def count(desk: Operating) -> int:
+    async with desk.api.engine.databases.central.read() as tx:
+        return len(await stored.since(tx, 0, minutes=1))
+
+
+async def heard(stream: Stream, kind: str, name: str | None = None) -> dict[str, Any]:
+    """What is told next of a kind."""
+    while True:
+        [*_, event] = await stream.until("changed")
+        found: dict[str, Any] = event.data
+        if found[kind] is True or (name is not None and name in found[kind]):
+            return found
+
+
+class TestEvents:
+    @pytest.fixture
+    async def stream(self, desk: Operating, monkeypatch: pytest.MonkeyPatch) -> Any:
+        monkeypatch.setattr(live, "TICK_SECONDS", 0.05)
+        monkeypatch.setattr(live, "GATHER_SECONDS", 0.02)
+        async with open_stream(desk.admin, EVENTS) as stream:
+            [first] = await stream.until("reset")
+            assert first.data == {}
+            # the first look says nothing: all before it is fetched anyway
+            desk.api.engine.operations.live.publish("effects", "none")
+            await heard(stream, "effects", "none")
+            yield stream
+
+    async def test_a_worker_that_comes_is_named_with_its_fleet(self, desk: Operating, stream: Stream) -> None:
+        await desk.worker("rack 1/a")
+        found = await heard(stream, "workers", "rack 1/a")
+        assert found["fleets"] == ["production/home-clip"]
+        assert not found["samples"]
+
+    async def test_a_worker_that_falls_silent_is_named(self, desk: Operating, stream: Stream) -> None:
+        await desk.worker()
+        await heard(stream, "workers", "gpu-1")
+        await desk.advance(301)
+        assert (await heard(stream, "workers", "gpu-1"))["dispatches"] is False
+
+    async def test_jobs_that_move_are_told(self, desk: Operating, stream: Stream) -> None:
+        await desk.submit()
+        assert (await heard(stream, "dispatches"))["workers"] == []
+        await desk.worker()
+        await heard(stream, "workers", "gpu-1")
+        await desk.lease()
+        assert (await heard(stream, "workers", "gpu-1"))["dispatches"] is True
+
+    @pytest.mark.parametrize("verb", ["cancel", "pause", "priority"])
+    async def test_what_a_user_asks_of_a_job_that_waits_is_told(
+        self, desk: Operating, stream: Stream, verb: str
+    ) -> None:
+        job = await desk.submit()
+        await heard(stream, "dispatches")
+        control = desk.api.engine.queue.control
+        if verb == "cancel":
+            await control.cancel(job.tenant_id, job.id)
+        elif verb == "pause":
+            await control.pause(job.tenant_id, job.id)
+        else:
+            await control.set_priority(job.tenant_id, job.id, 3)
+        assert (await heard(stream, "dispatches"))["workers"] == []
+
+    async def test_what_came_of_a_webhook_is_told(
+        self, desk: Operating, stream: Stream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("comfyrelay.services.webhooks.sender._resolve", Mock(side_effect=OSError))
+        await desk.worker()
+        await desk.submit(webhook_url="https://receiver.test/")
+        await desk.complete(await desk.lease())
+        await desk.api.engine.webhooks.deliveries.run_once()
+        await heard(stream, "webhooks")
+
+    async def test_what_changes_all_the_time_is_said_once_in_a_while(
+        self, desk: Operating, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        words: list[str] = []
+        desk.api.engine.notify_channel.on_word(words.append)
+        monkeypatch.setattr(live, "GATHER_SECONDS", 0.0)
+        for _ in range(100):
+            desk.api.engine.operations.live.publish_soon("webhooks")
+        await asyncio.sleep(0)
+        desk.api.engine.operations.live.publish_soon("dispatches")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(words) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert words == ["changed:webhooks:%2A", "changed:dispatches:%2A"]
+
+    async def test_what_an_administrator_changes_is_named(self, desk: Operating, stream: Stream) -> None:
+        await desk.send("PATCH", "/fleets/production/home-clip", {"name": "Home"})
+        await heard(stream, "fleets", "production/home-clip")
+        await desk.send("PATCH", "/effects/clip", {"name": "Clip"})
+        assert (await heard(stream, "effects", "clip"))["workflows"] == []
+        await desk.send("PATCH", "/workflows/clip", {"name": "Clip"})
+        await heard(stream, "workflows", "clip")
+        await desk.send("POST", "/users", {"email": "new@example.com"})
+        await heard(stream, "tenants", "*")
+        await desk.send("POST", "/reconcile")
+        await heard(stream, "reconcile")
+
+    async def test_what_is_refused_changes_nothing(self, desk: Operating, stream: Stream) -> None:
+        problem_of(await desk.call("PATCH", "/effects/none", {"name": "x"}), 404)
+        await desk.send("PATCH", "/effects/clip", {"name": "x"})
+        assert (await heard(stream, "effects", "clip"))["effects"] == ["clip"]
+
+    async def test_what_only_looks_is_not_told_of(self, desk: Operating, stream: Stream) -> None:
+        # a page that hears of it would look again, for ever
+        await desk.send("POST", "/workflows/clip/validate")
+        await desk.send("PATCH", "/effects/clip", {"name": "x"})
+        assert (await heard(stream, "effects", "clip"))["workflows"] == []
+
+    async def test_more_than_can_be_looked_through_is_any(
+        self, desk: Operating, stream: Stream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(live, "MOST_NAMED", 0)
+        monkeypatch.setattr(live, "OVERLAP", 1)
+        await desk.worker("gpu-1")
+        assert (await heard(stream, "workers", "*"))["workers"] == ["*"]
+
+    async def test_somebody_who_signs_up_is_a_new_tenant(self, desk: Operating, stream: Stream) -> None:
+        made = await desk.api.engine.accounts.tenancy.create_user(email="eve@example.com")
+        await heard(stream, "tenants", made.tenant_id)
+
+    async def test_a_new_sample_is_told(self, desk: Operating, stream: Stream) -> None:
+        await sample(desk)
+        await heard(stream, "samples")
+
+    async def test_many_changes_are_one_message(self, desk: Operating, stream: Stream) -> None:
+        for number in range(300):
+            desk.api.engine.operations.live.publish("workers", f"gpu-{number}")
+        # of so many none is named
+        assert (await heard(stream, "workers", "*"))["workers"] == ["*"]
+
+    async def test_all_hear_the_same_for_one_look(self, desk: Operating, stream: Stream) -> None:
+        async with open_stream(desk.admin, EVENTS) as second:
+            await second.until("reset")
+            await desk.worker()
+            assert await heard(stream, "workers", "gpu-1") == await heard(second, "workers", "gpu-1")
+
+    async def test_who_is_no_administrator_any_more_hears_no_more(
+        self, desk: Operating, stream: Stream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("comfyrelay.server.http.auth.CHECK_SECONDS", 0.0)
+        other = await desk.api.user("second@example.com", is_admin=True)
+        assert desk.admin.user is not None
+        path = f"/api/admin/users/{desk.admin.user.id}"
+        assert (await other.call("PATCH", path, {"is_admin": False})).is_success
+        desk.api.engine.operations.live.publish("effects", "clip")
+        assert [each for each in await stream.rest() if each.type == "changed"] == []
+
+
+async def test_nobody_else_hears_anything(desk: Operating) -> None:
+    user = await desk.api.user("eve@example.com")
+    problem_of(await user.call("GET", EVENTS), 403)
+    problem_of(await desk.api.anybody.call("GET", EVENTS), 401)
+
+
+async def test_a_server_that_stops_ends_its_streams(desk: Operating) -> None:
+    async with open_stream(desk.admin, EVENTS) as stream:
+        await stream.until("reset")
+        await desk.api.context.stop_waiting()
+        assert await stream.rest() == []
+
+
+def test_what_is_told_is_json_with_every_kind() -> None:
+    told = live.News(named={"workers": {"b", "a"}}, flags={"samples"}).by_kind
+    text = overview._encoded(StreamMessage(what=told))
+    assert text.startswith("event: changed\ndata: {")
+    data = json.loads(text.partition("data: ")[2])
+    assert data.keys() == live.NAMED | live.FLAGS
+    assert (data["workers"], data["samples"], data["webhooks"], data["fleets"]) == (["a", "b"], True, False, [])

@@ -1,0 +1,146 @@
+"""An administrator finds tenants and credits them; nobody else gets in anywhere."""
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from comfyrelay.server.app import create_app
+from tests.support.api import SECRETS, Api, problem_of
+from tests.support.operator import Operating, operate
+from tests.support.world import World, shard_down
+
+
+@pytest.fixture
+async def desk(api: Api) -> Operating:
+    return await operate(api)
+
+
+class TestFinding:
+    async def test_tenants_come_with_their_users_and_balances(self, desk: Operating) -> None:
+        found = (await desk.get("/tenants"))["items"]
+        assert [(each["email"], each["balance"]) for each in found] == [
+            ("ada@example.com", 100),
+            ("root@example.com", 0),
+        ]
+        assert found[0]["id"] == desk.user.tenant_id
+        assert not any("password" in name for name in found[0])
+
+    async def test_they_are_found_by_a_part_of_the_email(self, desk: Operating) -> None:
+        for email in ("grace@example.org", "a_b@example.org", "acb@example.org"):
+            await desk.api.engine.accounts.tenancy.create_user(email=email)
+        emails = [each["email"] for each in (await desk.get("/tenants", search="EXAMPLE.org"))["items"]]
+        assert emails == ["acb@example.org", "a_b@example.org", "grace@example.org"]
+        assert len((await desk.get("/tenants", search="a_b"))["items"]) == 1
+        assert (await desk.get("/tenants", search="%"))["items"] == []
+
+    async def test_they_come_page_by_page(self, desk: Operating) -> None:
+        first = await desk.get("/tenants", limit=1)
+        second = await desk.get("/tenants", limit=1, cursor=first["next_cursor"])
+        assert [each["items"][0]["email"] for each in (first, second)] == ["ada@example.com", "root@example.com"]
+        assert second["next_cursor"] is None
+
+    async def test_a_shard_that_is_down_hides_balances_only(self, desk: Operating) -> None:
+        world: Any = World(engine=desk.api.engine, clock=desk.api.clock, backend="")
+        async with shard_down(world, "main"):
+            found = (await desk.get("/tenants"))["items"]
+            assert [each["balance"] for each in found] == [None, None]
+            credit = {"amount": 5, "reference": "gift"}
+            problem_of(await desk.call("POST", f"/tenants/{desk.user.tenant_id}/credits", credit), 503)
+
+
+class TestCrediting:
+    async def test_a_reference_is_credited_once(self, desk: Operating) -> None:
+        path = f"/tenants/{desk.user.tenant_id}/credits"
+        body = {"amount": 40, "reference": "invoice 7", "description": "Thanks"}
+        with capture_logs() as lines:
+            first = await desk.send("POST", path, body)
+        [noted] = [each for each in lines if each["event"] == "tenant.credited"]
+        assert (noted["tenant_id"], noted["amount"], noted["by"]) == (desk.user.tenant_id, 40, "root@example.com")
+        assert first == {
+            "tenant_id": desk.user.tenant_id,
+            "reference": "invoice 7",
+            "amount": 40,
+            "balance": 140,
+        }
+        assert await desk.send("POST", path, body) == first
+        newest = (await desk.api.engine.accounts.ledger.transactions(desk.user.tenant_id))[0]
+        assert (newest.type, newest.amount, newest.description) == ("PAYMENT_CREDIT", 40, "Thanks")
+
+    async def test_the_same_reference_with_another_amount_is_refused(self, desk: Operating) -> None:
+        path = f"/tenants/{desk.user.tenant_id}/credits"
+        await desk.send("POST", path, {"amount": 40, "reference": "one"})
+        problem_of(await desk.call("POST", path, {"amount": 41, "reference": "one"}), 409)
+        assert await desk.api.engine.accounts.ledger.balance(desk.user.tenant_id) == 140
+
+    async def test_references_of_tenants_do_not_meet(self, desk: Operating) -> None:
+        assert desk.admin.user is not None
+        for tenant in (desk.user.tenant_id, desk.admin.user.tenant_id):
+            await desk.send("POST", f"/tenants/{tenant}/credits", {"amount": 1, "reference": "one"})
+        assert await desk.api.engine.accounts.ledger.balance(desk.admin.user.tenant_id) == 1
+
+    @pytest.mark.parametrize(
+        ("wrong", "field"),
+        [
+            ({"amount": 0}, "amount"),
+            ({"amount": -5}, "amount"),
+            ({"amount": 2**63}, "amount"),
+            ({"reference": ""}, "reference"),
+            ({"reference": "a\x00"}, "reference"),
+        ],
+    )
+    async def test_a_mistake_is_told_by_its_field(self, desk: Operating, wrong: dict[str, Any], field: str) -> None:
+        body = {"amount": 1, "reference": "one", **wrong}
+        problem = problem_of(await desk.call("POST", f"/tenants/{desk.user.tenant_id}/credits", body), 422)
+        assert list(problem["errors"]) == [field]
+
+    async def test_a_tenant_that_is_not_there_is_404(self, desk: Operating) -> None:
+        problem_of(await desk.call("POST", "/tenants/nobody/credits", {"amount": 1, "reference": "one"}), 404)
+
+
+async def test_every_route_asks_for_an_administrator(desk: Operating) -> None:
+    await desk.worker()
+    user = await desk.api.user("eve@example.com")
+    worker = await desk.api.worker("gpu-2")
+    app = create_app(desk.api.engine, SECRETS)
+    paths = {path: methods for path, methods in app.openapi()["paths"].items() if path.startswith("/api/admin")}
+    values = {
+        "slug": "clip",
+        "stage": "production",
+        "worker_id": "gpu-1",
+        "dispatch_id": "1",
+        "tenant_id": "x",
+        "user_id": "x",
+        "delivery_id": "x",
+        "file_id": "x",
+        "number": "1",
+    }
+    calls = [(method, _filled(path, values)) for path, methods in paths.items() for method in methods]
+    assert len(calls) >= 30
+    for method, path in calls:
+        problem_of(await desk.api.anybody.call(method.upper(), path, {}), 401)
+        problem_of(await user.call(method.upper(), path, {}), 403)
+        problem_of(await worker.call(method.upper(), path, {}), 401)
+
+
+def _filled(path: str, values: dict[str, str]) -> str:
+    for name, value in values.items():
+        path = path.replace(f"{{{name}}}", value)
+    assert "{" not in path
+    return path
+
+
+class TestWaiting:
+    async def test_an_administrator_says_how_long_a_tenant_waits(self, desk: Operating) -> None:
+        path = f"/tenants/{desk.user.tenant_id}"
+        assert (await desk.send("PATCH", path, {"max_wait_seconds": 300}))["max_wait_seconds"] == 300
+        assert [each["max_wait_seconds"] for each in (await desk.get("/tenants"))["items"]] == [300, None]
+        await desk.send("PATCH", path, {"max_wait_seconds": None})
+        assert [each["max_wait_seconds"] for each in (await desk.get("/tenants"))["items"]] == [None, None]
+
+    @pytest.mark.parametrize("body", [{}, {"max_wait_seconds": -1}, {"max_wait_seconds": "soon"}, {"name": "Ada"}])
+    async def test_what_is_no_time_is_refused(self, desk: Operating, body: dict[str, Any]) -> None:
+        problem_of(await desk.call("PATCH", f"/tenants/{desk.user.tenant_id}", body), 422)
+
+    async def test_nobody_waits_for_a_tenant_that_is_not_there(self, desk: Operating) -> None:
+        problem_of(await desk.call("PATCH", "/tenants/nobody", {"max_wait_seconds": 1}), 404)

@@ -1,0 +1,113 @@
+"""What administrators learn of machines' time and money."""
+
+import json
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.cli.fleet.metrics import money
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.jobs.submission.requests import JobRequest
+from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.settings import Settings
+from tests.support import commands
+from tests.support.api import Api, problem_of
+from tests.support.world import OUTPUT, SqliteBackend
+
+PRICED = {"instance_types": [{"name": "g5.xlarge", "price_per_hour": 3.6}]}
+
+
+async def finish(api: Api, seconds: float) -> tuple[int, str]:
+    """A job that ran so long on a machine of 0.001 a second: its dispatch and its tenant."""
+    effect_id = await api.effect()
+    admin = await api.user("root@example.com", is_admin=True)
+    assert (await admin.call("PATCH", "/api/admin/fleets/production/home-clip", {"machines": PRICED})).is_success
+    await api.worker(instance_type="g5.xlarge")
+    user = await api.engine.accounts.tenancy.create_user(email="ada@example.com")
+    await api.engine.accounts.ledger.credit(user.tenant_id, 100, reference="test")
+    await api.engine.jobs.submit.submit(
+        JobRequest(tenant_id=user.tenant_id, user_id=user.id, idempotency_key="one", effect_id=effect_id)
+    )
+    [leased] = await api.engine.queue.leasing.lease(LeaseRequest(worker_id="gpu-1", providers=["self_hosted"]))
+    await api.clock.set(api.clock.now + timedelta(seconds=seconds))
+    await api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+    await api.engine.scaling.usage.run_once()
+    return leased.dispatch_id, user.tenant_id
+
+
+async def test_usage_is_told_by_fleet_workflow_and_tenant(api: Api) -> None:
+    await api.stop_loops()
+    dispatch_id, tenant_id = await finish(api, 50)
+    admin = await api.user("boss@example.com", is_admin=True)
+    for by, name in {"fleet": "home-clip", "workflow": "clip", "tenant": tenant_id}.items():
+        [row] = await admin.get("/api/admin/usage", params={"by": by})
+        assert (row["name"], row["jobs"], row["busy_seconds"], row["lost_seconds"]) == (name, 1, 50, 0)
+        assert row["cost"] == pytest.approx(0.05)
+    dispatch = await admin.get(f"/api/admin/dispatches/{dispatch_id}")
+    assert dispatch["machine_cost"] == pytest.approx(0.05)
+
+
+async def test_days_can_be_chosen(api: Api) -> None:
+    await api.stop_loops()
+    await finish(api, 50)
+    admin = await api.user("boss@example.com", is_admin=True)
+    day = api.clock.now.date()
+    assert len(await admin.get("/api/admin/usage", params={"from": str(day), "to": str(day)})) == 1
+    before = str(day - timedelta(days=1))
+    assert await admin.get("/api/admin/usage", params={"from": before, "to": before}) == []
+    answer = await admin.call("GET", "/api/admin/usage", params={"from": str(day), "to": before})
+    assert problem_of(answer, 422)["errors"] == {"from": "This must not be after `to`."}
+    for wrong in ({"by": "moon"}, {"from": "yesterday"}, {"to": "0001-01-01"}, {"to": "9999-12-31"}):
+        problem_of(await admin.call("GET", "/api/admin/usage", params=wrong), 422)
+
+
+async def test_only_administrators_are_told(api: Api) -> None:
+    problem_of(await (await api.user()).call("GET", "/api/admin/usage"), 403)
+
+
+async def test_the_command_prints_them(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    async with sqlite_backend.databases(["main"]) as (central, shards, _):
+        env = {
+            **os.environ,
+            "COMFYRELAY_DATA_DIR": str(tmp_path),
+            "COMFYRELAY_DATABASE_URL": central,
+            "COMFYRELAY_SHARDS": json.dumps(shards),
+            "COLUMNS": "80",
+        }
+        async with Engine(Settings(data_dir=tmp_path, database_url=central, shards=shards)) as engine:
+            await engine.catalogue.workflows.create(slug="clip", graph={"1": {"class_type": "A", "inputs": {}}})
+            effect = await engine.catalogue.effects.create(slug="clip", workflow_slug="clip", credits_cost=0)
+            await engine.fleet.fleets.create(slug="home", workflow_slugs=["clip"], machines=PRICED)
+            registered = await engine.fleet.workers.register(
+                worker_id="gpu-1", fleet_slug="home", instance_type="g5.xlarge"
+            )
+            assert registered.workflows == ["clip"]
+            user = await engine.accounts.tenancy.create_user(email="ada@example.com")
+            await engine.jobs.submit.submit(
+                JobRequest(tenant_id=user.tenant_id, user_id=user.id, idempotency_key="one", effect_id=effect.id)
+            )
+            [leased] = await engine.queue.leasing.lease(LeaseRequest(worker_id="gpu-1", providers=["self_hosted"]))
+            await engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+            assert await engine.scaling.usage.run_once() == 1
+        printed = await commands.run("fleet", "costs", "--json", env=env)
+        [row] = json.loads(printed.out)
+        assert (row["name"], row["jobs"]) == ("home", 1)
+        table = await commands.run("fleet", "costs", "--by", "workflow", "--days", "1", env=env)
+        assert table.out.splitlines()[0].split() == ["workflow", "jobs", "busy", "lost", "cost"]
+        assert "clip" in table.out
+        whole = await commands.run("fleet", "costs", env=env)
+        assert "production/home" in whole.out
+        assert "machines cost: of all" in whole.out
+        assert "…" not in whole.out
+
+
+@pytest.mark.parametrize(
+    ("cost", "seconds", "shown"),
+    [(0.0, 0.0, "0.00"), (0.0, 60.0, "unknown"), (0.0033, 60.0, "0.0033"), (0.00001, 1.0, "<0.0001"), (12, 9, "12.00")],
+)
+def test_a_cost_without_a_price_is_unknown_and_a_small_one_is_not_nothing(
+    cost: float, seconds: float, shown: str
+) -> None:
+    assert money(cost, seconds) == shown

@@ -1,0 +1,307 @@
+"""An administrator sees the workers, and decides who may work."""
+
+from typing import Any, ClassVar
+
+import pytest
+
+from comfyrelay.errors import Fault
+from comfyrelay.store import paging
+from tests.support.api import Api, problem_of
+from tests.support.operator import Operating, operate
+from tests.support.world import execute
+
+
+@pytest.fixture
+async def desk(api: Api) -> Operating:
+    return await operate(api)
+
+
+def poll(worker_id: str = "gpu-1") -> dict[str, str]:
+    return {"worker_id": worker_id}
+
+
+class TestLooking:
+    async def test_a_worker_is_told_of_without_its_token(self, desk: Operating) -> None:
+        await desk.api.worker(display_name="Desk", instance_type="g4dn", capabilities={"node_types": ["A"]})
+        found = await desk.get("/workers/gpu-1")
+        assert found["capabilities"] == {"node_types": ["A"]}
+        assert (found["fleet_slug"], found["stage"], found["state"]) == ("home-clip", "production", "idle")
+        assert (found["display_name"], found["instance_type"]) == ("Desk", "g4dn")
+        assert found["workflow_slugs"] == ["clip"]
+        assert found["blocks"] == []
+        assert not any("token" in name for name in found)
+
+    async def test_workers_are_filtered_and_come_page_by_page(self, desk: Operating) -> None:
+        await desk.api.effect("other")
+        for name in ("a", "b", "c"):
+            await desk.worker(name)
+        await desk.worker("d", fleet="home-other")
+        await desk.api.engine.fleet.workers.set_draining("b", is_draining=True)
+        first = await desk.get("/workers", fleet="home-clip", limit=2)
+        assert [each["worker_id"] for each in first["items"]] == ["a", "b"]
+        second = await desk.get("/workers", fleet="home-clip", limit=2, cursor=first["next_cursor"])
+        assert [each["worker_id"] for each in second["items"]] == ["c"]
+        assert second["next_cursor"] is None
+        assert [each["worker_id"] for each in (await desk.get("/workers", state="draining"))["items"]] == ["b"]
+        assert (await desk.get("/workers", stage="staging"))["items"] == []
+        problem_of(await desk.call("GET", "/workers", params={"state": "asleep"}), 422)
+
+    async def test_all_are_counted_by_state_whichever_state_is_asked_for(self, desk: Operating) -> None:
+        for name in ("a", "b", "c"):
+            await desk.worker(name)
+        await desk.api.engine.fleet.workers.set_draining("b", is_draining=True)
+        found = await desk.get("/workers", state="draining", limit=1)
+        assert found["counts"] == {"revoked": 0, "offline": 0, "draining": 1, "busy": 0, "idle": 2}
+        assert (await desk.get("/workers", search="b"))["counts"] == {**found["counts"], "idle": 0}
+
+    async def test_workers_are_sorted_as_people_do_and_paged_in_that_order(self, desk: Operating) -> None:
+        for name in ("gpu-10", "gpu-2", "gpu-1"):
+            await desk.worker(name)
+
+        def ids(page: dict[str, Any]) -> list[str]:
+            return [each["worker_id"] for each in page["items"]]
+
+        first = await desk.get("/workers", limit=2)
+        assert ids(first) == ["gpu-1", "gpu-2"]
+        second = await desk.get("/workers", limit=2, cursor=first["next_cursor"])
+        assert (ids(second), second["next_cursor"]) == (["gpu-10"], None)
+        # who leaves meanwhile takes nobody with it
+        await desk.api.engine.fleet.workers.deregister("gpu-2")
+        assert ids(await desk.get("/workers", limit=2, cursor=first["next_cursor"])) == ["gpu-10"]
+        assert ids(await desk.get("/workers", sort="-name")) == ["gpu-10", "gpu-1"]
+        for sort in ("state", "fleet", "gpu", "version", "seen"):
+            assert sorted(ids(await desk.get("/workers", sort=sort))) == ["gpu-1", "gpu-10"]
+        problem_of(await desk.call("GET", "/workers", params={"sort": "luck"}), 422)
+        problem_of(await desk.call("GET", "/workers", params={"cursor": "gpu-1"}), 422)
+
+    async def test_every_word_of_a_search_is_in_what_is_shown(self, desk: Operating) -> None:
+        await desk.worker("gpu-1", display_name="Attic", instance_type="g4dn")
+        await desk.worker("gpu-2", display_name="Cellar", instance_type="g5")
+
+        async def found(search: str) -> list[str]:
+            return [each["worker_id"] for each in (await desk.get("/workers", search=search))["items"]]
+
+        assert await found("attic G4") == ["gpu-1"]
+        assert await found("attic g5") == []
+        assert await found("home-clip gpu") == ["gpu-1", "gpu-2"]
+        assert await found("100%") == []
+
+    async def test_workers_are_found_by_the_workflow_that_they_run(self, desk: Operating) -> None:
+        await desk.api.engine.fleet.fleets.create(slug="attic", workflow_slugs=["clip"])
+        await desk.worker("gpu-1", fleet="attic")
+        await desk.worker("gpu-2", fleet="attic")
+        assert (await desk.get("/workers", search="clip"))["items"] == []
+        await desk.submit()
+        await desk.lease("gpu-2")
+        assert [each["worker_id"] for each in (await desk.get("/workers", search="clip"))["items"]] == ["gpu-2"]
+
+    async def test_a_block_is_shown_with_its_end(self, desk: Operating) -> None:
+        await desk.api.worker()
+        await desk.submit()
+        leased = await desk.lease()
+        await desk.fail(leased, fault=Fault.WORKER)
+        [block] = (await desk.get("/workers/gpu-1"))["blocks"]
+        assert block["workflow_hash"] == leased.dispatch.workflow_hash
+        assert block["blocked_until"] is not None
+
+    async def test_workers_are_neither_made_nor_assigned_by_hand(self, desk: Operating) -> None:
+        await desk.worker()
+        assert (await desk.call("POST", "/workers", {"worker_id": "x"})).status_code == 405
+        assert (await desk.call("PUT", "/workers/gpu-1/workflows", {"workflow_slugs": []})).status_code == 405
+        assert (await desk.call("DELETE", "/workers/gpu-1")).status_code == 405
+
+    @pytest.mark.parametrize("verb", ["approve", "revoke", "drain", "undrain", "rotate-token"])
+    async def test_one_that_is_not_there_is_404(self, desk: Operating, verb: str) -> None:
+        problem_of(await desk.call("POST", f"/workers/none/{verb}"), 404)
+        problem_of(await desk.call("GET", "/workers/none"), 404)
+        problem_of(await desk.call("GET", "/workers/none/audit-logs"), 404)
+
+    async def test_a_name_with_a_slash_is_reached_all_the_same(self, desk: Operating) -> None:
+        await desk.worker("rack/1")
+        assert (await desk.get("/workers/rack/1"))["worker_id"] == "rack/1"
+        assert (await desk.send("POST", "/workers/rack/1/revoke"))["state"] == "revoked"
+        logs = await desk.get("/workers/rack/1/audit-logs")
+        assert [each["event"] for each in logs["items"]] == ["revoke", "register"]
+
+    async def test_a_report_that_is_nested_too_deeply_is_cut(self, desk: Operating) -> None:
+        deep: object = {}
+        for _ in range(300):
+            deep = {"a": deep}
+        await desk.worker(capabilities={"deep": deep, "node_types": ["A"]})
+        assert (await desk.get("/workers/gpu-1"))["capabilities"]["node_types"] == ["A"]
+
+
+class TestWhatAWorkerIs:
+    DEVICE: ClassVar = {
+        "server": "http://127.0.0.1:8188",
+        "name": "RTX 4090",
+        "memory_total": 24,
+        "memory_used": 5,
+        "load": 0.5,
+    }
+
+    async def test_its_gpus_and_jobs_are_in_the_list_and_on_its_page(self, desk: Operating) -> None:
+        worker = await desk.api.worker()
+        job = await desk.submit()
+        leased = (await worker.post("/api/worker/poll", {**poll(), "devices": [self.DEVICE]}))["job"]
+        await desk.api.engine.fleet.slots.write_noted()
+        progress = {"value": 0.25, "phase": "running"}
+        beat = {"dispatch_id": leased["dispatch_id"], "lease_token": leased["lease_token"], "progress": progress}
+        await worker.post("/api/worker/heartbeat", beat)
+        [listed] = (await desk.get("/workers"))["items"]
+        shown = await desk.get("/workers/gpu-1")
+        for each in (listed, shown):
+            [gpu] = each["gpus"]
+            assert (gpu["name"], gpu["memory_used"], gpu["load"], gpu["away"]) == ("RTX 4090", 5, 0.5, None)
+            [running] = each["jobs"]
+            assert (running["job_id"], running["workflow_slug"], running["progress"]) == (job.id, "clip", progress)
+            assert running["tenant_id"] == desk.user.tenant_id
+
+    async def test_one_that_has_only_registered_says_which_gpus_it_has(self, desk: Operating) -> None:
+        comfyui = [{"url": "http://127.0.0.1:8188", "gpus": [{"name": "RTX 3090", "memory_total": 24}]}]
+        await desk.api.worker(capabilities={"comfyui": comfyui})
+        [listed] = (await desk.get("/workers"))["items"]
+        assert [(each["name"], each["memory_total"]) for each in listed["gpus"]] == [("RTX 3090", 24)]
+
+    async def test_what_it_has_loaded_and_what_it_is_kept_from_have_names(self, desk: Operating) -> None:
+        worker = await desk.api.worker()
+        await desk.submit()
+        leased = await desk.lease()
+        hash_ = leased.dispatch.workflow_hash
+        await desk.fail(leased, fault=Fault.WORKER)
+        await worker.post("/api/worker/poll", {**poll(), "warm_workflow_hashes": [hash_, "unknown"]})
+        await desk.api.engine.fleet.slots.write_noted()
+        shown = await desk.get("/workers/gpu-1")
+        assert shown["loaded"] == [
+            {"workflow_hash": hash_, "workflow_slug": "clip"},
+            {"workflow_hash": "unknown", "workflow_slug": None},
+        ]
+        assert [each["workflow_slug"] for each in shown["blocks"]] == ["clip"]
+        assert [each["blocked"] for each in (await desk.get("/workers"))["items"]] == [1]
+        await desk.advance(3600)
+        assert (await desk.get("/workers/gpu-1"))["blocked"] == 0
+
+    async def test_how_it_was_let_in_and_who_decided_since(self, desk: Operating) -> None:
+        await desk.api.worker()
+        first = (await desk.get("/workers/gpu-1"))["registration"]
+        assert first == {"proof": "secret", "decision": None, "decided_by": None, "decided_at": None}
+        await desk.send("POST", "/workers/gpu-1/revoke")
+        await desk.send("POST", "/workers/gpu-1/drain")
+        found = (await desk.get("/workers/gpu-1"))["registration"]
+        assert (found["decision"], found["decided_by"]) == ("revoke", "root@example.com")
+        query = "INSERT INTO instance_identities VALUES ('gpu-1', '1', 'x', '2026-01-01 12:00:00.000000')"
+        await execute(desk.api.engine.databases.central, query)
+        assert (await desk.get("/workers/gpu-1"))["registration"]["proof"] == "identity_document"
+
+    async def test_who_decided_is_known_however_much_it_has_done_since(
+        self, desk: Operating, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await desk.worker()
+        await desk.send("POST", "/workers/gpu-1/approve")
+        await desk.completed()
+        monkeypatch.setattr(paging, "MOST_SCANNED", 1)
+        found = (await desk.get("/workers/gpu-1"))["registration"]
+        assert (found["decision"], found["decided_by"]) == ("approve", "root@example.com")
+
+    async def test_what_it_lacks_and_its_machine_are_shown(self, desk: Operating) -> None:
+        await desk.api.worker(capabilities={"node_types": ["A"], "models": []})
+        central = desk.api.engine.databases.central
+        at = "'2026-01-01 12:00:00.000000'"
+        await execute(central, f"INSERT INTO workflow_needs VALUES ('h', '[\"B\"]', '[]', {at})")
+        await execute(central, "INSERT INTO worker_gaps VALUES ('gpu-1', 'h', '[\"B\"]', '[]', '[]')")
+        await execute(
+            central,
+            "INSERT INTO machines (key, fleet_id, provider_id, worker_id, instance_type, price_per_hour, ordered_at) "
+            f"SELECT 'k', id, 'i-1', 'gpu-1', 'g4dn', 0.5, {at} FROM fleets WHERE slug = 'home-clip'",
+        )
+        shown = await desk.get("/workers/gpu-1")
+        assert shown["lacks"] == [{"workflow_hash": "h", "workflow_slug": None, "node_types": ["B"], "models": []}]
+        assert (shown["machine"]["provider_id"], shown["machine"]["price_per_hour"]) == ("i-1", 0.5)
+
+    async def test_they_are_found_by_a_part_of_the_id_or_the_name(self, desk: Operating) -> None:
+        await desk.api.worker("rack-1", display_name="Attic")
+        await desk.api.worker("rack_2", display_name="Cellar")
+        found = [each["worker_id"] for each in (await desk.get("/workers", search="RACK-"))["items"]]
+        assert found == ["rack-1"]
+        assert [each["worker_id"] for each in (await desk.get("/workers", search="cell"))["items"]] == ["rack_2"]
+        assert (await desk.get("/workers", search="%"))["items"] == []
+
+
+class TestDeciding:
+    async def test_a_revoked_worker_is_shut_out_at_once_and_loses_its_leases(self, desk: Operating) -> None:
+        worker = await desk.api.worker()
+        await desk.submit()
+        job = (await worker.post("/api/worker/poll", poll()))["job"]
+        revoked = await desk.send("POST", "/workers/gpu-1/revoke")
+        assert (revoked["state"], revoked["is_approved"], revoked["leases"]) == ("revoked", False, 0)
+        beat = {"dispatch_id": job["dispatch_id"], "lease_token": job["lease_token"]}
+        problem_of(await worker.call("POST", "/api/worker/heartbeat", beat), 403)
+        problem_of(await worker.call("POST", "/api/worker/poll", poll()), 403)
+        [dispatch] = (await desk.get("/dispatches"))["items"]
+        assert (dispatch["status"], dispatch["attempts"], dispatch["last_worker_id"]) == ("queued", 0, "gpu-1")
+
+    async def test_an_approved_one_works_again_at_once(self, desk: Operating) -> None:
+        worker = await desk.api.worker()
+        await desk.send("POST", "/workers/gpu-1/revoke")
+        problem_of(await worker.call("POST", "/api/worker/poll", poll()), 403)
+        await desk.send("POST", "/workers/gpu-1/approve")
+        await desk.submit()
+        assert (await worker.post("/api/worker/poll", poll()))["job"] is not None
+
+    async def test_a_draining_worker_gets_nothing_new(self, desk: Operating) -> None:
+        worker = await desk.api.worker()
+        await desk.submit()
+        assert (await desk.send("POST", "/workers/gpu-1/drain"))["state"] == "draining"
+        assert (await worker.post("/api/worker/poll", poll()))["job"] is None
+        assert (await desk.send("POST", "/workers/gpu-1/undrain"))["state"] == "idle"
+        assert (await worker.post("/api/worker/poll", poll()))["job"] is not None
+
+    async def test_a_new_token_takes_the_place_of_the_old_one_at_once(self, desk: Operating) -> None:
+        worker = await desk.api.worker()
+        await worker.post("/api/worker/poll", poll())
+        rotated = await desk.send("POST", "/workers/gpu-1/rotate-token")
+        assert len(rotated["token"]) == 64
+        problem_of(await worker.call("POST", "/api/worker/poll", poll()), 401)
+        headers = {"Authorization": f"Bearer {rotated['token']}"}
+        assert (await desk.api.anybody.post("/api/worker/poll", poll(), headers=headers))["job"] is None
+
+    async def test_a_token_is_written_down_nowhere(self, desk: Operating) -> None:
+        await desk.api.worker()
+        token = (await desk.send("POST", "/workers/gpu-1/rotate-token"))["token"]
+        logs = await desk.call("GET", "/audit-logs")
+        shown = await desk.call("GET", "/workers/gpu-1")
+        assert token not in logs.text + shown.text
+
+
+class TestAudit:
+    async def test_what_was_done_is_written_down_with_who_did_it(self, desk: Operating) -> None:
+        await desk.worker()
+        for verb in ("drain", "undrain", "revoke", "approve", "rotate-token"):
+            await desk.send("POST", f"/workers/gpu-1/{verb}")
+        logs = (await desk.get("/workers/gpu-1/audit-logs"))["items"]
+        events = ["rotate_token", "approve", "revoke", "undrain", "drain", "register"]
+        assert [each["event"] for each in logs] == events
+        assert desk.admin.user is not None
+        assert all(each["data"]["by"] == desk.admin.user.email for each in logs[:-1])
+
+    async def test_the_logs_of_one_that_has_left_stay(self, desk: Operating) -> None:
+        await desk.worker()
+        await desk.api.engine.fleet.workers.deregister("gpu-1")
+        logs = await desk.get("/workers/gpu-1/audit-logs")
+        assert [each["event"] for each in logs["items"]] == ["deregister", "register"]
+
+    async def test_logs_are_filtered_and_come_page_by_page(self, desk: Operating) -> None:
+        for name in ("a", "b"):
+            await desk.worker(name)
+            await desk.send("POST", f"/workers/{name}/drain")
+        first = await desk.get("/audit-logs", limit=3)
+        second = await desk.get("/audit-logs", limit=3, cursor=first["next_cursor"])
+        seen = [(each["worker_id"], each["event"]) for each in (*first["items"], *second["items"])]
+        assert seen == [("b", "drain"), ("b", "register"), ("a", "drain"), ("a", "register")]
+        assert second["next_cursor"] is None
+        drains = await desk.get("/audit-logs", event="drain")
+        assert [each["worker_id"] for each in drains["items"]] == ["b", "a"]
+        of_a = await desk.get("/audit-logs", worker="a", event="register")
+        assert [each["worker_id"] for each in of_a["items"]] == ["a"]
+        none = await desk.get("/workers/a/audit-logs", event="revoke")
+        assert none == {"items": [], "next_cursor": None}

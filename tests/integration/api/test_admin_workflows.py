@@ -1,0 +1,356 @@
+"""An administrator registers graphs, changes them without touching what was submitted, and sees who can run them."""
+
+import asyncio
+import hashlib
+import io
+import json
+from typing import Any
+
+import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.errors import NotFound
+from comfyrelay.store.tenant import jobs
+from tests.support.api import Api, problem_of
+from tests.support.api_calls import png, upload
+from tests.support.editor_files import empty, save, workflow
+from tests.support.operator import Operating, operate
+from tests.support.world import GRAPH, PROMPT, graph_of
+
+
+@pytest.fixture
+async def desk(api: Api) -> Operating:
+    return await operate(api)
+
+
+def new(slug: str = "swap", **more: Any) -> dict[str, Any]:
+    return {"slug": slug, "graph": GRAPH, "properties": [PROMPT], "output_node_id": "3", **more}
+
+
+LOGO = {"key": "logo", "type": "image", "placeholder": "{{INPUT}}"}
+LOGO_HASH = hashlib.sha256(png()).hexdigest()
+
+
+async def asset(desk: Operating) -> str:
+    """The path of a file that has been uploaded for effects."""
+    body = {"mime_type": "image/png", "size": len(png()), "original_filename": "logo.png"}
+    begun = await desk.send("POST", "/assets", body)
+    sent = await desk.admin.http.put(begun["upload_url"], content=png(), headers=begun["upload_headers"])
+    assert sent.is_success, sent.text
+    path: str = begun["path"]
+    return path
+
+
+class TestRegistering:
+    async def test_a_workflow_is_given_back_as_it_was_sent(self, desk: Operating) -> None:
+        sent = new(name="Face swap", output_extension=".webm", output_mime_type="video/webm", provider="cloud")
+        made = await desk.send("POST", "/workflows", sent)
+        assert made == await desk.get("/workflows/swap")
+        assert made["graph"] == GRAPH
+        assert made["properties"] == [PROMPT]
+        assert made["output_extension"] == "webm"
+        assert (made["name"], made["provider"], made["is_active"]) == ("Face swap", "cloud", True)
+        assert made["warnings"] == []
+
+    async def test_a_workflow_may_run_on_either_provider_at_a_price_for_each(self, desk: Operating) -> None:
+        prices: dict[str, Any] = {
+            "self_hosted_micros_per_second": 250,
+            "cloud_micros_per_second": 1000,
+            "burst_micros_per_hour": 5_000_000,
+        }
+        made = await desk.send("POST", "/workflows", new(provider="any", **prices))
+        assert {name: made[name] for name in ("provider", *prices)} == {"provider": "any", **prices}
+        assert [each["provider"] for each in (await desk.get("/workflows"))["items"] if each["slug"] == "swap"] == [
+            "any"
+        ]
+        changed = await desk.send("PATCH", "/workflows/swap", {"burst_micros_per_hour": None})
+        assert (changed["provider"], changed["burst_micros_per_hour"]) == ("any", None)
+        back = await desk.send("PATCH", "/workflows/swap", {"provider": "self_hosted"})
+        assert back["provider"] == "self_hosted"
+
+    @pytest.mark.parametrize(
+        ("wrong", "field"),
+        [
+            ({"provider": "any"}, "cloud_micros_per_second"),
+            ({"provider": "any", "cloud_micros_per_second": 0}, "cloud_micros_per_second"),
+            ({"provider": "any", "cloud_micros_per_second": 0.5}, "cloud_micros_per_second"),
+            ({"burst_micros_per_hour": -1}, "burst_micros_per_hour"),
+            ({"provider": "elsewhere"}, "provider"),
+        ],
+    )
+    async def test_a_price_that_is_none_is_refused(self, desk: Operating, wrong: dict[str, Any], field: str) -> None:
+        problem = problem_of(await desk.call("POST", "/workflows", new(**wrong)), 422)
+        assert field in problem["errors"]
+
+    async def test_the_hash_of_a_file_among_the_defaults_is_filled_in(self, desk: Operating) -> None:
+        made = await desk.send("POST", "/workflows", new(properties=[{**LOGO, "default_value": await asset(desk)}]))
+        assert made["properties"][0]["default_value_hash"] == LOGO_HASH
+
+    async def test_a_changed_default_gets_its_hash_too(self, desk: Operating) -> None:
+        await desk.send("POST", "/workflows", new(properties=[LOGO]))
+        changes = {"properties": [{**LOGO, "default_value": await asset(desk)}]}
+        made = await desk.send("PATCH", "/workflows/swap", changes)
+        assert made["properties"][0]["default_value_hash"] == LOGO_HASH
+
+    async def test_a_hash_that_is_not_the_files_is_refused(self, desk: Operating) -> None:
+        logo = {**LOGO, "default_value": await asset(desk), "default_value_hash": "0" * 64}
+        problem = problem_of(await desk.call("POST", "/workflows", new(properties=[logo])), 422)
+        assert LOGO_HASH in problem["errors"]["properties.0.default_value_hash"]
+
+    async def test_a_hash_is_believed_while_the_file_is_not_there(self, desk: Operating) -> None:
+        logo = {**LOGO, "default_value": "assets/later.png", "default_value_hash": "0" * 64}
+        made = await desk.send("POST", "/workflows", new(properties=[logo]))
+        assert made["properties"][0]["default_value_hash"] == "0" * 64
+
+    async def test_a_placeholder_in_no_node_is_a_warning(self, desk: Operating) -> None:
+        style = {"key": "style", "type": "text", "placeholder": "{{STYLE}}"}
+        answer = await desk.call("POST", "/workflows", new(properties=[PROMPT, style]))
+        assert answer.status_code == 201
+        [warning] = answer.json()["data"]["warnings"]
+        assert "'{{STYLE}}'" in warning
+        assert "warnings" in answer.json()["message"]
+
+    async def test_a_file_that_only_the_author_has_is_a_warning(self, desk: Operating) -> None:
+        graph = {**GRAPH, "4": {"class_type": "LoadImage", "inputs": {"image": "example.png"}}}
+        made = await desk.send("POST", "/workflows", new(graph=graph))
+        assert "'example.png'" in made["warnings"][0]
+
+    async def test_what_the_editor_saves_is_explained(self, desk: Operating) -> None:
+        problem = problem_of(await desk.call("POST", "/workflows", new(graph={"nodes": [], "links": []})), 422)
+        assert problem["detail"] == "The workflow has no nodes."
+        saved = workflow([empty(), save(9, 1)], [(1, 1, 0, 9, 0)])
+        problem = problem_of(await desk.call("POST", "/workflows", new(graph=saved)), 409)
+        assert "Export (API)" in problem["detail"]
+        assert [each["name"] for each in problem["missing"]] == ["EmptyImage", "SaveImage"]
+
+    @pytest.mark.parametrize(
+        ("wrong", "field"),
+        [
+            ({"slug": "has space"}, "slug"),
+            ({"slug": "a/b"}, "slug"),
+            ({"output_node_id": "99"}, "output_node_id"),
+            ({"output_extension": "../mp4"}, "output_extension"),
+            ({"output_mime_type": "video/mp4\r\nX: y"}, "output_mime_type"),
+            ({"provider": "mine"}, "provider"),
+            ({"colour": "red"}, "colour"),
+            ({"properties": [PROMPT, PROMPT]}, "properties.prompt"),
+            ({"properties": [{**PROMPT, "type": "colour"}]}, "properties.0.type"),
+            ({"properties": [{**PROMPT, "type": "number"}]}, "properties.prompt"),
+            ({"graph": {"1": {"class_type": "A", "inputs": {"text": "a\x00b"}}}}, "graph"),
+        ],
+    )
+    async def test_a_mistake_is_told_by_its_field(self, desk: Operating, wrong: dict[str, Any], field: str) -> None:
+        problem = problem_of(await desk.call("POST", "/workflows", new(**wrong)), 422)
+        assert list(problem["errors"]) == [field]
+        problem_of(await desk.call("GET", "/workflows/swap"), 404)
+
+    async def test_a_graph_that_no_reader_could_follow_is_refused(self, desk: Operating) -> None:
+        deep: Any = "x"
+        for _ in range(300):
+            deep = [deep]
+        graph = {"1": {"class_type": "A", "inputs": {"deep": deep}}}
+        problem = problem_of(await desk.call("POST", "/workflows", new(graph=graph, output_node_id=None)), 422)
+        assert "nested too deeply" in problem["errors"]["graph"]
+
+    async def test_a_slug_is_taken_once(self, desk: Operating) -> None:
+        await desk.send("POST", "/workflows", new())
+        problem_of(await desk.call("POST", "/workflows", new()), 409)
+
+    async def test_the_list_goes_on_page_by_page_and_leaves_private_ones_out(self, desk: Operating) -> None:
+        for slug in ("c", "a", "b"):
+            await desk.send("POST", "/workflows", new(slug, is_active=slug != "b"))
+        create = desk.api.engine.catalogue.workflows.create
+        await create(slug="aa-private", graph=GRAPH, tenant_id=desk.user.tenant_id)
+        first = await desk.get("/workflows", limit=2)
+        assert [each["slug"] for each in first["items"]] == ["a", "b"]
+        assert "graph" not in first["items"][0]
+        second = await desk.get("/workflows", limit=2, cursor=first["next_cursor"])
+        assert [each["slug"] for each in second["items"]] == ["c", "clip"]
+        assert second["next_cursor"] is None
+        own = await desk.get("/workflows", tenant_id=desk.user.tenant_id)
+        assert [each["slug"] for each in own["items"]] == ["aa-private"]
+        off = await desk.get("/workflows", is_active=False)
+        assert [each["slug"] for each in off["items"]] == ["b"]
+
+
+class TestChanging:
+    async def test_only_what_is_sent_changes(self, desk: Operating) -> None:
+        before = await desk.send("POST", "/workflows", new())
+        await desk.advance(5)
+        after = await desk.send("PATCH", "/workflows/swap", {"name": "Other", "is_active": False})
+        assert after["updated_at"] > before["updated_at"]
+        changed = {"name": "Other", "is_active": False, "updated_at": after["updated_at"]}
+        assert after == {**before, **changed}
+
+    async def test_the_slug_never_changes(self, desk: Operating) -> None:
+        problem = problem_of(await desk.call("PATCH", "/workflows/clip", {"slug": "clap"}), 422)
+        assert "never changes" in problem["errors"]["slug"]
+
+    async def test_null_is_only_for_what_may_be_missing(self, desk: Operating) -> None:
+        assert (await desk.send("PATCH", "/workflows/clip", {"output_node_id": None}))["output_node_id"] is None
+        problem = problem_of(await desk.call("PATCH", "/workflows/clip", {"name": None}), 422)
+        assert list(problem["errors"]) == ["name"]
+
+    async def test_jobs_that_were_submitted_keep_their_graph(self, desk: Operating) -> None:
+        await desk.worker()
+        old = await desk.submit()
+        after = await desk.send("PATCH", "/workflows/clip", {"graph": graph_of("new")})
+        assert after["graph"] == graph_of("new")
+        await desk.submit()
+        assert (await desk.lease()).graph["1"]["inputs"]["ckpt_name"] == "model.safetensors"
+        await desk.worker("gpu-2")
+        assert (await desk.lease("gpu-2")).graph["1"]["inputs"]["ckpt_name"] == "new.safetensors"
+        async with desk.api.engine.databases.shards["main"].read() as tx:
+            assert await jobs.get(tx, old.tenant_id, old.id) is not None
+
+    async def test_the_output_node_must_be_in_the_new_graph(self, desk: Operating) -> None:
+        graph = {"1": {"class_type": "SaveVideo", "inputs": {}}}
+        problem = problem_of(await desk.call("PATCH", "/workflows/clip", {"graph": graph}), 422)
+        assert list(problem["errors"]) == ["output_node_id"]
+        after = await desk.send("PATCH", "/workflows/clip", {"graph": graph, "output_node_id": "1"})
+        assert (after["output_node_id"], len(after["warnings"])) == ("1", 1)
+
+    async def test_an_effect_is_not_left_with_an_override_that_is_gone(self, desk: Operating) -> None:
+        await desk.send("PATCH", "/effects/clip", {"property_overrides": {"prompt": "a dog"}})
+        problem = problem_of(await desk.call("PATCH", "/workflows/clip", {"properties": []}), 422)
+        assert "'clip'" in problem["errors"]["properties"]
+
+    async def test_one_that_is_not_there_is_404(self, desk: Operating) -> None:
+        for method, path, body in (
+            ("GET", "/workflows/none", None),
+            ("PATCH", "/workflows/none", {"name": "x"}),
+            ("DELETE", "/workflows/none", None),
+            ("POST", "/workflows/none/validate", None),
+        ):
+            problem_of(await desk.call(method, path, body), 404)
+
+
+class TestDeleting:
+    async def test_not_while_effects_use_it(self, desk: Operating) -> None:
+        problem = problem_of(await desk.call("DELETE", "/workflows/clip"), 409)
+        assert "clip" in problem["detail"]
+
+    async def test_not_while_jobs_of_it_are_under_way(self, desk: Operating) -> None:
+        await desk.worker()
+        job = await desk.submit()
+        await desk.send("DELETE", "/effects/clip")
+        problem_of(await desk.call("DELETE", "/workflows/clip"), 409)
+        await desk.api.engine.queue.control.pause(job.tenant_id, job.id)
+        problem_of(await desk.call("DELETE", "/workflows/clip"), 409)
+        await desk.api.engine.queue.control.resume(job.tenant_id, job.id)
+        leased = await desk.lease()
+        problem_of(await desk.call("DELETE", "/workflows/clip"), 409)
+        await desk.complete(leased)
+        await desk.send("DELETE", "/workflows/clip")
+
+    async def test_its_history_stays_and_its_slug_is_free(self, desk: Operating) -> None:
+        await desk.worker()
+        job = await desk.completed()
+        await desk.send("DELETE", "/effects/clip")
+        await desk.send("DELETE", "/workflows/clip")
+        problem_of(await desk.call("GET", "/workflows/clip"), 404)
+        [listed] = (await desk.get("/dispatches"))["items"]
+        assert (listed["job_id"], listed["workflow_slug"]) == (job.id, "clip")
+        assert (await desk.get("/fleets/production/home-clip"))["workflow_slugs"] == []
+        assert (await desk.get("/workers/gpu-1"))["workflow_slugs"] == []
+        made = await desk.send("POST", "/workflows", new("clip"))
+        assert made["id"] > 1
+
+    async def test_a_job_retried_after_that_fails_and_is_refunded(self, desk: Operating) -> None:
+        await desk.worker()
+        job = await desk.failed()
+        balance = await desk.api.engine.accounts.ledger.balance(job.tenant_id)
+        await desk.send("DELETE", "/effects/clip")
+        await desk.send("DELETE", "/workflows/clip")
+        retried = await desk.api.engine.jobs.submit.retry(job.tenant_id, job.id)
+        async with desk.api.engine.databases.shards["main"].read() as tx:
+            found = await jobs.get(tx, retried.tenant_id, retried.id)
+        assert found is not None
+        assert (found.status, found.error_message) == ("failed", "The workflow of this job no longer exists.")
+        assert await desk.api.engine.accounts.ledger.balance(job.tenant_id) == balance
+
+    async def test_a_job_submitted_at_the_same_moment_keeps_it_or_ends(self, desk: Operating) -> None:
+        create = desk.api.engine.catalogue.workflows.create
+        for number in range(5):
+            slug = f"own-{number}"
+            await create(slug=slug, graph={"2": GRAPH["2"]}, tenant_id=desk.user.tenant_id)
+            submitting = asyncio.create_task(desk.submit(effect_id=None, workflow_slug=slug))
+            answer = await desk.call("DELETE", f"/workflows/{slug}")
+            try:
+                job = await submitting
+            except NotFound:
+                assert answer.status_code == 200
+                continue
+            async with desk.api.engine.databases.shards["main"].read() as tx:
+                found = await jobs.get(tx, job.tenant_id, job.id)
+            assert found is not None
+            assert (answer.status_code, found.status) in {(409, "queued"), (200, "failed")}
+            if found.status == "queued":
+                await desk.api.engine.queue.control.cancel(job.tenant_id, job.id)
+
+
+class TestValidating:
+    async def test_every_worker_that_has_it_is_judged(self, desk: Operating) -> None:
+        nodes = ["CheckpointLoader", "Prompt", "SaveVideo"]
+        models = {"checkpoints": ["model.safetensors"]}
+        await desk.worker("able", capabilities={"node_types": nodes, "models": models})
+        await desk.worker("lacking", capabilities={"node_types": ["Prompt"], "models": []})
+        await desk.worker("silent")
+        await desk.api.engine.catalogue.workflows.create(slug="other", graph=GRAPH)
+        await desk.api.engine.fleet.fleets.create(slug="other", stage=Stage.STAGING, workflow_slugs=["other"])
+        await desk.worker("elsewhere", fleet="other", stage=Stage.STAGING)
+        found = await desk.send("POST", "/workflows/clip/validate")
+        assert found["node_types"] == nodes
+        assert found["models"] == ["model.safetensors"]
+        assert found["assigned_workers"] == 3
+        by_worker = {each["worker_id"]: each for each in found["workers"]["items"]}
+        assert {name: each["fit"] for name, each in by_worker.items()} == {
+            "able": "able",
+            "lacking": "lacking",
+            "silent": "unknown",
+        }
+        assert by_worker["lacking"]["missing_node_types"] == ["CheckpointLoader", "SaveVideo"]
+        assert by_worker["lacking"]["missing_models"] == ["model.safetensors"]
+        assert "model.safetensors" in by_worker["lacking"]["text"]
+        assert found["text"].startswith("Of 3 workers 1 have everything")
+
+    async def test_models_that_users_can_choose_are_needed_too(self, desk: Operating) -> None:
+        choice = {
+            "key": "model",
+            "type": "choice",
+            "placeholder": "{{MODEL}}",
+            "choices": ["a.safetensors", "b.safetensors"],
+            "default_value": "a.safetensors",
+        }
+        graph = {"1": {"class_type": "CheckpointLoader", "inputs": {"ckpt_name": "{{MODEL}}"}}}
+        await desk.send("POST", "/workflows", {"slug": "pick", "graph": graph, "properties": [choice]})
+        found = await desk.send("POST", "/workflows/pick/validate")
+        assert found["models"] == ["a.safetensors", "b.safetensors"]
+        assert found["text"].startswith("No worker has this workflow")
+
+    async def test_many_workers_come_page_by_page(self, desk: Operating) -> None:
+        for number in range(3):
+            await desk.worker(f"gpu-{number}")
+        first = (await desk.call("POST", "/workflows/clip/validate", params={"limit": 2})).json()["data"]["workers"]
+        query = {"limit": 2, "cursor": first["next_cursor"]}
+        second = (await desk.call("POST", "/workflows/clip/validate", params=query)).json()["data"]["workers"]
+        names = [each["worker_id"] for each in (*first["items"], *second["items"])]
+        assert names == ["gpu-0", "gpu-1", "gpu-2"]
+        assert second["next_cursor"] is None
+
+
+class TestCarried:
+    async def test_the_workflow_in_a_file_of_ones_own_is_read(self, desk: Operating) -> None:
+        texts = PngInfo()
+        texts.add_text("prompt", json.dumps(GRAPH))
+        made = io.BytesIO()
+        Image.new("RGB", (8, 8)).save(made, "PNG", pnginfo=texts)
+        for content, graph in ((made.getvalue(), GRAPH), (png(), None)):
+            file_id = await upload(desk.admin, content)
+            assert await desk.get(f"/uploads/{file_id}/workflow") == {"graph": graph}
+
+    async def test_nobody_elses_file_is(self, desk: Operating) -> None:
+        file_id = await upload(await desk.api.user("other@example.com"))
+        problem_of(await desk.call("GET", f"/uploads/{file_id}/workflow"), 404)

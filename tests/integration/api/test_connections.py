@@ -1,0 +1,226 @@
+"""Connections that come too slowly, too many at once or with too much, and proxies in between."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from comfyrelay.http_client import listen
+from comfyrelay.server.app import create_app
+from comfyrelay.server.main import serving
+from comfyrelay.services.engine import Engine
+from comfyrelay.settings import Settings
+from tests.support.api import SECRETS
+from tests.support.world import SqliteBackend
+
+BEGUN = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+
+
+class Served:
+    """A server on a socket."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+
+    async def say(self, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(data)
+        return reader, writer
+
+    async def begin_body(self, path: str = "/api/login") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A call that the application waits for."""
+        reader, writer = await self.say(
+            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            "Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{".encode()
+        )
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        return reader, writer
+
+
+@asynccontextmanager
+async def served(backend: SqliteBackend, folder: Path, **settings: Any) -> AsyncIterator[Served]:
+    async with backend.databases(["main"]) as (central, shards, _clock):
+        own = Settings(data_dir=folder, database_url=central, shards=shards, **settings)
+        app = create_app(Engine(own, signing_secrets=SECRETS.signing), SECRETS)
+        with listen("127.0.0.1", 0) as listener:
+            async with serving(app, listener):
+                yield Served(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("begun", [b"", b"\r\n", b"G", BEGUN, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + BEGUN])
+async def test_headers_that_do_not_arrive_end_their_connection(
+    sqlite_backend: SqliteBackend, tmp_path: Path, begun: bytes
+) -> None:
+    with capture_logs() as lines:
+        async with served(sqlite_backend, tmp_path, header_seconds=0.2) as server:
+            reader, writer = await server.say(begun)
+            answer = await reader.read()
+            writer.close()
+    assert answer == b"" if not begun.strip() else answer.rpartition(b"HTTP/1.1 408")[1] != b""
+    [line] = [each for each in lines if each["event"] == "requests.half_open_closed"]
+    assert (line["too_slow"], line["half_open"]) == (1, 0)
+
+
+async def test_of_too_many_that_have_only_begun_the_oldest_is_closed(
+    sqlite_backend: SqliteBackend, tmp_path: Path
+) -> None:
+    async with served(sqlite_backend, tmp_path, max_half_open_requests=3) as server:
+        oldest, *others = [await server.say(BEGUN) for _ in range(4)]
+        assert (await oldest[0].read()).startswith(b"HTTP/1.1 408")
+        # the others were not closed, and are answered once they are whole
+        for reader, writer in others:
+            writer.write(b"\r\n")
+            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        for _, writer in (oldest, *others):
+            writer.close()
+
+
+async def test_headers_without_end_are_not_kept(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    async with served(sqlite_backend, tmp_path) as server:
+        reader, writer = await server.say(BEGUN + b"X: " + b"x" * 100_000)
+        assert b" 408 " in await reader.readline()
+        writer.close()
+
+
+async def test_the_rest_of_a_request_that_was_answered_is_not_waited_for(
+    sqlite_backend: SqliteBackend, tmp_path: Path
+) -> None:
+    head = (
+        b"POST /api/workflows HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9999999\r\n\r\n"
+    )
+    async with served(sqlite_backend, tmp_path, header_seconds=0.2) as server:
+        reader, writer = await server.say(head + b"{")
+        assert b" 401 " in await reader.readline()
+        writer.write(b" ")
+        # a server that waited for more would never end this
+        assert b"unauthorized" in await reader.read()
+        writer.close()
+
+
+async def test_what_was_answered_before_its_body_came_is_closed_also_if_nothing_more_comes(
+    sqlite_backend: SqliteBackend, tmp_path: Path
+) -> None:
+    async with served(sqlite_backend, tmp_path, header_seconds=0.2) as server:
+        reader, writer = await server.say(b"PUT /files/a?x=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\nx")
+        async with asyncio.timeout(20):
+            assert b" 403 " in await reader.read()
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("limit", "why", "proxies"),
+    [
+        ("max_unfinished_bodies", "too_many_bodies", []),
+        ("max_unfinished_bodies_per_address", "too_many_bodies_of_one", ["10.0.0.0/8"]),
+    ],
+)
+async def test_of_too_many_bodies_that_do_not_end_the_oldest_is_closed(
+    sqlite_backend: SqliteBackend, tmp_path: Path, limit: str, why: str, proxies: list[str]
+) -> None:
+    with capture_logs() as lines:
+        async with served(sqlite_backend, tmp_path, trusted_proxies=proxies, **{limit: 3}) as server:
+            oldest, *others = [await server.begin_body() for _ in range(4)]
+            assert (await oldest[0].read()).startswith(b"HTTP/1.1 408")
+            # the others were not closed, and are answered once they are whole
+            for reader, writer in others:
+                writer.write(b"}")
+                assert b" 422 " in await reader.readline()
+            for _, writer in (oldest, *others):
+                writer.close()
+    [line] = [each for each in lines if each["event"] == "requests.half_open_closed"]
+    assert (line[why], line["bodies"]) == (1, 3)
+
+
+async def test_a_proxy_may_bring_more_bodies_than_one_address(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    limits = {"max_unfinished_bodies_per_address": 1, "trusted_proxies": ["127.0.0.0/8"]}
+    async with served(sqlite_backend, tmp_path, **limits) as server:
+        for reader, writer in [await server.begin_body() for _ in range(3)]:
+            writer.write(b"}")
+            assert b" 422 " in await reader.readline()
+            writer.close()
+
+
+async def test_what_anybody_may_send_is_small_and_comes_at_once(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    async with (
+        served(sqlite_backend, tmp_path, anonymous_body_seconds=0.2, payment_webhook_secret="p" * 32) as server,
+        httpx.AsyncClient(base_url=server.url) as http,
+    ):
+        for path in ("/api/login", "/api/register"):
+            answer = await http.post(path, json={"email": "x" * 17_000, "password": "x"})
+            assert answer.status_code == 413
+            assert "COMFYRELAY_MAX_ANONYMOUS_BODY_BYTES" in answer.text
+        for path in ("/api/login", "/api/register", "/api/webhooks/payments"):
+            reader, writer = await server.begin_body(path)
+            assert b" 408 " in await reader.readline()
+            writer.close()
+
+
+async def test_of_too_many_connections_one_that_only_waits_is_closed(
+    sqlite_backend: SqliteBackend, tmp_path: Path
+) -> None:
+    async with served(sqlite_backend, tmp_path, max_connections=3) as server:
+        body, *idle = [await server.begin_body(), await server.say(BEGUN + b"\r\n"), await server.say(BEGUN + b"\r\n")]
+        for reader, _ in idle:
+            await reader.readuntil(b'"OK"}')
+        for _ in range(3):
+            reader, writer = await server.say(BEGUN + b"Connection: close\r\n\r\n")
+            assert b" 200 " in await reader.readline()
+            await reader.read()
+            writer.close()
+        # the oldest of those that were answered made room, and nobody who waits for an answer
+        assert await idle[0][0].read() == b""
+        body[1].write(b"}")
+        assert b" 422 " in await body[0].readline()
+        for _, writer in (body, *idle):
+            writer.close()
+
+
+def test_there_are_fewer_connections_than_the_process_may_open_files() -> None:
+    """The soft limit is raised as far as it goes."""
+    code = (
+        "import resource; from comfyrelay.server.http.connections import _room_for\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (200, 1000))\n"
+        "print(_room_for(100), resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
+        "print(_room_for(5000), resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert printed.split() == ["100", "356", "744", "1000"]
+
+
+async def test_a_request_that_runs_is_not_half_open(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    """Its body may take longer than headers may."""
+    async with served(sqlite_backend, tmp_path, header_seconds=0.2) as server:
+        slow, writer = await server.say(
+            b"POST /api/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{"
+        )
+        idle, other = await server.say(b"")
+        # this one was begun later, and its time is over
+        assert await idle.read() == b""
+        writer.write(b"}")
+        assert b" 422 " in await slow.readline()
+        writer.close()
+        other.close()
+
+
+@pytest.mark.parametrize(("proxies", "status"), [([], 429), (["127.0.0.0/8"], 401), (["10.0.0.0/8"], 429)])
+async def test_only_a_proxy_that_is_configured_says_where_a_request_comes_from(
+    sqlite_backend: SqliteBackend, tmp_path: Path, proxies: list[str], status: int
+) -> None:
+    body = {"email": "ada@example.com", "password": "wrong"}
+    async with (
+        served(sqlite_backend, tmp_path, trusted_proxies=proxies, requests_per_minute=2) as server,
+        httpx.AsyncClient(base_url=server.url) as http,
+    ):
+        answers = [
+            await http.post("/api/login", json=body, headers={"X-Forwarded-For": f"203.0.113.{number}"})
+            for number in range(3)
+        ]
+        assert answers[-1].status_code == status

@@ -1,0 +1,34 @@
+"""The documentation in a browser: whole without the internet, and under a policy."""
+
+import re
+
+import pytest
+
+from tests.support.api import Api
+
+ELSEWHERE = re.compile(r"""(?:src|href|url)\s*[=:(]\s*["']?(?:https?:)?//""")
+
+
+async def test_the_page_needs_nothing_from_elsewhere(api: Api) -> None:
+    page = await api.anybody.call("GET", "/docs")
+    assert page.status_code == 200
+    assert not ELSEWHERE.search(page.text)
+    named = re.findall(r'(?:src|href)="(/[^"]+)"', page.text)
+    assert len(named) == 3
+    for path in named:
+        answer = await api.anybody.call("GET", path)
+        assert answer.status_code == 200, path
+        assert answer.content
+        assert not answer.headers["content-type"].startswith("text/html")
+    assert (await api.anybody.call("GET", "/openapi.json")).json()["info"]["title"] == "ComfyRelay"
+
+
+@pytest.mark.parametrize("path", ["/docs", "/docs/start.js", "/docs/swagger-ui-bundle.js"])
+async def test_it_may_run_nothing_but_its_own_scripts(api: Api, path: str) -> None:
+    policy = (await api.anybody.call("GET", path)).headers["content-security-policy"]
+    assert {"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"} <= set(policy.split("; "))
+
+
+async def test_the_pages_that_load_scripts_from_elsewhere_are_gone(api: Api) -> None:
+    assert (await api.anybody.call("GET", "/redoc")).status_code == 404
+    assert (await api.anybody.call("GET", "/docs/other.js")).status_code == 422

@@ -1,0 +1,98 @@
+"""Graphs are read in threads of their own, and of one tenant one at a time: whoever brings many that take long waits
+for himself."""
+
+import asyncio
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from comfyrelay.services.catalogue import graph_import
+from comfyrelay.services.catalogue.reader_threads import Readers
+from comfyrelay.services.forms.describe import Described, describe
+from tests.support.api import Api
+from tests.support.world import PATIENCE_SECONDS
+
+# more than there are common threads, wherever this runs
+MANY = 40
+
+
+def graph(text: str) -> dict[str, Any]:
+    return {
+        "1": {"class_type": "SaveImage", "inputs": {"images": ["2", 0]}},
+        "2": {"class_type": "X", "inputs": {"a": text}},
+    }
+
+
+class Long:
+    """Work that ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self.at_once = self.most_at_once = 0
+        self._counting = threading.Lock()
+
+    def __call__(self) -> None:
+        with self._counting:
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        self.begun.release()
+        assert self.go_on.wait(PATIENCE_SECONDS)
+        with self._counting:
+            self.at_once -= 1
+
+    async def begins(self) -> None:
+        # in a thread of its own: the common ones may be what is taken
+        begun = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+
+        def wait() -> None:
+            assert self.begun.acquire(timeout=PATIENCE_SECONDS)
+            loop.call_soon_threadsafe(begun.set_result, None)
+
+        threading.Thread(target=wait).start()
+        await begun
+
+
+async def test_many_that_take_long_keep_neither_others_nor_their_files_waiting(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await api.effect()
+    one, other = await api.user(), await api.user("bob@example.com")
+    long = Long()
+
+    def slowly(value: object, known: Any) -> Described:
+        if "long" in str(value):
+            long()
+        return describe(value, known)
+
+    monkeypatch.setattr(graph_import, "describe", slowly)
+    asked = [
+        asyncio.create_task(one.call("POST", "/api/workflows", {"graph": graph(f"long {n}")})) for n in range(MANY)
+    ]
+    try:
+        await long.begins()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert (await other.call("POST", "/api/workflows", {"graph": graph("short")})).status_code == 201
+    finally:
+        long.go_on.set()
+    answers = await asyncio.gather(*asked)
+    assert Counter(each.status_code for each in answers) == {201: MANY}
+    assert long.most_at_once == 1
+
+
+async def test_a_turn_ends_with_the_thread_and_not_with_whoever_waited_for_it() -> None:
+    readers, long = Readers(), Long()
+    left = asyncio.create_task(readers.run("a", long))
+    await long.begins()
+    left.cancel()
+    again = asyncio.create_task(readers.run("a", long))
+    # one of another tenant goes through all the same
+    assert await readers.run("b", lambda: "done") == "done"
+    assert long.most_at_once == 1
+    long.go_on.set()
+    await again
+    assert long.most_at_once == 1
+    assert left.cancelled()

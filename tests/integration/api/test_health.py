@@ -1,0 +1,124 @@
+"""Whether a server is alive, and whether it can serve: anybody may ask, and is told which part cannot be used."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from comfyrelay.errors import StorageUnavailable
+from comfyrelay.server.app import create_app
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.operations.readiness import Readiness
+from comfyrelay.settings import Settings
+from comfyrelay.store.database import Database
+from comfyrelay.store.notify import LocalNotifyChannel
+from tests.support.api import SECRETS, Api, problem_of
+from tests.support.world import PostgresBackend, SqliteBackend, execute
+
+
+@pytest.fixture
+async def two_shards(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[Databases]:
+    async with backend.databases(["a", "b"]) as (central, shards, _):
+        databases = Databases(Database("central", central), {name: Database(name, url) for name, url in shards.items()})
+        yield databases
+        await databases.close()
+
+
+@contextmanager
+def down(databases: Databases, name: str) -> Iterator[None]:
+    """A database that cannot be reached until the block ends."""
+    up = databases.central if name == "central" else databases.shards[name]
+    nowhere = str(Path(up.url.database or "").parent) if up.dialect == "sqlite" else "nowhere"
+    gone = Database(name, up.url.set(database=nowhere).render_as_string(hide_password=False))
+    _put(databases, name, gone)
+    try:
+        yield
+    finally:
+        _put(databases, name, up)
+
+
+def _put(databases: Databases, name: str, database: Database) -> None:
+    if name == "central":
+        databases.central = database
+    else:
+        databases.shards[name] = database
+
+
+async def test_a_server_that_can_serve_says_so_to_anybody(api: Api) -> None:
+    assert await api.anybody.get("/healthz") == {"status": "ok"}
+    assert await api.anybody.get("/readyz") == {"status": "ok", "problems": {}}
+
+
+async def test_a_process_is_alive_though_nothing_else_is(api: Api) -> None:
+    await api.stop_loops()
+    with down(api.engine.databases, "central"), down(api.engine.databases, "main"):
+        assert await api.anybody.get("/healthz") == {"status": "ok"}
+
+
+@pytest.mark.parametrize("name", ["central", "main"])
+async def test_a_database_that_cannot_be_reached_is_named(api: Api, name: str) -> None:
+    await api.stop_loops()
+    with down(api.engine.databases, name):
+        problem = problem_of(await api.anybody.call("GET", "/readyz"), 503)
+    assert problem["errors"].keys() == {name}
+    assert name in problem["detail"]
+
+
+async def test_a_schema_that_is_behind_is_named(api: Api) -> None:
+    await execute(api.engine.databases.shards["main"], "UPDATE alembic_version SET version_num = 'older'")
+    problem = problem_of(await api.anybody.call("GET", "/readyz"), 503)
+    assert "comfyrelay db upgrade" in problem["errors"]["main"]
+
+
+async def test_storage_that_cannot_be_used_is_named_without_saying_where_it_is(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check() -> None:
+        raise StorageUnavailable("cannot write to /secret/folder")
+
+    monkeypatch.setattr(api.engine.objects, "check", check)
+    problem = problem_of(await api.anybody.call("GET", "/readyz"), 503)
+    assert problem["errors"].keys() == {"storage"}
+    assert "/secret" not in str(problem)
+
+
+async def test_one_shard_of_several_that_is_down_takes_no_server_away(api: Api, two_shards: Databases) -> None:
+    """It hurts its own tenants only: the others still have theirs."""
+    with down(two_shards, "a"):
+        checked = await Readiness(two_shards, api.engine.objects).check()
+        assert checked.is_ready
+        assert checked.problems.keys() == {"a"}
+        with down(two_shards, "b"):
+            engine = Engine(
+                Settings(data_dir=api.engine.settings.data_dir),
+                notify_channel=LocalNotifyChannel(),
+                signing_secrets=SECRETS.signing,
+            )
+            app = create_app(engine, SECRETS)
+            engine.operations.readiness = Readiness(two_shards, api.engine.objects)
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay.test") as http:
+                assert problem_of(await http.get("/readyz"), 503)["errors"].keys() == {"a", "b"}
+
+
+async def test_whoever_asks_often_costs_no_more(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def check() -> None:
+        asked.append(1)
+
+    monkeypatch.setattr(api.engine.objects, "check", check)
+    for _ in range(5):
+        await api.anybody.get("/readyz")
+    assert len(asked) == 1
+
+
+async def test_an_address_that_does_not_exist_is_a_page_for_people_and_a_problem_for_programs(api: Api) -> None:
+    shown = await api.anybody.call("GET", "/nowhere", headers={"Accept": "text/html"})
+    # 503 where the app is not built, with a page that says so
+    assert shown.status_code in (404, 503)
+    assert shown.headers["Content-Type"].startswith("text/html")
+    problem_of(await api.anybody.call("GET", "/nowhere", headers={"Accept": "application/json"}), 404)
+    problem_of(await api.anybody.call("GET", "/api/nowhere", headers={"Accept": "text/html"}), 404)

@@ -1,0 +1,380 @@
+"""One stream of all that changes for a user: replayed after a pause, the same for every open page, and never lost."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
+from typing import Any
+
+import pytest
+
+from comfyrelay.server.http import streams
+from comfyrelay.server.user import live as route
+from comfyrelay.services import subscriptions as following
+from comfyrelay.services.jobs.views import live
+from comfyrelay.store.tenant import changes
+from tests.support.api import Api, Caller
+from tests.support.api_calls import Said, Stream, complete, fail, follow_all, lease, lease_of, run, submit
+from tests.support.world import PATIENCE_SECONDS
+
+
+@pytest.fixture
+async def user(api: Api) -> Caller:
+    return await api.user(tokens=1000)
+
+
+@pytest.fixture
+async def effect(api: Api) -> int:
+    return await api.effect()
+
+
+@pytest.fixture
+async def worker(api: Api, effect: int) -> Caller:
+    return await api.worker()
+
+
+async def told(stream: Stream, job_id: str, status: str) -> Said:
+    """The first message that tells this of the job."""
+    while True:
+        said = (await stream.until("changed"))[-1]
+        if any(each["id"] == job_id and each["status"] == status for each in said.data["jobs"]):
+            return said
+
+
+async def test_all_that_happens_to_a_job_is_told(api: Api, user: Caller, effect: int, worker: Caller) -> None:
+    async with follow_all(user) as stream:
+        assert stream.status == 200
+        assert stream.headers["Content-Type"].startswith("text/event-stream")
+        [first] = await stream.until("queue")
+        assert (first.data["counts"]["queued"], first.data["waiting"]) == (0, [])
+        assert first.id
+        job = await submit(user, effect, input_payload={"prompt": "a cat"})
+        said = await told(stream, job["id"], "queued")
+        shown = await user.get(f"/api/ai-jobs/{job['id']}")
+        assert said.data["jobs"] == [{**shown, "waiting": None}]
+        leased = await lease(worker)
+        await told(stream, job["id"], "processing")
+        await complete(api, worker, leased)
+        [done] = (await told(stream, job["id"], "completed")).data["jobs"]
+        assert done["outputs"][0]["url"]
+        await user.call("DELETE", f"/api/ai-jobs/{job['id']}")
+        assert (await stream.until("changed"))[-1].data == {"jobs": [], "batches": [], "removed": [job["id"]]}
+
+
+async def test_tokens_that_are_paid_for_are_told(api: Api, user: Caller, effect: int) -> None:
+    assert user.user is not None
+    async with follow_all(user) as stream:
+        [first] = await stream.until("queue")
+        await api.engine.accounts.ledger.credit(user.user.tenant_id, 5, reference="paid")
+        said = (await stream.until("wallet"))[-1]
+        assert (said.id is not None, said.data) == (True, {})
+        # the same payment once more is no news
+        await api.engine.accounts.ledger.credit(user.user.tenant_id, 5, reference="paid")
+        job = await submit(user, effect)
+        assert "wallet" not in [each.type for each in await stream.until("changed")]
+    async with follow_all(user, last_event_id=first.id) as stream:
+        missed = await stream.until("queue")
+        assert [each.type for each in missed] == ["changed", "wallet", "queue"]
+        assert [each["id"] for each in missed[0].data["jobs"]] == [job["id"]]
+        # whoever heard the first part alone has not heard all
+        assert [each.id is None for each in missed] == [True, False, False]
+
+
+async def test_the_queue_and_progress_are_told(api: Api, user: Caller, effect: int, worker: Caller) -> None:
+    async with follow_all(user) as stream:
+        await stream.until("queue")
+        job = await submit(user, effect)
+        queue = (await stream.until("queue"))[-1].data
+        assert (queue["counts"]["queued"], queue["waiting"]) == (1, [{"id": job["id"], "is_batch": False}])
+        leased = await lease(worker)
+        while not (queue := (await stream.until("queue"))[-1].data)["running"]:
+            pass
+        assert (queue["running"], queue["waiting"]) == ([{"id": job["id"], "is_batch": False}], [])
+        await worker.post("/api/worker/heartbeat", {**lease_of(leased), "progress": {"done": 0.5}})
+        said = (await stream.until("progress"))[-1]
+        assert said.id is None
+        assert said.data == {"jobs": [{"id": job["id"], "progress": {"done": 0.5}, "expected_seconds": None}]}
+
+
+async def test_a_move_changes_the_order_that_is_told(user: Caller, effect: int) -> None:
+    first, second = [await submit(user, effect) for _ in range(2)]
+    async with follow_all(user) as stream:
+        queue = (await stream.until("queue"))[-1].data
+        assert [each["id"] for each in queue["waiting"]] == [first["id"], second["id"]]
+        await user.post(f"/api/ai-jobs/{second['id']}/move", {"to": "top"})
+        queue = (await stream.until("queue"))[-1].data
+        assert [each["id"] for each in queue["waiting"]] == [second["id"], first["id"]]
+
+
+async def test_a_batch_comes_with_its_items(user: Caller, effect: int) -> None:
+    async with follow_all(user) as stream:
+        await stream.until("queue")
+        batch = await user.post("/api/batches", {"effect_id": effect, "items": [{}, {}], "label": "Cats"})
+        [said] = [each for each in await stream.until("changed") if each.type == "changed"]
+        assert said.data["batches"] == [await user.get(f"/api/batches/{batch['id']}")]
+        assert [each["item_no"] for each in said.data["jobs"]] == [0, 1]
+        await user.post(f"/api/batches/{batch['id']}/cancel")
+        while (said := (await stream.until("changed"))[-1]).data["batches"][0]["counts"]["canceled"] < 2:
+            pass
+        gone = [each["id"] for each in (await user.get(f"/api/ai-jobs?batch_id={batch['id']}"))["items"]]
+        await user.post("/api/ai-jobs/bulk", {"action": "delete", "ids": gone})
+        removed: set[str] = set()
+        while removed != {*gone, batch["id"]}:
+            removed |= set((await stream.until("changed"))[-1].data["removed"])
+
+
+async def test_marks_and_collections_are_told_to_every_browser(
+    api: Api, user: Caller, effect: int, worker: Caller
+) -> None:
+    output = (await run(api, user, worker, effect))["outputs"][0]["file_id"]
+    async with follow_all(user) as stream:
+        [first] = await stream.until("queue")
+        marks: list[dict[str, Any]] = [{"starred": True}, {"rejected": True}, {"note": "the best"}]
+        for each in marks:
+            await user.post("/api/gallery/marks", {"ids": [output], **each})
+            said = (await stream.until("gallery"))[-1]
+            assert (said.data, bool(said.id)) == ({"outputs": [output], "is_all": False}, True)
+        collection = (await user.post("/api/collections", {"name": "Cats"}))["id"]
+        assert (await stream.until("gallery"))[-1].data == {"outputs": [], "is_all": False}
+        await user.post("/api/gallery/marks", {"ids": [output], "add_to": collection})
+        assert (await stream.until("gallery"))[-1].data == {"outputs": [output], "is_all": False}
+        await user.call("PATCH", f"/api/collections/{collection}", {"name": "Dogs"})
+        assert (await stream.until("gallery"))[-1].data == {"outputs": [], "is_all": False}
+        await user.call("DELETE", f"/api/collections/{collection}")
+        assert (await stream.until("gallery"))[-1].data == {"outputs": [], "is_all": True}
+    async with follow_all(user, last_event_id=first.id) as stream:
+        missed = await stream.until("queue")
+    assert [(each.type, each.data) for each in missed if each.type == "gallery"] == [
+        ("gallery", {"outputs": [output], "is_all": True})
+    ]
+
+
+async def test_what_was_missed_is_told_to_whoever_comes_back(
+    api: Api, user: Caller, effect: int, worker: Caller
+) -> None:
+    async with follow_all(user) as stream:
+        [first] = await stream.until("queue")
+    missed = await run(api, user, worker, effect)
+    failed = await submit(user, effect)
+    await fail(api, worker, await lease(worker))
+    async with follow_all(user, last_event_id=first.id) as stream:
+        [said, _queue] = await stream.until("queue")
+        assert {each["id"]: each["status"] for each in said.data["jobs"]} == {
+            missed["id"]: "completed",
+            failed["id"]: (await user.get(f"/api/ai-jobs/{failed['id']}"))["status"],
+        }
+    # and not again to whoever has heard it
+    async with follow_all(user, last_event_id=said.id) as stream:
+        [again, _queue] = await stream.until("queue")
+        assert again.data == {"jobs": [], "batches": [], "removed": []}
+
+
+async def test_what_cannot_be_told_is_a_reset(
+    api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with follow_all(user) as stream:
+        [first] = await stream.until("queue")
+    assert first.id is not None
+    txid, at = map(int, first.id.split("-"))
+    monkeypatch.setattr(live, "MOST_JOBS", 2)
+    for _ in range(3):
+        await submit(user, effect)
+    nonsense = ["x", "-", "1-", f"{txid}-{'9' * 30}", "9" * 150]
+    from_the_future, too_old, too_many = f"{txid + 10**6}-{at}", f"{txid}-{at - 4000}", first.id
+    for cursor in (*nonsense, from_the_future, too_old, too_many):
+        async with follow_all(user, last_event_id=cursor) as stream:
+            [said, queue] = await stream.until("queue")
+            assert (said.type, said.data) == ("reset", {}), cursor
+            assert queue.data["counts"]["queued"] == 3
+
+
+async def test_a_quiet_stream_is_kept_open_and_its_place_renewed(user: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route, "KEEP_ALIVE_SECONDS", 0.05)
+    async with follow_all(user) as stream:
+        [first] = await stream.until("queue")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not (text := await stream._comments.get()).startswith(": still here\nid: "):
+                pass
+        assert int(text.rpartition(" ")[2].split("-")[0]) >= int((first.id or "").split("-")[0])
+
+
+async def test_nobody_hears_of_anybody_else(api: Api, user: Caller, effect: int) -> None:
+    other = await api.user("eve@example.com", tokens=10)
+    async with follow_all(other) as stream:
+        await stream.until("queue")
+        await submit(user, effect)
+        mine = await submit(other, effect)
+        said = await told(stream, mine["id"], "queued")
+        assert [each["id"] for each in said.data["jobs"]] == [mine["id"]]
+
+
+async def test_two_hundred_open_pages_cost_one_load(
+    api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[str] = []
+    encoded: list[Any] = []
+    load, encode = live.Live.load, route._encoded
+
+    async def counted(self: live.Live, tenant_id: str, found: Any) -> Any:
+        loads.append(tenant_id)
+        return await load(self, tenant_id, found)
+
+    def counted_encoding(message: following.StreamMessage[live.LiveMessage]) -> str:
+        encoded.append(message.what)
+        return encode(message)
+
+    monkeypatch.setattr(route, "_encoded", counted_encoding)
+    async with AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(follow_all(user)) for _ in range(200)]
+        for stream in streams:
+            await stream.until("queue")
+        assert api.engine.jobs.live.followers == 200
+        monkeypatch.setattr(live.Live, "load", counted)
+        job = await submit(user, effect)
+        for stream in streams:
+            await told(stream, job["id"], "queued")
+    assert len(loads) == 1
+    assert sum(isinstance(each, live.Changed) for each in encoded) == 1
+    assert api.engine.jobs.live.followers == 0
+
+
+async def test_a_page_that_reads_slowly_is_told_to_begin_anew(
+    api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "MOST_UNREAD", 3)
+    hub = api.engine.jobs.live
+    tenant_id = (await user.get("/api/me"))["tenant_id"]
+    slow = hub.follow(tenant_id, cursor=None, quiet_seconds=PATIENCE_SECONDS)
+    await anext(slow)
+    [tenant] = hub._readers[await api.engine.databases.shard_name_of(tenant_id)].tenants.values()
+    [follower] = tenant.followers
+    for number in range(10):
+        tenant.send(following.StreamMessage(what=following.Reset() if number == 9 else [], cursor=str(number)))
+        assert len(follower._unread) <= 3
+    heard = [follower.take() for _ in range(len(follower._unread))]
+    assert isinstance(heard[0].what, following.Reset)  # type: ignore[union-attr]
+    await slow.aclose()
+
+
+async def test_what_another_process_changed_is_heard(
+    api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await submit(user, effect)
+    async with follow_all(user) as stream:
+        await stream.until("queue")
+        # no wakeup: this process does not know
+        monkeypatch.setattr(api.engine.outbox.applying, "_on_applied", lambda *_: None)
+        await user.post(f"/api/ai-jobs/{job['id']}/cancel")
+        await told(stream, job["id"], "canceled")
+
+
+@pytest.mark.parametrize("which", [0, 1])
+async def test_what_is_read_for_somebody_who_hangs_up_is_read_to_its_end(
+    api: Api, user: Caller, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    """A connection whose read is broken off is lost: first where it begins is read, then what was missed."""
+    hub, horizon, calls, broken = api.engine.jobs.live, changes.horizon, iter(range(9)), []
+    is_reading, may_go_on, is_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow(tx: Any) -> changes.Horizon:
+        if next(calls) != which:
+            return await horizon(tx)
+        is_reading.set()
+        try:
+            await may_go_on.wait()
+        except asyncio.CancelledError:
+            broken.append(which)
+            raise
+        finally:
+            is_read.set()
+        return await horizon(tx)
+
+    monkeypatch.setattr(changes, "horizon", slow)
+    # the loop of the hub reads the horizon, too
+    monkeypatch.setattr(live, "TICK_SECONDS", PATIENCE_SECONDS)
+    tenant_id = (await user.get("/api/me"))["tenant_id"]
+    following = hub.follow(tenant_id, cursor="1-1", quiet_seconds=PATIENCE_SECONDS)
+    first = asyncio.ensure_future(anext(following))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await is_reading.wait()
+        first.cancel()
+        assert isinstance((await asyncio.gather(first, return_exceptions=True))[0], asyncio.CancelledError)
+        assert hub.followers == 0
+        may_go_on.set()
+        await is_read.wait()
+    assert broken == []
+
+
+async def test_too_many_pages_of_one_user_are_refused(user: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MOST_FOLLOWERS", 1)
+    async with follow_all(user) as stream:
+        await stream.until("queue")
+        assert (await user.call("GET", "/api/events")).status_code == 429
+
+
+async def test_who_never_reads_keeps_no_place(api: Api, user: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "SEND_SECONDS", 0.05)
+    hub, sent = api.engine.jobs.live, []
+    tenant_id = (await user.get("/api/me"))["tenant_id"]
+
+    async def told() -> AsyncGenerator[str, None]:
+        async with aclosing(hub.follow(tenant_id, cursor=None, quiet_seconds=PATIENCE_SECONDS)) as messages:
+            async for message in messages:
+                assert hub.followers == 1
+                yield str(message)
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await streams.EventStream(told()).stream_response(send)
+    assert (sent, hub.followers) == (["http.response.start", "http.response.body"], 0)
+
+
+async def test_a_server_that_stops_ends_its_streams(api: Api, user: Caller) -> None:
+    async with follow_all(user) as stream:
+        await stream.until("queue")
+        await api.context.stop_waiting()
+        assert await stream.rest() == []
+    async with follow_all(user) as stream:
+        assert await stream.rest() == []
+
+
+async def test_a_stream_ends_after_a_while_so_that_who_calls_is_asked_anew(
+    user: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route, "LONGEST_SECONDS", -1.0)
+    async with follow_all(user) as stream:
+        assert [each.type for each in await stream.rest()] == ["queue"]
+
+
+class TestLate:
+    async def test_a_change_that_commits_late_is_not_lost(self, api: Api, user: Caller, effect: int) -> None:
+        """On PostgreSQL its number is older than that of others which were told before; on SQLite they wait for it."""
+        jobs = [await submit(user, effect) for _ in range(3)]
+        tenant_id = (await user.get("/api/me"))["tenant_id"]
+        shard = await api.engine.databases.shard_of(tenant_id)
+        is_sqlite = shard.dialect == "sqlite"
+        written, may_commit = asyncio.Event(), asyncio.Event()
+
+        async def late(tx: Any) -> None:
+            await changes.write(tx, {tenant_id: [jobs[0]["id"]]})
+            await tx.flush()
+            written.set()
+            await may_commit.wait()
+
+        async with follow_all(user) as stream:
+            [first] = await stream.until("queue")
+            committing = asyncio.create_task(shard.run("test", late))
+            await written.wait()
+            other = asyncio.create_task(shard.run("test", lambda tx: changes.write(tx, {tenant_id: [jobs[1]["id"]]})))
+            before = first if is_sqlite else await told(stream, jobs[1]["id"], "queued")
+            assert is_sqlite or [each["id"] for each in before.data["jobs"]] == [jobs[1]["id"]]
+            may_commit.set()
+            await asyncio.gather(committing, other)
+            # whoever stayed, and whoever left after the other was told
+            await told(stream, jobs[0]["id"], "queued")
+        async with follow_all(user, last_event_id=before.id) as stream:
+            [missed, _queue] = await stream.until("queue")
+            assert jobs[0]["id"] in {each["id"] for each in missed.data["jobs"]}

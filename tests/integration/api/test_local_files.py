@@ -1,0 +1,257 @@
+"""Local files: what a signed URL allows, and nothing else."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
+
+import httpx
+import pytest
+from starlette.requests import ClientDisconnect
+
+from comfyrelay.storage.objects import LocalObjects
+from tests.support.api import Api, open_api, problem_of
+from tests.support.world import SqliteBackend
+
+DATA = bytes(range(256)) * 40
+PATH = "tenants/t/uploads/cat.png"
+
+
+@pytest.fixture
+async def api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Api]:
+    """No database is asked for a file, so one is enough."""
+    async with open_api(sqlite_backend, tmp_path, allowed_origins=["https://app.test"]) as api:
+        yield api
+
+
+@pytest.fixture
+def objects(api: Api) -> LocalObjects:
+    assert isinstance(api.engine.objects, LocalObjects)
+    return api.engine.objects
+
+
+@pytest.fixture
+def http(api: Api) -> httpx.AsyncClient:
+    return api.anybody.http
+
+
+@pytest.fixture
+async def url(objects: LocalObjects) -> str:
+    """A URL that gives `DATA`."""
+    await objects.put(PATH, DATA)
+    return await objects.sign_download(PATH, ttl_seconds=60, filename="My cat.png", content_type="image/png")
+
+
+def changed(url: str, **query: str) -> str:
+    """The URL with other words in its query."""
+    parts = urlsplit(url)
+    fields = {key: values[0] for key, values in parse_qs(parts.query).items()} | query
+    return parts._replace(query=urlencode(fields)).geturl()
+
+
+class TestDownloads:
+    async def test_a_file_comes_whole_and_under_its_name(self, http: httpx.AsyncClient, url: str) -> None:
+        response = await http.get(url)
+        assert (response.status_code, response.content) == (200, DATA)
+        assert response.headers["Content-Type"] == "image/png"
+        assert response.headers["Content-Length"] == str(len(DATA))
+        assert response.headers["Content-Disposition"] == 'attachment; filename="My cat.png"'
+        assert response.headers["Accept-Ranges"] == "bytes"
+
+    async def test_what_it_holds_is_never_run(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+        await objects.put("evil.html", b"<script>alert(1)</script>")
+        response = await http.get(await objects.sign_download("evil.html", ttl_seconds=60))
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+        assert "sandbox" in response.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+
+    @pytest.mark.parametrize(
+        ("asked", "start", "stop"),
+        [
+            ("bytes=0-9", 0, 10),
+            ("bytes=100-", 100, None),
+            ("bytes=-5", -5, None),
+            ("bytes=0-999999", 0, None),
+            ("bytes=-999999", 0, None),
+            (f"bytes={len(DATA) - 1}-", len(DATA) - 1, None),
+        ],
+    )
+    async def test_a_part_of_it(
+        self, http: httpx.AsyncClient, url: str, asked: str, start: int, stop: int | None
+    ) -> None:
+        response = await http.get(url, headers={"Range": asked})
+        part = DATA[start:stop]
+        first = start % len(DATA)
+        assert (response.status_code, response.content) == (206, part)
+        assert response.headers["Content-Range"] == f"bytes {first}-{first + len(part) - 1}/{len(DATA)}"
+        assert response.headers["Content-Length"] == str(len(part))
+
+    @pytest.mark.parametrize("asked", [f"bytes={len(DATA)}-", "bytes=-0", "bytes=999999-1000000"])
+    async def test_a_part_that_is_not_there(self, http: httpx.AsyncClient, url: str, asked: str) -> None:
+        response = await http.get(url, headers={"Range": asked})
+        assert response.status_code == 416
+        assert response.headers["Content-Range"] == f"bytes */{len(DATA)}"
+
+    @pytest.mark.parametrize("asked", ["bytes=0-1,5-6", "bytes=5-2", "bytes=x-", "rows=0-1", "bytes=-", "bytes"])
+    async def test_what_makes_no_sense_gives_the_whole(self, http: httpx.AsyncClient, url: str, asked: str) -> None:
+        response = await http.get(url, headers={"Range": asked})
+        assert (response.status_code, response.content) == (200, DATA)
+
+    async def test_an_empty_file(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+        await objects.put("empty.png", b"")
+        url = await objects.sign_download("empty.png", ttl_seconds=60)
+        assert (await http.get(url)).content == b""
+        assert (await http.get(url, headers={"Range": "bytes=0-"})).status_code == 416
+
+    async def test_what_is_known_is_not_sent_again(self, http: httpx.AsyncClient, url: str) -> None:
+        headers = (await http.get(url)).headers
+        for condition in (
+            {"If-None-Match": headers["ETag"]},
+            {"If-None-Match": f'"other", W/{headers["ETag"]}'},
+            {"If-Modified-Since": headers["Last-Modified"]},
+        ):
+            response = await http.get(url, headers=condition)
+            assert (response.status_code, response.content) == (304, b"")
+        assert (await http.get(url, headers={"If-None-Match": '"other"'})).status_code == 200
+
+    async def test_parts_of_two_files_are_not_mixed(self, http: httpx.AsyncClient, url: str) -> None:
+        tag = (await http.get(url)).headers["ETag"]
+        part = {"Range": "bytes=0-9"}
+        assert (await http.get(url, headers={**part, "If-Range": tag})).status_code == 206
+        assert (await http.get(url, headers={**part, "If-Range": '"old"'})).status_code == 200
+
+    async def test_head_says_the_same_without_the_file(self, http: httpx.AsyncClient, url: str) -> None:
+        response = await http.head(url)
+        assert (response.status_code, response.content) == (200, b"")
+        same = {name: response.headers[name] for name in ("Content-Length", "ETag", "Content-Type")}
+        got = await http.get(url)
+        assert same == {name: got.headers[name] for name in same}
+
+    async def test_one_that_is_gone(self, http: httpx.AsyncClient, objects: LocalObjects, url: str) -> None:
+        await objects.remove(PATH)
+        problem_of(await http.get(url), 404)
+        assert (await http.head(url)).status_code == 404
+
+
+class TestPermission:
+    async def test_nothing_without_a_signature(self, http: httpx.AsyncClient, url: str) -> None:
+        bare = url.split("?", maxsplit=1)[0]
+        for method in ("GET", "HEAD", "PUT"):
+            assert (await http.request(method, bare)).status_code == 403
+
+    async def test_a_signature_is_for_one_file_one_way_and_as_it_was_signed(
+        self, http: httpx.AsyncClient, objects: LocalObjects, url: str
+    ) -> None:
+        await objects.put("tenants/t/uploads/dog.png", b"dog")
+        for wrong in (
+            url.replace("cat.png?", "dog.png?"),
+            changed(url, expires="99999999999"),
+            changed(url, name="setup.exe"),
+            changed(url, type="text/html"),
+            changed(url, signature="0" * 64),
+        ):
+            problem_of(await http.get(wrong), 403)
+        problem_of(await http.put(url, content=b"x"), 403)
+
+    async def test_an_upload_url_does_not_download(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+        await objects.put(PATH, DATA)
+        upload = await objects.sign_upload(PATH, content_type="image/png", ttl_seconds=60)
+        problem_of(await http.get(upload.url), 403)
+
+    async def test_it_ends(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+        await objects.put(PATH, DATA)
+        response = await http.get(await objects.sign_download(PATH, ttl_seconds=-1))
+        assert problem_of(response, 403)["detail"] == "This URL has expired."
+
+    @pytest.mark.parametrize("path", ["../secret", "a/../../secret", "a//b", "a/%2e%2e/b", "a\\b", "a\x00b", ".put-x"])
+    async def test_no_path_leads_out(self, http: httpx.AsyncClient, path: str) -> None:
+        for method in ("GET", "PUT"):
+            response = await http.request(method, f"/files/{quote(path)}?expires=99999999999&signature=x")
+            assert response.status_code in (403, 404, 405)
+
+
+class TestUploads:
+    async def test_what_is_sent_is_there(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+        upload = await objects.sign_upload(PATH, content_type="image/png", size=len(DATA), ttl_seconds=60)
+        response = await http.put(upload.url, content=DATA, headers=upload.headers)
+        assert response.status_code == 200
+        assert response.headers["ETag"]
+        assert await objects.get(PATH) == DATA
+
+    async def test_only_of_the_type_and_the_length_that_were_signed(
+        self, http: httpx.AsyncClient, objects: LocalObjects
+    ) -> None:
+        upload = await objects.sign_upload(PATH, content_type="image/png", size=3, ttl_seconds=60)
+        problem_of(await http.put(upload.url, content=b"abcd", headers=upload.headers), 403)
+        problem_of(await http.put(upload.url, content=b"abc", headers={"Content-Type": "text/html"}), 403)
+        problem_of(await http.put(upload.url, content=b"abc"), 403)
+        assert not await objects.exists(PATH)
+
+    async def test_a_length_that_is_not_told_is_counted(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+        async def pieces(*all_: bytes) -> AsyncIterator[bytes]:
+            for each in all_:
+                yield each
+
+        upload = await objects.sign_upload(PATH, content_type="image/png", size=4, ttl_seconds=60)
+        for sent in ((b"ab",), (b"ab", b"cd", b"e")):
+            response = await http.put(upload.url, content=pieces(*sent), headers=upload.headers)
+            problem_of(response, 422)
+            assert not await objects.exists(PATH)
+        response = await http.put(upload.url, content=pieces(b"ab", b"cd"), headers=upload.headers)
+        assert response.status_code == 200
+
+    async def test_not_more_than_allowed(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+        upload = await objects.sign_upload(PATH, content_type="image/png", max_size=10, ttl_seconds=60)
+        response = await http.put(upload.url, content=b"x" * 11, headers=upload.headers)
+        assert response.status_code in (413, 422)
+        assert not await objects.exists(PATH)
+
+    async def test_an_upload_that_is_cut_off_leaves_nothing(
+        self, http: httpx.AsyncClient, objects: LocalObjects, tmp_path: Path
+    ) -> None:
+        async def torn() -> AsyncIterator[bytes]:
+            yield b"ab"
+            raise ClientDisconnect  # what the application sees of it
+
+        upload = await objects.sign_upload(PATH, content_type="image/png", size=4, ttl_seconds=60)
+        problem_of(await http.put(upload.url, content=torn(), headers=upload.headers), 422)
+        assert not await objects.exists(PATH)
+        assert [each for each in tmp_path.rglob("*") if each.name.startswith(".put-")] == []
+
+
+class TestOtherOrigins:
+    async def test_a_page_of_any_origin_may_upload(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+        upload = await objects.sign_upload(PATH, content_type="image/png", ttl_seconds=60)
+        asking = {
+            "Origin": "https://anywhere.test",
+            "Access-Control-Request-Method": "PUT",
+            "Access-Control-Request-Headers": "content-type",
+        }
+        response = await http.options(upload.url, headers=asking)
+        assert response.status_code == 200
+        assert response.headers["Access-Control-Allow-Origin"] == "*"
+        assert "PUT" in response.headers["Access-Control-Allow-Methods"]
+        assert "content-type" in response.headers["Access-Control-Allow-Headers"]
+        sent = await http.put(upload.url, content=b"x", headers={**upload.headers, "Origin": "https://anywhere.test"})
+        assert (sent.status_code, sent.headers["Access-Control-Allow-Origin"]) == (200, "*")
+
+    async def test_it_hears_what_is_wrong(self, http: httpx.AsyncClient, url: str) -> None:
+        response = await http.get(url.split("?", maxsplit=1)[0], headers={"Origin": "https://anywhere.test"})
+        assert (response.status_code, response.headers["Access-Control-Allow-Origin"]) == (403, "*")
+
+    @pytest.mark.parametrize(("origin", "allowed"), [("https://app.test", True), ("https://anywhere.test", False)])
+    async def test_the_api_answers_only_pages_that_are_allowed(
+        self, http: httpx.AsyncClient, origin: str, allowed: bool
+    ) -> None:
+        asking = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+        response = await http.options("/api/ai-jobs", headers=asking)
+        assert (response.headers.get("Access-Control-Allow-Origin") == origin) is allowed
+
+
+async def test_there_are_no_such_urls_when_storage_is_elsewhere(
+    sqlite_backend: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    async with open_api(sqlite_backend, tmp_path, storage_url="s3://bucket/prefix") as api:
+        problem_of(await api.anybody.http.get("/files/x"), 404)

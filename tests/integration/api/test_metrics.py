@@ -1,0 +1,226 @@
+"""What Prometheus is told: the queue, the leases, the ends, the latencies; nothing of any tenant."""
+
+import re
+from datetime import timedelta
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from comfyrelay import __version__
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.errors import Fault
+from comfyrelay.services.jobs.submission.requests import JobRequest
+from comfyrelay.services.queue.leasing import LeaseRequest
+from tests.integration.api.test_health import down
+from tests.support.api import Api
+from tests.support.paths import ROOT
+from tests.support.world import GRAPH, OUTPUT, execute
+
+Sample = tuple[str, frozenset[tuple[str, str]]]
+
+
+async def figures(api: Api) -> dict[Sample, float]:
+    """Every sample, read anew."""
+    api.engine.operations.measures._asked = None
+    api.engine.scaling.figures._asked = None
+    answer = await api.anybody.call("GET", "/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain")
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def at(found: dict[Sample, float], name: str, **labels: str) -> float | None:
+    return found.get((f"comfyrelay_{name}", frozenset(labels.items())))
+
+
+async def user_of(api: Api, email: str = "ada@example.com") -> User:
+    user = await api.engine.accounts.tenancy.create_user(email=email)
+    await api.engine.accounts.ledger.credit(user.tenant_id, 1000, reference="test")
+    return user
+
+
+async def submit(api: Api, user: User, key: str, **what: Any) -> str:
+    request = JobRequest(tenant_id=user.tenant_id, user_id=user.id, idempotency_key=key, **what)
+    return (await api.engine.jobs.submit.submit(request)).id
+
+
+async def lease(api: Api, worker: str = "gpu-1") -> Any:
+    [leased] = await api.engine.queue.leasing.lease(LeaseRequest(worker_id=worker, providers=["self_hosted"]))
+    return leased
+
+
+async def test_the_queue_and_the_leases_by_workflow(api: Api) -> None:
+    effect_id, user = await api.effect(), await user_of(api)
+    await api.worker()
+    await submit(api, user, "one", effect_id=effect_id)
+    await api.clock.set(api.clock.now + timedelta(seconds=90))
+    await submit(api, user, "two", effect_id=effect_id)
+    await submit(api, user, "later", effect_id=effect_id, delay_seconds=1000)
+    where = {"workflow": "clip", "stage": "production"}
+    found = await figures(api)
+    assert at(found, "queue_depth", **where) == 2
+    assert at(found, "queue_oldest_seconds", **where) == 90
+    assert at(found, "leases", **where) is None
+    leased = await lease(api)
+    found = await figures(api)
+    assert (at(found, "queue_depth", **where), at(found, "leases", **where)) == (1, 1)
+    await api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+    await lease(api)
+    found = await figures(api)
+    assert (at(found, "queue_depth", **where), at(found, "leases", **where)) == (None, 1)
+
+
+async def test_jobs_by_how_they_ended(api: Api) -> None:
+    effect_id, user = await api.effect(), await user_of(api)
+    await api.worker()
+    assert at(await figures(api), "jobs_ended_total", status="completed") == 0
+    await submit(api, user, "one", effect_id=effect_id)
+    leased = await lease(api)
+    for _ in range(2):
+        await api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+    await submit(api, user, "two", effect_id=effect_id)
+    leased = await lease(api)
+    await api.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error="it broke")
+    await api.engine.queue.control.cancel(user.tenant_id, await submit(api, user, "three", effect_id=effect_id))
+    found = await figures(api)
+    ended = {status: at(found, "jobs_ended_total", status=status) for status in ("completed", "failed", "canceled")}
+    assert ended == {"completed": 1, "failed": 1, "canceled": 1}
+
+
+async def test_no_tenant_is_told_of(api: Api) -> None:
+    user = await user_of(api, "private@example.com")
+    await api.engine.catalogue.workflows.create(
+        slug="my-secret-project", graph={"2": GRAPH["2"]}, tenant_id=user.tenant_id
+    )
+    job_id = await submit(api, user, "one", workflow_slug="my-secret-project")
+    caller = await api.user()
+    await caller.call("GET", f"/api/ai-jobs/{job_id}")
+    await caller.call("GET", f"/nowhere/{job_id}")
+    found = await figures(api)
+    assert at(found, "queue_depth", workflow="(private)", stage="production") == 1
+    for word in ("my-secret-project", job_id, user.tenant_id, user.email):
+        assert word not in str(found)
+
+
+async def test_latencies_by_the_template_of_the_route(api: Api) -> None:
+    caller = await api.user()
+    for number in range(3):
+        await caller.call("GET", f"/api/videos/00000000-0000-7000-8000-00000000000{number}")
+    await api.anybody.call("GET", "/api/me")
+    await api.anybody.call("GET", "/not/there")
+    found = await figures(api)
+    count = "request_seconds_count"
+    assert at(found, count, method="GET", route="/api/videos/{video_id}", status="404") == 3
+    assert at(found, count, method="GET", route="/api/me", status="401") == 1
+    assert at(found, count, method="(none)", route="(none)", status="404") == 1
+
+
+async def test_a_route_that_fails_is_counted_as_failed(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(api.engine.operations.readiness, "check", check)
+    assert (await api.anybody.call("GET", "/readyz")).status_code == 500
+    found = await figures(api)
+    assert at(found, "request_seconds_count", method="GET", route="/readyz", status="500") == 1
+
+
+async def test_a_workflow_that_several_workers_are_blocked_for_is_suspect(api: Api) -> None:
+    effect_id, user = await api.effect(), await user_of(api)
+    for worker in ("gpu-1", "gpu-2"):
+        await api.worker(worker)
+    await submit(api, user, "one", effect_id=effect_id)
+    for count, worker in enumerate(("gpu-1", "gpu-2")):
+        assert at(await figures(api), "workflows_blocked_on_several_workers") == 0, count
+        leased = await lease(api, worker)
+        await api.engine.queue.settle.fail(
+            leased.dispatch_id, leased.lease_token, error="no such model", fault=Fault.WORKER, retry_after_seconds=0
+        )
+        await api.clock.set(api.clock.now + timedelta(seconds=10))
+    assert at(await figures(api), "workflows_blocked_on_several_workers") == 1
+    await api.clock.set(api.clock.now + timedelta(seconds=3600))
+    assert at(await figures(api), "workflows_blocked_on_several_workers") == 0
+
+
+async def test_outboxes_webhooks_and_databases(api: Api) -> None:
+    shard, central = api.engine.databases.shards["main"], api.engine.databases.central
+    found = await figures(api)
+    assert at(found, "outbox_oldest_seconds", shard="main", direction="to_queue") == 0
+    assert at(found, "outbox_oldest_seconds", shard="main", direction="to_shard") == 0
+    assert at(found, "webhooks_undelivered", shard="main") == 0
+    # from tomorrow, so that the recovery leaves it alone
+    for database, columns, values in (
+        (shard, "job_ids, created_at", "'[]', relay_now(86400)"),
+        (central, "shard, updates, created_at", "'main', '[]', relay_now(86400)"),
+    ):
+        await execute(database, f"INSERT INTO outbox ({columns}) VALUES ({values})")
+    await api.stop_loops()
+    await api.clock.set(api.clock.now + timedelta(seconds=86400 + 40))
+    found = await figures(api)
+    assert at(found, "outbox_oldest_seconds", shard="main", direction="to_queue") == 40
+    assert at(found, "outbox_oldest_seconds", shard="main", direction="to_shard") == 40
+
+
+async def test_undelivered_webhooks(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that cannot be found is tried again."""
+    monkeypatch.setattr("comfyrelay.services.webhooks.sender._resolve", Mock(side_effect=OSError))
+    effect_id, user = await api.effect(), await user_of(api)
+    job_id = await submit(api, user, "one", effect_id=effect_id, webhook_url="https://receiver.test/")
+    await api.engine.queue.control.cancel(user.tenant_id, job_id)
+    await api.engine.webhooks.deliveries.run_once()
+    found = await figures(api)
+    assert at(found, "webhooks_undelivered", shard="main") == 1
+    assert at(found, "webhook_attempts_total", status="pending") == 1
+
+
+async def test_what_cannot_be_asked_is_said_to_be_down(api: Api) -> None:
+    await api.stop_loops()
+    assert at(await figures(api), "database_up", database="central") == 1
+    with down(api.engine.databases, "central"), down(api.engine.databases, "main"):
+        found = await figures(api)
+    assert (at(found, "database_up", database="central"), at(found, "database_up", database="main")) == (0, 0)
+    assert at(found, "outbox_oldest_seconds", shard="main", direction="to_queue") is None
+
+
+async def test_the_build_the_process_and_the_parked(api: Api) -> None:
+    found = await figures(api)
+    assert [dict(labels)["version"] for name, labels in found if name == "comfyrelay_build_info"] == [__version__]
+    assert ("process_resident_memory_bytes", frozenset()) in found
+    assert at(found, "pollers_parked") == 0
+
+
+async def test_every_figure_is_documented(api: Api) -> None:
+    effect_id, user = await api.effect(), await user_of(api)
+    await api.worker()
+    for key in ("one", "two", "three"):
+        await submit(api, user, key, effect_id=effect_id)
+    page = (ROOT / "docs" / "howto" / "operate.md").read_text("utf-8")
+    leased = await lease(api)
+    await api.clock.set(api.clock.now + timedelta(seconds=9))
+    await api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+    await api.engine.scaling.usage.run_once()
+    await lease(api)
+    names = {re.sub("_(bucket|count|sum|created)$", "", name) for name, _ in await figures(api)}
+    ours = {each for each in names if each.startswith("comfyrelay_")}
+    assert len(ours) == 13 + 8 + 2
+    assert [each for each in ours if f"| `{each}` |" not in page] == []
+
+
+async def test_the_databases_are_asked_once_in_a_while(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = []
+    read = api.engine.operations.measures._read
+
+    async def counted() -> Any:
+        reads.append(1)
+        return await read()
+
+    monkeypatch.setattr(api.engine.operations.measures, "_read", counted)
+    for _ in range(5):
+        await api.anybody.call("GET", "/metrics")
+    assert len(reads) == 1

@@ -1,0 +1,510 @@
+"""Workers bring the definitions of their nodes, and workflows are read with them."""
+
+import asyncio
+import gzip
+import hashlib
+import json
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import pytest
+
+from comfyrelay.comfyui.graphs.node_definitions import PackedDefinitions, pack
+from comfyrelay.errors import Conflict
+from comfyrelay.services.catalogue import pending_workflows
+from comfyrelay.store.central import library
+from tests.support.api import Api, Caller, data_of, problem_of
+from tests.support.editor_files import DEFINITIONS, empty, node, save, subgraph, workflow
+from tests.support.world import PATIENCE_SECONDS
+
+SAVED = workflow([empty(), save(9, 1)], [(1, 1, 0, 9, 0)])
+
+BYPASSED = workflow([empty() | {"mode": 4}, save(9, 1)], [(1, 1, 0, 9, 0)])
+DEEP = json.loads("[" * 500 + "]" * 500)
+
+
+def _width(*spec: Any) -> dict[str, Any]:
+    return {"input": {"required": {"width": list(spec)}}}
+
+
+BROKEN: dict[str, dict[str, Any]] = {
+    "an order that is none": {"input_order": {"required": 5}},
+    "an order of lists": {"input_order": {"required": [["width"]]}},
+    "outputs that are none": {"output": 5},
+    "an output without a name": {"output": [None, {}]},
+    "inputs that are none": {"input": 5},
+    "a type that is an object": _width({"x": 1}),
+    "choices that are none": _width("COMFY_DYNAMICCOMBO_V3", {"options": 5}),
+    "inputs of a choice that are none": _width("COMFY_DYNAMICCOMBO_V3", {"options": [{"key": [], "inputs": 5}]}),
+    "a deep default": _width("INT", {"default": DEEP}),
+    "a deep choice": _width([DEEP, 5]),
+    "numbers that cannot be kept": _width("INT", {"default": 10**400, "max": float("nan")}),
+    "names that cannot be kept": {"display_name": "\0", **_width("STRING", {"default": "\ud800"})},
+    "choices that are no fields": _width([{"a": 1}, 5]),
+}
+
+
+async def bring(worker: Caller, definitions: dict[str, Any]) -> PackedDefinitions:
+    packed = pack(definitions)
+    assert (await worker.post("/api/worker/definitions", {"sha256": packed.sha256}))["is_known"] is False
+    data_of(await put(worker, packed.sha256, packed.data))
+    return packed
+
+
+async def put(worker: Caller, sha256: str, data: bytes) -> Any:
+    headers = {"Content-Type": "application/octet-stream"}
+    return await worker.call("PUT", f"/api/worker/definitions/{sha256}", content=data, headers=headers)
+
+
+async def kept(api: Api) -> list[str]:
+    return sorted([each.path async for each in api.engine.objects.list("definitions")])
+
+
+def path_of(packed: PackedDefinitions) -> str:
+    return f"definitions/{packed.sha256}.json.gz"
+
+
+@pytest.fixture
+async def worker(api: Api) -> Caller:
+    await api.effect()
+    return await api.worker()
+
+
+async def test_they_are_sent_once_for_all_workers_that_have_the_same(api: Api, worker: Caller) -> None:
+    packed = await bring(worker, DEFINITIONS)
+    for caller in (worker, await api.worker("gpu-2")):
+        answer = await caller.post("/api/worker/definitions", {"sha256": packed.sha256})
+        assert answer == {"is_known": True}
+    assert await kept(api) == [path_of(packed)]
+
+
+async def test_a_file_of_the_editor_becomes_a_workflow_with_typed_inputs(api: Api, worker: Caller) -> None:
+    user = await api.user()
+    refused = problem_of(await user.call("POST", "/api/workflows", {"graph": SAVED}), 409)
+    assert "No worker has told which nodes it has" in refused["detail"]
+    assert "Export (API)" in refused["detail"]
+    await bring(worker, DEFINITIONS)
+    answer = await user.call("POST", "/api/workflows", {"graph": SAVED, "name": "Mine"})
+    assert answer.status_code == 201
+    made = data_of(answer)
+    assert made["output_node_id"] == "9"
+    assert made["output_mime_type"] == "image/png"
+    assert made["graph"]["1"]["class_type"] == "EmptyImage"
+    width = next(each for each in made["properties"] if each["key"].endswith("width"))
+    assert (width["type"], width["default_value"]) == ("number", made["graph"]["1"]["inputs"]["width"])
+    assert made["positions"][width["key"]] == ["1.width"]
+    assert "No fleet runs it yet" in made["remarks"][0]
+
+
+async def test_without_any_a_graph_is_described_by_guessing_and_it_is_said(api: Api) -> None:
+    user = await api.user()
+    graph = {"1": {"class_type": "EmptyImage", "inputs": {"width": 8}}, "2": _saver("1")}
+    answer = await user.call("POST", "/api/workflows", {"graph": graph})
+    assert "guessed" in answer.json()["message"]
+    assert [each["key"] for each in data_of(answer)["properties"]] == ["empty_image_width"]
+
+
+async def test_the_choices_are_those_of_all_workers_and_the_newest_defines_a_class(api: Api, worker: Caller) -> None:
+    def with_models(*names: str, **more: Any) -> dict[str, Any]:
+        return {**DEFINITIONS, "Load": {"input": {"required": {"ckpt_name": [list(names)]}}, "output": [], **more}}
+
+    await bring(worker, with_models("a.safetensors"))
+    await api.clock.set(api.clock.now + timedelta(seconds=1))
+    await bring(await api.worker("gpu-2"), with_models("b.safetensors", output_node=True))
+    graph = {"1": {"class_type": "Load", "inputs": {"ckpt_name": "a.safetensors"}}}
+    made = await (await api.user()).post("/api/workflows", {"graph": graph})
+    [models] = made["properties"]
+    assert models["choices"] == ["b.safetensors", "a.safetensors"]
+
+
+async def test_a_fleet_whose_workers_have_left_still_reads_workflows(api: Api, worker: Caller) -> None:
+    packed = await bring(worker, DEFINITIONS)
+    await worker.post("/api/worker/deregister", {})
+    await api.engine.operations.retention.run_once(grace_seconds=0)
+    assert await kept(api) == [path_of(packed)]
+    assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 201
+
+
+async def test_what_nobody_has_any_more_is_removed_and_brought_again_when_somebody_has_it(
+    api: Api, worker: Caller
+) -> None:
+    old = await bring(worker, {})
+    new = await bring(worker, DEFINITIONS)
+    assert (await api.engine.operations.retention.run_once()).definitions == 0, "not at once"
+    assert (await api.engine.operations.retention.run_once(grace_seconds=0)).definitions == 1
+    assert await kept(api) == [path_of(new)]
+    await bring(worker, {})
+    assert await kept(api) == sorted([path_of(new), path_of(old)])
+
+
+async def test_what_is_lost_from_storage_is_asked_for_again(api: Api, worker: Caller) -> None:
+    packed = await bring(worker, DEFINITIONS)
+    await api.engine.objects.remove(path_of(packed))
+    user = await api.user()
+    assert (await user.call("POST", "/api/workflows", {"graph": SAVED})).status_code == 409
+    await bring(worker, DEFINITIONS)
+    assert (await user.call("POST", "/api/workflows", {"graph": SAVED})).status_code == 201
+
+
+class TestHostile:
+    @pytest.mark.parametrize("sha256", ["", "x" * 64, "../../etc/passwd", "A" * 64, "0" * 63])
+    async def test_a_name_that_is_no_hash_is_refused(self, worker: Caller, sha256: str) -> None:
+        problem_of(await worker.call("POST", "/api/worker/definitions", {"sha256": sha256}), 422)
+        if sha256:
+            assert (await put(worker, sha256, b"")).status_code in (404, 422)
+
+    async def test_what_is_not_what_its_hash_says_is_not_kept(self, api: Api, worker: Caller) -> None:
+        other = pack({"A": {}})
+        problem = problem_of(await put(worker, other.sha256, pack(DEFINITIONS).data), 422)
+        assert "hash" in problem["detail"]
+        for text in (b"not JSON", b"[]", b'{"A": []}'):
+            problem_of(await put(worker, hashlib.sha256(text).hexdigest(), gzip.compress(text)), 422)
+        problem_of(await put(worker, other.sha256, json.dumps({"A": {}}).encode()), 422)
+        assert await kept(api) == []
+
+    async def test_what_is_too_large_is_not_even_read(self, api: Api, worker: Caller) -> None:
+        most = api.context.settings.max_large_body_bytes
+        assert (await put(worker, "0" * 64, b"\0" * (most + 1))).status_code == 413
+
+    async def test_only_workers_bring_them(self, api: Api, worker: Caller) -> None:
+        packed = pack(DEFINITIONS)
+        for caller in (api.anybody, await api.user(), Caller(worker.http, {"Authorization": "Bearer wrong"})):
+            problem_of(await caller.call("POST", "/api/worker/definitions", {"sha256": packed.sha256}), 401)
+            problem_of(await put(caller, packed.sha256, packed.data), 401)
+        await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
+        api.context.forget_worker("gpu-1")
+        problem_of(await put(worker, packed.sha256, packed.data), 403)
+
+    async def test_those_of_a_worker_that_was_revoked_are_not_used(self, api: Api, worker: Caller) -> None:
+        await bring(worker, DEFINITIONS)
+        await bring(await api.worker("gpu-2"), {})
+        await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
+        assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 409
+
+    async def test_nor_does_its_fleet_keep_them(self, api: Api, worker: Caller) -> None:
+        await bring(worker, DEFINITIONS)
+        await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
+        assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 409
+
+    async def test_what_another_worker_of_its_fleet_has_too_is_kept(self, api: Api, worker: Caller) -> None:
+        packed = await bring(worker, DEFINITIONS)
+        other = await api.worker("gpu-2")
+        await other.post("/api/worker/definitions", {"sha256": packed.sha256})
+        await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
+        await other.post("/api/worker/deregister", {})
+        assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 201
+
+    @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
+    async def test_what_a_broken_worker_says_is_no_failure_of_the_server(
+        self, api: Api, worker: Caller, broken: dict[str, Any]
+    ) -> None:
+        await bring(worker, {name: {**each, **broken} for name, each in DEFINITIONS.items()})
+        user = await api.user()
+        chosen = {"1": {"class_type": "EmptyImage", "inputs": {"width": 5}}, "9": _saver("1")}
+        for graph in (SAVED, BYPASSED, chosen):
+            answer = await user.call("POST", "/api/workflows", {"graph": graph})
+            assert answer.status_code in (201, 200, 409, 422), graph
+
+
+class TestForAdministrators:
+    async def test_a_file_of_the_editor_is_registered_with_what_can_be_changed_in_it(
+        self, api: Api, worker: Caller
+    ) -> None:
+        admin = await api.user(is_admin=True)
+        body = {"slug": "mine", "graph": SAVED}
+        problem_of(await admin.call("POST", "/api/admin/workflows", body), 409)
+        await bring(worker, DEFINITIONS)
+        made = await admin.post("/api/admin/workflows", body)
+        assert (made["output_node_id"], made["output_extension"], made["output_mime_type"]) == ("9", "png", "image/png")
+        assert "width" in [each["key"] for each in made["properties"]]
+        changed = data_of(await admin.call("PATCH", "/api/admin/workflows/mine", {"graph": SAVED, "properties": []}))
+        assert changed["graph"]["1"]["inputs"] == {"width": 64, "height": 48, "batch_size": 1, "color": 255}
+
+    async def test_what_is_given_wins(self, api: Api) -> None:
+        admin = await api.user(is_admin=True)
+        graph = {"1": {"class_type": "EmptyImage", "inputs": {"width": 8}}, "2": _saver("1")}
+        body = {"slug": "mine", "graph": graph, "properties": [], "output_extension": "webp"}
+        made = await admin.post("/api/admin/workflows", body)
+        assert (made["properties"], made["output_extension"], made["graph"]) == ([], "webp", graph)
+
+
+class TestTheSameAgain:
+    async def test_is_the_workflow_that_is_there_whatever_its_name(self, api: Api, worker: Caller) -> None:
+        await bring(worker, DEFINITIONS)
+        user = await api.user()
+        first = await user.post("/api/workflows", {"graph": SAVED, "name": "Mine"})
+        again = await user.call("POST", "/api/workflows", {"graph": SAVED, "name": "Other"})
+        assert again.status_code == 200
+        assert again.json()["message"].startswith("You have this workflow already, as 'Mine'.")
+        assert data_of(again)["slug"] == first["slug"]
+        assert len((await user.get("/api/workflows"))["items"]) == 1
+        other = await (await api.user("eve@example.com")).post("/api/workflows", {"graph": SAVED})
+        assert other["slug"] != first["slug"]
+
+    async def test_with_other_values_it_is_another(self, api: Api) -> None:
+        user = await api.user()
+        graphs = [{"1": {"class_type": "A", "inputs": {"on": value}}, "2": _saver("1")} for value in (1, True, 2)]
+        assert len({(await user.post("/api/workflows", {"graph": each}))["slug"] for each in graphs}) == 3
+
+    async def test_it_has_the_choices_of_now(self, api: Api, worker: Caller) -> None:
+        user = await api.user()
+        body = {"graph": {"1": {"class_type": "A", "inputs": {"mode": "x"}}, "2": _saver("1")}}
+        first = await user.post("/api/workflows", body)
+        assert first["properties"][0]["choices"] == []
+        definition = {"input": {"required": {"mode": [["x", "y"]]}}}
+        await bring(worker, {"A": definition, "SaveImage": DEFINITIONS["SaveImage"]})
+        assert (await user.post("/api/workflows", body))["slug"] == first["slug"]
+        [now] = (await user.get("/api/workflows"))["items"]
+        assert now["properties"][0]["choices"] == ["x", "y"]
+
+
+class TestChanging:
+    async def test_a_name(self, api: Api) -> None:
+        user, other = await api.user(), await api.user("eve@example.com")
+        slug = (await user.post("/api/workflows", {"graph": _graph(8)}))["slug"]
+        path = f"/api/workflows/{slug}"
+        problem_of(await other.call("PATCH", path, {"name": "Mine"}), 404)
+        answer = await user.call("PATCH", path, {"name": "Mine"})
+        assert (data_of(answer)["name"], data_of(answer)["slug"], answer.json()["message"]) == (
+            "Mine",
+            slug,
+            "Renamed.",
+        )
+        nothing: list[dict[str, Any]] = [
+            {},
+            {"properties": []},
+            {"output_extension": "png"},
+            {"name": ""},
+            {"nam": "x"},
+        ]
+        for each in nothing:
+            problem_of(await user.call("PATCH", path, each), 422)
+
+    async def test_a_newer_version_is_for_new_jobs_only(self, api: Api) -> None:
+        user = await api.user()
+        slug = (await user.post("/api/workflows", {"graph": _graph(8)}))["slug"]
+        await api.engine.fleet.fleets.create(slug="all", workflow_slugs=[slug])
+        worker = await api.worker(fleet="all")
+        await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "before"})
+        changed = await user.call("PATCH", f"/api/workflows/{slug}", {"graph": _graph(9)})
+        assert changed.json()["message"].startswith("Replaced. Inputs with another value: empty_image_width.")
+        await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "after"})
+        polls = [{"worker_id": "gpu-1", "prefetch": 1, "request_id": each} for each in ("a", "b")]
+        jobs = [(await worker.post("/api/worker/poll", each))["job"] for each in polls]
+        assert [each["input_payload"]["workflow"]["1"]["inputs"]["width"] for each in jobs] == [8, 9]
+
+    async def test_a_version_that_may_not_run_changes_nothing(self, api: Api) -> None:
+        user = await api.user()
+        slug = (await user.post("/api/workflows", {"graph": _graph(8)}))["slug"]
+        bad = {"1": {"class_type": "PyExec", "inputs": {"code": "x"}}, "2": _saver("1")}
+        for graph, status in ((bad, 422), (SAVED, 409), ({"1": 1}, 422)):
+            problem_of(await user.call("PATCH", f"/api/workflows/{slug}", {"graph": graph}), status)
+        [width] = (await user.get("/api/workflows"))["items"][0]["properties"]
+        assert width["default_value"] == 8
+
+
+class TestWaitingForNodes:
+    """Of a file of ComfyUI's editor whose nodes no worker has nobody knows the fields."""
+
+    RARE = workflow([empty(), node(2, "Rare", [("images", "IMAGE", 1)], values=[5])], [(1, 1, 0, 2, 0)])
+    COMPLETE: ClassVar[dict[str, Any]] = {
+        **DEFINITIONS,
+        "Rare": {
+            "input": {"required": {"images": ["IMAGE"], "strength": ["INT", {"default": 1}]}},
+            "output": [],
+            "output_node": True,
+        },
+    }
+    ANYWAY: ClassVar[dict[str, Any]] = {"graph": RARE, "name": "Mine", "wait_for_missing": True}
+
+    async def test_it_is_refused_with_the_nodes_and_said_that_it_may_wait(self, api: Api, worker: Caller) -> None:
+        await bring(worker, DEFINITIONS)
+        problem = problem_of(await (await api.user()).call("POST", "/api/workflows", {"graph": self.RARE}), 409)
+        assert problem["type"] == "urn:comfyrelay:missing_on_workers"
+        assert problem["missing"] == [{"kind": "node", "name": "Rare", "workers": 0, "on": []}]
+        assert "Rare (node 2)" in problem["detail"]
+        assert "add it anyway" in problem["detail"]
+
+    async def test_it_is_listed_with_the_reason_and_takes_no_job_yet(self, api: Api, worker: Caller) -> None:
+        await bring(worker, DEFINITIONS)
+        user = await api.user()
+        answer = await user.call("POST", "/api/workflows", self.ANYWAY)
+        made = data_of(answer)
+        assert answer.status_code == 201
+        assert (made["properties"], made["graph"]) == ([], {})
+        [listed] = (await user.get("/api/workflows"))["items"]
+        assert listed["waiting"].startswith("Waits for nodes: Rare (no worker has them).")
+        assert [each["name"] for each in listed["missing"]["items"]] == ["Rare"]
+        bodies: dict[str, dict[str, Any]] = {"ai-jobs": {}, "batches": {"items": [{}]}}
+        for path, body in bodies.items():
+            asked = {"workflow_slug": made["slug"], "idempotency_key": "k", "wait_for_missing": True, **body}
+            problem = problem_of(await user.call("POST", f"/api/{path}", asked), 409)
+            assert problem["detail"].startswith("Waits for nodes: Rare")
+            assert "jobs can be added, once a worker has them" in problem["detail"]
+
+    async def test_it_is_read_when_a_worker_brings_them(self, api: Api, worker: Caller) -> None:
+        await api.stop_loops()
+        user = await api.user()
+        slug = (await user.post("/api/workflows", self.ANYWAY))["slug"]
+        await bring(worker, DEFINITIONS)
+        assert await api.engine.catalogue.waiting.run_once() == 0
+        [listed] = (await user.get("/api/workflows"))["items"]
+        assert listed["waiting"].startswith("Waits for nodes: Rare (no"), "what has come is waited for no more"
+        await bring(worker, self.COMPLETE)
+        assert await api.engine.catalogue.waiting.run_once() == 1
+        [listed] = (await user.get("/api/workflows"))["items"]
+        assert (listed["slug"], listed["name"], listed["waiting"], listed["missing"]) == (slug, "Mine", None, None)
+        assert listed["output_node_id"] == "2"
+        strength = next(each for each in listed["properties"] if each["key"].endswith("strength"))
+        assert (strength["type"], strength["default_value"]) == ("number", 5)
+        job = {"workflow_slug": slug, "idempotency_key": "k", "input_payload": {strength["key"]: 6}}
+        assert (await user.call("POST", "/api/ai-jobs", job)).status_code == 201
+        again = await user.call("POST", "/api/workflows", {"graph": self.RARE})
+        assert (again.status_code, data_of(again)["slug"]) == (200, slug)
+
+    async def test_who_looks_for_them_is_woken_when_they_come(
+        self, api: Api, worker: Caller, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await api.stop_loops()
+        monkeypatch.setattr(pending_workflows, "LOOK_SECONDS", 10 * PATIENCE_SECONDS)
+        user = await api.user()
+        await user.post("/api/workflows", self.ANYWAY)
+        for each in (worker, await api.worker("gpu-2")):
+            looking = asyncio.create_task(api.engine.catalogue.waiting.follow())
+            packed = pack(self.COMPLETE)
+            if not (await each.post("/api/worker/definitions", {"sha256": packed.sha256}))["is_known"]:
+                await put(each, packed.sha256, packed.data)
+            await asyncio.wait_for(looking, PATIENCE_SECONDS)
+
+    async def test_the_same_again_is_the_one_that_waits(self, api: Api, worker: Caller) -> None:
+        await bring(worker, DEFINITIONS)
+        user = await api.user()
+        first = await user.post("/api/workflows", self.ANYWAY)
+        again = await user.call("POST", "/api/workflows", {**self.ANYWAY, "name": "Other"})
+        assert (again.status_code, data_of(again)["slug"]) == (200, first["slug"])
+
+    async def test_what_was_said_of_it_holds_when_it_is_read(self, api: Api, worker: Caller) -> None:
+        await api.stop_loops()
+        saved = workflow([empty(), node(2, "Rare", [("images", "IMAGE", 1)], values=["{{S}}"])], [(1, 1, 0, 2, 0)])
+        mine = {"key": "power", "type": "number", "placeholder": "{{S}}", "default_value": 3}
+        body = {"graph": saved, "properties": [mine], "output_extension": "webp", "wait_for_missing": True}
+        user = await api.user()
+        await user.post("/api/workflows", body)
+        await bring(worker, self.COMPLETE)
+        assert await api.engine.catalogue.waiting.run_once() == 1
+        [listed] = (await user.get("/api/workflows"))["items"]
+        assert [each["key"] for each in listed["properties"]] == ["power"]
+        assert listed["output_extension"] == "webp"
+
+    async def test_it_can_be_renamed_replaced_and_removed_meanwhile(self, api: Api, worker: Caller) -> None:
+        await api.stop_loops()
+        await bring(worker, DEFINITIONS)
+        user, admin = await api.user(), await api.user("root@example.com", is_admin=True)
+        slug = (await user.post("/api/workflows", self.ANYWAY))["slug"]
+        path = f"/api/workflows/{slug}"
+        renamed = data_of(await user.call("PATCH", path, {"name": "Yours"}))
+        assert (renamed["name"], renamed["waiting"] is None) == ("Yours", False)
+        seen = await admin.get(f"/api/admin/workflows/{slug}")
+        assert (seen["graph"], "Waits for nodes" in seen["warnings"][0]) == (self.RARE, True)
+        assert (await admin.post(f"/api/admin/workflows/{slug}/validate", {}))["node_types"] == ["Rare"]
+        problem_of(await user.call("PATCH", path, {"graph": self.RARE}), 409)
+        assert data_of(await user.call("PATCH", path, {"graph": SAVED}))["waiting"] is None
+        await bring(worker, self.COMPLETE)
+        assert await api.engine.catalogue.waiting.run_once() == 0
+        second = (await user.post("/api/workflows", {**self.ANYWAY, "graph": self.OTHER}))["slug"]
+        data_of(await user.call("DELETE", f"/api/workflows/{second}"))
+        assert [each["slug"] for each in (await user.get("/api/workflows"))["items"]] == [slug]
+
+    OTHER = workflow([empty(), node(2, "Rarer")])
+
+    async def test_one_that_cannot_be_read_even_so_says_why_and_is_left_alone(self, api: Api, worker: Caller) -> None:
+        await api.stop_loops()
+        user = await api.user()
+        slug = (await user.post("/api/workflows", self.ANYWAY))["slug"]
+        painted = {"input": {"required": {"images": ["IMAGE"], "canvas": ["WEBCAM", {}]}}, "output": []}
+        await bring(worker, {**DEFINITIONS, "Rare": painted})
+        assert await api.engine.catalogue.waiting.run_once() == 0
+        [listed] = (await user.get("/api/workflows"))["items"]
+        assert listed["waiting"].startswith("It cannot be read: ")
+        assert "made in the browser" in listed["waiting"]
+        problem_of(await user.call("POST", "/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "k"}), 409)
+
+    async def test_a_node_that_the_policy_denies_is_not_waited_for(self, api: Api) -> None:
+        saved = workflow([node(1, "PyExec", values=["print()"])])
+        body = {"graph": saved, "wait_for_missing": True}
+        problem = problem_of(await (await api.user()).call("POST", "/api/workflows", body), 422)
+        assert problem["type"] == "urn:comfyrelay:graph_not_allowed"
+
+    async def test_a_change_that_comes_between_wins(self, api: Api, worker: Caller) -> None:
+        await api.stop_loops()
+        user = await api.user()
+        slug = (await user.post("/api/workflows", self.ANYWAY))["slug"]
+        async with api.engine.databases.central.read() as tx:
+            [before] = await library.waiting(tx, limit=10)
+        await user.call("PATCH", f"/api/workflows/{slug}", {"graph": _graph(8)})
+        await bring(worker, self.COMPLETE)
+        with pytest.raises(Conflict):
+            await api.engine.catalogue.own_workflows.read_waiting(before)
+        [width] = (await user.get("/api/workflows"))["items"][0]["properties"]
+        assert width["default_value"] == 8
+
+
+class TestThePolicyOfTenants:
+    async def test_it_is_held_against_the_graph_that_a_file_of_the_editor_becomes(
+        self, api: Api, worker: Caller
+    ) -> None:
+        await bring(worker, {**DEFINITIONS, "PyExec": {"input": {"required": {"code": ["STRING"]}}, "output": []}})
+        saved = workflow([{**empty(), "type": "PyExec", "widgets_values": ["print()"]}, save(9, 1)], [(1, 1, 0, 9, 0)])
+        problem = problem_of(await (await api.user()).call("POST", "/api/workflows", {"graph": saved}), 422)
+        assert problem["type"] == "urn:comfyrelay:graph_not_allowed"
+        assert "PyExec (1)" in problem["detail"]
+
+    async def test_an_input_that_may_not_name_any_file_is_no_property_and_keeps_its_value(self, api: Api) -> None:
+        user = await api.user()
+        graph = {"1": {"class_type": "Draw", "inputs": {"font_file": "mono.ttf", "size": 3}}, "2": _saver("1")}
+        made = await user.post("/api/workflows", {"graph": graph})
+        assert [each["key"] for each in made["properties"]] == ["draw_size"]
+        job = await user.call("POST", "/api/ai-jobs", {"workflow_slug": made["slug"], "idempotency_key": "k"})
+        assert job.status_code == 201, job.text
+
+
+def _graph(width: int) -> dict[str, Any]:
+    return {"1": {"class_type": "EmptyImage", "inputs": {"width": width}}, "2": _saver("1")}
+
+
+def _saver(source: str) -> dict[str, Any]:
+    return {"class_type": "SaveImage", "inputs": {"images": [source, 0], "filename_prefix": "x"}}
+
+
+LONG = "1" * 8000 + "a"
+
+
+@pytest.mark.parametrize(
+    ("saved", "status", "words"),
+    [
+        (
+            workflow(
+                [node(1, "PrimitiveNode", values=[5]), node(2, "SaveImage", [(LONG, "INT", 1)])], [(1, 1, 0, 2, 0)]
+            ),
+            422,
+            "a name of more than 1000 characters",
+        ),
+        (
+            workflow([node(at, "text") for at in range(1000)])
+            | {
+                "definitions": {
+                    "subgraphs": [subgraph("text", [node(1, "SaveImage", values=["x" * 100_000])], [], [], [])]
+                }
+            },
+            413,
+            "at most 16777216 characters in all",
+        ),
+    ],
+    ids=["a name", "a text that is used often"],
+)
+async def test_what_an_editors_file_becomes_is_held_to_what_a_graph_is(
+    api: Api, worker: Caller, saved: dict[str, Any], status: int, words: str
+) -> None:
+    await bring(worker, DEFINITIONS)
+    problem = problem_of(await (await api.user()).call("POST", "/api/workflows", {"graph": saved}), status)
+    assert words in problem["detail"]

@@ -1,0 +1,234 @@
+"""What counts as the output of a job: a copy that nobody can write, of the size, hash and type that were told."""
+
+import asyncio
+import hashlib
+import io
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from comfyrelay.domain.ids import job_folder, shown_by
+from comfyrelay.services.outbox import LONGEST_UPLOAD_SECONDS
+from comfyrelay.services.queue.settle import Output, Report, Verb
+from comfyrelay.services.transactions import Step
+from comfyrelay.store.database import Boundary
+from tests.support.api import Api, Caller, open_api, problem_of
+from tests.support.api_calls import lease, lease_of, png, submit
+from tests.support.world import Crash, PostgresBackend, SqliteBackend, execute
+
+MAX_BYTES = 5000
+
+
+@dataclass
+class House:
+    """A user, and a worker with a job of that user."""
+
+    api: Api
+    user: Caller
+    worker: Caller
+    job: dict[str, Any]
+
+    async def put(self, data: bytes, job: dict[str, Any] | None = None) -> int:
+        leased = job or self.job
+        return (
+            await self.worker.http.put(leased["output_url"], content=data, headers=leased["output_headers"])
+        ).status_code
+
+    async def complete(self, data: bytes, job: dict[str, Any] | None = None, **told: Any) -> Any:
+        output = {"size": len(data), "mime_type": "image/png", "sha256": hashlib.sha256(data).hexdigest(), **told}
+        return await self.worker.call("POST", "/api/worker/complete", {**lease_of(job or self.job), "output": output})
+
+    async def there(self) -> dict[str, str]:
+        """The objects of the job, by path, as `upload` or `output`; a poster counts where its file is gone."""
+        folder = job_folder(self.job["tenant_id"], self.job["job_id"])
+        paths = [each.path async for each in self.api.engine.objects.list(folder)]
+        alone = [each for each in paths if shown_by(each) == each or shown_by(each) not in paths]
+        return {each: each.rpartition("/")[2].partition("-")[0] for each in alone}
+
+    async def output(self) -> bytes:
+        """What the user gets."""
+        await self.api.engine.outbox.delivery.idle()
+        [shown] = (await self.user.get(f"/api/ai-jobs/{self.job['job_id']}"))["outputs"]
+        return (await self.user.http.get(shown["url"])).content
+
+    async def tidy(self) -> None:
+        await self.api.engine.outbox.delivery.idle()
+        # from then on no URL of an ended job works, and no upload is still under way
+        late = self.api.engine.settings.lease_url_ttl_seconds + LONGEST_UPLOAD_SECONDS + 1
+        await self.api.clock.set(self.api.clock.now + timedelta(seconds=late))
+        await self.api.engine.operations.retention.run_once()
+
+    def report(self, data: bytes) -> Report:
+        output = Output(size=len(data), mime_type="image/png", extension="", sha256=hashlib.sha256(data).hexdigest())
+        return Report(verb=Verb.COMPLETE, **lease_of(self.job), output=output)
+
+
+@pytest.fixture
+async def house(
+    backend: SqliteBackend | PostgresBackend, storage_url: str | None, tmp_path: Path
+) -> AsyncIterator[House]:
+    async with open_api(backend, tmp_path, storage_url=storage_url, max_output_bytes=MAX_BYTES) as api:
+        await api.stop_loops()
+        user = await api.user(tokens=100)
+        await submit(user, await api.effect())
+        worker = await api.worker()
+        yield House(api, user, worker, await lease(worker))
+
+
+def is_local(house: House) -> bool:
+    return "/files/" in house.job["output_url"]
+
+
+async def test_what_is_uploaded_after_completion_changes_nothing(house: House) -> None:
+    assert await house.put(png("blue")) == 200
+    assert (await house.complete(png("blue"))).status_code == 200
+    # the upload is gone, and the URL still works
+    assert [*(await house.there()).values()] == ["output"]
+    assert await house.put(png("red")) == 200
+    assert await house.output() == png("blue")
+    await house.tidy()
+    assert [*(await house.there()).values()] == ["output"]
+    assert await house.output() == png("blue")
+
+
+async def test_an_upload_in_the_last_moment_of_its_url_is_removed_also_when_leases_are_long(
+    sqlite_backend: SqliteBackend, tmp_path: Path
+) -> None:
+    async with open_api(sqlite_backend, tmp_path, lease_ttl_seconds=6 * 3600) as api:
+        await api.stop_loops()
+        user = await api.user(tokens=100)
+        await submit(user, await api.effect())
+        worker = await api.worker()
+        house = House(api, user, worker, await lease(worker))
+        await house.put(png("blue"))
+        await house.complete(png("blue"))
+        await api.engine.outbox.delivery.idle()
+        await api.clock.set(api.clock.now + timedelta(seconds=api.engine.settings.lease_url_ttl_seconds - 1))
+        # what retention would have removed before comes again, and nobody looks for it a second time
+        await api.engine.operations.retention.run_once()
+        assert await house.put(png("red")) == 200
+        assert sorted((await house.there()).values()) == ["output", "upload"]
+        await house.tidy()
+        assert [*(await house.there()).values()] == ["output"]
+
+
+async def test_what_a_url_can_write_is_never_what_counts(house: House) -> None:
+    await house.put(png())
+    [upload] = await house.there()
+    await house.complete(png())
+    [output] = await house.there()
+    assert (upload.rpartition("/")[0], upload in house.job["output_url"]) == (output.rpartition("/")[0], True)
+    assert output.rpartition("/")[2].startswith("output-")
+    assert output.rpartition("/")[2] not in house.job["output_url"]
+
+
+async def test_an_output_of_another_hash_is_refused_and_no_copy_of_it_is_left(house: House) -> None:
+    await house.put(png("blue"))
+    # as large as the other, and another picture
+    problem = problem_of(await house.complete(png("blue"), sha256=hashlib.sha256(b"").hexdigest()), 422)
+    assert "SHA-256" in problem["errors"]["output"]
+    assert [*(await house.there()).values()] == ["upload"]
+    assert (await house.complete(png("blue"))).status_code == 200
+
+
+async def test_an_output_that_is_too_large_is_refused_and_removed(house: House) -> None:
+    data = b"x" * (MAX_BYTES + 1)
+    assert house.job["max_output_bytes"] == MAX_BYTES
+    if is_local(house):
+        assert await house.put(data) == 422
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for start in range(0, len(data), 1000):
+                yield data[start : start + 1000]
+
+        # without a word of its length
+        sent = await house.worker.http.put(
+            house.job["output_url"], content=pieces(), headers=house.job["output_headers"]
+        )
+        assert sent.status_code == 422
+        assert await house.there() == {}
+        # as if it had come by another way
+        await house.api.engine.objects.put(house.job["output_url"].partition("/files/")[2].partition("?")[0], data)
+    else:
+        assert await house.put(data) == 200
+    problem = problem_of(await house.complete(data), 422)
+    assert problem["errors"]["output"] == "The output is too large: it has 5001 bytes, and at most 5000 are allowed."
+    assert await house.there() == {}
+    await house.put(png())
+    assert (await house.complete(png())).status_code == 200
+
+
+async def test_an_output_is_of_the_kind_that_was_promised(house: House) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), "red").save(file, "WEBP")
+    await house.put(file.getvalue())
+    for told in ("text/html", "video/mp4", "image/svg+xml", "application/json"):
+        problem = problem_of(await house.complete(file.getvalue(), mime_type=told), 422)
+        assert problem["errors"]["output"] == f"The output is {told}, but this job makes image/png."
+    for told in ("image", "image/png\nx: y", "a" * 201):
+        problem_of(await house.complete(file.getvalue(), mime_type=told), 422)
+    # another format of the same kind is as good
+    assert (await house.complete(file.getvalue(), mime_type="image/webp")).status_code == 200
+    assert await house.output() == file.getvalue()
+
+
+async def test_a_type_that_is_none_makes_neither_its_job_nor_a_list_unreadable(house: House) -> None:
+    await house.put(png())
+    await house.complete(png())
+    await house.api.engine.outbox.delivery.idle()
+    await execute(house.api.engine.databases.shards["main"], "UPDATE files SET mime_type = 'no type'")
+    assert await house.output() == png()
+    [listed] = (await house.user.get("/api/ai-jobs"))["items"]
+    assert listed["outputs"][0]["mime_type"] == "no type"
+
+
+async def test_an_old_holder_that_completes_late_changes_nothing(house: House) -> None:
+    await house.put(png("red"))
+    await house.api.clock.set(house.api.clock.now + timedelta(seconds=1801))
+    await house.api.engine.queue.reaper.run_once()
+    second = await lease(house.worker)
+    await house.put(png("blue"), second)
+    problem_of(await house.complete(png("red")), 404)
+    assert (await house.complete(png("blue"), second)).status_code == 200
+    problem_of(await house.complete(png("red")), 404)
+    assert sorted((await house.there()).values()) == ["output", "upload"]
+    await house.tidy()
+    assert [*(await house.there()).values()] == ["output"]
+    assert await house.output() == png("blue")
+
+
+async def test_one_that_is_completed_twice_at_once_has_one_output(house: House) -> None:
+    await house.put(png())
+    answers = await asyncio.gather(*(house.complete(png()) for _ in range(3)))
+    assert {each.status_code for each in answers} == {200}
+    assert [*(await house.there()).values()] == ["output"]
+    assert await house.output() == png()
+
+
+@pytest.mark.parametrize("boundary", Boundary)
+async def test_a_complete_that_is_repeated_after_a_crash_finds_its_way(house: House, boundary: Boundary) -> None:
+    await house.put(png("blue"))
+
+    async def die(step: str, at: Boundary) -> None:
+        if (step, at) == (Step.SETTLE, boundary):
+            raise Crash
+
+    house.api.engine.databases.central.crash = die
+    with pytest.raises(Crash):
+        await house.api.engine.queue.outputs.complete(house.report(png("blue")))
+    house.api.engine.databases.central.crash = None
+    # as in another process, which remembers nothing; the copy is there, and the upload as well
+    house.api.engine.queue.handover._handed.clear()
+    assert sorted((await house.there()).values()) == ["output", "upload"]
+    for _ in range(2):
+        assert (await house.complete(png("blue"))).status_code == 200
+    await house.api.engine.outbox.recovery.run_once(grace_seconds=0)
+    await house.tidy()
+    assert [*(await house.there()).values()] == ["output"]
+    assert await house.output() == png("blue")
+    assert await house.api.engine.accounts.ledger.balance(house.job["tenant_id"]) == 93

@@ -1,0 +1,228 @@
+"""Bodies: how large they may be, from whom, and that whoever sends a hostile one keeps nobody waiting."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, field_validator
+
+from comfyrelay.desk.routes import desk
+from comfyrelay.server import app
+from comfyrelay.server.http.bodies import SMALL_BYTES, BodyRoute, large_body
+from tests.support.api import FLEET_SECRET, Api, open_api, problem_of
+from tests.support.world import SqliteBackend
+
+SMALL, LARGE = 2000, 200_000
+GRAPH = {"1": {"class_type": "Prompt", "inputs": {"text": "a cat"}}}
+
+
+@pytest.fixture
+async def api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Api]:
+    limits: dict[str, Any] = {
+        "max_body_bytes": SMALL,
+        "max_large_body_bytes": LARGE,
+        "max_body_values": 1000,
+        "max_graph_nodes": 10,
+        "max_batch_nodes": 20,
+        "max_own_workflows": 2,
+    }
+    async with open_api(sqlite_backend, tmp_path, body_seconds=0.2, **limits) as api:
+        yield api
+
+
+def chunks(body: bytes, read: list[int]) -> Any:
+    """A body without a length, and how much of it was read."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), 1000):
+            read.append(start)
+            yield body[start : start + 1000]
+
+    return pieces()
+
+
+def padded(size: int, **fields: Any) -> bytes:
+    return json.dumps({**fields, "name": "x"}).encode().ljust(size)
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+def routes() -> Iterator[APIRoute]:
+    for router in (*app.ROUTERS, *desk.ROUTERS):
+        yield from (each for each in router.routes if isinstance(each, APIRoute))
+
+
+def test_every_route_with_a_body_limits_it() -> None:
+    assert {"/api/batches", "/api/desk/batches", "/api/worker/register"} <= {
+        each.path for each in routes() if each.body_field is not None
+    }
+    assert [each.path for each in routes() if each.body_field is not None and not isinstance(each, BodyRoute)] == []
+
+
+@pytest.mark.parametrize("path", ["/api/login", "/api/presets", "/api/ai-jobs"])
+async def test_a_body_is_small_where_no_graph_or_batch_is_sent(api: Api, path: str) -> None:
+    caller = await api.user()
+    answer = await caller.call("POST", path, content=padded(SMALL + 1), headers=JSON)
+    assert f"{SMALL} bytes (COMFYRELAY_MAX_BODY_BYTES)" in problem_of(answer, 413)["detail"]
+
+
+@pytest.mark.parametrize("path", ["/api/workflows", "/api/batches", "/api/worker/register", "/api/worker/heartbeat"])
+async def test_of_a_large_body_nothing_is_read_before_the_caller_is_known(api: Api, path: str) -> None:
+    answer = await api.anybody.call("POST", path, content=padded(LARGE * 10), headers=JSON)
+    problem_of(answer, 401)
+    read: list[int] = []
+    answer = await api.anybody.call("POST", path, content=chunks(padded(LARGE * 10), read), headers=JSON)
+    problem_of(answer, 401)
+    assert len(read) <= 4
+
+
+async def test_a_graph_may_be_large_but_not_without_limit(api: Api) -> None:
+    caller = await api.user()
+    answer = await caller.call("POST", "/api/workflows", content=padded(LARGE, graph=GRAPH), headers=JSON)
+    assert answer.status_code == 201, answer.text
+    for content in (padded(LARGE + 1, graph=GRAPH), chunks(padded(LARGE + 1, graph=GRAPH), [])):
+        answer = await caller.call("POST", "/api/workflows", content=content, headers=JSON)
+        detail = problem_of(answer, 413)["detail"]
+        assert f"{LARGE} bytes (COMFYRELAY_MAX_LARGE_BODY_BYTES). Send a large batch as several" in detail
+
+
+async def test_a_worker_may_say_much_when_it_registers_with_the_secret(api: Api) -> None:
+    await api.effect()
+    body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "capabilities": {"node_types": ["x" * 50] * 900}}
+    answer = await api.anybody.call("POST", "/api/worker/register", body, headers={"X-Fleet-Secret": FLEET_SECRET})
+    assert answer.status_code == 201
+
+
+async def test_a_large_body_is_checked_in_another_thread_than_that_of_the_loop(api: Api) -> None:
+    checked_in: list[threading.Thread] = []
+
+    class Body(BaseModel):
+        text: str
+
+        @field_validator("text")
+        @classmethod
+        def _note(cls, text: str) -> str:
+            checked_in.append(threading.current_thread())
+            return text
+
+    async def anybody(*_caller: object) -> None:
+        pass
+
+    @large_body(anybody)
+    async def take(body: Body) -> int:
+        return len(body.text)
+
+    router = APIRouter(route_class=BodyRoute)
+    router.post("/texts")(take)
+    other = FastAPI()
+    other.include_router(router)
+    other.state.context = api.context
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(other), base_url="http://other.test") as http:
+        for length in (10, 2 * SMALL_BYTES):
+            assert (await http.post("/texts", json={"text": "x" * length})).json() == length
+    # once each: FastAPI takes over what was checked
+    in_loop, in_thread = checked_in
+    assert in_loop is threading.current_thread()
+    assert in_thread is not threading.current_thread()
+
+
+async def test_a_try_of_the_fleet_secret_counts_once_however_large_its_body_is(api: Api) -> None:
+    async def answers(**secret: str) -> list[int]:
+        body = {"worker_id": "w", "fleet_slug": "nowhere", "capabilities": {"node_types": ["x" * SMALL]}}
+        tries = [await api.anybody.call("POST", "/api/worker/register", body, headers=secret) for _ in range(6)]
+        return [each.status_code for each in tries]
+
+    assert await answers(**{"X-Fleet-Secret": FLEET_SECRET}) == [404] * 6
+    assert await answers(**{"X-Fleet-Secret": "a wrong one"}) == [401] * 4 + [429] * 2
+
+
+@pytest.mark.parametrize(
+    ("graph", "name"),
+    [
+        ({str(n): {"class_type": "A", "inputs": {}} for n in range(11)}, "MAX_GRAPH_NODES"),
+        ({"1": {"class_type": "A", "inputs": {str(n): [] for n in range(501)}}}, "MAX_GRAPH_NODES"),
+        ({"1": {"class_type": "A", "inputs": {"many": [0] * 40_000}}}, "MAX_BODY_VALUES"),
+    ],
+)
+async def test_a_graph_of_too_many_nodes_or_values_is_413(api: Api, graph: Any, name: str) -> None:
+    caller = await api.user()
+    answer = await caller.call("POST", "/api/workflows", {"graph": graph, "output_extension": "png"})
+    assert f"COMFYRELAY_{name}" in problem_of(answer, 413)["detail"]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        {str(n): {"class_type": "A", "inputs": {}} for n in range(4)},
+        {"1": {"class_type": "A", "inputs": {str(n): "a {{TEXT}}" for n in range(4)}}},
+    ],
+)
+async def test_a_batch_of_too_many_nodes_is_413_and_says_how_many_items_may_be_sent(api: Api, graph: Any) -> None:
+    caller = await api.user()
+    text = {"key": "text", "type": "text", "placeholder": "{{TEXT}}", "user_configurable": True}
+    new = {"graph": graph, "properties": [text] if len(graph) == 1 else [], "output_extension": "png"}
+    slug = (await caller.post("/api/workflows", new))["slug"]
+    body = {"workflow_slug": slug, "idempotency_key": "k", "items": [{}] * 6}
+    detail = problem_of(await caller.call("POST", "/api/batches", body), 413)["detail"]
+    assert "(COMFYRELAY_MAX_BATCH_NODES): with this graph, 5 items. Send several batches." in detail
+    answer = await caller.call("POST", "/api/batches", {**body, "items": [{}] * 5})
+    assert answer.status_code == 201, answer.text
+
+
+async def test_commas_in_texts_are_no_values(api: Api) -> None:
+    caller = await api.user()
+    graph = {"1": {"class_type": "Prompt", "inputs": {"text": 'a cat, a dog, [not] a {list} \\"quoted\\", ' * 2000}}}
+    answer = await caller.call("POST", "/api/workflows", {"graph": graph, "output_extension": "png"})
+    assert answer.status_code == 201, answer.text
+
+
+async def test_a_wrong_field_of_a_large_body_is_named_like_that_of_a_small_one(api: Api) -> None:
+    caller = await api.user()
+    for pad in ("", "x" * 50_000):
+        graph = {"1": {"class_type": "A", "inputs": {"text": pad}}}
+        answer = await caller.call("POST", "/api/workflows", {"graph": graph, "output_extension": "a b"})
+        assert problem_of(answer, 422)["errors"].keys() == {"output_extension"}
+
+
+@pytest.mark.parametrize(
+    "text", [(b"[" * 900).ljust(50_000), b"{" + b" " * 50_000, b'{"name": "\\ud800"}'.ljust(50_000)]
+)
+async def test_what_is_not_json_is_422(api: Api, text: bytes) -> None:
+    caller = await api.user()
+    problem_of(await caller.call("POST", "/api/workflows", content=text, headers=JSON), 422)
+
+
+async def test_a_body_that_does_not_arrive_is_408(api: Api) -> None:
+    caller = await api.user()
+
+    async def never() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    answer = await caller.call("POST", "/api/presets", content=never(), headers=JSON)
+    assert "COMFYRELAY_BODY_SECONDS" in problem_of(answer, 408)["detail"]
+
+
+async def test_a_tenant_has_so_many_workflows_of_its_own(api: Api) -> None:
+    user, other = await api.user(), await api.user("bob@example.com")
+
+    def graph(number: int) -> dict[str, Any]:
+        node = {"class_type": "Prompt", "inputs": {"text": f"cat {number}"}}
+        return {"graph": {"1": node}, "properties": [], "output_node_id": "1", "output_extension": "png"}
+
+    first, _ = [await user.post("/api/workflows", graph(n)) for n in range(2)]
+    refused = problem_of(await user.call("POST", "/api/workflows", graph(2)), 409)
+    assert "COMFYRELAY_MAX_OWN_WORKFLOWS" in refused["detail"]
+    # what is there already is no new one
+    assert (await user.call("POST", "/api/workflows", graph(1))).status_code == 200
+    assert (await other.call("POST", "/api/workflows", graph(2))).status_code == 201
+    await user.call("DELETE", f"/api/workflows/{first['slug']}")
+    assert (await user.call("POST", "/api/workflows", graph(2))).status_code == 201

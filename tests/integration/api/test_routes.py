@@ -1,0 +1,47 @@
+"""Routes are tried one after the other, for every request: what a fleet and its users ask all day long comes first."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from fastapi.routing import APIRoute
+from starlette.routing import Match
+from starlette.types import Scope
+
+from tests.support.api import Api, open_api
+from tests.support.world import SqliteBackend
+
+
+@pytest.fixture
+async def api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Api]:
+    """Which route is taken is nothing to a database."""
+    async with open_api(sqlite_backend, tmp_path) as api:
+        yield api
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "own"),
+    [
+        ("POST", "/api/worker/poll", "/api/worker/"),
+        ("POST", "/api/worker/complete", "/api/worker/"),
+        ("GET", "/files/tenants/t/cat.png", "/files/"),
+        ("POST", "/api/ai-jobs", "/api/ai-jobs"),
+        ("GET", "/api/queue", "/api/queue"),
+        ("GET", "/api/events", "/api/events"),
+    ],
+)
+async def test_no_route_of_another_part_is_tried(
+    api: Api, method: str, path: str, own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    matches = APIRoute.matches
+
+    def counted(self: APIRoute, scope: Scope) -> tuple[Match, Scope]:
+        tried.append(self.path)
+        return matches(self, scope)
+
+    monkeypatch.setattr(APIRoute, "matches", counted)
+    answer = await api.anybody.http.request(method, path)
+    assert answer.status_code in {401, 403}
+    assert tried
+    assert [each for each in tried if not each.startswith(own)] == []

@@ -1,0 +1,308 @@
+"""Getting in without a password: the first administrator by a code, everybody else by a link of an administrator."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import Request
+from pwdlib import PasswordHash
+
+from comfyrelay.server.admin import join_command
+from comfyrelay.server.http.limits import address_of
+from comfyrelay.services.accounts.links import RESET_SECONDS, SETUP_SECONDS
+from comfyrelay.services.accounts.sign_in import SignIn
+from tests.support.api import PASSWORD, Api, Caller, data_of, problem_of
+
+NEW = "a new and better one"
+ROOT = {"email": "root@example.com", "password": PASSWORD}
+ADA = {"email": "ada@example.com", "password": PASSWORD}
+
+
+async def make_code(api: Api) -> str:
+    return await api.engine.accounts.links.make_setup_code()
+
+
+async def set_up(api: Api, code: str, **more: Any) -> httpx.Response:
+    response = await api.anybody.call("POST", "/api/setup", {"code": code, **ROOT, **more})
+    api.anybody.http.cookies.clear()
+    return response
+
+
+async def reset(api: Api, link: Any, password: str = NEW) -> httpx.Response:
+    token = link["url"].partition("#")[2]
+    response = await api.anybody.call("POST", "/api/reset", {"token": token, "password": password})
+    api.anybody.http.cookies.clear()
+    return response
+
+
+def bearer(api: Api, token: str) -> Caller:
+    return Caller(api.anybody.http, {"Authorization": f"Bearer {token}"})
+
+
+async def sign_in(api: Api, password: str, email: str = "ada@example.com") -> httpx.Response:
+    response = await api.anybody.call("POST", "/api/login", {"email": email, "password": password})
+    api.anybody.http.cookies.clear()
+    return response
+
+
+@pytest.fixture
+async def admin(api: Api) -> Caller:
+    return await api.user("admin@example.com", is_admin=True)
+
+
+class TestSettingUp:
+    async def test_the_code_makes_the_first_administrator(self, api: Api) -> None:
+        entry = await api.anybody.get("/api/entry")
+        seconds = api.engine.settings.presigned_ttl_seconds
+        told = {"is_desk": False, "stage": "production", "can_sign_up": True, "needs_setup": True}
+        assert entry == {**told, "url_seconds": seconds}
+        made = data_of(await set_up(api, await make_code(api)))
+        assert made["user"]["is_admin"] is True
+        assert (await bearer(api, made["token"]).get("/api/admin/fleets"))["items"] == []
+        assert (await api.anybody.get("/api/entry"))["needs_setup"] is False
+
+    async def test_it_may_be_typed_as_people_do(self, api: Api) -> None:
+        code = await make_code(api)
+        assert (await set_up(api, f" {code.lower().replace('-', ' ')} ")).status_code == 201
+
+    @pytest.mark.parametrize("code", ["AAAAA-AAAAA-AAAAA-AAAAA", "-", "\u0130"])
+    async def test_nobody_becomes_one_without_it(self, api: Api, code: str) -> None:
+        await make_code(api)
+        problem_of(await set_up(api, code), 403)
+        assert (await api.anybody.get("/api/entry"))["needs_setup"] is True
+
+    async def test_it_works_once_and_nobody_is_made_beside_an_administrator(self, api: Api) -> None:
+        codes = [await make_code(api), await make_code(api)]
+        answers = await asyncio.gather(
+            *(set_up(api, code, email=f"root{number}@example.com") for number, code in enumerate(codes))
+        )
+        # who comes second has not mistyped the code
+        assert sorted(each.status_code for each in answers) == [201, 409]
+        problem_of(await set_up(api, await make_code(api), email="late@example.com"), 409)
+
+    async def test_it_expires(self, api: Api) -> None:
+        code = await make_code(api)
+        await api.clock.set(api.clock.now + timedelta(seconds=SETUP_SECONDS))
+        problem_of(await set_up(api, code), 403)
+
+    async def test_a_code_is_not_used_up_by_what_is_wrong_with_the_rest(self, api: Api) -> None:
+        code = await make_code(api)
+        problem_of(await set_up(api, code, password="short"), 422)
+        assert (await set_up(api, code)).status_code == 201
+
+    async def test_it_is_limited_by_address(self, api: Api) -> None:
+        for _ in range(10):
+            problem_of(await set_up(api, "A"), 403)
+        problem_of(await set_up(api, await make_code(api)), 429)
+
+
+class TestAccountsByAdministrators:
+    async def test_the_user_sets_the_password_by_the_link(self, api: Api, admin: Caller) -> None:
+        link = await admin.post("/api/admin/users", {"email": "Ada@example.com", "name": "Ada"})
+        assert link["url"].startswith("http://relay.test/reset#")
+        token = link["url"].partition("#")[2]
+        assert await api.anybody.post("/api/reset/check", {"token": token}) == {"email": "ada@example.com"}
+        made = data_of(await reset(api, link))
+        assert made["user"] == {**made["user"], "name": "Ada", "is_admin": False, "id": link["user_id"]}
+        assert (await sign_in(api, NEW)).is_success
+
+    async def test_before_that_no_password_signs_in(self, api: Api, admin: Caller) -> None:
+        await admin.post("/api/admin/users", {"email": "ada@example.com"})
+        assert problem_of(await sign_in(api, PASSWORD), 401)["detail"] == "The email or the password is wrong."
+
+    async def test_one_email_has_one_account(self, api: Api, admin: Caller) -> None:
+        problem_of(await admin.call("POST", "/api/admin/users", {"email": "Admin@example.com"}), 409)
+
+
+class TestResetLinks:
+    async def test_one_works_once(self, api: Api, admin: Caller) -> None:
+        user = await api.user()
+        link = await admin.post(f"/api/admin/users/{user.user.id}/reset-link") if user.user else None
+        answers = await asyncio.gather(reset(api, link), reset(api, link, "another one of mine"))
+        assert sorted(each.status_code for each in answers) == [200, 404]
+        problem_of(await reset(api, link), 404)
+        problem_of(await sign_in(api, PASSWORD), 401)
+
+    async def test_one_expires(self, api: Api, admin: Caller) -> None:
+        link = await admin.post("/api/admin/users", {"email": "ada@example.com"})
+        await api.clock.set(api.clock.now + timedelta(seconds=RESET_SECONDS))
+        token = link["url"].partition("#")[2]
+        problem_of(await api.anybody.call("POST", "/api/reset/check", {"token": token}), 404)
+        problem_of(await reset(api, link), 404)
+
+    async def test_a_newer_one_takes_its_place(self, api: Api, admin: Caller) -> None:
+        first = await admin.post("/api/admin/users", {"email": "ada@example.com"})
+        second = await admin.post(f"/api/admin/users/{first['user_id']}/reset-link")
+        problem_of(await reset(api, first), 404)
+        assert (await reset(api, second)).is_success
+
+    async def test_other_sessions_end_and_tokens_of_programs_stay(self, api: Api, admin: Caller) -> None:
+        user = await api.user()
+        assert user.user is not None
+        session = bearer(api, data_of(await sign_in(api, PASSWORD))["token"])
+        await session.get("/api/me")
+        made = data_of(await reset(api, await admin.post(f"/api/admin/users/{user.user.id}/reset-link")))
+        problem_of(await session.call("GET", "/api/me"), 401)
+        assert await user.get("/api/me")
+        assert await bearer(api, made["token"]).get("/api/me")
+
+    async def test_a_link_is_not_used_up_by_a_password_that_is_too_short(self, api: Api, admin: Caller) -> None:
+        link = await admin.post("/api/admin/users", {"email": "ada@example.com"})
+        problem_of(await reset(api, link, "short"), 422)
+        assert (await reset(api, link)).is_success
+
+    async def test_it_opens_no_account_that_is_disabled(self, api: Api, admin: Caller) -> None:
+        link = await admin.post("/api/admin/users", {"email": "ada@example.com"})
+        path = f"/api/admin/users/{link['user_id']}"
+        data_of(await admin.call("PATCH", path, {"is_disabled": True}))
+        assert "disabled" in problem_of(await reset(api, link), 403)["detail"]
+        data_of(await admin.call("PATCH", path, {"is_disabled": False}))
+        assert (await reset(api, link)).is_success
+
+    async def test_who_signs_in_with_the_old_password_meanwhile_has_no_session(
+        self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        user = await api.user()
+        assert user.user is not None
+        link = await admin.post(f"/api/admin/users/{user.user.id}/reset-link")
+        accounts = api.engine.accounts.sign_in
+        real = accounts.sign_in
+
+        async def slow(**given: str) -> Any:
+            """The password is right, and before the session begins another one is set."""
+            shown = await real(**given)
+            assert (await reset(api, link)).is_success
+            return shown
+
+        monkeypatch.setattr(accounts, "sign_in", slow)
+        problem_of(await sign_in(api, PASSWORD), 401)
+
+    async def test_there_is_none_for_nobody(self, api: Api, admin: Caller) -> None:
+        problem_of(await admin.call("POST", "/api/admin/users/nobody/reset-link"), 404)
+
+    async def test_a_setup_code_sets_no_password(self, api: Api) -> None:
+        code = (await make_code(api)).replace("-", "")
+        problem_of(await api.anybody.call("POST", "/api/reset", {"token": code, "password": NEW}), 404)
+
+
+class TestGuessing:
+    async def test_a_password_is_hashed_as_its_library_recommends(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = []
+        recommended = PasswordHash.recommended
+
+        def noted() -> PasswordHash:
+            asked.append(recommended())
+            return asked[-1]
+
+        monkeypatch.setattr(PasswordHash, "recommended", noted)
+        sign_in = SignIn(api.engine.databases, api.engine.accounts.tenancy)
+        assert [sign_in._passwords] == asked
+        assert (await sign_in.hashed(PASSWORD)).startswith("$argon2id$")
+
+    async def test_an_account_is_tried_so_often_from_wherever_and_whether_it_is_there_or_not(self, api: Api) -> None:
+        await api.user()
+        seen = {}
+        for email in ("ada@example.com", "nobody@example.com"):
+            said = []
+            for number in range(31):
+                # each from an address of its own
+                api.context.sign_ins.forgive("127.0.0.1")
+                response = await sign_in(api, f"guess {number}", email)
+                said.append((response.status_code, response.json()["detail"]))
+            seen[email] = said
+        assert [status for status, _ in seen["ada@example.com"]] == [401] * 30 + [429]
+        assert [each[0] for each in seen["nobody@example.com"]] == [each[0] for each in seen["ada@example.com"]]
+        assert {text for status, text in seen["nobody@example.com"] if status == 401} == {
+            text for status, text in seen["ada@example.com"] if status == 401
+        }
+
+    async def test_for_whoever_is_unknown_a_password_is_hashed_as_well(
+        self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await api.user()
+        await admin.post("/api/admin/users", {"email": "invited@example.com"})
+        passwords = api.engine.accounts.sign_in._passwords
+        work: list[str] = []
+
+        def noted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+            def note(*given: Any) -> Any:
+                work.append(name)
+                return real(*given)
+
+            return note
+
+        for name in ("hash", "verify"):
+            monkeypatch.setattr(passwords, name, noted(name, getattr(passwords, name)))
+        for email in ("ada@example.com", "nobody@example.com", "invited@example.com"):
+            problem_of(await sign_in(api, "a wrong guess", email), 401)
+        assert work == ["verify", "hash", "hash"]
+
+    def test_one_network_of_ipv6_is_one_address(self) -> None:
+        def key(host: str) -> str:
+            return address_of(Request({"type": "http", "client": (host, 1)}))
+
+        assert key("2001:db8:1:2::1") == key("2001:db8:1:2:ffff::9") != key("2001:db8:1:3::1")
+        assert key("::ffff:192.0.2.1") == key("192.0.2.1") != key("192.0.2.2")
+        assert key("fe80::1%eth0") == key("fe80::1")
+        assert key("no address") == "no address"
+
+    async def test_the_right_password_forgives_what_was_mistyped(self, api: Api) -> None:
+        await api.user()
+        for _ in range(2):
+            for _ in range(29):
+                api.context.sign_ins.forgive("127.0.0.1")
+                problem_of(await sign_in(api, "a guess"), 401)
+            assert (await sign_in(api, PASSWORD)).is_success
+
+
+class TestStorage:
+    async def test_what_was_tried_is_told_and_a_browser_can_try_too(self, api: Api, admin: Caller) -> None:
+        found = await admin.post("/api/admin/storage/check")
+        tried = {each["part"]: each["problem"] for each in found["tried"]}
+        assert [tried[part] for part in ("write", "read", "remove")] == [None] * 3
+        sent = await api.anybody.http.put(
+            found["upload_url"], content=found["upload_text"], headers=found["upload_headers"]
+        )
+        assert sent.is_success
+        assert (await api.anybody.http.get(found["download_url"])).text == found["upload_text"]
+        assert await admin.post("/api/admin/storage/check")
+        assert (await api.anybody.http.get(found["download_url"])).status_code == 404, "the next check tidies"
+
+    async def test_what_is_wrong_is_said(self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def refused(path: str) -> bytes:
+            return b"of somebody else"
+
+        monkeypatch.setattr(api.engine.objects, "get", refused)
+        found = await admin.post("/api/admin/storage/check")
+        assert [each["part"] for each in found["tried"]] == ["write", "read"]
+        assert "not what is read" in found["tried"][-1]["problem"]
+        assert found["upload_url"] is None
+
+
+class TestJoining:
+    async def test_the_command_has_all_that_a_worker_needs(self, api: Api, admin: Caller) -> None:
+        await api.effect()
+        found = await admin.get("/api/admin/fleets/production/home-clip/join-command")
+        assert found["command"].endswith(
+            " FLEET_SLUG=home-clip COMFYUI_BASE_URL=http://127.0.0.1:8188 comfyrelay worker"
+        )
+        secret = found["variables"]["FLEET_SECRET"]
+        body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
+        assert (await api.anybody.post("/api/worker/register", body, headers={"X-Fleet-Secret": secret}))["token"]
+        problem_of(await admin.call("GET", "/api/admin/fleets/production/nowhere/join-command"), 404)
+
+    async def test_there_is_one_for_windows(self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+        await api.effect()
+        monkeypatch.setattr(join_command, "COMFYUI", "http://o'brien\u2019s $pc`:8188")
+        found = await admin.get("/api/admin/fleets/production/home-clip/join-command")
+        *variables, last = found["powershell"].split("; ")
+        assert last == "comfyrelay worker"
+        # nothing is replaced between single quotes, and two of them are one, also of those that curl
+        assert "$env:COMFYUI_BASE_URL='http://o''brien\u2019\u2019s $pc`:8188'" in variables
+        assert f"$env:FLEET_SECRET='{found['variables']['FLEET_SECRET']}'" in variables
+        assert len(variables) == len(found["variables"])

@@ -1,0 +1,110 @@
+"""What no database keeps, in paths, queries and bodies: refused by name, and never a fault of the server."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+
+from comfyrelay.server import admin, user, worker
+from comfyrelay.server.operations import files, payments
+from tests.support.api import Api, problem_of
+from tests.support.world import GRAPH
+
+ROUTERS = (*user.ROUTERS, *admin.ROUTERS, worker.router, payments.router, files.router)
+# NUL, and half of a surrogate pair as some programs write it
+PROMPT_FIELDS = {"key": "prompt", "type": "text", "placeholder": "{{PROMPT}}"}
+SPOILED = ("a%00b", "a%ED%A0%80b")
+
+
+def calls(spoiled: str) -> list[tuple[str, str]]:
+    """Every route that has such a place, with this in each place of its path, and in each of its query."""
+    found = []
+    for router in ROUTERS:
+        for route in router.routes:
+            assert isinstance(route, APIRoute)
+            path = re.sub(r"\{[^}]+\}", spoiled, route.path)
+            query = "&".join(f"{each.name}={spoiled}" for each in route.dependant.query_params)
+            if spoiled in f"{path}?{query}":
+                found += [(method, f"{path}?{query}") for method in sorted(route.methods or ())]
+    return found
+
+
+@pytest.mark.parametrize("spoiled", SPOILED)
+async def test_no_character_in_a_path_or_a_query_fails_the_server(api: Api, spoiled: str) -> None:
+    await api.effect()
+    admin_ = await api.user("root@example.com", is_admin=True)
+    worker_ = await api.worker()
+    for method, path in calls(spoiled):
+        caller = worker_ if path.startswith("/api/worker") else admin_
+        body: Any = {} if method in ("POST", "PUT", "PATCH") else None
+        answer = await caller.call(method, path, body)
+        assert answer.status_code < 500, (method, path, answer.text)
+        assert answer.status_code != 401, (method, path, "nobody has read it")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "field"),
+    [
+        ("POST", "/api/login", {"email": "a@b.example", "password": "a\0b"}, "password"),
+        ("PUT", "/api/webhook", {"url": "https://example.com/\0"}, "url"),
+        ("POST", "/api/ai-jobs", {"idempotency_key": "k", "input_payload": {"prompt": "\ud800"}}, "input_payload"),
+        ("POST", "/api/presets", {"name": "n", "values": {"a\0b": 1}}, "values"),
+    ],
+)
+async def test_it_is_refused_by_the_name_of_its_field(
+    api: Api, method: str, path: str, body: dict[str, Any], field: str
+) -> None:
+    caller = await api.user()
+    # httpx would refuse it, too
+    sent = {"content": json.dumps(body), "headers": {"Content-Type": "application/json"}}
+    assert "cannot be stored" in problem_of(await caller.call(method, path, **sent), 422)["errors"][field]
+
+
+@pytest.mark.parametrize(
+    ("call", "body", "field", "allowed"),
+    [
+        (("POST", "/api/presets"), {"name": "n", "values": {}, "nmae": 1}, "nmae", "Fields: name, values."),
+        (
+            ("POST", "/api/batches"),
+            {"items": [{"imput": 1}]},
+            "items.0.imput",
+            "Fields: input_file_id, input_payload, ",
+        ),
+        (("POST", "/api/ai-jobs/bulk"), {"action": "stop", "ids": ["a"]}, "action", "'cancel'"),
+        (
+            ("PATCH", "/api/admin/fleets/production/x"),
+            {"max_worker": 1},
+            "max_worker",
+            "Fields: machines, max_workers, name, ",
+        ),
+        (("GET", "/api/ai-jobs?status=lost"), None, "status", "'queued'"),
+        (
+            ("POST", "/api/register"),
+            {"email": "nope", "password": "long enough"},
+            "email",
+            "This is not an email address.",
+        ),
+    ],
+)
+async def test_a_wrong_field_is_named_with_what_is_allowed(
+    api: Api, call: tuple[str, str], body: Any, field: str, allowed: str
+) -> None:
+    caller = await api.user(is_admin=True)
+    assert allowed in problem_of(await caller.call(*call, body), 422)["errors"][field]
+
+
+async def test_no_number_that_a_database_cannot_keep_fails_the_server(api: Api) -> None:
+    await api.effect()
+    caller = await api.user(is_admin=True)
+    for path in ("/versions?cursor=9223372036854775807", "/versions/9223372036854775807"):
+        problem_of(await caller.call("GET", f"/api/admin/workflows/clip{path}"), 422)
+    body = {"slug": "other", "graph": GRAPH, "properties": [{**PROMPT_FIELDS, "choices": ["?"]}]}
+    for number in ("1e400", "NaN"):
+        sent = {
+            "content": json.dumps(body).replace('"?"', number),
+            "headers": {"Content-Type": "application/json"},
+        }
+        refused = problem_of(await caller.call("POST", "/api/admin/workflows", **sent), 422)
+        assert any(field.startswith("properties.0.choices.0") for field in refused["errors"])

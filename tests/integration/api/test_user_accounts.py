@@ -1,0 +1,203 @@
+"""Accounts: whoever signs up is signed in, tokens are shown once, and a session is safe in a browser."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from comfyrelay.settings import Settings
+from tests.support.api import PASSWORD, Api, Caller, data_of, open_api, problem_of
+from tests.support.api_calls import submit
+from tests.support.world import SqliteBackend
+
+ADA = {"email": "ada@example.com", "password": PASSWORD}
+
+
+def bearer(api: Api, token: str) -> Caller:
+    return Caller(api.anybody.http, {"Authorization": f"Bearer {token}"})
+
+
+class TestSigningUp:
+    async def test_it_makes_an_account_and_signs_in(self, api: Api) -> None:
+        response = await api.anybody.call("POST", "/api/register", {**ADA, "name": "Ada"})
+        assert response.status_code == 201
+        data = data_of(response)
+        assert data["user"]["email"] == "ada@example.com"
+        me = await bearer(api, data["token"]).get("/api/me")
+        assert me == data["user"]
+        assert me.keys() == {"id", "email", "name", "tenant_id", "is_admin"}
+        assert me["is_admin"] is False
+
+    async def test_an_email_has_one_account_however_it_is_written(self, api: Api) -> None:
+        await api.anybody.post("/api/register", ADA)
+        again = await api.anybody.call("POST", "/api/register", {**ADA, "email": "ADA@example.com"})
+        problem_of(again, 409)
+
+    @pytest.mark.parametrize(
+        ("body", "field"),
+        [
+            ({"email": "nobody", "password": PASSWORD}, "email"),
+            ({"email": "a\u0000@example.com", "password": PASSWORD}, "email"),
+            ({"email": "ada@example.com", "password": "short"}, "password"),
+            ({"email": "ada@example.com", "password": PASSWORD, "is_admin": True}, "is_admin"),
+        ],
+    )
+    async def test_what_is_wrong_is_named(self, api: Api, body: dict[str, object], field: str) -> None:
+        response = await api.anybody.call("POST", "/api/register", body)
+        assert field in problem_of(response, 422)["errors"]
+
+    async def test_it_can_be_switched_off(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+        async with open_api(sqlite_backend, tmp_path, allow_registration=False) as api:
+            problem_of(await api.anybody.call("POST", "/api/register", ADA), 403)
+
+
+class TestSigningIn:
+    async def test_the_right_password_gives_a_token(self, api: Api) -> None:
+        await api.user("ada@example.com")
+        data = await api.anybody.post("/api/login", {**ADA, "email": "Ada@Example.com"})
+        assert (await bearer(api, data["token"]).get("/api/me"))["email"] == "ada@example.com"
+
+    @pytest.mark.parametrize("email", ["ada@example.com", "nobody@example.com"])
+    async def test_a_wrong_one_does_not_tell_whether_there_is_such_an_account(self, api: Api, email: str) -> None:
+        await api.user("ada@example.com")
+        response = await api.anybody.call("POST", "/api/login", {"email": email, "password": "wrong password"})
+        assert problem_of(response, 401)["detail"] == "The email or the password is wrong."
+
+    async def test_one_address_may_try_ten_times_a_minute(self, api: Api) -> None:
+        for _ in range(10):
+            problem_of(await api.anybody.call("POST", "/api/login", ADA), 401)
+        response = await api.anybody.call("POST", "/api/login", ADA)
+        problem_of(response, 429)
+        assert int(response.headers["Retry-After"]) > 0
+        problem_of(await api.anybody.call("POST", "/api/register", ADA), 429)
+
+    async def test_signing_out_ends_the_session(self, api: Api) -> None:
+        token = (await api.anybody.post("/api/register", ADA))["token"]
+        api.anybody.http.cookies.clear()
+        caller = bearer(api, token)
+        response = await caller.call("POST", "/api/logout")
+        assert data_of(response) is None
+        assert "Max-Age=0" in response.headers["Set-Cookie"]
+        problem_of(await caller.call("GET", "/api/me"), 401)
+
+    async def test_nobody_is_nobody(self, api: Api) -> None:
+        response = await api.anybody.call("GET", "/api/me")
+        problem_of(response, 401)
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+
+
+class TestTheCookie:
+    async def test_scripts_and_other_sites_cannot_have_it(self, api: Api) -> None:
+        response = await api.anybody.call("POST", "/api/register", ADA)
+        cookie = response.headers["Set-Cookie"].split("; ")
+        assert cookie[0] == f"comfyrelay_session={data_of(response)['token']}"
+        assert set(cookie[1:]) == {"HttpOnly", "SameSite=lax", "Path=/", f"Max-Age={30 * 86400}"}
+
+    async def test_it_is_sent_encrypted_only_where_the_server_is_reached_so(
+        self, sqlite_backend: SqliteBackend, tmp_path: Path
+    ) -> None:
+        async with open_api(sqlite_backend, tmp_path, public_url="https://relay.test") as api:
+            response = await api.anybody.call("POST", "/api/register", ADA)
+            assert "Secure" in response.headers["Set-Cookie"].split("; ")
+
+    async def test_it_signs_in(self, api: Api) -> None:
+        await api.anybody.post("/api/register", ADA)
+        assert (await api.anybody.get("/api/me"))["email"] == "ada@example.com"
+
+    async def test_other_sites_can_change_nothing_with_it(self, api: Api) -> None:
+        await api.anybody.post("/api/register", ADA)
+        foreign = ({"Origin": origin} for origin in ("https://evil.test", "http://[bad"))
+        for headers in ({}, {"Sec-Fetch-Site": "cross-site"}, *foreign):
+            response = await api.anybody.call("POST", "/api/tokens", {"name": "t"}, headers=headers)
+            problem_of(response, 403)
+        for headers in ({"Sec-Fetch-Site": "same-origin"}, {"Origin": "http://relay.test"}):
+            assert await api.anybody.post("/api/tokens", {"name": "t"}, headers=headers)
+
+
+class TestTokens:
+    async def test_one_is_shown_once(self, api: Api) -> None:
+        user = await api.user()
+        response = await user.call("POST", "/api/tokens", {"name": "laptop"})
+        assert response.status_code == 201
+        issued = data_of(response)
+        assert (await bearer(api, issued["token"]).get("/api/me"))["email"] == "ada@example.com"
+        listed = await user.get("/api/tokens")
+        assert [each["name"] for each in listed["items"]] == ["laptop", "test"]
+        assert issued["token"] not in str(listed)
+
+    async def test_a_browser_and_the_one_that_asks_are_told_from_others(self, api: Api) -> None:
+        token = (await api.anybody.post("/api/register", ADA))["token"]
+        user = bearer(api, token)
+        await user.post("/api/tokens", {"name": "laptop"})
+        listed = (await user.get("/api/tokens"))["items"]
+        assert [(each["name"], each["is_session"], each["is_current"]) for each in listed] == [
+            ("laptop", False, False),
+            ("session", True, True),
+        ]
+
+    async def test_none_is_called_as_browsers_are(self, api: Api) -> None:
+        # it would be listed as one, and end with a new password
+        user = await api.user()
+        problem = problem_of(await user.call("POST", "/api/tokens", {"name": "session"}), 422)
+        assert "browsers" in problem["errors"]["name"]
+        assert (await user.call("POST", "/api/tokens", {"name": "session of my laptop"})).status_code == 201
+
+    async def test_a_revoked_one_works_no_longer(self, api: Api) -> None:
+        user = await api.user()
+        issued = await user.post("/api/tokens", {"name": "laptop"})
+        laptop = bearer(api, issued["token"])
+        await laptop.get("/api/me")
+        data_of(await user.call("DELETE", f"/api/tokens/{issued['id']}"))
+        problem_of(await laptop.call("GET", "/api/me"), 401)
+        problem_of(await user.call("DELETE", f"/api/tokens/{issued['id']}"), 404)
+
+    async def test_one_expires_when_it_was_meant_to(self, api: Api) -> None:
+        user = await api.user()
+        issued = await user.post("/api/tokens", {"name": "day", "expires_in_days": 1})
+        await api.clock.set(api.clock.now.replace(year=2027))
+        problem_of(await bearer(api, issued["token"]).call("GET", "/api/me"), 401)
+
+    async def test_nobody_revokes_another_ones(self, api: Api) -> None:
+        user, other = await api.user(), await api.user("eve@example.com")
+        issued = await user.post("/api/tokens", {"name": "laptop"})
+        problem_of(await other.call("DELETE", f"/api/tokens/{issued['id']}"), 404)
+        assert await bearer(api, issued["token"]).get("/api/me")
+
+    async def test_they_come_in_pages(self, api: Api) -> None:
+        user = await api.user()
+        for name in "abc":
+            await user.post("/api/tokens", {"name": name})
+        first = await user.get("/api/tokens?limit=3")
+        assert [each["name"] for each in first["items"]] == ["c", "b", "a"]
+        second = await user.get(f"/api/tokens?limit=3&cursor={first['next_cursor']}")
+        assert [each["name"] for each in second["items"]] == ["test"]
+        assert second["next_cursor"] is None
+
+
+class TestTheWallet:
+    async def test_it_says_what_there_is_and_where_it_came_from(self, api: Api) -> None:
+        user = await api.user(tokens=20)
+        job = await submit(user, await api.effect())
+        wallet = await user.get("/api/wallet")
+        assert wallet["balance"] == 13
+        told = [(each["type"], each["amount"], each["job_id"]) for each in wallet["transactions"]]
+        assert told == [("JOB_RESERVE", -7, job["id"]), ("PAYMENT_CREDIT", 20, None)]
+        assert [each["job_label"] for each in wallet["transactions"]] == [job["label"], None]
+        assert wallet["top_up_url"] is None
+
+    async def test_it_says_where_more_can_be_had(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+        async with open_api(sqlite_backend, tmp_path, top_up_url="https://shop.test/tokens") as api:
+            user = await api.user()
+            assert (await user.get("/api/wallet"))["top_up_url"] == "https://shop.test/tokens"
+
+    def test_a_link_that_runs_something_is_refused(self) -> None:
+        with pytest.raises(ValidationError, match="mailto"):
+            Settings(top_up_url="javascript:alert(1)")
+
+    async def test_it_comes_in_pages(self, api: Api) -> None:
+        user = await api.user(tokens=20)
+        await submit(user, await api.effect())
+        first = await user.get("/api/wallet?limit=1")
+        second = await user.get(f"/api/wallet?limit=1&cursor={first['next_cursor']}")
+        assert [each["type"] for each in second["transactions"]] == ["PAYMENT_CREDIT"]
+        assert second["next_cursor"] is None

@@ -1,0 +1,215 @@
+"""A stream of a job's events: replayed from where one left off, then live, up to the end."""
+
+from typing import Any
+
+import pytest
+
+from comfyrelay.server.http import auth
+from comfyrelay.server.user import events
+from comfyrelay.services.jobs.views import events as views
+from comfyrelay.store.tenant import history
+from tests.support.api import Api, Caller, problem_of
+from tests.support.api_calls import complete, fail, follow, lease, lease_of, run, submit
+
+
+@pytest.fixture
+async def user(api: Api) -> Caller:
+    return await api.user(tokens=100)
+
+
+@pytest.fixture
+async def effect(api: Api) -> int:
+    return await api.effect()
+
+
+@pytest.fixture
+async def worker(api: Api, effect: int) -> Caller:
+    return await api.worker()
+
+
+async def test_a_job_can_be_followed_to_its_end(api: Api, user: Caller, effect: int, worker: Caller) -> None:
+    job = await submit(user, effect)
+    async with follow(user, job["id"]) as stream:
+        assert stream.status == 200
+        assert stream.headers["Content-Type"].startswith("text/event-stream")
+        assert stream.headers["Cache-Control"] == "no-store"
+        assert [(each.type, each.id) for each in await stream.until("job:queued")] == [("job:queued", "1")]
+        leased = await lease(worker)
+        [started] = await stream.until("job:started")
+        assert (started.id, started.data["status"]) == ("2", "processing")
+        await complete(api, worker, leased)
+        [done] = await stream.rest()
+    assert (done.type, done.id, done.data["status"]) == ("job:completed", "3", "completed")
+    assert done.data["at"]
+
+
+async def test_one_tenant_does_not_take_the_connections_of_all(
+    api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "MOST_FOLLOWERS", 1)
+    job, path = await submit(user, effect), "/api/ai-jobs/{}/events"
+    other = await api.user("other@example.com", tokens=100)
+    async with follow(user, job["id"]) as stream:
+        await stream.until("job:queued")
+        problem_of(await user.call("GET", path.format(job["id"])), 429)
+        async with follow(other, (await submit(other, effect))["id"]) as stream_of_other:
+            assert stream_of_other.status == 200
+    async with follow(user, job["id"]) as stream:
+        assert stream.status == 200
+
+
+async def test_what_was_seen_is_not_told_again(api: Api, user: Caller, effect: int, worker: Caller) -> None:
+    job = await run(api, user, worker, effect)
+    async with follow(user, job["id"], last_event_id=1) as stream:
+        assert [each.type for each in await stream.rest()] == ["job:started", "job:completed"]
+    async with follow(user, job["id"]) as stream:
+        assert [each.id for each in await stream.rest()] == ["1", "2", "3"]
+
+
+async def test_a_browser_that_has_seen_the_end_is_told_not_to_come_back(
+    api: Api, user: Caller, effect: int, worker: Caller
+) -> None:
+    job = await run(api, user, worker, effect)
+    for seen in ("3", "99"):
+        response = await user.call("GET", f"/api/ai-jobs/{job['id']}/events", headers={"Last-Event-ID": seen})
+        assert response.status_code == 204
+    response = await user.call("GET", f"/api/ai-jobs/{job['id']}/events", headers={"Last-Event-ID": "x"})
+    problem_of(response, 422)
+
+
+async def test_progress_is_told_while_it_is_made_and_has_no_number(
+    api: Api, user: Caller, effect: int, worker: Caller
+) -> None:
+    job = await submit(user, effect)
+    async with follow(user, job["id"]) as stream:
+        leased = await lease(worker)
+        await stream.until("job:started")
+        for done in (0.1, 0.2):
+            await worker.post("/api/worker/heartbeat", {**lease_of(leased), "progress": {"done": done}})
+            [said] = await stream.until("progress")
+            assert (said.id, said.data) == (None, {"done": done})
+        await fail(api, worker, leased)
+        assert [each.type for each in await stream.rest()] == ["job:failed"]
+
+
+async def test_somebody_who_comes_back_in_the_middle_hears_progress_too(
+    api: Api, user: Caller, effect: int, worker: Caller
+) -> None:
+    job = await submit(user, effect)
+    leased = await lease(worker)
+    await api.engine.outbox.delivery.idle()
+    async with follow(user, job["id"], last_event_id=2) as stream:
+        await worker.post("/api/worker/heartbeat", {**lease_of(leased), "progress": {"done": 0.5}})
+        [said] = await stream.until("progress")
+        assert said.data == {"done": 0.5}
+
+
+async def test_what_another_process_told_is_heard_within_a_second(
+    api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await submit(user, effect)
+    async with follow(user, job["id"]) as stream:
+        await stream.until("job:queued")
+        # no wakeup: this process does not know
+        monkeypatch.setattr(api.engine.outbox.applying, "_on_applied", lambda *_: None)
+        await user.post(f"/api/ai-jobs/{job['id']}/cancel")
+        assert [each.type for each in await stream.rest()] == ["job:canceled"]
+
+
+async def test_many_followers_cost_one_statement(
+    api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    real = history.events_after
+
+    async def counted(tx: Any, seen: Any) -> Any:
+        asked = list(seen)
+        looks.append(len(asked))
+        return await real(tx, asked)
+
+    monkeypatch.setattr(history, "events_after", counted)
+    # only wakeups count here: a tick that falls into the test would be one more
+    monkeypatch.setattr(api.engine.jobs.events, "_tick_seconds", 60.0)
+    jobs = [await submit(user, effect) for _ in range(3)]
+    async with follow(user, jobs[0]["id"]) as a, follow(user, jobs[1]["id"]) as b, follow(user, jobs[1]["id"]) as c:
+        for stream in (a, b, c):
+            await stream.until("job:queued")
+        looks.clear()
+        await user.post("/api/ai-jobs/bulk", {"ids": [each["id"] for each in jobs], "action": "cancel"})
+        for stream in (a, b, c):
+            assert [each.type for each in await stream.rest()] == ["job:canceled"]
+    # two jobs are followed by three; nobody asks for the third job
+    assert looks == [2]
+
+
+async def test_a_quiet_stream_is_kept_open(user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.05)
+    job = await submit(user, effect)
+    async with follow(user, job["id"]) as stream:
+        await stream.until("job:queued")
+        await stream.comment(": still here")
+        await user.post(f"/api/ai-jobs/{job['id']}/cancel")
+        assert [each.type for each in await stream.rest()] == ["job:canceled"]
+
+
+async def test_who_signed_out_meanwhile_hears_no_more(
+    user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.05)
+    job = await submit(user, effect)
+    async with follow(user, job["id"]) as stream:
+        await stream.until("job:queued")
+        for token in (await user.get("/api/tokens"))["items"]:
+            await user.call("DELETE", f"/api/tokens/{token['id']}")
+        monkeypatch.setattr(auth, "CHECK_SECONDS", 0.0)
+        assert await stream.rest() == []
+
+
+async def test_nobody_is_followed_for_somebody_who_hung_up(api: Api, user: Caller, effect: int) -> None:
+    job = await submit(user, effect)
+    async with follow(user, job["id"]) as stream:
+        await stream.until("job:queued")
+        assert api.engine.jobs.events.followers == 1
+    assert api.engine.jobs.events.followers == 0
+
+
+async def test_a_server_that_stops_ends_its_streams_at_once(api: Api, user: Caller, effect: int) -> None:
+    job = await submit(user, effect)
+    async with follow(user, job["id"]) as stream:
+        await stream.until("job:queued")
+        await api.context.stop_waiting()
+        assert await stream.rest() == []
+    async with follow(user, job["id"]) as stream:
+        assert await stream.rest() == []
+
+
+async def test_a_shard_that_could_not_be_asked_is_asked_again(
+    user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, broken = history.events_after, True
+
+    async def sometimes(tx: Any, seen: Any) -> Any:
+        nonlocal broken
+        if broken:
+            broken = False
+            raise OSError("gone")
+        return await real(tx, seen)
+
+    monkeypatch.setattr(history, "events_after", sometimes)
+    job = await submit(user, effect)
+    async with follow(user, job["id"]) as stream:
+        assert await stream.until("job:queued")
+    assert not broken
+
+
+async def test_what_happened_so_far_is_a_list_for_those_who_hear_of_changes_elsewhere(
+    api: Api, user: Caller, effect: int, worker: Caller
+) -> None:
+    job = await run(api, user, worker, effect)
+    found = await user.get(f"/api/ai-jobs/{job['id']}/history?limit=2")
+    assert [(each["id"], each["type"]) for each in found["items"]] == [(1, "job:queued"), (2, "job:started")]
+    assert found["items"][0]["data"]["at"]
+    rest = await user.get(f"/api/ai-jobs/{job['id']}/history?limit=2&cursor={found['next_cursor']}")
+    assert ([each["type"] for each in rest["items"]], rest["next_cursor"]) == (["job:completed"], None)
+    other = await api.user("eve@example.com")
+    problem_of(await other.call("GET", f"/api/ai-jobs/{job['id']}/history"), 404)

@@ -1,0 +1,85 @@
+"""A graph of a tenant's own is held to the policy when it is brought, and again when a job is submitted with it."""
+
+from typing import Any
+
+import pytest
+
+from comfyrelay.errors import GraphNotAllowed
+from comfyrelay.services.engine import Engine
+from tests.support.api import SECRETS, Api, Caller, open_api, problem_of
+from tests.support.api_calls import submit
+from tests.support.world import SqliteBackend
+
+LINK = ["9", 0]
+JOINED = {"9": {"class_type": "StringConcatenate", "inputs": {"string_a": "se", "string_b": "cret"}}}
+
+
+def graph(class_type: str, **inputs: Any) -> dict[str, Any]:
+    return {**JOINED, "4": {"class_type": class_type, "inputs": inputs}}
+
+
+async def bring(user: Caller, body: dict[str, Any], **properties: Any) -> Any:
+    return await user.post("/api/workflows", {"graph": body, "output_extension": "png", **properties})
+
+
+TEXT = {"key": "text", "type": "text", "placeholder": "{{TEXT}}", "user_configurable": True, "default_value": "a cat"}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (graph("PyExec", code="print()"), ["PyExec (4)", "runs code", "administrator"]),
+        (graph("LoadImage", image=LINK), ["LoadImage (4): input 'image' is linked", "placeholder"]),
+        (graph("OpenThing", directory=LINK), ["OpenThing (4): input 'directory' is linked"]),
+        (graph("OpenThing", directory="frames"), ["OpenThing (4): input 'directory' names 'frames'", "property"]),
+        (graph("OpenThing", text="frames/**"), ["OpenThing (4): input 'text' names 'frames/**'", "pattern"]),
+        (graph("SaveImage", filename_prefix=LINK), ["SaveImage (4): input 'filename_prefix' must be a text itself"]),
+    ],
+)
+async def test_a_graph_that_may_not_run_is_refused_with_its_node_and_what_to_do(
+    api: Api, body: dict[str, Any], words: list[str]
+) -> None:
+    problem = problem_of(await (await api.user()).call("POST", "/api/workflows", {"graph": body}), 422)
+    assert problem["type"] == "urn:comfyrelay:graph_not_allowed"
+    assert [each for each in words if each not in problem["detail"]] == []
+
+
+async def test_a_value_may_not_bring_what_the_graph_may_not_have(api: Api) -> None:
+    user = await api.user()
+    made = await bring(user, graph("Draw", text="{{TEXT}}"), properties=[TEXT])
+    body = {"workflow_slug": made["slug"], "idempotency_key": "k"}
+    for text in ("/etc/passwd", "frames/**", "x [output]"):
+        problem = problem_of(await user.call("POST", "/api/ai-jobs", {**body, "input_payload": {"text": text}}), 422)
+        assert "Draw (4): input 'text' names" in problem["detail"]
+    assert await user.post("/api/ai-jobs", {**body, "input_payload": {"text": "and/or a cat"}})
+
+
+async def test_one_that_was_brought_before_it_was_denied_runs_no_more_jobs(api: Api) -> None:
+    user = await api.user()
+    slug = (await bring(user, graph("Draw", text="a cat")))["slug"]
+    assert await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "before"})
+    settings = api.engine.settings.model_copy(update={"graph_denied_nodes": ["Dr*"]})
+    assert user.user is not None
+    async with Engine(settings, signing_secrets=SECRETS.signing) as engine:
+        with pytest.raises(GraphNotAllowed, match="the administrator has denied it"):
+            await engine.jobs.resolve.target(user.user.tenant_id, effect_id=None, workflow_slug=slug)
+
+
+async def test_an_administrators_graph_is_trusted(backend: SqliteBackend, tmp_path: Any) -> None:
+    async with open_api(backend, tmp_path, graph_policy="allow") as api:
+        user = await api.user(tokens=100)
+        problem = problem_of(await user.call("POST", "/api/workflows", {"graph": graph("Draw")}), 422)
+        assert "is not on the administrator's list" in problem["detail"]
+        assert await submit(user, await api.effect())
+
+
+async def test_an_allow_list_is_made_of_what_the_workers_have(api: Api) -> None:
+    await api.effect()
+    await api.worker("gpu-1", capabilities={"node_types": ["LoadImage", "PyExec"]})
+    await api.worker("gpu-2", capabilities={"node_types": ["SaveImage", "LoadImage"]})
+    await api.worker("gpu-3", capabilities={"node_types": None})
+    found = await api.engine.fleet.nodes.allow_list("home-clip")
+    assert found.workers == 2
+    assert found.allowed == ["LoadImage", "SaveImage"]
+    assert found.left_out == {"PyExec": "it runs code or commands"}
+    assert (await api.engine.fleet.nodes.allow_list()).allowed == found.allowed

@@ -1,0 +1,561 @@
+"""Jobs over HTTP: submitted once per key, seen by their owner alone, and the verbs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comfyrelay.domain.queue.states import DispatchStatus
+from comfyrelay.domain.records.jobs import DispatchFilter
+from comfyrelay.services.jobs.submission.submit import Submit
+from comfyrelay.store.tenant import removals
+from tests.support.api import Api, Caller, data_of, open_api, problem_of
+from tests.support.api_calls import complete, fail, lease, lease_of, png, run, submit, upload
+from tests.support.world import SqliteBackend
+
+
+@pytest.fixture
+async def user(api: Api) -> Caller:
+    return await api.user(tokens=100)
+
+
+@pytest.fixture
+async def effect(api: Api) -> int:
+    return await api.effect()
+
+
+async def ids(user: Caller, query: str = "") -> list[str]:
+    return [each["id"] for each in (await user.get(f"/api/ai-jobs{query}"))["items"]]
+
+
+async def followed(api: Api, user: Caller, job: Any) -> Any:
+    """A job that works on the output of this one, and waits."""
+    await api.engine.catalogue.workflows.create(
+        slug="again",
+        graph={"1": {"class_type": "LoadImage", "inputs": {"image": "{{X}}"}}},
+        properties=[{"key": "x", "type": "image", "placeholder": "{{X}}", "is_primary_input": True}],
+    )
+    again = await api.engine.catalogue.effects.create(slug="again", workflow_slug="again", credits_cost=0)
+    return await submit(user, again.id, input_file_id=job["outputs"][0]["file_id"])
+
+
+class TestSubmitting:
+    async def test_a_label_is_kept_without_what_rings_or_turns_it_around(self, user: Caller, effect: int) -> None:
+        job = await submit(user, effect, label="a\x07 \x1b[31mcat\u202egnp.exe\n")
+        assert job["label"] == "a catgnp.exe "
+
+    async def test_a_job_is_accepted_and_its_tokens_are_held(self, user: Caller, effect: int) -> None:
+        body = {"effect_id": effect, "idempotency_key": "k", "input_payload": {"prompt": "a cow"}}
+        response = await user.call("POST", "/api/ai-jobs", body)
+        assert response.status_code == 201
+        job = data_of(response)
+        assert (job["status"], job["effect_id"], job["attempts"]) == ("queued", effect, 0)
+        assert (job["reserved_tokens"], job["outputs"], job["error"]) == (7, [], None)
+        assert (await user.get("/api/wallet"))["balance"] == 93
+
+    async def test_with_reuse_an_equal_job_that_is_done_answers_and_is_marked(
+        self, api: Api, user: Caller, effect: int
+    ) -> None:
+        worker = await api.worker()
+        first = await run(api, user, worker, effect)
+        job = await submit(user, effect, reuse=True)
+        assert (job["status"], job["reused_from"], job["reserved_tokens"]) == ("completed", first["id"], 0)
+        assert (await user.get("/api/wallet"))["balance"] == 93
+        [output], [original] = (await user.get(f"/api/ai-jobs/{job['id']}"))["outputs"], first["outputs"]
+        assert output["content_hash"] == original["content_hash"]
+        assert output["file_id"] != original["file_id"]
+        assert output["width"] == original["width"]
+        last = (await user.get(f"/api/ai-jobs/{job['id']}/history"))["items"][-1]
+        assert (last["type"], last["data"]["reused_from"]) == ("job:completed", first["id"])
+        batch = await user.post("/api/batches", {"effect_id": effect, "items": [{}, {}], "reuse": True})
+        assert batch["counts"]["completed"] == batch["total"] == 2
+        assert (await worker.post("/api/worker/poll", {"worker_id": "gpu-1"}))["job"] is None
+
+    async def test_the_same_request_gives_the_same_job(self, user: Caller, effect: int) -> None:
+        body = {"effect_id": effect, "idempotency_key": "k"}
+        first = await user.call("POST", "/api/ai-jobs", body)
+        again = await user.call("POST", "/api/ai-jobs", body)
+        assert (first.status_code, again.status_code) == (201, 200)
+        assert data_of(first)["id"] == data_of(again)["id"]
+        assert (await user.get("/api/wallet"))["balance"] == 93
+
+    async def test_the_same_key_for_another_request_is_refused(self, user: Caller, effect: int) -> None:
+        await user.post("/api/ai-jobs", {"effect_id": effect, "idempotency_key": "k"})
+        other = {"effect_id": effect, "idempotency_key": "k", "input_payload": {"prompt": "another"}}
+        response = await user.call("POST", "/api/ai-jobs", other)
+        assert problem_of(response, 409)["type"] == "urn:comfyrelay:idempotency_conflict"
+
+    async def test_the_price_that_was_told_is_charged_or_nothing_is(self, api: Api, user: Caller, effect: int) -> None:
+        body = {"effect_id": effect, "idempotency_key": "k", "expected_tokens": 7}
+        await api.engine.catalogue.effects.change("clip", {"credits_cost": 9})
+        problem = problem_of(await user.call("POST", "/api/ai-jobs", body), 409)
+        assert (problem["type"], problem["required_tokens"]) == ("urn:comfyrelay:price_changed", 9)
+        assert problem["detail"] == "This costs 9 tokens now, not 7. Nothing was started: look at the new price."
+        assert (await ids(user), (await user.get("/api/wallet"))["balance"]) == ([], 100)
+        job = await user.post("/api/ai-jobs", {**body, "expected_tokens": 9})
+        assert job["reserved_tokens"] == 9
+        # the price is no part of the request: what was accepted is what it was
+        again = await user.call("POST", "/api/ai-jobs", {**body, "expected_tokens": 7})
+        assert (again.status_code, data_of(again)["id"]) == (200, job["id"])
+
+    async def test_what_runs_once_more_costs_what_is_told_or_nothing(self, api: Api, user: Caller, effect: int) -> None:
+        worker = await api.worker()
+        await run(api, user, worker, effect)
+        free = await submit(user, effect, reuse=True)
+        assert (free["reserved_tokens"], free["again_tokens"]) == (0, 7)
+        path = f"/api/ai-jobs/{free['id']}/again"
+        problem = problem_of(await user.call("POST", path, {"expected_tokens": 0}), 409)
+        assert (problem["type"], problem["required_tokens"]) == ("urn:comfyrelay:price_changed", 7)
+        assert (await user.post(path, {"expected_tokens": 7}))["reserved_tokens"] == 7
+        await fail(api, worker, await lease(worker))
+        lost = (await ids(user))[0]
+        path = f"/api/ai-jobs/{lost}/retry"
+        assert problem_of(await user.call("POST", path, {"expected_tokens": 6}), 409)["required_tokens"] == 7
+        assert (await user.post(path, {"expected_tokens": 7}))["reserved_tokens"] == 7
+
+    async def test_too_few_tokens(self, api: Api, effect: int) -> None:
+        poor = await api.user("poor@example.com", tokens=6)
+        response = await poor.call("POST", "/api/ai-jobs", {"effect_id": effect, "idempotency_key": "k"})
+        assert problem_of(response, 422)["required_tokens"] == 7
+        assert await ids(poor) == []
+
+    async def test_at_most_five_at_once(self, user: Caller, effect: int) -> None:
+        for _ in range(5):
+            await submit(user, effect)
+        response = await user.call("POST", "/api/ai-jobs", {"effect_id": effect, "idempotency_key": "k"})
+        assert problem_of(response, 429)["type"] == "urn:comfyrelay:too_many_active_jobs"
+
+    @pytest.mark.parametrize(
+        ("body", "field"),
+        [
+            ({}, "idempotency_key"),
+            ({"idempotency_key": ""}, "idempotency_key"),
+            ({"idempotency_key": "batch:1:2"}, "idempotency_key"),
+            ({"idempotency_key": "k", "workflow_slug": "x"}, "effect_id"),
+            ({"idempotency_key": "k", "input_payload": {"nothing": 1}}, "nothing"),
+            ({"idempotency_key": "k", "input_payload": {"prompt": 5}}, "prompt"),
+            ({"idempotency_key": "k", "input_file_id": "no-such-file"}, "input_file_id"),
+            ({"idempotency_key": "k", "video_id": "no-such-video"}, "video_id"),
+            ({"idempotency_key": "k", "webhook_url": "ftp://example.com"}, "webhook_url"),
+            ({"idempotency_key": "k", "priority": 10**12}, "priority"),
+            ({"idempotency_key": "k", "surprise": 1}, "surprise"),
+        ],
+    )
+    async def test_what_is_wrong_is_named(self, user: Caller, effect: int, body: dict[str, Any], field: str) -> None:
+        response = await user.call("POST", "/api/ai-jobs", {"effect_id": effect, **body})
+        assert field in problem_of(response, 422)["errors"]
+
+    async def test_there_is_no_such_effect(self, user: Caller) -> None:
+        for id_ in (999, 2**63 - 1):
+            body = {"effect_id": id_, "idempotency_key": "k"}
+            problem_of(await user.call("POST", "/api/ai-jobs", body), 404)
+        problem_of(await user.call("POST", "/api/ai-jobs", {"effect_id": 2**63, "idempotency_key": "k"}), 422)
+
+    async def test_nobody_uses_another_ones_file(self, api: Api, user: Caller, effect: int) -> None:
+        other = await api.user("eve@example.com", tokens=10)
+        file = await upload(user)
+        body = {"effect_id": effect, "idempotency_key": "k", "input_file_id": file}
+        assert "input_file_id" in problem_of(await other.call("POST", "/api/ai-jobs", body), 422)["errors"]
+
+    async def test_a_priority_is_clamped(self, user: Caller, effect: int) -> None:
+        assert (await submit(user, effect, priority=1000))["priority"] == 10
+
+    async def test_only_an_administrator_chooses_the_stage(self, api: Api, user: Caller, effect: int) -> None:
+        body = {"effect_id": effect, "idempotency_key": "k", "stage": "staging"}
+        problem_of(await user.call("POST", "/api/ai-jobs", body), 403)
+        admin = await api.user("root@example.com", is_admin=True, tokens=10)
+        assert await admin.post("/api/ai-jobs", body)
+
+
+class TestLooking:
+    async def test_a_waiting_job_says_why(self, user: Caller, effect: int) -> None:
+        job = await submit(user, effect)
+        waiting = (await user.get(f"/api/ai-jobs/{job['id']}"))["waiting"]
+        assert waiting["reason"] == "no_worker"
+        assert waiting["text"]
+
+    async def test_a_running_one_says_how_far_it_is(self, api: Api, user: Caller, effect: int) -> None:
+        worker = await api.worker()
+        job = await submit(user, effect)
+        leased = await lease(worker)
+        # in the words of its worker, whatever they are
+        progress = {"done": 0.25, "value": "a quarter", "of": {"a": ["newer"]}}
+        beat = {**lease_of(leased), "progress": progress, "logs": ["loading", "sampling"]}
+        await worker.post("/api/worker/heartbeat", beat)
+        await api.engine.outbox.delivery.idle()
+        for seen in (await user.get(f"/api/ai-jobs/{job['id']}"), (await user.get("/api/ai-jobs"))["items"][0]):
+            assert (seen["status"], seen["attempts"], seen["progress"]) == ("processing", 1, progress)
+            assert seen["waiting"] is None
+
+    async def test_a_completed_one_gives_its_output_under_a_readable_name(
+        self, api: Api, user: Caller, effect: int
+    ) -> None:
+        job = await run(api, user, await api.worker(), effect)
+        [output] = job["outputs"]
+        assert output["mime_type"] == "image/png"
+        assert output["size"] == len(png("blue"))
+        assert output["filename"].startswith("clip-")
+        assert output["filename"].endswith(".png")
+        got = await api.anybody.http.get(output["url"])
+        assert got.content == png("blue")
+        assert got.headers["Content-Disposition"] == f'attachment; filename="{output["filename"]}"'
+        assert (job["status"], job["progress"], job["waiting"]) == ("completed", None, None)
+
+    async def test_a_failed_one_says_why_in_a_sentence(self, api: Api, user: Caller, effect: int) -> None:
+        worker = await api.worker()
+        job = await submit(user, effect)
+        await fail(api, worker, await lease(worker), "No such model.\nTraceback: /home/secret/x.py")
+        seen = await user.get(f"/api/ai-jobs/{job['id']}")
+        assert seen["status"] == "failed"
+        assert seen["error"] == "No such model."
+        assert (await user.get("/api/wallet"))["balance"] == 100
+
+    async def test_they_come_newest_first_filtered_and_in_pages(self, user: Caller, effect: int) -> None:
+        made = [(await submit(user, effect))["id"] for _ in range(3)]
+        await user.post(f"/api/ai-jobs/{made[1]}/cancel")
+        assert await ids(user) == made[::-1]
+        assert await ids(user, "?status=canceled") == [made[1]]
+        assert await ids(user, "?status=queued&limit=1") == [made[2]]
+        first = await user.get("/api/ai-jobs?limit=2")
+        assert await ids(user, f"?limit=2&cursor={first['next_cursor']}") == [made[0]]
+        problem_of(await user.call("GET", "/api/ai-jobs?status=lost"), 422)
+
+    @pytest.mark.parametrize("search", ["ZEPP", "zepp", "Über", "100%25", "_of", "ID"])
+    async def test_they_are_found_by_a_part_of_a_label_or_an_id(self, user: Caller, effect: int, search: str) -> None:
+        wanted = (await submit(user, effect, label="Über 100% Zeppelins_of"))["id"]
+        await submit(user, effect, label="Boats x of 1000")
+        given = wanted[-12:].upper() if search == "ID" else search
+        assert await ids(user, f"?q={given}") == [wanted]
+
+    @pytest.mark.parametrize("search", ["LIGHTHOUSE", "fog%22 at", "100%25"])
+    async def test_they_are_found_by_a_part_of_what_they_run_with(self, api: Api, user: Caller, search: str) -> None:
+        properties = [{"key": "prompt", "type": "text", "placeholder": "{{P}}", "user_configurable": True}]
+        graph = {"1": {"class_type": "CLIPTextEncode", "inputs": {"text": "{{P}}"}}}
+        made = await user.post("/api/workflows", {"graph": graph, "properties": properties})
+        found = []
+        for number, text in enumerate(['a lighthouse in "fog" at 100%', "boats, 1000"]):
+            wish = {"workflow_slug": made["slug"], "idempotency_key": str(number), "input_payload": {"prompt": text}}
+            found.append((await user.post("/api/ai-jobs", wish))["id"])
+        assert await ids(user, f"?q={search}") == [found[0]]
+        # not in what stands beside it: the names of values, files and types
+        assert await ids(user, "?q=placeholder") == await ids(user, "?q=output") == []
+
+    async def test_logs_come_in_pages(self, api: Api, user: Caller, effect: int) -> None:
+        worker = await api.worker()
+        job = await submit(user, effect)
+        beat = {**lease_of(await lease(worker)), "logs": ["one", "two", "three"]}
+        await worker.post("/api/worker/heartbeat", beat)
+        first = await user.get(f"/api/ai-jobs/{job['id']}/logs?limit=2")
+        assert [each["line"] for each in first["items"]] == ["one", "two"]
+        second = await user.get(f"/api/ai-jobs/{job['id']}/logs?limit=2&cursor={first['next_cursor']}")
+        assert [each["line"] for each in second["items"]] == ["three"]
+
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            ("GET", ""),
+            ("DELETE", ""),
+            ("GET", "/logs"),
+            ("GET", "/events"),
+            ("POST", "/cancel"),
+            ("POST", "/retry"),
+            ("POST", "/pause"),
+            ("POST", "/resume"),
+            ("POST", "/move"),
+        ],
+    )
+    async def test_another_ones_is_not_there(self, api: Api, user: Caller, effect: int, method: str, path: str) -> None:
+        job = await submit(user, effect)
+        other = await api.user("eve@example.com")
+        body = {"to": "top"} if path == "/move" else None
+        problem_of(await other.call(method, f"/api/ai-jobs/{job['id']}{path}", body), 404)
+        assert await ids(other) == []
+        assert (await user.get(f"/api/ai-jobs/{job['id']}"))["status"] == "queued"
+
+
+class TestVerbs:
+    async def test_cancel_gives_the_tokens_back(self, user: Caller, effect: int) -> None:
+        job = await submit(user, effect)
+        for _ in range(2):
+            assert (await user.post(f"/api/ai-jobs/{job['id']}/cancel"))["status"] == "canceled"
+        assert (await user.get("/api/wallet"))["balance"] == 100
+
+    async def test_cancel_reaches_a_worker_that_waits_for_it(self, api: Api, user: Caller, effect: int) -> None:
+        worker = await api.worker()
+        job = await submit(user, effect)
+        leased = await lease(worker)
+        answer = await user.post(f"/api/ai-jobs/{job['id']}/cancel")
+        assert answer["status"] == "processing"
+        beaten = await worker.post("/api/worker/heartbeat", lease_of(leased))
+        assert beaten["stop"] == "cancel"
+        await fail(api, worker, leased, "stopped")
+        assert (await user.get(f"/api/ai-jobs/{job['id']}"))["status"] == "canceled"
+
+    async def test_what_is_over_cannot_be_canceled(self, api: Api, user: Caller, effect: int) -> None:
+        job = await run(api, user, await api.worker(), effect)
+        problem_of(await user.call("POST", f"/api/ai-jobs/{job['id']}/cancel"), 409)
+
+    async def test_pause_and_resume(self, user: Caller, effect: int) -> None:
+        job = await submit(user, effect)
+        paused = await user.post(f"/api/ai-jobs/{job['id']}/pause", {"mode": "now"})
+        assert (paused["status"], paused["waiting"]["reason"]) == ("paused", "paused")
+        resumed = await user.post(f"/api/ai-jobs/{job['id']}/resume")
+        assert resumed["status"] == "queued"
+        assert data_of(await user.call("POST", f"/api/ai-jobs/{job['id']}/pause"))["status"] == "paused"
+        problem_of(await user.call("POST", f"/api/ai-jobs/{job['id']}/pause", {"mode": "later"}), 422)
+
+    async def test_retry_makes_a_new_job_once(self, user: Caller, effect: int) -> None:
+        job = await submit(user, effect)
+        problem_of(await user.call("POST", f"/api/ai-jobs/{job['id']}/retry"), 409)
+        await user.post(f"/api/ai-jobs/{job['id']}/cancel")
+        first = await user.post(f"/api/ai-jobs/{job['id']}/retry")
+        again = await user.post(f"/api/ai-jobs/{job['id']}/retry")
+        assert (first["status"], first["retry_of"]) == ("queued", job["id"])
+        assert first["id"] == again["id"] != job["id"]
+
+    async def test_move_changes_who_goes_first(self, api: Api, user: Caller, effect: int) -> None:
+        first, second = [await submit(user, effect) for _ in range(2)]
+        await user.post(f"/api/ai-jobs/{second['id']}/move", {"to": "top"})
+        assert (await lease(await api.worker()))["job_id"] == second["id"]
+        problem_of(await user.call("POST", f"/api/ai-jobs/{second['id']}/move", {"to": "top"}), 409)
+        problem_of(await user.call("POST", f"/api/ai-jobs/{first['id']}/move", {"to": "left"}), 422)
+
+
+class TestDeleting:
+    async def test_the_output_goes_and_the_ledger_stays(self, api: Api, user: Caller, effect: int) -> None:
+        job = await run(api, user, await api.worker(), effect)
+        data_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"))
+        assert (await api.anybody.http.get(job["outputs"][0]["url"])).status_code == 404
+        problem_of(await user.call("GET", f"/api/ai-jobs/{job['id']}"), 404)
+        problem_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"), 404)
+        wallet = await user.get("/api/wallet")
+        assert wallet["balance"] == 93
+        assert [each["type"] for each in wallet["transactions"]] == ["JOB_CONSUME", "JOB_RESERVE", "PAYMENT_CREDIT"]
+        assert (await api.engine.operations.reconciler.run()).findings == []
+
+    async def test_what_lost_leases_left_goes_too(self, api: Api, user: Caller, effect: int) -> None:
+        worker = await api.worker()
+        job = await submit(user, effect)
+        lost = await lease(worker)
+        await worker.http.put(lost["output_url"], content=png(), headers=lost["output_headers"])
+        await worker.post("/api/worker/requeue", {**lease_of(lost), "reason": "shutdown"})
+        await complete(api, worker, await lease(worker))
+        data_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"))
+        assert [each.path async for each in api.engine.objects.list("tenants")] == []
+
+    async def test_only_what_is_over(self, api: Api, user: Caller, effect: int) -> None:
+        job = await submit(user, effect)
+        problem_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"), 409)
+        await user.post(f"/api/ai-jobs/{job['id']}/pause")
+        problem_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"), 409)
+
+    async def test_not_while_another_job_needs_the_output(self, api: Api, user: Caller, effect: int) -> None:
+        job = await run(api, user, await api.worker(), effect)
+        following = await followed(api, user, job)
+        problem_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"), 409)
+        await user.post(f"/api/ai-jobs/{following['id']}/cancel")
+        data_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"))
+
+    async def test_one_in_the_middle_of_a_chain_of_retries(self, user: Caller, effect: int) -> None:
+        first = await submit(user, effect)
+        await user.post(f"/api/ai-jobs/{first['id']}/cancel")
+        second = await user.post(f"/api/ai-jobs/{first['id']}/retry")
+        await user.post(f"/api/ai-jobs/{second['id']}/cancel")
+        third = await user.post(f"/api/ai-jobs/{second['id']}/retry")
+        data_of(await user.call("DELETE", f"/api/ai-jobs/{second['id']}"))
+        assert (await user.get(f"/api/ai-jobs/{third['id']}"))["retry_of"] is None
+        assert await user.get(f"/api/ai-jobs/{first['id']}")
+
+
+class TestMany:
+    async def test_a_verb_for_named_ones(self, api: Api, user: Caller, effect: int) -> None:
+        made = [(await submit(user, effect))["id"] for _ in range(3)]
+        other = await api.user("eve@example.com")
+        done = await other.post("/api/ai-jobs/bulk", {"ids": made, "action": "cancel"})
+        assert done == {"matched": 0, "changed": 0, "refused": [], "files": 0, "left": [], "as_of": None}
+        done = await user.post("/api/ai-jobs/bulk", {"ids": made[:2], "action": "cancel"})
+        assert (done["matched"], done["changed"]) == (2, 2)
+        assert await ids(user, "?status=queued") == [made[2]]
+        assert (await user.get("/api/wallet"))["balance"] == 93
+
+    async def test_a_verb_for_all_that_fit(self, user: Caller, effect: int) -> None:
+        for _ in range(3):
+            await submit(user, effect)
+        for action, status, changed in (("pause", "queued", 3), ("resume", "paused", 3), ("cancel", "queued", 3)):
+            done = await user.post("/api/ai-jobs/bulk", {"filter": {"status": status}, "action": action})
+            assert (done["matched"], done["changed"]) == (3, changed)
+        done = await user.post("/api/ai-jobs/bulk", {"filter": {"status": "canceled"}, "action": "retry"})
+        assert done["changed"] == 3
+        done = await user.post("/api/ai-jobs/bulk", {"filter": {}, "action": "delete"})
+        assert (done["matched"], done["changed"], len(done["refused"])) == (6, 3, 3)
+        assert "queued" in done["refused"][0]["detail"]
+
+    async def test_many_are_retried_together_in_their_order(
+        self, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = [(await submit(user, effect))["id"] for _ in range(5)]
+        await user.post("/api/ai-jobs/bulk", {"ids": made, "action": "cancel"})
+        alone: list[str] = []
+        once = Submit.retry_once
+
+        async def counted(self: Submit, tenant_id: str, job_id: str, **more: Any) -> Any:
+            alone.append(job_id)
+            return await once(self, tenant_id, job_id, **more)
+
+        monkeypatch.setattr(Submit, "retry_once", counted)
+        balance = (await user.get("/api/wallet"))["balance"]
+        for changed in (5, 0):
+            # a second time nothing is new
+            done = await user.post("/api/ai-jobs/bulk", {"ids": made, "action": "retry"})
+            assert (done["matched"], done["changed"], done["refused"]) == (5, changed, [])
+        assert alone == []
+        assert (await user.get("/api/wallet"))["balance"] < balance
+        found = {each["retry_of"]: each["id"] for each in (await user.get("/api/ai-jobs?status=queued"))["items"]}
+        assert found.keys() == set(made)
+        assert [found[each] for each in made] == sorted(found.values())
+
+    async def test_those_that_cannot_be_retried_are_named_and_the_others_are(self, user: Caller, effect: int) -> None:
+        canceled, queued = [(await submit(user, effect))["id"] for _ in range(2)]
+        await user.post(f"/api/ai-jobs/{canceled}/cancel")
+        done = await user.post("/api/ai-jobs/bulk", {"ids": [canceled, queued], "action": "retry"})
+        assert (done["matched"], done["changed"]) == (2, 1)
+        assert [each["id"] for each in done["refused"]] == [queued]
+        assert "this one is queued" in done["refused"][0]["detail"]
+
+    async def test_what_comes_to_fit_after_it_was_counted_is_left_alone(self, user: Caller, effect: int) -> None:
+        made = [(await submit(user, effect))["id"] for _ in range(4)]
+        await user.post("/api/ai-jobs/bulk", {"ids": made[:2], "action": "cancel"})
+        delete = {"filter": {"status": "canceled"}, "action": "delete"}
+        counted = await user.post("/api/ai-jobs/bulk", {**delete, "dry_run": True})
+        anything = await user.post("/api/ai-jobs/bulk", {"filter": {}, "action": "delete", "dry_run": True})
+        assert (counted["matched"], anything["matched"]) == (2, 4)
+        await user.post("/api/ai-jobs/bulk", {"ids": made[2:3], "action": "cancel"})
+        done = await user.post("/api/ai-jobs/bulk", {**delete, "as_of": counted["as_of"]})
+        assert (done["matched"], done["changed"]) == (2, 2)
+        assert await ids(user) == [made[3], made[2]]
+        # where any status fits, what has changed was counted, and only what is new was not
+        new = (await submit(user, effect))["id"]
+        cancel = {"filter": {}, "action": "cancel", "as_of": anything["as_of"]}
+        assert (await user.post("/api/ai-jobs/bulk", cancel))["changed"] == 1
+        assert await ids(user, "?status=queued") == [new]
+
+    async def test_what_was_counted_long_ago_is_counted_again(self, user: Caller, effect: int) -> None:
+        made = (await submit(user, effect))["id"]
+        for old in ("1-1", "999999999999-1"):
+            body = {"filter": {"status": "queued"}, "action": "cancel", "as_of": old}
+            assert "count them again" in problem_of(await user.call("POST", "/api/ai-jobs/bulk", body), 409)["detail"]
+        assert await ids(user, "?status=queued") == [made]
+
+    async def test_many_are_deleted_in_few_transactions_and_one_in_use_keeps_no_other(
+        self, api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        worker = await api.worker()
+        made = [(await run(api, user, worker, effect))["id"] for _ in range(5)]
+        live = await followed(api, user, await user.get(f"/api/ai-jobs/{made[3]}"))
+        sets: list[int] = []
+        remove = removals.remove_jobs
+
+        async def counted(tx: Any, tenant_id: str, going: list[str]) -> None:
+            sets.append(len(going))
+            await remove(tx, tenant_id, going)
+
+        monkeypatch.setattr(removals, "remove_jobs", counted)
+        done = await user.post("/api/ai-jobs/bulk", {"ids": [*made, live["id"]], "action": "delete"})
+        assert (done["matched"], done["changed"]) == (6, 4)
+        assert sorted((each["id"], each["detail"].split()[0]) for each in done["refused"]) == sorted(
+            [(made[3], "An"), (live["id"], "Only")]
+        )
+        assert await ids(user) == [live["id"], made[3]]
+        await user.post(f"/api/ai-jobs/{live['id']}/cancel")
+        sets.clear()
+        done = await user.post("/api/ai-jobs/bulk", {"filter": {}, "action": "delete"})
+        assert (done["changed"], sets) == (2, [2])
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            {"action": "cancel"},
+            {"action": "cancel", "filter": {}, "as_of": "now"},
+            {"action": "cancel", "ids": []},
+            {"action": "cancel", "ids": ["a"], "filter": {}},
+            {"action": "explode", "ids": ["a"]},
+            {"action": "cancel", "ids": ["a\u0000"]},
+        ],
+    )
+    async def test_what_makes_no_sense_is_refused(self, user: Caller, body: dict[str, Any]) -> None:
+        problem_of(await user.call("POST", "/api/ai-jobs/bulk", body), 422)
+
+
+async def test_a_server_may_allow_more_at_once(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    async with open_api(sqlite_backend, tmp_path, max_active_jobs_per_user=6) as api:
+        user, effect = await api.user(tokens=100), await api.effect()
+        for _ in range(6):
+            await submit(user, effect)
+
+
+class TestWhatIsSaidOfAJob:
+    async def test_tokens_that_came_back_are_told_however_long_ago_that_was(
+        self, api: Api, user: Caller, effect: int
+    ) -> None:
+        worker = await api.worker()
+        lost = await submit(user, effect)
+        assert lost["refunded_tokens"] == 0
+        await fail(api, worker, await lease(worker))
+        assert user.user is not None
+        for number in range(210):
+            await api.engine.accounts.ledger.credit(user.user.tenant_id, 1, reference=f"r-{number}")
+        assert (await user.get(f"/api/ai-jobs/{lost['id']}"))["refunded_tokens"] == 7
+        assert [each["refunded_tokens"] for each in (await user.get("/api/ai-jobs"))["items"]] == [7]
+
+    async def test_what_a_worker_has_only_fetched_waits_with_its_place(
+        self, api: Api, user: Caller, effect: int
+    ) -> None:
+        worker = await api.worker()
+        first, second = [await submit(user, effect) for _ in range(2)]
+        running = await lease(worker)
+        fetched = (await worker.post("/api/worker/poll", {"worker_id": "gpu-1", "current_load": 1, "prefetch": 1}))[
+            "job"
+        ]
+        await api.engine.outbox.delivery.idle()
+        shown = [await user.get(f"/api/ai-jobs/{each['id']}") for each in (first, second)]
+        assert [(each["status"], each["is_only_fetched"]) for each in shown] == [
+            ("processing", False),
+            ("processing", True),
+        ]
+        assert shown[0]["waiting"] is None
+        assert (shown[1]["waiting"]["position"], shown[1]["waiting"]["reason"]) == (1, "busy")
+        assert await ids(user, "?status=waiting") == [second["id"]]
+        assert await ids(user, "?status=running") == [first["id"]]
+        await complete(api, worker, running)
+        await worker.post("/api/worker/heartbeat", {**lease_of(fetched), "progress": {"phase": "running"}})
+        begun = await user.get(f"/api/ai-jobs/{second['id']}")
+        assert (begun["is_only_fetched"], begun["waiting"]) == (False, None)
+        assert await ids(user, "?status=running") == [second["id"]]
+
+    async def test_one_that_is_asked_to_stop_says_so_and_then_who_wanted_it(
+        self, api: Api, user: Caller, effect: int
+    ) -> None:
+        worker = await api.worker()
+        mine, theirs = [await submit(user, effect) for _ in range(2)]
+        leased = await lease(worker)
+        path = f"/api/ai-jobs/{mine['id']}"
+        assert (await user.post(f"{path}/cancel"))["cancel_requested_at"] is not None
+        assert (await user.get(path))["canceled_by"] is None
+        await fail(api, worker, leased, "stopped")
+        assert (await user.get(path))["canceled_by"] == "user"
+        waiting = DispatchFilter(status=DispatchStatus.QUEUED)
+        [found] = (await api.engine.operations.inspection.dispatches(waiting, limit=2)).items
+        await api.engine.operations.inspection.cancel(found.dispatch.id)
+        await api.engine.outbox.delivery.idle()
+        assert (await user.get(f"/api/ai-jobs/{theirs['id']}"))["canceled_by"] == "administrator"
+
+    async def test_one_that_an_administrator_asked_to_stop_is_canceled_by_them(
+        self, api: Api, user: Caller, effect: int
+    ) -> None:
+        worker = await api.worker()
+        job = await submit(user, effect)
+        leased = await lease(worker)
+        await api.engine.operations.inspection.cancel(leased["dispatch_id"])
+        await fail(api, worker, leased, "stopped")
+        shown = await user.get(f"/api/ai-jobs/{job['id']}")
+        assert (shown["status"], shown["canceled_by"]) == ("canceled", "administrator")

@@ -1,0 +1,248 @@
+"""Uploads go straight to storage, and a video shows how far its job is and where its files can be had."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.api import Api, Caller, data_of, open_api, problem_of
+from tests.support.api_calls import complete, fail, lease, png, run, submit, upload
+from tests.support.world import GRAPH, SqliteBackend
+
+UPLOAD = {"mime_type": "image/png", "size": 3, "original_filename": "cat.png"}
+PHOTO = {"key": "photo", "type": "image", "placeholder": "{{INPUT}}", "required": True, "is_primary_input": True}
+
+
+async def photo_effect(api: Api, slug: str = "clip", **more: Any) -> int:
+    """An effect that takes a photo and, on request, another."""
+    extra = {"key": "extra", "type": "image", "placeholder": "{{PROMPT}}", "user_configurable": True}
+    await api.engine.catalogue.workflows.create(
+        slug=slug,
+        graph=GRAPH,
+        properties=[PHOTO, extra],
+        output_node_id="3",
+        output_extension="png",
+        output_mime_type="image/png",
+        **more,
+    )
+    effect = await api.engine.catalogue.effects.create(slug=slug, workflow_slug=slug, credits_cost=0)
+    await api.engine.fleet.fleets.create(slug=f"home-{slug}", workflow_slugs=[slug])
+    return effect.id
+
+
+async def video_of(user: Caller, **more: Any) -> Any:
+    return await user.post("/api/videos", {"original_file_id": await upload(user), **more})
+
+
+class TestUploads:
+    async def test_the_bytes_go_where_the_signed_url_says(self, api: Api) -> None:
+        user = await api.user()
+        response = await user.call("POST", "/api/videos/uploads", UPLOAD)
+        assert response.status_code == 201
+        begun = data_of(response)
+        assert begun.keys() == {"file", "upload_url", "upload_headers", "expires_at"}
+        assert begun["file"]["original_filename"] == "cat.png"
+        assert begun["upload_headers"]["Content-Type"] == "image/png"
+        sent = await api.anybody.http.put(begun["upload_url"], content=b"abc", headers=begun["upload_headers"])
+        assert sent.status_code == 200
+
+    async def test_the_type_and_the_length_are_signed(self, api: Api) -> None:
+        user = await api.user()
+        begun = await user.post("/api/videos/uploads", UPLOAD)
+        for data, type_ in ((b"abcd", "image/png"), (b"ab", "image/png"), (b"abc", "text/html")):
+            sent = await api.anybody.http.put(begun["upload_url"], content=data, headers={"Content-Type": type_})
+            assert sent.status_code == 403
+
+    @pytest.mark.parametrize("mime_type", ["text/html", "application/json", "image", "x/image/png"])
+    async def test_only_media_are_taken(self, api: Api, mime_type: str) -> None:
+        response = await (await api.user()).call("POST", "/api/videos/uploads", {**UPLOAD, "mime_type": mime_type})
+        said = problem_of(response, 422)["errors"]["mime_type"]
+        if not mime_type.startswith(("image", "x")):
+            assert said.startswith("cat.png cannot be used here: ")
+
+    async def test_a_file_may_not_be_too_large(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+        async with open_api(sqlite_backend, tmp_path, max_upload_bytes=1000) as api:
+            user = await api.user()
+            refused = await user.call("POST", "/api/videos/uploads", {**UPLOAD, "size": 6_400_000_000})
+            said = problem_of(refused, 413)["detail"]
+            assert said == "cat.png is too large: it has 6.4 GB, and the limit is 1.0 KB."
+            problem_of(await user.call("POST", "/api/videos/uploads", {**UPLOAD, "size": 1001}), 413)
+            assert await user.post("/api/videos/uploads", {**UPLOAD, "size": 1000})
+
+    async def test_a_name_leads_nowhere(self, api: Api) -> None:
+        user = await api.user()
+        me = await user.get("/api/me")
+        for name in (
+            "../../etc/passwd",
+            "a.b/../../c",
+            "x" * 200 + ".PNG",
+            "Katze \N{CAT FACE}.png",
+            ".png",
+            "a.p%2Fng",
+        ):
+            begun = await user.post("/api/videos/uploads", {**UPLOAD, "original_filename": name})
+            path = begun["upload_url"].partition("?")[0]
+            # local files and S3 differ in what stands before
+            assert f"/tenants/{me['tenant_id']}/uploads/{begun['file']['id']}" in path
+            assert ".." not in path
+
+    async def test_the_effect_says_what_it_takes_before_the_upload(self, api: Api) -> None:
+        user, effect = await api.user(), await photo_effect(api)
+        assert await user.post("/api/videos/uploads", {**UPLOAD, "effect_id": effect})
+        wrong = {**UPLOAD, "mime_type": "video/mp4", "effect_id": effect}
+        assert "mime_type" in problem_of(await user.call("POST", "/api/videos/uploads", wrong), 422)["errors"]
+        problem_of(await user.call("POST", "/api/videos/uploads", {**UPLOAD, "effect_id": 999}), 404)
+
+
+class TestVideos:
+    async def test_one_is_made_of_a_file_that_has_arrived(self, api: Api) -> None:
+        user = await api.user()
+        begun = await user.post("/api/videos/uploads", {**UPLOAD, "size": len(png())})
+        body = {"original_file_id": begun["file"]["id"], "title": "My cat"}
+        response = await user.call("POST", "/api/videos", body)
+        assert "not been uploaded" in problem_of(response, 422)["errors"]["original_file_id"]
+        await api.anybody.http.put(begun["upload_url"], content=png(), headers=begun["upload_headers"])
+        response = await user.call("POST", "/api/videos", body)
+        assert response.status_code == 201
+        video = data_of(response)
+        assert (video["status"], video["title"], video["job_id"]) == ("uploaded", "My cat", None)
+        assert (await api.anybody.http.get(video["original_file_url"])).content == png()
+
+    async def test_nobody_makes_one_of_another_ones_file(self, api: Api) -> None:
+        user, other = await api.user(), await api.user("eve@example.com")
+        response = await other.call("POST", "/api/videos", {"original_file_id": await upload(user)})
+        assert "original_file_id" in problem_of(response, 422)["errors"]
+
+    async def test_it_follows_its_job(self, api: Api) -> None:
+        user, effect, worker = await api.user(), await photo_effect(api), await api.worker()
+        video = await video_of(user, title="My cat")
+        job = await submit(user, effect, video_id=video["id"])
+        seen = await user.get(f"/api/videos/{video['id']}")
+        assert (seen["status"], seen["job_id"]) == ("queued", job["id"])
+        leased = await lease(worker)
+        beat = {"dispatch_id": leased["dispatch_id"], "lease_token": leased["lease_token"], "progress": {"done": 0.5}}
+        await worker.post("/api/worker/heartbeat", beat)
+        await api.engine.outbox.delivery.idle()
+        seen = await user.get(f"/api/videos/{video['id']}")
+        assert (seen["status"], seen["progress"]) == ("processing", {"done": 0.5})
+        await complete(api, worker, leased)
+        seen = await user.get(f"/api/videos/{video['id']}")
+        assert (seen["status"], seen["progress"], seen["error"]) == ("completed", None, None)
+        got = await api.anybody.http.get(seen["processed_file_url"])
+        assert got.content == png("blue")
+        assert got.headers["Content-Disposition"].startswith('attachment; filename="My cat-')
+
+    async def test_it_says_what_went_wrong(self, api: Api) -> None:
+        user, effect, worker = await api.user(), await photo_effect(api), await api.worker()
+        video = await video_of(user)
+        await submit(user, effect, video_id=video["id"])
+        await fail(api, worker, await lease(worker), "CUDA is on fire")
+        seen = await user.get(f"/api/videos/{video['id']}")
+        assert (seen["status"], seen["error"]) == ("failed", "CUDA is on fire")
+
+    async def test_they_come_in_pages_newest_first(self, api: Api) -> None:
+        user = await api.user()
+        ids = [(await video_of(user))["id"] for _ in range(3)]
+        first = await user.get("/api/videos?limit=2")
+        second = await user.get(f"/api/videos?limit=2&cursor={first['next_cursor']}")
+        assert [each["id"] for each in (*first["items"], *second["items"])] == ids[::-1]
+        assert second["next_cursor"] is None
+
+    async def test_another_one_is_not_there(self, api: Api) -> None:
+        user, other = await api.user(), await api.user("eve@example.com")
+        video = await video_of(user)
+        problem_of(await other.call("GET", f"/api/videos/{video['id']}"), 404)
+        problem_of(await other.call("DELETE", f"/api/videos/{video['id']}"), 404)
+        assert (await other.get("/api/videos"))["items"] == []
+        assert await user.get(f"/api/videos/{video['id']}")
+
+    @pytest.mark.parametrize("id_", ["nothing", "%00", "a b", "x" * 65])
+    async def test_what_is_no_id_is_no_error_of_ours(self, api: Api, id_: str) -> None:
+        response = await (await api.user()).call("GET", f"/api/videos/{id_}")
+        assert response.status_code in (404, 422)
+
+
+class TestDeleting:
+    async def test_everything_of_it_goes(self, api: Api) -> None:
+        user, effect, worker = await api.user(), await photo_effect(api), await api.worker()
+        video = await video_of(user)
+        first = await run(api, user, worker, effect, video_id=video["id"])
+        again = await run(api, user, worker, effect, video_id=video["id"])
+        seen = await user.get(f"/api/videos/{video['id']}")
+        urls = [seen["original_file_url"], seen["processed_file_url"], first["outputs"][0]["url"]]
+        for url in urls:
+            assert (await api.anybody.http.get(url)).status_code == 200
+        data_of(await user.call("DELETE", f"/api/videos/{video['id']}"))
+        for url in urls:
+            assert (await api.anybody.http.get(url)).status_code == 404
+        problem_of(await user.call("GET", f"/api/videos/{video['id']}"), 404)
+        job = await user.get(f"/api/ai-jobs/{again['id']}")
+        assert (job["status"], job["video_id"], job["outputs"]) == ("completed", None, [])
+
+    async def test_not_while_a_job_needs_it(self, api: Api) -> None:
+        user, effect = await api.user(), await photo_effect(api)
+        video = await video_of(user)
+        job = await submit(user, effect, video_id=video["id"])
+        problem_of(await user.call("DELETE", f"/api/videos/{video['id']}"), 409)
+        await user.post(f"/api/ai-jobs/{job['id']}/cancel")
+        data_of(await user.call("DELETE", f"/api/videos/{video['id']}"))
+
+    async def test_not_while_a_job_needs_its_file_in_another_way(self, api: Api) -> None:
+        user, effect = await api.user(), await photo_effect(api)
+        file, other = await upload(user), await upload(user)
+        video = await user.post("/api/videos", {"original_file_id": file})
+        await submit(user, effect, input_file_id=file)
+        problem_of(await user.call("DELETE", f"/api/videos/{video['id']}"), 409)
+        video = await user.post("/api/videos", {"original_file_id": other})
+        await submit(user, effect, input_file_id=await upload(user), input_payload={"extra": other})
+        problem_of(await user.call("DELETE", f"/api/videos/{video['id']}"), 409)
+
+    async def test_a_file_that_another_video_is_made_of_stays(self, api: Api) -> None:
+        user = await api.user()
+        file = await upload(user)
+        one, two = [await user.post("/api/videos", {"original_file_id": file}) for _ in range(2)]
+        data_of(await user.call("DELETE", f"/api/videos/{one['id']}"))
+        seen = await user.get(f"/api/videos/{two['id']}")
+        assert (await api.anybody.http.get(seen["original_file_url"])).status_code == 200
+
+    async def test_a_job_whose_input_is_gone_cannot_be_retried(self, api: Api) -> None:
+        user, effect = await api.user(), await photo_effect(api)
+        video = await video_of(user)
+        job = await submit(user, effect, video_id=video["id"])
+        await user.post(f"/api/ai-jobs/{job['id']}/cancel")
+        data_of(await user.call("DELETE", f"/api/videos/{video['id']}"))
+        problem_of(await user.call("POST", f"/api/ai-jobs/{job['id']}/retry"), 409)
+
+    async def test_objects_that_storage_could_not_remove_are_removed_later(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        user = await api.user()
+        video = await video_of(user)
+
+        async def broken(_paths: object) -> None:
+            raise OSError("storage is away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(api.engine.objects, "remove_many", broken)
+            data_of(await user.call("DELETE", f"/api/videos/{video['id']}"))
+        assert (await api.anybody.http.get(video["original_file_url"])).status_code == 200
+        assert await api.engine.jobs.removal.run_once(grace_seconds=0) == 1
+        assert (await api.anybody.http.get(video["original_file_url"])).status_code == 404
+        assert await api.engine.jobs.removal.run_once(grace_seconds=0) == 0
+
+    async def test_a_job_that_was_just_being_submitted_for_it_is_refused(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        user, effect = await api.user(), await photo_effect(api)
+        video = await video_of(user)
+        real = api.engine.jobs.resolve.media
+
+        async def overtaken(*arguments: Any, **more: Any) -> Any:
+            found = await real(*arguments, **more)
+            data_of(await user.call("DELETE", f"/api/videos/{video['id']}"))
+            return found
+
+        monkeypatch.setattr(api.engine.jobs.resolve, "media", overtaken)
+        body = {"effect_id": effect, "idempotency_key": "k", "video_id": video["id"]}
+        problem_of(await user.call("POST", "/api/ai-jobs", body), 409)
+        assert (await user.get("/api/ai-jobs"))["items"] == []

@@ -1,0 +1,595 @@
+"""The ends of jobs are told to whoever wants to know: signed, once for each job, again until it works, and never into
+our own network."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standardwebhooks.webhooks import Webhook, WebhookVerificationError
+
+from comfyrelay.domain.webhooks import INTO_PRIVATE, WAITS_SECONDS, is_public, new_secret, url_problem
+from comfyrelay.server.http.context import REDELIVERIES_FACTOR
+from comfyrelay.services.jobs.submission.requests import JobRequest
+from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.services.transactions import Step
+from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS, Deliveries
+from comfyrelay.services.webhooks.sender import WebhookSender
+from comfyrelay.store.database import Boundary
+from tests.support.api import Api, Caller, data_of, open_api, problem_of
+from tests.support.webhook_receiver import Receiver, receiving
+from tests.support.world import OUTPUT, Crash, PostgresBackend, SqliteBackend
+
+
+@dataclass
+class House:
+    """A user with an effect and a worker, on a server that sends when the test says so."""
+
+    api: Api
+    caller: Caller
+    effect_id: int
+    receiver: Receiver
+
+    @property
+    def tenant_id(self) -> str:
+        assert self.caller.user is not None
+        return self.caller.user.tenant_id
+
+    async def submit(self, *, webhook_url: str | None = None, key: str = "one") -> str:
+        assert self.caller.user is not None
+        request = JobRequest(
+            tenant_id=self.tenant_id,
+            user_id=self.caller.user.id,
+            idempotency_key=key,
+            effect_id=self.effect_id,
+            webhook_url=webhook_url,
+        )
+        return (await self.api.engine.jobs.submit.submit(request)).id
+
+    async def complete(self) -> None:
+        settle, leased = self.api.engine.queue.settle, await self._lease()
+        await settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+
+    async def fail(self, error: str) -> None:
+        settle, leased = self.api.engine.queue.settle, await self._lease()
+        await settle.fail(leased.dispatch_id, leased.lease_token, error=error)
+
+    async def _lease(self) -> Any:
+        [leased] = await self.api.engine.queue.leasing.lease(LeaseRequest(worker_id="gpu-1", providers=["self_hosted"]))
+        return leased
+
+    async def ended(self, *, key: str = "one") -> str:
+        """A job of which the receiver is to be told."""
+        job_id = await self.submit(webhook_url=self.receiver.url, key=key)
+        await self.complete()
+        return job_id
+
+    async def send(self) -> int:
+        return await self.api.engine.webhooks.deliveries.run_once()
+
+    async def advance(self, seconds: float) -> None:
+        await self.api.clock.set(self.api.clock.now + timedelta(seconds=seconds))
+
+    async def deliveries(self, job_id: str) -> list[Any]:
+        found: list[Any] = (await self.caller.get(f"/api/ai-jobs/{job_id}/deliveries"))["deliveries"]
+        return found
+
+    async def secret(self) -> str:
+        secret: str = data_of(await self.caller.call("PUT", "/api/webhook", {}))["secret"]
+        return secret
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with receiving() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+async def house(backend: SqliteBackend | PostgresBackend, tmp_path: Path, receiver: Receiver) -> AsyncIterator[House]:
+    async with open_api(backend, tmp_path, webhook_allow_private=True) as api:
+        await api.stop_loops()
+        # receivers have clocks of their own, and refuse what is old
+        await api.clock.set(datetime.now(UTC))
+        effect_id = await api.effect()
+        caller = await api.user(tokens=100)
+        await api.engine.fleet.workers.register(worker_id="gpu-1", fleet_slug="home-clip")
+        yield House(api, caller, effect_id, receiver)
+
+
+class TestWhatIsTold:
+    async def test_a_completed_job_is_told_with_a_signature(self, house: House) -> None:
+        job_id = await house.ended()
+        assert await house.send() == 1
+        [(headers, body)] = house.receiver.heard
+        event = Webhook(await house.secret()).verify(body, headers)
+        assert event["type"] == "job.completed"
+        assert event["data"] | {"created_at": 0, "completed_at": 0} == {
+            "job_id": job_id,
+            "status": "completed",
+            "batch_id": None,
+            "error": None,
+            "effect_id": house.effect_id,
+            "created_at": 0,
+            "completed_at": 0,
+        }
+        assert event["timestamp"] == event["data"]["completed_at"]
+        assert headers["Content-Type"] == "application/json"
+        [delivery] = await house.deliveries(job_id)
+        assert delivery["id"] == headers["webhook-id"]
+        assert (delivery["status"], delivery["attempts"], delivery["last_error"]) == ("delivered", 1, None)
+        assert delivery["delivered_at"] is not None
+
+    async def test_a_failed_job_is_told_with_the_users_sentence(self, house: House) -> None:
+        await house.submit(webhook_url=house.receiver.url)
+        await house.fail("cannot write /home/comfy/secret.png")
+        await house.send()
+        event = json.loads(house.receiver.heard[0][1])
+        assert event["type"] == "job.failed"
+        assert event["data"]["error"]
+        assert "/home" not in house.receiver.heard[0][1]
+
+    async def test_a_canceled_job_is_told_though_it_never_ran(self, house: House) -> None:
+        job_id = await house.submit(webhook_url=house.receiver.url)
+        await house.api.engine.queue.control.cancel(house.tenant_id, job_id)
+        await house.send()
+        assert json.loads(house.receiver.heard[0][1])["type"] == "job.canceled"
+
+    async def test_a_job_without_a_url_is_told_to_the_tenants_webhook(self, house: House) -> None:
+        data_of(await house.caller.call("PUT", "/api/webhook", {"url": house.receiver.url}))
+        await house.submit()
+        await house.complete()
+        assert await house.send() == 1
+        # another tenant's webhook hears nothing of it
+        other = await house.api.user("other@example.com")
+        data_of(await other.call("PUT", "/api/webhook", {"url": house.receiver.url}))
+        assert await house.send() == 0
+
+    async def test_nobody_is_told_of_a_job_that_names_nobody(self, house: House) -> None:
+        job_id = await house.submit()
+        await house.complete()
+        assert await house.send() == 0
+        assert await house.deliveries(job_id) == []
+
+    async def test_it_is_told_once_however_often_it_is_said(self, house: House) -> None:
+        job_id = await house.submit(webhook_url=house.receiver.url)
+        leased = await house._lease()
+        for _ in range(3):
+            await house.api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+        await house.api.engine.outbox.recovery.run_once(grace_seconds=0)
+        await house.send()
+        await house.send()
+        assert len(house.receiver.heard) == len(await house.deliveries(job_id)) == 1
+
+    @pytest.mark.parametrize("boundary", Boundary)
+    async def test_it_is_told_exactly_if_the_end_is_known(self, house: House, boundary: Boundary) -> None:
+        job_id = await house.submit(webhook_url=house.receiver.url)
+        leased = await house._lease()
+        await house.api.engine.outbox.delivery.idle()
+        shard = house.api.engine.databases.shards["main"]
+
+        async def die(step: str, where: Boundary) -> None:
+            if (step, where) == (Step.DELIVER_APPLY, boundary):
+                raise Crash
+
+        shard.crash = die
+        with pytest.raises(Crash):
+            await house.api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+        shard.crash = None
+        assert len(await house.deliveries(job_id)) == (1 if boundary is Boundary.AFTER_COMMIT else 0)
+        await house.api.engine.outbox.recovery.run_once(grace_seconds=0)
+        assert len(await house.deliveries(job_id)) == 1
+
+    async def test_a_server_tells_by_itself(
+        self, backend: SqliteBackend | PostgresBackend, tmp_path: Path, receiver: Receiver
+    ) -> None:
+        async with open_api(backend, tmp_path, webhook_allow_private=True) as api:
+            effect_id, caller = await api.effect(), await api.user(tokens=100)
+            job = await caller.post(
+                "/api/ai-jobs", {"effect_id": effect_id, "idempotency_key": "k", "webhook_url": receiver.url}
+            )
+            await caller.post(f"/api/ai-jobs/{job['id']}/cancel")
+            await receiver.wait_for(1)
+
+
+class TestTryingAgain:
+    async def test_a_receiver_that_fails_is_asked_again_later_and_later(self, house: House) -> None:
+        house.receiver.statuses = [500] * (len(WAITS_SECONDS) + 1)
+        job_id = await house.ended()
+        for count, wait in enumerate(WAITS_SECONDS, start=1):
+            assert await house.send() == 1
+            [delivery] = await house.deliveries(job_id)
+            assert (delivery["status"], delivery["attempts"]) == ("pending", count)
+            assert (delivery["last_status_code"], delivery["last_error"]) == (500, "The answer was 500.")
+            await house.advance(wait - 1)
+            assert await house.send() == 0
+            await house.advance(2)
+        assert await house.send() == 1
+        [delivery] = await house.deliveries(job_id)
+        assert (delivery["status"], delivery["attempts"]) == ("given_up", len(WAITS_SECONDS) + 1)
+        await house.advance(10 * WAITS_SECONDS[-1])
+        assert await house.send() == 0
+        assert len({headers["webhook-id"] for headers, _ in house.receiver.heard}) == 1
+
+    async def test_each_attempt_is_signed_anew(self, house: House) -> None:
+        house.receiver.statuses = [503]
+        await house.ended()
+        await house.send()
+        await house.advance(6)
+        await house.send()
+        [(first, body), (second, _)] = house.receiver.heard
+        assert first["webhook-timestamp"] != second["webhook-timestamp"]
+        Webhook(await house.secret()).verify(body, second)
+        with pytest.raises(WebhookVerificationError):
+            Webhook(new_secret()).verify(body, second)
+
+    async def test_a_redirect_is_not_followed(self, house: House) -> None:
+        async with receiving() as elsewhere:
+            house.receiver.statuses, house.receiver.headers = [307], {"Location": elsewhere.url}
+            job_id = await house.ended()
+            await house.send()
+            assert elsewhere.heard == []
+        assert (await house.deliveries(job_id))[0]["last_status_code"] == 307
+
+    async def test_an_endless_answer_is_not_read(self, house: House) -> None:
+        house.receiver.statuses, house.receiver.answer = [200], b"x" * 10_000_000
+        job_id = await house.ended()
+        await house.send()
+        assert (await house.deliveries(job_id))[0]["status"] == "delivered"
+
+    async def test_a_receiver_that_does_not_answer_holds_up_nobody_else(self, house: House) -> None:
+        async with receiving() as other:
+            house.receiver.free.clear()
+            slow = await house.ended(key="slow")
+            quick = await house.submit(webhook_url=other.url, key="quick")
+            await house.complete()
+            hasty = WebhookSender(allow_private=True, timeout_seconds=2)
+            await Deliveries(house.api.engine.databases, hasty, on_noted=lambda: None).run_once()
+        assert (await house.deliveries(quick))[0]["status"] == "delivered"
+        [delivery] = await house.deliveries(slow)
+        assert (delivery["status"], delivery["last_error"]) == ("pending", "There was no answer within 2 seconds.")
+
+    async def test_what_becomes_due_while_a_receiver_takes_its_time_is_sent(self, house: House) -> None:
+        async with receiving() as other:
+            house.receiver.free.clear()
+            await house.ended(key="slow")
+            sender = Deliveries(house.api.engine.databases, WebhookSender(allow_private=True), on_noted=lambda: None)
+            assert await sender.start_due() == 1
+            await house.receiver.wait_for(1)
+            await house.submit(webhook_url=other.url, key="quick")
+            await house.complete()
+            assert await sender.start_due() == 1
+            await other.wait_for(1)
+            await sender.close()
+
+    async def test_a_server_that_stops_notes_what_it_has_sent(self, house: House) -> None:
+        noting, may_go = asyncio.Event(), asyncio.Event()
+
+        async def hold(step: str, boundary: Boundary) -> None:
+            if (step, boundary) == (Step.WEBHOOK_NOTE, Boundary.BEFORE_COMMIT):
+                noting.set()
+                await may_go.wait()
+
+        house.api.engine.databases.shard("main").crash = hold
+        job_id = await house.ended()
+        await house.api.engine.webhooks.deliveries.start_due()
+        await noting.wait()
+        closing = asyncio.create_task(house.api.engine.webhooks.deliveries.close())
+        assert await asyncio.wait([closing], timeout=0.2) == (set(), {closing})
+        may_go.set()
+        await closing
+        assert (await house.deliveries(job_id))[0]["status"] == "delivered"
+
+    async def test_nobody_there(self, house: House) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
+        job_id = await house.submit(webhook_url=url)
+        await house.complete()
+        await house.send()
+        assert (await house.deliveries(job_id))[0]["last_error"] == "There was no answer (ConnectError)."
+
+    async def test_two_servers_send_each_once(self, house: House) -> None:
+        for key in ("a", "b", "c", "d"):
+            await house.ended(key=key)
+        house.receiver.free.clear()
+        other = Deliveries(house.api.engine.databases, WebhookSender(allow_private=True), on_noted=lambda: None)
+        both = asyncio.gather(house.send(), other.run_once())
+        await house.receiver.wait_for(4)
+        house.receiver.free.set()
+        assert sum(await both) == 4
+        assert len({headers["webhook-id"] for headers, _ in house.receiver.heard}) == 4
+        await other.close()
+
+    async def test_what_a_dead_server_was_sending_is_sent_by_another(self, house: House) -> None:
+        job_id = await house.ended()
+        shard = house.api.engine.databases.shards["main"]
+
+        async def die(step: str, where: Boundary) -> None:
+            if (step, where) == (Step.WEBHOOK_NOTE, Boundary.BEFORE_COMMIT):
+                raise Crash
+
+        shard.crash = die
+        with pytest.raises(Crash):
+            await house.send()
+        shard.crash = None
+        assert await house.send() == 0
+        await house.advance(LEASE_SECONDS)
+        assert await house.send() == 1
+        [(first, _), (second, _)] = house.receiver.heard
+        assert first["webhook-id"] == second["webhook-id"]
+        assert (await house.deliveries(job_id))[0]["status"] == "delivered"
+
+
+class TestAskingAgain:
+    async def test_all_deliveries_are_listed_newest_first_by_what_came_of_them(self, house: House) -> None:
+        house.receiver.statuses = [500]
+        failed = await house.ended(key="failed")
+        await house.send()
+        arrived = await house.ended(key="arrived")
+        await house.send()
+        page = await house.caller.get("/api/deliveries")
+        assert [(each["job_id"], each["status"]) for each in page["items"]] == [
+            (arrived, "delivered"),
+            (failed, "pending"),
+        ]
+        [waiting] = (await house.caller.get("/api/deliveries?status=pending"))["items"]
+        assert waiting["job_id"] == failed
+        first = await house.caller.get("/api/deliveries?limit=1")
+        [second] = (await house.caller.get(f"/api/deliveries?limit=1&cursor={first['next_cursor']}"))["items"]
+        assert second["job_id"] == failed
+        other = await house.api.user("other@example.com")
+        assert (await other.get("/api/deliveries"))["items"] == []
+
+    async def test_what_has_arrived_is_sent_again_under_its_id(self, house: House) -> None:
+        job_id = await house.ended()
+        await house.send()
+        [delivery] = await house.deliveries(job_id)
+        again = await house.caller.post(f"/api/deliveries/{delivery['id']}/redeliver")
+        assert (again["status"], again["delivered_at"]) == ("pending", None)
+        assert await house.send() == 1
+        [(first, body), (second, same)] = house.receiver.heard
+        assert (first["webhook-id"], body) == (second["webhook-id"], same)
+        [delivery] = await house.deliveries(job_id)
+        # it began anew
+        assert (delivery["status"], delivery["attempts"]) == ("delivered", 1)
+
+    async def test_what_was_given_up_goes_to_the_url_of_today(self, house: House) -> None:
+        async with receiving() as old:
+            old.statuses = [500] * (len(WAITS_SECONDS) + 1)
+            data_of(await house.caller.call("PUT", "/api/webhook", {"url": old.url}))
+            job_id = await house.submit()
+            await house.complete()
+            while await house.send():
+                await house.advance(WAITS_SECONDS[-1] + 1)
+        [delivery] = await house.deliveries(job_id)
+        assert delivery["status"] == "given_up"
+        data_of(await house.caller.call("PUT", "/api/webhook", {"url": house.receiver.url}))
+        await house.caller.post(f"/api/deliveries/{delivery['id']}/redeliver")
+        # it is tried as often as a new one
+        house.receiver.statuses = [500]
+        await house.send()
+        [delivery] = await house.deliveries(job_id)
+        assert (delivery["status"], delivery["attempts"]) == ("pending", 1)
+        await house.advance(WAITS_SECONDS[0] + 1)
+        await house.send()
+        assert len(house.receiver.heard) == 2
+        assert (await house.deliveries(job_id))[0]["status"] == "delivered"
+
+    async def test_a_receiver_is_not_flooded_by_sending_again(self, house: House) -> None:
+        job_id = await house.ended()
+        await house.send()
+        [delivery] = await house.deliveries(job_id)
+        path = f"/api/deliveries/{delivery['id']}/redeliver"
+        most = REDELIVERIES_FACTOR * house.api.engine.settings.requests_per_minute
+        answers = [(await house.caller.call("POST", path)).status_code for _ in range(most + 1)]
+        assert answers == [200] * most + [429]
+
+    async def test_nobody_sends_those_of_another(self, house: House) -> None:
+        job_id = await house.ended()
+        await house.send()
+        [delivery] = await house.deliveries(job_id)
+        other = await house.api.user("other@example.com")
+        problem_of(await other.call("POST", f"/api/deliveries/{delivery['id']}/redeliver"), 404)
+        assert await house.send() == 0
+
+
+class TestTryingItOut:
+    async def test_a_test_is_signed_and_says_what_was_answered(self, house: House) -> None:
+        problem_of(await house.caller.call("POST", "/api/webhook/test"), 409)
+        secret = data_of(await house.caller.call("PUT", "/api/webhook", {"url": house.receiver.url}))["secret"]
+        house.receiver.statuses = [418]
+        tried = await house.caller.post("/api/webhook/test")
+        assert tried == {"is_delivered": False, "status_code": 418, "error": "The answer was 418."}
+        assert (await house.caller.post("/api/webhook/test"))["is_delivered"] is True
+        headers, body = house.receiver.heard[0]
+        assert Webhook(secret).verify(body, headers)["type"] == "webhook.test"
+        assert (await house.caller.get("/api/deliveries"))["items"] == []
+
+    async def test_a_tenant_may_try_ten_times_a_minute(self, house: House) -> None:
+        data_of(await house.caller.call("PUT", "/api/webhook", {"url": house.receiver.url}))
+        for _ in range(10):
+            await house.caller.post("/api/webhook/test")
+        problem_of(await house.caller.call("POST", "/api/webhook/test"), 429)
+        assert len(house.receiver.heard) == 10
+
+
+class TestWhereTo:
+    async def test_private_addresses_are_refused_when_it_comes_to_sending(self, house: House) -> None:
+        careful = Deliveries(house.api.engine.databases, WebhookSender(allow_private=False), on_noted=lambda: None)
+        job_id = await house.ended()
+        await careful.run_once()
+        assert house.receiver.heard == []
+        assert (await house.deliveries(job_id))[0]["last_error"] == INTO_PRIVATE
+
+    @pytest.mark.parametrize("host", ["localhost", "127.1", "2130706433", "0x7f000001", "[::1]", "[::ffff:127.0.0.1]"])
+    async def test_it_does_not_matter_how_an_address_is_written(self, receiver: Receiver, host: str) -> None:
+        url = receiver.url.replace("127.0.0.1", host)
+        sent = await WebhookSender(allow_private=False).send(url, "{}", {})
+        assert sent.status_code is None
+        assert sent.error in {INTO_PRIVATE, "The host cannot be found."}
+
+    async def test_a_name_that_changes_its_mind_gains_nothing(
+        self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is asked for once, and the connection goes to the address that was looked at."""
+        port = int(receiver.url.rpartition(":")[2].partition("/")[0])
+        addresses = {"rebind.test": iter(["127.0.0.1", "127.0.0.2"])}
+
+        def getaddrinfo(host: str, *_: Any, **__: Any) -> Any:
+            address = next(addresses[host]) if host in addresses else host
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+        monkeypatch.setattr("comfyrelay.services.webhooks.sender.is_public", lambda each: each == "127.0.0.1")
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        sender = WebhookSender(allow_private=False)
+        assert (await sender.send(f"http://rebind.test:{port}/hook", "{}", {})).is_ok
+        assert (await sender.send(f"http://rebind.test:{port}/hook", "{}", {})).error == INTO_PRIVATE
+        assert len(receiver.heard) == 1
+
+    async def test_the_host_is_named_as_the_url_names_it(self, receiver: Receiver) -> None:
+        port = receiver.url.rpartition(":")[2].partition("/")[0]
+        sent = await WebhookSender(allow_private=True).send(f"http://localhost:{port}/hook", "{}", {})
+        assert sent.is_ok
+        assert receiver.heard[0][0]["Host"] == f"localhost:{port}"
+
+    @pytest.mark.parametrize(
+        "address",
+        [
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "100.100.100.200",
+            "192.88.99.1",
+            "3fff::1",
+            "3fff:fff:ffff::1",
+            "5f00::1",
+            "100:0:0:1::1",
+            "192.0.0.192",
+            "168.63.129.16",
+            "0.0.0.0",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::1",
+            "::",
+            "::ffff:10.0.0.1",
+            "64:ff9b::a00:1",
+            "2002:a00:1::",
+            "fe80::1",
+            "fec0::1",
+            "fd00:ec2::254",
+            "ff02::1",
+        ],
+    )
+    def test_addresses_that_are_not_public(self, address: str) -> None:
+        assert not is_public(address)
+
+    @pytest.mark.parametrize("address", ["93.184.216.34", "8.8.8.8", "2606:4700::1111", "64:ff9b::808:808"])
+    def test_addresses_that_are_public(self, address: str) -> None:
+        assert is_public(address)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "ftp://example.com/",
+            "example.com/hook",
+            "https://",
+            "https:///hook",
+            "https://user@example.com/",
+            "https://user:password@example.com/",
+            "https://example.com:99999/",
+            "https://[::1/",
+            "https://exa mple.com/",
+            "https://example.com/\n",
+            "https://example.com/" + "x" * 3000,
+            "javascript:alert(1)",
+        ],
+    )
+    def test_urls_of_the_wrong_form(self, url: str) -> None:
+        assert url_problem(url) is not None
+
+    @pytest.mark.parametrize(
+        "url", ["https://example.com/hook?x=1", "http://example.com:8080", "https://bücher.example"]
+    )
+    def test_urls_of_the_right_form(self, url: str) -> None:
+        assert url_problem(url) is None
+
+    @pytest.mark.parametrize(
+        "host",
+        [
+            *("localhost", "localhost.", "a.localhost", "127.0.0.1", "127.1", "2130706433", "0x7f000001", "[::1]"),
+            *("[::ffff:127.0.0.1]", "10.1.2.3", "169.254.169.254", "[fd00:ec2::254]"),
+        ],
+    )
+    def test_an_address_that_is_not_public_is_known_without_asking(self, host: str) -> None:
+        assert url_problem(f"http://{host}:8080/hook", allow_private=False) == INTO_PRIVATE
+        assert url_problem(f"http://{host}:8080/hook", allow_private=True) is None
+
+    @pytest.mark.parametrize(
+        "host", ["example.com", "8.8.8.8", "[2606:4700::1111]", "localhost.example", "127.example"]
+    )
+    def test_one_that_is_public_and_a_name_is_not_refused(self, host: str) -> None:
+        assert url_problem(f"https://{host}/hook", allow_private=False) is None
+
+    async def test_one_that_is_not_public_is_refused_before_anything_is_sent(self, api: Api) -> None:
+        caller, effect_id = await api.user(tokens=100), await api.effect()
+        url = "http://127.0.0.1:8080/hook"
+        refused = problem_of(await caller.call("PUT", "/api/webhook", {"url": url}), 422)
+        assert refused["errors"] == {"url": INTO_PRIVATE}
+        named = {"effect_id": effect_id, "idempotency_key": "k", "webhook_url": url}
+        batch: dict[str, Any] = {**named, "items": [{}]}
+        for path, body in (("/api/ai-jobs", named), ("/api/batches", batch)):
+            refused = problem_of(await caller.call("POST", path, body), 422)
+            assert refused["errors"] == {"webhook_url": INTO_PRIVATE}
+        assert (await caller.get("/api/wallet"))["balance"] == 100
+
+    async def test_a_job_with_such_a_url_is_not_accepted(self, house: House) -> None:
+        body = {"effect_id": house.effect_id, "idempotency_key": "k", "webhook_url": "ftp://example.com/"}
+        assert "webhook_url" in problem_of(await house.caller.call("POST", "/api/ai-jobs", body), 422)["errors"]
+
+
+class TestTheTenantsWebhook:
+    async def test_the_secret_is_shown_once(self, house: House) -> None:
+        empty = await house.caller.get("/api/webhook")
+        assert empty == {"url": None, "has_secret": False, "updated_at": None, "secret": None}
+        first = data_of(await house.caller.call("PUT", "/api/webhook", {"url": "https://example.com/a"}))
+        assert first["secret"].startswith("whsec_")
+        assert (await house.caller.get("/api/webhook"))["secret"] is None
+        again = data_of(await house.caller.call("PUT", "/api/webhook", {"url": "https://example.com/b"}))
+        assert (again["url"], again["secret"]) == ("https://example.com/b", None)
+        rotated = data_of(await house.caller.call("PUT", "/api/webhook", {"url": None, "rotate_secret": True}))
+        assert rotated["secret"] not in (None, first["secret"])
+
+    async def test_a_secret_that_was_made_for_a_delivery_is_shown_when_it_is_asked_for(self, house: House) -> None:
+        await house.ended()
+        await house.send()
+        [(headers, body)] = house.receiver.heard
+        Webhook(await house.secret()).verify(body, headers)
+
+    async def test_deleted_it_tells_nobody_any_more(self, house: House) -> None:
+        data_of(await house.caller.call("PUT", "/api/webhook", {"url": house.receiver.url}))
+        assert (await house.caller.call("DELETE", "/api/webhook")).status_code == 204
+        assert (await house.caller.get("/api/webhook"))["url"] is None
+        await house.submit()
+        await house.complete()
+        assert await house.send() == 0
+
+    async def test_a_url_of_the_wrong_form_is_refused(self, house: House) -> None:
+        for url in ("ftp://example.com", "https://a:b@example.com", "https://example.com/\x00"):
+            problem = problem_of(await house.caller.call("PUT", "/api/webhook", {"url": url}), 422)
+            assert "url" in problem["errors"]
+
+    async def test_deliveries_are_shown_to_their_owner_only(self, house: House) -> None:
+        job_id = await house.ended()
+        other = await house.api.user("other@example.com")
+        for path in (f"/api/ai-jobs/{job_id}/deliveries", "/api/ai-jobs/nothing/deliveries"):
+            problem_of(await other.call("GET", path), 404)
+        for method, path in (("GET", "/api/webhook"), ("DELETE", "/api/webhook")):
+            problem_of(await house.api.anybody.call(method, path), 401)
+        problem_of(await house.api.anybody.call("PUT", "/api/webhook", {}), 401)

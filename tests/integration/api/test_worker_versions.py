@@ -1,0 +1,193 @@
+"""Workers of other versions: what they say too much, too little or differently costs no job."""
+
+from typing import Any
+
+import pytest
+
+from comfyrelay.protocol import worker as wire
+from comfyrelay.protocol.base import WorkerRequest
+from comfyrelay.store.tenant.library import media
+from tests.integration.api.test_worker_protocol import PICTURE, SECRET, lease_of, poll, submit, submitted, upload
+from tests.support.api import Api, problem_of
+from tests.support.world import execute
+
+REGISTER = "/api/worker/register"
+KEY = "0123456789abcdef"
+
+
+def nulls(model: type[WorkerRequest]) -> dict[str, Any]:
+    """All that may be left out."""
+    return {name: None for name, field in model.model_fields.items() if not field.is_required()}
+
+
+class TestRegistration:
+    async def test_the_same_key_gets_another_token_and_keeps_the_leases(self, api: Api) -> None:
+        made = await submitted(api)
+        first = await api.worker(registration_key=KEY)
+        job = await poll(first)
+        assert job is not None
+        body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "registration_key": KEY}
+        again = await api.anybody.post(REGISTER, body, headers=SECRET)
+        assert again["leases"] == 1
+        problem_of(await first.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
+        problem_of(await first.call("POST", "/api/worker/heartbeat", lease_of(job)), 401)
+        headers = {"Authorization": f"Bearer {again['token']}"}
+        await api.anybody.post("/api/worker/heartbeat", lease_of(job), headers=headers)
+        assert (await api.engine.queue.waiting.of_job(made.user.tenant_id, made.job_id)).reason == "not_waiting"
+
+    @pytest.mark.parametrize("other", [{}, {"registration_key": None}, {"registration_key": "another" + KEY}])
+    async def test_another_key_is_refused(self, api: Api, other: dict[str, Any]) -> None:
+        await api.effect()
+        worker = await api.worker(registration_key=KEY)
+        body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", **other}
+        problem_of(await api.anybody.call("POST", REGISTER, body, headers=SECRET), 409)
+        assert await poll(worker) is None
+
+    async def test_protocol_and_version_are_shown(self, api: Api) -> None:
+        await api.effect()
+        admin = await api.user("root@example.com", is_admin=True)
+        await api.worker("new", protocol=7, version="9.9")
+        await api.worker("old")
+        listed = (await admin.get("/api/admin/workers"))["items"]
+        assert [(each["protocol"], each["version"]) for each in listed] == [(7, "9.9"), (1, None)]
+        assert (await admin.get("/api/admin/workers/new"))["version"] == "9.9"
+
+    async def test_one_that_is_too_old_is_refused_in_words(self, api: Api) -> None:
+        await api.effect()
+        body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "protocol": 0}
+        refused = problem_of(await api.anybody.call("POST", REGISTER, body, headers=SECRET), 422)
+        assert refused["errors"] == {"protocol": wire.too_old(0)}
+
+    async def test_one_that_has_become_too_old_finishes_what_it_has_and_gets_nothing_new(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        await execute(api.engine.databases.central, "UPDATE workers SET protocol = 0")
+        api.context.forget_worker("gpu-1")
+        refused = problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
+        assert refused["detail"] == wire.too_old(0)
+        await worker.post("/api/worker/heartbeat", lease_of(job))
+
+    async def test_nulls_everywhere_are_taken(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker(**nulls(wire.Register))
+        assert await poll(worker, **nulls(wire.Poll)) is not None
+
+
+class TestPoll:
+    @pytest.mark.parametrize("given", [{}, {"providers": None}, {"providers": []}])
+    async def test_no_providers_mean_self_hosted(self, api: Api, given: dict[str, Any]) -> None:
+        await submitted(api)
+        job = await poll(await api.worker(), **given)
+        assert job is not None
+        assert job["provider"] == "self_hosted"
+
+    async def test_unknown_providers_are_left_out_and_give_no_right_to_jobs(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        assert await poll(worker, providers=["of_a_newer_version"]) is None
+        assert await poll(worker, providers=["of_a_newer_version", "self_hosted"]) is not None
+        refused = await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1", "providers": [1]})
+        assert problem_of(refused, 422)["errors"].keys() == {"providers.0"}
+
+    async def test_what_a_worker_says_it_runs_counts(self, api: Api) -> None:
+        made = await submitted(api)
+        worker = await api.worker(max_concurrency=2)
+        assert await poll(worker, current_load=2) is None
+        assert await poll(worker, current_load=1) is not None
+        # what it was given counts also if it says less
+        await submit(api, made.user, made.effect_id, "two")
+        assert await poll(worker, current_load=0, max_concurrency=1) is None
+        # what it said last counts until it says something else
+        assert await poll(worker, current_load=0) is None
+        assert await poll(worker, current_load=0, max_concurrency=2) is not None
+
+    async def test_a_worker_that_has_grown_is_given_more_than_it_registered_with(self, api: Api) -> None:
+        made = await submitted(api)
+        await submit(api, made.user, made.effect_id, "two")
+        worker = await api.worker(max_concurrency=1)
+        assert await poll(worker) is not None
+        assert await poll(worker) is None
+        assert await poll(worker, current_load=1, max_concurrency=2) is not None
+
+    async def test_it_may_still_fetch_ahead(self, api: Api) -> None:
+        await submitted(api)
+        assert await poll(await api.worker(), current_load=1, prefetch=1) is not None
+
+
+class TestHeartbeat:
+    async def test_progress_is_passed_on_as_it_was_told(self, api: Api) -> None:
+        made = await submitted(api)
+        admin = await api.user("root@example.com", is_admin=True)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        told = {"value": "half", "phase": 7, "began_at": "soon", "server": [], "step": None, "of": {"a": ["newer"]}}
+        await worker.post("/api/worker/heartbeat", {**lease_of(job), "progress": told})
+        [held] = (await admin.get("/api/admin/workers/gpu-1"))["jobs"]
+        assert held["progress"] == told
+        assert (await admin.get(f"/api/admin/dispatches/{job['dispatch_id']}"))["progress"] == told
+        await api.engine.outbox.delivery.idle()
+        assert (await api.engine.jobs.views.job(made.user.tenant_id, made.job_id)).progress == told
+        [slot] = (await admin.get("/api/slots"))["items"]
+        assert slot["job"] is None
+
+    @pytest.mark.parametrize("told", [0.5, "half", [0.5], True])
+    async def test_progress_that_is_no_object_is_refused(self, api: Api, told: object) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        refused = await worker.call("POST", "/api/worker/heartbeat", {**lease_of(job), "progress": told})
+        assert problem_of(refused, 422)["errors"].keys() == {"progress"}
+
+
+class TestEnd:
+    @pytest.mark.parametrize("said", [{}, {"error_message": None}, {"error_message": " "}])
+    async def test_a_failure_without_a_message_fails_the_job_with_a_sentence(
+        self, api: Api, said: dict[str, Any]
+    ) -> None:
+        made = await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        assert await worker.post("/api/worker/fail", {**lease_of(job), **said}) == {"status": "failed"}
+        await api.engine.outbox.delivery.idle()
+        found = await api.engine.jobs.views.job(made.user.tenant_id, made.job_id)
+        assert found.job.error_message == wire.NO_ERROR_GIVEN
+
+    async def test_an_unknown_fault_is_not_final(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        failed = {**lease_of(job), "error_message": "too hot", "fault": "of_a_newer_version"}
+        assert await worker.post("/api/worker/fail", failed) == {"status": "queued"}
+
+    async def test_a_requeue_needs_no_reason(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        assert await worker.post("/api/worker/requeue", {**lease_of(job), "reason": None}) == {"status": "queued"}
+
+    async def test_the_video_keeps_the_output_as_it_was_sent(self, api: Api) -> None:
+        made = await submitted(api)
+        shard = api.engine.databases.shard("main")
+        await execute(
+            shard,
+            "INSERT INTO videos (id, tenant_id, user_id, status, job_id, created_at, updated_at)"
+            " SELECT 'v', tenant_id, user_id, 'queued', id, created_at, created_at FROM ai_jobs",
+        )
+        await execute(shard, "UPDATE ai_jobs SET video_id = 'v'")
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        await upload(api, job)
+        sent = {"size": len(PICTURE), "mime_type": "image/png", "sha256": None, "frames": 1, "of": {"a": ["newer"]}}
+        await worker.post("/api/worker/complete", {**lease_of(job), "output": sent, "more": 1})
+        await api.engine.outbox.delivery.idle()
+        async with shard.read() as tx:
+            video = (await media.videos_of_jobs(tx, [made.job_id]))[made.job_id]
+        assert (video.processing_details or {})["output"] == sent

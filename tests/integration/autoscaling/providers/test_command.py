@@ -1,0 +1,403 @@
+"""Machines that a script makes: the contract, with the example that rents GPUs; and what a script may do wrong."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from comfyrelay.autoscaling.providers.base import FleetMachines, Observed, ObservedState, RefusalKind
+from comfyrelay.autoscaling.providers.command import CommandProvider
+from comfyrelay.domain.autoscaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
+from comfyrelay.errors import ProviderError
+from tests.integration.autoscaling.providers.gpu_rental import TOKEN, Rental
+from tests.support.paths import ROOT
+from tests.support.provider_contract import (
+    FLEET,
+    STAGE,
+    ThrottledContract,
+    ThrottledSite,
+    orders,
+    until,
+    until_observed,
+)
+
+EXAMPLES = ROOT / "deploy" / "fleet-commands"
+SECRET = "a secret that is long enough for a fleet"
+API = "http://127.0.0.1:9"
+
+
+def provider_in(folder: Path, programs: Path | None, **values: Any) -> CommandProvider:
+    secrets = {"staging": [SECRET], "production": [SECRET]}
+    return CommandProvider(folder=folder / "commands", api_url=API, secrets=secrets, programs=programs, **values)
+
+
+def fleet_of(
+    command: str, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES, **options: Any
+) -> FleetMachines:
+    spec = MachineSpec(
+        provider=MachineProviderName.COMMAND,
+        image="registry.test/worker:1",
+        instance_types=(InstanceType(name="small", price_per_hour=0.5), InstanceType(name="large", speed=2.0)),
+        options={"command": command, **options},
+    )
+    return FleetMachines(slug=slug, stage=stage, spec=spec, max_machines=max_machines)
+
+
+class RentedSite(ThrottledSite):
+    def __init__(self, folder: Path, rental: Rental) -> None:
+        self._folder = folder
+        self.rental = rental
+
+    def provider(self) -> CommandProvider:
+        return provider_in(self._folder, EXAMPLES)
+
+    async def fleet(self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES) -> FleetMachines:
+        return fleet_of("rented-gpus", slug, stage=stage, max_machines=max_machines)
+
+    async def existing(self, fleet: FleetMachines) -> int:
+        label = f"comfyrelay/{fleet.stage}/{fleet.slug}"
+        return sum(each["label"] == label for each in self.rental.instances.values())
+
+    async def boot(self, fleet: FleetMachines) -> None:
+        self.rental.boots = True
+
+    async def refuse(self, fleet: FleetMachines) -> RefusalKind:
+        self.rental.full = 503
+        return RefusalKind.CAPACITY
+
+    async def cut_off(self) -> None:
+        await self.rental.close()
+
+    async def throttle(self, calls: int) -> None:
+        self.rental.throttled = calls
+
+
+@pytest.fixture
+async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RentedSite]:
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    async with Rental() as rental:
+        monkeypatch.setenv("RENTAL_URL", rental.url)
+        monkeypatch.setenv("RENTAL_TOKEN_FILE", str(tmp_path / "token"))
+        yield RentedSite(tmp_path, rental)
+
+
+class TestCommandProvider(ThrottledContract):
+    pass
+
+
+async def test_rented_machines_are_told_what_their_workers_need_and_cost_what_they_cost_now(site: RentedSite) -> None:
+    provider, fleet = site.provider(), await site.fleet()
+    site.rental.prices["small"] = 0.3
+
+    await provider.launch(fleet, orders("a"), total=1)
+
+    [found] = await provider.observe(fleet)
+    [given] = site.rental.given
+    assert (found.key, found.instance_type, found.price_per_hour) == ("a", "small", 0.3)
+    assert given["environment"] == {
+        "API_BASE_URL": API,
+        "FLEET_SLUG": FLEET,
+        "FLEET_STAGE": STAGE,
+        "FLEET_SECRET": SECRET,
+        "WORKER_ID": found.worker_id,
+    }
+    assert [each.price_per_hour for each in await provider.prices(fleet)] == [0.3, 1.5]
+
+
+async def test_a_quota_of_the_rental_is_told_as_one(site: RentedSite) -> None:
+    site.rental.full = 402
+    [refused] = (await site.provider().launch(await site.fleet(), orders("a"), total=1)).refused
+    assert (refused.kind, refused.instance_type) == (RefusalKind.QUOTA, "small")
+    assert refused.text == "No small could be rented: none left in this region."
+
+
+# What scripts may do wrong.
+
+Script = Callable[[str], FleetMachines]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Script:
+    """A fleet whose script is these lines of Python; it knows what it was `asked`, and in which `word`."""
+
+    def write(lines: str) -> FleetMachines:
+        path = tmp_path / "programs" / "script"
+        path.parent.mkdir(exist_ok=True)
+        begin = "import json, os, sys, time\nword, asked = sys.argv[1], json.load(sys.stdin)\n"
+        path.write_text(f"#!{sys.executable} -SE\n{begin}{lines}\n")
+        path.chmod(0o700)
+        return fleet_of("script")
+
+    return write
+
+
+def provider_of(tmp_path: Path, **values: Any) -> CommandProvider:
+    return provider_in(tmp_path, tmp_path / "programs", **values)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("print('starting …')", "script observe must print JSON"),
+        ("print('{}')", "Wrong is machines: Field required"),
+        ("", "Wrong is machines: Field required"),
+        ('print(json.dumps({"machines": [{"id": ""}]}))', "Wrong is machines.0.id"),
+        ('print(json.dumps({"machines": [{"id": "a", "state": "on"}]}))', "Wrong is machines.0.state"),
+        ('print(json.dumps({"machines": [{"id": "a"}, {"id": "a"}]}))', "named a machine twice"),
+        ("sys.exit(3)", "script observe ended with exit code 3."),
+        ("sys.exit('no key for gpu-1')", "script observe ended with exit code 1: no key for gpu-1."),
+        ("os.kill(os.getpid(), 9)", "script observe ended with exit code -9."),
+        ("sys.exit(75)", "script observe asks to be tried again later."),
+        ("print('x' * 5_000_000)", "printed more than"),
+    ],
+)
+async def test_what_nobody_can_understand_is_an_error_that_says_why(
+    script: Script, tmp_path: Path, lines: str, said: str
+) -> None:
+    fleet = script(lines)
+    with pytest.raises(ProviderError) as caught:
+        await provider_of(tmp_path).observe(fleet)
+    assert said in caught.value.detail
+
+
+async def test_a_script_that_takes_too_long_is_an_error(script: Script, tmp_path: Path) -> None:
+    fleet = script("time.sleep(1000)")
+    with pytest.raises(ProviderError, match=r"script observe took longer than 0\.1 s, and was ended"):
+        await provider_of(tmp_path, timeout_seconds=0.1).observe(fleet)
+
+
+async def test_a_script_that_is_not_waited_for_is_ended_with_what_it_started(script: Script, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    fleet = script(f"os.execlp('sh', 'sh', '-c', 'sleep 1000 & echo $$ > {note}.new; mv {note}.new {note}; wait')")
+    asking = asyncio.create_task(provider_of(tmp_path).observe(fleet))
+
+    async def is_noted() -> bool:
+        return note.exists()
+
+    await until(is_noted)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+    async def is_nobody_left() -> bool:
+        return not living_in_group(int(note.read_text()))
+
+    await until(is_nobody_left)
+
+
+def living_in_group(number: int) -> list[int]:
+    found = []
+    for each in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(each.pid) == number and each.status() != psutil.STATUS_ZOMBIE:
+                found.append(each.pid)
+    return found
+
+
+async def test_a_launch_of_which_nobody_knows_is_an_error_and_not_a_refusal(script: Script, tmp_path: Path) -> None:
+    fleet = script("print(json.dumps({'machines': []}) if word == 'observe' else 'rubbish')")
+    with pytest.raises(ProviderError, match="script launch must print JSON"):
+        await provider_of(tmp_path).launch(fleet, orders("a"), total=1)
+
+
+@pytest.mark.parametrize(("code", "kind"), [(75, RefusalKind.THROTTLED), (1, RefusalKind.SETUP)])
+async def test_a_script_that_fails_to_launch_is_a_refusal(
+    script: Script, tmp_path: Path, code: int, kind: RefusalKind
+) -> None:
+    fleet = script(f"print(json.dumps({{'machines': []}})) if word == 'observe' else sys.exit({code})")
+    [refused] = (await provider_of(tmp_path).launch(fleet, orders("a", "b"), total=2)).refused
+    assert refused.kind is kind
+
+
+async def test_a_script_that_would_make_a_second_machine_is_not_asked_for_a_key_that_is_there(
+    script: Script, tmp_path: Path
+) -> None:
+    """A careless one: it makes as many as it is told to, each time."""
+    made = tmp_path / "made"
+    fleet = script(
+        f"path = {str(made)!r}\n"
+        "made = open(path).read().split() if os.path.exists(path) else []\n"
+        "new = [each['key'] for each in asked.get('orders', [])]\n"
+        "open(path, 'w').write(' '.join(made + new))\n"
+        "names = new if word == 'launch' else made\n"
+        "print(json.dumps({'machines': [{'id': str(n), 'key': each} for n, each in enumerate(names)]}))"
+    )
+    for keys in (("a",), ("a", "b"), ("a", "b")):
+        await provider_of(tmp_path).launch(fleet, orders(*keys), total=len(keys))
+    assert made.read_text().split() == ["a", "b"]
+
+
+async def test_what_a_script_leaves_running_does_not_keep_it_waiting(script: Script, tmp_path: Path) -> None:
+    """It has the script's output open, which never ends."""
+    fleet = script(
+        "import subprocess\n"
+        f"child = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))\n"
+        "print(json.dumps({'machines': []}), flush=True)"
+    )
+    try:
+        assert await provider_of(tmp_path, timeout_seconds=60).observe(fleet) == []
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+async def test_a_script_gets_the_secret_in_a_file_and_nothing_of_the_servers_settings(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMFYRELAY_DATABASE_URL", "postgresql://somebody:secret@somewhere/central")
+    fleet = script(
+        f"open({str(tmp_path / 'seen')!r}, 'w').write(json.dumps([dict(os.environ), asked]))\n"
+        "print(json.dumps({'machines': []}))"
+    )
+    await provider_of(tmp_path).observe(fleet)
+    environment, asked = json.loads((tmp_path / "seen").read_text())
+    path = Path(environment["FLEET_SECRET_FILE"])
+    assert (path.read_text(), path.stat().st_mode & 0o077) == (SECRET, 0)
+    assert SECRET not in environment.values()
+    assert (environment["FLEET_SLUG"], environment["FLEET_STAGE"], environment["API_BASE_URL"]) == (FLEET, STAGE, API)
+    assert not [name for name in environment if name.startswith("COMFYRELAY_")]
+    assert (asked["fleet"], asked["stage"], asked["max_machines"]) == (FLEET, STAGE, MAX_MACHINES)
+    assert asked["machines"]["options"] == {"command": "script"}
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [("", "names no script"), ("none", "There is no program none"), ("../script", "without its folder")],
+)
+async def test_a_script_that_may_not_be_run_is_refused_in_a_sentence(tmp_path: Path, command: str, said: str) -> None:
+    (tmp_path / "programs").mkdir()
+    [refused] = (await provider_of(tmp_path).launch(fleet_of(command), orders("a"), total=1)).refused
+    assert refused.kind is RefusalKind.SETUP
+    assert said in refused.text
+
+
+async def test_without_a_folder_of_programs_nothing_is_run(tmp_path: Path) -> None:
+    [refused] = (await provider_in(tmp_path, None).launch(fleet_of("script"), orders("a"), total=1)).refused
+    assert "COMFYRELAY_FLEET_COMMANDS_DIR is not set" in refused.text
+
+
+# The other examples.
+
+
+def states(found: list[Observed]) -> list[tuple[str | None, ObservedState]]:
+    return sorted((each.key, each.state) for each in found)
+
+
+async def test_the_example_of_plain_processes_starts_one_worker_for_each_comfyui(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKERS_DIR", str(tmp_path / "workers"))
+    monkeypatch.setenv("WORKER_COMMAND", json.dumps(["sleep", "1000"]))
+    provider = provider_in(tmp_path, EXAMPLES)
+    fleet = fleet_of("local-processes", comfyui=["http://127.0.0.1:8188", "http://127.0.0.1:8189"])
+    try:
+        result = await provider.launch(fleet, orders("a", "b", "c"), total=3)
+        assert [each.kind for each in result.refused] == [RefusalKind.CAPACITY]
+        await provider.launch(fleet, orders("a"), total=1)
+        found = await until_observed(provider, fleet, 2)
+        assert states(found) == [("a", ObservedState.RUNNING), ("b", ObservedState.RUNNING)]
+        notes = [tmp_path / "workers" / STAGE / FLEET / key / "pid" for key in "ab"]
+
+        async def are_noted() -> bool:
+            return all(each.exists() for each in notes)
+
+        await until(are_noted)
+        [ended] = [each.id for each in found if each.key == "a"]
+        await provider.end(fleet, [ended])
+        [left] = await until_observed(provider, fleet, 1)
+        assert left.key == "b"
+    finally:
+        for path in (tmp_path / "workers").rglob("pid"):
+            with suppress(ProcessLookupError):
+                os.kill(int(path.read_text()), signal.SIGKILL)
+
+
+# ssh to hosts that are folders, and a docker that keeps its containers in them.
+SSH = """#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift 2; done
+cd "$HOSTS/$1" || { echo "ssh: no host $1" >&2; exit 255; }
+exec sh -c "$2"
+"""
+DOCKER = """#!{python} -SE
+import os, pathlib, sys
+from tests.support.paths import ROOT
+words = sys.argv[1:]
+if words[0] == "ps":
+    label = words[words.index("--filter") + 1].removeprefix("label=")
+    for each in pathlib.Path().glob("*.container"):
+        if each.read_text().splitlines()[0] == label:
+            print(each.stem, "running")
+elif words[0] == "run":
+    path = pathlib.Path(words[words.index("--name") + 1] + ".container")
+    if path.exists():
+        sys.exit(125)
+    path.write_text(words[words.index("--label") + 1] + "\\n" + words[-1] + "\\n" + sys.stdin.read())
+elif words[0] == "stop":
+    pathlib.Path(words[-1] + ".container").unlink()
+"""
+
+
+async def test_the_example_of_containers_starts_one_on_each_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools, hosts = tmp_path / "tools", tmp_path / "hosts"
+    tools.mkdir()
+    for name, text in (("ssh", SSH), ("docker", DOCKER.format(python=sys.executable))):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o700)
+    for each in ("gpu-1", "gpu-2"):
+        (hosts / each).mkdir(parents=True)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOSTS", str(hosts))
+    provider = provider_in(tmp_path, EXAMPLES)
+    fleet, other = (fleet_of("ssh-containers", slug, hosts=["gpu-1", "gpu-2"]) for slug in (FLEET, "landscapes"))
+
+    result = await provider.launch(fleet, orders("a", "b", "c"), total=3)
+    assert [each.kind for each in result.refused] == [RefusalKind.CAPACITY]
+    await provider.launch(fleet, orders("a", "b"), total=2)
+    found = await until_observed(provider, fleet, 2)
+
+    assert states(found) == [("a", ObservedState.RUNNING), ("b", ObservedState.RUNNING)]
+    assert list(await provider.observe(other)) == []
+    [container] = (hosts / "gpu-1").iterdir()
+    label, image, *settings = container.read_text().splitlines()
+    assert (label, image) == (f"comfyrelay={STAGE}/{FLEET}", "registry.test/worker:1")
+    assert f"FLEET_SECRET={SECRET}" in settings
+    assert f"WORKER_ID={container.stem}" in settings
+    await provider.end(fleet, [container.stem])
+    [left] = await until_observed(provider, fleet, 1)
+    assert left.id != container.stem
+
+    shutil.rmtree(hosts / "gpu-2")
+    with pytest.raises(ProviderError, match="gpu-2: ssh: no host gpu-2"):
+        await provider.observe(fleet)
+
+
+@pytest.mark.parametrize("price", ["NaN", "Infinity", "-1", "1e10", "1e400"])
+async def test_a_price_that_is_none_counts_as_not_said(tmp_path: Path, price: str) -> None:
+    machines = f'[{{"id": "x", "price_per_hour": {price}}}, {{"id": "y", "price_per_hour": 2.5}}]'
+    answer = f'{{"machines": {machines}, "prices": [{{"name": "small", "price_per_hour": {price}}}]}}'
+    (tmp_path / "tells").write_text(f"#!/bin/sh\necho '{answer}'\n")
+    (tmp_path / "tells").chmod(0o755)
+    provider = provider_in(tmp_path, tmp_path)
+    assert [each.price_per_hour for each in await provider.observe(fleet_of("tells"))] == [None, 2.5]
+    assert [each.price_per_hour for each in await provider.prices(fleet_of("tells"))] == [0.5, 0.0]
+
+
+@pytest.mark.parametrize("name", ["k" * 201, "a\0b", ""])
+@pytest.mark.parametrize("field", ["key", "worker_id", "instance_type"])
+async def test_a_name_that_nobody_can_keep_counts_as_not_said(tmp_path: Path, name: str, field: str) -> None:
+    (tmp_path / "answer").write_text(json.dumps({"machines": [{"id": "x", field: name}]}))
+    (tmp_path / "tells").write_text(f"#!/bin/sh\ncat {tmp_path / 'answer'}\n")
+    (tmp_path / "tells").chmod(0o755)
+    [found] = await provider_in(tmp_path, tmp_path).observe(fleet_of("tells"))
+    assert (found.id, getattr(found, field)) == ("x", None)

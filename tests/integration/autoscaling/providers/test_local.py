@@ -1,0 +1,408 @@
+"""Machines that are processes of this host, held to the contract; and what only they promise."""
+
+import asyncio
+import json
+import signal
+import stat
+import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from comfyrelay.autoscaling.providers.base import FleetMachines, MachineProvider, ObservedState, RefusalKind
+from comfyrelay.autoscaling.providers.local import LocalProvider, _Machine
+from comfyrelay.domain.autoscaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
+from comfyrelay.system.commands import detached
+from tests.support.provider_contract import (
+    FLEET,
+    STAGE,
+    ProviderContract,
+    Site,
+    gone,
+    launched,
+    opened,
+    orders,
+    until,
+    until_observed,
+)
+from tests.support.world import PATIENCE_SECONDS
+
+MODULE = "comfyrelay.autoscaling.providers.local_machine"
+SECRET = "a secret that is long enough for a fleet"
+# Answers as ComfyUI does once a file is there, and writes down what it was given.
+COMFYUI = """#!{python} -SE
+import http.server, json, os, pathlib, sys, time
+pathlib.Path("given.json").write_text(json.dumps({{"argv": sys.argv[1:], "environment": dict(os.environ)}}))
+while not pathlib.Path({gate!r}).exists():
+    time.sleep(0.01)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+# Waits for its end, and leaves a word when it was asked for politely.
+WORKER = """
+import json, os, pathlib, signal, sys
+def leave(*_):
+    pathlib.Path("left").touch()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+pathlib.Path("worker.json").write_text(json.dumps(dict(os.environ)))
+while True:
+    signal.pause()
+"""
+
+
+class LocalSite(Site):
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "machines"
+        self.programs = folder / "programs"
+        self.programs.mkdir(exist_ok=True)
+        self._gate = folder / "booted"
+        self.write("comfyui", COMFYUI.format(python=sys.executable, gate=str(self._gate)))
+        self.options: dict[str, Any] = {"comfyui": "comfyui", "grace_seconds": 5.0}
+
+    def write(self, name: str, text: str) -> None:
+        path = self.programs / name
+        path.write_text(text)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def provider(self) -> LocalProvider:
+        return LocalProvider(
+            folder=self.folder,
+            api_url="http://127.0.0.1:9",
+            secrets={"staging": [SECRET], "production": [SECRET]},
+            programs=self.programs,
+            worker=(sys.executable, "-SE", "-c", WORKER),
+        )
+
+    async def fleet(self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES) -> FleetMachines:
+        spec = MachineSpec(
+            provider=MachineProviderName.LOCAL,
+            instance_types=(InstanceType(name="cpu", price_per_hour=0.1, speed=0.5),),
+            options=self.options,
+        )
+        return FleetMachines(slug=slug, stage=stage, spec=spec, max_machines=max_machines)
+
+    def processes(self, fleet: FleetMachines | None = None) -> set[int]:
+        """Those that are a machine, or are about to find out whether they are."""
+        prefix = str(self.folder if fleet is None else self.folder / fleet.stage / fleet.slug)
+        found = set()
+        for each in psutil.process_iter():
+            with suppress(psutil.Error):
+                words = each.cmdline()
+                if MODULE in words and words[-1].startswith(f"{prefix}/") and each.status() != psutil.STATUS_ZOMBIE:
+                    found.add(each.pid)
+        return found
+
+    async def existing(self, fleet: FleetMachines) -> int:
+        running: set[int] = set()
+
+        async def have_all_begun() -> bool:
+            running.clear()
+            running.update(self.processes(fleet))
+            begun = (self.folder / fleet.stage / fleet.slug).glob("*/begun.json")
+            return running <= {json.loads(each.read_text())["pid"] for each in begun}
+
+        await until(have_all_begun)
+        return len(running)
+
+    async def boot(self, fleet: FleetMachines) -> None:
+        self._gate.touch()
+
+    async def refuse(self, fleet: FleetMachines) -> RefusalKind:
+        (self.programs / "comfyui").unlink()
+        return RefusalKind.SETUP
+
+    async def cut_off(self) -> None:
+        if self.folder.exists():
+            self.folder.rename(self.folder.with_name("elsewhere"))
+        self.folder.write_text("no folder")
+
+    async def clear(self) -> None:
+        for pid in self.processes():
+            kill_all(pid)
+
+        async def are_gone() -> bool:
+            return not self.processes()
+
+        await until(are_gone)
+
+
+def kill_all(pid: int) -> None:
+    """As a host that loses power: nobody in it gets to tidy up."""
+    with suppress(psutil.Error):
+        first = psutil.Process(pid)
+        everybody = [first, *first.children(recursive=True)]
+        for what in (psutil.Process.suspend, psutil.Process.kill):
+            for each in everybody:
+                with suppress(psutil.Error):
+                    what(each)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[LocalSite]:
+    made = LocalSite(tmp_path)
+    yield made
+    await made.clear()
+
+
+class TestLocalProvider(ProviderContract):
+    pass
+
+
+def machine_folder(site: LocalSite, fleet: FleetMachines, key: str) -> Path:
+    return site.folder / fleet.stage / fleet.slug / key
+
+
+async def until_there(path: Path) -> None:
+    async def is_there() -> bool:
+        return path.exists()
+
+    await until(is_there)
+
+
+async def running(site: LocalSite, provider: MachineProvider, *keys: str) -> FleetMachines:
+    fleet = await site.fleet()
+    await site.boot(fleet)
+    await launched(provider, fleet, *keys)
+    await until_observed(provider, fleet, len(keys), ObservedState.RUNNING)
+    return fleet
+
+
+# Launches two machines, and dies of it.
+LAUNCH = """
+import asyncio, os, pathlib, signal, sys
+from comfyrelay.domain.autoscaling.spec import MachineSpec
+from comfyrelay.autoscaling.providers.base import FleetMachines, Order
+from comfyrelay.autoscaling.providers.local import LocalProvider, _Machine
+folder, programs, slug, stage = sys.argv[1:]
+provider = LocalProvider(
+    folder=pathlib.Path(folder), programs=pathlib.Path(programs), api_url="http://a.test", secrets={stage: ["secret"]}
+)
+fleet = FleetMachines(slug=slug, stage=stage, spec=MachineSpec(options={"comfyui": "comfyui"}), max_machines=2)
+asyncio.run(provider.launch(fleet, [Order(key="a"), Order(key="b")], total=2))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+async def test_machines_outlive_whoever_launched_them(site: LocalSite) -> None:
+    leader = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", LAUNCH, str(site.folder), str(site.programs), FLEET, STAGE)
+    )
+    assert await leader.wait() == -signal.SIGKILL
+    fleet = await site.fleet()
+
+    async with opened(site) as other:
+        found = await until_observed(other, fleet, 2)
+        await launched(other, fleet, "a", "b")
+        assert await site.existing(fleet) == 2
+        await other.end(fleet, [each.id for each in found])
+        await gone(site, other, fleet, left=[])
+
+
+@pytest.mark.parametrize("is_repeated", [True, False])
+async def test_who_dies_before_the_process_is_started_leaves_an_order_that_the_next_who_looks_carries_out(
+    site: LocalSite, monkeypatch: pytest.MonkeyPatch, is_repeated: bool
+) -> None:
+    fleet = await site.fleet()
+
+    def die(*_words: Any, **_values: Any) -> None:
+        raise asyncio.CancelledError
+
+    async with opened(site) as first:
+        with monkeypatch.context() as patch:
+            patch.setattr(detached, "start", die)
+            with pytest.raises(asyncio.CancelledError):
+                await first.launch(fleet, orders("a"), total=1)
+    assert await site.existing(fleet) == 0
+
+    async with opened(site) as second:
+        if is_repeated:
+            await launched(second, fleet, "a")
+        else:
+            assert [each.state for each in await second.observe(fleet)] == [ObservedState.PENDING]
+        await until_there(machine_folder(site, fleet, "a") / "begun.json")
+        assert await site.existing(fleet) == 1
+
+
+async def test_of_two_processes_for_one_order_one_is_the_machine_and_a_late_one_finds_it_carried_out(
+    site: LocalSite,
+) -> None:
+    """As when a leader dies after it has started one, and the next starts another."""
+    fleet = await site.fleet()
+    provider = site.provider()
+    await provider.launch(fleet, orders("a"), total=1)
+    machine = _Machine(machine_folder(site, fleet, "a"))
+    provider._start(fleet, machine)
+    assert await site.existing(fleet) == 1
+    await until_there(machine.folder / "given.json")
+
+    await site.clear()
+    (machine.folder / "given.json").unlink()
+    provider._start(fleet, machine)
+
+    late = provider._children[machine.id]
+    assert await asyncio.to_thread(late.wait, PATIENCE_SECONDS) == 0
+    assert not (machine.folder / "given.json").exists()
+    assert list(await provider.observe(fleet)) == []
+
+
+async def test_an_order_that_nobody_started_is_forgotten_after_a_while(
+    site: LocalSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = await site.fleet()
+    async with opened(site) as provider:
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalProvider, "_start", lambda *_: None)
+            await provider.launch(fleet, orders("a"), total=1)
+            assert len(await provider.observe(fleet)) == 1
+            patch.setattr("comfyrelay.autoscaling.providers.local.START_SECONDS", 0.0)
+            assert list(await provider.observe(fleet)) == []
+
+
+async def test_a_key_whose_machine_is_gone_makes_no_other(site: LocalSite) -> None:
+    async with opened(site) as provider:
+        fleet = await running(site, provider, "a")
+        [found] = await provider.observe(fleet)
+        await site.clear()
+        assert list(await provider.observe(fleet)) == []
+
+        result = await provider.launch(fleet, orders("a"), total=1)
+
+        assert result.launched == []
+        assert [each.text for each in result.refused] == [f"The machine {found.id} has been there, and is gone."]
+        assert await site.existing(fleet) == 0
+
+
+async def test_a_worker_is_asked_to_leave_and_its_machine_goes_with_it(site: LocalSite) -> None:
+    async with opened(site) as provider:
+        fleet = await running(site, provider, "a")
+        await until_there(machine_folder(site, fleet, "a") / "worker.json")
+
+        await provider.end(fleet, [(await provider.observe(fleet))[0].id])
+        await gone(site, provider, fleet, left=[])
+
+        folder = machine_folder(site, fleet, "a")
+        assert (folder / "left").exists()
+        assert not (folder / "comfyui").exists()
+
+
+async def test_a_worker_that_does_not_leave_is_killed_after_the_grace(site: LocalSite) -> None:
+    site.options = {**site.options, "grace_seconds": 0.2}
+    stubborn = WORKER.replace("sys.exit(0)", "")
+    async with opened(site) as provider:
+        assert isinstance(provider, LocalProvider)
+        provider._worker = (sys.executable, "-SE", "-c", stubborn)
+        fleet = await running(site, provider, "a")
+        await until_there(machine_folder(site, fleet, "a") / "worker.json")
+
+        await provider.end(fleet, [(await provider.observe(fleet))[0].id])
+
+        await gone(site, provider, fleet, left=[])
+        assert (machine_folder(site, fleet, "a") / "left").exists()
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+async def test_when_one_process_of_a_machine_is_killed_all_end(site: LocalSite, which: int) -> None:
+    async with opened(site) as provider:
+        fleet = await running(site, provider, "a")
+        await until_there(machine_folder(site, fleet, "a") / "worker.json")
+        [pid] = site.processes(fleet)
+        first = psutil.Process(pid)
+        # between it and these are those that watch over them
+        leaves = [each for each in first.children(recursive=True) if not each.children()]
+        [worker] = [each for each in leaves if "signal.pause" in each.cmdline()[-1]]
+        [comfyui] = [each for each in leaves if each != worker]
+        everybody = [first, *first.children(recursive=True)]
+
+        [first, worker, comfyui][which].kill()
+
+        async def are_gone() -> bool:
+            return not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in everybody)
+
+        await until(are_gone)
+        assert list(await provider.observe(fleet)) == []
+
+
+async def test_another_process_with_the_same_number_is_left_alone() -> None:
+    sleeper = await asyncio.create_subprocess_exec(sys.executable, "-c", "import signal; signal.pause()")
+    started = detached.started_at(sleeper.pid)
+    try:
+        assert detached.is_process(pid=sleeper.pid, started=started)
+        detached.ask_to_end(pid=sleeper.pid, started=started - 60)
+        assert psutil.Process(sleeper.pid).status() != psutil.STATUS_ZOMBIE
+        detached.ask_to_end(pid=sleeper.pid, started=started)
+    finally:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(60):
+                await sleeper.wait()
+        with suppress(ProcessLookupError):
+            sleeper.kill()
+    assert sleeper.returncode == -signal.SIGTERM
+    assert not detached.is_process(pid=sleeper.pid, started=started)
+
+
+async def test_a_worker_is_told_what_it_needs_and_nobody_else_gets_the_servers_settings(
+    site: LocalSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMFYRELAY_DATABASE_URL", "postgresql://somebody:secret@somewhere/central")
+    site.options = {**site.options, "environment": {"CUDA_VISIBLE_DEVICES": "{slot}"}}
+    async with opened(site) as provider:
+        fleet = await running(site, provider, "a", "b")
+        by_id = {each.id: each.key for each in await provider.observe(fleet)}
+        devices = set()
+        for name, key in by_id.items():
+            folder = machine_folder(site, fleet, str(key))
+            await until_there(folder / "worker.json")
+            worker = json.loads((folder / "worker.json").read_text())
+            comfyui = json.loads((folder / "given.json").read_text())
+            assert (worker["WORKER_ID"], worker["FLEET_SLUG"], worker["FLEET_STAGE"]) == (name, FLEET, STAGE)
+            assert worker["FLEET_SECRET"] == SECRET
+            assert worker["COMFYUI_BASE_URL"] == f"http://127.0.0.1:{comfyui['argv'][0]}"
+            assert "FLEET_SECRET" not in comfyui["environment"]
+            assert "COMFYRELAY_DATABASE_URL" not in {**worker, **comfyui["environment"]}
+            assert all(SECRET not in each.read_text() for each in folder.iterdir() if each.name == "order.json")
+            devices.add(worker["CUDA_VISIBLE_DEVICES"])
+        assert devices == {"0", "1"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"comfyui": "../comfyui"}, "without its folder"),
+        ({"comfyui": "/bin/sh"}, "without its folder"),
+        ({"comfyui": "other"}, "There is no program other"),
+        ({"comfyui": "plain"}, "chmod +x"),
+        ({"environment": {"LD_PRELOAD": "x.so"}}, "LD_PRELOAD cannot be set here"),
+        ({"environment": {"COMFYRELAY_WORKER_COMFYUI_RESTART_COMMAND": "sh"}}, "cannot be set here"),
+        ({"comfy": "simulator"}, "comfy: Extra inputs are not permitted"),
+    ],
+)
+async def test_what_a_fleet_may_not_run_is_refused_in_a_sentence(
+    site: LocalSite, options: dict[str, Any], said: str
+) -> None:
+    (site.programs / "plain").write_text("")
+    site.options = options
+    async with opened(site) as provider:
+        [refused] = (await provider.launch(await site.fleet(), orders("a"), total=1)).refused
+    assert refused.kind is RefusalKind.SETUP
+    assert said in refused.text
+
+
+async def test_logs_of_a_machine_are_kept_for_a_week(site: LocalSite) -> None:
+    async with opened(site) as provider:
+        fleet = await running(site, provider, "old")
+        await site.clear()
+        folder = machine_folder(site, fleet, "old")
+        assert {each.name for each in folder.glob("*.log")} == {"machine.log", "comfyui.log", "worker.log"}
+        order = json.loads((folder / "order.json").read_text())
+        (folder / "order.json").write_text(json.dumps({**order, "launched_at": "2020-01-01T00:00:00+00:00"}))
+
+        await launched(provider, fleet, "new")
+
+        assert not folder.exists()

@@ -1,0 +1,126 @@
+"""A fleet whose settings nobody can read, or that no number fits, is paused and says why; the others go on."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from sqlalchemy import update
+
+from comfyrelay.domain.autoscaling.spec import MachineSpec, ScalingSpec
+from comfyrelay.domain.autoscaling.spec_json import machines_from_json, scaling_from_json
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.protocol.autoscaling import FleetMachines, FleetScaling
+from comfyrelay.store.central.tables import fleets as fleet_rows
+from tests.support.burst import a_house
+from tests.support.memory_provider import Fleets, open_fleets
+from tests.support.observations import fleet, launched, plan, plans, waiting
+from tests.support.world import World
+
+NOWHERE = {"days": [0], "begins": "09:00", "ends": "18:00", "at_least": 1, "timezone": "Nowhere/Town"}
+BAD: dict[str, dict[str, Any]] = {
+    "an unknown policy": {"scaling": {"policy": "frugal"}},
+    "an unknown time zone": {"scaling": {"schedules": [NOWHERE]}},
+    "a number that is none": {"scaling": {"max_machines": "ten"}},
+    "a speed of next to nothing": {
+        "machines": {"provider": "command", "instance_types": [{"name": "a", "speed": 1e-310}]}
+    },
+    "more slots than any machine has": {"machines": {"provider": "command", "slots": 100_000}},
+    "types of another kind": {"machines": {"provider": "command", "instance_types": ["g5"]}},
+}
+
+
+async def store(fleets: Fleets, **raw: Any) -> None:
+    """As another version may have stored it."""
+    query = update(fleet_rows).where(fleet_rows.c.slug == fleets.fleet).values(**raw)
+    await fleets.world.engine.databases.central.run("test", lambda tx: tx.execute(query))
+
+
+async def test_others_are_scaled_and_such_a_one_says_why_it_is_not_until_it_is_mended(world: World) -> None:
+    good = await open_fleets(world)
+    others = {name: await open_fleets(world) for name in BAD}
+    for name, other in others.items():
+        await store(other, **BAD[name])
+        await other.submit()
+    await good.submit()
+    await good.round()
+    assert len(await good.present()) == 1
+    for name, other in others.items():
+        assert await other.present() == []
+        [decision] = await other.decisions()
+        assert "paused, its settings cannot be read: " in decision.reason, name
+        await world.engine.scaling.views.set_paused(Stage.PRODUCTION, other.fleet, is_paused=True)
+    assert len(await world.engine.scaling.views.all()) == len(others) + 1
+    for other in others.values():
+        await other.change(machines=None, scaling=None)
+        await other.change(machines={"provider": "command"}, scaling={"policy": "cheap"})
+    await good.decide()
+    assert [len(await each.present()) for each in others.values()] == [1] * len(others)
+
+
+async def test_bursting_goes_on_beside_it(world: World) -> None:
+    house = await a_house(world, max_wait_seconds=10)
+    other = await open_fleets(world)
+    await store(other, **BAD["an unknown policy"])
+    await house.submit()
+    await world.advance(30)
+    assert len(await house.look()) == 1
+
+
+async def test_what_one_fleet_runs_into_keeps_no_other_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad, good = await open_fleets(world), await open_fleets(world)
+    intend = world.engine.scaling.machines.intend
+
+    async def fails(fleet: Any, *args: Any, **more: Any) -> Any:
+        if fleet.slug == bad.fleet:
+            raise RuntimeError("as nobody has thought of")
+        return await intend(fleet, *args, **more)
+
+    monkeypatch.setattr(world.engine.scaling.machines, "intend", fails)
+    await bad.submit()
+    await good.submit()
+    await good.decide()
+    assert len(await good.present()) == 1
+
+
+def test_fields_that_are_not_known_are_left_alone() -> None:
+    assert machines_from_json({"slots": 2, "gpus": 1, "limits": 3}) == MachineSpec(slots=2)
+    assert scaling_from_json({"is_dry_run": True, "cooldown": 5, "unreadable": "x"}) == ScalingSpec(is_dry_run=True)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"instance_types": [{"name": "a", "speed": 1e-310}]},
+        {"options": {"boot_seconds": 1e308}},
+        {"options": {"boot_seconds": -1}},
+        {"slots": 65},
+    ],
+)
+def test_machines_beyond_all_bounds_are_refused(said: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        FleetMachines.model_validate(said)
+
+
+@pytest.mark.parametrize("said", [{"max_machines": 10_001}, {"min_machines": 10_001}, {"launches_per_minute": 101}])
+def test_numbers_beyond_all_bounds_are_refused(said: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        FleetScaling.model_validate(said)
+
+
+def test_more_launches_a_minute_than_are_seen_are_not_allowed() -> None:
+    assert scaling_from_json({"launches_per_minute": 250}).limits.launches_per_minute == 100
+
+
+def test_a_decision_about_one_that_no_number_fits_leaves_the_others() -> None:
+    bad = fleet(slug="bad", slots=0)
+    good = fleet(slug="good", workflows=(2,))
+    found = {each.fleet: each for each in plans([waiting(3), waiting(3, workflow=2)], bad, good)}
+    assert launched(found["good"]) > 0
+    assert launched(found["bad"]) == 0
+    assert "nothing can be decided" in found["bad"].reason
+
+
+def test_what_is_counted_does_not_grow_with_machines_and_slots() -> None:
+    """Each slot on its own would be more than any memory holds."""
+    wide = fleet(slots=10**15, max_machines=10**12, min_machines=10**12, launches_per_minute=5)
+    assert launched(plan([waiting(3)], wide)) == 5

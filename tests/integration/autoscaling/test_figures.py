@@ -1,0 +1,130 @@
+"""The eight figures of a fleet, from what its jobs and workers really did."""
+
+from comfyrelay.domain.queue.states import Provider, Stage, WorkflowProvider
+from comfyrelay.errors import Fault
+from comfyrelay.services.autoscaling.figures import FleetFigures
+from tests.support.world import World, submit_many
+
+
+async def of(world: World, fleet: str, stage: Stage = Stage.PRODUCTION) -> FleetFigures:
+    [found] = [each for each in await world.engine.scaling.figures.read() if (each.fleet, each.stage) == (fleet, stage)]
+    return found
+
+
+async def test_what_is_queued_or_leased_of_a_fleet_s_workflows_is_its_depth(world: World) -> None:
+    workflow, other = await world.workflow(), await world.workflow()
+    fleet, idle = await world.fleet(workflow), await world.fleet(other)
+    staging = await world.fleet(workflow, stage=Stage.STAGING)
+    worker = await world.worker(fleet)
+    user, effect = await world.user(), await world.effect(workflow)
+    for _ in range(3):
+        await world.submit(user, effect)
+    await world.submit(user, effect, delay_seconds=600)
+    assert await world.lease(worker) is not None
+    assert (await of(world, fleet)).queue_depth == 3
+    assert (await of(world, idle)).queue_depth == 0
+    assert (await of(world, staging, Stage.STAGING)).queue_depth == 0
+
+
+async def test_what_goes_to_the_cloud_is_no_depth_of_a_fleet(world: World) -> None:
+    workflow = await world.workflow(provider=WorkflowProvider.CLOUD)
+    fleet = await world.fleet(workflow)
+    worker = await world.worker(fleet)
+    user, effect = await world.user(), await world.effect(workflow)
+    for _ in range(2):
+        await world.submit(user, effect)
+    assert await world.lease(worker, providers=[Provider.CLOUD]) is not None
+    assert (await of(world, fleet)).queue_depth == 0
+
+
+async def test_with_no_worker_the_backlog_of_each_is_the_depth(world: World) -> None:
+    workflow = await world.workflow()
+    fleet = await world.fleet(workflow)
+    user, effect = await world.user(), await world.effect(workflow)
+    for _ in range(4):
+        await world.submit(user, effect)
+    assert (await of(world, fleet)).backlog_per_instance == 4
+    for _ in range(2):
+        await world.worker(fleet)
+    assert (await of(world, fleet)).backlog_per_instance == 2
+
+
+async def test_workers_count_for_five_minutes_and_have_room_for_what_they_do_not_run(world: World) -> None:
+    desk = await world.desk(concurrency=3)
+    draining = await world.worker(desk.fleet, concurrency=5)
+    revoked = await world.worker(desk.fleet)
+    await world.engine.fleet.workers.set_draining(draining, is_draining=True)
+    await world.engine.fleet.workers.set_approved(revoked, is_approved=False)
+    await desk.leased()
+    found = await of(world, desk.fleet)
+    assert (found.active_workers, found.available_capacity) == (2, 2)
+    await world.advance(290)
+    await world.engine.fleet.workers.record_seen([desk.worker])
+    await world.advance(20)
+    found = await of(world, desk.fleet)
+    assert (found.active_workers, found.available_capacity) == (1, 2)
+
+
+async def test_the_median_is_of_jobs_completed_in_the_last_ten_minutes(world: World) -> None:
+    desk = await world.desk()
+    assert (await of(world, desk.fleet)).job_processing_p50 is None
+    for seconds in (100, 10, 30, 20):
+        _, leased = await desk.leased()
+        await world.advance(seconds)
+        await world.complete(leased)
+    assert (await of(world, desk.fleet)).job_processing_p50 == 25
+    await world.advance(600 - 55)
+    assert (await of(world, desk.fleet)).job_processing_p50 == 20
+    await world.advance(60)
+    assert (await of(world, desk.fleet)).job_processing_p50 is None
+
+
+async def test_the_share_of_errors_is_of_jobs_that_ended_in_the_last_five_minutes(world: World) -> None:
+    desk = await world.desk()
+    for ends_well in (True, False, True, True):
+        _, leased = await desk.leased()
+        await (world.complete(leased) if ends_well else world.fail(leased))
+    assert (await of(world, desk.fleet)).error_rate == 0.25
+    await world.advance(301)
+    assert (await of(world, desk.fleet)).error_rate == 0
+
+
+async def test_a_failure_that_is_tried_elsewhere_is_no_failed_job_yet(world: World) -> None:
+    desk = await world.desk()
+    _, leased = await desk.leased()
+    await world.fail(leased, fault=Fault.WORKER)
+    assert (await of(world, desk.fleet)).error_rate == 0
+
+
+async def test_leases_that_ran_out_are_counted(world: World) -> None:
+    desk = await world.desk()
+    await desk.leased()
+    assert await world.expire() == 1
+    assert (await of(world, desk.fleet)).lease_expired_count == 1
+    await world.advance(301)
+    assert (await of(world, desk.fleet)).lease_expired_count == 0
+
+
+async def test_spot_interruptions_count_though_the_worker_has_left(world: World) -> None:
+    desk, elsewhere = await world.desk(), await world.desk()
+    await desk.submit()
+    for reason in ("spot_interruption", "shutdown", "spot_rebalance"):
+        leased = await world.lease(desk.worker)
+        assert leased is not None
+        await world.requeue(leased, reason)
+    assert await world.lease(desk.worker) is not None
+    await world.engine.fleet.workers.deregister(desk.worker, reason="spot_interruption")
+    # the lease that it still held went back with it
+    assert (await of(world, desk.fleet)).spot_interruption_count == 3
+    assert (await of(world, elsewhere.fleet)).spot_interruption_count == 0
+
+
+async def test_a_workflow_of_two_fleets_counts_where_it_ran(world: World) -> None:
+    workflow = await world.workflow()
+    first, second = await world.fleet(workflow), await world.fleet(workflow)
+    worker = await world.worker(first)
+    await submit_many(world, await world.user(), await world.effect(workflow), 1)
+    leased = await world.lease(worker)
+    assert leased is not None
+    await world.fail(leased)
+    assert ((await of(world, first)).error_rate, (await of(world, second)).error_rate) == (1, 0)

@@ -1,0 +1,152 @@
+"""One of several processes leads: a dead one loses it, there are never two, and what an old one writes is refused."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from comfyrelay.errors import LeadershipLost
+from comfyrelay.services.autoscaling.leadership import Leadership
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.transactions import Step
+from comfyrelay.store.central.autoscaling import durations
+from comfyrelay.store.database import Tx
+from tests.support.world import World
+
+TTL = 10.0
+
+
+@pytest.fixture
+async def another(world: World) -> AsyncIterator[Databases]:
+    """The databases as a second process has them."""
+    found = Databases.from_settings(world.engine.settings, clock=lambda: world.clock.now)
+    yield found
+    await found.close()
+
+
+@pytest.fixture
+def both(world: World, another: Databases) -> tuple[Leadership, Leadership]:
+    return (
+        Leadership(world.engine.databases, "test", holder="first"),
+        Leadership(another, "test", holder="second"),
+    )
+
+
+def patient(leadership: Leadership) -> None:
+    """Its own clock has no say, so that what the database says is seen."""
+    leadership._until = float("inf")
+
+
+async def write(leadership: Leadership, value: int) -> None:
+    patient(leadership)
+    await leadership.run(Step.LEARN, lambda tx: durations.set_position(tx, "test", value))
+
+
+async def written(world: World) -> int | None:
+    async with world.engine.databases.central.read() as tx:
+        return await durations.position(tx, "test")
+
+
+async def test_one_leads_and_the_other_waits(world: World, both: tuple[Leadership, Leadership]) -> None:
+    first, second = both
+    assert await first.claim() is not None
+    assert await second.claim() is None
+    assert second.leader is None
+    current = await second.current()
+    assert current is not None
+    assert (current.holder, current.term) == ("first", 1)
+    with pytest.raises(LeadershipLost):
+        await second.run(Step.LEARN, lambda tx: durations.set_position(tx, "test", 1))
+    assert await written(world) is None
+
+
+async def test_one_that_renews_keeps_its_term(world: World, both: tuple[Leadership, Leadership]) -> None:
+    first, second = both
+    for _ in range(5):
+        renewed = await first.claim()
+        assert renewed is not None
+        assert renewed.term == 1
+        assert await second.claim() is None
+        await world.advance(TTL / 3)
+
+
+async def test_a_dead_one_loses_it_when_its_time_is_over_and_not_before(
+    world: World, both: tuple[Leadership, Leadership]
+) -> None:
+    first, second = both
+    await first.claim()
+    await world.advance(TTL - 1)
+    assert await second.claim() is None
+    await world.advance(1)
+    taken = await second.claim()
+    assert taken is not None
+    assert taken.term == 2
+
+
+async def test_what_an_old_one_still_writes_is_refused(world: World, both: tuple[Leadership, Leadership]) -> None:
+    first, second = both
+    await first.claim()
+    await write(first, 1)
+    await world.advance(TTL)
+    await second.claim()
+    with pytest.raises(LeadershipLost):
+        await write(first, 2)
+    assert await written(world) == 1
+    assert first.leader is None
+    await write(second, 3)
+    assert await written(world) == 3
+
+
+async def test_one_that_slept_past_its_time_writes_nothing_even_if_nobody_else_came(
+    world: World, both: tuple[Leadership, Leadership]
+) -> None:
+    first, _ = both
+    await first.claim()
+    await world.advance(TTL)
+    with pytest.raises(LeadershipLost):
+        await write(first, 2)
+    again = await first.claim()
+    assert again is not None
+    assert again.term == 2
+
+
+async def test_one_that_resigns_lets_the_next_begin_at_once(both: tuple[Leadership, Leadership]) -> None:
+    first, second = both
+    await first.claim()
+    await first.resign()
+    assert first.leader is None
+    assert await second.claim() is not None
+    assert await first.claim() is None
+
+
+async def test_of_many_who_claim_at_once_one_leads(world: World, both: tuple[Leadership, Leadership]) -> None:
+    first, second = both
+    for _ in range(5):
+        found = await asyncio.gather(*(each.claim() for each in (first, second, second, first)))
+        assert len({each.holder for each in found if each is not None}) == 1
+        await world.advance(TTL)
+
+
+async def test_nobody_takes_it_while_the_leader_is_writing(world: World, both: tuple[Leadership, Leadership]) -> None:
+    first, second = both
+    await first.claim()
+    patient(first)
+    order: list[str] = []
+    is_writing = asyncio.Event()
+
+    async def claim() -> None:
+        await is_writing.wait()
+        await world.advance(TTL)
+        assert await second.claim() is not None
+        order.append("claimed")
+
+    async def slow(tx: Tx) -> None:
+        is_writing.set()
+        # the claim is under way, and waits
+        for _ in range(100):
+            await asyncio.sleep(0)
+        await durations.set_position(tx, "test", 1)
+        order.append("written")
+
+    await asyncio.gather(first.run(Step.LEARN, slow), claim())
+    assert order == ["written", "claimed"]

@@ -1,0 +1,776 @@
+"""The scaling loop: what it orders, what it ends, what it writes down, and what happens when something fails."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pytest
+
+from comfyrelay.autoscaling.loop import ScalingLoop, scaling
+from comfyrelay.autoscaling.providers.base import (
+    FleetMachines,
+    LaunchRefused,
+    Observed,
+    ObservedState,
+    Order,
+    RefusalKind,
+)
+from comfyrelay.domain.autoscaling.decision_records import reason_class
+from comfyrelay.domain.autoscaling.machines import Ended
+from comfyrelay.domain.autoscaling.observation import MachineState
+from comfyrelay.domain.autoscaling.reconcile import Sighting
+from comfyrelay.domain.autoscaling.spec import InstanceType
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.errors import Conflict, ProviderError
+from comfyrelay.services.autoscaling.leadership import Leadership
+from comfyrelay.store.central.autoscaling import decisions, leaders
+from tests.support.memory_provider import Fleets, Yard, lead, open_fleets
+from tests.support.world import PATIENCE_SECONDS, Crash, World
+
+
+@pytest.fixture
+async def fleets(world: World) -> Fleets:
+    return await open_fleets(world)
+
+
+class TestLaunching:
+    async def test_a_job_that_finds_no_machine_has_one_launched(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        await fleets.decide()
+        [order] = fleets.yard.launches
+        [machine] = await fleets.present()
+        assert order == [machine.key]
+        assert machine.provider_id == f"{fleets.fleet}.{machine.key}"
+        assert fleets.yard.totals == [1]
+
+    async def test_it_is_written_down_before_it_is_ordered(self, fleets: Fleets) -> None:
+        known: list[set[str]] = []
+
+        async def before(_orders: Sequence[Order]) -> None:
+            known.append({each.key for each in await fleets.present()})
+
+        fleets.yard.before = before
+        await fleets.submit()
+        await fleets.decide()
+        assert known == [set(fleets.yard.launches[0])]
+
+    async def test_a_machine_that_boots_is_not_ordered_twice(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        for _ in range(3):
+            await fleets.round()
+        assert len(fleets.yard.launches) == 1
+        await fleets.pass_time(60)
+        await fleets.round()
+        assert len(fleets.yard.launches) == 1
+
+    async def test_it_is_registered_when_its_worker_is_and_boots_are_learnt_from(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        await fleets.decide()
+        assert (await fleets.seen()).boot_seconds == 100.0
+        await fleets.pass_time(42)
+        await fleets.boot()
+        await fleets.look()
+        [machine] = await fleets.present()
+        assert machine.registered_at is not None
+        assert (machine.registered_at - machine.ordered_at).total_seconds() == 42
+        seen = await fleets.seen()
+        assert seen.boot_seconds == 42
+        assert [each.state for each in seen.machines] == [MachineState.READY]
+
+    async def test_a_type_that_is_refused_gives_way_to_the_next(self, world: World) -> None:
+        types = [{"name": "cheap", "price_per_hour": 0.5}, {"name": "dear", "price_per_hour": 1.5}]
+        fleets = await open_fleets(world, instance_types=types)
+        fleets.yard.refuses = [LaunchRefused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")]
+        await fleets.submit()
+        await fleets.decide()
+        assert await fleets.present() == []
+        [refused] = await fleets.decisions()
+        assert refused.outcome == {"launched": 0, "refused": 1, "refusals": ["No cheap ones."]}
+        await fleets.decide()
+        [machine] = await fleets.present()
+        assert (machine.instance_type, machine.price_per_hour) == ("dear", 1.5)
+        # a refusal is no boot that failed, and is forgotten after a while
+        seen = await fleets.seen()
+        assert seen.failed_boots == 0
+        assert [each.name for each in seen.instance_types] == ["dear"]
+        await fleets.pass_time(61)
+        assert [each.name for each in (await fleets.seen()).instance_types] == ["cheap", "dear"]
+
+    @pytest.mark.parametrize("when", ["launched", "adopted"])
+    async def test_a_type_that_the_provider_chose_itself_has_its_own_price(self, world: World, when: str) -> None:
+        types = [{"name": "cheap", "price_per_hour": 0.5}, {"name": "dear", "price_per_hour": 1.5}]
+        fleets = await open_fleets(world, instance_types=types)
+
+        async def choose(orders: Sequence[Order]) -> None:
+            for each in orders:
+                id_ = f"{fleets.fleet}.{each.key}"
+                chosen = Observed(id=id_, state=ObservedState.RUNNING, key=each.key, instance_type="dear")
+                fleets.yard.there[id_] = chosen
+
+        if when == "launched":
+            fleets.yard.before = choose
+            await fleets.submit()
+            await fleets.decide()
+        else:
+            await choose([Order(key="another")])
+            await fleets.look()
+        [machine] = await fleets.present()
+        assert (machine.instance_type, machine.price_per_hour) == ("dear", 1.5)
+
+    async def test_a_provider_that_refuses_everything_is_not_asked_again_at_once(self, fleets: Fleets) -> None:
+        fleets.yard.refuses = [LaunchRefused(kind=RefusalKind.SETUP, text="There is no group.")]
+        await fleets.submit()
+        await fleets.decide()
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 1
+        [last, *_] = await fleets.decisions()
+        assert last.reason.endswith("; launching 0 of 1: There is no group (tried again in 60 s)")
+        await fleets.pass_time(61)
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 2
+
+    async def test_workers_that_somebody_else_started_are_capacity_and_are_never_ended(self, fleets: Fleets) -> None:
+        await fleets.world.worker(fleets.fleet, name="by-hand")
+        await fleets.submit()
+        await fleets.decide()
+        assert fleets.yard.launches == []
+        await fleets.change(scaling={"max_machines": 0})
+        await fleets.decide()
+        assert fleets.yard.ends == []
+        assert [each.id for each in (await fleets.seen()).machines] == ["worker:by-hand"]
+
+    async def test_a_worker_that_speaks_to_the_cloud_alone_is_no_capacity_for_what_waits_here(
+        self, fleets: Fleets
+    ) -> None:
+        for providers in (["cloud"], ["cloud", "self_hosted"]):
+            await fleets.world.engine.fleet.workers.register(
+                worker_id="-".join(providers), fleet_slug=fleets.fleet, capabilities={"providers": providers}
+            )
+        assert [each.id for each in (await fleets.seen()).machines] == ["worker:cloud-self_hosted"]
+        await fleets.world.engine.fleet.workers.deregister("cloud-self_hosted")
+        await fleets.submit()
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 1
+
+
+class TestEnding:
+    async def ready(self, fleets: Fleets) -> str:
+        """A machine whose worker has just finished."""
+        await fleets.submit()
+        await fleets.decide()
+        [worker] = await fleets.boot()
+        await fleets.look()
+        leased = await fleets.world.lease(worker)
+        assert leased is not None
+        await fleets.world.complete(leased)
+        return worker
+
+    async def test_the_last_one_stays_fifteen_minutes_and_is_drained_before_it_ends(self, fleets: Fleets) -> None:
+        worker = await self.ready(fleets)
+        await fleets.pass_time(890)
+        await fleets.round()
+        assert fleets.yard.ends == []
+        await fleets.pass_time(20)
+        await fleets.round()
+        assert fleets.yard.ends == [[worker]]
+        assert (await fleets.world.audit(worker))[-1] == "drain"
+        await fleets.look()
+        assert await fleets.present() == []
+        [machine] = await fleets.orders()
+        assert machine.ended == Ended.UNNEEDED
+
+    async def test_the_reference_acts_as_alarms_do_a_minute_after_what_was_published(self, world: World) -> None:
+        fleets = await open_fleets(world, scaling={"policy": "reference"})
+        await fleets.decide()
+        await fleets.submit(5)
+        await fleets.decide()
+        await fleets.pass_time(60)
+        await fleets.decide()
+        assert fleets.yard.launches == []
+        await fleets.pass_time(60)
+        await fleets.decide()
+        assert len(await fleets.present()) == 1
+        # on the same figures they act once, however often somebody looks
+        await fleets.world.advance(1)
+        await fleets.decide()
+        assert len(await fleets.present()) == 1
+        await fleets.pass_time(60)
+        await fleets.decide()
+        assert len(await fleets.present()) == 3
+
+    async def test_the_reference_ends_machines_once_the_backlog_was_low_for_fifteen_minutes(self, world: World) -> None:
+        fleets = await open_fleets(world, scaling={"policy": "reference"})
+        await fleets.submit(5)
+        for _ in range(4):
+            await fleets.decide()
+            await fleets.pass_time(60)
+        workers = await fleets.boot()
+        await fleets.look()
+        assert len(workers) > 1
+        while any([await self.run_one(fleets, each) for each in workers]):
+            pass
+        await fleets.submit()
+        assert await fleets.world.lease(workers[0]) is not None
+        # low since the next minute, and seen a minute after it
+        for _ in range(16):
+            await fleets.pass_time(60)
+            await fleets.round()
+        assert fleets.yard.ends == []
+        await fleets.pass_time(60)
+        await fleets.round()
+        assert [sorted(each) for each in fleets.yard.ends] == [sorted(workers[1:])]
+
+    async def run_one(self, fleets: Fleets, worker: str) -> bool:
+        leased = await fleets.world.lease(worker)
+        if leased is not None:
+            await fleets.world.complete(leased)
+        return leased is not None
+
+    async def test_one_that_gets_a_job_at_the_last_moment_is_not_ended(self, fleets: Fleets) -> None:
+        worker = await self.ready(fleets)
+        await fleets.pass_time(1000)
+        seen = await fleets.world.engine.scaling.snapshots.take(Stage.PRODUCTION)
+        await fleets.submit()
+        assert await fleets.world.lease(worker) is not None
+        [machine] = await fleets.present()
+
+        async def as_it_was(*_: object, **_more: object) -> object:
+            return seen
+
+        fleets.loop._scaling.snapshots.take = as_it_was  # type: ignore[method-assign,assignment]
+        await fleets.decide()
+        assert fleets.yard.ends == []
+        [last, *_] = await fleets.decisions()
+        assert last.end == [machine.key]
+        assert last.outcome == {"busy": [machine.key]}
+        assert (await fleets.present())[0].ending_at is None
+
+    async def test_an_end_that_fails_is_asked_for_again(self, fleets: Fleets) -> None:
+        worker = await self.ready(fleets)
+        await fleets.pass_time(1000)
+        fleets.yard.fails = ProviderError("throttled")
+        await fleets.decide()
+        assert fleets.yard.ends == [[worker]]
+        await fleets.look()
+        assert fleets.yard.ends == [[worker]]
+        fleets.yard.fails = None
+        await fleets.pass_time(15)
+        await fleets.look()
+        assert fleets.yard.ends == [[worker]] * 2
+        await fleets.look()
+        assert await fleets.present() == []
+
+    @pytest.mark.parametrize("how", ["late", "again"])
+    async def test_a_worker_that_comes_when_its_machine_is_to_end_gets_nothing_to_do(
+        self, fleets: Fleets, how: str
+    ) -> None:
+        if how == "again":
+            worker = await self.ready(fleets)
+        else:
+            await fleets.submit()
+            await fleets.decide()
+            [worker] = fleets.yard.there
+        fleets.yard.fails = ProviderError("throttled")
+        await fleets.change(scaling={"max_machines": 0})
+        await fleets.decide()
+        if how == "again":
+            await fleets.world.engine.fleet.workers.deregister(worker)
+        await fleets.submit()
+        assert await fleets.boot() == [worker]
+        assert (await fleets.world.audit(worker))[-1] == "drain"
+        assert await fleets.world.lease(worker) is None
+
+    async def test_an_end_is_not_asked_for_again_while_the_worker_has_something_to_do(self, fleets: Fleets) -> None:
+        worker = await self.ready(fleets)
+        await fleets.pass_time(1000)
+        fleets.yard.fails = ProviderError("throttled")
+        await fleets.decide()
+        fleets.yard.fails = None
+        # somebody wants it back
+        await fleets.world.engine.fleet.workers.set_draining(worker, is_draining=False)
+        await fleets.submit()
+        leased = await fleets.world.lease(worker)
+        assert leased is not None
+        await fleets.pass_time(15)
+        await fleets.look()
+        assert len(fleets.yard.ends) == 1
+        assert (await fleets.world.audit(worker))[-1] == "drain"
+        await fleets.world.complete(leased)
+        await fleets.look()
+        assert fleets.yard.ends == [[worker]] * 2
+
+    async def test_one_that_disappears_is_gone_and_its_job_has_another_launched(self, fleets: Fleets) -> None:
+        worker = await self.ready(fleets)
+        del fleets.yard.there[worker]
+        await fleets.world.engine.fleet.workers.deregister(worker)
+        await fleets.look()
+        assert await fleets.present() == []
+        assert (await fleets.orders())[0].ended == Ended.GONE
+        await fleets.submit()
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 2
+
+    async def test_one_whose_worker_left_is_ended_after_a_moment(self, fleets: Fleets) -> None:
+        worker = await self.ready(fleets)
+        await fleets.world.engine.fleet.workers.deregister(worker)
+        await fleets.look()
+        assert [each.state for each in (await fleets.seen()).machines] == [MachineState.DRAINING]
+        assert fleets.yard.ends == []
+        await fleets.pass_time(121)
+        await fleets.look()
+        assert fleets.yard.ends == [[worker]]
+
+    @pytest.mark.parametrize("how", ["drained", "revoked"])
+    async def test_one_whose_worker_somebody_drained_or_revoked_is_ended(self, fleets: Fleets, how: str) -> None:
+        worker = await self.ready(fleets)
+        workers = fleets.world.engine.fleet.workers
+        if how == "drained":
+            await workers.set_draining(worker, is_draining=True)
+        else:
+            await workers.set_approved(worker, is_approved=False)
+        await fleets.round()
+        assert fleets.yard.ends == []
+        await fleets.pass_time(61)
+        await fleets.round()
+        assert fleets.yard.ends == [[worker]]
+        assert (await fleets.orders())[0].ended == Ended.CLOSED
+
+    async def test_one_whose_worker_fell_silent_is_ended(self, fleets: Fleets) -> None:
+        worker = await self.ready(fleets)
+        await fleets.world.advance(301)
+        await fleets.look()
+        assert fleets.yard.ends == [[worker]]
+
+    async def test_machines_that_nobody_ordered_here_are_adopted(self, fleets: Fleets) -> None:
+        id_ = f"{fleets.fleet}.another"
+        fleets.yard.there[id_] = Observed(id=id_, state=ObservedState.RUNNING, instance_type="g5")
+        await fleets.look()
+        [machine] = await fleets.present()
+        assert (machine.provider_id, machine.instance_type) == (id_, "g5")
+        await fleets.submit()
+        await fleets.decide()
+        assert fleets.yard.launches == []
+
+
+class TestFailures:
+    async def test_boots_that_never_become_workers_are_ended_and_in_the_end_no_more_are_tried(
+        self, fleets: Fleets
+    ) -> None:
+        await fleets.submit()
+        for _ in range(3):
+            await fleets.round()
+            await fleets.pass_time(3 * 100 + 121)
+        await fleets.round()
+        assert len(fleets.yard.launches) == 3
+        assert len(fleets.yard.ends) == 3
+        assert {each.ended for each in await fleets.orders()} == {Ended.BOOT_FAILED}
+        assert (await fleets.seen()).failed_boots == 3
+        [last, *_] = await fleets.decisions()
+        assert "3 launches in a row never became a worker" in last.reason
+        # a worker that comes ends the row
+        await fleets.pass_time(301)
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 4
+        await fleets.boot()
+        await fleets.look()
+        assert (await fleets.seen()).failed_boots == 0
+
+    async def test_a_provider_that_fails_does_not_stop_the_others_and_is_written_down(self, world: World) -> None:
+        fleets = await open_fleets(world)
+        other = await open_fleets(world)
+        broken, sound = Yard(fails=ProviderError("The region is away.")), other.yard
+        providers = {fleets.fleet: broken, other.fleet: sound}
+
+        class Both(ScalingLoop):
+            def _provider(self, fleet: object) -> Yard:
+                return providers[fleet.slug]  # type: ignore[attr-defined]
+
+        loop = Both(world.engine, sound)
+        await fleets.submit()
+        await other.submit()
+        await loop.observe_once()
+        await loop.decide_once()
+        await loop.idle()
+        # decided on what was last known
+        assert len(sound.launches) == len(broken.launches) == 1
+        [last, *_] = await fleets.decisions()
+        assert last.reason.endswith("; the provider failed: The region is away.")
+        assert "failed" not in (await other.decisions())[0].reason
+
+    async def test_a_provider_that_cannot_tell_prices_is_looked_at_all_the_same(
+        self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = []
+
+        async def prices(fleet: FleetMachines) -> Sequence[InstanceType]:
+            asked.append(fleet.slug)
+            raise ProviderError("Prices are away.")
+
+        monkeypatch.setattr(fleets.yard, "prices", prices)
+        await fleets.submit()
+        await fleets.decide()
+        await fleets.boot()
+        await fleets.look()
+        await fleets.look()
+        assert [each.registered_at is not None for each in await fleets.present()] == [True]
+        # not at each look
+        assert asked == [fleets.fleet]
+
+    async def test_an_answer_with_far_too_many_machines_is_not_believed(self, fleets: Fleets) -> None:
+        ids = [f"{fleets.fleet}.{number}" for number in range(1001)]
+        fleets.yard.there = {each: Observed(id=each, state=ObservedState.RUNNING) for each in ids}
+        await fleets.round()
+        assert await fleets.present() == []
+        assert "tells of 1001 machines" in (await fleets.decisions())[0].reason
+        del fleets.yard.there[ids[0]]
+        await fleets.look()
+        assert len(await fleets.present()) == 1000
+
+    async def test_a_machine_from_the_future_is_given_up_as_any_other(self, world: World) -> None:
+        fleets = await open_fleets(world, scaling={"launches_per_minute": 1})
+        id_ = f"{fleets.fleet}.x"
+        ahead = datetime(2126, 1, 1, tzinfo=UTC)
+        fleets.yard.there[id_] = Observed(id=id_, state=ObservedState.RUNNING, launched_at=ahead)
+        await fleets.look()
+        await fleets.pass_time(3 * 100 + 121)
+        await fleets.look()
+        assert fleets.yard.ends == [[id_]]
+        await fleets.submit()
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 1
+
+    async def test_what_was_last_known_counts_while_a_provider_cannot_be_asked(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        await fleets.decide()
+        fleets.yard.fails = ProviderError("away")
+        fleets.yard.there.clear()
+        await fleets.pass_time(120)
+        await fleets.round()
+        assert len(await fleets.present()) == 1
+        assert len(fleets.yard.launches) == 1
+
+    @pytest.mark.parametrize("when", ["before", "after"])
+    async def test_who_leads_after_a_crash_orders_the_same_machine(self, fleets: Fleets, when: str) -> None:
+        async def die(_orders: Sequence[Order]) -> None:
+            raise Crash(when)
+
+        setattr(fleets.yard, when, die)
+        await fleets.submit()
+        await fleets.loop.decide_once()
+        with pytest.raises(Crash):
+            await asyncio.gather(*fleets.loop._acts)
+        [ordered] = await fleets.present()
+        assert ordered.provider_id is None
+        await fleets.world.engine.scaling.leadership.resign()
+        await fleets.world.restart()
+        await lead(fleets.world)
+        fleets.yard.before = fleets.yard.after = Yard().before
+        fleets.loop = ScalingLoop(fleets.world.engine, fleets.yard)
+        for _ in range(3):
+            await fleets.pass_time(10)
+            await fleets.round()
+        assert {key for launch in fleets.yard.launches for key in launch} == {ordered.key}
+        assert len(fleets.yard.there) == 1
+        assert [each.provider_id for each in await fleets.present()] == list(fleets.yard.there)
+
+    async def test_a_leader_that_lost_it_writes_nothing_and_launches_nothing(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        old = fleets.world.engine.scaling.leadership
+        assert old.leader is not None
+        before = old.leader.term
+        await old.resign()
+        assert (await old.claim()).term == before + 1  # type: ignore[union-attr]
+        # it does not know of it yet
+        assert old.leader is not None
+        old._leader = replace(old.leader, term=before)
+        await fleets.loop._quietly("decide", fleets.loop.decide_once)
+        assert fleets.yard.launches == []
+        assert await fleets.present() == []
+        assert await fleets.decisions() == []
+
+
+class TestMoney:
+    async def test_a_price_that_is_told_after_the_launch_counts(self, world: World) -> None:
+        limits = {"cost_per_hour": 10.0, "max_machines": 20, "launches_per_minute": 100}
+        fleets = await open_fleets(world, scaling=limits)
+        await fleets.submit()
+        await fleets.decide()
+        await fleets.boot()
+        fleets.yard.there = {id_: replace(each, price_per_hour=5.0) for id_, each in fleets.yard.there.items()}
+        await fleets.look()
+        for _ in range(8):
+            await fleets.submit(5)
+        await fleets.decide()
+        assert len(fleets.yard.there) == 2
+        assert "launching 1 of " in (await fleets.decisions())[0].reason
+
+    async def test_types_that_the_operator_changes_count_at_once(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        old, new = ({"name": name, "price_per_hour": 1.0} for name in ("old", "new"))
+        fleets = await open_fleets(world, instance_types=[old])
+        await fleets.round()
+        await fleets.change(machines={"instance_types": [new]})
+        await fleets.submit()
+        await fleets.decide()
+        assert [each.instance_type for each in await fleets.present()] == ["new"]
+
+        async def prices(_fleet: FleetMachines) -> Sequence[InstanceType]:
+            raise ProviderError("Prices are away.")
+
+        monkeypatch.setattr(fleets.yard, "prices", prices)
+        await fleets.look()
+        assert fleets.loop._types(await fleets.record()) == (InstanceType(name="new", price_per_hour=1.0),)
+
+
+class TestDecisions:
+    async def test_one_is_recorded_when_something_is_done_or_the_reason_changes(self, fleets: Fleets) -> None:
+        await fleets.decide()
+        await fleets.decide()
+        [first] = await fleets.decisions()
+        assert (first.launch, first.end, first.desired) == ([], [], 0)
+        await fleets.submit(2)
+        await fleets.decide()
+        [second, _] = await fleets.decisions()
+        assert sum(each["count"] for each in second.launch) == second.desired > 0
+        assert second.outcome["refused"] == 0
+        assert second.seen["work"][0]["jobs"] == 2
+        assert second.reason.startswith("2 jobs, 120 s of work, no machine: ")
+        recorded = len(await fleets.decisions())
+        for _ in range(3):
+            await fleets.pass_time(1)
+            await fleets.decide()
+        assert len(await fleets.decisions()) <= recorded + 1
+
+    async def test_it_keeps_what_it_was_made_on(self, world: World) -> None:
+        types = [{"name": "cheap", "price_per_hour": 0.5}, {"name": "dear", "price_per_hour": 1.5}]
+        all_day = {"days": list(range(7)), "begins": "00:00", "ends": "00:00", "at_least": 1}
+        limits = {"max_machines": 5, "cost_per_hour": 4.0, "schedules": [all_day]}
+        fleets = await open_fleets(world, instance_types=types, scaling=limits)
+        fleets.yard.refuses = [LaunchRefused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")]
+        await fleets.submit()
+        await fleets.decide()
+        await fleets.decide()
+        await fleets.pass_time(30)
+        await fleets.submit(4)
+        await fleets.decide()
+        seen = (await fleets.decisions())[0].seen
+        assert seen["prices"] == {"cheap": 0.5, "dear": 1.5}
+        assert seen["refused_types"] == ["cheap"]
+        assert seen["launches_last_minute"] == 1
+        assert seen["limits"]["max_machines"] == 5
+        assert seen["limits"]["cost_per_hour"] == 4.0
+        assert seen["scheduled_machines"] == 1
+        [machine] = seen["machines"]
+        times = {name: machine[name] for name in ("boot_seconds_left", "busy_seconds_left", "idle_seconds")}
+        assert times == {"boot_seconds_left": 70.0, "busy_seconds_left": 0.0, "idle_seconds": 0.0}
+        assert (machine["instance_type"], machine["price_per_hour"]) == ("dear", 1.5)
+
+    async def test_of_a_large_fleet_it_keeps_fifty_and_how_many_there_were(self, world: World) -> None:
+        fleets = await open_fleets(world, scaling={"max_machines": 100})
+        ids = [f"{fleets.fleet}.{number}" for number in range(60)]
+        fleets.yard.there = {each: Observed(id=each, state=ObservedState.RUNNING) for each in ids}
+        await fleets.round()
+        seen = (await fleets.decisions())[0].seen
+        assert (len(seen["machines"]), seen["machines_left_out"]) == (50, 10)
+        assert seen["machines_by_state"] == {"booting": 60}
+
+    async def test_only_the_newest_are_kept(self, fleets: Fleets) -> None:
+        fleet = await fleets.record()
+        for number in range(5):
+            row: dict[str, Any] = {"policy": "fast", "reason": "x", "launch": [], "end": [], "outcome": {}, "seen": {}}
+            record = partial(decisions.record, fleet_id=fleet.id, desired=number, **row)
+            await fleets.world.engine.databases.central.run("test", record)
+        removed = await fleets.world.engine.databases.central.run(
+            "test", lambda tx: decisions.forget_old(tx, fleet.id, keep=2)
+        )
+        assert removed == 3
+        assert [each.desired for each in await fleets.decisions()] == [4, 3]
+
+    @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
+    async def test_nothing_is_done_while_paused_or_in_a_dry_run(self, fleets: Fleets, how: str) -> None:
+        await fleets.change(scaling={how: True})
+        id_ = f"{fleets.fleet}.another"
+        fleets.yard.there[id_] = Observed(id=id_, state=ObservedState.RUNNING)
+        await fleets.submit()
+        for _ in range(3):
+            await fleets.round()
+            await fleets.pass_time(3 * 100 + 121)
+        assert fleets.yard.launches == fleets.yard.ends == []
+        assert await fleets.present() == []
+        [recorded] = await fleets.decisions()
+        assert ("paused" if how == "is_paused" else "dry run") in recorded.reason
+        await fleets.change(scaling={how: False})
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 1
+
+    @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
+    async def test_an_order_that_nobody_answered_is_not_placed_again_meanwhile(self, fleets: Fleets, how: str) -> None:
+        async def fail(_orders: Sequence[Order]) -> None:
+            raise ProviderError("away")
+
+        fleets.yard.before = fail
+        await fleets.submit()
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 1
+        await fleets.change(scaling={how: True})
+        await fleets.pass_time(15)
+        await fleets.round()
+        assert len(fleets.yard.launches) == 1
+        await fleets.change(scaling={how: False})
+        await fleets.look()
+        assert fleets.yard.launches[0] == fleets.yard.launches[1]
+
+    @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
+    async def test_an_order_that_nobody_took_before_it_is_no_boot_that_failed(self, fleets: Fleets, how: str) -> None:
+        async def fail(_orders: Sequence[Order]) -> None:
+            raise ProviderError("away")
+
+        fleets.yard.before = fail
+        await fleets.change(scaling={"min_machines": 4})
+        await fleets.decide()
+        assert len(await fleets.present()) == 4
+        await fleets.change(scaling={how: True})
+        await fleets.pass_time(600)
+        fleets.yard.before = Yard().before
+        await fleets.change(scaling={how: False})
+        await fleets.round()
+        assert (await fleets.seen()).failed_boots == 0
+        assert {each.ended for each in await fleets.orders() if each.ended_at} == {Ended.UNANSWERED}
+        assert len(fleets.yard.there) == 4
+
+    @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
+    async def test_machines_that_are_of_no_use_stay_meanwhile_and_what_became_of_them_is_noted(
+        self, fleets: Fleets, how: str
+    ) -> None:
+        await fleets.submit(2)
+        await fleets.decide()
+        [worker] = await fleets.boot()
+        await fleets.change(scaling={how: True})
+        await fleets.look()
+        assert (await fleets.present())[0].registered_at is not None
+        await fleets.world.advance(301)
+        await fleets.look()
+        assert fleets.yard.ends == []
+        assert (await fleets.present())[0].ending_at is None
+        del fleets.yard.there[worker]
+        await fleets.look()
+        await fleets.world.advance(61)
+        await fleets.look()
+        assert await fleets.present() == []
+
+    async def test_one_who_pauses_while_the_provider_is_asked_is_minded(self, fleets: Fleets) -> None:
+        id_ = f"{fleets.fleet}.another"
+        before = await fleets.record()
+        await fleets.change(scaling={"is_paused": True})
+        await fleets.world.engine.scaling.machines.reconcile(before, [Sighting(id=id_)])
+        assert await fleets.present() == []
+
+    @pytest.mark.parametrize(("how", "ends"), [("is_paused", 2), ("is_dry_run", 1)])
+    async def test_an_end_that_was_begun_is_finished_in_a_pause_but_not_in_a_dry_run(
+        self, fleets: Fleets, how: str, ends: int
+    ) -> None:
+        await fleets.submit()
+        await fleets.decide()
+        await fleets.pass_time(3 * 100 + 121)
+        there = dict(fleets.yard.there)
+        await fleets.look()
+        assert len(fleets.yard.ends) == 1
+        # it is there still
+        fleets.yard.there.update(there)
+        await fleets.change(scaling={how: True})
+        await fleets.pass_time(15)
+        await fleets.look()
+        assert len(fleets.yard.ends) == ends
+
+    def test_numbers_and_what_was_seen_make_no_other_reason(self) -> None:
+        one = "1 job, 60 s of work, no machine: 1 machine would keep the wait near 180 s; launching 1"
+        other = "9 jobs, 540.5 s of work, 1 busy: 4 machine would keep the wait near 99.5 s; launching 3"
+        assert reason_class(one) == reason_class(other)
+        assert reason_class(one) != reason_class("nothing waits, no machine: nothing to do")
+
+
+async def test_the_loop_runs_by_itself_and_launches_when_a_job_comes(fleets: Fleets) -> None:
+    launched = asyncio.Event()
+
+    async def after(_orders: Sequence[Order]) -> None:
+        launched.set()
+
+    fleets.yard.after = after
+    async with scaling(fleets.world.engine, fleets.yard), asyncio.timeout(PATIENCE_SECONDS):
+        await fleets.submit()
+        await launched.wait()
+    # whoever comes next need not wait
+    assert await fleets.world.engine.scaling.leadership.current() is None
+
+
+@pytest.mark.parametrize(
+    "changes", [{"machines": None, "scaling": None}, {"machines": None}, {"machines": {"provider": "local"}}]
+)
+async def test_a_fleet_with_machines_keeps_whoever_can_end_them(fleets: Fleets, changes: dict[str, Any]) -> None:
+    await fleets.submit()
+    await fleets.decide()
+    with pytest.raises(Conflict, match="still has 1 machine"):
+        await fleets.change(**changes)
+    await fleets.change(machines={"options": {"boot_seconds": 50}})
+    assert (await fleets.record()).is_scaled
+
+
+async def test_a_fleet_with_machines_is_not_deleted(fleets: Fleets) -> None:
+    await fleets.submit()
+    await fleets.decide()
+    with pytest.raises(Conflict, match="still has 1 machine"):
+        await fleets.world.engine.fleet.fleets.delete(stage=Stage.PRODUCTION, slug=fleets.fleet)
+    assert len(await fleets.present()) == 1
+
+
+class TestAsleep:
+    """Whoever sleeps between what it wrote down and what it asks a provider for looks once more when it wakes."""
+
+    async def asleep_with_orders(self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+        woken, launch = asyncio.Event(), fleets.loop._launch
+
+        async def later(*args: Any, **more: Any) -> Any:
+            await woken.wait()
+            return await launch(*args, **more)
+
+        monkeypatch.setattr(fleets.loop, "_launch", later)
+        await fleets.submit(5)
+        await fleets.loop.decide_once()
+        assert await fleets.present()
+        return woken
+
+    async def test_who_leads_no_more_launches_nothing(self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch) -> None:
+        woken = await self.asleep_with_orders(fleets, monkeypatch)
+        engine = fleets.world.engine
+        await engine.databases.central.run(
+            "test", lambda tx: leaders.resign(tx, "scaling", engine.scaling.leadership.holder)
+        )
+        assert await Leadership(engine.databases, "scaling", ttl_seconds=1e6).claim()
+        woken.set()
+        await fleets.loop.idle()
+        assert fleets.yard.launches == []
+
+    @pytest.mark.parametrize("change", [{"is_paused": True}, {"is_dry_run": True}, {"max_machines": 0}])
+    async def test_what_was_stopped_meanwhile_is_not_launched(
+        self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+    ) -> None:
+        woken = await self.asleep_with_orders(fleets, monkeypatch)
+        await fleets.change(scaling=change)
+        woken.set()
+        await fleets.loop.idle()
+        assert fleets.yard.launches == []
+
+    async def test_what_a_smaller_fleet_has_room_for_is_launched(
+        self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await fleets.change(scaling={"min_machines": 3})
+        woken = await self.asleep_with_orders(fleets, monkeypatch)
+        assert len(await fleets.present()) == 3
+        await fleets.change(scaling={"min_machines": 0, "max_machines": 1})
+        woken.set()
+        await fleets.loop.idle()
+        assert ([len(each) for each in fleets.yard.launches], fleets.yard.totals) == ([1], [1])

@@ -1,0 +1,113 @@
+"""Machines that are gone without a word: their workers cannot say that they are, too."""
+
+from dataclasses import replace
+
+from comfyrelay.autoscaling.providers.base import Observed, ObservedState
+from comfyrelay.domain.autoscaling.observation import MachineState
+from tests.support.memory_provider import open_fleets
+from tests.support.world import World
+
+
+async def test_the_worker_of_a_machine_that_is_gone_is_not_taken_for_one_that_is_free(world: World) -> None:
+    fleets = await open_fleets(world, scaling={"max_machines": 1})
+    await fleets.submit()
+    await fleets.decide()
+    [worker] = await fleets.boot()
+    await fleets.look()
+    assert await world.lease(worker) is not None
+
+    fleets.yard.there.clear()
+    await fleets.look()
+    await world.advance(61)
+    await fleets.round()
+    assert (await world.audit(worker))[-1] == "drain"
+    # long before anybody misses the worker, its job waits again
+    await world.expire()
+    await fleets.decide()
+
+    assert len(fleets.yard.launches) == 2
+    assert len(await fleets.present()) == 1
+
+
+async def test_an_incomplete_answer_of_a_provider_costs_no_machine(world: World) -> None:
+    fleets = await open_fleets(world, scaling={"min_machines": 2, "max_machines": 4})
+    await fleets.decide()
+    workers = await fleets.boot()
+    await fleets.look()
+
+    there = dict(fleets.yard.there)
+    fleets.yard.there.clear()
+    for _ in range(3):
+        await fleets.round()
+    fleets.yard.there.update(there)
+    await fleets.pass_time(100)
+    await fleets.round()
+
+    assert len(fleets.yard.launches) == 1
+    assert [each.state for each in (await fleets.seen()).machines] == [MachineState.READY] * len(workers)
+
+
+async def test_one_that_was_taken_for_gone_while_it_booted_is_back_without_a_word_against_it(world: World) -> None:
+    fleets = await open_fleets(world)
+    await fleets.submit()
+    await fleets.decide()
+    there = dict(fleets.yard.there)
+    fleets.yard.there.clear()
+    await fleets.pass_time(61)
+    await fleets.look()
+    await fleets.pass_time(30)
+    await fleets.look()
+    assert (await fleets.seen()).failed_boots == 1
+
+    fleets.yard.there.update(there)
+    await fleets.look()
+    assert [each.reason for each in await fleets.present()] == [None]
+    assert (await fleets.seen()).failed_boots == 0
+
+
+async def test_two_machines_of_one_order_do_not_both_stay(world: World) -> None:
+    fleets = await open_fleets(world)
+    await fleets.submit()
+    await fleets.decide()
+    [first] = fleets.yard.there.values()
+    second = replace(first, id=f"{first.id}-again")
+    fleets.yard.there = {second.id: second, first.id: first}
+    await fleets.look()
+    await fleets.pass_time(61)
+    await fleets.look()
+    assert fleets.yard.ends == [[second.id]]
+    await fleets.look()
+    assert [each.provider_id for each in await fleets.present()] == [first.id]
+
+
+async def test_a_key_of_another_fleet_brings_no_machine_of_it_back(world: World) -> None:
+    fleets, other = await open_fleets(world), await open_fleets(world)
+    await fleets.submit()
+    await fleets.decide()
+    [worker] = await fleets.boot()
+    await fleets.look()
+    [machine] = await fleets.present()
+    fleets.yard.there.clear()
+    await world.engine.fleet.workers.deregister(worker)
+    await fleets.look()
+
+    id_ = f"{other.fleet}.x"
+    other.yard.there[id_] = Observed(id=id_, key=machine.key, state=ObservedState.RUNNING)
+    await other.look()
+    assert await fleets.present() == []
+    assert [(each.key, each.provider_id) for each in await other.present()] == [(id_, id_)]
+
+
+async def test_a_machine_that_is_gone_drains_no_worker_of_another_fleet(world: World) -> None:
+    fleets, other = await open_fleets(world), await open_fleets(world)
+    await world.worker(other.fleet, name="gpu-1")
+    id_ = f"{fleets.fleet}.g"
+    fleets.yard.there[id_] = Observed(id=id_, worker_id="gpu-1", state=ObservedState.RUNNING)
+    await fleets.look()
+    fleets.yard.there.clear()
+    await fleets.pass_time(61)
+    await fleets.look()
+    await fleets.pass_time(30)
+    await fleets.look()
+    assert await fleets.present() == []
+    assert "drain" not in await world.audit("gpu-1")

@@ -1,0 +1,242 @@
+"""What a decision sees is what is in the database, in seconds of work."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from comfyrelay.domain.autoscaling.learning import HALF_LIFE_SECONDS, LEAST_BURSTS
+from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.services.autoscaling.observations import WorkerLimits
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.central.autoscaling import durations
+from comfyrelay.store.central.autoscaling import observations as seen
+from tests.support.memory_provider import Fleets, open_fleets
+from tests.support.world import PATIENCE_SECONDS, World
+
+
+@pytest.fixture
+async def fleets(world: World) -> Fleets:
+    return await open_fleets(world)
+
+
+async def work(fleets: Fleets) -> QueuedWork:
+    found = await fleets.world.engine.scaling.snapshots.take(Stage.PRODUCTION)
+    return next(each for each in found.snapshot.work if each.workflow == fleets.effect.workflow_id)
+
+
+async def run_one(fleets: Fleets, worker: str, seconds: float, **more: Any) -> None:
+    await fleets.world.submit(fleets.user, more.get("effect") or fleets.effect)
+    leased = await fleets.world.lease(worker)
+    assert leased is not None
+    await fleets.world.advance(seconds)
+    await fleets.world.complete(leased)
+
+
+async def learn(fleets: Fleets) -> int:
+    return await fleets.world.engine.scaling.durations.learn()
+
+
+class TestWhoMayRegister:
+    async def test_the_limit_of_the_fleet_and_of_the_server_are_seen(self, fleets: Fleets) -> None:
+        await fleets.change(max_workers=None)
+        most = fleets.world.engine.settings.max_fleet_workers
+        found = await fleets.seen()
+        assert (found.max_workers, found.max_workers_of_all) == (most, None)
+        await fleets.change(max_workers=2)
+        fleets.world.engine.scaling.snapshots._places = WorkerLimits(of_all=7)
+        other = await fleets.world.fleet(await fleets.world.workflow())
+        await fleets.world.worker(other)
+        await fleets.world.worker(fleets.fleet)
+        found = await fleets.seen()
+        assert (found.max_workers, found.max_workers_of_all, found.workers_elsewhere) == (2, 7, 1)
+        assert found.workers_beside == 0
+        # nobody here has ordered it
+        assert [each.is_foreign for each in found.machines] == [True]
+        # one that is not heard of any more takes its place all the same
+        await fleets.world.advance(100_000)
+        found = await fleets.seen()
+        assert (found.machines, found.workers_beside) == ([], 1)
+
+    async def test_without_workflows_nobody_may_unless_it_is_the_default_fleet(self, fleets: Fleets) -> None:
+        await fleets.world.engine.fleet.fleets.create(slug="empty", stage=Stage.PRODUCTION)
+        assert (await fleets.seen()).can_register
+        assert not (await fleets.seen("empty")).can_register
+        fleets.world.engine.scaling.snapshots._places = WorkerLimits(default_fleet=(Stage.PRODUCTION, "empty"))
+        assert (await fleets.seen("empty")).can_register
+
+
+class TestDurations:
+    async def test_of_what_nobody_has_run_a_minute_is_expected(self, fleets: Fleets) -> None:
+        await fleets.submit(2)
+        found = await work(fleets)
+        assert (found.jobs, found.seconds, found.seconds_per_job) == (2, 120.0, 60.0)
+
+    async def test_they_are_learnt_for_each_workflow_and_each_effect(self, fleets: Fleets) -> None:
+        workflow = fleets.effect.workflow_id
+        async with fleets.world.engine.databases.central.read() as tx:
+            slug = (await catalogue.workflow_slugs(tx, [workflow]))[workflow]
+        long = await fleets.world.engine.catalogue.effects.create(slug="long", workflow_slug=slug, credits_cost=0)
+        worker = await fleets.world.worker(fleets.fleet)
+        await run_one(fleets, worker, 10)
+        await run_one(fleets, worker, 20)
+        await run_one(fleets, worker, 90, effect=long)
+        assert await learn(fleets) == 3
+        assert await learn(fleets) == 0
+        async with fleets.world.engine.databases.central.read() as tx:
+            known = await durations.known(tx, [workflow])
+        means = {effect: round(each.mean_seconds, 3) for (_, effect), each in known.items()}
+        assert means == {durations.ALL: 40.0, fleets.effect.id: 15.0, long.id: 90.0}
+        await fleets.submit()
+        await fleets.world.submit(fleets.user, long)
+        assert (await work(fleets)).seconds == pytest.approx(105.0)
+
+    async def test_before_anything_is_learnt_the_last_job_of_the_effect_counts(self, fleets: Fleets) -> None:
+        await run_one(fleets, await fleets.world.worker(fleets.fleet), 33)
+        await fleets.submit()
+        assert (await work(fleets)).seconds == 33.0
+
+    async def test_on_a_fast_machine_a_job_counts_for_what_it_would_take_on_another(self, world: World) -> None:
+        fleets = await open_fleets(world, instance_types=[{"name": "fast", "speed": 2.0}])
+        await fleets.submit()
+        await fleets.decide()
+        [worker] = await fleets.boot()
+        await fleets.look()
+        leased = await world.lease(worker)
+        assert leased is not None
+        await world.advance(30)
+        await world.complete(leased)
+        await learn(fleets)
+        await fleets.submit()
+        assert (await work(fleets)).seconds == 60.0
+
+
+class TestQueue:
+    async def test_what_cannot_be_leased_now_does_not_count(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        later = await fleets.world.submit(fleets.user, fleets.effect)
+        await fleets.world.engine.queue.control.pause(later.tenant_id, later.id)
+        other = await open_fleets(fleets.world)
+        await other.submit()
+        assert (await work(fleets)).jobs == 1
+
+    async def test_arrivals_are_counted_once_and_fade(self, fleets: Fleets) -> None:
+        await fleets.submit(4)
+        first = (await work(fleets)).jobs_per_second
+        assert first == pytest.approx((await work(fleets)).jobs_per_second)
+        await fleets.pass_time(HALF_LIFE_SECONDS)
+        assert (await work(fleets)).jobs_per_second == pytest.approx(first / 2)
+        await fleets.submit(4)
+        assert (await work(fleets)).jobs_per_second == pytest.approx(first * 1.5)
+
+    async def test_those_who_look_at_once_count_an_arrival_once(
+        self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await work(fleets)
+        await fleets.submit(4)
+        snapshots, arrivals = fleets.world.engine.scaling.snapshots, seen.arrivals
+        entered, gate, both_have_read = [], asyncio.Event(), asyncio.Semaphore(0)
+        read = snapshots._read
+
+        async def signalled_read(*given: Any) -> Any:
+            found = await read(*given)
+            both_have_read.release()
+            return found
+
+        async def gated(*given: Any, **more: Any) -> Any:
+            entered.append(1)
+            found = await arrivals(*given, **more)
+            await gate.wait()
+            return found
+
+        monkeypatch.setattr(snapshots, "_read", signalled_read)
+        monkeypatch.setattr(seen, "arrivals", gated)
+        async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as group:
+            for _ in range(2):
+                group.create_task(snapshots.take(Stage.PRODUCTION))
+            for _ in range(2):
+                await both_have_read.acquire()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert len(entered) == 1
+            gate.set()
+        together = (await work(fleets)).jobs_per_second
+        await fleets.world.restart()
+        assert together == pytest.approx((await work(fleets)).jobs_per_second)
+
+    async def test_one_who_saw_less_does_not_have_the_rest_counted_again(
+        self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await work(fleets)
+        await fleets.submit(4)
+        arrivals = seen.arrivals
+        first = (await work(fleets)).jobs_per_second
+
+        async def earlier(*given: Any, **more: Any) -> Any:
+            return (await arrivals(*given, **more))[:-2]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(seen, "arrivals", earlier)
+            await work(fleets)
+        assert (await work(fleets)).jobs_per_second == pytest.approx(first)
+
+    async def test_what_usually_follows_a_job_that_found_nothing_up_is_learnt_and_known_to_who_begins(
+        self, fleets: Fleets
+    ) -> None:
+        await fleets.submit()
+        for _ in range(LEAST_BURSTS):
+            assert (await fleets.seen()).following_jobs == 0.0
+            await fleets.pass_time(3600)
+            await fleets.submit(3)
+        await fleets.pass_time(200)
+        await fleets.submit()
+        assert (await fleets.seen()).following_jobs == 2.0
+        assert (await fleets.seen()).following_jobs == 2.0
+        await fleets.world.restart()
+        assert (await fleets.seen()).following_jobs == 2.0
+
+    async def test_a_process_that_begins_to_look_knows_of_earlier_arrivals(self, fleets: Fleets) -> None:
+        await fleets.submit(4)
+        before = (await work(fleets)).jobs_per_second
+        await fleets.world.restart()
+        assert (await work(fleets)).jobs_per_second == pytest.approx(before)
+
+
+class TestMachines:
+    async def test_one_that_runs_something_is_busy_for_as_long_as_it_should_take(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        await fleets.decide()
+        [booting] = (await fleets.seen()).machines
+        assert (booting.state, booting.boot_seconds_left) == (MachineState.BOOTING, 100.0)
+        await fleets.pass_time(30)
+        assert (await fleets.seen()).machines[0].boot_seconds_left == 70.0
+        [worker] = await fleets.boot()
+        await fleets.look()
+        await fleets.world.lease(worker)
+        await fleets.pass_time(20)
+        [busy] = (await fleets.seen()).machines
+        assert (busy.state, busy.leases, busy.busy_seconds_left) == (MachineState.BUSY, 1, 40.0)
+
+    async def test_one_is_idle_since_its_last_job_whoever_leads(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        await fleets.decide()
+        [worker] = await fleets.boot()
+        await fleets.look()
+        leased = await fleets.world.lease(worker)
+        assert leased is not None
+        await fleets.world.advance(10)
+        await fleets.world.complete(leased)
+        await fleets.pass_time(120)
+        await fleets.world.restart()
+        seen = await fleets.seen()
+        assert (seen.machines[0].state, seen.machines[0].idle_seconds) == (MachineState.READY, 120.0)
+        assert seen.idle_seconds == 120.0
+
+    async def test_one_that_drains_is_no_capacity(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        await fleets.decide()
+        [worker] = await fleets.boot()
+        await fleets.world.engine.fleet.workers.set_draining(worker, is_draining=True)
+        assert [each.state for each in (await fleets.seen()).machines] == [MachineState.DRAINING]
+        assert (await fleets.seen()).idle_seconds is None

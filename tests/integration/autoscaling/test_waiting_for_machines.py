@@ -1,0 +1,63 @@
+"""Why is it waiting: because a machine is starting, or because a limit lets none start."""
+
+import pytest
+
+from comfyrelay.autoscaling.providers.base import LaunchRefused, RefusalKind
+from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
+from tests.support.memory_provider import Fleets, open_fleets
+from tests.support.world import World
+
+
+@pytest.fixture
+async def fleets(world: World) -> Fleets:
+    return await open_fleets(world)
+
+
+async def why(fleets: Fleets) -> Waiting:
+    user = await fleets.world.user()
+    job = await fleets.world.submit(user, fleets.effect)
+    await fleets.decide()
+    return await fleets.world.engine.queue.waiting.of_job(job.tenant_id, job.id)
+
+
+async def test_a_machine_that_boots_is_told_with_the_time_that_is_left(world: World) -> None:
+    fleets = await open_fleets(world, scaling={"max_machines": 1})
+    waiting = await why(fleets)
+    assert (waiting.reason, waiting.text) == (Reason.MACHINE_STARTING, "A machine is starting, about 2 minutes.")
+    await fleets.pass_time(40)
+    waiting = await why(fleets)
+    assert waiting.text == "A machine is starting, about 60 seconds."
+
+
+async def test_once_its_worker_is_there_nobody_waits_for_it(fleets: Fleets) -> None:
+    await why(fleets)
+    await fleets.boot()
+    await fleets.look()
+    assert (await why(fleets)).reason in {Reason.STARTING, Reason.BUSY}
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ({"max_machines": 0}, "the limit is 0 machines"),
+        ({"cost_per_hour": 0.1}, "the limit is 0.1 an hour"),
+        ({"is_paused": True}, "the fleet is paused"),
+    ],
+)
+async def test_the_limit_that_lets_none_start_is_named(world: World, limit: dict[str, float], words: str) -> None:
+    fleets = await open_fleets(world, instance_types=[{"name": "g5", "price_per_hour": 0.5}], scaling=limit)
+    waiting = await why(fleets)
+    assert waiting.reason is Reason.NO_WORKER
+    assert waiting.text == f"No online worker has this workflow. No machine is launched: {words}."
+
+
+async def test_what_a_provider_says_is_for_the_operator_alone(fleets: Fleets) -> None:
+    fleets.yard.refuses = [LaunchRefused(kind=RefusalKind.SETUP, text="There is no program x in /srv/programs.")]
+    await why(fleets)
+    waiting = await why(fleets)
+    assert waiting.text == "No online worker has this workflow. No machine is launched: its provider launches none now."
+
+
+async def test_a_fleet_that_nobody_scales_says_nothing_of_machines(fleets: Fleets) -> None:
+    await fleets.change(machines=None, scaling=None)
+    assert (await why(fleets)).text == "No online worker has this workflow."

@@ -1,0 +1,173 @@
+"""A backup that somebody else made writes nowhere but into what is restored, and changes nothing when it tries to."""
+
+import hashlib
+import json
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comfyrelay.errors import InvalidInput
+from comfyrelay.services.backup.create import back_up
+from comfyrelay.services.backup.restore import _move, restore
+from comfyrelay.settings import Settings
+from tests.support.desk import furnish
+
+EVIL = b"ssh-ed25519 EVIL\n"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    settings = Settings(data_dir=tmp_path_factory.mktemp("source"))
+    furnish(settings.data_dir)
+    return settings
+
+
+@pytest.fixture(scope="module")
+def good(source: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return back_up(source, tmp_path_factory.mktemp("backups"))[0]
+
+
+@pytest.fixture
+def backup(good: Path, tmp_path: Path) -> Path:
+    """A good one, which each test makes hostile."""
+    return Path(shutil.copytree(good, tmp_path / good.name))
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Settings:
+    return Settings(data_dir=tmp_path / "victim")
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """A file of the machine that no backup has anything to do with."""
+    keys = tmp_path / "home" / ".ssh" / "authorized_keys"
+    keys.parent.mkdir(parents=True)
+    keys.write_text("mine")
+    return keys
+
+
+def entry(path: str, **more: Any) -> dict[str, Any]:
+    return {"path": path, "size": len(EVIL), "sha256": hashlib.sha256(EVIL).hexdigest(), "mode": 0o600, **more}
+
+
+def add(backup: Path, *entries: dict[str, Any]) -> None:
+    manifest = json.loads((backup / "manifest.json").read_bytes())
+    manifest["entries"] += entries
+    (backup / "manifest.json").write_text(json.dumps(manifest))
+    for each in entries:
+        file = backup / each["path"]
+        # not where the system itself would be written to
+        if file.is_relative_to(backup) and ".." not in file.parts and "\0" not in each["path"]:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if each.get("link") is None and not file.exists():
+                file.write_bytes(EVIL)
+
+
+def files_below(folder: Path) -> set[Path]:
+    return {each for each in folder.rglob("*") if each.name != "lock" and not each.is_dir()}
+
+
+def link(path: str, to: str) -> dict[str, Any]:
+    return {"path": path, "link": to}
+
+
+@pytest.mark.parametrize(
+    ("entries", "why"),
+    [
+        ([entry("files/{home}/.ssh/authorized_keys")], "no path in a backup"),
+        ([entry("objects/{home}/.ssh/authorized_keys")], "no path in a backup"),
+        ([entry("files/./x")], "no path in a backup"),
+        ([entry("files/../x")], "no path in a backup"),
+        ([entry("files/a/../../x")], "no path in a backup"),
+        ([entry("files/x/")], "no path in a backup"),
+        ([entry("files")], "no path in a backup"),
+        ([entry("files/")], "no path in a backup"),
+        ([entry("files/.")], "no path in a backup"),
+        ([entry("files/a\0b")], "no path in a backup"),
+        ([entry("elsewhere/x")], "no path in a backup"),
+        ([entry("{home}/.ssh/authorized_keys")], "no path in a backup"),
+        ([entry("databases/nosuch")], "settings do not name"),
+        ([entry("files/x"), entry("files/x")], "listed twice"),
+        ([entry("files/out/key"), link("files/out", "{home}/.ssh")], "below a file or a link"),
+        ([link("files/out", "."), entry("files/out/key")], "below a file or a link"),
+        ([entry("files/out/key"), entry("files/out")], "below a file or a link"),
+        ([link("files/tenants-main.db", "elsewhere")], "listed twice"),
+        ([link("files/out", "{home}/.ssh")], "a link to"),
+        ([link("files/out", "../home")], "a link to"),
+        ([link("files/a/b", "../../home")], "a link to"),
+        ([link("files/b", "."), link("files/a", "b/../home")], "a link to"),
+        ([link("objects/out", "../secrets.json")], "a link to"),
+        ([entry("files/lock")], "process that runs"),
+        ([link("files/lock", "x")], "process that runs"),
+        ([entry("files/worker/desk/held/1.json")], "process that runs"),
+        ([entry("files/central.db")], "listed twice"),
+        ([entry("files/central.db-wal")], "process that runs"),
+        ([entry("files/objects/x")], "process that runs"),
+        ([entry("files/before-restore-1/x")], "process that runs"),
+        ([entry("files/.restore-1/x")], "process that runs"),
+    ],
+)
+def test_what_is_not_as_backup_writes_it_is_refused_before_anything_is_changed(
+    backup: Path, victim: Settings, keys: Path, entries: list[dict[str, Any]], why: str
+) -> None:
+    home = str(keys.parent.parent)
+    filled = json.loads(json.dumps(entries).replace("{home}", home))
+    add(backup, *filled)
+    with pytest.raises(InvalidInput, match=why):
+        restore(victim, backup)
+    assert not victim.data_dir.exists()
+    assert files_below(keys.parent) == {keys}
+    assert keys.read_text() == "mine"
+
+
+def test_a_backup_without_a_database_is_refused(backup: Path, victim: Settings) -> None:
+    manifest = json.loads((backup / "manifest.json").read_bytes())
+    manifest["entries"] = [each for each in manifest["entries"] if each["path"] != "databases/central.db"]
+    (backup / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InvalidInput, match=r"central\.db' is missing"):
+        restore(victim, backup)
+
+
+def test_a_link_in_the_backup_itself_brings_in_no_file_of_the_machine(
+    backup: Path, victim: Settings, keys: Path
+) -> None:
+    mine = {"size": keys.stat().st_size, "sha256": hashlib.sha256(keys.read_bytes()).hexdigest()}
+    (backup / "files").mkdir(exist_ok=True)
+    (backup / "files" / "a").symlink_to(keys)
+    add(backup, entry("files/a", **mine))
+    with pytest.raises(InvalidInput, match="not in the backup itself"):
+        restore(victim, backup)
+
+
+def test_what_is_restored_is_for_its_owner_alone_and_runs_as_nobody_else(backup: Path, victim: Settings) -> None:
+    add(backup, entry("files/x", mode=0o6777), entry("files/deep/y", mode=0o644), link("files/z", "deep/y"))
+    restore(victim, backup)
+    assert stat.S_IMODE((victim.data_dir / "x").stat().st_mode) == 0o700
+    assert stat.S_IMODE((victim.data_dir / "deep" / "y").stat().st_mode) == 0o600
+    assert (victim.data_dir / "z").read_bytes() == EVIL
+
+
+def test_links_are_kept_as_seen_from_their_own_folder_and_those_to_elsewhere_are_named(
+    tmp_path: Path, victim: Settings, source: Settings
+) -> None:
+    (source.data_dir / "inputs").mkdir()
+    (source.data_dir / "inputs" / "a").write_text("a")
+    (source.data_dir / "inputs" / "b").symlink_to(source.data_dir / "inputs" / "a")
+    (source.data_dir / "big").symlink_to(tmp_path)
+    folder, manifest = back_up(source, tmp_path / "more")
+    assert manifest.left_out == [str(source.data_dir / "big")]
+    restore(victim, folder)
+    assert (victim.data_dir / "inputs" / "b").readlink() == Path("a")
+    assert not (victim.data_dir / "big").is_symlink()
+
+
+def test_a_move_replaces_nothing(tmp_path: Path) -> None:
+    for name in ("a", "lock"):
+        (tmp_path / name).write_text(name)
+    with pytest.raises(FileExistsError):
+        _move({tmp_path / "a": tmp_path / "lock"})
+    assert (tmp_path / "lock").read_text() == "lock"

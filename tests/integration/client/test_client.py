@@ -1,0 +1,332 @@
+"""The client over a real socket: files, jobs, events over a network that breaks, and errors that say what to do."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.client import DEFAULT_URL, Client, Job, JobEvent
+from comfyrelay.client.events import parsed
+from comfyrelay.client.files import media_type, safe_name
+from comfyrelay.domain.queue.states import JobStatus
+from comfyrelay.errors import (
+    ComfyRelayError,
+    ConfigurationError,
+    Conflict,
+    ControlPlaneUnreachable,
+    InvalidInput,
+    NotFound,
+    TransferFailed,
+    Unauthorized,
+)
+from comfyrelay.http_client import listen
+from comfyrelay.store.tenant import jobs as store_jobs
+from tests.support.api_calls import complete, fail, lease, lease_of, png, run
+from tests.support.client_site import Site
+from tests.support.network_proxy import Proxy
+from tests.support.webhook_receiver import receiving
+from tests.support.world import GRAPH, PATIENCE_SECONDS, PROMPT
+
+INPUT = {"key": "image", "type": "image", "placeholder": "{{INPUT}}", "is_primary_input": True, "required": True}
+
+
+async def own_workflow(site: Site) -> str:
+    made = await site.client.create_workflow(
+        GRAPH, name="clip of mine", properties=[PROMPT, INPUT], output_node_id="3", output_extension="png"
+    )
+    return str(made.slug)
+
+
+# Files
+
+
+async def test_a_file_is_uploaded_and_runs_through_a_workflow_of_ones_own(site: Site, tmp_path: Path) -> None:
+    picture = tmp_path / "cat.png"
+    picture.write_bytes(png("red"))
+    slug = await own_workflow(site)
+    assert [each.slug for each in await site.client.workflows()] == [slug]
+    file_id = await site.client.upload(picture)
+    job = await site.client.submit(workflow_slug=slug, input_file_id=file_id, input_payload={"prompt": "a boat"})
+    assert (job.status, job.input_file_id) == ("queued", file_id)
+
+
+async def test_a_file_larger_than_a_piece_arrives_whole(site: Site, tmp_path: Path) -> None:
+    clip = tmp_path / "long.mp4"
+    clip.write_bytes(bytes(range(256)) * 4000)
+    file_id = await site.client.upload(clip)
+    stored = await site.api.engine.objects.get(f"tenants/{site.tenant_id}/uploads/{file_id}.mp4")
+    assert hashlib.sha256(stored).digest() == hashlib.sha256(clip.read_bytes()).digest()
+
+
+async def test_many_files_are_each_sent_once_and_the_first_that_cannot_be_is_named(site: Site, tmp_path: Path) -> None:
+    pictures = [tmp_path / f"{n}.png" for n in range(6)]
+    for each in pictures:
+        each.write_bytes(png())
+    sent: list[Path] = []
+    ids = await site.client.upload_all([*pictures, pictures[0]], on_sent=sent.append)
+    assert list(ids) == pictures
+    assert len(set(ids.values())) == 6
+    assert sorted(sent) == pictures
+    with pytest.raises(InvalidInput, match=r"There is no file .*gone\.png\."):
+        await site.client.upload_all([*pictures, tmp_path / "gone.png"])
+
+
+async def test_a_file_that_jobs_cannot_use_is_refused_before_it_is_sent(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "empty.png").touch()
+    with pytest.raises(InvalidInput, match=r"notes\.txt does not look like an image, a video or audio"):
+        await site.client.upload(tmp_path / "notes.txt")
+    with pytest.raises(InvalidInput, match="is empty"):
+        await site.client.upload(tmp_path / "empty.png")
+    assert media_type(Path("a.WEBP")) == "image/webp"
+    assert media_type(Path("a.mkv")) == "video/x-matroska"
+
+
+async def test_outputs_are_downloaded_under_the_servers_names_or_ones_own(site: Site, tmp_path: Path) -> None:
+    job = await run(site.api, site.user, site.worker, site.effect_id)
+    [path] = await site.client.download_outputs(job["id"], tmp_path / "out")
+    assert path == tmp_path / "out" / f"clip-{job['id'][-8:]}.png"
+    assert path.read_bytes() == png("blue")
+    [named] = await site.client.download_outputs(job["id"], tmp_path, name=lambda _output: "mine.png")
+    assert named == tmp_path / "mine.png"
+    assert sorted(each.name for each in tmp_path.iterdir() if each.is_file()) == ["mine.png"]
+
+
+async def test_a_link_that_has_expired_is_asked_for_again(site: Site, tmp_path: Path) -> None:
+    job = await run(site.api, site.user, site.worker, site.effect_id)
+    old = (await site.client.job(job["id"])).outputs[0]
+    await site.api.clock.set(site.api.clock.now + timedelta(days=1))
+    path = await site.client._download(job["id"], old, tmp_path / "late.png")
+    assert path.read_bytes() == png("blue")
+
+
+async def test_a_download_that_is_not_what_was_stored_leaves_no_file(site: Site, tmp_path: Path) -> None:
+    job = await run(site.api, site.user, site.worker, site.effect_id)
+    output = (await site.client.job(job["id"])).outputs[0]
+    for change in ({"size": 1}, {"content_hash": "0" * 64}):
+        wrong = output.model_copy(update=change)
+        with pytest.raises(TransferFailed, match="what came is not what was stored"):
+            await site.client._files.fetch(wrong, tmp_path / "bad.png")
+    assert [each for each in tmp_path.iterdir() if each.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "safe"),
+    [
+        ("../../etc/passwd", "passwd"),
+        ("C:\\x\\cat.png", "cat.png"),
+        ("..", "output"),
+        ("", "output"),
+        ("a b.png", "a b.png"),
+    ],
+)
+def test_a_file_stays_in_its_folder_whatever_the_server_calls_it(given: str, safe: str) -> None:
+    assert safe_name(given) == safe
+
+
+# Jobs, batches, verbs
+
+
+async def test_the_same_key_is_the_same_job(site: Site) -> None:
+    first = await site.client.submit(effect_id=site.effect_id, idempotency_key="k")
+    again = await site.client.submit(effect_id=site.effect_id, idempotency_key="k")
+    other = await site.client.submit(effect_id=site.effect_id)
+    assert first.id == again.id != other.id
+
+
+async def test_a_batch_is_submitted_listed_and_acted_on(site: Site) -> None:
+    items = [{"input_payload": {"prompt": f"boat {n}"}} for n in range(3)]
+    batch = await site.client.submit_batch(items, effect_id=site.effect_id, label="boats")
+    assert (batch.total, batch.label) == (3, "boats")
+    listed = [each async for each in site.client.jobs(batch_id=batch.id, page=2)]
+    assert sorted(each.item_no for each in listed) == [0, 1, 2]
+    assert (await site.client.pause("batch", batch.id)).message == "3 jobs paused."
+    await site.client.resume("batch", batch.id)
+    assert (await site.client.batch(batch.id)).counts[JobStatus.QUEUED] == 3
+    await site.client.cancel("batch", batch.id)
+    assert (await site.client.batch(batch.id)).counts[JobStatus.CANCELED] == 3
+    assert [each.id async for each in site.client.batches()] == [batch.id]
+
+
+async def test_a_job_that_failed_is_retried_as_a_new_one(site: Site) -> None:
+    job = await site.submit()
+    await fail(site.api, site.worker, await lease(site.worker))
+    retried = (await site.client.retry("job", job["id"])).data
+    assert isinstance(retried, Job)
+    assert retried.retry_of == job["id"]
+
+
+async def test_a_batch_is_run_again_with_other_seeds(site: Site) -> None:
+    seed = {"key": "seed", "type": "number", "placeholder": "{{SEED}}", "default_value": 7}
+    graph = {**GRAPH, "2": {"class_type": "Prompt", "inputs": {"text": "{{PROMPT}}", "seed": "{{SEED}}"}}}
+    made = await site.client.create_workflow(
+        {key: node for key, node in graph.items() if key != "3"}, properties=[PROMPT, seed], output_extension="png"
+    )
+    batch = await site.client.submit_batch([{}, {"label": "the second"}], workflow_slug=made.slug, label="boats")
+    again = (await site.client.rerun(batch.id, new_seeds=True)).data
+    assert (again.total, again.label) == (2, "boats")
+    assert again.id != batch.id
+    jobs = [each async for each in site.client.jobs(batch_id=again.id)]
+    async with (await site.api.engine.databases.shard_of(site.tenant_id)).read() as tx:
+        payloads = await store_jobs.payloads(tx, [each.id for each in jobs])
+    seeds = {each["values"]["{{SEED}}"] for each in payloads.values()}
+    assert len(seeds) == 2
+    assert 7 not in seeds
+
+
+# Events and logs
+
+
+async def test_events_are_followed_to_the_end_over_a_connection_that_breaks(site: Site) -> None:
+    job = await site.submit()
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        Proxy(site.url) as proxy,
+        Client(proxy.url, token=site.token) as client,
+        aclosing(client.events(job["id"])) as events,
+    ):
+        heard = [await anext(events)]
+        leased = await lease(site.worker)
+        heard.append(await anext(events))
+        await proxy.cut()
+        await complete(site.api, site.worker, leased)
+        await proxy.restore()
+        heard += [each async for each in events]
+    assert [(each.type, each.id) for each in heard] == [
+        ("job:queued", 1),
+        ("job:started", 2),
+        ("job:completed", 3),
+    ]
+
+
+async def test_progress_is_heard_while_it_is_made(site: Site) -> None:
+    job = await site.submit()
+    async with asyncio.timeout(PATIENCE_SECONDS), aclosing(site.client.events(job["id"])) as events:
+        assert (await anext(events)).type == "job:queued"
+        leased = await lease(site.worker)
+        assert (await anext(events)).type == "job:started"
+        await site.worker.post("/api/worker/heartbeat", {**lease_of(leased), "progress": {"value": 0.5}})
+        event = await anext(events)
+    assert (event.type, event.id, event.data) == ("progress", None, {"value": 0.5})
+
+
+async def test_a_job_whose_end_was_seen_has_no_more_events(site: Site) -> None:
+    job = await run(site.api, site.user, site.worker, site.effect_id)
+    assert [each.type async for each in site.client.events(job["id"])][-1] == "job:completed"
+    assert [each async for each in site.client.events(job["id"], after=3)] == []
+    with pytest.raises(NotFound):
+        await anext(site.client.events("0195-nobody"))
+
+
+async def test_a_server_that_stays_away_is_given_up_after_a_while(site: Site) -> None:
+    job = await site.submit()
+    async with Proxy(site.url) as proxy, Client(proxy.url, token=site.token) as client:
+        events = client.events(job["id"], patience_seconds=0.5)
+        assert (await anext(events)).type == "job:queued"
+        await proxy.cut()
+        with pytest.raises(ControlPlaneUnreachable, match="Nobody answers"):
+            await anext(events)
+
+
+async def test_server_sent_events_are_read_as_the_standard_says() -> None:
+    async def lines() -> AsyncIterator[str]:
+        for each in [
+            ": hello",
+            "",
+            "id: 7",
+            "event: job:started",
+            'data: {"a":',
+            "data:  1}",
+            "",
+            "data: [1]",
+            "",
+            "data: x",
+            "",
+        ]:
+            yield each
+
+    assert [each async for each in parsed(lines())] == [JobEvent(type="job:started", data={"a": 1}, id=7)]
+
+
+async def test_a_log_is_followed_to_the_jobs_end_with_no_line_twice(site: Site) -> None:
+    job = await site.submit()
+    leased = await lease(site.worker)
+
+    async def say(first: int, last: int) -> None:
+        lines = [f"line {n}" for n in range(first, last)]
+        await site.worker.post("/api/worker/heartbeat", {**lease_of(leased), "logs": lines})
+
+    await say(0, 3)
+    async with asyncio.timeout(PATIENCE_SECONDS), aclosing(site.client.logs(job["id"], is_followed=True)) as lines:
+        heard = [(await anext(lines)).line for _ in range(3)]
+        # over the edge of a page
+        await say(3, 150)
+        await say(150, 260)
+        heard += [(await anext(lines)).line for _ in range(257)]
+        await say(260, 261)
+        await complete(site.api, site.worker, leased)
+        heard += [each.line async for each in lines]
+    assert heard == [f"line {n}" for n in range(261)]
+    assert [each.line async for each in site.client.logs(job["id"])] == heard
+
+
+# Errors
+
+
+async def test_nobody_there_says_how_to_start_it() -> None:
+    with listen("127.0.0.1", 0) as probe:
+        port = probe.getsockname()[1]
+    async with Client(f"http://127.0.0.1:{port}") as client:
+        with pytest.raises(ControlPlaneUnreachable) as raised:
+            await client.presets()
+    assert str(raised.value) == f"Nobody answers at http://127.0.0.1:{port}. Start it with: comfyrelay up"
+
+
+async def test_somebody_else_at_the_address_is_noticed() -> None:
+    async with receiving() as other, Client(other.url.removesuffix("/hook")) as client:
+        with pytest.raises(ControlPlaneUnreachable, match="but not like ComfyRelay \\(status 404\\)"):
+            await client.presets()
+
+
+async def test_a_token_that_is_missing_or_wrong_is_said_to_be(site: Site) -> None:
+    for token, words in [(None, "set COMFYRELAY_TOKEN"), ("wrong", "does not take the token in COMFYRELAY_TOKEN")]:
+        async with Client(site.url, token=token) as client:
+            with pytest.raises(Unauthorized, match=words):
+                await client.presets()
+
+
+async def test_what_is_refused_says_which_fields(site: Site) -> None:
+    with pytest.raises(InvalidInput, match="nonsense") as raised:
+        await site.client.submit_batch([{"input_payload": {"nonsense": 1}}], effect_id=site.effect_id)
+    assert list(raised.value.errors) == ["items.0.nonsense"]
+    job = await run(site.api, site.user, site.worker, site.effect_id)
+    with pytest.raises(Conflict):
+        await site.client.cancel("job", job["id"])
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://u:secret@host", "http://host:99999", "http://host/?a=b"])
+def test_an_address_that_is_none_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"Write it like http://127\.0\.0\.1:8420") as raised:
+        Client(url)
+    assert "secret" not in str(raised.value)
+
+
+async def test_an_id_cannot_lead_to_another_route(site: Site) -> None:
+    for id_ in ("../presets", "x/cancel", "?status=failed"):
+        with pytest.raises(ComfyRelayError):
+            await site.client.job(id_)
+
+
+async def test_without_an_address_it_goes_where_the_commands_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMFYRELAY_URL", raising=False)
+    async with Client() as client:
+        assert client.url == DEFAULT_URL
+    monkeypatch.setenv("COMFYRELAY_URL", "http://relay.test:8430")
+    async with Client() as client:
+        assert client.url == "http://relay.test:8430"
+    async with Client("http://other.test") as client:
+        assert client.url == "http://other.test"

@@ -1,0 +1,138 @@
+"""The next job waits in ComfyUI's own queue while a short one runs there, and nothing else changes by that."""
+
+import httpx
+import pytest
+
+from comfyrelay.comfyui.pool import Job, JobAccepted, JobStarted, JobStatus, SmartFailover, WorkflowPool
+from comfyrelay.simulator import Fail, OutOfMemory, Simulator, Slow, Stuck
+from tests.support.pool import invert, plain, ready_pool, until
+from tests.support.world import PATIENCE_SECONDS
+
+LONG = 60.0
+
+
+async def prompts(simulator: Simulator) -> tuple[int, int]:
+    """How many ComfyUI runs, and how many wait there."""
+    async with httpx.AsyncClient(base_url=simulator.url) as http:
+        queue = (await http.get("/queue")).json()
+    return len(queue["queue_running"]), len(queue["queue_pending"])
+
+
+async def held(pool: WorkflowPool, color: int = 1) -> Job:
+    """A job that has begun and does not end, because its server was told so."""
+    job = await pool.enqueue(invert(color), retry_delay=0)
+    await until(job.events(), JobStarted)
+    return job
+
+
+async def behind(pool: WorkflowPool, color: int = 2) -> Job:
+    """The next, once it waits on the server."""
+    job = await pool.enqueue(invert(color), retry_delay=0)
+    accepted = await until(job.events(), JobAccepted)
+    assert accepted.position == 1
+    return job
+
+
+async def test_the_next_job_is_in_the_servers_own_queue_before_the_one_that_runs_is_over(simulator: Simulator) -> None:
+    async with ready_pool(simulator, ahead_seconds=LONG) as pool:
+        await pool.run(invert(0))
+        stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
+        first, second, third = await held(pool), await behind(pool), await pool.enqueue(invert(3))
+        # one, and no more: whatever is more urgent comes before the rest
+        assert await prompts(simulator) == (1, 1)
+        assert third.status is JobStatus.QUEUED
+        stuck.end()
+        for job in (first, second, third):
+            await job
+        assert [job.attempts for job in (first, second, third)] == [1, 1, 1]
+
+
+async def test_a_job_that_is_not_known_there_or_not_short_waits_here(simulator: Simulator) -> None:
+    async with ready_pool(simulator, ahead_seconds=0.01) as pool:
+        slow = simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.05, times=1))
+        await pool.run(invert(0))
+        assert slow.happened == 1
+        stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
+        jobs = [await held(pool), await pool.enqueue(invert(2)), await pool.enqueue(plain())]
+        assert await prompts(simulator) == (1, 0)
+        assert pool.stats().queued == 2
+        stuck.end()
+        for job in jobs:
+            await job
+
+
+async def test_nobody_gets_past_the_one_that_is_next_in_line(simulator: Simulator) -> None:
+    async with ready_pool(simulator, ahead_seconds=LONG) as pool:
+        await pool.run(invert(0))
+        stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
+        first = await held(pool)
+        urgent = await pool.enqueue(plain(), priority=5)
+        later = await pool.enqueue(invert(2))
+        assert await prompts(simulator) == (1, 0)
+        stuck.end()
+        for job in (first, urgent, later):
+            await job
+        assert urgent.started_at is not None
+        assert later.started_at is not None
+        assert urgent.started_at <= later.started_at
+
+
+async def test_cancelling_the_one_that_waits_there_leaves_the_one_that_runs_alone(simulator: Simulator) -> None:
+    async with ready_pool(simulator, ahead_seconds=LONG) as pool:
+        await pool.run(invert(0))
+        stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
+        first, second = await held(pool), await behind(pool)
+        assert await second.cancel()
+        assert await prompts(simulator) == (1, 0)
+        stuck.end()
+        await first
+        assert first.attempts == 1
+
+
+async def test_a_server_that_rests_gets_none_ahead(simulator: Simulator) -> None:
+    async with ready_pool(simulator, ahead_seconds=LONG) as pool:
+        await pool.run(invert(0))
+        stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
+        first = await held(pool)
+        pool.rest("a")
+        second = await pool.enqueue(invert(2))
+        assert (second.status, await prompts(simulator)) == (JobStatus.QUEUED, (1, 0))
+        pool.rest("a", is_resting=False)
+        await until(second.events(), JobAccepted)
+        stuck.end()
+        await first
+        await second
+
+
+async def test_a_server_that_dies_costs_the_one_that_waited_there_no_attempt(simulator: Simulator) -> None:
+    async with ready_pool(simulator, ahead_seconds=LONG, failover=SmartFailover(cooldown_seconds=0)) as pool:
+        await pool.run(invert(0))
+        simulator.misbehave(Slow(class_type="EmptyImage", seconds=PATIENCE_SECONDS, steps=1000, times=1))
+        first, second = await held(pool), await behind(pool)
+        await simulator.restart()
+        await first
+        await second
+        assert (first.attempts, second.attempts) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "attempts"),
+    [
+        (Fail(message="CUDA error: an illegal memory access was encountered", times=2), 2),
+        # to run again with the GPU to itself costs none
+        (OutOfMemory(times=2), 1),
+    ],
+)
+async def test_what_one_run_leaves_behind_is_not_the_failure_of_the_next(
+    simulator: Simulator, fault: Fail | OutOfMemory, attempts: int
+) -> None:
+    async with ready_pool(simulator, ahead_seconds=LONG, failover=SmartFailover(cooldown_seconds=0)) as pool:
+        await pool.run(invert(0))
+        stuck = simulator.misbehave(Stuck(class_type="EmptyImage", times=1))
+        failing = simulator.misbehave(fault)
+        first, second = await held(pool), await behind(pool)
+        stuck.end()
+        await first
+        await second
+        assert failing.happened == 2
+        assert (first.attempts, second.attempts) == (attempts, 1)

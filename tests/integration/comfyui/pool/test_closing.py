@@ -1,0 +1,203 @@
+"""What becomes of jobs when a pool is closed."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from comfyrelay.comfyui.pool import (
+    JobCompleted,
+    JobOutcome,
+    JobRetrying,
+    JobStarted,
+    JobStatus,
+    MemoryQueue,
+    SqliteQueue,
+    Ticket,
+    WorkflowPool,
+)
+from comfyrelay.errors import Canceled, ComfyError, Conflict
+from comfyrelay.simulator import Fail, Simulator, Slow, Stuck
+from tests.support.pool import invert, plain, ready_pool, until
+from tests.support.world import PATIENCE_SECONDS
+
+ENDLESS = Slow(class_type="ImageInvert", seconds=600, steps=60_000)
+
+
+async def test_closing_cancels_what_has_not_ended(simulator: Simulator) -> None:
+    simulator.misbehave(ENDLESS)
+    async with ready_pool(simulator) as pool:
+        events = pool.events("job:canceled", "job:completed")
+        done = await pool.enqueue(plain())
+        await done
+        running = await pool.enqueue(invert())
+        waiting = await pool.enqueue(plain())
+        await until(running.events(), JobStarted)
+        parked = asyncio.gather(running, waiting, return_exceptions=True)
+        await asyncio.sleep(0)
+    assert [type(each) for each in await parked] == [Canceled, Canceled]
+    assert (running.status, waiting.status, done.status) == (
+        JobStatus.CANCELED,
+        JobStatus.CANCELED,
+        JobStatus.COMPLETED,
+    )
+    told = [(event.type, event.job_id) async for event in events]
+    assert told[0] == ("job:completed", done.id)
+    assert set(told[1:]) == {("job:canceled", running.id), ("job:canceled", waiting.id)}
+    # and on the server it was interrupted
+    assert simulator.log.interrupts == 1
+
+
+async def test_draining_waits_for_every_job_and_takes_no_more(simulator: Simulator) -> None:
+    stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
+    async with ready_pool(simulator) as pool:
+        jobs = [await pool.enqueue(graph) for graph in (invert(), plain(), plain(1))]
+        await until(jobs[0].events(), JobStarted)
+        closing = asyncio.create_task(pool.close(drain=True))
+        await asyncio.sleep(0)
+        with pytest.raises(Conflict):
+            await pool.enqueue(plain())
+        assert not closing.done()
+        stuck.end()
+        await closing
+        assert [job.status for job in jobs] == [JobStatus.COMPLETED] * 3
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_drain_can_be_cut_short(simulator: Simulator, tmp_path: Path, durable: bool) -> None:
+    simulator.misbehave(ENDLESS)
+    queue = SqliteQueue(tmp_path / "queue.db") if durable else MemoryQueue()
+    async with ready_pool(simulator, queue=queue) as pool:
+        job = await pool.enqueue(invert())
+        await until(job.events(), JobStarted)
+        draining = asyncio.create_task(pool.close(drain=True))
+        await asyncio.sleep(0)
+        await pool.close()
+        await draining
+        assert job.status is (JobStatus.QUEUED if durable else JobStatus.CANCELED)
+
+
+async def test_a_pool_may_be_closed_again_and_takes_nothing_then(simulator: Simulator) -> None:
+    async with ready_pool(simulator) as pool:
+        await pool.run(plain())
+    await pool.close()
+    await pool.close(drain=True)
+    with pytest.raises(Conflict):
+        await pool.enqueue(plain())
+
+
+async def test_a_pool_takes_nothing_before_it_is_open(simulator: Simulator) -> None:
+    pool = WorkflowPool([simulator.url])
+    with pytest.raises(Conflict):
+        await pool.enqueue(plain())
+    await pool.close()
+
+
+async def test_a_callback_may_close_the_pool(simulator: Simulator) -> None:
+    async with ready_pool(simulator) as pool:
+        closed = asyncio.Event()
+
+        async def close(_event: JobCompleted) -> None:
+            await pool.close()
+            closed.set()
+
+        pool.on(JobCompleted, close)
+        await pool.run(plain())
+        await asyncio.wait_for(closed.wait(), PATIENCE_SECONDS)
+
+
+class FullDisk(MemoryQueue):
+    """A queue that cannot write any more."""
+
+    async def begin(self, ticket: Ticket) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def settle(self, job_id: str, outcome: JobOutcome) -> None:
+        raise OSError(28, "No space left on device")
+
+
+async def test_a_queue_that_fails_ends_the_job_and_blames_no_server(simulator: Simulator) -> None:
+    async with ready_pool(simulator, queue=FullDisk()) as pool:
+        job = await pool.enqueue(plain())
+        with capture_logs() as logs, pytest.raises(ComfyError, match="OSError"):
+            await job
+        assert [entry["event"] for entry in logs] == ["pool.attempt_failed", "pool.settle_failed"]
+        client = pool.stats().clients["a"]
+        assert (client.running, client.failed, client.blocked_hashes) == (0, 0, frozenset())
+
+
+async def test_a_durable_queue_keeps_what_has_not_ended(simulator: Simulator, tmp_path: Path) -> None:
+    slow = simulator.misbehave(ENDLESS)
+    path = tmp_path / "queue.db"
+    async with ready_pool(simulator, queue=SqliteQueue(path)) as pool:
+        done = await pool.enqueue(plain(), metadata={"user": "u"})
+        await done
+        running = await pool.enqueue(invert(), priority=-1)
+        await until(running.events(), JobStarted)
+        waiting = await pool.enqueue(plain(1), priority=-2)
+        parked = asyncio.gather(running, waiting, return_exceptions=True)
+        await asyncio.sleep(0)
+    assert [str(each) for each in await parked] == [
+        "The pool was closed; the job waits in its queue for the next start."
+    ] * 2
+    assert running.status is waiting.status is JobStatus.QUEUED
+    slow.end()
+    async with ready_pool(simulator, queue=SqliteQueue(path)) as pool:
+        again = [pool.job(job.id) for job in (done, running, waiting)]
+        for job in again:
+            assert (await job).files
+        # an attempt that a closing pool stops does not count
+        assert [job.attempts for job in again] == [1, 1, 1]
+        assert again[0].metadata == {"user": "u"}
+        assert again[0].finished_at == done.finished_at
+        assert again[1].started_at is not None
+        assert again[2].started_at is not None
+        assert again[1].started_at < again[2].started_at
+        first_file = (await again[0]).file
+        assert await again[0].download(first_file, tmp_path / "out.png") > 0
+
+
+async def test_a_failed_attempt_counts_over_a_restart(simulator: Simulator, tmp_path: Path) -> None:
+    simulator.misbehave(Fail(class_type="ImageInvert", message="No space left on device", times=1))
+    path = tmp_path / "queue.db"
+    async with ready_pool(simulator, queue=SqliteQueue(path)) as pool:
+        job = await pool.enqueue(invert(), retry_delay=600)
+        await until(job.events(), JobRetrying)
+    async with ready_pool(simulator, queue=SqliteQueue(path)) as pool:
+        # the block counts over a restart, too
+        assert pool.unblock("a", job.workflow_hash)
+        await pool.job(job.id)
+        assert pool.job(job.id).attempts == 2
+
+
+async def test_a_pool_whose_queue_is_taken_is_refused(simulator: Simulator, tmp_path: Path) -> None:
+    async with ready_pool(simulator, queue=SqliteQueue(tmp_path / "queue.db")) as pool:
+        with pytest.raises(Conflict, match="another pool"):
+            async with WorkflowPool([simulator.url], queue=SqliteQueue(tmp_path / "queue.db")):
+                raise AssertionError("It must not open.")
+        await pool.run(plain())
+
+
+async def test_finished_jobs_are_forgotten_by_a_durable_queue_too(simulator: Simulator, tmp_path: Path) -> None:
+    path = tmp_path / "queue.db"
+    async with ready_pool(simulator, queue=SqliteQueue(path), keep_finished=2) as pool:
+        jobs = [await pool.enqueue(plain(number)) for number in range(4)]
+        for job in jobs:
+            await job
+    async with ready_pool(simulator, queue=SqliteQueue(path)) as pool:
+        assert list(pool.jobs) == [job.id for job in jobs[2:]]
+
+
+async def test_an_enqueue_that_is_canceled_leaves_nothing_behind(simulator: Simulator, tmp_path: Path) -> None:
+    path = tmp_path / "queue.db"
+    async with WorkflowPool([simulator.url], queue=SqliteQueue(path)) as pool:
+        call = asyncio.create_task(pool.enqueue(plain()))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert len(pool.jobs) == 0
+    async with WorkflowPool([simulator.url], queue=SqliteQueue(path)) as pool:
+        assert len(pool.jobs) == 0

@@ -1,0 +1,457 @@
+"""Servers that share a GPU: jobs run there side by side only where its memory is known to hold them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.pool import (
+    Bucket,
+    ClientState,
+    ClientStateChanged,
+    JobCompleted,
+    JobStarted,
+    SmartFailover,
+    WorkflowPool,
+)
+from comfyrelay.comfyui.pool.gpu_memory import ALONE_SECONDS, LEARN_SECONDS, GpuMemory, Memory, memory_in
+from comfyrelay.errors import Conflict, NodeFailed
+from comfyrelay.simulator import Fail, SimulatedGpuOptions, Simulator, Stuck
+from comfyrelay.simulator.gpu import GIB
+from tests.support.pool import QUICK, until
+from tests.support.world import PATIENCE_SECONDS
+
+SMALL, LARGE = "small.safetensors", "large.safetensors"
+
+
+def picture(seed: int, *, model: str = SMALL, side: int = 64) -> Graph:
+    """What it samples costs as much memory as the GPU says for each pixel."""
+    return {
+        "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": model}},
+        "2": {"class_type": "CLIPTextEncode", "inputs": {"text": "a lighthouse", "clip": ["1", 1]}},
+        "3": {"class_type": "EmptyLatentImage", "inputs": {"width": side, "height": side, "batch_size": 1}},
+        "4": {
+            "class_type": "KSampler",
+            "inputs": {
+                **{"model": ["1", 0], "positive": ["2", 0], "negative": ["2", 0], "latent_image": ["3", 0]},
+                **{"seed": seed, "steps": 2, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal"},
+                "denoise": 1.0,
+            },
+        },
+        "5": {"class_type": "VAEDecode", "inputs": {"samples": ["4", 0], "vae": ["1", 2]}},
+        "6": {"class_type": "SaveImage", "inputs": {"images": ["5", 0], "filename_prefix": "gpu"}},
+    }
+
+
+@asynccontextmanager
+async def shared_gpu(
+    folder: Path, count: int, *, ahead_seconds: float = 0.0, **gpu: Any
+) -> AsyncIterator[tuple[WorkflowPool, list[Simulator], SimulatedGpuOptions]]:
+    """A pool of simulators on one GPU of 24 GiB, on which a model takes 9 GiB."""
+    given = {"memory_bytes": 24 * GIB, "context_bytes": 0, "model_bytes": 9 * GIB, "pixel_bytes": 0, **gpu}
+    options = SimulatedGpuOptions(folder=folder / "gpu", **given)
+    async with AsyncExitStack() as stack:
+        models = {"checkpoints": [SMALL, LARGE]}
+        simulators = [await stack.enter_async_context(Simulator(gpu=options, models=models)) for _ in range(count)]
+        failover = SmartFailover(cooldown_seconds=0)
+        pool = await stack.enter_async_context(
+            WorkflowPool([], timings=QUICK, failover=failover, ahead_seconds=ahead_seconds)
+        )
+        changes = pool.events(ClientStateChanged)
+        for name, simulator in zip("abcd", simulators, strict=False):
+            pool.add_server(simulator.url, name=name, gpu="gpu-0")
+        for _ in simulators:
+            await until(changes, ClientStateChanged, lambda event: event.state is ClientState.ONLINE)
+        yield pool, simulators, options
+
+
+@asynccontextmanager
+async def gpus(folder: Path, *sizes: int, each: int = 1) -> AsyncIterator[tuple[WorkflowPool, list[Simulator]]]:
+    """A pool of so many simulators on each of these GPUs, on which a model takes 9 GiB."""
+    async with AsyncExitStack() as stack:
+        failover = SmartFailover(cooldown_seconds=0)
+        simulators = []
+        for number, gib in enumerate(sizes):
+            gpu = SimulatedGpuOptions(
+                folder=folder / f"gpu-{number}",
+                memory_bytes=gib * GIB,
+                context_bytes=0,
+                model_bytes=9 * GIB,
+                pixel_bytes=0,
+            )
+            models = {"checkpoints": [SMALL, LARGE]}
+            simulators += [await stack.enter_async_context(Simulator(gpu=gpu, models=models)) for _ in range(each)]
+        pool = await stack.enter_async_context(WorkflowPool([], timings=QUICK, failover=failover))
+        changes = pool.events(ClientStateChanged)
+        for number, (name, simulator) in enumerate(zip("abcd", simulators, strict=False)):
+            pool.add_server(simulator.url, name=name, gpu=f"gpu-{number // each}")
+        for _ in simulators:
+            await until(changes, ClientStateChanged, lambda event: event.state is ClientState.ONLINE)
+        yield pool, simulators
+
+
+async def test_a_model_that_fills_the_gpu_never_runs_out_of_memory(tmp_path: Path) -> None:
+    async with shared_gpu(tmp_path, 2, model_bytes=20 * GIB) as (pool, _, _):
+        jobs = [await pool.enqueue(picture(seed), max_attempts=1) for seed in range(12)]
+        await asyncio.gather(*jobs)
+        assert [job.attempts for job in jobs] == [1] * 12
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ahead_seconds", [0.0, 10.0])
+async def test_a_model_that_fills_the_gpu_never_runs_out_of_memory_in_a_hundred_jobs(
+    tmp_path: Path, ahead_seconds: float
+) -> None:
+    async with shared_gpu(tmp_path, 4, ahead_seconds=ahead_seconds, model_bytes=20 * GIB) as (pool, _, _):
+        jobs = [await pool.enqueue(picture(seed, model=(SMALL, LARGE)[seed % 2])) for seed in range(100)]
+        await asyncio.gather(*jobs)
+        assert {job.attempts for job in jobs} == {1}
+
+
+async def test_jobs_that_fit_beside_each_other_run_so(tmp_path: Path) -> None:
+    async with shared_gpu(tmp_path, 3) as (pool, simulators, _):
+        await pool.run(picture(0))
+        stuck = [simulator.misbehave(Stuck(class_type="KSampler")) for simulator in simulators]
+        events = pool.events(JobStarted)
+        jobs = [await pool.enqueue(picture(seed)) for seed in (1, 2, 3)]
+        await until(events, JobStarted)
+        await until(events, JobStarted)
+        # two of 9 GiB fit into 24, and three do not
+        assert pool.stats().running == 2
+        assert pool.stats().queued == 1
+        for each in stuck:
+            each.end()
+        await asyncio.gather(*jobs)
+
+
+async def test_a_workflow_that_nobody_has_seen_has_the_gpu_to_itself_once(tmp_path: Path) -> None:
+    async with shared_gpu(tmp_path, 2) as (pool, simulators, _):
+        stuck = [simulator.misbehave(Stuck(class_type="KSampler")) for simulator in simulators]
+        events = pool.events(JobStarted)
+        jobs = [await pool.enqueue(picture(seed)) for seed in (1, 2)]
+        await until(events, JobStarted)
+        assert (pool.stats().running, pool.stats().queued) == (1, 1)
+        for each in stuck:
+            each.end()
+        await asyncio.gather(*jobs)
+        assert pool.memory.known_need(jobs[0].workflow_hash) == 9 * GIB
+
+
+async def test_larger_pictures_of_the_same_workflow_are_known_after_their_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comfyrelay.comfyui.pool.gpu_memory.LEARN_SECONDS", 0.0)
+    async with shared_gpu(tmp_path, 2, model_bytes=GIB, pixel_bytes=GIB // 64**2) as (pool, simulators, _):
+        job = await pool.enqueue(picture(0), preferred_clients=["a"])
+        await job
+        assert pool.memory.known_need(job.workflow_hash) == 2 * GIB
+        await pool.run(picture(1, side=256), preferred_clients=["a"])
+        assert pool.memory.known_need(job.workflow_hash) == 17 * GIB
+        stuck = [simulator.misbehave(Stuck(class_type="KSampler")) for simulator in simulators]
+        events = pool.events(JobStarted)
+        jobs = [await pool.enqueue(picture(seed)) for seed in (2, 3)]
+        await until(events, JobStarted)
+        assert (pool.stats().running, pool.stats().queued) == (1, 1)
+        for each in stuck:
+            each.end()
+        await asyncio.gather(*jobs)
+
+
+async def test_what_a_failed_run_has_loaded_is_not_taken_for_another_workflows_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comfyrelay.comfyui.pool.gpu_memory.LEARN_SECONDS", 0.0)
+    async with shared_gpu(tmp_path, 2) as (pool, simulators, _):
+        simulators[0].misbehave(Fail(class_type="SaveImage", times=1))
+        with pytest.raises(NodeFailed):
+            await pool.run(picture(0), preferred_clients=["a"], exclude_clients=["b"])
+        job = await pool.enqueue(picture(1, model=LARGE), preferred_clients=["a"])
+        await job
+        assert pool.memory.known_need(job.workflow_hash) == 18 * GIB
+        # where nothing else is loaded it is known for good
+        await pool.run(picture(2, model=LARGE), exclude_clients=["a"])
+        assert pool.memory.known_need(job.workflow_hash) == 9 * GIB
+
+
+async def test_what_is_known_is_looked_at_again_now_and_then() -> None:
+    seconds = 0.0
+    memory = GpuMemory(clock=lambda: seconds)
+    server = Server(id="a", comfyui=Telling(held=60), loaded={"other": None, "w": None})
+    await memory.learn("w", server, [server])
+    server.comfyui.held = 40
+    await memory.learn("w", server, [server])
+    assert memory.known_need("w") == 60
+    seconds += LEARN_SECONDS
+    await memory.learn("w", server, [server])
+    assert memory.known_need("w") == 40
+    # of a workflow that is not known yet nobody waits for that
+    await memory.learn("new", server, [server])
+    assert memory.known_need("new") == 40
+
+
+def test_a_workflow_that_ran_out_of_memory_is_beside_others_again_after_an_hour() -> None:
+    seconds = 0.0
+    memory = GpuMemory(clock=lambda: seconds)
+    memory.ran_out("w")
+    seconds += ALONE_SECONDS - 1
+    assert memory.runs_alone("w")
+    seconds += 1
+    assert not memory.runs_alone("w")
+
+
+async def test_what_a_job_says_that_it_needs_counts_when_it_is_more_than_was_seen(tmp_path: Path) -> None:
+    async with shared_gpu(tmp_path, 2) as (pool, simulators, _):
+        await pool.run(picture(0))
+        stuck = [simulator.misbehave(Stuck(class_type="KSampler")) for simulator in simulators]
+        events = pool.events(JobStarted)
+        jobs = [await pool.enqueue(picture(seed), memory_bytes=13 * GIB) for seed in (1, 2)]
+        await until(events, JobStarted)
+        assert (pool.stats().running, pool.stats().queued) == (1, 1)
+        for each in stuck:
+            each.end()
+        await asyncio.gather(*jobs)
+
+
+async def test_a_server_that_does_nothing_unloads_its_models_for_a_job_that_needs_the_room(tmp_path: Path) -> None:
+    async with shared_gpu(tmp_path, 2, model_bytes=14 * GIB) as (pool, simulators, _):
+        await pool.run(picture(1), preferred_clients=["a"])
+        await pool.run(picture(2), preferred_clients=["b"])
+        assert [simulator.log.count("POST", "/free") for simulator in simulators] == [1, 0]
+        # its models are gone, and so is the reason to prefer it
+        assert [len(each.warm_hashes) for each in pool.stats().clients.values()] == [0, 1]
+
+
+async def test_a_large_job_is_not_passed_by_small_ones_for_ever(tmp_path: Path) -> None:
+    """It waits for the whole GPU, and none of the many small ones behind it may take what becomes free."""
+    async with shared_gpu(tmp_path, 2) as (pool, simulators, _):
+        await pool.run(picture(0))
+        stuck = [simulator.misbehave(Stuck(class_type="KSampler")) for simulator in simulators]
+        events = pool.events(JobStarted, JobCompleted)
+        first = [await pool.enqueue(picture(seed)) for seed in (1, 2)]
+        for _ in first:
+            await until(events, JobStarted)
+        large = await pool.enqueue(picture(3), memory_bytes=20 * GIB)
+        small = [await pool.enqueue(picture(seed)) for seed in range(4, 10)]
+        ended: list[str] = []
+        pool.on(JobCompleted, lambda event: ended.append(event.job_id))
+        for each in stuck:
+            each.end()
+        await asyncio.gather(large, *first, *small)
+        assert ended.index(large.id) == 2
+
+
+async def test_a_large_job_waits_for_one_of_two_gpus_and_small_ones_have_the_other(tmp_path: Path) -> None:
+    """If it waited for whichever GPU it saw last, neither would be filled, and in a bad order neither be empty."""
+    async with gpus(tmp_path, 24, 24, each=2) as (pool, simulators), asyncio.timeout(PATIENCE_SECONDS):
+        await pool.run(picture(0))
+        stuck = {
+            name: simulator.misbehave(Stuck(class_type="KSampler"))
+            for name, simulator in zip("abcd", simulators, strict=True)
+        }
+        events = pool.events(JobStarted, JobCompleted)
+        first = [await pool.enqueue(picture(seed)) for seed in range(1, 5)]
+        for _ in first:
+            await until(events, JobStarted)
+        large = await pool.enqueue(picture(5), memory_bytes=20 * GIB)
+        small = [await pool.enqueue(picture(seed)) for seed in range(6, 10)]
+        stuck["a"].end()
+        await until(events, JobCompleted)
+        stuck["c"].end()
+        await until(events, JobStarted, lambda event: event.client_id == "c")
+        stuck["b"].end()
+        begun = await until(events, JobStarted, lambda event: event.job_id == large.id)
+        assert begun.client_id in ("a", "b")
+        stuck["d"].end()
+        await asyncio.gather(large, *first, *small)
+
+
+async def test_a_workflow_that_ran_out_of_memory_runs_alone_after_that(tmp_path: Path) -> None:
+    async with shared_gpu(tmp_path, 2, model_bytes=GIB, pixel_bytes=GIB // 64**2) as (pool, simulators, _):
+        await pool.run(picture(0))
+        # the same workflow with pictures four times as large: together they do not fit
+        job = await pool.enqueue(picture(1, side=64 * 5), max_attempts=1)
+        with pytest.raises(Exception, match="not enough memory"):
+            await job
+        assert pool.memory.runs_alone(job.workflow_hash)
+        stuck = [simulator.misbehave(Stuck(class_type="KSampler")) for simulator in simulators]
+        events = pool.events(JobStarted)
+        jobs = [await pool.enqueue(picture(seed)) for seed in (2, 3)]
+        await until(events, JobStarted)
+        assert (pool.stats().running, pool.stats().queued) == (1, 1)
+        for each in stuck:
+            each.end()
+        await asyncio.gather(*jobs)
+
+
+async def test_a_server_that_rests_finishes_its_job_and_gets_no_other(tmp_path: Path) -> None:
+    async with shared_gpu(tmp_path, 2) as (pool, simulators, _):
+        await pool.run(picture(0), preferred_clients=["a"])
+        stuck = simulators[1].misbehave(Stuck(class_type="KSampler"))
+        events = pool.events(JobStarted)
+        held = await pool.enqueue(picture(1), exclude_clients=["a"])
+        await until(events, JobStarted)
+        pool.rest("b")
+        later = [await pool.enqueue(picture(seed), preferred_clients=["b"]) for seed in (2, 3)]
+        await asyncio.gather(*later)
+        assert {job.client_id for job in later} == {"a"}
+        stuck.end()
+        await held
+        pool.rest("b", is_resting=False)
+        job = await pool.enqueue(picture(4), preferred_clients=["b"])
+        await job
+        assert job.client_id == "b"
+
+
+def test_what_is_no_gpu_has_no_memory_to_tell_of() -> None:
+    fields = {"vram_total": 10, "vram_free": 8, "torch_vram_total": 3, "torch_vram_free": 1}
+    assert memory_in({"devices": [{"type": "cuda", **fields}]}) == Memory(total=10, free=7, held=3)
+    for kind in ("cpu", "mps", "privateuseone"):
+        assert memory_in({"devices": [{"type": kind, **fields}]}) is None
+    assert memory_in({"devices": []}) is None
+
+
+@dataclass
+class Server:
+    id: str
+    gpu: str | None = "gpu"
+    comfyui: Any = None
+    buckets: list[Bucket] = field(default_factory=list)
+    warm: dict[str, None] = field(default_factory=dict)
+    loaded: dict[str, None] = field(default_factory=dict)
+    pinned: str | None = None
+    cached: str | None = None
+    made: str | None = None
+
+
+@dataclass
+class Telling:
+    free_bytes: int = 100
+    held: int = 0
+
+    async def system_stats(self) -> dict[str, Any]:
+        fields = {"vram_total": 100, "vram_free": self.free_bytes, "torch_vram_total": self.held, "torch_vram_free": 0}
+        return {"devices": [{"type": "cuda", **fields}]}
+
+    async def free(self) -> None: ...
+
+
+@dataclass
+class Leaving(Telling):
+    """Taken away after so many answers."""
+
+    answers: int = 0
+    leave: Callable[[], object] = lambda: None
+
+    async def system_stats(self) -> dict[str, Any]:
+        await self._answer()
+        return await super().system_stats()
+
+    async def free(self) -> None:
+        await self._answer()
+
+    async def _answer(self) -> None:
+        await asyncio.sleep(0)
+        if not self.answers:
+            self.leave()
+            raise Conflict("This client is closed.")
+        self.answers -= 1
+
+
+@pytest.mark.parametrize("bucket", [Bucket("new"), Bucket("new", alone=True)], ids=["beside others", "alone"])
+@pytest.mark.parametrize("answers", range(4))
+async def test_a_server_that_is_taken_away_meanwhile_fails_nobody_who_makes_room(bucket: Bucket, answers: int) -> None:
+    memory = GpuMemory()
+    here, *idle = servers = [Server(id=each) for each in "abc"]
+    here.comfyui = Telling(free_bytes=20)
+
+    def leave() -> None:
+        for gone in idle:
+            memory.forget(gone)
+
+    for each in idle:
+        each.loaded["old"] = None
+        each.comfyui = Leaving(free_bytes=20, held=40, answers=answers, leave=leave)
+    await memory.make_room(bucket, here, servers)
+    assert memory.has_room(bucket, here, servers)
+
+
+async def test_a_gpu_that_another_program_fills_gets_one_job_at_a_time() -> None:
+    memory, servers = GpuMemory(), [Server(id=each) for each in "ab"]
+    memory.note("w", 10, is_exact=True)
+    for each in servers:
+        each.comfyui = Telling(free_bytes=0)
+    await memory.measure_gpu(servers[0], servers)
+    assert memory.usable("gpu") == 0
+    assert memory.has_room(Bucket("w"), servers[0], servers)
+    servers[1].buckets.append(Bucket("w"))
+    assert not memory.has_room(Bucket("w"), servers[0], servers)
+
+
+@given(
+    needs=st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 120)),
+    alone=st.frozensets(st.sampled_from("abcdef")),
+    coming=st.lists(st.sampled_from("abcdef"), max_size=12),
+    going=st.lists(st.integers(0, 3), max_size=12),
+)
+def test_jobs_on_one_gpu_never_need_more_than_it_has_unless_one_is_alone(
+    needs: dict[str, int], alone: frozenset[str], coming: list[str], going: list[int]
+) -> None:
+    memory, servers = GpuMemory(), [Server(id=str(number)) for number in range(4)]
+    servers[0].comfyui = Telling()
+    asyncio.run(_look(memory, servers))
+    for workflow, need in needs.items():
+        memory.note(workflow, need, is_exact=True)
+    for workflow in alone:
+        memory.ran_out(workflow)
+    for number, workflow in enumerate(coming):
+        free = next((each for each in servers if not each.buckets), None)
+        if free is not None and memory.has_room(Bucket(workflow), free, servers):
+            free.buckets.append(Bucket(workflow))
+        running = [bucket.workflow_hash for each in servers for bucket in each.buckets]
+        known = all(each in needs and each not in alone for each in running)
+        assert len(running) <= 1 or (known and sum(needs[each] for each in running) <= 100)
+        if number < len(going):
+            servers[going[number]].buckets.clear()
+
+
+async def _look(memory: GpuMemory, servers: list[Server]) -> None:
+    await memory.measure(servers[0], servers)
+
+
+class Saying(Telling):
+    """A server on a GPU of 100, by what is free there and what it holds; or one that is too busy to answer."""
+
+    def __init__(self, free: int, held: int) -> None:
+        self.free_bytes, self.held, self.is_busy = free, held, False
+
+    async def system_stats(self) -> dict[str, Any]:
+        if self.is_busy:
+            raise TimeoutError
+        fields = {"vram_total": 100, "vram_free": self.free_bytes, "torch_vram_total": self.held, "torch_vram_free": 0}
+        return {"devices": [{"type": "cuda", **fields}]}
+
+
+async def test_a_server_that_does_not_answer_while_it_loads_is_not_another_program() -> None:
+    memory, says = GpuMemory(), [Saying(70, 10), Saying(70, 10)]
+    servers = [Server(id=name, comfyui=each) for name, each in zip("ab", says, strict=True)]
+
+    async def look() -> int | None:
+        memory.note_foreign("gpu", await asyncio.gather(*(memory.measure(each, servers) for each in servers)))
+        return memory.usable("gpu")
+
+    assert await look() == 87
+    says[1].is_busy = True
+    says[0].free_bytes = 20
+    assert await look() == 87
+    says[1].is_busy, says[1].held, says[1].free_bytes = False, 60, 20
+    assert await look() == 87
+    # another program has come
+    says[0].free_bytes = says[1].free_bytes = 5
+    assert await look() == 72

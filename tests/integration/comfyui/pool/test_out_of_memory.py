@@ -1,0 +1,162 @@
+"""A job that ran out of memory gets its GPU to itself, then a larger GPU, and only then it has failed."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.comfyui.pool import JobRetrying, JobStarted, SmartFailover
+from comfyrelay.comfyui.pool.runner import CROWDED_SECONDS
+from comfyrelay.errors import OutOfMemory
+from comfyrelay.simulator import OutOfMemory as RunsOut
+from comfyrelay.simulator import SimulatedGpuOptions, Simulator, Stuck
+from comfyrelay.simulator.gpu import GIB, SimulatedGpu
+from tests.integration.comfyui.pool.test_gpus import LARGE, SMALL, gpus, picture, shared_gpu
+from tests.support.pool import invert, plain, ready_pool, until
+
+
+async def test_what_others_on_the_gpu_hold_is_unloaded_and_the_job_runs_again_at_no_cost(tmp_path: Path) -> None:
+    async with shared_gpu(tmp_path, 3) as (pool, simulators, _):
+        await pool.run(picture(0), preferred_clients=["a"])
+        await pool.run(picture(1), preferred_clients=["b"])
+        # it is known to need 9 GiB, and asks for more than the 6 that the others leave
+        simulators[2].misbehave(RunsOut(class_type="KSampler", times=1))
+        job = await pool.enqueue(picture(2), preferred_clients=["c"], max_attempts=1)
+        retrying = await until(job.events(), JobRetrying)
+        await job
+        assert (retrying.delay_seconds, job.attempts) == (0.0, 1)
+        # the two others, which did nothing: the first one before it, for what it is known to need
+        assert [simulator.log.count("POST", "/free") for simulator in simulators[:2]] == [2, 1]
+        assert pool.stats().clients["c"].blocked_hashes == frozenset()
+
+
+async def test_nobody_else_starts_on_the_gpu_while_it_runs_there_alone(tmp_path: Path) -> None:
+    async with shared_gpu(tmp_path, 2, model_bytes=GIB) as (pool, simulators, _):
+        await pool.run(picture(0))
+        await pool.run(picture(0, model=LARGE))
+        for simulator in simulators:
+            simulator.misbehave(RunsOut(class_type="KSampler", times=1))
+        job = await pool.enqueue(picture(1), priority=1, preferred_clients=["a"], exclude_clients=["b"])
+        events = job.events()
+        await until(events, JobRetrying)
+        stuck = [simulator.misbehave(Stuck(class_type="KSampler")) for simulator in simulators]
+        await until(events, JobStarted)
+        other = await pool.enqueue(picture(2, model=LARGE))
+        await pool.enqueue(picture(3, model=LARGE))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert (pool.stats().running, pool.stats().queued) == (1, 2)
+        for each in stuck:
+            each.end()
+        simulators[1].behave()
+        await asyncio.gather(job, other)
+
+
+async def test_a_gpu_that_is_too_small_is_left_for_a_larger_one(tmp_path: Path) -> None:
+    async with gpus(tmp_path, 8, 24) as (pool, simulators):
+        job = await pool.enqueue(picture(0), preferred_clients=["a"], max_attempts=1)
+        await job
+        assert (job.client_id, job.attempts) == ("b", 1)
+        assert simulators[0].log.prompts_queued == 2
+        # and is not tried again while the larger one is there
+        again = [await pool.enqueue(picture(seed), preferred_clients=["a"]) for seed in (1, 2)]
+        await asyncio.gather(*again)
+        assert {each.client_id for each in again} == {"b"}
+        assert simulators[0].log.prompts_queued == 2
+
+
+async def test_once_the_larger_gpu_is_gone_the_small_one_is_tried_all_the_same(tmp_path: Path) -> None:
+    async with gpus(tmp_path, 8, 24) as (pool, simulators):
+        await pool.run(picture(0), preferred_clients=["a"])
+        await pool.remove_server("b")
+        with pytest.raises(OutOfMemory):
+            await pool.run(picture(1))
+        assert simulators[0].log.prompts_queued == 4
+
+
+async def test_it_fails_after_one_larger_gpu_and_the_error_tells_the_gpus_size(tmp_path: Path) -> None:
+    async with gpus(tmp_path, 4, 6, 8) as (pool, simulators):
+        job = await pool.enqueue(picture(0), preferred_clients=["a"], exclude_clients=["b"])
+        with pytest.raises(OutOfMemory) as failed:
+            await job
+        assert failed.value.gpu_bytes == 8 * GIB
+        assert [simulator.log.prompts_queued for simulator in simulators] == [2, 0, 1]
+        # once alone and once on a larger GPU: no attempt was used up but the last
+        assert job.attempts == 1
+
+
+async def test_without_a_larger_gpu_it_fails_after_it_ran_alone(tmp_path: Path) -> None:
+    async with gpus(tmp_path, 8, 8) as (pool, simulators):
+        with pytest.raises(OutOfMemory):
+            await pool.run(picture(0), max_attempts=5)
+        assert sum(simulator.log.prompts_queued for simulator in simulators) == 2
+
+
+async def test_a_server_whose_gpu_nobody_named_lets_go_of_its_own_and_tries_again(simulator: Simulator) -> None:
+    simulator.misbehave(RunsOut(class_type="ImageInvert", times=1))
+    async with ready_pool(simulator) as pool:
+        job = await pool.enqueue(invert(), max_attempts=1)
+        await job
+        assert job.attempts == 1
+        assert simulator.log.count("POST", "/free") == 1
+        await pool.run(plain())
+
+
+async def test_what_other_programs_hold_is_no_lesson_about_the_gpu(tmp_path: Path) -> None:
+    """8 of its 24 GiB would be enough for the model, and another program has 16 of them."""
+    async with gpus(tmp_path, 24, 25) as (pool, simulators):
+        other = SimulatedGpu(SimulatedGpuOptions(folder=tmp_path / "gpu-0", context_bytes=16 * GIB))
+        other.open()
+        job = await pool.enqueue(picture(0), preferred_clients=["a"], one_try_per_server=True)
+        await job
+        # beside it, alone among ours, and then where there is room: as after any other fault of a server
+        assert [simulator.log.prompts_queued for simulator in simulators] == [2, 1]
+        with pytest.raises(OutOfMemory) as failed:
+            await pool.run(picture(1), exclude_clients=["b"], one_try_per_server=True)
+        other.close()
+        assert failed.value.gpu_bytes is None
+        assert failed.value.others_bytes == 15 * GIB
+        assert failed.value.retry_after_seconds == CROWDED_SECONDS
+        # once that is gone, so is the reason: nothing was learnt of the GPU
+        assert not pool.memory.is_outgrown(job.workflow_hash)
+        await pool.run(picture(2), preferred_clients=["a"], exclude_clients=["b"])
+
+
+async def test_a_job_whose_gpu_others_hold_waits_a_while_for_them(tmp_path: Path) -> None:
+    async with gpus(tmp_path, 24) as (pool, _):
+        other = SimulatedGpu(SimulatedGpuOptions(folder=tmp_path / "gpu-0", context_bytes=16 * GIB))
+        other.open()
+        job = await pool.enqueue(picture(0), max_attempts=2)
+        events = job.events()
+        delays = [(await until(events, JobRetrying)).delay_seconds for _ in range(2)]
+        # at once with the GPU to itself, as far as that goes; and then an attempt is used up
+        assert delays == [0.0, CROWDED_SECONDS]
+        assert job.attempts == 1
+        await job.cancel()
+        other.close()
+
+
+async def test_a_server_on_the_same_gpu_that_nobody_named_counts_as_another_program(tmp_path: Path) -> None:
+    gpu = SimulatedGpuOptions(
+        folder=tmp_path / "gpu", memory_bytes=24 * GIB, context_bytes=0, model_bytes=14 * GIB, pixel_bytes=0
+    )
+    models = {"checkpoints": [SMALL, LARGE]}
+    async with (
+        Simulator(gpu=gpu, models=models) as one,
+        Simulator(gpu=gpu, models=models) as other,
+        ready_pool(one, other, failover=SmartFailover(cooldown_seconds=0)) as pool,
+    ):
+        await pool.run(picture(0), exclude_clients=["b"])
+        with pytest.raises(OutOfMemory) as failed:
+            await pool.run(picture(1), exclude_clients=["a"], one_try_per_server=True)
+        assert failed.value.gpu_bytes is None
+        assert failed.value.others_bytes == 13 * GIB
+
+
+async def test_where_nobody_can_tell_the_memory_it_fails_after_that(tmp_path: Path) -> None:
+    async with Simulator(arguments=["--cpu"]) as simulator, ready_pool(simulator) as pool:
+        simulator.misbehave(RunsOut(class_type="ImageInvert"))
+        with pytest.raises(OutOfMemory) as failed:
+            await pool.run(invert())
+        assert failed.value.gpu_bytes is None
+        assert simulator.log.prompts_queued == 2

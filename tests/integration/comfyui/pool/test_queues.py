@@ -1,0 +1,84 @@
+"""One suite over every queue; what only a durable one does is in `test_sqlite_queue.py`."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.comfyui.pool import Bucket, JobOutcome, JobStatus, Leftover, MemoryQueue, QueueAdapter, SqliteQueue
+from tests.support.pool import NOW, anywhere, ticket
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def queue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[QueueAdapter]:
+    queue: QueueAdapter = MemoryQueue() if request.param == "memory" else SqliteQueue(tmp_path / "queue.db")
+    assert await queue.open() == Leftover()
+    yield queue
+    await queue.close()
+
+
+def taken(queue: QueueAdapter) -> list[str]:
+    found = []
+    while (each := queue.take(anywhere)) is not None:
+        found.append(each.id)
+    return found
+
+
+async def test_jobs_are_taken_by_priority_then_in_order(queue: QueueAdapter) -> None:
+    for each in (ticket(1), ticket(2, priority=1), ticket(3, workflow="v"), ticket(4, priority=1)):
+        await queue.put(each)
+    assert len(queue) == 4
+    assert taken(queue) == ["job-2", "job-4", "job-1", "job-3"]
+    assert len(queue) == 0
+
+
+async def test_what_is_taken_is_what_was_put(queue: QueueAdapter) -> None:
+    await queue.put(ticket(1, metadata={"user": "u"}, include_outputs=("9",), max_attempts=7))
+    assert queue.take(anywhere) == ticket(1, metadata={"user": "u"}, include_outputs=("9",), max_attempts=7)
+
+
+async def test_a_bucket_that_may_not_run_is_passed_over(queue: QueueAdapter) -> None:
+    await queue.put(ticket(1, workflow="blocked"))
+    await queue.put(ticket(2, workflow="free"))
+
+    def may_run(bucket: Bucket) -> bool:
+        return bucket.workflow_hash == "free"
+
+    found = queue.take(may_run)
+    assert found is not None
+    assert found.id == "job-2"
+    assert queue.take(may_run) is None
+
+
+async def test_a_job_that_is_put_back_keeps_its_place_and_its_attempts(queue: QueueAdapter) -> None:
+    await queue.put(ticket(1))
+    await queue.put(ticket(2))
+    first = queue.take(anywhere)
+    assert first is not None
+    begun = replace(first, attempts=1)
+    await queue.begin(begun)
+    await queue.put_back(begun)
+    assert queue.take(anywhere) == begun
+    assert taken(queue) == ["job-2"]
+
+
+async def test_a_removed_job_is_not_taken(queue: QueueAdapter) -> None:
+    await queue.put(ticket(1))
+    await queue.put(ticket(2))
+    assert queue.remove("job-1")
+    assert not queue.remove("job-1")
+    assert not queue.remove("job-3")
+    await queue.settle("job-1", JobOutcome(status=JobStatus.CANCELED, attempts=0, finished_at=NOW))
+    assert taken(queue) == ["job-2"]
+
+
+async def test_a_job_goes_through_its_life_and_is_forgotten(queue: QueueAdapter) -> None:
+    await queue.put(ticket(1))
+    found = queue.take(anywhere)
+    assert found is not None
+    await queue.begin(replace(found, attempts=1))
+    await queue.settle("job-1", JobOutcome(status=JobStatus.COMPLETED, attempts=1, finished_at=NOW))
+    await queue.forget(["job-1", "job-9"])
+    assert len(queue) == 0
+    assert queue.take(anywhere) is None

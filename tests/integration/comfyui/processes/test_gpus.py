@@ -1,0 +1,141 @@
+"""Each process is shown one GPU, of those that we may see ourselves."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.comfyui.processes import gpus
+from comfyrelay.comfyui.processes.gpus import CPU, UNNAMED, find_gpus, of_each_nvidia
+
+NVIDIA = "GPU-aaa, NVIDIA GeForce RTX 4090, 24564\nGPU-bbb, NVIDIA L4, 23034\n"
+AMD = json.dumps(
+    {
+        "gpu0": {"Gpu Series": "Radeon RX 7900 XTX", "VRAM Total Memory (B)": "25753026560"},
+        "gpu1": {"Gpu Series": "Radeon RX 7600"},
+        "system": {"Driver version": "6.7"},
+    }
+)
+
+
+@pytest.fixture(autouse=True)
+def no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "import_module", lambda name: __import__("no_such_module_" + name))
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for programs, which come before all others."""
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path
+
+
+def tool(folder: Path, name: str, says: str) -> None:
+    (folder / f"{name}.txt").write_text(says)
+    (folder / name).write_text(f"#!/bin/sh\ncat '{folder / name}.txt'\n")
+    (folder / name).chmod(0o755)
+
+
+def test_those_of_nvidia_are_shown_by_their_identity(tools: Path) -> None:
+    tool(tools, "nvidia-smi", NVIDIA)
+    first, second = find_gpus(environment={})
+    assert (first.key, first.name, first.memory_bytes) == ("GPU-aaa", "NVIDIA GeForce RTX 4090", 24564 * 1024**2)
+    assert second.variables == {"CUDA_VISIBLE_DEVICES": "GPU-bbb"}
+
+
+class Nvml:
+    """Of which the first GPU has fallen off its bus."""
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlInit(self) -> None: ...  # noqa: N802
+
+    def nvmlShutdown(self) -> None: ...  # noqa: N802
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 3
+
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> int:  # noqa: N802
+        if number == 0:
+            raise self.NVMLError("GPU is lost")
+        return number
+
+
+def test_one_that_the_driver_has_lost_hides_none_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "import_module", lambda _name: Nvml())
+    assert of_each_nvidia(lambda _nvml, handle: handle) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("shown", "seen"),
+    [("1", ["GPU-bbb"]), ("GPU-a", ["GPU-aaa"]), ("1,0", ["GPU-bbb", "GPU-aaa"]), ("7", ["gpu"]), ("", ["gpu"])],
+)
+def test_what_is_hidden_from_us_is_hidden_from_them(tools: Path, shown: str, seen: list[str]) -> None:
+    tool(tools, "nvidia-smi", NVIDIA)
+    environment = {"CUDA_VISIBLE_DEVICES": shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert [each.key for each in find_gpus(environment=environment)] == seen
+
+
+def test_a_number_that_cuda_counts_in_its_own_order_is_handed_on_as_it_is(tools: Path) -> None:
+    """The first for CUDA is the fastest one, which may be the second of the driver."""
+    tool(tools, "nvidia-smi", NVIDIA)
+    [gpu] = find_gpus(environment={"CUDA_VISIBLE_DEVICES": "0"})
+    assert (gpu.variables, gpu.name, gpu.memory_bytes) == ({"CUDA_VISIBLE_DEVICES": "0"}, None, None)
+    # where all are shown, the order does not matter
+    assert [each.key for each in find_gpus(environment={"CUDA_VISIBLE_DEVICES": "0,1"})] == ["GPU-aaa", "GPU-bbb"]
+    tool(tools, "nvidia-smi", "GPU-aaa, NVIDIA L4, 23034\nGPU-bbb, NVIDIA L4, 23034\nGPU-ccc, NVIDIA L4, 23034\n")
+    found = find_gpus(environment={"CUDA_VISIBLE_DEVICES": "2,1"})
+    assert [each.variables["CUDA_VISIBLE_DEVICES"] for each in found] == ["2", "1"]
+    assert {(each.name, each.memory_bytes) for each in found} == {("NVIDIA L4", 23034 * 1024**2)}
+
+
+def test_parts_of_a_gpu_are_handed_on_one_by_one(tools: Path) -> None:
+    tool(tools, "nvidia-smi", NVIDIA)
+    found = find_gpus(environment={"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"})
+    assert [dict(each.variables) for each in found] == [
+        {"CUDA_VISIBLE_DEVICES": "MIG-1"},
+        {"CUDA_VISIBLE_DEVICES": "MIG-2"},
+    ]
+
+
+def test_those_of_amd_are_shown_by_their_numbers(tools: Path) -> None:
+    tool(tools, "rocm-smi", AMD)
+    first, second = find_gpus(environment={})
+    assert (first.name, first.memory_bytes) == ("Radeon RX 7900 XTX", 25753026560)
+    assert (second.variables, second.memory_bytes) == ({"HIP_VISIBLE_DEVICES": "1"}, None)
+
+
+@pytest.mark.parametrize(
+    ("environment", "seen"),
+    [
+        ({"HIP_VISIBLE_DEVICES": "1"}, [("1", {"HIP_VISIBLE_DEVICES": "1"})]),
+        # the one that is left is the first of those that are left
+        ({"ROCR_VISIBLE_DEVICES": "1"}, [("1", {"HIP_VISIBLE_DEVICES": "0"})]),
+        ({"ROCR_VISIBLE_DEVICES": "1,0", "HIP_VISIBLE_DEVICES": "1"}, [("0", {"HIP_VISIBLE_DEVICES": "1"})]),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-f00", "HIP_VISIBLE_DEVICES": "0"}, [("GPU-f00", {"HIP_VISIBLE_DEVICES": "0"})]),
+        # which ROCm's libraries heed, too
+        ({"CUDA_VISIBLE_DEVICES": "1"}, [("1", {"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"})]),
+        (
+            {"ROCR_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0"},
+            [("1", {"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"})],
+        ),
+    ],
+)
+def test_those_of_amd_are_filtered_once_by_what_is_set_already(
+    tools: Path, environment: dict[str, str], seen: list[tuple[str, dict[str, str]]]
+) -> None:
+    tool(tools, "rocm-smi", AMD)
+    assert [(each.key, each.variables) for each in find_gpus(environment=environment)] == seen
+
+
+def test_where_nobody_can_tell_there_is_one(tools: Path) -> None:
+    tool(tools, "nvidia-smi", "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
+    assert find_gpus(environment={}) == [UNNAMED]
+
+
+def test_a_comfyui_that_is_to_use_none_of_them_gets_none(tools: Path) -> None:
+    tool(tools, "nvidia-smi", NVIDIA)
+    assert find_gpus(["--cpu"], {}) == [CPU]
+    assert find_gpus(["--directml"], {}) == [UNNAMED]

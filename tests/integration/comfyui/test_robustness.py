@@ -1,0 +1,217 @@
+"""What a client does when its user, or the network, is not well-behaved."""
+
+import asyncio
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from comfyrelay.comfyui import ComfyClient, RunTimeouts, Step
+from comfyrelay.errors import Conflict, GraphError, InvalidInput, RunInterrupted, ServerRefused, ServerUnreachable
+from comfyrelay.http_client import NotConnected, PortClosed
+from comfyrelay.simulator import DropSocket, Refuse, Simulator, Slow, SlowHttp
+from tests.integration.comfyui.event_listener import Listener
+from tests.support.graphs import PNG, invert
+from tests.support.world import PATIENCE_SECONDS
+
+
+class TestClosing:
+    async def test_leaving_a_stream_and_the_client_stops_the_run(self, simulator: Simulator) -> None:
+        simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
+        async with ComfyClient(simulator.url) as comfy:
+            async for event in comfy.stream(invert()):
+                if isinstance(event, Step):
+                    break
+        assert simulator.log.interrupts == 1
+
+    async def test_closing_stops_what_is_under_way_and_says_so(self, simulator: Simulator) -> None:
+        simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
+        listener = Listener()
+        comfy = ComfyClient(simulator.url)
+        run = asyncio.create_task(comfy.run(invert(), on_event=listener))
+        await listener.received(Step)
+        await comfy.close()
+        with pytest.raises(RunInterrupted, match="client was closed"):
+            await run
+        assert simulator.log.interrupts == 1
+
+    async def test_a_closed_client_says_that_it_is_closed(self, simulator: Simulator) -> None:
+        comfy = ComfyClient(simulator.url)
+        await comfy.close()
+        with pytest.raises(Conflict, match="closed"):
+            await comfy.check()
+
+
+class TestListeners:
+    async def test_a_listener_that_fails_harms_neither_this_run_nor_the_next(
+        self, simulator: Simulator, comfy: ComfyClient
+    ) -> None:
+        def fails(_event: object) -> None:
+            raise RuntimeError("of the user's own making")
+
+        assert (await comfy.run(invert(), on_event=fails)).files
+        listener = Listener()
+        await comfy.run(invert(color=9), on_event=listener)
+        assert "NodeStarted" in listener.kinds
+
+
+class TestManyAtOnce:
+    async def test_runs_that_wait_share_one_look_at_the_queue(self, simulator: Simulator, comfy: ComfyClient) -> None:
+        slow = simulator.misbehave(Slow(class_type="ImageInvert", seconds=1.5, steps=15, times=1))
+        await asyncio.gather(*(comfy.run(invert(color)) for color in range(30)))
+        assert slow.happened == 1
+        # each of them looking for itself would be more than one a run
+        assert simulator.log.count("GET", "/queue") < 30
+
+    async def test_after_a_drop_later_runs_are_heard_again(self, simulator: Simulator, comfy: ComfyClient) -> None:
+        await comfy.run(invert())
+        simulator.misbehave(DropSocket(class_type="ImageInvert", times=1))
+        await asyncio.gather(*(comfy.run(invert(color)) for color in range(6)))
+        listeners = [Listener() for _ in range(6)]
+        await asyncio.gather(*(comfy.run(invert(color=10 + n), on_event=each) for n, each in enumerate(listeners)))
+        assert all("NodeStarted" in each.kinds for each in listeners)
+
+
+class TestSubmitting:
+    async def test_a_graph_that_json_cannot_hold_is_refused_before_it_is_sent(
+        self, simulator: Simulator, comfy: ComfyClient
+    ) -> None:
+        values: list[Any] = [float("nan"), Decimal(1), b"bytes", "\ud800"]
+        for value in values:
+            graph = invert()
+            graph["1"]["inputs"]["color"] = value
+            with pytest.raises(GraphError, match="cannot be written as JSON"):
+                await comfy.run(graph)
+        assert simulator.log.prompts_queued == 0
+
+    async def test_cancelling_while_it_is_submitted_leaves_nothing_behind(
+        self, simulator: Simulator, comfy: ComfyClient
+    ) -> None:
+        await comfy.check()
+        simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
+        simulator.misbehave(SlowHttp(seconds=0.3, path="/prompt"))
+        run = asyncio.create_task(comfy.run(invert()))
+        while simulator.log.count("POST", "/prompt") == 0:  # noqa: ASYNC110  (the simulator tells nobody)
+            await asyncio.sleep(0.01)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        simulator.behave()
+        assert (await comfy.run(invert(color=9))).files
+
+    async def test_a_server_that_stalls_after_taking_it_is_asked_until_it_answers(
+        self, simulator: Simulator, comfy: ComfyClient
+    ) -> None:
+        simulator.misbehave(Refuse(status=502, path="/prompt", times=1))
+        simulator.misbehave(Refuse(status=502, path="/queue", times=1))
+        assert (await comfy.run(invert())).files
+
+    async def test_a_server_that_dies_while_it_is_submitted_is_given_up_soon(
+        self, simulator: Simulator, comfy: ComfyClient
+    ) -> None:
+        await comfy.check()
+        simulator.misbehave(SlowHttp(seconds=30, path="/prompt"))
+        run = asyncio.create_task(comfy.run(invert(), timeouts=RunTimeouts(refused_seconds=0.2)))
+        while simulator.log.count("POST", "/prompt") == 0:  # noqa: ASYNC110  (the simulator tells nobody)
+            await asyncio.sleep(0.01)
+        await simulator.stop()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            with pytest.raises(ServerUnreachable):
+                await run
+
+
+class TestAddresses:
+    async def test_a_password_in_the_address_is_used_and_not_shown(self) -> None:
+        async with ComfyClient("http://ada:hunter2@127.0.0.1:1") as comfy:
+            assert comfy.url == "http://127.0.0.1:1"
+            with pytest.raises(ServerUnreachable) as caught:
+                await comfy.check()
+        assert "hunter2" not in f"{caught.value} {caught.value.raw}"
+
+    async def test_a_name_that_cannot_be_found_is_not_a_closed_port(self) -> None:
+        async with ComfyClient("http://nowhere.invalid:8188") as comfy:
+            with pytest.raises(NotConnected) as caught:
+                await comfy.check()
+        assert not isinstance(caught.value, PortClosed)
+
+    async def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
+        self, simulator: Simulator, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, "http://127.0.0.1:1")
+        listener = Listener()
+        async with ComfyClient(simulator.url) as comfy:
+            await comfy.run(invert(), on_event=listener)
+        assert "NodeStarted" in listener.kinds
+
+    async def test_headers_do_not_follow_a_redirect(self, simulator: Simulator) -> None:
+        seen: list[str | None] = []
+
+        async def elsewhere(request: web.Request) -> web.Response:
+            seen.append(request.headers.get("X-API-Key"))
+            return web.Response()
+
+        async with OneAnswer(elsewhere) as other:
+
+            async def redirect(request: web.Request) -> web.Response:
+                raise web.HTTPFound(f"{other}{request.path}")
+
+            async with OneAnswer(redirect) as proxy, ComfyClient(proxy, headers={"X-API-Key": "secret"}) as comfy:
+                with pytest.raises(ServerRefused):
+                    await comfy.check()
+                await comfy._board.socket.ready(5)
+        assert seen == []
+
+    async def test_something_that_answers_in_html_is_told_as_such(self) -> None:
+        async def page(_request: web.Request) -> web.Response:
+            return web.Response(text="<html>hello</html>", content_type="text/html")
+
+        async with OneAnswer(page) as url, ComfyClient(url) as comfy:
+            with pytest.raises(ServerRefused, match="does not speak like ComfyUI"):
+                await comfy.check()
+
+    async def test_odd_shapes_of_queue_and_history_do_not_break_a_run(self) -> None:
+        async def odd(request: web.Request) -> web.Response:
+            if request.method == "POST":
+                return web.json_response({"prompt_id": "x", "number": 1, "node_errors": {}})
+            return web.json_response([None])
+
+        async with OneAnswer(odd) as url, ComfyClient(url) as comfy:
+            with pytest.raises(ServerRefused):
+                await comfy.run(invert(), timeouts=RunTimeouts(unreachable_seconds=0.2))
+
+
+class TestFiles:
+    @pytest.mark.parametrize("digest", ["../../evil", "abc", "G" * 64])
+    async def test_a_content_hash_is_one(self, comfy: ComfyClient, digest: str) -> None:
+        with pytest.raises(InvalidInput, match="64 hexadecimal digits"):
+            await comfy.upload(PNG, content_hash=digest)
+
+    async def test_many_downloads_to_one_place_do_not_disturb_each_other(
+        self, comfy: ComfyClient, tmp_path: Path
+    ) -> None:
+        result = await comfy.run(invert())
+        sizes = await asyncio.gather(*(comfy.download(result.file, tmp_path / "out.png") for _ in range(4)))
+        assert len(set(sizes)) == 1
+        assert [path.name for path in tmp_path.iterdir()] == ["out.png"]
+
+
+class OneAnswer:
+    """A server with one answer to everything."""
+
+    def __init__(self, handler: Any) -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", handler)
+        self._runner = web.AppRunner(app)
+
+    async def __aenter__(self) -> str:
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        port = self._runner.addresses[0][1]
+        return f"http://127.0.0.1:{port}"
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self._runner.cleanup()

@@ -1,0 +1,183 @@
+"""The things about ComfyUI that break naive clients, one test each."""
+
+import asyncio
+import time
+from contextlib import suppress
+
+import httpx
+import pytest
+
+from comfyrelay.comfyui import ComfyClient, Queued, RunTimeouts, Started, Step
+from comfyrelay.errors import GraphError, GraphRefused, NodeFailed, OutputGone, RunLost, RunRemoved
+from comfyrelay.simulator import (
+    DropSocket,
+    ErrorAfterQueueing,
+    LateHistory,
+    LostFile,
+    SilentSocket,
+    Simulator,
+    Slow,
+)
+from tests.integration.comfyui.event_listener import Listener
+from tests.support.graphs import clip, invert
+
+
+async def test_a_cached_run_still_has_its_outputs(simulator: Simulator) -> None:
+    """Without a client id, a run that is served from the cache succeeds with no outputs at all."""
+    async with ComfyClient(simulator.url, keep_prefixes=True) as comfy:
+        first, second = await comfy.run(invert()), await comfy.run(invert())
+    assert second.cached_nodes == {"1", "2", "3"}
+    assert second.file.filename == first.file.filename
+
+
+async def test_each_run_writes_its_own_file(simulator: Simulator, comfy: ComfyClient) -> None:
+    """A run whose saver is cached names the old file, which may be gone."""
+    first = await comfy.run(invert())
+    (simulator.folder / "output" / first.file.subfolder / first.file.filename).unlink()
+    second = await comfy.run(invert())
+    assert second.file.subfolder != first.file.subfolder
+    assert b"".join([piece async for piece in comfy.read(second.file)])
+
+
+async def test_a_200_may_carry_errors(simulator: Simulator, comfy: ComfyClient) -> None:
+    """Outputs that fail validation are dropped in silence, and the rest runs."""
+    graph = invert() | {"4": {"class_type": "SaveImage", "inputs": {"filename_prefix": "x"}}}
+    with pytest.raises(GraphRefused, match=r"SaveImage \(4\): input 'images' is not connected"):
+        await comfy.run(graph)
+    # nobody asked for node 4 here, so its mistake does not matter
+    assert [file.node_id for file in (await comfy.run(graph, wanted=["3"])).files] == ["3"]
+
+
+async def test_what_was_accepted_beside_errors_does_not_run_on(simulator: Simulator, comfy: ComfyClient) -> None:
+    simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
+    graph = invert() | {"4": {"class_type": "SaveImage", "inputs": {"filename_prefix": "x"}}}
+    with pytest.raises(GraphRefused):
+        await comfy.run(graph)
+    simulator.behave()
+    await comfy.run(invert(color=9))
+
+
+async def test_every_submission_has_an_id_of_its_own(simulator: Simulator, comfy: ComfyClient) -> None:
+    """The same id queued twice overwrites the first run's history; newer servers want a UUID in lower case."""
+    ids = [(await comfy.run(invert(color))).prompt_id for color in range(3)]
+    assert len(set(ids)) == 3
+    assert all(len(each) == 36 and each == each.lower() for each in ids)
+
+
+async def test_a_500_may_have_queued_the_run(simulator: Simulator, comfy: ComfyClient) -> None:
+    failed = simulator.misbehave(ErrorAfterQueueing(times=1))
+    assert (await comfy.run(invert())).files
+    assert failed.happened == 1
+    # it was looked for, not sent again
+    assert simulator.log.prompts_queued == 1
+
+
+async def test_success_is_told_before_the_history_is_there(simulator: Simulator, comfy: ComfyClient) -> None:
+    simulator.misbehave(LateHistory(seconds=0.4))
+    assert (await comfy.run(invert())).files
+
+
+async def test_videos_come_under_images(comfy: ComfyClient) -> None:
+    result = await comfy.run(clip())
+    assert [(file.key, file.mime_type) for file in result.files] == [
+        ("images", "video/mp4"),
+        ("images", "video/webm"),
+    ]
+
+
+async def test_h264_needs_even_sizes_and_says_so(comfy: ComfyClient) -> None:
+    with pytest.raises(NodeFailed, match=r"SaveVideo \(5\): H.264 needs an even width and height"):
+        await comfy.run(clip(width=33))
+    webm_only = {node_id: node for node_id, node in clip(width=33).items() if node_id in "16"}
+    assert (await comfy.run(webm_only)).file.mime_type == "video/webm"
+
+
+async def test_silence_is_not_death(simulator: Simulator, comfy: ComfyClient) -> None:
+    """The server sends nothing while a node works, and nothing while idle."""
+    simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.6))
+    assert (await comfy.run(invert())).files
+
+
+async def test_a_new_connection_has_a_new_client_id(simulator: Simulator, comfy: ComfyClient) -> None:
+    """With the same id, the end of the old connection silences the new one."""
+    listener = Listener()
+    await comfy.run(invert())
+    before = comfy._board.socket.client_id
+    simulator.misbehave(DropSocket(class_type="ImageInvert", times=1))
+    assert (await comfy.run(invert(color=9))).files
+    await comfy.run(invert(color=10), on_event=listener)
+    assert comfy._board.socket.client_id != before
+    assert "NodeStarted" in listener.kinds
+
+
+async def test_a_socket_that_went_silent_is_replaced(simulator: Simulator, comfy: ComfyClient) -> None:
+    await comfy.check()
+    simulator.misbehave(SilentSocket(class_type="EmptyImage", times=1))
+    assert (await comfy.run(invert())).files
+    listener = Listener()
+    # the first run heard its own start; the next hears nothing, and that is noticed
+    await comfy.run(invert(color=9))
+    await comfy.run(invert(color=10), on_event=listener)
+    assert "NodeStarted" in listener.kinds
+
+
+async def test_a_restart_empties_queue_and_history(simulator: Simulator, comfy: ComfyClient) -> None:
+    simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
+    listener = Listener()
+    run = asyncio.create_task(comfy.run(invert(), on_event=listener))
+    await listener.received(Step)
+    await simulator.restart()
+    with pytest.raises(RunLost, match="restarted"):
+        await run
+
+
+async def test_an_empty_history_is_not_an_end(simulator: Simulator, comfy: ComfyClient) -> None:
+    """`/history/{id}` is 200 and empty for runs that wait, that run and that never were."""
+    simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.8))
+    simulator.misbehave(SilentSocket(class_type="EmptyImage"))
+    assert (await comfy.run(invert())).files
+
+
+async def test_a_removed_run_leaves_no_trace_and_is_noticed(simulator: Simulator, comfy: ComfyClient) -> None:
+    slow = simulator.misbehave(Slow(class_type="SaveWEBM", seconds=60, steps=6000))
+    first = Listener()
+    running = asyncio.create_task(comfy.run(clip(), on_event=first))
+    await first.received(Step)
+    second = Listener()
+    waiting = asyncio.create_task(comfy.run(invert(), on_event=second))
+    await second.received(Queued)
+    async with httpx.AsyncClient(base_url=simulator.url) as somebody:
+        await somebody.post("/queue", json={"clear": True})
+    with pytest.raises(RunRemoved, match="somebody else"):
+        await waiting
+    slow.end()
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+async def test_a_graph_of_the_editor_never_reaches_the_server(simulator: Simulator, comfy: ComfyClient) -> None:
+    """The server would answer it with a plain-text 500."""
+    with pytest.raises(GraphError, match="Export"):
+        await comfy.run({"last_node_id": 1, "nodes": [], "links": []})
+    assert simulator.log.count("POST", "/prompt") == 0
+
+
+async def test_a_listed_file_may_be_gone(simulator: Simulator, comfy: ComfyClient) -> None:
+    result = await comfy.run(invert())
+    simulator.misbehave(LostFile(filename=result.file.filename))
+    with pytest.raises(OutputGone):
+        async for _ in comfy.read(result.file):
+            pass
+
+
+async def test_only_time_behind_others_is_free(simulator: Simulator, comfy: ComfyClient) -> None:
+    """A limit on starting that counted the queue would fail every run behind a long one."""
+    simulator.misbehave(Slow(class_type="SaveWEBM", seconds=2.5, steps=8))
+    listener = Listener()
+    first = asyncio.create_task(comfy.run(clip(), on_event=listener))
+    await listener.received(Started)
+    began = time.monotonic()
+    assert (await comfy.run(invert(), timeouts=RunTimeouts(start_seconds=2))).files
+    assert time.monotonic() - began > 2
+    await first

@@ -1,0 +1,179 @@
+"""Files that a run brings along: placed by input or by placeholder, in a folder of its own, or shared by many runs."""
+
+import asyncio
+import hashlib
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from comfyrelay.comfyui import Attachment, CloudClient, ComfyClient
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.errors import InvalidInput
+from comfyrelay.simulator import Simulator
+from tests.support.graphs import PNG, invert, invert_file, words
+
+UPLOADED = f"{hashlib.sha256(PNG).hexdigest()[:40]}.png"
+OTHER = b"".join([PNG, b"another file"])
+
+
+def two_words(first: str, second: str) -> Graph:
+    return words(first) | {"2": {"class_type": "PreviewAny", "inputs": {"source": second}}}
+
+
+def picture(**more: Any) -> Attachment:
+    return Attachment(**{"source": PNG, "name": "a.png", "placeholder": "__IMG__", **more})
+
+
+def files_on(simulator: Simulator) -> list[str]:
+    folder = simulator.folder / "input"
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def uploads(simulator: Simulator) -> int:
+    return simulator.log.count("POST", "/upload/image")
+
+
+class TestPlaceholders:
+    async def test_the_file_stands_where_its_placeholder_stood(self, comfy: ComfyClient) -> None:
+        result = await comfy.run(invert_file("__IMG__"), attachments=[picture()])
+        content = b"".join([piece async for piece in comfy.read(result.file)])
+        assert Image.open(io.BytesIO(content)).size == Image.open(io.BytesIO(PNG)).size
+
+    async def test_every_occurrence_is_replaced_also_inside_a_text(self, comfy: ComfyClient) -> None:
+        graph = two_words("__IMG__", "look at __IMG__ and __IMG__")
+        result = await comfy.run(graph, attachments=[picture()])
+        there = f"comfyrelay/{UPLOADED}"
+        assert result.texts == {"1": (there,), "2": (f"look at {there} and {there}",)}
+        assert graph == two_words("__IMG__", "look at __IMG__ and __IMG__")
+
+    async def test_all_are_replaced_in_one_pass(self, simulator: Simulator, comfy: ComfyClient) -> None:
+        """What replaced one placeholder, or was set by hand, is not searched for another."""
+        both = [
+            picture(),
+            Attachment(source=OTHER, name="b.png", placeholder="comfyrelay"),
+            Attachment(source=OTHER, name="b.png", node="2", input="source"),
+        ]
+        result = await comfy.run(two_words("__IMG__", "comfyrelay"), attachments=both)
+        assert [each[0] in files_on(simulator) for each in result.texts.values()] == [True, True]
+        assert uploads(simulator) == 1 + 1
+
+    async def test_what_the_graph_does_not_use_is_not_uploaded(self, simulator: Simulator, comfy: ComfyClient) -> None:
+        await comfy.run(words(), attachments=[picture()])
+        assert uploads(simulator) == 0
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {},
+            {"node": "1"},
+            {"input": "image"},
+            {"node": "1", "input": "image", "placeholder": "__IMG__"},
+            {"node": "1", "placeholder": "__IMG__"},
+            {"placeholder": ""},
+        ],
+    )
+    async def test_it_must_be_clear_where_a_file_goes(
+        self, simulator: Simulator, comfy: ComfyClient, wrong: dict[str, Any]
+    ) -> None:
+        with pytest.raises(InvalidInput, match="either a node and its input, or a placeholder"):
+            await comfy.run(invert_file("__IMG__"), attachments=[Attachment(source=PNG, **wrong)])
+        assert uploads(simulator) == 0
+
+
+class TestFolders:
+    async def test_a_file_of_one_run_has_a_folder_of_its_own(self, simulator: Simulator, comfy: ComfyClient) -> None:
+        await comfy.run(invert_file("__IMG__"), attachments=[picture(folder="job-17-ab12cd34")])
+        assert files_on(simulator) == [f"comfyrelay/job-17-ab12cd34/{UPLOADED}"]
+
+    async def test_it_is_not_remembered(self, simulator: Simulator, comfy: ComfyClient) -> None:
+        for _ in range(2):
+            await comfy.run(words("__IMG__"), attachments=[picture(folder="job-1")])
+        assert uploads(simulator) == 2
+
+    @pytest.mark.parametrize("folder", ["..", "../x", "a/b", "", "a\\b", "/etc", "a b", "x" * 101])
+    async def test_a_folder_cannot_lead_elsewhere(self, simulator: Simulator, comfy: ComfyClient, folder: str) -> None:
+        with pytest.raises(InvalidInput, match="one name"):
+            await comfy.run(words("__IMG__"), attachments=[picture(folder=folder)])
+        assert files_on(simulator) == []
+
+
+class TestShared:
+    async def test_it_is_uploaded_once_also_for_the_next_process(self, simulator: Simulator) -> None:
+        for _ in range(2):
+            async with ComfyClient(simulator.url) as comfy:
+                for _ in range(2):
+                    result = await comfy.run(words("__IMG__"), attachments=[picture(shared=True)])
+                    assert result.texts == {"1": (f"comfyrelay/{UPLOADED}",)}
+        assert uploads(simulator) == 1
+
+    async def test_the_server_is_asked_once_for_each_client(self, simulator: Simulator, comfy: ComfyClient) -> None:
+        runs = (comfy.run(words("__IMG__"), attachments=[picture(shared=True)]) for _ in range(3))
+        await asyncio.gather(*runs)
+        assert (uploads(simulator), simulator.log.count("GET", "/view")) == (1, 1)
+
+    async def test_a_known_hash_saves_reading_it(self, simulator: Simulator, tmp_path: Path) -> None:
+        source = tmp_path / "a.png"
+        source.write_bytes(PNG)
+        shared = picture(source=source, content_hash=hashlib.sha256(PNG).hexdigest(), shared=True)
+        async with ComfyClient(simulator.url) as comfy:
+            await comfy.run(words("__IMG__"), attachments=[shared])
+        # as long as before, but nobody looks inside
+        source.write_bytes(b"x" * len(PNG))
+        async with ComfyClient(simulator.url) as comfy:
+            await comfy.run(words("__IMG__"), attachments=[shared])
+        assert uploads(simulator) == 1
+
+    async def test_a_part_of_it_is_not_it(self, simulator: Simulator, comfy: ComfyClient) -> None:
+        """An upload that was cut off leaves a file of that name and another size."""
+        cut_off = simulator.folder / "input" / "comfyrelay" / UPLOADED
+        cut_off.parent.mkdir()
+        cut_off.write_bytes(PNG[:-1])
+        result = await comfy.run(words("__IMG__"), attachments=[picture(shared=True)])
+        assert (simulator.folder / "input" / result.texts["1"][0]).read_bytes() == PNG
+
+    async def test_it_is_uploaded_again_when_the_folder_was_emptied(
+        self, simulator: Simulator, comfy: ComfyClient
+    ) -> None:
+        await comfy.run(invert_file("__IMG__"), attachments=[picture(shared=True)])
+        (simulator.folder / "input" / "comfyrelay" / UPLOADED).unlink()
+        assert (await comfy.run(invert_file("__IMG__"), attachments=[picture(shared=True)])).files
+        assert uploads(simulator) == 2
+
+    async def test_it_may_have_a_folder(self, simulator: Simulator, comfy: ComfyClient) -> None:
+        for _ in range(2):
+            await comfy.run(words("__IMG__"), attachments=[picture(folder="assets", shared=True)])
+        assert (files_on(simulator), uploads(simulator)) == ([f"comfyrelay/assets/{UPLOADED}"], 1)
+
+    async def test_who_removed_it_says_so_and_it_is_uploaded_again(
+        self, simulator: Simulator, comfy: ComfyClient
+    ) -> None:
+        """Not every node finds out that its file is gone before it runs."""
+        for _ in range(2):
+            result = await comfy.run(words("__IMG__"), attachments=[picture(shared=True)])
+            (simulator.folder / "input" / result.texts["1"][0]).unlink()
+            comfy.forget_uploads()
+        assert uploads(simulator) == 2
+
+    async def test_an_empty_file_can_be_shared(self, simulator: Simulator, comfy: ComfyClient) -> None:
+        result = await comfy.run(words("__IMG__"), attachments=[picture(source=b"", shared=True)])
+        assert (simulator.folder / "input" / result.texts["1"][0]).read_bytes() == b""
+
+
+class TestCloud:
+    @pytest.fixture
+    async def simulator(self) -> AsyncIterator[Simulator]:
+        async with Simulator(cloud=True, api_key="k") as simulator:
+            yield simulator
+
+    async def test_placeholders_and_shared_files(self, simulator: Simulator) -> None:
+        async with CloudClient("k", url=simulator.url, poll_seconds=0.02) as cloud:
+            for color in (1, 2):
+                graph = invert(color) | {"1": {"class_type": "LoadImage", "inputs": {"image": "__IMG__"}}}
+                assert (await cloud.run(graph, attachments=[picture(shared=True)])).files
+        assert simulator.log.count("POST", "/api/upload/image") == 1
+        # what it shows there are outputs
+        assert simulator.log.count("GET", "/api/view") == 0

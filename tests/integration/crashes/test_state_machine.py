@@ -1,0 +1,449 @@
+"""Any sequence of calls, crashes, restarts and leaps of the clock keeps what must always hold.
+
+Hypothesis makes up the sequences and shortens those that break something. A sequence that once broke something is kept
+below as a test of its own.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from _pytest.mark import ParameterSet
+from hypothesis import HealthCheck, Phase, note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from comfyrelay.domain.queue.ordering import MoveTo
+from comfyrelay.domain.queue.states import PauseMode, Provider
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.catalogue import Effect
+from comfyrelay.domain.records.jobs import Job
+from comfyrelay.errors import ComfyRelayError, Conflict, Fault, InsufficientTokens, LeaseLost, TooManyActiveJobs
+from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.heartbeats import Heartbeat
+from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.services.transactions import Step
+from comfyrelay.store.central import tables as central
+from comfyrelay.store.database import Boundary
+from tests.support.crashes import Death, die_on, drain
+from tests.support.invariants import Seen, check_agreed, check_always, check_quiet
+from tests.support.world import Crash, PostgresBackend, SqliteBackend, World, open_world, submit_batch
+
+T = TypeVar("T")
+
+COST = 10
+RICH, POOR = 1000, 35
+CONCURRENCY = 2
+# What the rules below can come through; the rest is catalogue and registry.
+OTHERS = {
+    *(Step.TENANT, Step.CATALOGUE, Step.WORKER, Step.HOLD, Step.REPAIR, Step.DEFER, Step.REMOVE, Step.REMOVE_FORGET),
+    *(Step.PAYMENT, Step.WEBHOOK_CLAIM, Step.WEBHOOK_NOTE, Step.RETENTION_MARK, Step.RETENTION_REMOVE),
+}
+STEPS = sorted(set(Step) - OTHERS)
+PICK = st.integers(min_value=0, max_value=5)
+
+
+@dataclass
+class Call:
+    """A call that was made, how to make it again, and whether the second answer fits the first."""
+
+    name: str
+    again: Callable[[], Awaitable[Any]]
+    fits: Callable[[Any, Any], bool]
+    # None while nobody knows: the process died before it answered.
+    answer: Any = None
+
+
+class RandomWalk(RuleBasedStateMachine):
+    """Two tenants in two shards, two workflows, three workers of which one may run only the first workflow."""
+
+    def __init__(self, backend: SqliteBackend | PostgresBackend, folder: Path) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.stack = AsyncExitStack()
+        self.seen = Seen()
+        self.users: list[User] = []
+        self.effects: list[Effect] = []
+        self.workers: list[str] = []
+        self.jobs: dict[str, Job] = {}
+        self.batches: list[tuple[str, str]] = []
+        self.leases: list[LeasedJob] = []
+        self.calls: list[Call] = []
+        self.death: Death | None = None
+        self.dies = False
+        self.is_broken = False
+        self.world: World = self.run(self.stack.enter_async_context(open_world(backend, folder)))
+        self.run(self.set_up())
+
+    async def set_up(self) -> None:
+        first, second = [await self.world.workflow() for _ in range(2)]
+        self.effects = [await self.world.effect(each, cost=COST) for each in (first, second)]
+        both, narrow = await self.world.fleet(first, second), await self.world.fleet(first)
+        self.workers = [await self.world.worker(fleet, concurrency=CONCURRENCY) for fleet in (both, both, narrow)]
+        self.users = [await self.world.user(tokens=RICH, shard="a"), await self.world.user(tokens=POOR, shard="b")]
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self.runner.run(work)
+        except BaseException:
+            self.is_broken = True
+            raise
+
+    def act(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        """Run what a rule does; None if the process died on the way. Death takes all that was only in memory."""
+        return self.run(self._act(work))
+
+    async def _act(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        answer: T | None = None
+        try:
+            answer = await work()
+        except Crash:
+            note("  crashed")
+        await self.world.settled()
+        if self.death is not None:
+            if self.death.came and self.dies:
+                await self.world.restart()
+            self.world.on_boundary(None)
+            self.death = None
+        return answer
+
+    def call(self, name: str, work: Callable[[], Awaitable[Any]], fits: Callable[[Any, Any], bool]) -> Any:
+        made = Call(name=name, again=work, fits=fits)
+        made.answer = self.act(work)
+        self.calls.append(made)
+        return made.answer
+
+    @initialize(jobs=st.integers(1, 4), leases=st.integers(0, 3))
+    def begin(self, jobs: int, leases: int) -> None:
+        """A sequence is about something from its first step on."""
+        for number in range(jobs):
+            self.submit(user=number % 2, effect=number // 2 % 2, priority=0)
+        for number in range(leases):
+            self.lease(worker=number, limit=1, prefetch=0, named=True)
+
+    # the faults
+
+    @precondition(lambda self: self.death is None)
+    @rule(step=st.sampled_from(STEPS), boundary=st.sampled_from(Boundary), nth=st.integers(1, 2), dies=st.booleans())
+    def arm(self, step: Step, boundary: Boundary, nth: int, dies: bool) -> None:
+        """The next rule meets a crash, if it comes that far. A process that does not die has lost a connection."""
+        if dies:
+            self.death = die_on(self.world, step, boundary, nth=nth)
+        else:
+            self.world.crash_on(step, boundary)
+            self.death = Death()
+        self.dies = dies
+
+    @precondition(lambda self: self.death is None)
+    @rule(step=st.sampled_from([Step.DELIVER_APPLY, Step.DELIVER_FORGET]), boundary=st.sampled_from(Boundary))
+    def arm_delivery(self, step: Step, boundary: Boundary) -> None:
+        """Almost every rule ends in a delivery, and much of what can go wrong goes wrong there."""
+        self.arm(step=step, boundary=boundary, nth=1, dies=True)
+
+    @rule(seconds=st.sampled_from([1, 30, 450, 901, 3600]))
+    def advance(self, seconds: int) -> None:
+        self.run(self.world.advance(seconds))
+
+    @precondition(lambda self: bool(self.calls))
+    @rule(pick=PICK)
+    def repeat(self, pick: int) -> None:
+        """Whatever was said before is said again: the answer fits the first one, and nothing happens twice."""
+        past = self.calls[-1 - pick % len(self.calls)]
+        answer = self.act(past.again)
+        note(f"  {past.name}: first {past.answer}, then {answer}")
+        if answer is not None and past.answer is not None:
+            assert past.fits(past.answer, answer), f"{past.name}: first {past.answer}, then {answer}"
+        past.answer = answer if past.answer is None else past.answer
+
+    # submitting
+
+    @rule(user=st.integers(0, 1), effect=st.integers(0, 1), priority=st.integers(-1, 1))
+    def submit(self, user: int, effect: int, priority: int) -> None:
+        who, what, key = self.users[user], self.effects[effect], f"key-{self.world.number()}"
+
+        async def work() -> str:
+            balance = await self.world.balance(who)
+            try:
+                job = await self.world.submit(who, what, key=key, priority=priority)
+            except InsufficientTokens:
+                assert balance < COST
+                return "refused"
+            except ComfyRelayError as error:
+                return type(error).__name__
+            self.jobs[job.id] = job
+            return job.id
+
+        self.call("submit", work, lambda first, then: first == then or first not in self.jobs)
+
+    @rule(user=st.integers(0, 1), items=st.integers(1, 3))
+    def submit_batch(self, user: int, items: int) -> None:
+        who, key = self.users[user], f"key-{self.world.number()}"
+
+        async def work() -> str:
+            try:
+                batch = await submit_batch(self.world, who, self.effects[0], items, key=key)
+            except ComfyRelayError as error:
+                return type(error).__name__
+            if (who.tenant_id, batch.id) not in self.batches:
+                self.batches.append((who.tenant_id, batch.id))
+            return batch.id
+
+        def fits(first: str, then: str) -> bool:
+            return first == then or all(first != batch for _, batch in self.batches)
+
+        self.call("submit_batch", work, fits)
+
+    # what workers do
+
+    @rule(worker=st.integers(0, 2), limit=st.integers(1, 3), prefetch=st.integers(0, 1), named=st.booleans())
+    def lease(self, worker: int, limit: int, prefetch: int, named: bool) -> None:
+        request = LeaseRequest(
+            worker_id=self.workers[worker],
+            providers=[Provider.SELF_HOSTED],
+            limit=limit,
+            prefetch=prefetch,
+            request_id=f"request-{self.world.number()}" if named else None,
+        )
+
+        async def work() -> frozenset[str]:
+            found = await self.world.engine.queue.leasing.lease(request)
+            known = {each.lease_token for each in self.leases}
+            self.leases += [each for each in found if each.lease_token not in known]
+            return frozenset(each.lease_token for each in found)
+
+        if named:
+            # A request that got something gets the same while it lives; one that got nothing may get something.
+            self.call("lease", work, lambda first, then: not first or then <= first)
+        else:
+            self.act(work)
+
+    @precondition(lambda self: bool(self.leases))
+    @rule(pick=PICK, logs=st.booleans())
+    def heartbeat(self, pick: int, logs: bool) -> None:
+        leased = self.leased(pick)
+        beat = Heartbeat(
+            dispatch_id=leased.dispatch_id,
+            lease_token=leased.lease_token,
+            progress={"value": self.world.number()},
+            logs=["a line"] if logs else [],
+        )
+
+        async def work() -> str:
+            await self.world.engine.queue.heartbeats.beat(beat)
+            return "extended"
+
+        self.speak("heartbeat", leased, work, lambda first, then: then in {first, "LeaseLost"})
+
+    @precondition(lambda self: bool(self.leases))
+    @rule(pick=PICK, verb=st.sampled_from([*Fault, "complete", "requeue"]), wait=st.sampled_from([0.0, 60.0]))
+    def end(self, pick: int, verb: str, wait: float) -> None:
+        """Complete, requeue, or fail with that fault."""
+        leased = self.leased(pick)
+        if verb == "complete":
+            self.speak(verb, leased, lambda: self.world.complete(leased), lambda first, then: first == then)
+        elif verb == "requeue":
+            self.speak(verb, leased, lambda: self.world.requeue(leased), lambda _, then: then == "LeaseLost")
+        else:
+            self.speak(
+                f"fail ({verb})",
+                leased,
+                lambda: self.world.fail(leased, fault=Fault(verb), retry_after_seconds=wait),
+                lambda first, then: first == then,
+            )
+
+    # what users do
+
+    @precondition(lambda self: bool(self.jobs))
+    @rule(pick=PICK, verb=st.sampled_from(["cancel", "pause", "pause now", "resume", "retry", "first", "top", "down"]))
+    def ask(self, pick: int, verb: str) -> None:
+        tenant, job = self.picked(pick).tenant_id, self.picked(pick).id
+        work: dict[str, Callable[[], Awaitable[Any]]] = {
+            "cancel": lambda: self.world.engine.queue.control.cancel(tenant, job),
+            "pause": lambda: self.world.engine.queue.control.pause(tenant, job),
+            "pause now": lambda: self.world.engine.queue.control.pause(tenant, job, mode=PauseMode.NOW),
+            "resume": lambda: self.world.engine.queue.control.resume(tenant, job),
+            "retry": lambda: self.retry(tenant, job),
+            "first": lambda: self.world.engine.queue.control.set_priority(tenant, job, 2),
+            "top": lambda: self.world.engine.queue.control.move(tenant, job, MoveTo.TOP),
+            "down": lambda: self.world.engine.queue.control.move(tenant, job, MoveTo.DOWN),
+        }
+        self.act(lambda: unless_refused(work[verb]))
+
+    async def retry(self, tenant: str, job_id: str) -> None:
+        job = await self.world.engine.jobs.submit.retry(tenant, job_id)
+        self.jobs[job.id] = job
+
+    @precondition(lambda self: bool(self.batches))
+    @rule(pick=PICK, verb=st.sampled_from(["cancel", "pause", "resume", "retry"]))
+    def ask_of_a_batch(self, pick: int, verb: str) -> None:
+        tenant, batch = self.batches[-1 - pick % len(self.batches)]
+        work: dict[str, Callable[[], Awaitable[Any]]] = {
+            "cancel": lambda: self.world.engine.queue.control.cancel_batch(tenant, batch),
+            "pause": lambda: self.world.engine.queue.control.pause_batch(tenant, batch, mode=PauseMode.NOW),
+            "resume": lambda: self.world.engine.queue.control.resume_batch(tenant, batch),
+            "retry": lambda: self.world.engine.jobs.batches.retry_failed(tenant, batch),
+        }
+        self.act(lambda: unless_refused(work[verb]))
+
+    # what operators and loops do
+
+    @rule(
+        verb=st.sampled_from(["reap", "relay", "release", "recall", "credit", "restart"]),
+        number=st.integers(0, 2),
+    )
+    def keep_house(self, verb: str, number: int) -> None:
+        worker, tenant = self.workers[number], self.users[number % 2].tenant_id
+        work: dict[str, Callable[[], Awaitable[Any]]] = {
+            "reap": self.world.engine.queue.reaper.run_once,
+            "relay": self.world.relay,
+            "release": lambda: self.world.engine.fleet.workers.release(worker, reason="drain"),
+            "recall": lambda: self.world.engine.fleet.workers.recall_prefetched(worker),
+            "credit": lambda: self.world.engine.accounts.ledger.credit(tenant, COST, reference=f"payment-{number}"),
+            "restart": self.world.restart,
+        }
+        self.act(work[verb])
+
+    # helpers
+
+    def picked(self, pick: int) -> Job:
+        """Jobs by how new they are: most sequences are about the newest."""
+        return list(self.jobs.values())[-1 - pick % len(self.jobs)]
+
+    def leased(self, pick: int) -> LeasedJob:
+        """Leases by how new they are; those further back are old ones that have long been lost."""
+        return self.leases[-1 - pick % len(self.leases)]
+
+    def speak(
+        self,
+        name: str,
+        leased: LeasedJob,
+        work: Callable[[], Awaitable[str]],
+        fits: Callable[[Any, Any], bool],
+    ) -> None:
+        """Only the current lease speaks: whatever another one says changes nothing."""
+
+        async def said() -> str:
+            try:
+                return await work()
+            except LeaseLost:
+                return "LeaseLost"
+
+        before = self.run(self.dispatch(leased.dispatch_id))
+        answer = self.call(name, said, fits)
+        if before.lease_token != leased.lease_token:
+            assert self.run(self.dispatch(leased.dispatch_id)) == before, f"a stale {name} changed something"
+        elif answer is not None:
+            assert answer != "LeaseLost", f"the holder of the lease was refused: {name}"
+
+    async def dispatch(self, dispatch_id: int) -> Any:
+        d = central.ai_job_dispatches
+        async with self.world.engine.databases.central.read() as tx:
+            return (await tx.execute(d.select().where(d.c.id == dispatch_id))).one()
+
+    # what must hold
+
+    @invariant()
+    def what_must_always_hold(self) -> None:
+        self.run(self.check())
+
+    async def check(self) -> None:
+        facts = await check_always(self.world, self.seen)
+        held = [each.worker_id for each in facts.dispatches if each.worker_id is not None]
+        for worker in self.workers:
+            assert held.count(worker) <= CONCURRENCY + 1, f"{worker} holds {held.count(worker)} leases"
+
+    def teardown(self) -> None:
+        try:
+            if not self.is_broken:
+                self.run(self.heal())
+        finally:
+            self.runner.run(self.stack.aclose())
+            self.runner.close()
+
+    async def heal(self) -> None:
+        """Every fault ends; then each accepted job comes to one end, is paid for once or not at all, and all agree."""
+        await self.world.restart()
+        await self.world.relay()
+        await self.check()
+        await check_agreed(self.world)
+        await drain(self.world)
+        await self.check()
+        facts = await check_quiet(self.world)
+        assert self.jobs.keys() <= {each.id for each in facts.jobs}, "an accepted job is gone"
+        for user in self.users:
+            credited = sum(
+                each.amount
+                for each in facts.transactions
+                if each.type == "PAYMENT_CREDIT" and each.tenant_id == user.tenant_id
+            )
+            completed = sum(each.tenant_id == user.tenant_id and each.status == "completed" for each in facts.jobs)
+            assert facts.wallets[user.tenant_id] == credited - COST * completed
+
+
+async def unless_refused(work: Callable[[], Awaitable[Any]]) -> None:
+    with suppress(Conflict, InsufficientTokens, TooManyActiveJobs):
+        await work()
+
+
+def profile(examples: int) -> settings:
+    return settings(
+        # The same walks each time, so that a change fails for what it changed; RANDOM_WALKS=1 looks for new ones.
+        derandomize="RANDOM_WALKS" not in os.environ,
+        max_examples=examples,
+        stateful_step_count=30,
+        deadline=None,
+        print_blob=True,
+        database=None,
+        phases=[Phase.explicit, Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def on(backend: SqliteBackend | PostgresBackend, folder: Path) -> type[RandomWalk]:
+    class WalkOnThis(RandomWalk):
+        def __init__(self) -> None:
+            super().__init__(backend, folder)
+
+    return WalkOnThis
+
+
+def few_and_many(few: int, many: int) -> list[ParameterSet]:
+    return [pytest.param(few, marks=pytest.mark.everyday), pytest.param(many, marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("examples", few_and_many(3, 200))
+def test_any_sequence_on_sqlite(sqlite_backend: SqliteBackend, tmp_path: Path, examples: int) -> None:
+    run_state_machine_as_test(on(sqlite_backend, tmp_path), settings=profile(examples))
+
+
+@pytest.mark.parametrize("examples", few_and_many(2, 60))
+def test_any_sequence_on_postgresql(postgres_backend: PostgresBackend, tmp_path: Path, examples: int) -> None:
+    run_state_machine_as_test(on(postgres_backend, tmp_path), settings=profile(examples))
+
+
+# Sequences that are worth keeping: each was once found to break something, or to slip through everything else.
+
+
+async def test_a_stale_heartbeat_leaves_the_new_lease_as_it_is(world: World) -> None:
+    desk = await world.desk()
+    job, old = await desk.leased()
+    await world.requeue(old)
+    assert await world.lease(desk.worker) is not None
+    before = await world.dispatch(job)
+    await world.advance(30)
+    beat = Heartbeat(dispatch_id=old.dispatch_id, lease_token=old.lease_token, progress={"value": 1})
+    with pytest.raises(LeaseLost):
+        await world.engine.queue.heartbeats.beat(beat)
+    assert await world.dispatch(job) == before

@@ -1,0 +1,153 @@
+"""`comfyrelay doctor`: what is right and wrong on this machine, in words, and nothing is changed by asking."""
+
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from comfyrelay.cli.main import app
+from comfyrelay.desk.doctor import examine
+from comfyrelay.simulator import Simulator
+from comfyrelay.worker.check import CheckFinding, Verdict
+from tests.support.desk import make_desk
+from tests.support.desk_owner import owner_http
+from tests.support.server_processes import free_port
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine on which ComfyRelay was never started, and where no ComfyUI is; its data folder."""
+    for name in list(os.environ):
+        if name.startswith("COMFYRELAY_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(tmp_path / "desk"))
+    monkeypatch.setenv("COMFYRELAY_PORT", str(free_port()))
+    return tmp_path / "desk"
+
+
+async def found(findings: AsyncIterator[CheckFinding] | None = None) -> dict[str, tuple[Verdict, str]]:
+    return {each.about.split()[0]: (each.verdict, each.text) async for each in findings or examine()}
+
+
+async def test_a_machine_that_is_new_is_well_and_stays_as_it_is(machine: Path) -> None:
+    seen = await found()
+    assert list(seen) == ["python", "configuration", "data", "disk", "databases", "desk", "ComfyUI"]
+    assert {verdict for verdict, _ in seen.values()} <= {Verdict.FINE, Verdict.LACKING}
+    assert "first start makes it" in seen["data"][1]
+    assert "the port is free" in seen["desk"][1]
+    verdict, text = seen["ComfyUI"]
+    assert verdict is Verdict.LACKING
+    assert "Jobs wait for it." in text
+    assert not machine.exists()
+
+
+async def test_a_desk_that_runs_is_seen_with_what_it_has(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make_desk(machine)
+    monkeypatch.setenv("COMFYRELAY_PORT", str(made.settings.port))
+    async with Simulator(models={"checkpoints": ["a.safetensors", "b.safetensors"]}) as simulator:
+        monkeypatch.setenv("COMFYRELAY_DESK_COMFYUI_URL", simulator.url)
+        async with made.open():
+            seen = await found()
+        after = await found()
+    assert f"in use by process {os.getpid()}" in seen["data"][1]
+    assert "A desk runs there" in seen["desk"][1]
+    assert "simulator" in seen["desk"][1]
+    assert "newest" in seen["database"][1]
+    assert "2 models" in seen["ComfyUI"][1]
+    assert "nobody uses it now" in after["data"][1]
+
+
+async def test_the_page_of_a_desk_is_told_the_same(machine: Path) -> None:
+    async with Simulator(models={"checkpoints": ["a.safetensors", "b.safetensors"]}) as simulator:
+        made = make_desk(machine, comfyui_url=[simulator.url])
+        async with made.open() as (_worker, ready), owner_http(ready.url) as http:
+            told = (await http.get("/api/desk/findings")).json()["data"]
+            await simulator.close()
+            later = (await http.get("/api/desk/findings")).json()["data"]["items"]
+            assert (await http.get("/api/desk/away")).json()["data"].keys() == {"comfyui_away"}
+    assert told["configuration"] is None
+    [comfyui] = [each for each in told["items"] if each["about"] == f"ComfyUI {simulator.url}"]
+    assert "2 models" in comfyui["text"]
+    assert f"in use by process {os.getpid()}" in " ".join(each["text"] for each in told["items"])
+    # named, so it is meant to be there
+    assert [each["verdict"] for each in later if each["about"] == f"ComfyUI {simulator.url}"] == ["broken"]
+
+
+async def test_of_a_desk_that_runs_the_comfyui_that_it_has_is_looked_at(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been named on the command line of the desk, where no setting tells of it."""
+    async with Simulator(models={"checkpoints": ["a.safetensors", "b.safetensors"]}) as simulator:
+        made = make_desk(machine, comfyui_url=[simulator.url])
+        monkeypatch.setenv("COMFYRELAY_PORT", str(made.settings.port))
+        async with made.open():
+            seen = [each async for each in examine()]
+            await simulator.close()
+            later = [each async for each in examine()]
+    [here] = [each for each in seen if each.about.startswith("ComfyUI")]
+    assert simulator.url in here.about
+    assert "2 models" in here.text
+    [gone] = [each for each in later if each.about.startswith("ComfyUI")]
+    assert (gone.verdict, "simulator" in gone.text) == (Verdict.BROKEN, False)
+
+
+async def test_a_comfyui_that_was_named_and_does_not_answer_is_broken(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMFYRELAY_DESK_COMFYUI_URL", f"http://127.0.0.1:{free_port()}")
+    verdict, _ = (await found())["ComfyUI"]
+    assert verdict is Verdict.BROKEN
+
+
+async def test_a_port_that_somebody_else_has_is_broken(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # bound, but not listening: nobody answers, and nobody else can have it
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("COMFYRELAY_PORT", str(taken.getsockname()[1]))
+        verdict, text = (await found())["desk"]
+    assert verdict is Verdict.BROKEN
+    assert "COMFYRELAY_PORT" in text
+
+
+async def test_a_database_that_is_none_is_broken(machine: Path) -> None:
+    machine.mkdir()
+    for name in ("central.db", "tenants-main.db"):
+        (machine / name).write_bytes(b"no database at all" * 100)
+    verdict, _ = (await found())["databases"]
+    assert verdict is Verdict.BROKEN
+
+
+async def test_script_and_notifications_are_looked_at_where_they_are_configured(machine: Path) -> None:
+    config = Path("comfyrelay.toml")
+    config.write_text('[desk]\nnotify_urls = ["tgram://s3cr3t"]\n[desk.script]\npython = "/no/python"\n')
+    seen = await found()
+    assert seen["script"] == (Verdict.BROKEN, "[desk.script] python: /no/python is not a program.")
+    verdict, text = seen["notifications"]
+    assert verdict is Verdict.BROKEN
+    assert "s3cr3t" not in text
+    config.write_text(f'[desk]\nnotify_urls = ["json://127.0.0.1/x"]\n[desk.script]\npython = "{sys.executable}"\n')
+    seen = await found()
+    assert seen["script"][0] is seen["notifications"][0] is Verdict.FINE
+    assert not machine.exists()
+
+
+def test_a_configuration_that_cannot_be_read_is_said_with_exit_code_1(machine: Path) -> None:
+    Path("comfyrelay.toml").write_text("prot = 1\n")
+    ran = CliRunner().invoke(app, ["doctor", "--json"])
+    assert ran.exit_code == 1
+    last = json.loads(ran.stdout)[-1]
+    assert (last["verdict"], last["about"]) == ("broken", "configuration")
+    assert "Did you mean 'port'?" in last["text"]
+
+
+def test_in_words_and_with_exit_code_0_when_nothing_is_broken(machine: Path) -> None:
+    ran = CliRunner().invoke(app, ["doctor"])
+    assert ran.exit_code == 0, ran.output
+    assert "ok   data folder:" in ran.stdout
+    assert "note ComfyUI" in ran.stdout

@@ -1,0 +1,80 @@
+"""The first start of a desk may be cut off anywhere: the next one goes on with it."""
+
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.desk.data_folder import open_data_folder
+from comfyrelay.desk.desk import LOCAL_EMAIL, _furnish
+from comfyrelay.desk.examples import EXAMPLES, SAMPLE_NAME, write_sample
+from comfyrelay.desk.starter_presets import PRESETS
+from comfyrelay.settings import Settings
+from comfyrelay.store.database import Boundary
+from tests.support.world import Crash, World
+
+MOST_STEPS = 100
+
+
+async def _cut_off(world: World, settings: Settings, *, after: int) -> bool:
+    """Whether it was, at this boundary of a transaction."""
+    left = after
+
+    async def crash(_step: str, _where: Boundary) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Crash
+
+    world.on_boundary(crash)
+    try:
+        await _furnish(world.engine, settings)
+    except Crash:
+        return True
+    finally:
+        await world.restart()
+    return False
+
+
+async def test_a_first_start_that_is_cut_off_again_and_again_is_gone_on_with(world: World, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    # each time it comes as far as before, and one step further
+    for after in range(MOST_STEPS):
+        if not await _cut_off(world, settings, after=after):
+            break
+    else:
+        pytest.fail("It never came to its end.")
+    assert after > len(EXAMPLES)
+    user, is_new = await _furnish(world.engine, settings)
+    assert (user.email, is_new) == (LOCAL_EMAIL, False)
+    found = await world.engine.catalogue.presets.page(user.tenant_id, before_id=None, limit=100)
+    assert [each.name for each in found.items] == list(PRESETS)
+    for each in EXAMPLES:
+        assert (await world.engine.catalogue.effects.get(each.slug)).workflow_slug == each.slug
+
+
+async def test_what_somebody_removed_does_not_come_back(world: World, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    user, _ = await _furnish(world.engine, settings)
+    [first, *_] = (await world.engine.catalogue.presets.page(user.tenant_id, before_id=None, limit=100)).items
+    await world.engine.catalogue.presets.remove(user.tenant_id, first.id)
+    await _furnish(world.engine, settings)
+    left = await world.engine.catalogue.presets.page(user.tenant_id, before_id=None, limit=100)
+    assert first.name not in [each.name for each in left.items]
+
+
+def test_the_sample_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    folder = tmp_path / "inputs"
+    # as a kill leaves it
+    (tmp_path / ".inputs.part" / "examples").mkdir(parents=True)
+    (tmp_path / ".inputs.part" / "examples" / SAMPLE_NAME).write_bytes(b"half")
+    assert write_sample(folder).read_bytes()[:4] == b"\x89PNG"
+    write_sample(folder).unlink()
+    assert not write_sample(folder).exists()
+
+
+def test_only_a_folder_of_the_desks_own_is_closed_to_others(tmp_path: Path) -> None:
+    (tmp_path / "used" / "mine.txt").parent.mkdir(mode=0o755)
+    (tmp_path / "used" / "mine.txt").touch()
+    for name, mode in {"used": 0o755, "new": 0o700}.items():
+        open_data_folder(tmp_path / name).give_up()
+        assert (tmp_path / name).stat().st_mode & 0o777 == mode

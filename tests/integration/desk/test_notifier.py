@@ -1,0 +1,208 @@
+"""Notifications: which ends are news, who is told, and that no secret of a URL is ever shown."""
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from comfyrelay.desk.notifications.notifier import (
+    BatchNow,
+    Ended,
+    Notification,
+    NotificationRules,
+    Notifier,
+    Occasion,
+    without_secrets,
+)
+from comfyrelay.http_client import listen
+from tests.support.webhook_receiver import receiving
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+NOTIFICATION = Notification(occasion=Occasion.COMPLETED, title="cat is done", body="Its output is ready.")
+SECRETS = {
+    "json://ada:hunter22@127.0.0.1:1/hooks/s3cr3tpath?+X-Key=headersecret": ["hunter22", "s3cr3tpath", "headersecret"],
+    "jsons://127.0.0.1:1/p%40ss%2Fword/": ["p@ss/word", "p%40ss%2Fword"],
+    "tgram://123456789:abcdefghijklmnopqrstuvwxyzABCDEFGH/not a chat/": [
+        "abcdefghijklmnopqrstuvwxyzABCDEFGH",
+        "123456789",
+    ],
+    "tgram://brokentoken": ["brokentoken"],
+    "slack://xoxbsecret": ["xoxbsecret"],
+    "mailto://ada:pa55word@127.0.0.1:1": ["pa55word"],
+    "nonsense://whatever-secret": ["whatever-secret"],
+    "justapassword": ["justapassword"],
+    "json://[broken:secretport": ["secretport"],
+}
+
+
+def ended(status: str = "completed", *, seconds: float = 0, error: str | None = None) -> Ended:
+    return Ended(name="cat", status=status, completed_at=START + timedelta(seconds=seconds), error=error)
+
+
+def batch(**counts: int) -> BatchNow:
+    return BatchNow(id="b", name="boats", counts=counts)
+
+
+def titles(
+    rules: NotificationRules, job: Ended, batch: BatchNow | None = None, *, active: int = 1, seen: float = 100
+) -> list[str]:
+    found = rules.of_end(job, batch, active=active, read_at=START + timedelta(seconds=seen))
+    return [each.title for each in found]
+
+
+# Which ends call for a notification
+
+
+def test_a_job_by_itself_is_news_when_it_completes_or_fails_and_not_when_it_was_canceled() -> None:
+    rules = NotificationRules()
+    assert titles(rules, ended()) == ["cat is done"]
+    [failure] = rules.of_end(ended("failed", error="Too dark."), None, active=1, read_at=START)
+    assert (failure.occasion, failure.title, failure.body) == (Occasion.FAILED, "cat failed", "Too dark.")
+    assert titles(rules, ended("canceled")) == []
+
+
+def test_a_batch_is_news_once_when_its_last_item_ends() -> None:
+    rules = NotificationRules()
+    assert titles(rules, ended(seconds=1), batch(completed=1, queued=2)) == []
+    assert titles(rules, ended(seconds=2), batch(completed=2, paused=1)) == []
+    [done] = rules.of_end(ended(seconds=3), batch(completed=3), active=1, read_at=START + timedelta(seconds=5))
+    assert (done.occasion, done.title, done.body) == (Occasion.COMPLETED, "boats is done", "3 completed.")
+    assert done.batch_id == "b"
+
+
+def test_items_that_end_together_are_told_of_once() -> None:
+    rules = NotificationRules()
+    assert titles(rules, ended(seconds=1), batch(completed=2), seen=3) == ["boats is done"]
+    assert titles(rules, ended(seconds=2), batch(completed=2), seen=4) == []
+
+
+def test_a_batch_whose_failed_items_were_retried_is_news_again() -> None:
+    rules = NotificationRules()
+    both = batch(completed=1, failed=1)
+    assert titles(rules, ended("failed", seconds=1), both, seen=2) == ["boats is done, but 1 failed"]
+    assert titles(rules, ended("failed", seconds=9), both, seen=10) == ["boats is done, but 1 failed"]
+
+
+def test_a_batch_that_is_held_is_news_once_for_each_reason() -> None:
+    rules = NotificationRules()
+
+    def told(held_by: str, *, seconds: float) -> list[str]:
+        now = BatchNow(id="b", name="boats", counts={"failed": 1, "paused": 3}, held="Held: why.", held_by=held_by)
+        found = rules.of_end(
+            ended("failed", seconds=seconds), now, active=0, read_at=START + timedelta(seconds=seconds)
+        )
+        return [f"{each.title}: {each.body}" for each in found]
+
+    assert told("first", seconds=1) == ["boats is held: Held: why."]
+    # what ran at that moment fails as well
+    assert told("first", seconds=2) == []
+    assert told("second", seconds=3) == ["boats is held: Held: why."]
+
+
+def test_a_batch_that_was_canceled_altogether_is_no_news() -> None:
+    assert titles(NotificationRules(), ended("canceled"), batch(canceled=3)) == []
+
+
+def test_an_empty_queue_is_news_once_until_something_else_has_run() -> None:
+    rules = NotificationRules()
+    assert titles(rules, ended("canceled", seconds=1), active=1, seen=1) == []
+    assert titles(rules, ended("canceled", seconds=2), active=0, seen=4) == ["The queue is empty"]
+    assert titles(rules, ended("canceled", seconds=3), active=0, seen=5) == []
+    assert titles(rules, ended("canceled", seconds=9), active=0, seen=9) == ["The queue is empty"]
+
+
+# Who is told
+
+
+async def test_a_webhook_hears_title_and_body() -> None:
+    async with receiving() as receiver:
+        failures = await Notifier([receiver.url.replace("http", "json")]).notify(NOTIFICATION)
+    assert failures == []
+    [(_, body)] = receiver.heard
+    assert '"title": "cat is done"' in body
+    assert '"message": "Its output is ready."' in body
+
+
+async def test_only_the_occasions_that_were_asked_for_are_told_always() -> None:
+    async with receiving() as receiver:
+        notifier = Notifier([receiver.url.replace("http", "json")], events=[Occasion.FAILED])
+        await notifier.notify(NOTIFICATION)
+        assert receiver.heard == []
+        await notifier.notify(Notification(occasion=Occasion.FAILED, title="cat failed", body="Too dark."))
+    assert len(receiver.heard) == 1
+
+
+async def test_who_asked_for_a_batch_hears_of_that_batch_whatever_became_of_it() -> None:
+    async with receiving() as receiver:
+        mine = [receiver.url.replace("http", "json")]
+        notifier = Notifier(mine, events=[Occasion.COMPLETED])
+        of_batch = Notification(occasion=Occasion.FAILED, title="boats is done, but 1 failed", body="…", batch_id="b")
+        await notifier.notify(of_batch, mine)
+        await notifier.notify(Notification(occasion=Occasion.QUEUE_EMPTY, title="The queue is empty", body="…"), mine)
+        # and once only, when both want to know
+        await notifier.notify(
+            Notification(occasion=Occasion.COMPLETED, title="boats is done", body="…", batch_id="b"), mine
+        )
+    assert len(receiver.heard) == 2
+
+
+# What went wrong
+
+
+async def test_a_refusal_and_a_silence_are_told_apart_and_do_not_keep_others_from_hearing() -> None:
+    with listen("127.0.0.1", 0) as probe:
+        port = probe.getsockname()[1]
+    async with receiving() as receiver, receiving() as refusing:
+        refusing.statuses = [404]
+        urls = [each.url.replace("http", "json") for each in (refusing, receiver)]
+        failures = await Notifier().send("a", "b", [f"json://127.0.0.1:{port}", *urls])
+    silent, refused = failures
+    assert "onnection error" in silent.why
+    assert "404" in refused.why
+    assert len(receiver.heard) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("foo://x", "No service has this kind of URL."),
+        ("telegram", "No service has this kind of URL."),
+        ("tgram://x", "It is written like tgram://{bot_token}"),
+        ("slack://bad", "This is not a complete URL of Slack."),
+    ],
+)
+async def test_a_url_that_cannot_work_says_what_is_missing(url: str, why: str) -> None:
+    [failure] = await Notifier().send("a", "b", [url])
+    assert why in failure.why
+
+
+async def test_the_desktop_is_notified_or_says_what_it_needs() -> None:
+    for failure in await Notifier().send("a", "b", ["desktop://"]):
+        assert failure.url == "desktop://"
+        assert failure.why
+
+
+@pytest.mark.parametrize("url", SECRETS)
+async def test_no_secret_of_a_url_is_shown_or_logged(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    [failure] = await Notifier([url]).notify(NOTIFICATION)
+    logged = [each.getMessage() for each in caplog.records]
+    for secret in SECRETS[url]:
+        for shown in (failure.url, failure.why, repr(failure), without_secrets(url), *logged):
+            assert secret not in shown
+
+
+async def test_no_secret_is_logged_when_somebody_refuses(caplog: pytest.LogCaptureFixture) -> None:
+    """Below apprise, the path of every request that was answered is logged."""
+    caplog.set_level(logging.DEBUG)
+    async with receiving() as refusing:
+        refusing.statuses = [404]
+        url = refusing.url.replace("http://", "json://ada:hunter22@").replace("/hook", "/hook?+X-Key=headersecret")
+        [failure] = await Notifier([url]).notify(NOTIFICATION)
+        assert len(refusing.heard) == 1
+    assert "404" in failure.why
+    # the receiver, in the same process, keeps its own log
+    logged = " ".join(each.getMessage() for each in caplog.records if not each.name.startswith("aiohttp"))
+    assert "/hook" not in logged
+    assert "hunter22" not in logged
+    assert "headersecret" not in logged

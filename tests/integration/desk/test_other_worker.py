@@ -1,0 +1,89 @@
+"""Another worker at a desk: it never gets the user's script, and no lease says how it is run."""
+
+import asyncio
+import json
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from comfyrelay.desk.desk import FLEET
+from comfyrelay.server.http.secrets import load_secrets
+from comfyrelay.simulator import Simulator
+from comfyrelay.worker.agent import Agent
+from comfyrelay.worker.settings import WorkerSettings
+from tests.integration.desk.test_script_jobs import SAVES, WAITS, about, open_desk, submit, until_said
+from tests.support.desk import OpenDesk
+from tests.support.graphs import invert
+
+
+def _secret(desk: OpenDesk) -> str:
+    return load_secrets(desk.desk.settings).fleet["production"][0]
+
+
+@asynccontextmanager
+async def other_worker(desk: OpenDesk, folder: Path, simulator: Simulator) -> AsyncIterator[None]:
+    settings = WorkerSettings(
+        api_base_url=desk.ready.url,
+        fleet_secret=_secret(desk),
+        fleet_slug=FLEET,
+        fleet_stage="production",
+        worker_id="another",
+        comfy_providers=["self_hosted"],
+        comfyui_base_url=[simulator.url],
+        data_dir=folder / "another",
+        metadata_url="off",
+    )
+    agent = Agent(settings, signals=False)
+    working = asyncio.create_task(agent.run())
+    try:
+        yield
+    finally:
+        agent.stop()
+        await asyncio.gather(working, return_exceptions=True)
+
+
+async def test_another_worker_gets_graphs_and_no_script(tmp_path: Path) -> None:
+    # it waits until it is let go
+    source = textwrap.dedent("""
+        import pathlib, time
+        print("here", flush=True)
+        while not pathlib.Path("go").exists():
+            time.sleep(0.05)
+    """) + textwrap.dedent(SAVES)
+    wishes = {"finish_seconds": 0, "prefetch": 0}
+    async with (
+        Simulator() as own,
+        Simulator() as simulator,
+        open_desk(tmp_path, source, desk={**wishes, "comfyui_url": [own.url]}) as desk,
+    ):
+        busy = await submit(desk)
+        await until_said(desk, busy, "here")
+        async with other_worker(desk, tmp_path, simulator):
+            waiting = await submit(desk, positive="another cat")
+            # the desk's own worker is busy, so this one is run by the other, which has passed over the script
+            made = await desk.client.add_graph(invert(), name="mine")
+            behind = str((await desk.client.submit(workflow_slug=made.workflow.slug)).id)
+            assert (await desk.ended(behind)).status == "completed"
+            assert (await about(desk, waiting)).attempts == []
+            (desk.ready.data_dir / "script" / "go").touch()
+            assert (await desk.ended(waiting)).status == "completed"
+        [ran] = (await about(desk, waiting)).attempts
+        assert (ran.about or {})["argv"][1] == str(tmp_path / "mine.py")
+        assert simulator.log.count("POST", "/prompt") == 1
+        assert (await desk.ended(busy)).status == "completed"
+
+
+async def test_no_command_is_in_a_lease(tmp_path: Path) -> None:
+    async with open_desk(tmp_path, WAITS, desk={"finish_seconds": 0, "prefetch": 0}) as desk:
+        await until_said(desk, await submit(desk, positive="another cat"), "waiting")
+        # as the worker got it, and keeps it with what it has since learned of the run
+        [held] = (desk.ready.data_dir / "worker").glob("**/held/*.json")
+        kept = json.loads(held.read_text())
+        assert "--positive" in kept["about"]["argv"]
+        lease = kept["job"]
+        [node] = lease["input_payload"]["workflow"].values()
+        assert node["inputs"]["positive"] == "another cat"
+        for secret in (sys.executable, "mine.py", "--wait", "--positive"):
+            assert secret not in json.dumps(lease)

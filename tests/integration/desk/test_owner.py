@@ -1,0 +1,412 @@
+"""The desk is its owner's alone, also on this machine: a secret for programs, a link that works once for the page."""
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from comfyrelay.client import Client
+from comfyrelay.desk.desk import FLEET, STAND_IN, WORKER
+from comfyrelay.desk.one_time_links import LINK_SECONDS, Links
+from comfyrelay.errors import ConfigurationError, ControlPlaneUnreachable, Unauthorized
+from comfyrelay.server.http.secrets import load_secrets
+from comfyrelay.system.owner_secret import SECRET_FILE, load_secret, noted, pass_for
+from tests.support import commands
+from tests.support.desk import OpenDesk, furnish, make_desk, opened
+from tests.support.desk_owner import owner_http
+from tests.support.graphs import invert
+from tests.support.server_processes import free_port
+from tests.support.world import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.usefixtures("built_app")
+
+PATHS = (
+    "/api/desk",
+    "/api/desk/now",
+    "/api/ai-jobs",
+    "/api/me",
+    "/api/register",
+    "/api/login",
+    "/api/tokens",
+    "/api/admin/workers",
+    "/api/webhooks/payments",
+    "/docs",
+    "/openapi.json",
+    "/metrics",
+    "/assets/nothing.js",
+    "/nothing",
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def untouched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
+    """One for all who only ask, or are refused."""
+    async with opened(make_desk(tmp_path_factory.mktemp("owned"))) as desk:
+        yield desk
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_every_call_but_health_needs_the_owner(untouched: OpenDesk) -> None:
+    async with httpx.AsyncClient(base_url=untouched.ready.url) as anybody:
+        for path in PATHS:
+            for method in ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS"):
+                answer = await anybody.request(method, path, headers={"Authorization": "Bearer crt_wrong"})
+                assert answer.status_code == 401, f"{method} {path}"
+        problem = (await anybody.get("/api/desk")).json()
+        assert (problem["status"], problem["type"]) == (401, "urn:comfyrelay:unauthorized")
+        assert "comfyrelay open" in problem["detail"]
+        for path in ("/healthz", "/readyz"):
+            assert (await anybody.get(path)).is_success
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_page_without_a_session_says_what_to_do(untouched: OpenDesk) -> None:
+    async with httpx.AsyncClient(base_url=untouched.ready.url) as anybody:
+        for path in ("/", "/open", "/open?link=guessed", f"/open?link={'x' * 100}"):
+            answer = await anybody.get(path)
+            assert answer.status_code == 401
+            assert "<code>comfyrelay open</code>" in answer.text
+            assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_link_opens_the_page_in_one_browser_once(untouched: OpenDesk) -> None:
+    link = await untouched.client.add_link()
+    async with (
+        httpx.AsyncClient(base_url=untouched.ready.url) as browser,
+        httpx.AsyncClient(base_url=untouched.ready.url) as other,
+    ):
+        answer = await browser.get(link.url)
+        assert answer.is_success
+        cookie = answer.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
+        assert (await browser.get("/")).is_success
+        assert (await browser.get("/icon.svg")).is_success
+        assert (await browser.get("/api/me")).json()["data"]["is_admin"]
+        assert (await other.get(link.url)).status_code == 401
+        assert (await other.get("/api/me")).status_code == 401
+        # the one that it opened may follow it again
+        again = await browser.get(link.url)
+        assert again.is_success
+        assert "set-cookie" not in again.headers
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_page_of_another_port_changes_nothing_with_the_session(untouched: OpenDesk) -> None:
+    link = await untouched.client.add_link()
+    async with httpx.AsyncClient(base_url=untouched.ready.url) as browser:
+        await browser.get(link.url)
+        body = {"name": "mine", "values": {"steps": 1}}
+        for headers in ({"Sec-Fetch-Site": "same-site"}, {}):
+            assert (await browser.post("/api/presets", json=body, headers=headers)).status_code == 403
+        own = {"Origin": untouched.ready.url}
+        assert (await browser.post("/api/presets", json=body, headers=own)).status_code == 201
+
+
+def test_a_link_that_is_old_opens_nothing() -> None:
+    now = 0.0
+    links = Links("http://127.0.0.1:1", clock=lambda: now)
+    first, second = (httpx.URL(links.make()).params["link"] for _ in range(2))
+    now = LINK_SECONDS - 1
+    assert links.redeem(first)
+    assert not links.redeem(first)
+    now = LINK_SECONDS
+    assert not links.redeem(second)
+
+
+async def test_a_session_and_the_secret_outlive_the_desk(tmp_path: Path) -> None:
+    first = make_desk(tmp_path)
+    async with opened(first) as desk, httpx.AsyncClient(base_url=desk.ready.url) as browser:
+        link, followed = desk.ready.link, (await desk.client.add_link()).url
+        assert (await browser.get(followed)).is_success
+        cookies = dict(browser.cookies)
+    secret = (tmp_path / SECRET_FILE).read_text()
+    async with opened(first) as desk, httpx.AsyncClient(base_url=desk.ready.url, cookies=cookies) as browser:
+        assert (await browser.get("/")).is_success
+        assert (await browser.get("/api/desk/now")).is_success
+        assert (tmp_path / SECRET_FILE).read_text() == secret
+        # a link of before does not
+        async with httpx.AsyncClient() as other:
+            assert (await other.get(link)).status_code == 401
+        await browser.post("/api/logout", headers={"Origin": desk.ready.url})
+        async with httpx.AsyncClient(base_url=desk.ready.url, cookies=cookies) as after:
+            assert (await after.get("/")).status_code == 401
+
+
+async def test_an_account_that_somebody_else_made_opens_nothing(tmp_path: Path) -> None:
+    async with opened(make_desk(tmp_path)) as desk, owner_http(desk.ready.url) as http:
+        account = {"email": "other@example.com", "password": "long enough"}
+        token = (await http.post("/api/register", json=account)).json()["data"]["token"]
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as other:
+            assert (await other.get(f"{desk.ready.url}/api/me")).status_code == 401
+        mine = (await http.post("/api/tokens", json={"name": "a program"})).json()["data"]["token"]
+        async with Client(desk.ready.url, token=mine) as client:
+            assert (await client.desk()).version
+
+
+# The secret
+
+
+def test_the_secret_is_a_file_for_its_owner_alone(tmp_path: Path) -> None:
+    secret = load_secret(tmp_path)
+    assert (tmp_path / SECRET_FILE).stat().st_mode & 0o777 == 0o600
+    (tmp_path / SECRET_FILE).chmod(0o644)
+    assert load_secret(tmp_path) == secret
+    assert (tmp_path / SECRET_FILE).stat().st_mode & 0o777 == 0o600
+    (tmp_path / SECRET_FILE).write_text("short\n")
+    with pytest.raises(ConfigurationError, match="Remove the file"):
+        load_secret(tmp_path)
+
+
+@asynccontextmanager
+async def stranger(host: str, port: int) -> AsyncIterator[list[str]]:
+    """Another user's program; gives the headers that it was sent."""
+    received: list[str] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append((await reader.readuntil(b"\r\n\r\n")).decode().lower())
+        writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(listen, host, port):
+        yield received
+
+
+async def test_the_secret_is_handed_to_no_program_that_listens_where_the_desk_did(tmp_path: Path) -> None:
+    made = make_desk(tmp_path)
+    port = made.settings.port
+    async with opened(made) as desk:
+        url = desk.ready.url
+        found = pass_for(url)
+        assert found is not None
+        assert found.secret != load_secret(tmp_path)
+        assert pass_for(f"http://example.com:{port}") is None
+        assert pass_for(f"http://127.0.0.1:{free_port()}") is None
+    # as a desk leaves it that is killed
+    with noted(tmp_path, address=("127.0.0.1", port), secret="left behind"):
+        assert pass_for(url) is None
+        async with stranger("127.0.0.1", port) as received, Client(url) as client:
+            with pytest.raises(ControlPlaneUnreachable):
+                await client.desk()
+    assert received
+    assert not any("authorization" in each for each in received)
+
+
+async def test_the_secret_is_handed_to_no_program_at_another_address_of_this_machine(desk: OpenDesk) -> None:
+    port = int(desk.ready.url.rpartition(":")[2])
+    async with stranger("::1", port) as by_name, stranger("127.0.0.2", port) as beside:
+        async with Client(f"http://localhost:{port}") as client:
+            assert (await client.desk()).version
+        assert by_name == []
+        for url, received in ((f"http://[::1]:{port}", by_name), (f"http://127.0.0.2:{port}", beside)):
+            async with Client(url) as client:
+                with pytest.raises(ControlPlaneUnreachable):
+                    await client.desk()
+            assert len(received) == 1
+            assert "authorization" not in received[0]
+
+
+async def test_who_takes_the_port_while_the_desk_still_stops_is_handed_nothing(tmp_path: Path) -> None:
+    """Calls that are under way are waited for, when nobody listens at the port any more."""
+    made = make_desk(tmp_path)
+    port = made.settings.port
+    async with AsyncExitStack() as stack:
+        desk = await stack.enter_async_context(opened(made))
+        before = pass_for(desk.ready.url)
+        assert before is not None
+        _, held = await asyncio.open_connection("127.0.0.1", port)
+        # a worker may call without the owner's secret, and this one does not end
+        held.write(b"POST /api/worker/register HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % port)
+        held.write(b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+        await held.drain()
+        stopping = asyncio.create_task(stack.pop_all().aclose())
+        while not await _is_free(port):
+            pass
+        assert not stopping.done()
+        assert pass_for(desk.ready.url) is None
+        async with stranger("127.0.0.1", port) as received, Client(desk.ready.url) as client:
+            with pytest.raises(ControlPlaneUnreachable):
+                await client.desk()
+        held.close()
+        await stopping
+    assert len(received) == 1
+    assert "authorization" not in received[0]
+    # and what was sent to the desk before opens nothing at the next one
+    async with opened(make_desk(tmp_path)) as next_desk, httpx.AsyncClient(base_url=next_desk.ready.url) as http:
+        answer = await http.get("/api/me", headers={"Authorization": f"Bearer {before.secret}"})
+        assert answer.status_code == 401
+
+
+async def _is_free(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return True
+    except ConnectionResetError:
+        # it was closed in this very moment
+        return False
+    writer.close()
+    return False
+
+
+async def test_somebody_elses_client_is_told_what_to_do(desk: OpenDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = (desk.ready.data_dir / SECRET_FILE).read_text().strip()
+    # another user of this machine has another home
+    monkeypatch.setenv("XDG_STATE_HOME", str(desk.ready.data_dir / "elsewhere"))
+    async with Client(desk.ready.url) as other:
+        with pytest.raises(Unauthorized, match="COMFYRELAY_TOKEN"):
+            await other.desk()
+    async with Client(desk.ready.url, token=secret) as known:
+        assert (await known.desk()).version
+
+
+def browser_in(folder: Path) -> str:
+    """A browser that leaves behind what it was started with, and the page that it was given."""
+    browser = folder / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$@" > {folder}/started; cp "${{1#file://}}" {folder}/page\n')
+    browser.chmod(0o755)
+    return f"{browser} %s"
+
+
+async def test_commands_find_the_secret_and_open_makes_a_link(desk: OpenDesk, tmp_path: Path) -> None:
+    env = {**os.environ, "COMFYRELAY_URL": desk.ready.url, "BROWSER": browser_in(tmp_path), "COLUMNS": "200"}
+    ran = await commands.run("open", env=env)
+    assert (ran.code, ran.err) == (0, "")
+    [link] = [each for each in ran.out.splitlines() if each.startswith(desk.ready.url)]
+    # everybody sees what a program is started with
+    assert "link=" not in (tmp_path / "started").read_text()
+    assert link in (tmp_path / "page").read_text()
+    async with httpx.AsyncClient() as http:
+        assert (await http.get(link)).is_success
+    ran = await commands.run("open", "--no-browser", "--json", env=env)
+    assert desk.ready.url in ran.out
+    ran = await commands.run("jobs", env={**env, "XDG_STATE_HOME": str(tmp_path / "elsewhere")})
+    assert ran.code == 2
+    assert "COMFYRELAY_TOKEN" in ran.err
+
+
+async def test_up_opens_the_page_when_it_is_asked_to(tmp_path: Path) -> None:
+    furnish(data := tmp_path / "data")
+    env = {
+        **os.environ,
+        "COMFYRELAY_DATA_DIR": str(data),
+        "COMFYRELAY_PORT": str(free_port()),
+        "BROWSER": browser_in(tmp_path),
+        "COLUMNS": "200",
+    }
+    up = await commands.start("up", "--open", env=env)
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            shown = (await up.out.readuntil(b"Press Ctrl-C to stop.")).decode()
+        [link] = [each.split()[1] for each in shown.splitlines() if each.split()[:1] == ["page"]]
+        assert "no browser" not in shown
+        assert "link=" not in (tmp_path / "started").read_text()
+        assert link in (tmp_path / "page").read_text()
+        async with httpx.AsyncClient() as http:
+            assert (await http.get(link)).is_success
+    finally:
+        await up.kill()
+
+
+# Files
+
+
+async def _leased(desk: OpenDesk, http: httpx.AsyncClient) -> tuple[str, dict[str, Any], dict[str, str]]:
+    """A job that somebody holds who has a worker's token, and who says of it what they like."""
+    body = {"worker_id": "another", "fleet_slug": FLEET}
+    secret = load_secrets(desk.desk.settings).fleet["production"][0]
+    registered = await http.post("/api/worker/register", json=body, headers={"X-Fleet-Secret": secret})
+    bearer = {"Authorization": f"Bearer {registered.json()['data']['token']}"}
+    made = await desk.client.add_graph(invert(), name="mine")
+    job = await desk.client.submit(workflow_slug=made.workflow.slug)
+    poll = {"worker_id": "another", "wait_seconds": 20}
+    lease = (await http.post("/api/worker/poll", json=poll, headers=bearer)).json()["data"]["job"]
+    assert lease["job_id"] == job.id
+    return job.id, {"dispatch_id": lease["dispatch_id"], "lease_token": lease["lease_token"]}, bearer
+
+
+@pytest.mark.parametrize("name", ["files", "outputs"])
+async def test_nothing_that_a_worker_reports_names_a_file(tmp_path: Path, name: str) -> None:
+    private = tmp_path / "id_rsa"
+    private.write_text("a key")
+    # its own worker has no ComfyUI, so another one gets the job
+    nobody = f"http://127.0.0.1:{free_port()}"
+    async with opened(make_desk(tmp_path / "desk", comfyui_url=[nobody])) as desk, owner_http(desk.ready.url) as http:
+        inside = desk.desk.output_folder / "mine.png"
+        inside.parent.mkdir(parents=True, exist_ok=True)
+        inside.write_bytes(b"a picture")
+        job_id, lease, bearer = await _leased(desk, http)
+        about = {name: [str(private), str(inside)], "note": "kept"}
+        failed = {**lease, "error_message": "no", "about": about}
+        (await http.post("/api/worker/fail", json=failed, headers=bearer)).raise_for_status()
+        await desk.ended(job_id)
+        found = await desk.client.about(job_id)
+        assert found is not None
+        assert found.files == []
+        assert found.attempts[0].about == {"note": "kept"}
+        assert (await http.get(f"/api/desk/jobs/{job_id}/files/1")).status_code == 404
+
+
+async def test_only_what_lies_in_the_desks_own_folders_is_read(desk: OpenDesk, tmp_path: Path) -> None:
+    made = await desk.client.add_graph(invert(), name="mine")
+    job = await desk.client.submit(workflow_slug=made.workflow.slug)
+    assert (await desk.ended(job.id)).status == "completed"
+    about = await desk.client.about(job.id)
+    assert about is not None
+    [file] = about.files
+    async with owner_http(desk.ready.url) as http:
+        assert (await http.get(file.url or "")).content == Path(file.path).read_bytes()
+        # what is there is looked at when it is read, not when it was noted
+        (tmp_path / "private").write_text("a key")
+        Path(file.path).unlink()
+        Path(file.path).symlink_to(tmp_path / "private")
+        assert (await http.get(file.url or "")).status_code == 404
+        about = await desk.client.about(job.id)
+        assert about is not None
+        assert [(each.size, each.url) for each in about.files] == [(None, None)]
+
+
+# The desk's own worker
+
+
+@pytest.mark.parametrize("is_removed", [False, True], ids=["token rotated", "registration removed"])
+async def test_the_desks_own_worker_finds_back_by_itself(desk: OpenDesk, is_removed: bool) -> None:
+    async with owner_http(desk.ready.url) as http:
+        await _until_worker(http)
+        rotated = await http.post(f"/api/admin/workers/{STAND_IN}/rotate-token")
+        rotated.raise_for_status()
+        if is_removed:
+            bearer = {"Authorization": f"Bearer {rotated.json()['data']['token']}"}
+            (await http.post("/api/worker/deregister", json={}, headers=bearer)).raise_for_status()
+        made = await desk.client.add_graph(invert(), name="mine")
+        job = await desk.client.submit(workflow_slug=made.workflow.slug)
+        async with asyncio.timeout(60):
+            assert (await desk.ended(job.id)).status == "completed"
+
+
+async def test_nobody_takes_the_name_of_the_desks_own_worker(desk: OpenDesk) -> None:
+    secret = load_secrets(desk.desk.settings).fleet["production"][0]
+    async with owner_http(desk.ready.url) as http:
+        await _until_worker(http)
+        for name, body in itertools.product((WORKER, STAND_IN), ({}, {"dry_run": True})):
+            answer = await http.post(
+                "/api/worker/register",
+                json={"worker_id": name, "fleet_slug": FLEET, **body},
+                headers={"X-Fleet-Secret": secret},
+            )
+            assert answer.status_code == 409
+            assert "desk's own" in answer.json()["detail"]
+
+
+async def _until_worker(http: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(60):
+        while (await http.get("/api/desk/now")).json()["data"]["worker"] is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)

@@ -1,0 +1,114 @@
+"""What is told of batches and of jobs without one while they run."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+
+from comfyrelay.client import Client, Now, render
+from comfyrelay.client.labels import Labels
+from comfyrelay.client.top import take_snapshot
+from comfyrelay.domain.queue.states import JobStatus
+from comfyrelay.protocol.desk import Fetched, Unit
+from comfyrelay.protocol.progress import Progress
+from comfyrelay.simulator import Simulator, Slow
+from tests.support.desk import OpenDesk, make_desk
+
+EXAMPLE = {"effect_slug": "invert-image", "input_subdir": "examples"}
+
+
+def shown(what: RenderableType) -> str:
+    console = Console(width=200)
+    with console.capture() as said:
+        console.print(what)
+    return said.get()
+
+
+async def test_how_long_a_batch_should_take_is_told_while_it_runs(tmp_path: Path) -> None:
+    async with Simulator() as simulator:
+        simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.3, steps=3))
+        made = make_desk(tmp_path, comfyui_url=[simulator.url])
+        async with made.open() as (_, ready), Client(ready.url) as client:
+            desk = OpenDesk(client=client, ready=ready, desk=made)
+            batch = await client.add_batch({**EXAMPLE, "tries": 4})
+            assert batch.expected_seconds is None
+            jobs = sorted([each async for each in client.jobs(batch_id=batch.id)], key=lambda job: job.item_no)
+            await desk.ended(jobs[1].id)
+            now = await client.batch(batch.id)
+            [listed] = await client.some_batches(limit=5)
+            for each in (now, listed):
+                # how it is found out is held in tests/unit/domain/test_batch_duration.py: from one end to the next may be less
+                # than an item ran, where the first was stored late
+                assert each.expected_seconds is not None
+                assert each.expected_seconds > 0
+            assert "about " in shown(render.batch_table([now]))
+            assert "about " in shown(render.batch_details(now, []))
+            await desk.ended(jobs[-1].id)
+            assert (await client.batch(batch.id)).expected_seconds is None
+
+
+async def test_jobs_that_belong_to_no_batch_can_be_listed_alone(desk: OpenDesk) -> None:
+    batch = await desk.client.add_batch({**EXAMPLE, "tries": 3})
+    effects = {each.slug: each.id for each in await desk.client.effects()}
+    picture = await desk.client.upload(desk.desk.input_folder / "examples" / "sample.png")
+    single = await desk.client.submit(effect_id=effects["invert-image"], input_file_id=picture)
+    assert [each.id async for each in desk.client.jobs(no_batch=True)] == [single.id]
+    assert len([each async for each in desk.client.jobs(batch_id=batch.id)]) == 3
+    assert len([each async for each in desk.client.jobs()]) == 4
+
+
+async def test_what_is_only_fetched_counts_as_waiting_until_it_runs(tmp_path: Path) -> None:
+    async with Simulator() as simulator:
+        simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=600))
+        made = make_desk(tmp_path, comfyui_url=[simulator.url], finish_seconds=0)
+        async with made.open() as (_, ready), Client(ready.url) as client:
+            batch = await client.add_batch({**EXAMPLE, "tries": 3})
+            jobs = sorted([each async for each in client.jobs(batch_id=batch.id)], key=lambda job: job.item_no)
+            now = await seen(client, lambda now: bool(now.fetched) and now.counts[JobStatus.PROCESSING] == 1)
+            assert now.fetched == [Fetched(id=jobs[1].id, batch_id=batch.id)]
+            assert (now.counts[JobStatus.PROCESSING], now.counts[JobStatus.QUEUED]) == (1, 2)
+            assert now.worker is not None
+            assert (now.worker.leases, now.worker.max_concurrency) == (1, 1)
+            assert now.running == [Unit(id=batch.id, is_batch=True)]
+            assert [each.id for each in (await take_snapshot(client, Labels(client))).running] == [jobs[0].id]
+            # told at once, although the slow node has nothing to tell for a second
+            progress = (await client.job(jobs[0].id)).progress
+            assert progress is not None
+            assert progress["phase"] == "running"
+            await client.cancel("job", jobs[0].id)
+            await seen(client, lambda now: [each.id for each in now.fetched] == [jobs[2].id])
+            second = await client.job(jobs[1].id)
+            began_at, started_at = Progress.read(second.progress).began_at, second.started_at
+            assert second.status == "processing"
+            assert began_at is not None
+            assert started_at is not None
+            # it has run for less time than it has been here
+            assert began_at > started_at
+
+
+async def test_a_job_that_was_fetched_early_took_as_long_as_it_ran(tmp_path: Path) -> None:
+    async with Simulator() as simulator:
+        simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.5, steps=10))
+        made = make_desk(tmp_path, comfyui_url=[simulator.url])
+        async with made.open() as (_, ready), Client(ready.url) as client:
+            desk = OpenDesk(client=client, ready=ready, desk=made)
+            batch = await client.add_batch({**EXAMPLE, "tries": 2})
+            jobs = sorted([each async for each in client.jobs(batch_id=batch.id)], key=lambda job: job.item_no)
+            first, second = [await desk.ended(each.id) for each in jobs]
+            starts = [datetime.fromisoformat(str(each.started_at)) for each in (first, second)]
+            # it was fetched while the first one ran, and began when that one was through with its slow node
+            assert (starts[1] - starts[0]).total_seconds() >= 0.5
+            about = await client.about(jobs[1].id)
+            assert about is not None
+            assert about.attempts[0].started_at == second.started_at
+
+
+async def seen(client: Client, is_so: Callable[[Now], bool]) -> Now:
+    async with asyncio.timeout(30):
+        while True:
+            now = await client.now()
+            if now is not None and is_so(now):
+                return now
+            await asyncio.sleep(0.05)

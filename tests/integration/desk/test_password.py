@@ -1,0 +1,234 @@
+"""Other machines reach the desk where its owner wants it: with a password, by its own names, and from its own pages."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+from typer.testing import CliRunner
+
+from comfyrelay.cli.main import app
+from comfyrelay.client import Client
+from comfyrelay.desk.desk import Desk
+from comfyrelay.desk.password import PASSWORD_FILE, has_password, remove_password, set_password
+from comfyrelay.desk.settings import DeskSettings, load_desk_settings
+from comfyrelay.errors import ConfigurationError, InvalidInput
+from comfyrelay.server.http import auth
+from comfyrelay.server.user import live
+from comfyrelay.settings import Settings
+from tests.support.desk import OpenDesk, furnish, opened
+from tests.support.server_processes import free_port
+from tests.support.world import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.usefixtures("built_app")
+
+PASSWORD = "a cat & a hill = 2"
+# An address of this machine that is none of the desk's names, as another machine would use one.
+ELSEWHERE = "127.0.0.2"
+ROTATE = "/api/admin/workers/desk/rotate-token"
+
+
+def open_to_others(folder: Path, *, host: str = "0.0.0.0", **desk: object) -> Desk:
+    furnish(folder)
+    settings = Settings(data_dir=folder, host=host, port=free_port())
+    return Desk(settings=settings, desk=DeskSettings.model_validate(desk))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
+    folder = tmp_path_factory.mktemp("shared")
+    set_password(folder, PASSWORD)
+    async with opened(open_to_others(folder, allowed_hosts="Desk.Home, far.example:8443")) as desk:
+        yield desk
+
+
+@asynccontextmanager
+async def phone(desk: OpenDesk, *, own: str = ELSEWHERE) -> AsyncIterator[httpx.AsyncClient]:
+    """A browser on another machine; `own` is the address that it has there."""
+    url = f"http://{ELSEWHERE}:{desk.desk.settings.port}"
+    transport = httpx.AsyncHTTPTransport(local_address=own)
+    async with httpx.AsyncClient(base_url=url, transport=transport, headers={"Origin": url}) as browser:
+        yield browser
+
+
+async def sign_in(browser: httpx.AsyncClient, password: str = PASSWORD) -> httpx.Response:
+    return await browser.post("/sign-in", data={"password": password})
+
+
+@pytest.mark.parametrize("wish", [{"host": "0.0.0.0"}, {"host": "127.0.0.1", "allowed_hosts": "desk.home"}])
+async def test_nobody_elses_machine_reaches_a_desk_without_a_password(tmp_path: Path, wish: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match=f"Set one with: comfyrelay password --data-dir {tmp_path}"):
+        async with open_to_others(tmp_path, **wish).open():
+            pass
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_page_asks_for_the_password_and_opens_with_it(shared: OpenDesk) -> None:
+    async with phone(shared, own="127.0.0.9") as browser:
+        closed = await browser.get("/")
+        assert closed.status_code == 401
+        assert 'action="/sign-in"' in closed.text
+        assert "form-action 'self'" in closed.headers["content-security-policy"]
+        assert (await browser.get("/api/desk/now")).status_code == 401
+        for wrong in ("", "a cat", PASSWORD.upper()):
+            answer = await sign_in(browser, wrong)
+            assert (answer.status_code, "set-cookie" in answer.headers) == (401, False)
+            assert "That is not the password." in answer.text
+        right = await sign_in(browser)
+        assert right.is_success
+        cookie = right.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
+        assert (await browser.get("/")).is_success
+        assert (await browser.get("/api/desk/now")).is_success
+        made = await browser.post("/api/presets", json={"name": "from a phone", "values": {"steps": 1}})
+        assert made.status_code == 201
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_proxy_that_speaks_tls_gets_a_cookie_for_tls_alone(tmp_path: Path) -> None:
+    set_password(tmp_path, PASSWORD)
+    desk = open_to_others(tmp_path, host="127.0.0.1", allowed_hosts="desk.home")
+    desk.settings = desk.settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]})
+    as_proxied = {"Host": "desk.home", "Origin": "https://desk.home", "X-Forwarded-Proto": "https"}
+    async with opened(desk) as it, httpx.AsyncClient(base_url=it.ready.url, headers=as_proxied) as proxy:
+        assert it.ready.url_elsewhere is None
+        assert "; secure" in (await sign_in(proxy)).headers["set-cookie"].lower()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_guesses_are_limited_for_each_address(shared: OpenDesk) -> None:
+    async with phone(shared, own="127.0.0.5") as guesser, phone(shared, own="127.0.0.6") as owner:
+        assert [(await sign_in(guesser, f"guess {n}")).status_code for n in range(11)] == [401] * 10 + [429]
+        refused = await sign_in(guesser)
+        assert refused.status_code == 429
+        assert 0 < int(refused.headers["retry-after"]) <= 61
+        assert "Too many guesses" in refused.text
+        assert (await sign_in(owner)).is_success
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_foreign_names_and_pages_are_refused_there_too(shared: OpenDesk) -> None:
+    port = shared.desk.settings.port
+    async with phone(shared) as browser:
+        for headers in (
+            {"Host": "evil.example"},
+            {"Host": f"evil.example:{port}"},
+            # another machine's address, which a page at that address would have
+            {"Host": f"192.0.2.7:{port}", "Origin": f"http://192.0.2.7:{port}"},
+            {"Origin": f"http://192.0.2.7:{port}"},
+            {"Origin": f"http://{ELSEWHERE}:1"},
+            {"Origin": "null"},
+            {"Host": "far.example"},
+        ):
+            for method, path in (("GET", "/"), ("POST", "/sign-in"), ("GET", "/api/desk"), ("GET", "/files/a")):
+                answer = await browser.request(method, path, headers=headers, content=b"password=x")
+                assert answer.status_code == 403, f"{method} {path} {headers}"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_names_that_are_allowed_are_let_in(shared: OpenDesk) -> None:
+    port = shared.desk.settings.port
+    async with phone(shared) as browser:
+        for host in ("desk.home", f"desk.home:{port}", "far.example:8443", f"127.0.0.1:{port}"):
+            answer = await browser.get("/", headers={"Host": host, "Origin": f"https://{host}"})
+            assert answer.status_code == 401, host
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_owners_programs_and_links_go_on_by_loopback(shared: OpenDesk) -> None:
+    port = shared.desk.settings.port
+    assert shared.ready.url == f"http://127.0.0.1:{port}"
+    assert (shared.ready.url_elsewhere or "").endswith(f":{port}")
+    async with Client(shared.ready.url) as client, httpx.AsyncClient() as browser:
+        assert (await client.desk()).version
+        assert (await browser.get((await client.add_link()).url)).is_success
+    # and nobody is known elsewhere by the pass alone
+    async with Client(f"http://{ELSEWHERE}:{port}") as client:
+        with pytest.raises(Exception, match="wants to know who you are"):
+            await client.desk()
+
+
+async def test_where_it_listens_at_other_addresses_it_listens_at_loopback_too(tmp_path: Path) -> None:
+    set_password(tmp_path, PASSWORD)
+    # as it would be at one: at all addresses of the other kind it may listen beside loopback
+    async with opened(open_to_others(tmp_path, host="::")) as desk:
+        assert (await desk.client.desk()).version
+
+
+async def test_another_password_signs_out_who_used_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also who listens already."""
+    monkeypatch.setattr(live, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(auth, "CHECK_SECONDS", 0.05)
+    set_password(tmp_path, PASSWORD)
+    made = open_to_others(tmp_path)
+    async with opened(made) as desk, phone(desk) as browser, httpx.AsyncClient(base_url=desk.ready.url) as here:
+        await sign_in(browser)
+        await here.get((await desk.client.add_link()).url)
+        cookies, by_link = dict(browser.cookies), dict(here.cookies)
+        async with browser.stream("GET", "/api/events") as heard, asyncio.timeout(PATIENCE_SECONDS):
+            lines = heard.aiter_lines()
+            await anext(each async for each in lines if each == ": still here")
+            # read when it is needed
+            set_password(tmp_path, "another one")
+            async for _line in lines:
+                pass
+        assert (await browser.get("/api/me")).status_code == 401, "at once"
+        assert (await here.get("/api/me")).is_success
+        assert (await sign_in(browser)).status_code == 401
+    async with opened(made) as desk, phone(desk) as browser, httpx.AsyncClient(base_url=desk.ready.url) as here:
+        browser.cookies, here.cookies = httpx.Cookies(cookies), httpx.Cookies(by_link)
+        assert (await browser.get("/")).status_code == 401
+        assert (await here.get("/")).is_success
+        assert (await sign_in(browser, "another one")).is_success
+        assert (await browser.get("/api/me")).is_success
+        remove_password(tmp_path)
+        assert (await browser.get("/api/me")).status_code == 401
+        assert (await sign_in(browser, "another one")).status_code == 401
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("path", ["/api/desk/links", "/api/tokens", "/api/tokens/", ROTATE])
+async def test_who_has_the_password_makes_nothing_that_outlives_it(shared: OpenDesk, path: str) -> None:
+    async with phone(shared, own="127.0.0.10") as browser, httpx.AsyncClient(base_url=shared.ready.url) as here:
+        await sign_in(browser)
+        refused = await browser.post(path, json={"name": "mine"})
+        assert refused.status_code == 403
+        assert "A session by password makes no links and no tokens" in refused.json()["detail"]
+        # who came by a link is at the machine itself
+        assert (await here.get((await shared.client.add_link()).url)).is_success
+        own = {"Origin": shared.ready.url}
+        assert (await here.post(path.rstrip("/"), json={"name": "mine"}, headers=own)).status_code != 403
+
+
+def test_the_password_is_kept_as_a_hash_for_the_owner_alone(tmp_path: Path) -> None:
+    path = set_password(tmp_path, PASSWORD)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert PASSWORD not in path.read_text()
+    with pytest.raises(InvalidInput, match="at least 8 characters"):
+        set_password(tmp_path, "short")
+    assert remove_password(tmp_path)
+    assert not remove_password(tmp_path)
+
+
+def test_it_is_set_and_removed_by_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "desk"
+    ran = CliRunner().invoke(app, ["password", "--data-dir", str(folder)], input=f"{PASSWORD}\n")
+    assert (ran.exit_code, str(folder / PASSWORD_FILE) in ran.output) == (0, True), ran.output
+    assert has_password(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    removed = CliRunner().invoke(app, ["password", "--remove", "--data-dir", str(folder)])
+    assert (removed.exit_code, removed.output, has_password(folder)) == (0, "Removed.\n", False)
+
+
+def test_what_is_no_name_is_refused_with_how_to_write_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COMFYRELAY_DESK_ALLOWED_HOSTS", "https://desk.home/")
+    with pytest.raises(ConfigurationError, match=r"COMFYRELAY_DESK_ALLOWED_HOSTS .* such as desk\.home"):
+        load_desk_settings()

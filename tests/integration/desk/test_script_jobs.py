@@ -1,0 +1,504 @@
+"""Jobs of the desk that run the user's script: queued, shown, run, canceled and kept like any other job."""
+
+import asyncio
+import json
+import os
+import textwrap
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from comfyrelay.client import AboutJob, Client
+from comfyrelay.desk.scripts.config import load_script_table
+from comfyrelay.desk.settings import load_desk_settings
+from comfyrelay.errors import ComfyRelayError, ConfigurationError
+from comfyrelay.simulator import Simulator, Slow
+from tests.support.api_calls import png
+from tests.support.desk import OpenDesk, make_desk
+from tests.support.desk_owner import owner_http
+from tests.support.graphs import invert
+from tests.support.script_runs import is_alive, until
+from tests.system.desk.test_batch_i2v_script import NOISE
+
+SAVES = """
+    import pathlib, sys
+    print("seed: 41")
+    print("[1/2] 50%")
+    for number in (1, 2):
+        path = pathlib.Path(f"made {number}.png").absolute()
+        path.write_bytes(bytes.fromhex(sys.argv[sys.argv.index("--hex") + 1]) if "--hex" in sys.argv else PICTURE)
+        print("saved:", path)
+"""
+WAITS = """
+    import os, pathlib, subprocess, sys, time
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    pathlib.Path("pids").write_text(f"{os.getpid()} {child.pid}")
+    print("seed: 18446744073709551615")
+    print("waiting", flush=True)
+    time.sleep(600)
+"""
+# As somebody would write it who knows nothing of us: it waits for its prompt, and does not mind being stopped.
+UNCHANGED = """
+    import json, os, time, urllib.request
+    base = os.environ["COMFYUI_BASE_URL"]
+    graph = json.loads(GRAPH)
+    body = json.dumps({"prompt": graph}).encode()
+    headers = {"Content-Type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(base + "/prompt", body, headers)).read()
+    print("queued", flush=True)
+    time.sleep(600)
+"""
+
+
+@asynccontextmanager
+async def open_desk(
+    folder: Path, source: str | None = None, *, desk: Mapping[str, Any] | None = None, **script: Any
+) -> AsyncIterator[OpenDesk]:
+    """A desk with a script of this source, or with the one that is shipped."""
+    table: dict[str, Any] = {"output_extension": "png", "grace_seconds": 5, **script}
+    (folder / "templates").mkdir(parents=True, exist_ok=True)
+    (folder / "templates" / "wan.json").write_text(json.dumps(NOISE))
+    table["template_folder"] = str(folder / "templates")
+    if source is not None:
+        (folder / "mine.py").write_text(f"PICTURE = {png('#112233')!r}\n{textwrap.dedent(source)}", "utf-8")
+        table["script"] = str(folder / "mine.py")
+    made = make_desk(folder / "desk", **(desk or {}))
+    made.script = table
+    cats = made.input_folder / "cats"
+    cats.mkdir(parents=True, exist_ok=True)
+    (cats / "cat.png").write_bytes(png("#445566"))
+    async with made.open() as (_worker, ready), Client(ready.url) as client:
+        yield OpenDesk(client=client, ready=ready, desk=made)
+
+
+async def submit(desk: OpenDesk, **values: Any) -> str:
+    payload = {"positive": "a cat", "input_subdir": "cats", **values}
+    return str((await desk.client.submit(workflow_slug="script", input_payload=payload)).id)
+
+
+async def about(desk: OpenDesk, job_id: str) -> AboutJob:
+    found = await desk.client.about(job_id)
+    assert found is not None
+    return found
+
+
+async def log_of(desk: OpenDesk, job_id: str) -> list[str]:
+    return [each.line async for each in desk.client.logs(job_id)]
+
+
+async def until_said(desk: OpenDesk, job_id: str, line: str) -> None:
+    async with asyncio.timeout(30):
+        async for each in desk.client.logs(job_id, is_followed=True):
+            if each.line == line:
+                return
+
+
+def pids(desk: OpenDesk) -> list[int]:
+    return [int(each) for each in (desk.ready.data_dir / "script" / "pids").read_text().split()]
+
+
+async def test_a_script_job_keeps_command_files_seed_exit_code_and_log(tmp_path: Path) -> None:
+    async with open_desk(tmp_path, SAVES) as desk:
+        prompt = 'a "cat", it\'s 50% 🐈\n../../etc/passwd /etc/x.png'
+        job_id = await submit(desk, positive=prompt, negative="dogs", tries=3, randomize_seed=True)
+        found = await desk.ended(job_id)
+        assert (found.status, found.error) == ("completed", None)
+        saved = await desk.client.download_outputs(job_id, tmp_path)
+        assert [each.read_bytes() for each in saved] == [png("#112233")] * 2
+        told = await about(desk, job_id)
+        kept = told.output_metadata or {}
+        work = desk.ready.data_dir / "script"
+        assert kept["argv"][1:] == [
+            *(str(tmp_path / "mine.py"), "--wait", "--profile", "look-dev"),
+            *("--template-api", str(tmp_path / "templates" / "wan.json"), "--input-subdir", "cats"),
+            *("--positive", prompt, "--negative", "dogs", "--tries", "3", "--randomize-seed"),
+        ]
+        assert [each.path for each in told.files] == [str(work / "made 1.png"), str(work / "made 2.png")]
+        assert (kept["exit_code"], kept["outputs"]) == (0, [str(work / "made 1.png"), str(work / "made 2.png")])
+        [attempt] = told.attempts
+        assert attempt.seed == 41
+        assert all((attempt.about or {})[key] == kept[key] for key in ("argv", "exit_code", "outputs", "seed", "log"))
+        lines = await log_of(desk, job_id)
+        assert [each for each in lines if each.startswith("$ ")]
+        assert f"saved: {work / 'made 2.png'}" in lines
+        assert f"saved: {work / 'made 2.png'}" in Path(kept["log"]).read_text("utf-8").splitlines()
+        # what the script saved is the user's own, and stays
+        assert (work / "made 1.png").is_file()
+
+
+async def test_progress_is_told_while_the_script_runs(tmp_path: Path) -> None:
+    source = "print('[1/4] 50%', flush=True)\nimport time\ntime.sleep(600)"
+    async with open_desk(tmp_path, source, desk={"finish_seconds": 0}) as desk:
+        job_id = await submit(desk)
+        async with asyncio.timeout(30):
+            async for event in desk.client.events(job_id):
+                if event.type == "progress" and event.data["value"] > 0:
+                    assert (event.data["value"], event.data["step"], event.data["steps"]) == (0.125, 1.0, 4.0)
+                    break
+        await desk.client.cancel("job", job_id)
+        assert (await desk.ended(job_id)).status == "canceled"
+
+
+async def test_the_shipped_script_runs_against_the_comfyui_of_the_desk(tmp_path: Path) -> None:
+    async with open_desk(tmp_path) as desk:
+        job_id = await submit(desk, profile="production", extra_args="--seed 7")
+        found = await desk.ended(job_id)
+        assert (found.status, found.error) == ("completed", None)
+        told = await about(desk, job_id)
+        assert [each.seed for each in told.attempts] == [7]
+        assert await desk.client.download_outputs(job_id, tmp_path)
+
+
+async def test_a_script_that_fails_is_told_in_a_sentence_and_not_run_again(tmp_path: Path) -> None:
+    source = "print('seed: 9')\nraise SystemExit('Error: the template has no prompt')"
+    async with open_desk(tmp_path, source) as desk:
+        job_id = await submit(desk)
+        found = await desk.ended(job_id)
+        assert (found.status, found.attempts) == ("failed", 1)
+        assert found.error == "The script ended with exit code 1: the template has no prompt"
+        detail = json.loads((await about(desk, job_id)).error_detail or "")
+        raw = json.loads(detail["raw"])
+        assert (raw["exit_code"], raw["seed"], raw["argv"][1]) == (1, 9, str(tmp_path / "mine.py"))
+        [attempt] = (await about(desk, job_id)).attempts
+        assert (attempt.seed, attempt.about) == (9, raw)
+
+
+async def test_a_script_that_saves_nothing_says_what_is_missing(tmp_path: Path) -> None:
+    async with open_desk(tmp_path, "print('done')") as desk:
+        found = await desk.ended(await submit(desk))
+        assert found.status == "failed"
+        assert "names no file that it saved" in str(found.error)
+
+
+async def test_a_script_that_does_not_say_what_it_saves_is_looked_after_in_its_output_folder(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "old.png").write_bytes(b"of last week")
+    os.utime(made / "old.png", (1, 1))
+    source = f"import pathlib\npathlib.Path({str(made)!r}, 'new.png').write_bytes(PICTURE)"
+    async with open_desk(tmp_path, source, output_folder=str(made)) as desk:
+        job_id = await submit(desk)
+        assert (await desk.ended(job_id)).status == "completed"
+        assert ((await about(desk, job_id)).output_metadata or {})["outputs"] == [str(made / "new.png")]
+
+
+@pytest.mark.parametrize("how", ["cancel", "pause", "close"])
+async def test_stopping_a_job_ends_the_script_and_all_its_processes(how: str, tmp_path: Path) -> None:
+    async with open_desk(tmp_path, WAITS, desk={"finish_seconds": 0}) as desk:
+        job_id = await submit(desk)
+        await until_said(desk, job_id, "waiting")
+        running = pids(desk)
+        assert len(running) == 2
+        assert all(map(is_alive, running))
+        if how == "cancel":
+            await desk.client.cancel("job", job_id)
+            assert (await desk.ended(job_id)).status == "canceled"
+        elif how == "pause":
+            await desk.client.pause("job", job_id, now=True)
+        if how != "close":
+            await until(lambda: not any(map(is_alive, running)))
+    assert not any(map(is_alive, running))
+
+
+@pytest.mark.parametrize("how", ["cancel", "pause"])
+async def test_a_stopped_script_keeps_its_exact_command_exit_code_and_seed_in_its_attempt(
+    how: str, tmp_path: Path
+) -> None:
+    async with open_desk(tmp_path, WAITS) as desk:
+        job_id = await submit(desk, positive='it\'s "so"\n🐈', tries=2)
+        await until_said(desk, job_id, "waiting")
+        if how == "cancel":
+            await desk.client.cancel("job", job_id)
+        else:
+            await desk.client.pause("job", job_id, now=True)
+        async with asyncio.timeout(30):
+            async for event in desk.client.events(job_id):
+                if event.type in ("job:canceled", "job:paused"):
+                    break
+        [attempt] = (await about(desk, job_id)).attempts
+        assert attempt.outcome == ("canceled" if how == "cancel" else "requeued")
+        kept = attempt.about or {}
+        assert kept["argv"][1:] == [
+            *(str(tmp_path / "mine.py"), "--wait", "--profile", "look-dev"),
+            *("--template-api", str(tmp_path / "templates" / "wan.json"), "--input-subdir", "cats"),
+            *("--positive", 'it\'s "so"\n🐈', "--tries", "2"),
+        ]
+        # ended by SIGTERM
+        assert kept["exit_code"] == 128 + 15
+        assert attempt.seed == kept["seed"] == 2**64 - 1
+        assert "waiting" in Path(kept["log"]).read_text("utf-8").splitlines()
+
+
+async def test_what_an_unchanged_script_left_in_comfyui_is_interrupted_and_nothing_else(tmp_path: Path) -> None:
+    async with Simulator() as simulator, httpx.AsyncClient(base_url=simulator.url) as http:
+        simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=600))
+        source = UNCHANGED.replace("GRAPH", repr(json.dumps(invert())))
+        async with open_desk(tmp_path, source, desk={"comfyui_url": [simulator.url]}) as desk:
+            before = await _queue(http, {"prompt": invert()})
+            job_id = await submit(desk)
+            await until_said(desk, job_id, "queued")
+            from_editor = await _queue(http, {"prompt": invert(), "extra_data": {"extra_pnginfo": {"workflow": {}}}})
+            assert len(await _prompts(http)) == 3
+            await desk.client.cancel("job", job_id)
+            assert (await desk.ended(job_id)).status == "canceled"
+            async with asyncio.timeout(30):
+                while len(await _prompts(http)) > 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            assert await _prompts(http) == {before, from_editor}
+        simulator.behave()
+
+
+async def _queue(http: httpx.AsyncClient, body: Mapping[str, Any]) -> str:
+    return str((await http.post("/prompt", json=body)).raise_for_status().json()["prompt_id"])
+
+
+async def _prompts(http: httpx.AsyncClient) -> set[str]:
+    queue = (await http.get("/queue")).json()
+    return {item[1] for item in (*queue["queue_running"], *queue["queue_pending"])}
+
+
+async def test_a_script_and_a_graph_do_not_run_at_the_same_time(tmp_path: Path) -> None:
+    async with open_desk(tmp_path, WAITS, desk={"finish_seconds": 0}) as desk:
+        script = await submit(desk)
+        await until_said(desk, script, "waiting")
+        made = await desk.client.add_graph(invert(), name="mine")
+        graph = (await desk.client.submit(workflow_slug=made.workflow.slug)).id
+        # it is leased, to have its inputs fetched, and waits for the GPU
+        async with asyncio.timeout(30):
+            async for event in desk.client.events(graph):
+                if event.type == "job:started":
+                    break
+        assert [each for each in await log_of(desk, graph) if each.startswith("Running on")] == []
+        await desk.client.cancel("job", script)
+        assert (await desk.ended(graph)).status == "completed"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def desk_with_ways_out(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
+    """One for all that is refused: nothing is changed by it."""
+    folder = tmp_path_factory.mktemp("ways-out")
+    async with open_desk(folder, SAVES) as desk:
+        (desk.desk.input_folder / "link").symlink_to(folder)
+        (folder / "secret.json").write_text("{}")
+        yield desk
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"input_subdir": ".."}, "input_subdir"),
+        ({"input_subdir": "/etc"}, "input_subdir"),
+        ({"input_subdir": "cats/../.."}, "input_subdir"),
+        ({"input_subdir": "link"}, "input_subdir"),
+        ({"template": "../secret.json"}, "template"),
+        ({"template": "/etc/passwd"}, "template"),
+        ({"profile": "../x"}, "profile"),
+        ({"extra_args": "--template-api /etc/passwd"}, "extra_args"),
+        ({"extra_args": "--seed 'x"}, "extra_args"),
+        ({"extra_args": "--seed ../x"}, "extra_args"),
+        ({"tries": 0}, "tries"),
+        ({"tries": 1.5}, "tries"),
+        ({"positive": "x" * 200_000}, "positive"),
+        ({"python": "/bin/sh"}, "python"),
+        ({"script": "/tmp/x.py"}, "script"),
+    ],
+)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_leads_elsewhere_is_refused_when_it_is_submitted(
+    values: dict[str, Any], field: str, desk_with_ways_out: OpenDesk
+) -> None:
+    with pytest.raises(ComfyRelayError) as refused:
+        await submit(desk_with_ways_out, **values)
+    assert field in getattr(refused.value, "errors", {})
+    assert [each async for each in desk_with_ways_out.client.jobs()] == []
+
+
+async def test_prompts_and_presets_make_a_batch_of_scripts(tmp_path: Path) -> None:
+    async with open_desk(tmp_path, SAVES) as desk:
+        await desk.client.create_preset("best", {"profile": "production"})
+        batch = await desk.client.add_batch(
+            {"workflow_slug": "script", "input_subdir": "cats", "prompts": ["one", "two"], "preset": "best"}
+        )
+        assert batch.total == 2
+        jobs = [each async for each in desk.client.jobs(batch_id=batch.id)]
+        for each in sorted(jobs, key=lambda job: job.item_no):
+            assert (await desk.ended(each.id)).status == "completed"
+            argv = ((await about(desk, each.id)).output_metadata or {})["argv"]
+            assert [argv[argv.index(name) + 1] for name in ("--profile", "--input-subdir")] == ["production", "cats"]
+            assert argv[argv.index("--positive") + 1] == ("one", "two")[each.item_no]
+
+
+async def test_a_failed_script_is_retried_with_one_call(tmp_path: Path) -> None:
+    source = "import pathlib, sys\nif not pathlib.Path('fine').exists(): sys.exit(3)\n" + textwrap.dedent(SAVES)
+    async with open_desk(tmp_path, source) as desk:
+        job_id = await submit(desk)
+        assert (await desk.ended(job_id)).status == "failed"
+        (desk.ready.data_dir / "script" / "fine").touch()
+        again = (await desk.client.retry("job", job_id)).data
+        assert (await desk.ended(again.id)).status == "completed"
+
+
+async def test_the_configuration_and_the_command_can_be_seen_before_anything_runs(tmp_path: Path) -> None:
+    async with open_desk(tmp_path, SAVES, environment={"KEY": "secret"}) as desk, owner_http(desk.ready.url) as http:
+        url = "/api/desk/script"
+        answer = await http.get(url)
+        shown = answer.json()["data"]
+        assert (shown["script"], shown["templates"]) == (str(tmp_path / "mine.py"), ["wan.json"])
+        assert (shown["profiles"][0], shown["default_profile"]) == ("look-dev", "look-dev")
+        assert shown["environment"] == ["KEY"]
+        assert "secret" not in answer.text
+        wish = {"template": "wan.json", "input_subdir": "cats", "positive": "it's a cat"}
+        told = (await http.post(f"{url}/preview", json=wish)).json()["data"]
+        assert told["argv"][-2:] == ["--positive", "it's a cat"]
+        assert told["command"].endswith("""--positive 'it'"'"'s a cat'""")
+        for wrong in ({"input_subdir": "../x"}, {"template": "../x.json"}, {"python": "/bin/sh"}):
+            assert (await http.post(f"{url}/preview", json={**wish, **wrong})).status_code == 422
+        foreign = {"Origin": "https://evil.example"}
+        assert (await http.post(f"{url}/preview", json=wish, headers=foreign)).status_code == 403
+        assert [each async for each in desk.client.jobs()] == []
+
+
+async def test_a_script_that_is_no_longer_configured_is_switched_off_and_comes_back(tmp_path: Path) -> None:
+    async with open_desk(tmp_path, SAVES) as desk:
+        assert [each.slug for each in await desk.client.workflows()] == ["script"]
+        assert (await desk.ended(await submit(desk))).status == "completed"
+    plain = make_desk(tmp_path / "desk")
+    async with plain.open() as (_worker, ready), Client(ready.url) as client, owner_http(ready.url) as http:
+        with pytest.raises(ComfyRelayError, match="switched off"):
+            await client.submit(workflow_slug="script", input_payload={"positive": "a cat"})
+        assert (await http.get("/api/desk/script")).status_code == 404
+        desk = OpenDesk(client=client, ready=ready, desk=plain)
+        made = await client.add_graph(invert(), name="mine")
+        await desk.ended((await client.submit(workflow_slug=made.workflow.slug)).id)
+    (tmp_path / "templates" / "another.json").write_text(json.dumps(NOISE))
+    async with open_desk(tmp_path, SAVES) as desk:
+        assert (await desk.ended(await submit(desk, template="another.json"))).status == "completed"
+
+
+# where the settings come from
+
+
+def test_the_script_comes_from_the_file_and_never_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMFYRELAY_DESK_SCRIPT", '{"script": "/tmp/evil.py"}')
+    monkeypatch.setenv("COMFYRELAY_DESK_SCRIPT__SCRIPT", "/tmp/evil.py")
+    monkeypatch.setenv("COMFYRELAY_CONFIG", str(tmp_path / "comfyrelay.toml"))
+    (tmp_path / "comfyrelay.toml").write_text("[desk]\nprefetch = 2\n")
+    assert load_script_table() is None
+    assert load_desk_settings().prefetch == 2
+    (tmp_path / "comfyrelay.toml").write_text("[desk]\nprefetch = 3\n[desk.script]\nscript = 'mine.py'\n")
+    assert load_script_table() == {"script": "mine.py"}
+    assert load_desk_settings().prefetch == 3
+    (tmp_path / "comfyrelay.toml").write_text("[desk]\nscript = 'mine.py'\n")
+    with pytest.raises(ConfigurationError, match=r"\[desk.script\] as a table"):
+        load_script_table()
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        ({"script": "nowhere.py"}, "script: .*/desk/nowhere.py is not a file"),
+        ({"python": "/nowhere/python"}, "python: .* is not a program"),
+        ({"pyton": "x"}, "pyton"),
+        ({"profiles": []}, "name one at least"),
+    ],
+)
+async def test_a_desk_with_a_wrong_script_says_so_and_does_not_start(
+    table: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    made = make_desk(tmp_path / "desk")
+    made.script = table
+    with pytest.raises(ConfigurationError, match=why):
+        async with made.open():
+            pass
+
+
+async def test_an_empty_table_is_enough_to_try_the_shipped_script(tmp_path: Path) -> None:
+    made = make_desk(tmp_path)
+    made.script = {}
+    async with made.open() as (_worker, ready), Client(ready.url) as client:
+        desk = OpenDesk(client=client, ready=ready, desk=made)
+        job_id = await submit(desk, input_subdir="examples")
+        found = await desk.ended(job_id)
+        assert (found.status, found.error) == ("completed", None)
+        [saved] = await client.download_outputs(job_id, tmp_path)
+        assert saved.suffix == ".mp4"
+
+
+# It prints all that it was given, and what it finds there.
+READS = """
+    import json, pathlib, sys
+    words = dict(zip(sys.argv, sys.argv[1:]))
+    inputs = pathlib.Path(INPUTS) / words["--input-subdir"]
+    print("colours", sorted(each.read_bytes().hex()[:8] + each.name for each in inputs.iterdir()))
+    print("template", json.loads(pathlib.Path(words["--template-api"]).read_text()))
+    print("arguments", [each for each in sys.argv if each.startswith(("--mine", "--seed", "--randomize"))])
+    made = pathlib.Path("made.png").absolute()
+    made.write_bytes(PICTURE)
+    print("saved:", made)
+"""
+
+
+async def test_a_script_job_runs_on_what_it_was_added_with_whatever_changes_while_it_waits(tmp_path: Path) -> None:
+    inputs = tmp_path / "desk" / "inputs" / "cats"
+    source = READS.replace("INPUTS", repr(str(inputs.parent)))
+    async with open_desk(tmp_path, source, arguments=["--mine=1"]) as desk:
+        first = await desk.ended(await submit(desk))
+        assert first.status == "completed", first.error
+        before = [each for each in await log_of(desk, first.id) if each.startswith(("colours", "template", "argum"))]
+        waiting = await submit(desk)
+        await desk.client.pause("job", waiting, now=True)
+    (inputs / "cat.png").write_bytes(b"another picture")
+    (inputs / "dog.png").write_bytes(b"one more")
+    async with open_desk(tmp_path, source, arguments=["--mine=2"]) as desk:
+        (inputs / "cat.png").write_bytes(b"another picture")
+        (tmp_path / "templates" / "wan.json").write_text("{}")
+        again = [(await desk.client.run_again(first.id)).data.id]
+        if (await desk.client.job(waiting)).status == "paused":
+            # else it was quicker than the pause
+            again.append((await desk.client.resume("job", waiting)).data.id)
+        for each in again:
+            assert (await desk.ended(each)).status == "completed"
+            lines = await log_of(desk, each)
+            found = [line for line in lines if line.startswith(("colours", "template", "argum"))]
+            # one that had begun when it was paused has printed some of it before
+            earlier = found[: -len(before)]
+            assert found[len(earlier) :] == before
+            assert earlier == (before[: len(earlier)] if each == waiting else [])
+            assert any("have changed since" in line for line in lines)
+        now = await desk.ended(await submit(desk))
+        lines = await log_of(desk, now.id)
+        assert "template {}" in lines
+        assert "arguments ['--mine=2']" in lines
+        assert not any("have changed since" in each for each in lines)
+
+
+async def test_what_was_kept_for_script_jobs_goes_when_nobody_can_need_it(tmp_path: Path) -> None:
+    async with open_desk(tmp_path, SAVES) as desk:
+        old, new = await desk.ended(await submit(desk)), desk.desk.input_folder / "cats" / "new.png"
+        new.write_bytes(png("#000000"))
+        await desk.ended(await submit(desk))
+        await desk.client.delete_job(old.id)
+        kept = desk.desk.input_folder / ".comfyrelay"
+        assert len(list(kept.iterdir())) == 2
+        for each in kept.iterdir():
+            os.utime(each, (0, 0))
+    async with open_desk(tmp_path, SAVES) as desk, asyncio.timeout(30):
+        while len(list(kept.iterdir())) != 1:  # noqa: ASYNC110  (files tell nobody)
+            await asyncio.sleep(0.05)
+        [[cats]] = [list(each.iterdir()) for each in kept.iterdir()]
+        assert sorted(each.name for each in cats.iterdir()) == ["cat.png", "new.png"]
+
+
+async def test_a_new_seed_of_a_script_is_drawn_by_it(tmp_path: Path) -> None:
+    async with open_desk(tmp_path, READS.replace("INPUTS", repr(str(tmp_path / "desk" / "inputs")))) as desk:
+        first = await desk.ended(await submit(desk, extra_args="--seed 7"))
+        assert "arguments ['--seed']" in await log_of(desk, first.id)
+        again = await desk.ended((await desk.client.run_again(first.id, new_seeds=True)).data.id)
+        assert "arguments ['--randomize-seed']" in await log_of(desk, again.id)

@@ -1,0 +1,176 @@
+"""The simulator is for trying things out: what is meant for ComfyUI waits for it, and runs when it comes."""
+
+import asyncio
+from pathlib import Path
+
+from pydantic import Field
+
+from comfyrelay.client import Client
+from comfyrelay.desk.desk import Desk
+from comfyrelay.desk.settings import DeskSettings
+from comfyrelay.protocol.desk import TryingOut
+from comfyrelay.settings import Words
+from comfyrelay.simulator import Simulator
+from tests.support.chromium import PROMPT_GRAPH
+from tests.support.desk import OpenDesk, make_desk, opened
+from tests.support.graphs import invert
+from tests.support.server_processes import free_port
+
+
+def usual_place(folder: Path, port: int, *, simulator: bool = False) -> Desk:
+    """A desk for which nobody named a ComfyUI: it is looked for where it usually is, which is there."""
+
+    class Usual(DeskSettings):
+        comfyui_url: Words = Field([f"http://127.0.0.1:{port}"])
+
+    desk = make_desk(folder)
+    desk.desk = Usual(simulator=simulator)
+    return desk
+
+
+async def add(client: Client, *, count: int = 1) -> list[str]:
+    """Jobs of a graph of one's own."""
+    slug = (await client.add_graph(invert(), name="mine")).workflow.slug
+    batch = await client.submit_batch([{} for _ in range(count)], workflow_slug=slug)
+    return [each.id async for each in client.jobs(batch_id=batch.id)]
+
+
+async def add_example(desk: OpenDesk) -> str:
+    image = await desk.client.upload(desk.desk.input_folder / "examples" / "sample.png")
+    return (await desk.client.submit(effect_id=1, input_file_id=image)).id
+
+
+async def until_awaited(client: Client, job_id: str) -> str:
+    """Until it waits for ComfyUI; why, in words."""
+    async with asyncio.timeout(30):
+        while True:
+            waiting = (await client.job(job_id)).waiting
+            if waiting is not None and waiting.reason == "no_comfyui":
+                return waiting.text
+            await asyncio.sleep(0.05)
+
+
+async def test_twelve_jobs_that_wait_for_comfyui_run_there_though_the_desk_is_started_before_it(
+    tmp_path: Path, soon_back: None
+) -> None:
+    port = free_port()
+    async with Simulator(port=port), opened(usual_place(tmp_path, port)) as desk:
+        [before] = await add(desk.client)
+        assert (await desk.ended(before)).status == "completed"
+    async with opened(usual_place(tmp_path, port)) as desk:
+        jobs = await add(desk.client, count=12)
+        await until_awaited(desk.client, jobs[0])
+    async with opened(usual_place(tmp_path, port)) as desk:
+        assert desk.ready.trying_out is TryingOut.NOTHING
+        assert desk.ready.silent == desk.ready.comfyui
+        # not even an example: somebody who has a ComfyUI means that
+        example = await add_example(desk)
+        text = await until_awaited(desk.client, example)
+        assert f"http://127.0.0.1:{port}" in text
+        assert text.endswith("It runs as soon as ComfyUI can be used.")
+        assert (await desk.client.desk()).trying_out == "nothing"
+        async with Simulator(port=port) as simulator:
+            assert [(await desk.ended(each)).status for each in [*jobs, example]] == ["completed"] * 13
+            assert simulator.log.count("POST", "/prompt") == 13
+
+
+async def test_without_a_comfyui_the_examples_can_be_tried_and_all_else_waits_until_one_comes(
+    tmp_path: Path, soon_back: None
+) -> None:
+    port = free_port()
+    came = asyncio.Event()
+    made = usual_place(tmp_path, port)
+    made.on_comfyui = came.set
+    async with opened(made) as desk:
+        assert (desk.ready.trying_out, (await desk.client.desk()).trying_out) == ("examples", "examples")
+        [own] = await add(desk.client)
+        assert (await desk.ended(await add_example(desk))).status == "completed"
+        await until_awaited(desk.client, own)
+        async with Simulator(port=port) as simulator:
+            assert (await desk.ended(own)).status == "completed"
+            assert came.is_set()
+            assert (await desk.client.desk()).trying_out == "nothing"
+            assert (await desk.ended(await add_example(desk))).status == "completed"
+            assert simulator.log.count("POST", "/prompt") == 2
+    async with opened(usual_place(tmp_path, port)) as desk:
+        assert desk.ready.trying_out is TryingOut.NOTHING
+
+
+async def test_who_chooses_to_try_things_out_tries_what_is_added_then_and_nothing_else(
+    tmp_path: Path, soon_back: None
+) -> None:
+    port = free_port()
+    async with opened(usual_place(tmp_path, port)) as desk:
+        [meant] = await add(desk.client)
+    async with opened(usual_place(tmp_path, port, simulator=True)) as desk:
+        assert (await desk.client.desk()).trying_out == "everything"
+        tries = await add(desk.client, count=3)
+        assert (await desk.ended(tries[-1])).status == "completed"
+        await until_awaited(desk.client, meant)
+    async with Simulator(port=port) as simulator, opened(usual_place(tmp_path, port)) as desk:
+        # a try that did not come to its end remains one
+        assert {(await desk.ended(each)).status for each in [*tries, meant]} == {"completed"}
+        assert simulator.log.count("POST", "/prompt") == 1
+
+
+IMAGE_TO_IMAGE = {
+    "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "v1-5-pruned-emaonly-fp16.safetensors"}},
+    "2": {"class_type": "CLIPTextEncode", "inputs": {"text": "a cat", "clip": ["1", 1]}},
+    "3": {"class_type": "LoadImage", "inputs": {"image": "example.png"}},
+    "4": {"class_type": "VAEEncode", "inputs": {"pixels": ["3", 0], "vae": ["1", 2]}},
+    "5": {
+        "class_type": "KSampler",
+        "inputs": {
+            **{"model": ["1", 0], "positive": ["2", 0], "negative": ["2", 0], "latent_image": ["4", 0]},
+            **{"seed": 1, "steps": 2, "cfg": 8, "sampler_name": "euler", "scheduler": "normal", "denoise": 0.8},
+        },
+    },
+    "6": {"class_type": "VAEDecode", "inputs": {"samples": ["5", 0], "vae": ["1", 2]}},
+    "7": {"class_type": "SaveImage", "inputs": {"images": ["6", 0], "filename_prefix": "made"}},
+}
+
+
+async def test_the_template_of_comfyui_for_image_to_image_can_be_tried(tmp_path: Path) -> None:
+    async with opened(usual_place(tmp_path, free_port(), simulator=True)) as desk:
+        slug = (await desk.client.add_graph(IMAGE_TO_IMAGE, name="mine")).workflow.slug
+        image = await desk.client.upload(desk.desk.input_folder / "examples" / "sample.png")
+        job = await desk.client.submit(workflow_slug=slug, input_file_id=image)
+        assert (await desk.ended(job.id)).status == "completed"
+
+
+async def test_what_is_run_again_goes_where_things_run_now(tmp_path: Path) -> None:
+    port = free_port()
+    async with opened(usual_place(tmp_path, port, simulator=True)) as desk:
+        slug = (await desk.client.add_graph(PROMPT_GRAPH, name="mine")).workflow.slug
+        tried = await desk.ended((await desk.client.submit(workflow_slug=slug)).id)
+        assert tried.status == "failed"
+    async with Simulator(port=port) as simulator, opened(usual_place(tmp_path, port)) as desk:
+        await desk.ended((await desk.client.retry("job", tried.id)).data.id)
+        assert simulator.log.count("POST", "/prompt")
+
+
+async def test_tries_of_the_example_with_a_prompt_differ(tmp_path: Path) -> None:
+    async with opened(usual_place(tmp_path, free_port())) as desk:
+        wish = {"effect_slug": "text-to-image", "prompts": ["a cat", "a dog"], "tries": 2}
+        batch = await desk.client.add_batch(wish)
+        made = []
+        for each in [job.id async for job in desk.client.jobs(batch_id=batch.id)]:
+            assert (await desk.ended(each)).status == "completed"
+            [saved] = await desk.client.download_outputs(each, tmp_path / each)
+            made.append(saved.read_bytes())
+        assert len(set(made)) == 4
+        # what is a prompt can be searched for
+        found = [job.label async for job in desk.client.jobs(search="DOG")]
+        assert len(found) == 2
+
+
+async def test_what_the_simulator_made_does_not_answer_a_job_that_is_meant_for_comfyui(tmp_path: Path) -> None:
+    port = free_port()
+    async with opened(usual_place(tmp_path, port, simulator=True)) as desk:
+        slug = (await desk.client.add_graph(invert(), name="mine")).workflow.slug
+        tried = await desk.client.submit(workflow_slug=slug, reuse=True)
+        assert (await desk.ended(tried.id)).status == "completed"
+        assert (await desk.client.submit(workflow_slug=slug, reuse=True)).reused_from == tried.id
+    async with opened(usual_place(tmp_path, port)) as desk:
+        meant = await desk.client.submit(workflow_slug=slug, reuse=True)
+        assert (meant.status, meant.reused_from) == ("queued", None)

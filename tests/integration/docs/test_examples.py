@@ -1,0 +1,52 @@
+"""Every example on the page for library users runs."""
+
+import asyncio
+import os
+import re
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from comfyrelay.settings import ENV_PREFIX
+from comfyrelay.simulator import Simulator
+from tests.support.graphs import PNG, invert_file
+from tests.support.paths import ROOT
+
+PAGE = ROOT / "docs" / "howto" / "run-graphs.md"
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
+SHOWN = [
+    ["image/png True"],
+    ["['a \"quoted\" name.png'] [] ['3']"],
+    ["0% Input", "33% ImageInvert", "67% SaveImage", "made 1 file"],
+    ["SaveImage (3): input 'images' is not connected"],
+    ["10 done"],
+    # a strategy prints nothing by itself
+    [],
+    ["7 image/png"],
+]
+
+
+def test_the_page_has_as_many_examples_as_are_tried() -> None:
+    assert len(EXAMPLES) == len(SHOWN)
+
+
+@pytest.mark.parametrize(("example", "shown"), list(zip(EXAMPLES, SHOWN, strict=True)))
+async def test_an_example_runs_and_prints_what_it_should(example: str, shown: list[str], tmp_path: Path) -> None:
+    (tmp_path / "graph.json").write_bytes(orjson.dumps(invert_file()))
+    (tmp_path / "cat.png").write_bytes(PNG)
+    async with Simulator() as one, Simulator() as other:
+        code = example.replace("http://127.0.0.1:8188", one.url).replace("http://127.0.0.1:8189", other.url)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            code,
+            cwd=tmp_path,
+            env={name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    assert out.decode().splitlines() == shown

@@ -1,0 +1,419 @@
+"""The ledger: what its service promises, and what the schemas refuse whoever asks."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.queue.states import TransactionType
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.errors import InsufficientTokens, InvalidInput, NotFound
+from comfyrelay.services.accounts import ledger as accounts
+from comfyrelay.store.database import Database, Tx
+from comfyrelay.store.tenant import ledger
+from tests.support.world import World, execute
+
+
+async def shard_of(world: World, user: User) -> Database:
+    return await world.engine.databases.shard_of(user.tenant_id)
+
+
+async def holds(world: World, user: User, balance: int) -> bool:
+    """Whether the wallet has this balance, and its transactions come to it."""
+    transactions = await world.engine.accounts.ledger.transactions(user.tenant_id)
+    return await world.balance(user) == balance == sum(each.amount for each in transactions)
+
+
+async def reserve(world: World, user: User, job_id: str, amount: int) -> None:
+    """As a submission does it."""
+    database = await shard_of(world, user)
+
+    async def work(tx: Tx) -> None:
+        balance = await ledger.lock_wallet(tx, user.tenant_id)
+        await accounts.reserve(tx, user.tenant_id, balance, {job_id: amount})
+
+    await database.run("reserve", work)
+
+
+async def settle(world: World, user: User, job_id: str, kind: TransactionType, amount: int) -> bool:
+    """As the end of a job does it; whether it counted."""
+    entry = ledger.NewTransaction(tenant_id=user.tenant_id, type=kind, amount=amount, job_id=job_id)
+
+    async def work(tx: Tx) -> int:
+        await ledger.lock_wallets(tx, [user.tenant_id])
+        return await ledger.append(tx, [entry])
+
+    return bool(await (await shard_of(world, user)).run("settle", work))
+
+
+async def consume(world: World, user: User, job_id: str) -> bool:
+    return await settle(world, user, job_id, TransactionType.JOB_CONSUME, 0)
+
+
+async def refund(world: World, user: User, job_id: str, amount: int = 10) -> bool:
+    return await settle(world, user, job_id, TransactionType.JOB_REFUND, amount)
+
+
+# credit
+
+
+async def test_a_credit_adds_to_the_balance(world: World) -> None:
+    user = await world.user(tokens=0)
+    assert await world.engine.accounts.ledger.credit(user.tenant_id, 30, reference="one") == 30
+    assert await world.engine.accounts.ledger.credit(user.tenant_id, 12, reference="two") == 42
+    assert await holds(world, user, 42)
+
+
+async def test_a_credit_counts_once_per_reference(world: World) -> None:
+    user = await world.user(tokens=0)
+    answers = [await world.engine.accounts.ledger.credit(user.tenant_id, 30, reference="one") for _ in range(3)]
+    assert answers == [30, 30, 30]
+    assert await holds(world, user, 30)
+
+
+async def test_credits_of_one_reference_at_the_same_time_count_once(world: World) -> None:
+    user = await world.user(tokens=0)
+    await asyncio.gather(*(world.engine.accounts.ledger.credit(user.tenant_id, 30, reference="one") for _ in range(8)))
+    assert await holds(world, user, 30)
+
+
+async def test_two_tenants_may_have_the_same_reference(world: World) -> None:
+    one = await world.user(tokens=0, shard="a")
+    other = await world.user(tokens=0, shard="a")
+    for user in (one, other):
+        await world.engine.accounts.ledger.credit(user.tenant_id, 30, reference="one")
+    assert await holds(world, one, 30)
+    assert await holds(world, other, 30)
+
+
+@pytest.mark.parametrize("amount", [0, -1])
+async def test_a_credit_must_be_of_at_least_one_token(world: World, amount: int) -> None:
+    user = await world.user(tokens=5)
+    with pytest.raises(InvalidInput) as refused:
+        await world.engine.accounts.ledger.credit(user.tenant_id, amount, reference="one")
+    assert "amount" in refused.value.errors
+    assert await holds(world, user, 5)
+
+
+async def test_nobody_is_credited_who_is_not_there(world: World) -> None:
+    with pytest.raises(NotFound):
+        await world.engine.accounts.ledger.credit("nobody", 1, reference="one")
+
+
+# reserve, consume, refund
+
+
+async def test_a_job_is_reserved_for_once(world: World) -> None:
+    user = await world.user(tokens=100)
+    for _ in range(3):
+        await reserve(world, user, "job", 10)
+    assert await holds(world, user, 90)
+
+
+async def test_more_than_the_balance_cannot_be_reserved(world: World) -> None:
+    user = await world.user(tokens=9)
+    with pytest.raises(InsufficientTokens) as refused:
+        await reserve(world, user, "job", 10)
+    assert (refused.value.required_tokens, refused.value.balance) == (10, 9)
+    assert await holds(world, user, 9)
+
+
+async def test_consuming_keeps_what_was_reserved(world: World) -> None:
+    user = await world.user(tokens=100)
+    await reserve(world, user, "job", 10)
+    assert await consume(world, user, "job")
+    assert not await consume(world, user, "job")
+    assert await holds(world, user, 90)
+
+
+async def test_refunding_gives_back_what_was_reserved_once(world: World) -> None:
+    user = await world.user(tokens=100)
+    await reserve(world, user, "job", 10)
+    assert await refund(world, user, "job")
+    assert not await refund(world, user, "job")
+    assert await holds(world, user, 100)
+
+
+async def test_what_was_consumed_is_not_refunded(world: World) -> None:
+    user = await world.user(tokens=100)
+    await reserve(world, user, "job", 10)
+    await consume(world, user, "job")
+    assert not await refund(world, user, "job")
+    assert await holds(world, user, 90)
+
+
+async def test_what_was_refunded_is_not_consumed(world: World) -> None:
+    user = await world.user(tokens=100)
+    await reserve(world, user, "job", 10)
+    await refund(world, user, "job")
+    assert not await consume(world, user, "job")
+    assert await holds(world, user, 100)
+
+
+async def test_a_job_that_was_refunded_cannot_be_reserved_for_again(world: World) -> None:
+    user = await world.user(tokens=100)
+    await reserve(world, user, "job", 10)
+    await refund(world, user, "job")
+    await reserve(world, user, "job", 10)
+    assert await holds(world, user, 100)
+
+
+async def test_a_consume_and_a_refund_at_the_same_time_settle_once(world: World) -> None:
+    user = await world.user(tokens=200)
+    for number in range(10):
+        job = f"job-{number}"
+        await reserve(world, user, job, 10)
+        before = await world.balance(user)
+        consumed, refunded = await asyncio.gather(consume(world, user, job), refund(world, user, job))
+        assert consumed != refunded
+        assert await holds(world, user, before + 10 * refunded)
+
+
+async def test_two_reservations_never_both_spend_the_last_tokens(world: World) -> None:
+    user = await world.user(tokens=0)
+    for number in range(20):
+        await world.engine.accounts.ledger.credit(user.tenant_id, 10, reference=f"round {number}")
+        answers = await asyncio.gather(
+            *(reserve(world, user, f"job-{number}-{n}", 10) for n in range(2)), return_exceptions=True
+        )
+        assert [type(each) for each in answers if each is not None] == [InsufficientTokens]
+        assert await holds(world, user, 0)
+
+
+async def test_two_submissions_never_both_spend_the_last_tokens(world: World) -> None:
+    desk = await world.desk(tokens=0)
+    for number in range(4):
+        await world.engine.accounts.ledger.credit(desk.user.tenant_id, 10, reference=f"round {number}")
+        answers = await asyncio.gather(desk.submit(), desk.submit(), return_exceptions=True)
+        assert [type(each) for each in answers if isinstance(each, Exception)] == [InsufficientTokens]
+        assert await holds(world, desk.user, 0)
+
+
+async def test_the_balance_is_the_sum_of_the_transactions_through_a_jobs_whole_life(world: World) -> None:
+    desk = await world.desk(tokens=100)
+    await desk.submit()
+    assert await holds(world, desk.user, 90)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.requeue(leased)
+    assert await holds(world, desk.user, 90)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.complete(leased)
+    assert await holds(world, desk.user, 90)
+    _, failing = await desk.leased()
+    assert await holds(world, desk.user, 80)
+    await world.fail(failing)
+    assert await holds(world, desk.user, 90)
+
+
+# what the tenant schema refuses, whoever asks
+
+
+async def add_transaction(world: World, user: User, type_: str, amount: int, job_id: str | None = "job") -> None:
+    await execute(
+        await shard_of(world, user),
+        "INSERT INTO token_transactions (tenant_id, type, amount, job_id, created_at)"
+        " VALUES (:tenant, :type, :amount, :job, relay_now(0))",
+        tenant=user.tenant_id,
+        type=type_,
+        amount=amount,
+        job=job_id,
+    )
+
+
+async def test_the_schema_refuses_a_negative_balance(world: World) -> None:
+    user = await world.user(tokens=5)
+    with pytest.raises(IntegrityError):
+        await execute(await shard_of(world, user), "UPDATE token_wallets SET balance = -1")
+    assert await holds(world, user, 5)
+
+
+@pytest.mark.parametrize(("type_", "amount"), [("JOB_RESERVE", -1), ("JOB_CONSUME", 0), ("JOB_REFUND", 1)], ids=str)
+async def test_the_schema_refuses_a_second_transaction_of_one_type_for_a_job(
+    world: World, type_: str, amount: int
+) -> None:
+    user = await world.user()
+    await add_transaction(world, user, type_, amount)
+    with pytest.raises(IntegrityError):
+        await add_transaction(world, user, type_, amount)
+
+
+async def test_the_schema_refuses_that_a_job_is_consumed_and_refunded(world: World) -> None:
+    user = await world.user()
+    await add_transaction(world, user, "JOB_CONSUME", 0)
+    with pytest.raises(IntegrityError):
+        await add_transaction(world, user, "JOB_REFUND", 1)
+
+
+@pytest.mark.parametrize(
+    ("type_", "amount", "job_id"),
+    [
+        ("GIFT", 5, None),
+        ("PAYMENT_CREDIT", 0, None),
+        ("PAYMENT_CREDIT", -5, None),
+        ("JOB_RESERVE", 5, "job"),
+        ("JOB_CONSUME", -5, "job"),
+        ("JOB_REFUND", -5, "job"),
+        ("JOB_RESERVE", -5, None),
+    ],
+)
+async def test_the_schema_refuses_a_transaction_that_makes_no_sense(
+    world: World, type_: str, amount: int, job_id: str | None
+) -> None:
+    user = await world.user()
+    with pytest.raises(IntegrityError):
+        await add_transaction(world, user, type_, amount, job_id)
+
+
+@pytest.mark.parametrize("change", ["UPDATE token_transactions SET amount = 1000000", "DELETE FROM token_transactions"])
+async def test_the_schema_refuses_to_change_what_is_in_the_ledger(world: World, change: str) -> None:
+    user = await world.user(tokens=5)
+    with pytest.raises(DBAPIError, match="append-only"):
+        await execute(await shard_of(world, user), change)
+    assert await holds(world, user, 5)
+
+
+async def test_the_schema_refuses_to_change_an_event(world: World) -> None:
+    desk = await world.desk()
+    job = await desk.submit()
+    with pytest.raises(DBAPIError, match="append-only"):
+        await execute(await shard_of(world, desk.user), "UPDATE job_events SET type = 'job:completed'")
+    assert await world.events(job) == ["job:queued"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE ai_jobs SET status = 'running'",
+        "UPDATE ai_jobs SET status = 'completed'",
+        "UPDATE ai_jobs SET completed_at = relay_now(0)",
+        "UPDATE ai_jobs SET reserved_tokens = -1",
+        "UPDATE ai_jobs SET workflow_id = NULL",
+        "UPDATE ai_jobs SET idempotency_key = 'same'",
+        "UPDATE ai_jobs SET input_file_id = 'no file'",
+    ],
+)
+async def test_the_tenant_schema_refuses_a_job_that_makes_no_sense(world: World, change: str) -> None:
+    desk = await world.desk()
+    jobs = [await desk.submit(), await desk.submit()]
+    with pytest.raises(IntegrityError):
+        await execute(await shard_of(world, desk.user), change)
+    assert [(await world.job(each)).status for each in jobs] == ["queued", "queued"]
+
+
+async def test_the_tenant_schema_refuses_an_unknown_state_of_a_video(world: World) -> None:
+    desk = await world.desk()
+    video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
+    with pytest.raises(IntegrityError):
+        await execute(await shard_of(world, desk.user), "UPDATE videos SET status = 'paused'")
+    assert (await world.video(desk.user, video_id)).status == "uploaded"
+
+
+# what the central schema refuses
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE ai_job_dispatches SET status = 'processing'",
+        "UPDATE ai_job_dispatches SET workflow_id = NULL",
+        "UPDATE ai_job_dispatches SET workflow_id = 404",
+        "UPDATE ai_job_dispatches SET provider = 'elsewhere'",
+        "UPDATE ai_job_dispatches SET stage = 'test'",
+        "UPDATE ai_job_dispatches SET attempts = -1",
+        "UPDATE ai_job_dispatches SET status = 'leased'",
+        "UPDATE ai_job_dispatches SET lease_token = 'token'",
+        "UPDATE ai_job_dispatches SET lease_expires_at = relay_now(60)",
+        "UPDATE ai_job_dispatches SET worker_id = 'worker'",
+        "UPDATE ai_job_dispatches SET cancel_requested_at = relay_now(0)",
+        "UPDATE ai_job_dispatches SET pause_requested_at = relay_now(0)",
+        "UPDATE ai_job_dispatches SET pause_mode = 'later'",
+        "UPDATE ai_job_dispatches SET status = 'completed'",
+        "UPDATE ai_job_dispatches SET finished_at = relay_now(0)",
+    ],
+)
+async def test_the_central_schema_refuses_a_queued_dispatch_that_makes_no_sense(world: World, change: str) -> None:
+    desk = await world.desk()
+    job = await desk.submit()
+    before = await world.dispatch(job)
+    with pytest.raises(IntegrityError):
+        await execute(world.engine.databases.central, change)
+    assert await world.dispatch(job) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE ai_job_dispatches SET status = 'queued'",
+        "UPDATE ai_job_dispatches SET status = 'completed', finished_at = relay_now(0)",
+        "UPDATE ai_job_dispatches SET lease_token = NULL",
+        "UPDATE ai_job_dispatches SET lease_expires_at = NULL",
+        "UPDATE ai_job_dispatches SET worker_id = NULL",
+        "UPDATE ai_job_dispatches SET leased_at = NULL",
+    ],
+)
+async def test_the_central_schema_refuses_half_a_lease(world: World, change: str) -> None:
+    desk = await world.desk()
+    job, _ = await desk.leased()
+    before = await world.dispatch(job)
+    with pytest.raises(IntegrityError):
+        await execute(world.engine.databases.central, change)
+    assert await world.dispatch(job) == before
+
+
+async def add_dispatch(world: World, **values: Any) -> None:
+    names = ", ".join(values)
+    await execute(
+        world.engine.databases.central,
+        f"INSERT INTO ai_job_dispatches ({names}, available_at, created_at)"
+        f" VALUES ({', '.join(f':{name}' for name in values)}, relay_now(0), relay_now(0))",
+        **values,
+    )
+
+
+async def test_the_central_schema_refuses_a_second_dispatch_for_one_job(world: World) -> None:
+    workflow = await world.workflow()
+    values = {
+        "workflow_id": workflow.id,
+        "rank": 1,
+        "max_attempts": 3,
+        "stage": "production",
+        "provider": "self_hosted",
+        "tenant_id": "tenant",
+        "tenant_job_id": new_id(),
+        "shard": "a",
+        "workflow_hash": "hash",
+    }
+    await add_dispatch(world, **values)
+    with pytest.raises(IntegrityError):
+        await add_dispatch(world, **values)
+    assert await world.count() == 1
+
+
+async def test_the_central_schema_refuses_a_workflow_that_jobs_still_need_to_be_removed(world: World) -> None:
+    desk = await world.desk()
+    await desk.submit()
+    await execute(world.engine.databases.central, "DELETE FROM effects")
+    with pytest.raises(IntegrityError):
+        await execute(world.engine.databases.central, "DELETE FROM workflows")
+
+
+async def test_the_tenant_schema_refuses_a_second_job_or_batch_of_one_key(world: World) -> None:
+    user = await world.user(tokens=0)
+    database = await shard_of(world, user)
+
+    async def add_batch() -> None:
+        await execute(
+            database,
+            "INSERT INTO batches (id, tenant_id, user_id, idempotency_key, request_digest, created_at)"
+            " VALUES (:id, :tenant, 'user', 'same', 'digest', relay_now(0))",
+            id=new_id(),
+            tenant=user.tenant_id,
+        )
+
+    await add_batch()
+    with pytest.raises(IntegrityError):
+        await add_batch()

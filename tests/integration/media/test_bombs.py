@@ -1,0 +1,230 @@
+"""Small files that would take a reader much memory, or long: refused, with a sentence, and at no cost for others."""
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from comfyrelay.errors import InvalidInput
+from comfyrelay.media import probe_process
+from comfyrelay.media.image_headers import Claim, claim_of
+from comfyrelay.media.info import MediaRefused
+from comfyrelay.media.inspection import MediaInfo, ProbeLimits, Probes
+from comfyrelay.media.probe_process import ProbeProcess
+from comfyrelay.storage.local import LocalObjects
+from tests.support import media_samples
+from tests.support.windows import WITHOUT_POSIX
+
+MANY = 600_000
+
+
+@pytest.fixture
+def objects(root: Path) -> LocalObjects:
+    return LocalObjects(root)
+
+
+async def refusal(objects: LocalObjects, data: bytes, mime_type: str, limits: ProbeLimits | None = None) -> str:
+    await objects.put("output", data)
+    with pytest.raises(InvalidInput) as refused:
+        await Probes(limits).probe(objects, "output", mime_type=mime_type)
+    return refused.value.detail
+
+
+def reads(data: bytes) -> Callable[[int, int], bytes]:
+    return lambda start, length: data[start : start + length]
+
+
+def look(data: bytes, limits: ProbeLimits) -> MediaInfo:
+    return probe_process.probe("image", size=len(data), limits=limits, read=reads(data))
+
+
+async def test_what_a_header_claims_is_refused_before_anything_is_decoded(
+    objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe_process, "probe", lambda *_args, **_more: pytest.fail("it was decoded"))
+    webp = media_samples.webp_that_claims(16_000, 11_000)
+    assert len(webp) == 34
+    text = "The output is too large: it has 16000 × 11000 pixels, and at most 100,000,000 are allowed."
+    assert await refusal(objects, webp, "image/webp") == text
+    assert "50000 × 50000" in await refusal(objects, media_samples.png_that_claims(50_000, 50_000), "image/png")
+    moving = media_samples.image("PNG", frames=3)
+    assert "2 frames at most" in await refusal(objects, moving, "image/png", ProbeLimits(max_frames=2))
+
+
+async def test_a_picture_of_too_many_frames_is_refused_at_the_first_that_is_too_many(objects: LocalObjects) -> None:
+    asked: list[int] = []
+    data = media_samples.gif_of(MANY)
+
+    def read(start: int, length: int) -> bytes:
+        asked.append(start + length)
+        return data[start : start + length]
+
+    with pytest.raises(MediaRefused) as refused:
+        probe_process.probe("image", size=len(data), limits=ProbeLimits(), read=read)
+    assert refused.value.why == "frames"
+    # the rest of it was never looked at
+    assert max(asked) < len(data) / 4
+    text = "The output is too long: an image may have 10,000 frames at most."
+    assert await refusal(objects, data, "image/gif") == text
+
+
+async def test_a_tiff_of_too_many_pages_is_refused(objects: LocalObjects) -> None:
+    data = media_samples.image("TIFF", frames=4)
+    assert "3 frames" in await refusal(objects, data, "image/tiff", ProbeLimits(max_frames=3))
+
+
+async def test_a_text_that_unpacks_to_gigabytes_is_refused(objects: LocalObjects) -> None:
+    data = media_samples.png_with_text(100_000_000)
+    assert len(data) < 200_000
+    assert await refusal(objects, data, "image/png") == "The output is not a readable image."
+
+
+async def test_a_video_without_its_end_is_refused(objects: LocalObjects) -> None:
+    assert await refusal(objects, media_samples.video()[:-500], "video/mp4") == "The output is not a readable video."
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system does not limit memory")
+async def test_a_picture_that_needs_more_memory_than_allowed_is_refused(objects: LocalObjects) -> None:
+    file = io.BytesIO()
+    Image.new("P", (9000, 9000)).save(file, "GIF")
+    text = "The output needs more than 32 MiB of memory to be read."
+    assert await refusal(objects, file.getvalue(), "image/gif", ProbeLimits(max_memory_bytes=32 * 1024**2)) == text
+    # it is the limit that refuses it
+    assert look(file.getvalue(), ProbeLimits()).width == 9000
+
+
+def test_a_process_that_takes_too_long_is_killed_and_the_next_file_has_another() -> None:
+    process = ProbeProcess()
+    data = media_samples.gif_of(MANY)
+    limits = ProbeLimits(max_frames=MANY, timeout_seconds=0.01)
+    with pytest.raises(MediaRefused) as refused:
+        process.probe("image", size=len(data), limits=limits, read=reads(data))
+    assert refused.value.why == "time"
+    assert not process.is_idle
+    process.kill()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+    assert look(media_samples.image("PNG"), ProbeLimits()).frames == 1
+
+
+def test_a_process_that_dies_of_a_file_refuses_it() -> None:
+    process = ProbeProcess()
+
+    def read(_start: int, _length: int) -> bytes:
+        os.kill(process.pid, 9)
+        return b""
+
+    with pytest.raises(MediaRefused):
+        process.probe("image", size=100, limits=ProbeLimits(), read=read)
+    assert not process.is_idle
+    process.kill()
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="only Linux shows what a process was given")
+def test_a_process_has_what_python_needs_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    monkeypatch.setenv("COMFYRELAY_SIGNING_SECRETS", "hush")
+    # on Windows it would not start, or not find its packages, without these
+    needed = ("SYSTEMROOT", "APPDATA", "USERPROFILE", "TEMP")
+    for name in needed:
+        monkeypatch.setenv(name, "/tmp")
+    process = ProbeProcess()
+    given = Path(f"/proc/{process.pid}/environ").read_bytes()
+    process.kill()
+    assert b"hush" not in given
+    assert [name for name in needed if f"{name}=".encode() not in given] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another system is played on Linux")
+def test_where_a_process_cannot_limit_its_memory_the_server_watches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.BytesIO()
+    Image.effect_noise((5000, 5000), 50).save(file, "TIFF")
+    data = file.getvalue()
+    monkeypatch.setenv("PYTHONPATH", str(WITHOUT_POSIX))
+    monkeypatch.setattr(probe_process, "LIMITS_MEMORY", False)
+    process = ProbeProcess()
+    assert process.probe("image", size=len(data), limits=ProbeLimits(), read=reads(data)).width == 5000
+    with pytest.raises(MediaRefused) as refused:
+        process.probe("image", size=len(data), limits=ProbeLimits(max_memory_bytes=8 * 1024**2), read=reads(data))
+    assert refused.value.why == "memory"
+    process.kill()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        *(("PNG", {}), ("JPEG", {}), ("JPEG", {"progressive": True}), ("GIF", {}), ("BMP", {}), ("WEBP", {})),
+        *(("WEBP", {"lossless": True}), ("WEBP", {"exif": b"Exif\0\0"})),
+    ],
+)
+def test_headers_are_read_as_pillow_reads_them(kind: str, options: dict[str, object]) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (300, 200), "red").save(file, kind, **options)
+    assert claim_of(file.getvalue()) == Claim(width=300, height=200)
+
+
+def test_the_frames_of_a_moving_png_are_claimed() -> None:
+    assert claim_of(media_samples.image("PNG", frames=3)) == Claim(width=64, height=48, frames=3)
+
+
+class Counted(bytes):
+    """Counts how often something of it is looked at."""
+
+    reads = 0
+
+    def __getitem__(self, where: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__(where)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\xff\xd8" + b"\xff" * 1_000_000,
+        b"\xff\xd8" + b"\xff\xe0\0\2" * 250_000,
+        media_samples.image("PNG")[:33] + b"\0\0\0\0teXt\0\0\0\0" * 90_000,
+    ],
+    ids=["fill bytes", "markers", "chunks"],
+)
+def test_no_header_takes_long_to_go_through(head: bytes) -> None:
+    """It is read where everybody else waits for it."""
+    counted = Counted(head)
+    claim_of(counted)
+    assert counted.reads < 10_000
+
+
+def test_fill_bytes_before_a_marker_are_passed_over() -> None:
+    data = media_samples.image("JPEG")
+    assert claim_of(data[:2] + b"\xff" * 1000 + data[2:]) == claim_of(data) != None  # noqa: E711
+
+
+@pytest.mark.parametrize("blocks", [b"\x21\xfe" + b"\1a" * 300_000, b"\x21\xfe\0" * 300_000], ids=["blocks", "parts"])
+async def test_a_gif_of_countless_small_blocks_is_refused_before_all_of_it_is_read(
+    objects: LocalObjects, blocks: bytes
+) -> None:
+    data = b"GIF89a\x08\0\x08\0\0\0\0" + blocks
+    text = "The output is made of too many small blocks to be read: save it anew with another program."
+    assert await refusal(objects, data, "image/gif") == text
+
+
+@given(
+    st.sampled_from([b"", b"\x89PNG\r\n\x1a\n", b"\xff\xd8", b"RIFFxxxxWEBPVP8X", b"RIFFxxxxWEBPVP8 ", b"GIF8", b"BM"]),
+    st.binary(max_size=80),
+)
+def test_no_header_is_too_strange(start: bytes, rest: bytes) -> None:
+    claim_of(start + rest)
+
+
+def test_the_reader_of_gifs_agrees_with_pillow() -> None:
+    for frames in (1, 2, 7):
+        data = media_samples.gif_of(frames)
+        with Image.open(io.BytesIO(data)) as image:
+            assert look(data, ProbeLimits()).frames == getattr(image, "n_frames") == frames  # noqa: B009
+    assert look(media_samples.image("GIF", frames=5), ProbeLimits()).frames == 5

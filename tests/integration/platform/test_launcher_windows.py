@@ -1,0 +1,41 @@
+"""The launcher for Windows, on whichever system this is: nothing is left of a command when it is let go of."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from comfyrelay.system.commands import launcher_windows
+from tests.support.world import PATIENCE_SECONDS
+
+LAUNCHER = Path(launcher_windows.__file__)
+# prints the ids of itself and of a child, and waits
+FAMILY = (
+    "import os, subprocess, sys, time; "
+    "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(10000)']); "
+    "print(os.getpid(), child.pid, flush=True); time.sleep(10000)"
+)
+
+
+def launched(*command: str) -> "subprocess.Popen[str]":
+    words = [sys.executable, str(LAUNCHER), "1", "-", *command]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_all_that_a_command_has_started_ends_when_it_is_let_go_of() -> None:
+    with launched(sys.executable, "-c", FAMILY) as launcher:
+        assert launcher.stdin is not None
+        assert launcher.stdout is not None
+        family = [psutil.Process(int(each)) for each in launcher.stdout.readline().split()]
+        # as whoever holds the other end does by dying
+        launcher.stdin.close()
+        launcher.wait(PATIENCE_SECONDS)
+        assert psutil.wait_procs(family, timeout=PATIENCE_SECONDS)[1] == []
+
+
+def test_its_exit_code_is_that_of_the_command() -> None:
+    with launched(sys.executable, "-c", "raise SystemExit(3)") as launcher:
+        assert launcher.wait(PATIENCE_SECONDS) == 3
+    with launched("/no/such/program") as launcher:
+        assert launcher.wait(PATIENCE_SECONDS) == launcher_windows.CANNOT_START

@@ -1,0 +1,481 @@
+"""Batches: thousands of jobs submitted, paused, resumed, canceled, moved and retried as one."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from comfyrelay.domain.queue.ordering import MoveTo
+from comfyrelay.domain.queue.states import PauseMode, WorkflowKind
+from comfyrelay.domain.records.jobs import Job
+from comfyrelay.errors import (
+    IdempotencyConflict,
+    InsufficientTokens,
+    InvalidInput,
+    NotFound,
+    TooManyActiveJobs,
+)
+from comfyrelay.services.engine import Hooks
+from comfyrelay.services.jobs.batches import BatchState
+from comfyrelay.services.jobs.submission.requests import Item
+from comfyrelay.services.transactions import Step
+from comfyrelay.store.central import tables as central
+from comfyrelay.store.database import Boundary
+from comfyrelay.store.tenant import jobs
+from tests.support.world import GRAPH, PATIENCE_SECONDS, Crash, Desk, World, submit_batch
+
+MANY = pytest.mark.parametrize("items", [500, pytest.param(5_000, marks=pytest.mark.long)])
+
+
+@asynccontextmanager
+async def statements(world: World) -> AsyncIterator[Counter[str]]:
+    """Counts the statements that each database gets to run, through SQLAlchemy or straight through its driver."""
+    counted: Counter[str] = Counter()
+    running: Counter[str] = Counter()
+    listeners: list[tuple[Any, str, Any]] = []
+    watched: list[tuple[Any, Any]] = []
+    for database in (world.engine.databases.central, *world.engine.databases.shards.values()):
+
+        def count(*_: Any, name: str = database.name) -> None:
+            running[name] += 1
+
+        def watch(connection: Any, *_: Any, count: Any = count) -> None:
+            connection.driver_connection.add_query_logger(count)
+
+        for engine in {database._writer.sync_engine, database._reader.sync_engine}:
+            listeners.append((engine, "before_cursor_execute", count))
+            if world.backend == "postgresql":
+                listeners.append((engine, "checkout", watch))
+        # connections stay open between transactions, so those that are there already are not checked out again
+        idle = [tx._driver for connections in database._open.values() for tx in connections._idle]
+        open_ones = [each for each in idle if each is not None]
+        for raw in open_ones:
+            raw.add_query_logger(count)
+        watched += [(raw, count) for raw in open_ones]
+    for engine, name, listener in listeners:
+        event.listen(engine, name, listener)
+    try:
+        yield counted
+        # The driver tells of a statement at the loop's next turn.
+        await asyncio.sleep(0)
+        counted.update(running)
+    finally:
+        for engine, name, listener in listeners:
+            event.remove(engine, name, listener)
+        for raw, count in watched:
+            if not raw.is_closed():
+                raw.remove_query_logger(count)
+
+
+async def state(desk: Desk, batch: BatchState) -> BatchState:
+    return await desk.world.engine.jobs.batches.state(desk.user.tenant_id, batch.id)
+
+
+async def jobs_of(desk: Desk, batch: BatchState) -> list[Job]:
+    """The newest try of every item, in the batch's order."""
+    async with (await desk.world.engine.databases.shard_of(desk.user.tenant_id)).read() as tx:
+        return await jobs.newest_in_batch(tx, desk.user.tenant_id, batch.id)
+
+
+async def prompts(desk: Desk, worker: str, count: int) -> list[str]:
+    """What a worker that takes so many jobs at once is given, in that order."""
+    leased = await desk.world.leases(worker, count)
+    return [each.graph["2"]["inputs"]["text"] for each in leased]
+
+
+async def submit_and_crash(desk: Desk, items: int) -> BatchState:
+    """A batch that was accepted, and whose process died before it reached the queue."""
+    desk.world.crash_on(Step.SUBMIT_JOB, Boundary.AFTER_COMMIT)
+    with pytest.raises(Crash):
+        await submit_batch(desk.world, desk.user, desk.effect, items, key="lost")
+    desk.world.on_boundary(None)
+    assert await desk.world.count() == 0
+    return await submit_batch(desk.world, desk.user, desk.effect, items, key="lost")
+
+
+# submitting
+
+
+@pytest.mark.parametrize("nodes", [1, 500])
+async def test_others_get_their_turn_while_the_items_of_a_large_graph_are_resolved(world: World, nodes: int) -> None:
+    """Each item waits for the loop; those of a small graph have no reason to."""
+    loop, waited = asyncio.get_running_loop(), list[bool]()
+
+    def wait_for_others(_values: Mapping[str, Any]) -> dict[str, Any]:
+        if threading.current_thread() is not threading.main_thread():
+            others = threading.Event()
+            loop.call_soon_threadsafe(others.set)
+            waited.append(others.wait(PATIENCE_SECONDS))
+        return {}
+
+    await world.restart(Hooks(checks={WorkflowKind.GRAPH: wait_for_others}))
+    padding = {f"node-{number}": {"class_type": "Note", "inputs": {"text": "x" * 100}} for number in range(nodes)}
+    desk = await world.desk(workflow=await world.workflow(graph={**GRAPH, **padding}))
+    batch = await submit_batch(world, desk.user, desk.effect)
+    assert batch.total == 3
+    assert waited == ([True] * 3 if nodes > 1 else [])
+
+
+@MANY
+async def test_thousands_of_items_cost_as_many_statements_as_ten(world: World, items: int) -> None:
+    desk = await world.desk(tokens=100_000)
+    video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
+    await submit_batch(world, desk.user, desk.effect, 1)
+    async with statements(world) as few:
+        await submit_batch(world, desk.user, desk.effect, [Item(video_id=video)] * 10)
+    async with statements(world) as many:
+        batch = await submit_batch(world, desk.user, desk.effect, [Item(video_id=video)] * items)
+    assert many == few
+    assert many["central"] > 0
+    assert batch.counts == {"queued": items}
+    assert await desk.balance() == 100_000 - 10 * (items + 11)
+
+
+async def test_the_items_are_leased_in_the_order_of_the_batch(world: World) -> None:
+    desk = await world.desk(concurrency=50)
+    await submit_batch(world, desk.user, desk.effect, 50)
+    assert await prompts(desk, desk.worker, 50) == [f"item {n}" for n in range(50)]
+
+
+async def test_the_relay_keeps_the_order_of_the_batch(world: World) -> None:
+    desk = await world.desk(concurrency=50)
+    await submit_and_crash(desk, 50)
+    await world.relay()
+    assert await prompts(desk, desk.worker, 50) == [f"item {n}" for n in range(50)]
+
+
+async def test_batches_are_leased_in_the_order_in_which_they_came(world: World) -> None:
+    desk = await world.desk(concurrency=10)
+    first = [Item(input_payload={"prompt": f"first {n}"}) for n in range(3)]
+    await submit_batch(world, desk.user, desk.effect, first)
+    await world.advance(1)
+    await submit_batch(world, desk.user, desk.effect, 3)
+    assert await prompts(desk, desk.worker, 10) == ["first 0", "first 1", "first 2", "item 0", "item 1", "item 2"]
+
+
+async def test_a_batch_tells_how_far_it_is(world: World) -> None:
+    desk = await world.desk(concurrency=3)
+    batch = await submit_batch(world, desk.user, desk.effect, 4, label="A folder")
+    assert (batch.label, batch.total, batch.progress) == ("A folder", 4, 0.0)
+    completed, failed, _ = await world.leases(desk.worker, 3)
+    await world.complete(completed)
+    await world.fail(failed)
+    batch = await state(desk, batch)
+    assert batch.counts == {"completed": 1, "failed": 1, "processing": 1, "queued": 1}
+    assert (batch.total, batch.done, batch.progress) == (4, 2, 0.5)
+
+
+async def test_one_bad_item_refuses_the_whole_batch_and_is_named(world: World) -> None:
+    desk = await world.desk()
+    items = [Item(), Item(), Item(input_payload={"prompt": 7, "seed": 1})]
+    with pytest.raises(InvalidInput, match="Item 2") as refused:
+        await submit_batch(world, desk.user, desk.effect, items)
+    assert refused.value.errors == {
+        "items.2.prompt": "This must be text.",
+        "items.2.seed": "There is no such input. Inputs: prompt.",
+    }
+    assert (await world.count(), await desk.balance()) == (0, 1000)
+
+
+async def test_a_batch_that_cannot_be_paid_for_as_a_whole_is_refused(world: World) -> None:
+    desk = await world.desk(tokens=29)
+    with pytest.raises(InsufficientTokens) as refused:
+        await submit_batch(world, desk.user, desk.effect, 3, key="once")
+    assert (refused.value.required_tokens, refused.value.balance) == (30, 29)
+    assert (await world.count(), await desk.balance()) == (0, 29)
+    await world.engine.accounts.ledger.credit(desk.user.tenant_id, 1, reference="one more")
+    assert (await submit_batch(world, desk.user, desk.effect, 3, key="once")).counts == {"queued": 3}
+    assert await desk.balance() == 0
+
+
+@pytest.mark.parametrize("items", [0, 10_001])
+async def test_a_batch_has_at_least_one_item_and_not_too_many(world: World, items: int) -> None:
+    desk = await world.desk()
+    with pytest.raises(InvalidInput) as refused:
+        await submit_batch(world, desk.user, desk.effect, items)
+    assert "items" in refused.value.errors
+
+
+async def test_the_same_key_and_body_give_the_same_batch(world: World) -> None:
+    desk = await world.desk()
+    first = await submit_batch(world, desk.user, desk.effect, 3, key="once")
+    again = await submit_batch(world, desk.user, desk.effect, 3, key="once")
+    assert again == first
+    assert (await world.count(), await desk.balance()) == (3, 970)
+
+
+async def test_the_same_key_with_another_body_is_a_conflict(world: World) -> None:
+    desk = await world.desk()
+    await submit_batch(world, desk.user, desk.effect, 3, key="once")
+    with pytest.raises(IdempotencyConflict):
+        await submit_batch(world, desk.user, desk.effect, 4, key="once")
+    assert (await world.count(), await desk.balance()) == (3, 970)
+
+
+async def test_submissions_of_one_key_at_the_same_time_make_one_batch(world: World) -> None:
+    desk = await world.desk()
+    made = await asyncio.gather(*(submit_batch(world, desk.user, desk.effect, 3, key="once") for _ in range(5)))
+    assert len({each.id for each in made}) == 1
+    assert (await world.count(), await desk.balance()) == (3, 970)
+
+
+async def test_a_batch_that_is_not_there_is_not_found(world: World) -> None:
+    user = await world.user()
+    with pytest.raises(NotFound):
+        await world.engine.jobs.batches.state(user.tenant_id, "nothing")
+
+
+# one verb for all
+
+
+@MANY
+async def test_a_verb_on_thousands_of_items_costs_as_many_statements_as_on_ten(world: World, items: int) -> None:
+    desk = await world.desk(tokens=100_000)
+    control, tenant_id = world.engine.queue.control, desk.user.tenant_id
+    costs = []
+    for count in (1, 10, items):
+        batch = await submit_batch(world, desk.user, desk.effect, count)
+        async with statements(world) as counted:
+            assert await control.pause_batch(tenant_id, batch.id) == count
+            assert await control.resume_batch(tenant_id, batch.id) == count
+            await control.move_batch(tenant_id, batch.id, MoveTo.TOP)
+            assert await control.cancel_batch(tenant_id, batch.id) == count
+            await world.settled()
+        costs.append(counted)
+        assert (await state(desk, batch)).counts == {"canceled": count}
+    assert costs[2] == costs[1]
+    assert await desk.balance() == 100_000
+
+
+@MANY
+async def test_a_verb_on_thousands_of_items_writes_one_outbox_row(world: World, items: int) -> None:
+    desk = await world.desk(tokens=100_000)
+    batch = await submit_batch(world, desk.user, desk.effect, items)
+    world.crash_on(Step.CONTROL, Boundary.AFTER_COMMIT)
+    with pytest.raises(Crash):
+        await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id)
+    assert await world.count(central.outbox) == 1
+    assert len(await world.entries()) == items
+    await world.relay()
+    assert await world.count(central.outbox) == 0
+    assert (await state(desk, batch)).counts == {"canceled": items}
+    assert await desk.balance() == 100_000
+
+
+async def test_a_paused_batch_lets_what_runs_finish_and_begins_nothing_new(world: World) -> None:
+    desk = await world.desk(concurrency=3)
+    batch = await submit_batch(world, desk.user, desk.effect, 3)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    assert await world.engine.queue.control.pause_batch(desk.user.tenant_id, batch.id) == 3
+    assert await world.lease(desk.worker) is None
+    assert await world.complete(leased) == "completed"
+    assert (await state(desk, batch)).counts == {"completed": 1, "paused": 2}
+
+
+async def test_a_resumed_batch_goes_on_where_it_was(world: World) -> None:
+    desk = await world.desk(concurrency=3)
+    batch = await submit_batch(world, desk.user, desk.effect, 3)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.engine.queue.control.pause_batch(desk.user.tenant_id, batch.id, mode=PauseMode.NOW)
+    await world.requeue(leased)
+    assert (await state(desk, batch)).counts == {"paused": 3}
+    assert await world.engine.queue.control.resume_batch(desk.user.tenant_id, batch.id) == 3
+    assert await prompts(desk, desk.worker, 3) == ["item 0", "item 1", "item 2"]
+
+
+async def test_canceling_a_batch_leaves_what_has_ended_alone(world: World) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 3)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.complete(leased)
+    assert await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id) == 2
+    assert (await state(desk, batch)).counts == {"completed": 1, "canceled": 2}
+    assert await desk.balance() == 990
+
+
+async def test_canceling_a_batch_touches_no_other(world: World) -> None:
+    desk = await world.desk()
+    one, other = [await submit_batch(world, desk.user, desk.effect, 3) for _ in range(2)]
+    await world.engine.queue.control.cancel_batch(desk.user.tenant_id, one.id)
+    assert (await state(desk, other)).counts == {"queued": 3}
+
+
+async def test_a_batch_that_is_canceled_before_it_reached_the_queue_leaves_nothing_to_lease(world: World) -> None:
+    desk = await world.desk()
+    batch = await submit_and_crash(desk, 3)
+    assert await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id) == 3
+    await world.relay()
+    assert await world.lease(desk.worker) is None
+    assert (await state(desk, batch)).counts == {"canceled": 3}
+    assert await desk.balance() == 1000
+
+
+async def test_the_priority_of_a_batch_puts_it_first(world: World) -> None:
+    desk = await world.desk(concurrency=10)
+    first = [Item(input_payload={"prompt": "first"})]
+    await submit_batch(world, desk.user, desk.effect, first)
+    batch = await submit_batch(world, desk.user, desk.effect, 2)
+    assert await world.engine.queue.control.set_batch_priority(desk.user.tenant_id, batch.id, 5) == 2
+    assert await prompts(desk, desk.worker, 10) == ["item 0", "item 1", "first"]
+
+
+# order
+
+
+async def three_batches(desk: Desk) -> list[BatchState]:
+    made = []
+    for name in "abc":
+        items = [Item(input_payload={"prompt": f"{name}{n}"}) for n in range(3)]
+        made.append(await submit_batch(desk.world, desk.user, desk.effect, items))
+        await desk.world.advance(1)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("which", "to", "order"),
+    [
+        (2, MoveTo.UP, "a0 a1 a2 c0 c1 c2 b0 b1 b2"),
+        (2, MoveTo.TOP, "c0 c1 c2 a0 a1 a2 b0 b1 b2"),
+        (0, MoveTo.DOWN, "b0 b1 b2 a0 a1 a2 c0 c1 c2"),
+        (0, MoveTo.UP, "a0 a1 a2 b0 b1 b2 c0 c1 c2"),
+        (2, MoveTo.DOWN, "a0 a1 a2 b0 b1 b2 c0 c1 c2"),
+    ],
+)
+async def test_a_batch_moves_past_another_as_a_whole(world: World, which: int, to: MoveTo, order: str) -> None:
+    desk = await world.desk(concurrency=10)
+    batches = await three_batches(desk)
+    await world.engine.queue.control.move_batch(desk.user.tenant_id, batches[which].id, to)
+    assert await prompts(desk, desk.worker, 10) == order.split()
+
+
+async def test_a_batch_moves_with_what_still_waits_of_it(world: World) -> None:
+    desk = await world.desk(concurrency=10)
+    batches = await three_batches(desk)
+    assert await prompts(desk, desk.worker, 1) == ["a0"]
+    await world.engine.queue.control.move_batch(desk.user.tenant_id, batches[0].id, MoveTo.DOWN)
+    assert await prompts(desk, desk.worker, 10) == ["b0", "b1", "b2", "a1", "a2", "c0", "c1", "c2"]
+
+
+async def test_an_item_moves_one_step_inside_its_batch(world: World) -> None:
+    desk = await world.desk(concurrency=10)
+    batch = await submit_batch(world, desk.user, desk.effect, 4)
+    items = await jobs_of(desk, batch)
+    await world.engine.queue.control.move(desk.user.tenant_id, items[2].id, MoveTo.UP)
+    await world.engine.queue.control.move(desk.user.tenant_id, items[0].id, MoveTo.DOWN)
+    assert await prompts(desk, desk.worker, 10) == ["item 2", "item 0", "item 1", "item 3"]
+
+
+async def test_a_job_steps_over_a_whole_batch(world: World) -> None:
+    desk = await world.desk(concurrency=10)
+    await submit_batch(world, desk.user, desk.effect, 3)
+    await world.advance(1)
+    job = await desk.submit(input_payload={"prompt": "alone"})
+    await world.engine.queue.control.move(desk.user.tenant_id, job.id, MoveTo.UP)
+    assert await prompts(desk, desk.worker, 10) == ["alone", "item 0", "item 1", "item 2"]
+
+
+async def test_a_batch_that_is_moved_before_it_reached_the_queue_is_moved_all_the_same(world: World) -> None:
+    desk = await world.desk(concurrency=10)
+    lost = await submit_and_crash(desk, 2)
+    await desk.submit(input_payload={"prompt": "alone"})
+    await world.advance(1)
+    await world.engine.queue.control.move_batch(desk.user.tenant_id, lost.id, MoveTo.TOP)
+    assert await prompts(desk, desk.worker, 10) == ["item 0", "item 1", "alone"]
+
+
+# retry
+
+
+async def test_retrying_what_failed_makes_new_jobs_for_that_only(world: World) -> None:
+    desk = await world.desk(concurrency=4)
+    batch = await submit_batch(world, desk.user, desk.effect, 4)
+    leased = await world.leases(desk.worker, 3)
+    await world.complete(leased[0])
+    await world.fail(leased[1])
+    await world.fail(leased[2])
+    await world.advance(1)
+    assert await world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id) == 2
+    assert (await state(desk, batch)).counts == {"completed": 1, "queued": 3}
+    assert await desk.balance() == 960
+    assert await prompts(desk, desk.worker, 4) == ["item 3", "item 1", "item 2"]
+
+
+async def test_what_failed_is_retried_once_however_often_it_is_asked_for(world: World) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 1)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.fail(leased)
+    retried = await asyncio.gather(
+        *(world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id) for _ in range(3))
+    )
+    assert sorted(retried) == [0, 0, 1]
+    assert await desk.balance() == 990
+
+
+async def test_the_newest_try_of_an_item_is_the_one_that_counts(world: World) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 1)
+    for _ in range(3):
+        leased = await world.lease(desk.worker)
+        assert leased is not None
+        await world.fail(leased)
+        assert await world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id) == 1
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.complete(leased)
+    assert (await state(desk, batch)).counts == {"completed": 1}
+    assert await world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id) == 0
+    assert await desk.balance() == 990
+
+
+async def test_what_was_canceled_is_not_retried_with_what_failed(world: World) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 2)
+    await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id)
+    assert await world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id) == 0
+
+
+async def test_retries_that_cannot_all_be_paid_for_are_all_refused(world: World) -> None:
+    desk = await world.desk(concurrency=2, tokens=20)
+    batch = await submit_batch(world, desk.user, desk.effect, 2)
+    for leased in await world.leases(desk.worker, 2):
+        await world.fail(leased)
+    await desk.submit()
+    with pytest.raises(InsufficientTokens):
+        await world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id)
+    assert (await state(desk, batch)).counts == {"failed": 2}
+    assert await desk.balance() == 10
+
+
+async def test_retrying_a_batch_that_has_ended_makes_it_an_active_one_again(world: World) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 1)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.fail(leased)
+    for _ in range(5):
+        await desk.submit()
+    with pytest.raises(TooManyActiveJobs):
+        await world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id)
+    with pytest.raises(TooManyActiveJobs):
+        await world.engine.jobs.submit.retry(desk.user.tenant_id, leased.dispatch.tenant_job_id)
+
+
+async def test_an_item_of_an_active_batch_may_always_be_retried(world: World) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 2)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.fail(leased)
+    for _ in range(4):
+        await desk.submit()
+    assert await world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id) == 1

@@ -1,0 +1,123 @@
+"""Many servers on one PostgreSQL: nothing is leased twice, nothing is lost, and the order holds."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.store.notify import LocalNotifyChannel
+from tests.support.world import OUTPUT, PostgresBackend, World, execute, open_world, submit_many
+
+SERVERS = 16
+
+
+@pytest.fixture
+async def world(postgres_backend: PostgresBackend, tmp_path: Path) -> AsyncIterator[World]:
+    limits = {"max_active_jobs_per_user": 1000, "database_pool_size": 2}
+    async with open_world(postgres_backend, tmp_path, shards=["a"], **limits) as world:
+        yield world
+
+
+@asynccontextmanager
+async def servers(world: World) -> AsyncIterator[list[Engine]]:
+    """Engines that share nothing but the databases."""
+    clock = world.clock
+    async with AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(
+                Engine(world.engine.settings, clock=lambda: clock.now, notify_channel=LocalNotifyChannel())
+            )
+            for _ in range(SERVERS)
+        ]
+
+
+async def queued(world: World) -> int:
+    query = "SELECT count(*) AS n FROM ai_job_dispatches WHERE status = 'queued'"
+    return int((await execute(world.engine.databases.central, query))[0].n)
+
+
+async def claim_until_empty(world: World, server: Engine, worker: str) -> list[LeasedJob]:
+    """A claim that gets nothing proves little: others may hold the next rows this very moment."""
+    claimed: list[LeasedJob] = []
+    while True:
+        found = await server.queue.leasing.lease(LeaseRequest(worker_id=worker, providers=["self_hosted"], limit=5))
+        claimed.extend(found)
+        if not found and not await queued(world):
+            return claimed
+
+
+async def test_each_of_2000_jobs_is_leased_once_and_in_order(world: World) -> None:
+    workflows = [await world.workflow() for _ in range(20)]
+    fleet = await world.fleet(*workflows)
+    user = await world.user(tokens=100_000)
+    for workflow in workflows:
+        effect = await world.effect(workflow)
+        for priority in (0, 5, -5, 10):
+            await submit_many(world, user, effect, 25, priority=priority)
+            await world.advance(1)
+    workers = [await world.worker(fleet, concurrency=2000) for _ in range(SERVERS)]
+    async with servers(world) as engines:
+        claims = await asyncio.gather(
+            *(claim_until_empty(world, engine, worker) for engine, worker in zip(engines, workers, strict=True))
+        )
+    taken = Counter(each.dispatch_id for claimed in claims for each in claimed)
+    assert len(taken) == 2000
+    assert set(taken.values()) == {1}
+    assert sum(len(claimed) > 0 for claimed in claims) > 1
+    # Nothing is enqueued or requeued meanwhile, and whatever one polls steps over another takes: so no polls is
+    # ever given a row that goes before one it already has.
+    for claimed in claims:
+        order = [(-each.dispatch.priority, each.dispatch.rank, each.dispatch_id) for each in claimed]
+        assert order == sorted(order)
+
+
+async def test_a_worker_polled_at_many_servers_at_once_is_never_given_more_than_it_can_run(world: World) -> None:
+    desk = await world.desk(concurrency=2, tokens=100_000)
+    await submit_many(world, desk.user, desk.effect, 200)
+    request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])
+    async with servers(world) as engines:
+        for _ in range(15):
+            found = await asyncio.gather(*(each.queue.leasing.lease(request) for each in engines))
+            leased = [each for answer in found for each in answer]
+            assert 1 <= len(leased) <= 2
+            for each in leased:
+                await world.complete(each)
+
+
+async def test_a_complete_sent_to_many_servers_at_once_counts_once(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    async with servers(world) as engines:
+        answers = await asyncio.gather(
+            *(each.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT) for each in engines)
+        )
+    assert {each.status for each in answers} == {"completed"}
+    await world.relay()
+    assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
+    assert await world.audit(desk.worker) == ["register", "lease", "complete"]
+
+
+async def test_a_complete_and_a_reaper_that_meet_leave_one_verdict(world: World) -> None:
+    desk = await world.desk(concurrency=SERVERS, tokens=100_000)
+    jobs = await submit_many(world, desk.user, desk.effect, SERVERS)
+    leased = await world.leases(desk.worker, SERVERS)
+    await world.advance(1800)
+    async with servers(world) as engines:
+        completing = (
+            engine.queue.settle.complete(each.dispatch_id, each.lease_token, output=OUTPUT)
+            for engine, each in zip(engines, leased, strict=True)
+        )
+        reaping = (engine.queue.reaper.run_once() for engine in engines[:4])
+        answers = await asyncio.gather(*completing, *reaping, return_exceptions=True)
+    accepted = [isinstance(each, Exception) for each in answers[:SERVERS]].count(False)
+    reaped = sum(each for each in answers[SERVERS:] if isinstance(each, int))
+    assert accepted + reaped == SERVERS
+    await world.relay()
+    statuses = Counter([(await world.job(each)).status for each in jobs])
+    assert statuses == Counter({"completed": accepted, "queued": reaped}) - Counter()

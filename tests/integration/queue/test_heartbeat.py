@@ -1,0 +1,178 @@
+"""A heartbeat keeps a lease alive, brings progress, and hears whether to stop."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from comfyrelay.domain.queue.states import PauseMode
+from comfyrelay.domain.records.jobs import Job
+from comfyrelay.errors import LeaseLost
+from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.heartbeats import LONGEST_LINE, Heartbeat, HeartbeatAnswer
+from comfyrelay.store.central import tables as central
+from comfyrelay.store.tenant import history
+from tests.support.world import START, Desk, World, execute, shard_down, submit_many
+
+
+@pytest.fixture
+async def desk(world: World) -> Desk:
+    return await world.desk()
+
+
+def heartbeat(leased: LeasedJob, **values: Any) -> Heartbeat:
+    return Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, **values)
+
+
+async def beat(world: World, leased: LeasedJob, **values: Any) -> HeartbeatAnswer:
+    return await world.engine.queue.heartbeats.beat(heartbeat(leased, **values))
+
+
+async def progress(world: World) -> Any:
+    async with world.engine.databases.central.read() as tx:
+        return (await tx.execute(central.ai_job_dispatches.select())).one().progress
+
+
+async def logs(world: World, job: Job) -> list[str]:
+    async with (await world.engine.databases.shard_of(job.tenant_id)).read() as tx:
+        return [each.line for each in await history.log_page(tx, job.tenant_id, job.id, after_id=0, limit=1000)]
+
+
+class TestExtension:
+    async def test_a_lease_is_extended_from_now(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.advance(600)
+        answer = await beat(world, leased)
+        assert answer == HeartbeatAnswer(lease_expires_at=START + timedelta(seconds=1500), stop=None)
+        assert (await world.dispatch(job)).lease_expires_at == answer.lease_expires_at
+
+    async def test_a_lease_that_is_kept_alive_is_never_reaped(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        for _ in range(4):
+            await world.advance(899)
+            await beat(world, leased)
+            assert await world.engine.queue.reaper.run_once() == 0
+
+    async def test_a_lease_that_expired_but_was_not_reaped_still_speaks(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        await world.advance(5000)
+        await beat(world, leased)
+        assert await world.engine.queue.reaper.run_once() == 0
+        assert await world.complete(leased) == "completed"
+
+    async def test_a_heartbeat_is_no_move_of_the_dispatch(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        before = await world.dispatch(job)
+        await beat(world, leased, progress={"step": 1})
+        after = await world.dispatch(job)
+        assert (after.version, after.epoch, after.attempts) == (before.version, before.epoch, before.attempts)
+        assert await world.events(job) == ["job:queued", "job:started"]
+
+    async def test_many_leases_are_answered_each_for_itself(self, world: World) -> None:
+        desk = await world.desk(concurrency=3)
+        await submit_many(world, desk.user, desk.effect, 3)
+        kept, ended, asked = await world.leases(desk.worker, 3)
+        await world.requeue(ended)
+        await world.engine.queue.control.cancel(asked.dispatch.tenant_id, asked.dispatch.tenant_job_id)
+        answers = await world.engine.queue.heartbeats.beat_many([heartbeat(each) for each in (kept, ended, asked)])
+        assert isinstance(answers[1], LeaseLost)
+        assert [each.stop for each in answers if isinstance(each, HeartbeatAnswer)] == [None, "cancel"]
+
+
+class TestProgress:
+    async def test_it_is_stored(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        await beat(world, leased, progress={"step": 3, "of": 20, "node": "KSampler"})
+        assert await progress(world) == {"step": 3, "of": 20, "node": "KSampler"}
+
+    async def test_a_heartbeat_without_it_keeps_the_last(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        await beat(world, leased, progress={"step": 3})
+        await beat(world, leased)
+        assert await progress(world) == {"step": 3}
+
+    async def test_of_two_heartbeats_at_once_the_later_progress_counts(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        beats = [heartbeat(leased, progress={"step": 1}), heartbeat(leased, progress={"step": 2}), heartbeat(leased)]
+        answers = await world.engine.queue.heartbeats.beat_many(beats)
+        assert all(isinstance(each, HeartbeatAnswer) for each in answers)
+        assert await progress(world) == {"step": 2}
+
+    async def test_a_new_lease_begins_without_it(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        await beat(world, leased, progress={"step": 3})
+        await world.requeue(leased)
+        assert await world.lease(desk.worker) is not None
+        assert await progress(world) is None
+
+    async def test_letters_that_no_database_takes_spoil_nobody_s_heartbeat(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await beat(world, leased, progress={"node": "a\x00b"}, logs=["half \ud800"])
+        assert await progress(world) == {"node": "a\ufffdb"}
+        assert await logs(world, job) == ["half \ufffd"]
+
+
+class TestLogs:
+    async def test_lines_are_kept_in_order(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await beat(world, leased, logs=["one", "two"])
+        await beat(world, leased, logs=["three"])
+        assert await logs(world, job) == ["one", "two", "three"]
+
+    async def test_a_line_has_a_greatest_length(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await beat(world, leased, logs=["x" * (LONGEST_LINE + 1)])
+        assert await logs(world, job) == ["x" * LONGEST_LINE]
+
+    async def test_lines_of_an_ended_lease_are_dropped(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.requeue(leased)
+        with pytest.raises(LeaseLost):
+            await beat(world, leased, logs=["too late"])
+        assert await logs(world, job) == []
+
+    async def test_a_shard_that_is_down_costs_the_lines_but_not_the_lease(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.advance(600)
+        async with shard_down(world, await world.engine.databases.shard_name_of(job.tenant_id)):
+            answer = await beat(world, leased, logs=["lost"])
+        assert answer.lease_expires_at == START + timedelta(seconds=1500)
+
+    async def test_lines_of_a_job_that_is_gone_are_dropped(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        shard = await world.engine.databases.shard_of(job.tenant_id)
+        await execute(shard, "DELETE FROM ai_jobs WHERE id = :id", id=job.id)
+        assert (await beat(world, leased, logs=["to nobody"])).stop is None
+
+
+class TestStopWord:
+    async def test_nothing_was_asked(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        assert (await beat(world, leased)).stop is None
+
+    async def test_a_cancel_is_passed_on_as_often_as_the_worker_asks(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.engine.queue.control.cancel(job.tenant_id, job.id)
+        assert [(await beat(world, leased)).stop for _ in range(2)] == ["cancel", "cancel"]
+
+    async def test_a_pause_now_is_passed_on(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
+        assert (await beat(world, leased)).stop == "pause"
+
+    async def test_a_pause_after_lets_the_worker_finish(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.AFTER)
+        assert (await beat(world, leased)).stop is None
+
+    async def test_a_pause_that_was_withdrawn_is_forgotten(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
+        await world.engine.queue.control.resume(job.tenant_id, job.id)
+        assert (await beat(world, leased)).stop is None
+
+    async def test_a_cancel_goes_before_a_pause(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
+        await world.engine.queue.control.cancel(job.tenant_id, job.id)
+        assert (await beat(world, leased)).stop == "cancel"

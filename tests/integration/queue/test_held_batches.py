@@ -1,0 +1,254 @@
+"""A failure that the rest of a batch would share holds it: nothing fails one by one, and one resume runs all of it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from comfyrelay.domain.bulk import BulkAction
+from comfyrelay.domain.queue.states import JobStatus, PauseMode
+from comfyrelay.domain.queue.wait_reasons import Reason
+from comfyrelay.domain.records.jobs import Job
+from comfyrelay.errors import Fault, InsufficientTokens
+from comfyrelay.services.jobs.batches import BatchState
+from comfyrelay.services.jobs.bulk import BulkFilter
+from comfyrelay.services.jobs.submission.requests import Item
+from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.transactions import Step
+from comfyrelay.store.database import Boundary
+from comfyrelay.store.tenant import history, jobs
+from comfyrelay.store.tenant.history import Position
+from tests.support.world import GRAPH, PROMPT, Crash, Desk, World, submit_batch
+
+MISSING = "FancySampler (3): this node is not installed on the server"
+HELD = f"Held: an item failed, and the others would fail alike. {MISSING}. Mend that, then resume."
+
+
+async def state(desk: Desk, batch: BatchState) -> BatchState:
+    await desk.world.settled()
+    return await desk.world.engine.jobs.batches.state(desk.user.tenant_id, batch.id)
+
+
+async def resume(desk: Desk, batch: BatchState) -> int:
+    return await desk.world.engine.jobs.batches.resume(desk.user.tenant_id, batch.id)
+
+
+async def jobs_of(desk: Desk, batch: BatchState) -> list[Job]:
+    async with (await desk.world.engine.databases.shard_of(desk.user.tenant_id)).read() as tx:
+        return await jobs.newest_in_batch(tx, desk.user.tenant_id, batch.id)
+
+
+async def held(world: World, items: int = 4, **desk: Any) -> tuple[Desk, BatchState]:
+    """A batch whose first item has failed for want of a node."""
+    found = await world.desk(**desk)
+    batch = await submit_batch(world, found.user, found.effect, items)
+    await fail_next(world, found.worker)
+    return found, batch
+
+
+async def fail_next(world: World, worker: str, code: str | None = "not_installed", **values: Any) -> LeasedJob:
+    leased = await world.lease(worker)
+    assert leased is not None
+    await world.fail(leased, MISSING, code=code, **values)
+    return leased
+
+
+async def test_the_first_failure_holds_the_rest_and_says_why(world: World) -> None:
+    desk, batch = await held(world)
+    found = await state(desk, batch)
+    assert found.counts == {"failed": 1, "paused": 3}
+    assert found.held == HELD
+    assert await world.lease(desk.worker) is None
+    waiting = (await world.engine.jobs.views.job(desk.user.tenant_id, (await jobs_of(desk, batch))[1].id)).waiting
+    assert waiting is not None
+    assert (waiting.reason, waiting.text) == (Reason.HELD, HELD)
+
+
+async def test_a_model_that_cannot_be_read_holds_the_rest_although_it_could_before(world: World) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 4)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.complete(leased)
+    await fail_next(world, desk.worker, "model_unreadable")
+    assert (await state(desk, batch)).counts == {"completed": 1, "failed": 1, "paused": 2}
+
+
+async def test_one_resume_runs_the_rest_and_what_failed(world: World) -> None:
+    desk, batch = await held(world, concurrency=10)
+    assert await resume(desk, batch) == 4
+    found = await state(desk, batch)
+    assert (found.counts, found.held) == ({"queued": 4}, None)
+    for each in await world.leases(desk.worker, 10):
+        await world.complete(each)
+    assert (await state(desk, batch)).counts == {"completed": 4}
+
+
+async def test_if_it_is_not_mended_one_more_item_fails_and_no_more(world: World) -> None:
+    desk, batch = await held(world)
+    await resume(desk, batch)
+    await fail_next(world, desk.worker)
+    found = await state(desk, batch)
+    assert (found.counts, found.held) == ({"failed": 1, "paused": 3}, HELD)
+
+
+async def test_tokens_of_what_failed_are_refunded_and_those_of_what_is_held_stay_reserved(world: World) -> None:
+    desk, batch = await held(world, tokens=40)
+    assert await desk.balance() == 10
+    other = await desk.submit()
+    with pytest.raises(InsufficientTokens):
+        await resume(desk, batch)
+    # nothing of it happened: it is held as before
+    assert (await state(desk, batch)).held == HELD
+    await world.engine.queue.control.cancel(other.tenant_id, other.id)
+    await world.settled()
+    await resume(desk, batch)
+    assert await desk.balance() == 0
+    await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id)
+    await world.settled()
+    assert await desk.balance() == 40
+
+
+async def test_what_runs_at_that_moment_may_finish_or_fail_and_holds_nothing_anew(world: World) -> None:
+    desk = await world.desk(concurrency=4)
+    batch = await submit_batch(world, desk.user, desk.effect, 6)
+    first, second, third, fourth = await world.leases(desk.worker, 4)
+    await world.fail(first, MISSING, code="not_installed")
+    await world.complete(second)
+    await world.fail(third, "another text", code="not_installed")
+    # interrupted, it comes back: not to run, but to wait with the rest
+    await world.requeue(fourth)
+    found = await state(desk, batch)
+    assert found.counts == {"failed": 2, "completed": 1, "paused": 3}
+    assert found.held == HELD
+    assert await resume(desk, batch) == 5
+    assert (await state(desk, batch)).counts == {"completed": 1, "queued": 5}
+
+
+async def test_failures_that_come_together_hold_it_once(world: World) -> None:
+    desk = await world.desk(concurrency=8)
+    batch = await submit_batch(world, desk.user, desk.effect, 20)
+    leased = await world.leases(desk.worker, 8)
+    await asyncio.gather(*(world.fail(each, MISSING, code="not_installed") for each in leased))
+    found = await state(desk, batch)
+    assert found.counts == {"failed": 8, "paused": 12}
+    async with (await world.engine.databases.shard_of(desk.user.tenant_id)).read() as tx:
+        paused = [
+            each for each in await jobs.newest_in_batch(tx, desk.user.tenant_id, batch.id) if each.status == "paused"
+        ]
+        events = await history.events_after(tx, [Position(each.tenant_id, each.id, 0) for each in paused])
+    # one event for each that is held, with the reason
+    told = [each.data["reason"] for each in events if each.type == "job:paused"]
+    assert len(told) == 12
+    assert all(each.startswith("Held: an item failed") for each in told)
+    assert await resume(desk, batch) == 20
+
+
+@pytest.mark.parametrize("code", ["graph_refused", "graph_not_allowed", "invalid_graph"])
+async def test_a_graph_with_a_mistake_holds_unless_another_item_shows_that_it_runs(world: World, code: str) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 3)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.complete(leased)
+    await fail_next(world, desk.worker, code)
+    assert (await state(desk, batch)).counts == {"completed": 1, "failed": 1, "queued": 1}
+    other = await submit_batch(world, desk.user, desk.effect, 3)
+    await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id)
+    await fail_next(world, desk.worker, code)
+    assert (await state(desk, other)).counts == {"failed": 1, "paused": 2}
+
+
+@pytest.mark.parametrize("code", [None, "node_failed", "out_of_memory", "no_output", "unheard_of"])
+async def test_a_failure_of_one_item_alone_holds_nothing(world: World, code: str | None) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 3)
+    await fail_next(world, desk.worker, code)
+    found = await state(desk, batch)
+    assert (found.counts, found.held) == ({"failed": 1, "queued": 2}, None)
+
+
+async def test_as_long_as_another_worker_may_try_nothing_is_held(world: World) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 3)
+    await fail_next(world, desk.worker, fault=Fault.WORKER)
+    assert (await state(desk, batch)).counts == {"queued": 3}
+
+
+async def test_other_batches_and_items_with_other_models_go_on(world: World) -> None:
+    choice = {"key": "model", "type": "text", "placeholder": "{{MODEL}}", "user_configurable": True}
+    graph = {**GRAPH, "1": {"class_type": "CheckpointLoader", "inputs": {"ckpt_name": "{{MODEL}}"}}}
+    desk = await world.desk(workflow=await world.workflow(graph=graph, properties=[PROMPT, choice]))
+    items = [Item(input_payload={"model": f"{name}.safetensors"}) for name in ("a", "a", "b")]
+    batch = await submit_batch(world, desk.user, desk.effect, items)
+    other = await submit_batch(world, desk.user, desk.effect, items[:1])
+    await fail_next(world, desk.worker)
+    assert (await state(desk, batch)).counts == {"failed": 1, "paused": 1, "queued": 1}
+    assert (await state(desk, other)).counts == {"queued": 1}
+
+
+async def test_a_job_by_itself_holds_nothing(world: World) -> None:
+    desk = await world.desk()
+    await desk.submit()
+    other = await desk.submit()
+    await fail_next(world, desk.worker)
+    assert (await world.job(other)).status == "queued"
+
+
+async def test_a_batch_of_which_nothing_is_left_is_not_held(world: World) -> None:
+    desk, batch = await held(world, items=1)
+    found = await state(desk, batch)
+    assert (found.counts, found.held) == ({"failed": 1}, None)
+
+
+async def test_resuming_all_that_is_paused_runs_what_failed_too(world: World) -> None:
+    desk, batch = await held(world)
+    done = await world.engine.jobs.bulk.run(
+        desk.user.tenant_id, BulkAction.RESUME, among=BulkFilter(status=JobStatus.PAUSED)
+    )
+    assert done.changed == 4
+    found = await state(desk, batch)
+    assert (found.counts, found.held) == ({"queued": 4}, None)
+
+
+async def test_a_later_failure_for_another_reason_is_the_one_that_is_told(world: World) -> None:
+    desk, batch = await held(world)
+    await world.engine.queue.control.resume_batch(desk.user.tenant_id, batch.id)
+    await world.advance(10)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.fail(leased, "Other (7): this node is not installed on the server", code="not_installed")
+    found = await state(desk, batch)
+    assert found.held is not None
+    assert "Other (7)" in found.held
+    assert await resume(desk, batch) == 4
+
+
+async def test_a_batch_that_was_paused_by_hand_is_resumed_as_ever(world: World) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 3)
+    await fail_next(world, desk.worker, None)
+    await world.engine.queue.control.pause_batch(desk.user.tenant_id, batch.id, mode=PauseMode.AFTER)
+    assert await resume(desk, batch) == 2
+    assert (await state(desk, batch)).counts == {"failed": 1, "queued": 2}
+
+
+@pytest.mark.parametrize("boundary", list(Boundary))
+async def test_a_crash_before_the_rest_is_held_costs_one_more_item(world: World, boundary: Boundary) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 4)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    world.crash_on(Step.HOLD, boundary)
+    with pytest.raises(Crash):
+        await world.fail(leased, MISSING, code="not_installed")
+    await world.restart()
+    await world.relay()
+    if boundary is Boundary.BEFORE_COMMIT:
+        assert (await state(desk, batch)).counts == {"failed": 1, "queued": 3}
+        await fail_next(world, desk.worker)
+    found = await state(desk, batch)
+    assert found.held == HELD
+    assert found.counts["paused"] == 4 - found.counts["failed"]
+    assert await resume(desk, batch) == 4
+    assert (await state(desk, batch)).counts == {"queued": 4}

@@ -1,0 +1,795 @@
+"""What users ask of their jobs: cancel, pause, resume, priority, order and retry."""
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from comfyrelay.domain.queue.ordering import MoveTo
+from comfyrelay.domain.queue.states import JobEventType, JobStatus, PauseMode
+from comfyrelay.domain.queue.updates import JobUpdate
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.jobs import Job
+from comfyrelay.errors import Conflict, Fault, InsufficientTokens, LeaseLost, NotFound, TooManyActiveJobs
+from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.heartbeats import Heartbeat
+from comfyrelay.services.transactions import Step
+from comfyrelay.store.database import Boundary
+from comfyrelay.store.outbox import OutboxEntry
+from comfyrelay.store.tenant import jobs
+from tests.support.world import PATIENCE_SECONDS, Crash, Desk, World, submit_batch
+
+REFUNDED = {"JOB_RESERVE": -10, "JOB_REFUND": 10}
+CONSUMED = {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
+
+
+async def cancel(world: World, job: Job) -> Job:
+    return await world.engine.queue.control.cancel(job.tenant_id, job.id)
+
+
+async def pause(world: World, job: Job, mode: PauseMode = PauseMode.AFTER) -> Job:
+    return await world.engine.queue.control.pause(job.tenant_id, job.id, mode=mode)
+
+
+async def resume(world: World, job: Job) -> Job:
+    return await world.engine.queue.control.resume(job.tenant_id, job.id)
+
+
+async def move(world: World, job: Job, to: MoveTo) -> None:
+    await world.engine.queue.control.move(job.tenant_id, job.id, to)
+
+
+async def stop_request(world: World, leased: LeasedJob) -> str | None:
+    beat = Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token)
+    return (await world.engine.queue.heartbeats.beat(beat)).stop
+
+
+class TestAWaitingHeartbeatIsWoken:
+    """At once, by whoever decides in this process: no tick comes to its help here."""
+
+    @pytest.fixture
+    async def desk(self, world: World) -> Desk:
+        world.engine.queue.stops._tick_seconds = 10 * PATIENCE_SECONDS
+        return await world.desk()
+
+    async def woken_by(self, world: World, leased: LeasedJob, act: Awaitable[object]) -> None:
+        with world.engine.queue.stops.watching(leased.dispatch_id) as wakeup:
+            await act
+            assert await wakeup.wait(PATIENCE_SECONDS)
+
+    async def test_by_a_cancel(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await self.woken_by(world, leased, cancel(world, job))
+        assert await stop_request(world, leased) == "cancel"
+
+    async def test_by_a_pause(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await self.woken_by(world, leased, pause(world, job, PauseMode.NOW))
+        assert await stop_request(world, leased) == "pause"
+
+    async def test_by_its_batch_being_canceled(self, world: World, desk: Desk) -> None:
+        batch = await submit_batch(world, desk.user, desk.effect, 1)
+        leased = await world.lease(desk.worker)
+        assert leased is not None
+        canceling = world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id)
+        await self.woken_by(world, leased, canceling)
+        assert await stop_request(world, leased) == "cancel"
+
+    async def test_by_its_worker_being_drained_before_it_begins(self, world: World, desk: Desk) -> None:
+        await desk.leased()
+        await desk.submit()
+        ahead = await world.lease(desk.worker, prefetch=1)
+        assert ahead is not None
+        draining = world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
+        await self.woken_by(world, ahead, draining)
+        assert await stop_request(world, ahead) == "release"
+
+    async def test_by_its_worker_being_revoked(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        revoking = world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
+        await self.woken_by(world, leased, revoking)
+        with pytest.raises(LeaseLost):
+            await stop_request(world, leased)
+
+
+async def status(world: World, job: Job) -> tuple[str, str]:
+    """The job's state as its tenant and as the queue sees it."""
+    return (await world.job(job)).status, (await world.dispatch(job)).status
+
+
+async def submit_in_order(desk: Desk, count: int, *, user: User | None = None, priority: int = 0) -> list[Job]:
+    """Jobs that come one after the other."""
+    made = []
+    for _ in range(count):
+        made.append(await desk.world.submit(user or desk.user, desk.effect, priority=priority))
+        await desk.world.advance(1)
+    return made
+
+
+async def queue_order(desk: Desk) -> list[str]:
+    """The jobs in the order in which they are handed out; afterwards they are all back in the queue."""
+    worker = await desk.world.worker(desk.fleet, concurrency=100)
+    leased = await desk.world.leases(worker, 100)
+    for each in leased:
+        await desk.world.requeue(each)
+    return [each.dispatch.tenant_job_id for each in leased]
+
+
+async def submit_and_crash(desk: Desk, **values: object) -> Job:
+    """A job that was accepted, and whose process died before it reached the queue."""
+    desk.world.crash_on(Step.SUBMIT_JOB, Boundary.AFTER_COMMIT)
+    with pytest.raises(Crash):
+        await desk.submit(key="lost", **values)
+    desk.world.on_boundary(None)
+    async with (await desk.world.engine.databases.shard_of(desk.user.tenant_id)).read() as tx:
+        found = await jobs.by_key(tx, desk.user.tenant_id, "lost")
+    assert found is not None
+    assert await desk.world.count() == 0
+    return found
+
+
+# cancel
+
+
+async def test_a_queued_job_is_canceled_at_once_and_refunded(world: World) -> None:
+    desk = await world.desk()
+    job = await desk.submit()
+    assert (await cancel(world, job)).status == "canceled"
+    assert await status(world, job) == ("canceled", "canceled")
+    assert await world.transactions(job) == REFUNDED
+    assert await world.lease(desk.worker) is None
+
+
+async def test_a_paused_job_is_canceled_at_once_and_refunded(world: World) -> None:
+    desk = await world.desk()
+    job = await desk.submit()
+    await pause(world, job)
+    await cancel(world, job)
+    assert await status(world, job) == ("canceled", "canceled")
+    assert await world.transactions(job) == REFUNDED
+
+
+async def test_a_leased_job_is_asked_to_stop(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    assert await stop_request(world, leased) is None
+    assert (await cancel(world, job)).status == "processing"
+    assert await stop_request(world, leased) == "cancel"
+    assert await world.transactions(job) == {"JOB_RESERVE": -10}
+
+
+async def test_a_completion_wins_over_a_cancel_that_was_asked_for(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await cancel(world, job)
+    assert await world.complete(leased) == "completed"
+    assert await status(world, job) == ("completed", "completed")
+    assert await world.transactions(job) == CONSUMED
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_a_failure_after_a_cancel_was_asked_for_means_canceled(world: World, fault: Fault) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await cancel(world, job)
+    assert await world.fail(leased, fault=fault) == "canceled"
+    assert await status(world, job) == ("canceled", "canceled")
+    assert await world.transactions(job) == REFUNDED
+
+
+async def test_a_requeue_after_a_cancel_was_asked_for_means_canceled(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await cancel(world, job)
+    assert await world.requeue(leased) == "canceled"
+    assert await status(world, job) == ("canceled", "canceled")
+    assert await world.transactions(job) == REFUNDED
+
+
+async def test_a_lease_lost_after_a_cancel_was_asked_for_means_canceled(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await cancel(world, job)
+    await world.expire()
+    assert await status(world, job) == ("canceled", "canceled")
+    assert await world.transactions(job) == REFUNDED
+    with pytest.raises(LeaseLost):
+        await world.complete(leased)
+    assert await world.transactions(job) == REFUNDED
+
+
+async def test_a_worker_that_is_gone_after_a_cancel_was_asked_for_means_canceled(world: World) -> None:
+    desk = await world.desk()
+    job, _ = await desk.leased()
+    await cancel(world, job)
+    await world.engine.fleet.workers.deregister(desk.worker)
+    assert await status(world, job) == ("canceled", "canceled")
+
+
+async def test_no_lease_begins_after_a_cancel_was_acknowledged(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await cancel(world, job)
+    await world.fail(leased, fault=Fault.WORKER)
+    await world.advance(3600)
+    await world.engine.queue.reaper.run_once()
+    await world.relay()
+    assert await world.lease(desk.worker) is None
+    assert len(await world.attempts(job)) == 1
+
+
+async def test_a_cancel_and_a_completion_at_the_same_time_end_in_one_of_the_two(world: World) -> None:
+    desk = await world.desk()
+    for _ in range(10):
+        job, leased = await desk.leased()
+        await asyncio.gather(cancel(world, job), world.complete(leased), return_exceptions=True)
+        await world.relay()
+        assert await status(world, job) == ("completed", "completed")
+        assert await world.transactions(job) == CONSUMED
+
+
+async def test_a_cancel_and_a_lease_at_the_same_time_leave_no_lease_on_a_canceled_job(world: World) -> None:
+    desk = await world.desk()
+    for _ in range(10):
+        job = await desk.submit()
+        leased, _ = await asyncio.gather(world.lease(desk.worker), cancel(world, job))
+        if leased is not None:
+            assert await stop_request(world, leased) == "cancel"
+            await world.requeue(leased)
+        assert await status(world, job) == ("canceled", "canceled")
+        assert await world.transactions(job) == REFUNDED
+
+
+async def test_canceling_twice_is_fine(world: World) -> None:
+    desk = await world.desk()
+    job = await desk.submit()
+    await cancel(world, job)
+    assert (await cancel(world, job)).status == "canceled"
+    assert await world.transactions(job) == REFUNDED
+    assert await world.events(job) == ["job:queued", "job:canceled"]
+
+
+async def test_asking_a_leased_job_to_stop_twice_is_fine(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await cancel(world, job)
+    await cancel(world, job)
+    await world.requeue(leased)
+    assert await world.events(job) == ["job:queued", "job:started", "job:cancel_requested", "job:canceled"]
+
+
+async def test_what_is_completed_cannot_be_canceled(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await world.complete(leased)
+    with pytest.raises(Conflict, match="already completed"):
+        await cancel(world, job)
+    assert await world.transactions(job) == CONSUMED
+
+
+async def test_what_has_failed_cannot_be_canceled(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await world.fail(leased)
+    with pytest.raises(Conflict, match="already failed"):
+        await cancel(world, job)
+
+
+# pause and resume
+
+
+@pytest.mark.parametrize("mode", list(PauseMode))
+async def test_a_queued_job_is_paused_at_once_and_not_leased(world: World, mode: PauseMode) -> None:
+    desk = await world.desk()
+    job = await desk.submit()
+    assert (await pause(world, job, mode)).status == "paused"
+    assert await status(world, job) == ("paused", "paused")
+    assert await world.lease(desk.worker) is None
+    assert await world.transactions(job) == {"JOB_RESERVE": -10}
+
+
+@pytest.mark.parametrize(("mode", "word"), [(PauseMode.AFTER, None), (PauseMode.NOW, "pause")])
+async def test_only_pause_now_interrupts_a_leased_job(world: World, mode: PauseMode, word: str | None) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    assert (await pause(world, job, mode)).status == "processing"
+    assert await stop_request(world, leased) == word
+
+
+async def test_a_job_that_was_only_fetched_is_given_back_and_paused(world: World) -> None:
+    desk = await world.desk()
+    running, leased = await desk.leased()
+    job = await desk.submit()
+    ahead = await world.lease(desk.worker, prefetch=1)
+    assert ahead is not None
+    for each in (running, job):
+        await pause(world, each)
+    assert (await stop_request(world, leased), await stop_request(world, ahead)) == (None, "release")
+    assert await world.requeue(ahead, "released") == "paused"
+    assert await world.complete(leased) == "completed"
+    assert await world.lease(desk.worker) is None
+
+
+@pytest.mark.parametrize("mode", list(PauseMode))
+async def test_a_completion_wins_over_a_pause_that_was_asked_for(world: World, mode: PauseMode) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await pause(world, job, mode)
+    assert await world.complete(leased) == "completed"
+    assert await world.transactions(job) == CONSUMED
+
+
+@pytest.mark.parametrize("mode", list(PauseMode))
+async def test_a_requeue_after_a_pause_was_asked_for_means_paused(world: World, mode: PauseMode) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await pause(world, job, mode)
+    assert await world.requeue(leased) == "paused"
+    assert await status(world, job) == ("paused", "paused")
+    assert (await world.dispatch(job)).attempts == 0
+    assert await world.lease(desk.worker) is None
+
+
+async def test_a_lease_lost_after_a_pause_was_asked_for_means_paused(world: World) -> None:
+    desk = await world.desk()
+    job, _ = await desk.leased()
+    await pause(world, job)
+    await world.expire()
+    assert await status(world, job) == ("paused", "paused")
+
+
+async def test_a_workers_fault_after_a_pause_was_asked_for_means_paused(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await pause(world, job)
+    assert await world.fail(leased, fault=Fault.WORKER) == "paused"
+    assert await status(world, job) == ("paused", "paused")
+
+
+async def test_a_jobs_own_fault_is_final_whether_or_not_a_pause_was_asked_for(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await pause(world, job)
+    assert await world.fail(leased, fault=Fault.JOB) == "failed"
+    assert await world.transactions(job) == REFUNDED
+
+
+async def test_a_cancel_wins_over_a_pause(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await pause(world, job, PauseMode.NOW)
+    await cancel(world, job)
+    assert await stop_request(world, leased) == "cancel"
+    assert await world.requeue(leased) == "canceled"
+
+
+async def test_pause_now_hardens_a_pause_that_was_asked_for_and_never_the_other_way(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await pause(world, job, PauseMode.AFTER)
+    await pause(world, job, PauseMode.NOW)
+    await pause(world, job, PauseMode.AFTER)
+    assert await stop_request(world, leased) == "pause"
+
+
+async def test_pausing_twice_is_fine(world: World) -> None:
+    desk = await world.desk()
+    job = await desk.submit()
+    await pause(world, job)
+    await pause(world, job)
+    assert await world.events(job) == ["job:queued", "job:paused"]
+
+
+async def test_what_has_ended_cannot_be_paused_or_resumed(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await world.complete(leased)
+    for verb in (pause, resume):
+        with pytest.raises(Conflict):
+            await verb(world, job)
+
+
+async def test_a_resumed_job_has_its_old_place(world: World) -> None:
+    desk = await world.desk()
+    jobs = await submit_in_order(desk, 3)
+    await pause(world, jobs[0])
+    assert await queue_order(desk) == [jobs[1].id, jobs[2].id]
+    assert (await resume(world, jobs[0])).status == "queued"
+    assert await queue_order(desk) == [each.id for each in jobs]
+
+
+async def test_a_job_that_was_interrupted_and_resumed_has_its_old_place(world: World) -> None:
+    desk = await world.desk()
+    jobs = await submit_in_order(desk, 3)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await pause(world, jobs[0], PauseMode.NOW)
+    await world.requeue(leased)
+    await resume(world, jobs[0])
+    assert await queue_order(desk) == [each.id for each in jobs]
+
+
+async def test_resuming_a_leased_job_withdraws_the_pause(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await pause(world, job, PauseMode.NOW)
+    assert (await resume(world, job)).status == "processing"
+    assert await stop_request(world, leased) is None
+    assert await world.requeue(leased) == "queued"
+
+
+async def test_resuming_does_not_withdraw_a_cancel(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await pause(world, job)
+    await cancel(world, job)
+    await resume(world, job)
+    assert await stop_request(world, leased) == "cancel"
+
+
+async def test_resuming_a_delayed_job_does_not_shorten_its_delay(world: World) -> None:
+    desk = await world.desk()
+    job = await desk.submit(delay_seconds=60)
+    await pause(world, job)
+    await resume(world, job)
+    assert await world.lease(desk.worker) is None
+    await world.advance(60)
+    assert await world.lease(desk.worker) is not None
+
+
+# priority and order
+
+
+async def test_a_higher_priority_goes_first(world: World) -> None:
+    desk = await world.desk()
+    jobs = await submit_in_order(desk, 3)
+    changed = await world.engine.queue.control.set_priority(desk.user.tenant_id, jobs[2].id, 5)
+    assert changed.priority == 5
+    assert await queue_order(desk) == [jobs[2].id, jobs[0].id, jobs[1].id]
+
+
+async def test_the_priority_of_what_has_ended_cannot_be_changed(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await world.complete(leased)
+    with pytest.raises(Conflict):
+        await world.engine.queue.control.set_priority(desk.user.tenant_id, job.id, 5)
+
+
+@pytest.mark.parametrize(
+    ("which", "to", "order"),
+    [
+        (2, MoveTo.TOP, [2, 0, 1, 3]),
+        (2, MoveTo.UP, [0, 2, 1, 3]),
+        (1, MoveTo.DOWN, [0, 2, 1, 3]),
+        (0, MoveTo.UP, [0, 1, 2, 3]),
+        (0, MoveTo.TOP, [0, 1, 2, 3]),
+        (3, MoveTo.DOWN, [0, 1, 2, 3]),
+    ],
+)
+async def test_a_job_moves_among_its_tenants_own(world: World, which: int, to: MoveTo, order: list[int]) -> None:
+    desk = await world.desk()
+    jobs = await submit_in_order(desk, 4)
+    await move(world, jobs[which], to)
+    assert await queue_order(desk) == [jobs[n].id for n in order]
+
+
+async def test_jobs_that_came_in_the_same_instant_can_be_moved(world: World) -> None:
+    desk = await world.desk()
+    jobs = [await desk.submit() for _ in range(3)]
+    await move(world, jobs[2], MoveTo.TOP)
+    await move(world, jobs[0], MoveTo.DOWN)
+    assert await queue_order(desk) == [jobs[2].id, jobs[1].id, jobs[0].id]
+
+
+async def test_a_move_never_leaves_its_priority(world: World) -> None:
+    desk = await world.desk()
+    (urgent,) = await submit_in_order(desk, 1, priority=5)
+    jobs = await submit_in_order(desk, 2)
+    await move(world, jobs[1], MoveTo.TOP)
+    assert await queue_order(desk) == [urgent.id, jobs[1].id, jobs[0].id]
+
+
+async def test_a_move_changes_nobody_elses_place(world: World) -> None:
+    desk = await world.desk()
+    other = await world.user()
+    queue = []
+    for _ in range(3):
+        queue += await submit_in_order(desk, 1)
+        queue += await submit_in_order(desk, 1, user=other)
+    mine, theirs = queue[::2], queue[1::2]
+    await move(world, mine[2], MoveTo.TOP)
+    order = await queue_order(desk)
+    assert [order.index(each.id) for each in theirs] == [1, 3, 5]
+    assert [order.index(each.id) for each in mine] == [2, 4, 0]
+
+
+async def test_a_paused_job_can_be_moved(world: World) -> None:
+    desk = await world.desk()
+    jobs = await submit_in_order(desk, 2)
+    await pause(world, jobs[1])
+    await move(world, jobs[1], MoveTo.TOP)
+    await resume(world, jobs[1])
+    assert await queue_order(desk) == [jobs[1].id, jobs[0].id]
+
+
+async def test_a_job_that_runs_cannot_be_moved(world: World) -> None:
+    desk = await world.desk()
+    job, _ = await desk.leased()
+    with pytest.raises(Conflict, match="waiting"):
+        await move(world, job, MoveTo.TOP)
+
+
+# a job that is not in the queue yet
+
+
+async def test_a_cancel_reaches_a_job_that_is_not_in_the_queue_yet(world: World) -> None:
+    desk = await world.desk()
+    job = await submit_and_crash(desk)
+    await cancel(world, job)
+    await world.relay()
+    assert await status(world, job) == ("canceled", "canceled")
+    assert await world.lease(desk.worker) is None
+
+
+async def test_a_pause_reaches_a_job_that_is_not_in_the_queue_yet(world: World) -> None:
+    desk = await world.desk()
+    job = await submit_and_crash(desk)
+    await pause(world, job)
+    await world.relay()
+    assert await status(world, job) == ("paused", "paused")
+    assert await world.lease(desk.worker) is None
+
+
+async def test_a_move_reaches_a_job_that_is_not_in_the_queue_yet(world: World) -> None:
+    desk = await world.desk()
+    lost = await submit_and_crash(desk)
+    await world.advance(1)
+    job = await desk.submit()
+    await world.advance(1)
+    await move(world, lost, MoveTo.TOP)
+    assert await queue_order(desk) == [lost.id, job.id]
+
+
+async def test_a_cancel_that_crashed_half_way_is_finished_by_the_relay(world: World) -> None:
+    desk = await world.desk()
+    job = await desk.submit()
+    world.crash_on(Step.CONTROL, Boundary.AFTER_COMMIT)
+    with pytest.raises(Crash):
+        await cancel(world, job)
+    assert await status(world, job) == ("queued", "canceled")
+    await world.relay()
+    assert await status(world, job) == ("canceled", "canceled")
+    assert await world.transactions(job) == REFUNDED
+
+
+# whose job it is
+
+
+async def test_another_tenants_job_is_not_found(world: World) -> None:
+    desk = await world.desk()
+    job = await desk.submit()
+    control, other = world.engine.queue.control, await world.user()
+    verbs = [
+        control.cancel(other.tenant_id, job.id),
+        control.pause(other.tenant_id, job.id),
+        control.resume(other.tenant_id, job.id),
+        control.set_priority(other.tenant_id, job.id, 5),
+        control.move(other.tenant_id, job.id, MoveTo.TOP),
+        world.engine.jobs.submit.retry(other.tenant_id, job.id),
+    ]
+    for verb in verbs:
+        with pytest.raises(NotFound):
+            await verb
+    assert await status(world, job) == ("queued", "queued")
+
+
+async def test_another_tenants_batch_is_not_found(world: World) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect)
+    control, other = world.engine.queue.control, await world.user()
+    verbs = [
+        control.cancel_batch(other.tenant_id, batch.id),
+        control.pause_batch(other.tenant_id, batch.id),
+        control.resume_batch(other.tenant_id, batch.id),
+        control.set_batch_priority(other.tenant_id, batch.id, 5),
+        control.move_batch(other.tenant_id, batch.id, MoveTo.TOP),
+        world.engine.jobs.batches.retry_failed(other.tenant_id, batch.id),
+        world.engine.jobs.batches.state(other.tenant_id, batch.id),
+    ]
+    for verb in verbs:
+        with pytest.raises(NotFound):
+            await verb
+    assert len(await queue_order(desk)) == 3
+
+
+# retry
+
+
+async def failed_job(desk: Desk, **values: object) -> Job:
+    job, leased = await desk.leased(**values)
+    await desk.world.fail(leased)
+    return await desk.world.job(job)
+
+
+async def retry(world: World, job: Job) -> Job:
+    return await world.engine.jobs.submit.retry(job.tenant_id, job.id)
+
+
+async def test_a_retry_is_a_new_job_with_a_reservation_of_its_own(world: World) -> None:
+    desk = await world.desk()
+    old = await failed_job(desk, input_payload={"prompt": "a dog"})
+    new = await retry(world, old)
+    assert new.id != old.id
+    assert (new.retry_of, new.status, new.attempts) == (old.id, "queued", 0)
+    assert await desk.balance() == 990
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    assert leased.dispatch.tenant_job_id == new.id
+    assert leased.graph["2"]["inputs"]["text"] == "a dog"
+    await world.complete(leased)
+    assert await world.transactions(new) == CONSUMED
+    assert await world.transactions(old) == REFUNDED
+    assert (await world.job(old)).status == "failed"
+
+
+async def test_a_canceled_job_can_be_retried(world: World) -> None:
+    desk = await world.desk()
+    old = await desk.submit()
+    await cancel(world, old)
+    assert (await retry(world, old)).status == "queued"
+
+
+async def test_a_job_is_retried_once_however_often_it_is_asked_for(world: World) -> None:
+    desk = await world.desk()
+    old = await failed_job(desk)
+    first = await retry(world, old)
+    assert (await retry(world, old)).id == first.id
+    assert await desk.balance() == 990
+
+
+async def test_retries_at_the_same_time_make_one_job(world: World) -> None:
+    desk = await world.desk()
+    old = await failed_job(desk)
+    made = await asyncio.gather(*(retry(world, old) for _ in range(5)))
+    assert len({each.id for each in made}) == 1
+    assert await desk.balance() == 990
+
+
+async def test_a_retry_that_failed_can_be_retried_in_turn(world: World) -> None:
+    desk = await world.desk()
+    old = await failed_job(desk)
+    second = await retry(world, old)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.fail(leased)
+    third = await retry(world, second)
+    assert third.retry_of == second.id
+    assert (await world.dispatch(third)).status == "queued"
+
+
+async def test_a_job_that_has_not_failed_cannot_be_retried(world: World) -> None:
+    desk = await world.desk()
+    job = await desk.submit()
+    with pytest.raises(Conflict, match="queued"):
+        await retry(world, job)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    with pytest.raises(Conflict, match="processing"):
+        await retry(world, job)
+    await world.complete(leased)
+    with pytest.raises(Conflict, match="completed"):
+        await retry(world, job)
+    assert await world.count() == 1
+
+
+async def test_a_retry_must_be_paid_for(world: World) -> None:
+    desk = await world.desk(tokens=10)
+    old = await failed_job(desk)
+    await desk.submit()
+    with pytest.raises(InsufficientTokens):
+        await retry(world, old)
+
+
+async def test_a_retry_counts_as_an_active_job(world: World) -> None:
+    desk = await world.desk()
+    old = await failed_job(desk)
+    for _ in range(5):
+        await desk.submit()
+    with pytest.raises(TooManyActiveJobs):
+        await retry(world, old)
+
+
+async def test_a_retry_stays_in_its_batch(world: World) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 2)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.fail(leased)
+    new = await world.engine.jobs.submit.retry(desk.user.tenant_id, leased.dispatch.tenant_job_id)
+    assert (new.batch_id, new.item_no) == (batch.id, 0)
+    assert (await world.dispatch(new)).batch_id == batch.id
+    assert (await world.engine.jobs.batches.state(desk.user.tenant_id, batch.id)).counts == {"queued": 2}
+
+
+async def test_a_retry_that_a_crash_kept_from_the_queue_is_brought_there_by_the_relay(world: World) -> None:
+    desk = await world.desk()
+    old = await failed_job(desk)
+    world.crash_on(Step.SUBMIT_JOB, Boundary.AFTER_COMMIT)
+    with pytest.raises(Crash):
+        await retry(world, old)
+    await world.relay()
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    assert leased.dispatch.tenant_job_id == (await retry(world, old)).id
+
+
+# videos
+
+
+async def video_of(desk: Desk) -> str:
+    return await desk.world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
+
+
+async def test_a_canceled_jobs_video_has_failed_and_says_so(world: World) -> None:
+    desk = await world.desk()
+    video_id = await video_of(desk)
+    await cancel(world, await desk.submit(video_id=video_id))
+    video = await world.video(desk.user, video_id)
+    assert (video.status, video.processing_details) == ("failed", {"error": "Canceled."})
+
+
+async def test_a_paused_jobs_video_is_queued(world: World) -> None:
+    desk = await world.desk()
+    video_id = await video_of(desk)
+    job, leased = await desk.leased(video_id=video_id)
+    assert (await world.video(desk.user, video_id)).status == "processing"
+    await pause(world, job, PauseMode.NOW)
+    await world.requeue(leased)
+    assert (await world.job(job)).status == "paused"
+    assert (await world.video(desk.user, video_id)).status == "queued"
+
+
+async def test_a_video_follows_the_retry(world: World) -> None:
+    desk = await world.desk()
+    video_id = await video_of(desk)
+    new = await retry(world, await failed_job(desk, video_id=video_id))
+    video = await world.video(desk.user, video_id)
+    assert (video.job_id, video.status, video.processing_details) == (new.id, "queued", None)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.complete(leased)
+    assert (await world.video(desk.user, video_id)).status == "completed"
+
+
+async def test_a_late_word_about_the_old_job_does_not_change_the_video(world: World) -> None:
+    desk = await world.desk()
+    video_id = await video_of(desk)
+    old = await failed_job(desk, video_id=video_id)
+    new = await retry(world, old)
+    late = JobUpdate(
+        tenant_id=old.tenant_id,
+        job_id=old.id,
+        version=old.dispatch_version + 1,
+        event_type=JobEventType.COMPLETED,
+        status=JobStatus.COMPLETED,
+        at=world.clock.now,
+        epoch=2,
+        attempts=1,
+        priority=0,
+    )
+    shard = await world.engine.databases.shard_name_of(old.tenant_id)
+    await world.engine.outbox.applying.apply(shard, [OutboxEntry(id=0, shard=shard, updates=[late])])
+    video = await world.video(desk.user, video_id)
+    assert (video.job_id, video.status) == (new.id, "queued")
+    assert (await world.job(old)).status == "failed"
+
+
+async def test_a_video_shows_only_the_newest_of_its_jobs(world: World) -> None:
+    desk = await world.desk()
+    video_id = await video_of(desk)
+    _, leased = await desk.leased(video_id=video_id)
+    newer = await desk.submit(video_id=video_id)
+    await world.complete(leased)
+    video = await world.video(desk.user, video_id)
+    assert (video.job_id, video.status) == (newer.id, "queued")

@@ -1,0 +1,616 @@
+"""Who gets which job, when, and how often."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.domain.queue.blocks import Block
+from comfyrelay.domain.queue.states import PauseMode, Provider, Stage
+from comfyrelay.errors import ComfyRelayError, Forbidden
+from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.heartbeats import Heartbeat
+from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.services.transactions import Step
+from comfyrelay.store.central.queue import blocks
+from tests.support.world import (
+    START,
+    Desk,
+    PostgresBackend,
+    SqliteBackend,
+    World,
+    execute,
+    graph_of,
+    open_world,
+    shard_down,
+    submit_many,
+)
+
+
+@pytest.fixture
+async def desk(world: World) -> Desk:
+    return await world.desk()
+
+
+def request(worker: str, **values: object) -> LeaseRequest:
+    return replace(LeaseRequest(worker_id=worker, providers=[Provider.SELF_HOSTED]), **values)  # type: ignore[arg-type]
+
+
+def job_ids(leased: list[LeasedJob] | ComfyRelayError | None) -> list[str]:
+    assert isinstance(leased, list)
+    return [each.dispatch.tenant_job_id for each in leased]
+
+
+async def job_id(world: World, worker: str, **values: object) -> str | None:
+    leased = await world.lease(worker, **values)
+    return leased.dispatch.tenant_job_id if leased else None
+
+
+async def stop_request(world: World, leased: LeasedJob) -> str | None:
+    beat = Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token)
+    return (await world.engine.queue.heartbeats.beat(beat)).stop
+
+
+class TestOneWorkerAlone:
+    """Jobs that only a chosen worker may run."""
+
+    @pytest.fixture
+    async def other(self, world: World, desk: Desk) -> str:
+        return await world.worker(desk.fleet)
+
+    async def test_it_goes_to_nobody_else_whoever_is_free(self, world: World, desk: Desk, other: str) -> None:
+        job = await desk.submit(only_worker=other)
+        assert await job_id(world, desk.worker) is None
+        assert await job_id(world, other) == job.id
+
+    async def test_it_takes_its_turn_among_the_rest(self, world: World, desk: Desk, other: str) -> None:
+        first, chosen, urgent = await desk.submit(), await desk.submit(only_worker=other), await desk.submit(priority=5)
+        assert await job_id(world, other) == urgent.id
+        assert await job_id(world, desk.worker) == first.id
+        assert (await world.dispatch(chosen)).status == "queued"
+
+    async def test_it_stands_in_nobody_elses_way(self, world: World, desk: Desk, other: str) -> None:
+        await world.engine.accounts.tenancy.limit(desk.user.tenant_id, {"max_active_jobs": 100})
+        for _ in range(40):
+            await desk.submit(only_worker=other, priority=9)
+        job = await desk.submit()
+        assert await job_id(world, desk.worker) == job.id
+
+    async def test_workers_that_ask_together_get_each_their_own(self, world: World, desk: Desk, other: str) -> None:
+        both = [await desk.submit(only_worker=each) for each in (other, desk.worker)]
+        free = await desk.submit()
+        third = await world.worker(desk.fleet)
+        asked = [request(each) for each in (desk.worker, other, third)]
+        served = await world.engine.queue.leasing.lease_many(asked)
+        assert [job_ids(each) for each in served] == [[both[1].id], [both[0].id], [free.id]]
+
+    async def test_an_attempt_that_is_given_back_waits_for_the_same_worker(
+        self, world: World, desk: Desk, other: str
+    ) -> None:
+        job = await desk.submit(only_worker=other)
+        leased = await world.lease(other)
+        assert leased is not None
+        await world.requeue(leased)
+        assert await job_id(world, desk.worker) is None
+        assert await job_id(world, other) == job.id
+
+    async def test_it_is_recovered_for_the_same_worker(self, world: World, desk: Desk, other: str) -> None:
+        job = await desk.submit(only_worker=other)
+        await execute(world.engine.databases.central, "DELETE FROM ai_job_dispatches")
+        shard = await world.engine.databases.shard_of(job.tenant_id)
+        await world.engine.outbox.recovery.ensure_dispatch(shard.name, job)
+        assert await job_id(world, desk.worker) is None
+        assert await job_id(world, other) == job.id
+
+
+class TestEntitlement:
+    async def test_a_worker_gets_a_job_of_its_workflow(self, world: World, desk: Desk) -> None:
+        job = await desk.submit()
+        assert await job_id(world, desk.worker) == job.id
+
+    async def test_nobody_gets_a_job_of_a_workflow_they_are_not_assigned(self, world: World, desk: Desk) -> None:
+        other = await world.worker(await world.fleet(await world.workflow()))
+        await desk.submit()
+        assert await world.lease(other) is None
+
+    async def test_nobody_gets_a_job_of_a_provider_they_do_not_have(self, world: World, desk: Desk) -> None:
+        await desk.submit()
+        assert await world.lease(desk.worker, providers=[Provider.CLOUD]) is None
+        assert await world.lease(desk.worker, providers=[]) is None
+        assert await world.lease(desk.worker, providers=[Provider.CLOUD, Provider.SELF_HOSTED]) is not None
+
+    async def test_nobody_gets_a_job_of_another_stage(self, world: World, desk: Desk) -> None:
+        fleet = await world.fleet(desk.workflow, stage=Stage.STAGING)
+        staging = await world.worker(fleet, stage=Stage.STAGING)
+        job = await desk.submit(stage=Stage.STAGING)
+        assert await world.lease(desk.worker) is None
+        assert await job_id(world, staging) == job.id
+
+    async def test_a_worker_without_workflows_gets_nothing(self, world: World, desk: Desk) -> None:
+        await desk.submit()
+        await world.engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=desk.fleet, workflow_slugs=[])
+        assert await world.lease(desk.worker) is None
+
+    async def test_nobody_gets_a_job_of_a_workflow_that_is_switched_off(self, world: World, desk: Desk) -> None:
+        await desk.submit()
+        await world.engine.catalogue.workflows.set_active(desk.workflow.slug, is_active=False)
+        assert await world.lease(desk.worker) is None
+        await world.engine.catalogue.workflows.set_active(desk.workflow.slug, is_active=True)
+        assert await world.lease(desk.worker) is not None
+
+    async def test_a_workflow_that_was_off_at_registration_reaches_the_worker_once_it_is_on(
+        self, world: World, desk: Desk
+    ) -> None:
+        late = await world.workflow()
+        effect = await world.effect(late)
+        job = await world.submit(desk.user, effect)
+        await world.engine.catalogue.workflows.set_active(late.slug, is_active=False)
+        worker = await world.worker(await world.fleet(desk.workflow, late))
+        assert await world.lease(worker) is None
+        await world.engine.catalogue.workflows.set_active(late.slug, is_active=True)
+        assert await job_id(world, worker) == job.id
+
+    async def test_a_change_of_the_fleet_s_workflows_is_followed_at_once(self, world: World, desk: Desk) -> None:
+        workflow = await world.workflow()
+        job = await world.submit(desk.user, await world.effect(workflow))
+        assert await world.lease(desk.worker) is None
+        await world.engine.fleet.fleets.map_workflows(
+            stage=Stage.PRODUCTION, slug=desk.fleet, workflow_slugs=[workflow.slug]
+        )
+        assert await job_id(world, desk.worker) == job.id
+
+    async def test_an_unknown_worker_is_refused(self, world: World) -> None:
+        with pytest.raises(Forbidden):
+            await world.lease("nobody")
+
+    async def test_an_unapproved_worker_is_refused(self, world: World, desk: Desk) -> None:
+        await desk.submit()
+        await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
+        with pytest.raises(Forbidden):
+            await world.lease(desk.worker)
+
+    async def test_a_refused_worker_does_not_keep_the_others_from_their_jobs(self, world: World, desk: Desk) -> None:
+        job = await desk.submit()
+        refused, served = await world.engine.queue.leasing.lease_many([request("nobody"), request(desk.worker)])
+        assert isinstance(refused, Forbidden)
+        assert job_ids(served) == [job.id]
+
+    async def test_a_draining_worker_gets_nothing(self, world: World, desk: Desk) -> None:
+        await desk.submit()
+        await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
+        assert await world.lease(desk.worker) is None
+        await world.engine.fleet.workers.set_draining(desk.worker, is_draining=False)
+        assert await world.lease(desk.worker) is not None
+
+    async def test_nobody_gets_a_paused_job(self, world: World, desk: Desk) -> None:
+        job = await desk.submit()
+        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
+        assert await world.lease(desk.worker) is None
+
+    async def test_nobody_gets_a_job_before_its_time(self, world: World, desk: Desk) -> None:
+        await desk.submit(delay_seconds=60)
+        await world.advance(59.999)
+        assert await world.lease(desk.worker) is None
+        await world.advance(0.001)
+        assert await world.lease(desk.worker) is not None
+
+
+class TestOrder:
+    async def test_the_highest_priority_goes_first_then_the_oldest(self, world: World) -> None:
+        desk = await world.desk(concurrency=4)
+        jobs = []
+        for priority in (0, 5, 0, 5):
+            jobs.append(await desk.submit(priority=priority))
+            await world.advance(1)
+        leased = await world.leases(desk.worker, 4)
+        assert job_ids(leased) == [jobs[1].id, jobs[3].id, jobs[0].id, jobs[2].id]
+
+    async def test_jobs_of_one_moment_go_in_the_order_of_their_submission(self, world: World) -> None:
+        desk = await world.desk(concurrency=3)
+        jobs = [await desk.submit() for _ in range(3)]
+        assert job_ids(await world.leases(desk.worker, 3)) == [each.id for each in jobs]
+
+    async def test_workflows_share_one_order(self, world: World) -> None:
+        first, second = await world.workflow(), await world.workflow()
+        worker = await world.worker(await world.fleet(first, second), concurrency=3)
+        user = await world.user()
+        one, two = await world.effect(first), await world.effect(second)
+        jobs = []
+        for effect in (two, one, two):
+            jobs.append(await world.submit(user, effect))
+            await world.advance(1)
+        assert job_ids(await world.leases(worker, 3)) == [each.id for each in jobs]
+
+    async def test_a_requeued_job_keeps_its_place(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.advance(1)
+        await desk.submit()
+        await world.requeue(leased)
+        assert await job_id(world, desk.worker) == job.id
+
+
+class TestLease:
+    async def test_each_lease_counts_an_attempt_and_has_a_new_epoch_and_token(self, world: World, desk: Desk) -> None:
+        _, first = await desk.leased()
+        await world.expire()
+        second = await world.lease(desk.worker)
+        assert second is not None
+        assert (first.dispatch.attempts, second.dispatch.attempts) == (1, 2)
+        assert (first.dispatch.epoch, second.dispatch.epoch) == (1, 2)
+        assert first.lease_token != second.lease_token
+        assert first.output_path != second.output_path
+
+    async def test_a_lease_lives_its_time_from_the_database_s_clock(self, world: World, desk: Desk) -> None:
+        await world.advance(3)
+        _, leased = await desk.leased()
+        assert leased.dispatch.leased_at == START + timedelta(seconds=3)
+        assert leased.dispatch.lease_expires_at == START + timedelta(seconds=903)
+
+    async def test_a_lease_carries_what_is_to_be_run(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased(input_payload={"prompt": "a dog"})
+        assert leased.graph["2"]["inputs"]["text"] == "a dog"
+        prefix = f"tenants/{job.tenant_id}/ai-jobs/{job.id}/upload-"
+        assert leased.output_path.startswith(prefix)
+        assert leased.output_path.endswith(".mp4")
+
+    async def test_a_leased_job_is_processing_and_nobody_else_s(self, world: World, desk: Desk) -> None:
+        job, _ = await desk.leased()
+        other = await world.worker(desk.fleet)
+        assert await world.lease(other) is None
+        assert (await world.job(job)).status == "processing"
+        assert (await world.dispatch(job)).worker_id == desk.worker
+
+
+class TestRequestId:
+    async def test_the_same_request_gets_the_same_lease_while_it_lives(self, world: World) -> None:
+        desk = await world.desk(concurrency=2)
+        await desk.submit()
+        await desk.submit()
+        first = await world.lease(desk.worker, request_id="r")
+        again = await world.lease(desk.worker, request_id="r")
+        assert first is not None
+        assert again is not None
+        assert again.lease_token == first.lease_token
+        assert again.dispatch.attempts == 1
+
+    async def test_a_request_whose_lease_has_ended_gets_nothing(self, world: World, desk: Desk) -> None:
+        await desk.submit()
+        first = await world.lease(desk.worker, request_id="r")
+        assert first is not None
+        await world.requeue(first)
+        assert await world.lease(desk.worker, request_id="r") is None
+        assert await world.lease(desk.worker, request_id="r2") is not None
+
+    async def test_a_request_that_got_nothing_may_get_a_lease_later(self, world: World, desk: Desk) -> None:
+        assert await world.lease(desk.worker, request_id="r") is None
+        await desk.submit()
+        assert await world.lease(desk.worker, request_id="r") is not None
+
+    async def test_request_ids_of_two_workers_do_not_meet(self, world: World, desk: Desk) -> None:
+        other = await world.worker(desk.fleet)
+        jobs = [await desk.submit(), await desk.submit()]
+        found = [await job_id(world, each, request_id="r") for each in (desk.worker, other)]
+        assert found == [each.id for each in jobs]
+
+    async def test_two_concurrent_polls_with_one_request_id_share_one_lease(self, world: World) -> None:
+        desk = await world.desk(concurrency=4)
+        await submit_many(world, desk.user, desk.effect, 4)
+        polls = [world.engine.queue.polls.poll(request(desk.worker, request_id="r"), wait_seconds=10) for _ in range(2)]
+        found = await asyncio.gather(*polls)
+        assert len({each.lease_token for leased in found for each in leased}) == 1
+        assert len(found[0]) == len(found[1]) == 1
+        rows = await execute(world.engine.databases.central, "SELECT status FROM ai_job_dispatches")
+        assert [row.status for row in rows].count("leased") == 1
+
+    async def test_one_request_id_sent_to_two_servers_at_once_makes_one_lease(self, world: World) -> None:
+        desk = await world.desk(concurrency=4)
+        await submit_many(world, desk.user, desk.effect, 4)
+        polls = [world.engine.queue.leasing.lease(request(desk.worker, request_id="r")) for _ in range(8)]
+        found = await asyncio.gather(*polls)
+        assert len({each.lease_token for leased in found for each in leased}) == 1
+
+    async def test_a_repeat_beside_the_first_poll_still_gets_the_living_lease(self, world: World) -> None:
+        desk = await world.desk(concurrency=4)
+        await submit_many(world, desk.user, desk.effect, 4)
+        first = await world.lease(desk.worker, request_id="r")
+        assert first is not None
+        answers = await world.engine.queue.leasing.lease_many([request(desk.worker, request_id="r")] * 2)
+        assert [job_ids(each) for each in answers] == [[first.dispatch.tenant_job_id]] * 2
+
+
+class TestCapacity:
+    async def test_a_worker_at_capacity_gets_nothing(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        await desk.submit()
+        assert await world.lease(desk.worker) is None
+        await world.complete(leased)
+        assert await world.lease(desk.worker) is not None
+
+    async def test_a_request_for_many_gets_no_more_than_the_free_slots(self, world: World) -> None:
+        desk = await world.desk(concurrency=3)
+        await submit_many(world, desk.user, desk.effect, 5)
+        assert len(await world.leases(desk.worker, 2)) == 2
+        assert len(await world.leases(desk.worker, 5)) == 1
+        assert await world.leases(desk.worker, 5) == []
+
+    async def test_a_worker_may_ask_for_less_than_it_registered_with_or_for_more_once_it_has_grown(
+        self, world: World
+    ) -> None:
+        desk = await world.desk(concurrency=2)
+        await submit_many(world, desk.user, desk.effect, 5)
+        assert len(await world.leases(desk.worker, 5, max_concurrency=1)) == 1
+        assert len(await world.leases(desk.worker, 5, max_concurrency=3)) == 2
+
+    async def test_two_requests_of_one_worker_do_not_fill_one_slot_twice(self, world: World, desk: Desk) -> None:
+        await submit_many(world, desk.user, desk.effect, 2)
+        answers = await world.engine.queue.leasing.lease_many([request(desk.worker), request(desk.worker)])
+        assert [len(job_ids(each)) for each in answers] == [1, 0]
+
+    async def test_many_workers_in_one_call_get_different_jobs(self, world: World, desk: Desk) -> None:
+        workers = [await world.worker(desk.fleet) for _ in range(5)]
+        jobs = await submit_many(world, desk.user, desk.effect, 5)
+        answers = await world.engine.queue.leasing.lease_many([request(each) for each in workers])
+        assert [job_ids(each) for each in answers] == [[job.id] for job in jobs]
+
+    async def test_workers_of_different_fleets_in_one_call_all_get_a_job(self, world: World, desk: Desk) -> None:
+        other = await world.workflow()
+        workers = [desk.worker, await world.worker(await world.fleet(desk.workflow, other))]
+        jobs = await submit_many(world, desk.user, desk.effect, 5)
+        answers = await world.engine.queue.leasing.lease_many([request(each) for each in workers])
+        assert [job_ids(each) for each in answers] == [[jobs[0].id], [jobs[1].id]]
+
+
+class TestPrefetch:
+    async def test_a_busy_worker_gets_its_next_job_ahead_and_it_is_marked(self, world: World, desk: Desk) -> None:
+        _, running = await desk.leased()
+        await desk.submit()
+        ahead = await world.lease(desk.worker, prefetch=1)
+        assert ahead is not None
+        assert (running.dispatch.is_prefetch, ahead.dispatch.is_prefetch) == (False, True)
+        await desk.submit()
+        assert await world.lease(desk.worker, prefetch=1) is None
+
+    async def test_an_idle_worker_is_served_before_a_prefetch(self, world: World, desk: Desk) -> None:
+        idle = await world.worker(desk.fleet)
+        await desk.leased()
+        job = await desk.submit()
+        busy, served = await world.engine.queue.leasing.lease_many([request(desk.worker, prefetch=1), request(idle)])
+        assert busy == []
+        assert job_ids(served) == [job.id]
+
+    async def test_a_recalled_prefetch_is_to_be_released_and_a_running_job_is_not(
+        self, world: World, desk: Desk
+    ) -> None:
+        _, running = await desk.leased()
+        await desk.submit()
+        ahead = await world.lease(desk.worker, prefetch=1)
+        assert ahead is not None
+        assert await world.engine.fleet.workers.recall_prefetched(desk.worker) == 1
+        assert await stop_request(world, ahead) == "release"
+        assert await stop_request(world, running) is None
+
+    async def test_it_is_recalled_for_a_worker_that_is_idle(self, world: World, desk: Desk) -> None:
+        ahead = await self.held_for(world, desk, seconds=6)
+        idle = await world.worker(desk.fleet)
+        assert await self.recalled(world, idle) == 1
+        assert await stop_request(world, ahead) == "release"
+        # nor is it asked for twice
+        assert await self.recalled(world, idle) == 0
+        assert await world.requeue(ahead, "released") == "queued"
+        again = await world.lease(idle)
+        assert again is not None
+        assert (again.dispatch_id, again.dispatch.attempts) == (ahead.dispatch_id, 1)
+
+    async def test_it_is_recalled_from_a_worker_that_is_drained(self, world: World, desk: Desk) -> None:
+        ahead = await self.held_for(world, desk, seconds=1)
+        await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
+        assert await stop_request(world, ahead) == "release"
+
+    async def test_it_is_not_recalled_when_it_has_just_come(self, world: World, desk: Desk) -> None:
+        await self.held_for(world, desk, seconds=1)
+        assert await self.recalled(world, await world.worker(desk.fleet)) == 0
+
+    async def test_it_is_not_recalled_for_a_worker_that_could_not_run_it(self, world: World, desk: Desk) -> None:
+        ahead = await self.held_for(world, desk, seconds=6)
+        blocked, draining, busy = [await world.worker(desk.fleet) for _ in range(3)]
+        elsewhere = await world.worker(await world.fleet(await world.workflow()))
+        pair, until = (blocked, ahead.dispatch.workflow_hash), world.clock.now + timedelta(hours=1)
+        block = Block(failure_count=3, blocked_until=until)
+        await world.engine.databases.central.run(Step.WORKER, lambda tx: blocks.write(tx, pair, block))
+        await world.engine.fleet.workers.set_draining(draining, is_draining=True)
+        await desk.submit()
+        assert await world.lease(busy) is not None
+        assert await self.recalled(world, blocked, draining, busy, elsewhere, desk.worker) == 0
+        assert await self.recalled(world, await world.worker(desk.fleet), providers=["cloud"]) == 0
+
+    async def held_for(self, world: World, desk: Desk, *, seconds: float) -> LeasedJob:
+        """A job that a busy worker took ahead so long ago."""
+        await desk.leased()
+        await desk.submit()
+        ahead = await world.lease(desk.worker, prefetch=1)
+        assert ahead is not None
+        await world.advance(seconds)
+        return ahead
+
+    async def recalled(self, world: World, *idle: str, providers: Sequence[str] = ("self_hosted",)) -> int:
+        prefetched = await world.engine.queue.demand.prefetched()
+        asked = [LeaseRequest(worker_id=each, providers=providers) for each in idle]
+        return await world.engine.queue.demand.recall(prefetched, asked)
+
+    async def test_a_prefetched_job_that_has_begun_is_not_recalled(self, world: World, desk: Desk) -> None:
+        await desk.leased()
+        await desk.submit()
+        ahead = await world.lease(desk.worker, prefetch=1)
+        assert ahead is not None
+        await world.engine.queue.heartbeats.beat(
+            Heartbeat(dispatch_id=ahead.dispatch_id, lease_token=ahead.lease_token, progress={"step": 1})
+        )
+        assert await world.engine.fleet.workers.recall_prefetched(desk.worker) == 0
+        await world.advance(6)
+        assert await self.recalled(world, await world.worker(desk.fleet)) == 0
+        assert await stop_request(world, ahead) is None
+
+
+class WarmDesk:
+    """A worker with two workflows of different hashes, one of which it has warm."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    async def set_up(self) -> "WarmDesk":
+        cold, warm = (
+            await self.world.workflow(graph=graph_of("cold")),
+            await self.world.workflow(graph=graph_of("warm")),
+        )
+        self.worker = await self.world.worker(await self.world.fleet(cold, warm), concurrency=100)
+        self.user = await self.world.user(tokens=10_000)
+        self.cold, self.warm = await self.world.effect(cold), await self.world.effect(warm)
+        return self
+
+    async def submit_cold(self, count: int, *, priority: int = 0) -> list[str]:
+        jobs = await submit_many(self.world, self.user, self.cold, count, priority=priority)
+        return [each.id for each in jobs]
+
+    async def submit_warm(self, *, priority: int = 0) -> str:
+        await self.world.advance(1)
+        job = await self.world.submit(self.user, self.warm, priority=priority)
+        self.hash = job.workflow_hash
+        return job.id
+
+    async def next(self) -> str | None:
+        return await job_id(self.world, self.worker, warm_workflow_hashes=frozenset({self.hash}))
+
+
+@pytest.fixture
+async def warm(world: World) -> WarmDesk:
+    return await WarmDesk(world).set_up()
+
+
+class TestWarmPreference:
+    async def test_a_warm_workflow_goes_first(self, warm: WarmDesk) -> None:
+        cold = await warm.submit_cold(3)
+        job = await warm.submit_warm()
+        assert [await warm.next(), await warm.next()] == [job, cold[0]]
+
+    async def test_without_warm_hashes_the_order_is_the_queue_s(self, warm: WarmDesk) -> None:
+        cold = await warm.submit_cold(1)
+        await warm.submit_warm()
+        assert await job_id(warm.world, warm.worker) == cold[0]
+
+    async def test_it_looks_32_rows_ahead(self, warm: WarmDesk) -> None:
+        await warm.submit_cold(32)
+        job = await warm.submit_warm()
+        assert await warm.next() == job
+
+    async def test_it_looks_no_further_than_32_rows(self, warm: WarmDesk) -> None:
+        cold = await warm.submit_cold(33)
+        await warm.submit_warm()
+        assert await warm.next() == cold[0]
+
+    async def test_it_never_crosses_a_priority(self, warm: WarmDesk) -> None:
+        await warm.submit_warm(priority=0)
+        cold = await warm.submit_cold(1, priority=1)
+        assert await warm.next() == cold[0]
+
+    async def test_a_row_is_passed_over_for_120_seconds_and_then_goes_first(self, warm: WarmDesk) -> None:
+        cold = await warm.submit_cold(1)
+        jobs = [await warm.submit_warm() for _ in range(3)]
+        assert await warm.next() == jobs[0]
+        await warm.world.advance(119.999)
+        assert await warm.next() == jobs[1]
+        await warm.world.advance(0.001)
+        assert [await warm.next(), await warm.next()] == [cold[0], jobs[2]]
+
+
+async def test_a_look_ahead_of_no_rows_means_no_preference(
+    backend: SqliteBackend | PostgresBackend, tmp_path: Path
+) -> None:
+    async with open_world(backend, tmp_path, warm_lookahead_rows=0) as world:
+        warm = await WarmDesk(world).set_up()
+        cold = await warm.submit_cold(1)
+        await warm.submit_warm()
+        assert await warm.next() == cold[0]
+
+
+class TestHopelessPayload:
+    async def test_a_dispatch_whose_job_is_gone_fails(self, world: World, desk: Desk) -> None:
+        job = await desk.submit()
+        shard = await world.engine.databases.shard_of(job.tenant_id)
+        await execute(shard, "DELETE FROM ai_jobs WHERE id = :id", id=job.id)
+        assert await world.lease(desk.worker) is None
+        dispatch = await world.dispatch(job)
+        assert (dispatch.status, dispatch.last_error) == ("failed", "The job no longer exists.")
+
+    async def test_a_job_whose_graph_is_gone_fails_and_is_refunded(self, world: World, desk: Desk) -> None:
+        job = await desk.submit()
+        for file in (world.engine.settings.data_dir / "objects").rglob("*.json"):
+            file.unlink()
+        world.engine.catalogue.graphs._known.clear()
+        assert await world.lease(desk.worker) is None
+        assert (await world.job(job)).status == "failed"
+        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
+        assert "client:blocked_workflow" not in await world.audit(desk.worker)
+
+    async def test_a_hopeless_job_does_not_keep_the_next_one_from_its_worker(self, world: World, desk: Desk) -> None:
+        gone, good = await desk.submit(), await desk.submit()
+        shard = await world.engine.databases.shard_of(gone.tenant_id)
+        await execute(shard, "DELETE FROM ai_jobs WHERE id = :id", id=gone.id)
+        assert await world.lease(desk.worker) is None
+        assert await job_id(world, desk.worker) == good.id
+
+
+class TestShardDown:
+    @pytest.fixture
+    async def two(self, world: World) -> Desk:
+        """A desk whose user is in shard a; `world.users[1]` is in shard b."""
+        workflow = await world.workflow()
+        effect = await world.effect(workflow)
+        fleet = await world.fleet(workflow)
+        user = await world.user(shard="a")
+        await world.user(shard="b")
+        worker = await world.worker(fleet, concurrency=10)
+        return Desk(world=world, user=user, workflow=workflow, effect=effect, fleet=fleet, worker=worker)
+
+    async def test_a_job_of_a_shard_that_is_down_goes_back_unpenalised(self, world: World, two: Desk) -> None:
+        job = await two.submit()
+        async with shard_down(world, "a"):
+            assert await world.lease(two.worker) is None
+            dispatch = await world.dispatch(job)
+        assert (dispatch.status, dispatch.attempts, dispatch.deferrals) == ("queued", 0, 1)
+        assert dispatch.available_at == START + timedelta(seconds=5)
+
+    async def test_it_waits_longer_each_time_and_goes_on_when_the_shard_is_back(self, world: World, two: Desk) -> None:
+        job = await two.submit()
+        waits = []
+        async with shard_down(world, "a"):
+            for _ in range(4):
+                # Forget that the shard is down, as time does.
+                world.engine.databases._down_until.clear()
+                assert await world.lease(two.worker) is None
+                wait = (await world.dispatch(job)).available_at - world.clock.now
+                waits.append(wait.total_seconds())
+                await world.advance(wait.total_seconds())
+        assert waits == [5, 10, 20, 40]
+        await world.relay()
+        assert await job_id(world, two.worker) == job.id
+        await world.relay()
+        assert (await world.job(job)).status == "processing"
+
+    async def test_the_jobs_of_other_shards_go_on(self, world: World, two: Desk) -> None:
+        await two.submit()
+        other = await world.submit(world.users[1], two.effect)
+        async with shard_down(world, "a"):
+            assert job_ids(await world.leases(two.worker, 2)) == [other.id]
+
+    async def test_jobs_of_a_shard_known_to_be_down_are_not_leased(self, world: World, two: Desk) -> None:
+        first = await two.submit()
+        async with shard_down(world, "a"):
+            assert await world.lease(two.worker) is None
+            later = await world.dispatch(first)
+            await world.advance(5)
+            other = await world.submit(world.users[1], two.effect)
+            assert job_ids(await world.leases(two.worker, 2)) == [other.id]
+            assert await world.dispatch(first) == later

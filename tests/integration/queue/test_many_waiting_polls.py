@@ -1,0 +1,335 @@
+"""Many polls that wait: a job is brought to one of them without asking for all, and by the same rules as for few."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from comfyrelay.domain.queue.blocks import Block
+from comfyrelay.domain.queue.states import Provider, Stage
+from comfyrelay.errors import Unauthorized
+from comfyrelay.services.accounts.sign_in import hash_of
+from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.services.queue.polls import FEW, Polls
+from comfyrelay.store.central.queue import blocks
+from comfyrelay.store.database import Boundary, Tx
+from comfyrelay.store.notify import LocalNotifyChannel
+from tests.support.world import PATIENCE_SECONDS, Desk, World, graph_of
+
+LONG = PATIENCE_SECONDS
+MANY = 2 * FEW + 4
+Waiting = asyncio.Task[list[LeasedJob]]
+
+
+class Deaf(LocalNotifyChannel):
+    """Every notification is lost."""
+
+    async def notify(self) -> None:
+        return None
+
+
+@pytest.fixture
+async def desk(world: World) -> Desk:
+    return await world.desk()
+
+
+@pytest.fixture
+async def polls(world: World) -> AsyncIterator[Polls]:
+    """One whose tick never comes, so that only a wake-up can help."""
+    polls = Polls(
+        world.engine.queue.leasing,
+        world.engine.queue.demand,
+        world.engine.queue.settle,
+        world.engine.notify_channel,
+        tick_seconds=10 * LONG,
+    )
+    yield polls
+    await polls.stop()
+
+
+@pytest.fixture
+async def ticking(world: World) -> AsyncIterator[Polls]:
+    """One that hears of nothing and looks at its tick."""
+    polls = Polls(
+        world.engine.queue.leasing, world.engine.queue.demand, world.engine.queue.settle, Deaf(), tick_seconds=0.1
+    )
+    yield polls
+    await polls.stop()
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(LONG):
+        # Nobody is told, so this looks at every turn of the loop.
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def park(polls: Polls, workers: list[str], **values: Any) -> list[Waiting]:
+    """Polls that have looked, found nothing and wait, in this order."""
+    before = polls.parked
+    requests = [LeaseRequest(worker_id=each, providers=["self_hosted"], **values) for each in workers]
+    waiting = [asyncio.create_task(polls.poll(each, wait_seconds=LONG)) for each in requests]
+    await until(lambda: polls.parked == before + len(workers) and not polls._new and not polls._due._event.is_set())
+    await until(lambda: polls._watcher is not None)
+    return waiting
+
+
+async def crowd(world: World, fleet: str, count: int = MANY) -> list[str]:
+    return [await world.worker(fleet) for _ in range(count)]
+
+
+async def first(waiting: list[Waiting]) -> Waiting:
+    """The one that is served."""
+    async with asyncio.timeout(LONG):
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    (served,) = done
+    return served
+
+
+class TestAmongMany:
+    async def test_a_job_goes_to_the_one_that_has_waited_longest(self, world: World, desk: Desk, polls: Polls) -> None:
+        waiting = await park(polls, await crowd(world, desk.fleet))
+        await desk.submit()
+        assert await first(waiting) is waiting[0]
+        await desk.submit()
+        assert await first(waiting[1:]) is waiting[1]
+
+    async def test_for_one_job_only_a_few_are_asked_for(self, world: World, desk: Desk, polls: Polls) -> None:
+        waiting = await park(polls, await crowd(world, desk.fleet))
+        world.engine.queue.leasing.take_pollers()
+        await desk.submit()
+        await first(waiting)
+        assert 0 < len(world.engine.queue.leasing.take_pollers()) <= FEW + 1
+
+    async def test_for_many_jobs_all_are_served(self, world: World, desk: Desk, polls: Polls) -> None:
+        waiting = await park(polls, await crowd(world, desk.fleet))
+        jobs = [await desk.submit() for _ in range(5)]
+        async with asyncio.timeout(LONG):
+            found = await asyncio.gather(*waiting[:5])
+        assert [each.dispatch.tenant_job_id for (each,) in found] == [each.id for each in jobs]
+
+    async def test_only_those_are_asked_for_that_may_run_it(self, world: World, desk: Desk, polls: Polls) -> None:
+        other = await world.fleet(await world.workflow())
+        waiting = await park(polls, await crowd(world, other))
+        mine = await park(polls, [desk.worker])
+        world.engine.queue.leasing.take_pollers()
+        await desk.submit()
+        assert await first([*waiting, *mine]) is mine[0]
+        assert world.engine.queue.leasing.take_pollers() == [desk.worker]
+
+    async def test_a_warm_worker_goes_first(self, world: World, desk: Desk, polls: Polls) -> None:
+        _, leased = await desk.leased()
+        waiting = await park(polls, await crowd(world, desk.fleet))
+        warm = await park(
+            polls,
+            [await world.worker(desk.fleet)],
+            warm_workflow_hashes=frozenset({leased.dispatch.workflow_hash}),
+        )
+        await desk.submit()
+        assert await first([*waiting, *warm]) is warm[0]
+
+    async def test_one_that_drains_or_is_full_is_passed_by(self, world: World, desk: Desk, polls: Polls) -> None:
+        await desk.leased()
+        full, workers = desk.worker, await crowd(world, desk.fleet)
+        waiting = await park(polls, [full, *workers])
+        await world.engine.fleet.workers.set_draining(workers[0], is_draining=True)
+        await desk.submit()
+        assert await first(waiting) is waiting[2]
+
+    async def test_when_the_first_ones_are_blocked_others_are_asked_for(
+        self, world: World, desk: Desk, polls: Polls
+    ) -> None:
+        job, leased = await desk.leased()
+        await world.complete(leased)
+        workers = await crowd(world, desk.fleet)
+        await block(world, workers[:-1], (await world.dispatch(job)).workflow_hash)
+        waiting = await park(polls, workers)
+        await desk.submit()
+        assert await first(waiting) is waiting[-1]
+
+    async def test_what_nobody_can_take_is_not_asked_about_at_every_hint(
+        self, world: World, desk: Desk, polls: Polls
+    ) -> None:
+        job, leased = await desk.leased()
+        await world.complete(leased)
+        workers = await crowd(world, desk.fleet)
+        await block(world, workers, (await world.dispatch(job)).workflow_hash)
+        await park(polls, workers)
+        await desk.submit()
+        await until(lambda: polls._unplaced)
+        world.engine.queue.leasing.take_pollers()
+        other = await world.workflow(graph=graph_of("other"))
+        waiting = await park(polls, [await world.worker(await world.fleet(other))])
+        await world.submit(desk.user, await world.effect(other))
+        await first(waiting)
+        assert not set(world.engine.queue.leasing.take_pollers()) & set(workers)
+
+
+class TestPrefetch:
+    async def test_whoever_is_idle_goes_before_a_prefetch(self, world: World, desk: Desk, polls: Polls) -> None:
+        await desk.leased()
+        busy = await park(polls, [desk.worker], prefetch=1)
+        waiting = await park(polls, await crowd(world, desk.fleet))
+        await desk.submit()
+        assert await first([*busy, *waiting]) is waiting[0]
+
+    async def test_when_nobody_idle_may_run_it_a_worker_prefetches_it(
+        self, world: World, desk: Desk, polls: Polls
+    ) -> None:
+        await desk.leased()
+        busy = await park(polls, [desk.worker], prefetch=1)
+        waiting = await park(polls, await crowd(world, await world.fleet(await world.workflow())))
+        await desk.submit()
+        assert await first([*busy, *waiting]) is busy[0]
+        assert busy[0].result()[0].dispatch.is_prefetch
+
+    async def test_a_poll_that_comes_later_prefetches_what_nobody_could_take(
+        self, world: World, desk: Desk, polls: Polls
+    ) -> None:
+        await desk.leased()
+        await park(polls, await crowd(world, await world.fleet(await world.workflow())))
+        await desk.submit()
+        await until(lambda: polls._unplaced)
+        request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"], prefetch=1)
+        (leased,) = await polls.poll(request)
+        assert leased.dispatch.is_prefetch
+
+
+class TestTick:
+    async def test_with_every_notification_lost_a_job_is_leased(self, world: World, desk: Desk, ticking: Polls) -> None:
+        waiting = await park(ticking, await crowd(world, desk.fleet))
+        await desk.submit()
+        assert await first(waiting) is waiting[0]
+
+    async def test_a_workflow_that_is_assigned_while_a_worker_waits_counts(
+        self, world: World, desk: Desk, ticking: Polls
+    ) -> None:
+        added = await world.workflow()
+        waiting = await park(ticking, await crowd(world, desk.fleet))
+        await world.submit(desk.user, await world.effect(added))
+        slugs = [desk.workflow.slug, added.slug]
+        await world.engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=desk.fleet, workflow_slugs=slugs)
+        assert await first(waiting) is waiting[0]
+
+    async def test_an_idle_tick_begins_no_transaction(self, world: World, desk: Desk, ticking: Polls) -> None:
+        await park(ticking, [desk.worker])
+        steps: list[str] = []
+
+        async def note(step: str, _: Boundary) -> None:
+            steps.append(step)
+
+        world.on_boundary(note)
+        third = ticking._tick_at + 3 * ticking._tick_seconds
+        await until(lambda: ticking._tick_at >= third)
+        assert steps == []
+
+
+async def test_a_worker_that_waits_gets_what_a_busy_one_only_holds(world: World, desk: Desk, ticking: Polls) -> None:
+    await desk.leased()
+    job = await desk.submit()
+    ahead = await world.lease(desk.worker, prefetch=1)
+    assert ahead is not None
+    await world.advance(6)
+    with world.engine.queue.stops.watching(ahead.dispatch_id) as recalled:
+        waiting = await park(ticking, await crowd(world, desk.fleet, 3))
+        assert await recalled.wait(LONG)
+    assert (await world.dispatch(job)).release_requested_at is not None
+    await world.requeue(ahead, "released")
+    (leased,) = await (await first(waiting))
+    assert (leased.dispatch.tenant_job_id, leased.dispatch.is_prefetch) == (job.id, False)
+
+
+class TestPollsThatFollow:
+    """A worker whose poll was not answered waiting again at once: the new poll looks together with others."""
+
+    async def test_it_does_not_look_for_itself(self, world: World, desk: Desk) -> None:
+        request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])
+        polls = Polls(
+            world.engine.queue.leasing,
+            world.engine.queue.demand,
+            world.engine.queue.settle,
+            world.engine.notify_channel,
+            tick_seconds=LONG / 20,
+        )
+        assert await polls.poll(request, wait_seconds=0.01) == []
+        world.engine.queue.leasing.take_pollers()
+        waiting = asyncio.create_task(polls.poll(request, wait_seconds=LONG))
+        await until(lambda: polls.parked == 1 and polls._watcher is not None)
+        assert world.engine.queue.leasing.take_pollers() == []
+        job = await desk.submit()
+        (leased,) = await waiting
+        assert leased.dispatch.tenant_job_id == job.id
+        await polls.stop()
+
+    async def test_its_request_id_is_looked_up_after_a_few_ticks(
+        self, world: World, desk: Desk, ticking: Polls
+    ) -> None:
+        request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"], request_id="r")
+        assert await ticking.poll(request, wait_seconds=0.01) == []
+        job = await desk.submit()
+        other = await world.engine.queue.leasing.lease(request)
+        (leased,) = await ticking.poll(request, wait_seconds=LONG)
+        assert (leased.lease_token, leased.dispatch.tenant_job_id) == (other[0].lease_token, job.id)
+
+
+async def test_the_look_sees_what_is_queued_of_every_stage_and_workflow(world: World) -> None:
+    user = await world.user(tokens=1000)
+    effects = [await world.effect(await world.workflow()) for _ in range(2)]
+    cloud = await world.effect(await world.workflow(provider=Provider.CLOUD))
+    jobs = [
+        await world.submit(user, effects[0]),
+        await world.submit(user, effects[1]),
+        await world.submit(user, cloud),
+        await world.submit(user, effects[1], stage=Stage.STAGING),
+    ]
+    await world.submit(user, effects[0], delay_seconds=60)
+    seen = await world.engine.queue.demand.queued()
+    assert {each.id for each in seen} == {(await world.dispatch(each)).id for each in jobs}
+    assert {(each.stage, each.provider) for each in seen} == {
+        ("production", "self_hosted"),
+        ("production", "cloud"),
+        ("staging", "self_hosted"),
+    }
+
+
+async def test_a_poll_parked_with_a_token_that_was_rotated_since_gets_no_job(
+    world: World, desk: Desk, polls: Polls
+) -> None:
+    token = await world.engine.fleet.workers.rotate_token(desk.worker)
+    (waiting,) = await park(polls, [desk.worker], token_hash=hash_of(token))
+    await world.engine.fleet.workers.rotate_token(desk.worker)
+    job = await desk.submit()
+    with pytest.raises(Unauthorized):
+        await waiting
+    assert (await world.dispatch(job)).status == "queued"
+
+
+async def block(world: World, workers: list[str], workflow_hash: str) -> None:
+    async def work(tx: Tx) -> None:
+        for each in workers:
+            until = world.clock.now + timedelta(hours=1)
+            await blocks.write(tx, (each, workflow_hash), Block(failure_count=1, blocked_until=until))
+
+    await world.engine.databases.central.run("test", work)
+
+
+async def test_a_job_for_one_worker_alone_is_brought_to_it(world: World, desk: Desk, polls: Polls) -> None:
+    crowded = await crowd(world, desk.fleet)
+    waiting = await park(polls, crowded)
+    job = await desk.submit(only_worker=crowded[-3])
+    served = await first(waiting)
+    assert served is waiting[-3]
+    assert [each.dispatch.tenant_job_id for each in served.result()] == [job.id]
+
+
+async def test_jobs_for_one_who_is_not_there_keep_nobody_from_others(world: World, desk: Desk, polls: Polls) -> None:
+    waiting = await park(polls, await crowd(world, desk.fleet))
+    await world.engine.accounts.tenancy.limit(desk.user.tenant_id, {"max_active_jobs": 100})
+    for _ in range(40):
+        await desk.submit(only_worker=desk.worker, priority=9)
+    job = await desk.submit()
+    served = await first(waiting)
+    assert [each.dispatch.tenant_job_id for each in served.result()] == [job.id]

@@ -1,0 +1,337 @@
+"""What no worker has: named when it is submitted, waited for if one likes, and never given to whoever lacks it."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from comfyrelay.domain.capabilities import MOST_NAMES_KEPT, Equipment, Fitness, Needs
+from comfyrelay.domain.queue.states import Provider, Stage
+from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
+from comfyrelay.domain.records.catalogue import Workflow
+from comfyrelay.domain.records.jobs import Job
+from comfyrelay.errors import MissingOnWorkers
+from comfyrelay.services.catalogue.availability import UNUSED_SECONDS
+from comfyrelay.services.jobs.submission.requests import Item
+from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.store.central import tables as central
+from comfyrelay.store.central.workers import workers
+from comfyrelay.store.database import Tx
+from tests.support.world import GRAPH, PROMPT, Desk, World, submit_batch
+
+NODES = ["CheckpointLoader", "Prompt", "SaveVideo"]
+MODEL = "model.safetensors"
+ALL = {"node_types": NODES, "models": [MODEL]}
+NO_SAVER = {"node_types": NODES[:2], "models": [MODEL]}
+NO_MODEL = {"node_types": NODES, "models": ["other.safetensors"]}
+CHOICE = {
+    "key": "model",
+    "type": "text",
+    "placeholder": "{{MODEL}}",
+    "default_value": MODEL,
+    "choices": [MODEL, "large.safetensors"],
+    "user_configurable": True,
+}
+WITH_CHOICE: dict[str, Any] = {
+    "graph": {**GRAPH, "1": {"class_type": "CheckpointLoader", "inputs": {"ckpt_name": "{{MODEL}}"}}},
+    "properties": [PROMPT, CHOICE],
+}
+
+
+async def a_desk(world: World, *capabilities: dict[str, Any], **workflow: Any) -> Desk:
+    """One user, one effect, and a worker with each of these; the first is the desk's."""
+    found = await world.workflow(**workflow)
+    effect, fleet = await world.effect(found), await world.fleet(found)
+    names = [await worker(world, fleet, each, name=f"gpu-{n}") for n, each in enumerate(capabilities, start=1)]
+    return Desk(
+        world=world, user=await world.user(), workflow=found, effect=effect, fleet=fleet, worker=(names or ["none"])[0]
+    )
+
+
+async def worker(world: World, fleet: str, capabilities: dict[str, Any], *, name: str) -> str:
+    await world.engine.fleet.workers.register(worker_id=name, fleet_slug=fleet, capabilities=capabilities)
+    return name
+
+
+async def change(world: World, name: str, capabilities: dict[str, Any]) -> None:
+    async with world.engine.databases.central.read() as tx:
+        found = await workers.get(tx, name)
+    assert found is not None
+    await world.engine.fleet.workers.note_capabilities(found, capabilities)
+
+
+async def why(world: World, job: Job) -> Waiting:
+    return await world.engine.queue.waiting.of_job(job.tenant_id, job.id)
+
+
+async def refusal(desk: Desk, **values: Any) -> MissingOnWorkers:
+    with pytest.raises(MissingOnWorkers) as refused:
+        await desk.world.submit(desk.user, desk.effect, **values)
+    return refused.value
+
+
+async def test_what_nobody_has_is_refused_with_everything_that_is_missing(world: World) -> None:
+    desk = await a_desk(world, {"node_types": ["Prompt"], "models": []})
+    error = await refusal(desk)
+    assert error.detail.startswith("The worker lacks the nodes CheckpointLoader, SaveVideo and the model " + MODEL)
+    assert [(each["kind"], each["name"]) for each in error.missing] == [
+        ("node", "CheckpointLoader"),
+        ("node", "SaveVideo"),
+        ("model", MODEL),
+    ]
+    assert (await world.count(), await desk.balance()) == (0, 1000)
+
+
+@pytest.mark.parametrize("shows_workers", [False, True])
+async def test_who_has_what_is_told_in_numbers_and_by_name_to_those_who_may_know(
+    world: World, shows_workers: bool
+) -> None:
+    desk = await a_desk(world, NO_SAVER, NO_MODEL)
+    error = await refusal(desk, shows_workers=shows_workers)
+    assert [(each["name"], each["workers"], each["on"]) for each in error.missing] == [
+        ("SaveVideo", 1, ["gpu-2"] if shows_workers else []),
+        (MODEL, 1, ["gpu-1"] if shows_workers else []),
+    ]
+    assert ("gpu-2" in error.detail) is shows_workers
+    assert error.detail.startswith("None of the 2 workers has everything")
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [[], [{}], [NO_SAVER, {}], [NO_SAVER, ALL], [{"node_types": NODES}]],
+    ids=["nobody", "silent", "one silent", "one able", "silent about models"],
+)
+async def test_with_nobody_to_ask_or_somebody_who_does_not_say_or_somebody_able_it_is_accepted(
+    world: World, reports: Sequence[dict[str, Any]]
+) -> None:
+    desk = await a_desk(world, *reports)
+    assert (await world.submit(desk.user, desk.effect)).status == "queued"
+
+
+async def test_only_workers_that_could_be_given_the_job_count(world: World) -> None:
+    desk = await a_desk(world, NO_SAVER)
+    other = await world.fleet(await world.workflow())
+    await worker(world, other, ALL, name="elsewhere")
+    await worker(world, desk.fleet, ALL, name="revoked")
+    await world.engine.fleet.workers.set_approved("revoked", is_approved=False)
+    error = await refusal(desk, shows_workers=True)
+    assert [(each["name"], each["on"]) for each in error.missing] == [("SaveVideo", [])]
+
+
+async def test_a_job_that_may_wait_is_not_given_to_whoever_lacks_what_it_needs(world: World) -> None:
+    desk = await a_desk(world, NO_SAVER)
+    job = await world.submit(desk.user, desk.effect, wait_for_missing=True)
+    assert await world.lease("gpu-1") is None
+    waiting = await why(world, job)
+    assert (waiting.reason, waiting.text) == (Reason.MISSING, "It waits until a worker has the node SaveVideo.")
+
+
+async def test_it_runs_by_itself_where_a_worker_comes_that_has_everything(world: World) -> None:
+    desk = await a_desk(world, NO_SAVER)
+    job = await world.submit(desk.user, desk.effect, wait_for_missing=True)
+    await worker(world, desk.fleet, ALL, name="gpu-2")
+    assert (await why(world, job)).reason is Reason.STARTING
+    assert await world.lease("gpu-1") is None
+    leased = await world.lease("gpu-2")
+    assert leased is not None
+    assert await world.complete(leased) == "completed"
+
+
+async def test_it_runs_by_itself_where_a_worker_gets_what_it_lacked(world: World) -> None:
+    desk = await a_desk(world, NO_SAVER)
+    await world.submit(desk.user, desk.effect, wait_for_missing=True)
+    await change(world, "gpu-1", NO_MODEL)
+    assert await world.lease("gpu-1") is None
+    await change(world, "gpu-1", ALL)
+    assert await world.lease("gpu-1") is not None
+
+
+async def test_a_worker_that_loses_a_node_gets_no_more_jobs_that_need_it(world: World) -> None:
+    desk = await a_desk(world, ALL)
+    await world.submit(desk.user, desk.effect)
+    await change(world, "gpu-1", NO_SAVER)
+    assert await world.lease("gpu-1") is None
+
+
+async def test_of_two_workers_only_the_one_that_is_able_is_given_the_job(world: World) -> None:
+    desk = await a_desk(world, NO_SAVER, ALL)
+    await world.submit(desk.user, desk.effect)
+    assert await world.lease("gpu-1") is None
+    assert await world.lease("gpu-2") is not None
+
+
+async def test_a_job_of_an_expired_lease_is_not_kept_for_a_worker_that_lacks_what_it_needs(world: World) -> None:
+    desk = await a_desk(world, ALL, NO_SAVER)
+    await world.submit(desk.user, desk.effect)
+    assert await world.lease("gpu-1") is not None
+    await world.advance(world.engine.settings.lease_ttl_seconds + 1)
+    idle = [LeaseRequest(worker_id="gpu-2", providers=[Provider.SELF_HOSTED])]
+    assert await world.engine.queue.demand.late(idle) == []
+
+
+async def test_a_choice_of_a_model_is_a_need_of_its_own(world: World) -> None:
+    desk = await a_desk(world, ALL, **WITH_CHOICE)
+    large = {"model": "large.safetensors"}
+    assert (await world.submit(desk.user, desk.effect)).status == "queued"
+    assert [each["name"] for each in (await refusal(desk, input_payload=large)).missing] == ["large.safetensors"]
+    with pytest.raises(MissingOnWorkers):
+        await submit_batch(world, desk.user, desk.effect, [Item(), Item(input_payload=large)])
+    batch = await submit_batch(
+        world, desk.user, desk.effect, [Item(input_payload=large), Item()], wait_for_missing=True
+    )
+    assert batch.counts == {"queued": 2}
+    await world.lease("gpu-1")
+    await world.advance(1)
+    # the one that waits holds up nobody behind it
+    assert len(await world.leases("gpu-1", 5, max_concurrency=5)) == 1
+    async with world.engine.databases.central.read() as tx:
+        rows = (await tx.execute(select(central.ai_job_dispatches.c.status))).scalars().all()
+    assert sorted(rows) == ["leased", "leased", "queued"]
+
+
+async def test_jobs_for_the_cloud_and_other_stages_are_not_held_against_a_workers_comfyui(world: World) -> None:
+    cloud = await a_desk(world, NO_SAVER, provider=Provider.CLOUD)
+    # the same graph, for its own ComfyUI: what it lacks there is known
+    own = await world.workflow()
+    await world.engine.fleet.fleets.map_workflows(
+        stage=Stage.PRODUCTION, slug=cloud.fleet, workflow_slugs=[cloud.workflow.slug, own.slug], force=True
+    )
+    with pytest.raises(MissingOnWorkers):
+        await world.submit(cloud.user, await world.effect(own))
+    await world.submit(cloud.user, cloud.effect)
+    assert await world.lease("gpu-1", providers=[Provider.SELF_HOSTED, Provider.CLOUD]) is not None
+
+
+async def test_a_retry_is_accepted_and_waits(world: World) -> None:
+    desk = await a_desk(world, ALL)
+    job = await world.submit(desk.user, desk.effect)
+    leased = await world.lease("gpu-1")
+    assert leased is not None
+    await world.fail(leased)
+    await change(world, "gpu-1", NO_MODEL)
+    again = await world.engine.jobs.submit.retry(job.tenant_id, job.id)
+    assert (await why(world, again)).text == f"It waits until a worker has the model {MODEL}."
+
+
+async def test_the_same_request_may_be_sent_again_to_wait(world: World) -> None:
+    desk = await a_desk(world, NO_SAVER)
+    await refusal(desk, key="one")
+    job = await world.submit(desk.user, desk.effect, key="one", wait_for_missing=True)
+    assert (await world.submit(desk.user, desk.effect, key="one")).id == job.id
+
+
+async def test_what_a_workflow_lacks_is_told_when_it_is_added(world: World) -> None:
+    desk = await a_desk(world, NO_SAVER, **WITH_CHOICE)
+    missing = await world.engine.catalogue.fitting.of_workflow(desk.workflow, shows_names=True)
+    assert missing is not None
+    assert missing.text == "The worker lacks the node SaveVideo."
+    await change(world, "gpu-1", ALL)
+    assert await world.engine.catalogue.fitting.of_workflow(desk.workflow, shows_names=True) is None
+    # there may never be a job of it
+    assert await needs(world) == 0
+
+
+async def test_of_thousands_of_names_some_are_kept(world: World) -> None:
+    graph = {**GRAPH, **{f"x{n}": {"class_type": f"Node{n:04}", "inputs": {}} for n in range(500)}}
+    able = {"node_types": [*NODES, "Node0000", "Node0400"], "models": [MODEL]}
+    desk = await a_desk(world, NO_SAVER, able, graph=graph)
+    error = await refusal(desk)
+    assert "Node0001 (no worker has it)" in error.detail
+    assert "Node0000 (only 1 worker has it)" in error.detail
+    assert "Node0049 (no worker has it), and more. Install" in error.detail
+    await worker(world, desk.fleet, NO_MODEL, name="later")
+    async with world.engine.databases.central.read() as tx:
+        rows = (await tx.execute(select(central.worker_gaps))).all()
+    assert [len(each.node_types) for each in rows] == [MOST_NAMES_KEPT] * 3
+    missing = await world.engine.catalogue.fitting.of_workflow(desk.workflow, shows_names=True)
+    assert missing is not None
+    assert len(missing.gaps) < 3 * MOST_NAMES_KEPT
+
+
+async def test_a_worker_is_judged_where_nobody_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = await a_desk(world, NO_SAVER)
+    await refusal(desk)
+    judge, threads = Equipment.fitness, []
+
+    def noting(self: Equipment, needs: Needs) -> Fitness:
+        threads.append(threading.current_thread())
+        return judge(self, needs)
+
+    monkeypatch.setattr(Equipment, "fitness", noting)
+    await worker(world, desk.fleet, NO_SAVER, name="later")
+    await change(world, "later", NO_MODEL)
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
+
+
+async def needs(world: World) -> int:
+    async with world.engine.databases.central.read() as tx:
+        return len((await tx.execute(select(central.workflow_needs))).all())
+
+
+async def test_what_no_job_needs_any_more_is_forgotten_and_learned_again(world: World) -> None:
+    desk = await a_desk(world, NO_SAVER)
+    job = await world.submit(desk.user, desk.effect, wait_for_missing=True)
+    await world.advance(UNUSED_SECONDS + 1)
+    assert await world.engine.catalogue.fitting.forget_unused() == 0
+    await world.engine.queue.control.cancel(job.tenant_id, job.id)
+    assert await world.engine.catalogue.fitting.forget_unused() == 1
+    assert await needs(world) == 0
+    await refusal(desk)
+
+
+async def test_what_was_used_lately_is_kept(world: World) -> None:
+    desk = await a_desk(world, NO_SAVER)
+    await refusal(desk)
+    await world.advance(UNUSED_SECONDS + 1)
+    await refusal(desk)
+    assert await world.engine.catalogue.fitting.forget_unused() == 0
+
+
+async def test_a_worker_that_registers_while_a_job_is_submitted_is_held_against_it(world: World) -> None:
+    workflow: Workflow = await world.workflow()
+    desk = await a_desk(world, ALL)
+    fleet = await world.fleet(workflow, desk.workflow)
+    for number in range(5):
+        graph = {**GRAPH, "9": {"class_type": f"Node{number}", "inputs": {}}}
+        other = await world.workflow(graph=graph)
+        await world.engine.fleet.fleets.map_workflows(
+            stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=[workflow.slug, other.slug], force=True
+        )
+        await asyncio.gather(
+            worker(world, fleet, ALL, name=f"late-{number}"),
+            world.submit(desk.user, await world.effect(other), wait_for_missing=True),
+        )
+        assert await world.lease(f"late-{number}") is None
+
+
+async def test_a_hundred_workers_with_thousands_of_nodes_do_not_hold_up_the_loop(world: World) -> None:
+    many = {"node_types": [f"Node{n}" for n in range(2000)], "models": [f"{n}.safetensors" for n in range(200)]}
+    desk = await a_desk(world, many)
+    async with world.engine.databases.central.read() as tx:
+        [row] = (await tx.execute(select(central.workers))).mappings().all()
+    rows = [{**row, "worker_id": f"many-{n}", "token_hash": None} for n in range(100)]
+
+    async def add(tx: Tx) -> None:
+        await tx.execute(central.workers.insert(), rows)
+        pairs = [{"worker_id": each["worker_id"], "workflow_id": desk.workflow.id} for each in rows]
+        await tx.execute(central.worker_workflows.insert(), pairs)
+
+    await world.engine.databases.central.run("test", add)
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.create_task(count_turns())
+    error = await refusal(desk)
+    counting.cancel()
+    assert [each["workers"] for each in error.missing] == [0, 0, 0, 0]
+    # others got their turns while the reports were read
+    assert turns > 100

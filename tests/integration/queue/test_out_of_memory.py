@@ -1,0 +1,241 @@
+"""A job that had a GPU to itself and not enough memory goes to a larger GPU, once; what that teaches is kept."""
+
+import pytest
+
+from comfyrelay.domain.queue.memory import GIB
+from comfyrelay.domain.queue.wait_reasons import Reason
+from comfyrelay.errors import Fault, OutOfMemory
+from tests.support.world import Desk, World, execute
+
+TEXT = "KSampler (4): there was not enough memory"
+
+
+async def has_gpu(world: World, worker: str, gib: float, *, name: str = "RTX") -> None:
+    world.engine.fleet.slots.note(worker, [{"server": "comfyui-1", "name": name, "memory_total": int(gib * GIB)}])
+    await world.engine.fleet.slots.write_noted()
+
+
+async def runs_out(world: World, worker: str, gib: float) -> str:
+    leased = await world.lease(worker)
+    assert leased is not None
+    return await world.fail(
+        leased, TEXT, fault=Fault.WORKER, code=OutOfMemory.code, gpu_bytes=int(gib * GIB), worker_id=worker
+    )
+
+
+@pytest.fixture
+async def desk(world: World) -> Desk:
+    """Its worker has a GPU of 8 GiB."""
+    desk = await world.desk(concurrency=10)
+    await has_gpu(world, desk.worker, 8)
+    return desk
+
+
+@pytest.fixture
+async def large(world: World, desk: Desk) -> str:
+    worker = await world.worker(desk.fleet, concurrency=10)
+    await has_gpu(world, worker, 24)
+    return worker
+
+
+async def test_it_goes_back_to_the_queue_and_only_a_larger_gpu_gets_it(world: World, desk: Desk, large: str) -> None:
+    job = await desk.submit()
+    assert await runs_out(world, desk.worker, 8) == "queued"
+    found = await world.dispatch(job)
+    assert (found.attempts, found.ran_out_bytes) == (0, 8 * GIB)
+    assert found.last_error == "Requeued: needs more memory than a GPU of 8 GiB"
+    assert await world.lease(desk.worker) is None
+    leased = await world.lease(large)
+    assert leased is not None
+    # so that one with GPUs of several sizes can choose among them
+    assert leased.ran_out_bytes == 8 * GIB
+    await world.complete(leased)
+    assert (await world.job(job)).status == "completed"
+    assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
+
+
+async def test_it_does_so_once_and_then_it_is_the_jobs_failure_and_costs_nothing(
+    world: World, desk: Desk, large: str
+) -> None:
+    largest = await world.worker(desk.fleet)
+    await has_gpu(world, largest, 80)
+    job = await desk.submit()
+    await runs_out(world, desk.worker, 8)
+    assert await runs_out(world, large, 24) == "failed"
+    assert (await world.job(job)).error_message == TEXT
+    assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
+
+
+async def test_without_a_larger_gpu_it_is_the_jobs_failure_at_once(world: World, desk: Desk) -> None:
+    await world.worker(desk.fleet)
+    # of the same size, as far as anybody can tell, and none at all
+    alike, plain = await world.worker(desk.fleet), await world.worker(desk.fleet)
+    await has_gpu(world, alike, 8.2)
+    await has_gpu(world, plain, 128, name="cpu")
+    job = await desk.submit()
+    assert await runs_out(world, desk.worker, 8) == "failed"
+    assert await desk.balance() == 1000
+    assert len(await world.attempts(job)) == 1
+
+
+async def test_no_worker_is_blocked_for_it(world: World, desk: Desk) -> None:
+    await desk.submit()
+    await runs_out(world, desk.worker, 8)
+    await desk.submit()
+    assert await world.lease(desk.worker) is not None
+
+
+async def test_later_jobs_of_the_workflow_are_not_given_to_such_a_gpu_while_a_larger_one_is_there(
+    world: World, desk: Desk, large: str
+) -> None:
+    await desk.submit()
+    await runs_out(world, desk.worker, 8)
+    smaller = await world.worker(desk.fleet)
+    await has_gpu(world, smaller, 6)
+    jobs = [await desk.submit() for _ in range(2)]
+    assert await world.lease(desk.worker) is None
+    assert await world.lease(smaller) is None
+    assert len(await world.leases(large, 5)) == 3
+    assert {(await world.dispatch(job)).worker_id for job in jobs} == {large}
+
+
+@pytest.mark.parametrize("gone", ["silent", "draining", "blocked"])
+async def test_when_no_larger_gpu_is_there_any_more_it_is_tried_all_the_same(
+    world: World, desk: Desk, large: str, gone: str
+) -> None:
+    """Nothing waits for a machine that may never come back."""
+    await desk.submit()
+    await runs_out(world, desk.worker, 8)
+    if gone == "silent":
+        await world.advance(world.engine.settings.worker_stale_seconds + 1)
+        await world.engine.fleet.workers.record_seen([desk.worker])
+    elif gone == "draining":
+        await world.engine.fleet.workers.set_draining(large, is_draining=True)
+    else:
+        leased = await world.lease(large)
+        assert leased is not None
+        await world.fail(leased, fault=Fault.WORKER)
+    assert await world.lease(desk.worker) is not None
+
+
+async def test_other_workflows_are_given_to_that_gpu_as_before(world: World, desk: Desk, large: str) -> None:
+    other = await world.workflow(graph={"1": {"class_type": "Other", "inputs": {}}})
+    effect = await world.effect(other)
+    fleet = await world.fleet(other)
+    small = await world.worker(fleet)
+    await has_gpu(world, small, 8)
+    await desk.submit()
+    await runs_out(world, desk.worker, 8)
+    await world.submit(desk.user, effect)
+    leased = await world.lease(small)
+    assert leased is not None
+    assert leased.ran_out_bytes is None
+
+
+async def test_a_worker_that_is_not_assigned_the_workflow_is_no_larger_gpu(world: World, desk: Desk) -> None:
+    # assigned to something else
+    elsewhere = await world.worker(await world.fleet(await world.workflow()))
+    await has_gpu(world, elsewhere, 80)
+    await desk.submit()
+    assert await runs_out(world, desk.worker, 8) == "failed"
+
+
+async def test_another_workflow_of_the_same_graph_stays_with_the_gpu_if_no_larger_one_serves_it(
+    world: World, desk: Desk, large: str
+) -> None:
+    """The larger GPU is there for the first one alone, so the second must not wait for it."""
+    same = await world.workflow()
+    effect = await world.effect(same)
+    small = await world.worker(await world.fleet(desk.workflow, same), concurrency=10)
+    await has_gpu(world, small, 8)
+    await desk.submit()
+    await runs_out(world, small, 8)
+    first, second = await desk.submit(), await world.submit(desk.user, effect)
+    assert (await world.dispatch(first)).workflow_hash == (await world.dispatch(second)).workflow_hash
+    waiting = await world.engine.queue.waiting.of_job(second.tenant_id, second.id)
+    assert "larger" not in waiting.text
+    assert waiting.reason is not Reason.MEMORY
+    assert [each.dispatch.tenant_job_id for each in await world.leases(small, 5)] == [second.id]
+    assert await world.lease(large) is not None
+
+
+async def test_what_is_to_run_on_one_worker_does_not_wait_for_a_larger_one(
+    world: World, desk: Desk, large: str
+) -> None:
+    job = await desk.submit(only_worker=desk.worker)
+    assert await runs_out(world, desk.worker, 8) == "failed"
+    assert (await world.job(job)).error_message == TEXT
+    # and it is tried there again if somebody asks for that, though others are kept from it
+    again, other = await desk.submit(only_worker=desk.worker), await desk.submit()
+    waiting = await world.engine.queue.waiting.of_job(again.tenant_id, again.id)
+    assert waiting.reason is not Reason.MEMORY
+    assert [each.dispatch.tenant_job_id for each in await world.leases(desk.worker, 5)] == [again.id]
+    assert (await world.dispatch(other)).status == "queued"
+
+
+async def test_a_machine_that_is_starting_is_waited_for(world: World, desk: Desk) -> None:
+    """One of the kind of a worker that is known and away."""
+    away = await world.worker(desk.fleet)
+    await has_gpu(world, away, 24)
+    await _sql(world, "UPDATE workers SET instance_type = 'g6e' WHERE worker_id = :worker", worker=away)
+    await world.advance(world.engine.settings.worker_stale_seconds + 1)
+    await world.engine.fleet.workers.record_seen([desk.worker])
+    order = (
+        "INSERT INTO machines (key, fleet_id, instance_type, ordered_at) "
+        "SELECT 'm-1', fleet_id, 'g6e', last_seen_at FROM workers WHERE worker_id = :worker"
+    )
+    await _sql(world, order, worker=away)
+    job = await desk.submit()
+    assert await runs_out(world, desk.worker, 8) == "queued"
+    assert await world.lease(desk.worker) is None
+    waiting = await world.engine.queue.waiting.of_job(job.tenant_id, job.id)
+    assert waiting.reason is Reason.MEMORY
+    assert "more than 8 GiB" in waiting.text
+    await _sql(world, "UPDATE machines SET ended_at = ordered_at")
+    assert await world.lease(desk.worker) is not None
+
+
+async def test_who_waits_for_a_larger_gpu_is_told_so(world: World, desk: Desk, large: str) -> None:
+    job = await desk.submit()
+    await runs_out(world, desk.worker, 8)
+    waiting = await world.engine.queue.waiting.of_job(job.tenant_id, job.id)
+    assert waiting.text == (
+        "It waits for a GPU with more than 8 GiB: it did not fit into one of that size. "
+        "Next in the queue; a worker is free."
+    )
+    assert waiting.workers == 1
+
+
+async def test_a_worker_that_had_not_told_of_its_gpu_is_known_by_its_failure(
+    world: World, desk: Desk, large: str
+) -> None:
+    silent = await world.worker(desk.fleet)
+    await desk.submit()
+    await runs_out(world, silent, 8)
+    assert await world.lease(silent) is None
+
+
+async def test_what_was_learnt_is_believed_for_a_week(world: World, desk: Desk, large: str) -> None:
+    await desk.submit()
+    await runs_out(world, desk.worker, 8)
+    await world.advance(6 * 86_400)
+    await world.engine.fleet.workers.record_seen([desk.worker, large])
+    await world.engine.catalogue.fitting.forget_unused()
+    assert await world.lease(desk.worker) is None
+    await world.advance(2 * 86_400)
+    await world.engine.catalogue.fitting.forget_unused()
+    await world.engine.fleet.workers.record_seen([desk.worker, large])
+    assert await world.lease(desk.worker) is not None
+
+
+async def test_a_cancel_that_was_asked_for_wins(world: World, desk: Desk, large: str) -> None:
+    job = await desk.submit()
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.engine.queue.control.cancel(job.tenant_id, job.id)
+    await world.fail(leased, TEXT, fault=Fault.WORKER, code=OutOfMemory.code, gpu_bytes=8 * GIB)
+    assert (await world.job(job)).status == "canceled"
+
+
+async def _sql(world: World, statement: str, **values: str) -> None:
+    await execute(world.engine.databases.central, statement, **values)

@@ -1,0 +1,239 @@
+"""Leases whose workers fell silent end, and nothing stays leased or waits for ever."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from comfyrelay.domain.queue.states import PauseMode, Provider
+from comfyrelay.errors import LeaseLost
+from comfyrelay.services.queue.heartbeats import Heartbeat
+from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.store.central.queue import dispatches
+from tests.support.world import PATIENCE_SECONDS, Desk, World, execute, submit_many
+
+
+@pytest.fixture
+async def desk(world: World) -> Desk:
+    return await world.desk()
+
+
+async def test_an_expired_lease_goes_back_to_the_queue_with_its_attempt_used(world: World, desk: Desk) -> None:
+    job, _ = await desk.leased()
+    assert await world.expire() == 1
+    dispatch = await world.dispatch(job)
+    assert (dispatch.status, dispatch.attempts, dispatch.epoch) == ("queued", 1, 1)
+    assert dispatch.last_error == "The worker stopped responding."
+    assert (await world.job(job)).status == "queued"
+    assert [each.outcome for each in await world.attempts(job)] == ["expired"]
+    assert (await world.events(job))[-1] == "job:retrying"
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+async def test_a_lease_that_nobody_waits_for_lives_until_the_exact_end_of_the_grace(
+    world: World, desk: Desk, attempts: int
+) -> None:
+    job, _ = await desk.leased()
+    await execute(world.engine.databases.central, f"UPDATE ai_job_dispatches SET max_attempts = {attempts}")
+    await world.advance(1799.999)
+    assert await world.engine.queue.reaper.run_once() == 0
+    await world.advance(0.001)
+    assert await world.engine.queue.reaper.run_once() == 1
+    assert (await world.job(job)).status == ("failed" if attempts == 1 else "queued")
+
+
+class TestLate:
+    """Work that is late but whole counts, until somebody waits who could run the job."""
+
+    async def test_a_late_lease_completes_its_job_once(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.advance(1799)
+        assert await world.engine.queue.reaper.run_once() == 0
+        assert await world.complete(leased) == "completed"
+        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
+        assert [each.outcome for each in await world.attempts(job)] == ["completed"]
+
+    async def test_a_heartbeat_revives_it(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        await world.advance(1799)
+        await world.engine.queue.heartbeats.beat(
+            Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token)
+        )
+        assert await reap_for(world, await world.worker(desk.fleet)) == 0
+        await world.advance(899)
+        assert await world.engine.queue.reaper.run_once() == 0
+
+    @pytest.mark.parametrize("waits", [True, False])
+    async def test_a_waiting_worker_gets_its_job_as_soon_as_it_has_expired(
+        self, world: World, desk: Desk, waits: bool
+    ) -> None:
+        job, leased = await desk.leased()
+        other = await world.worker(desk.fleet)
+        assert await reap_for(world, other, waits=waits) == 0
+        await world.advance(900)
+        assert await reap_for(world, other, waits=waits) == 1
+        assert (await world.dispatch(job)).status == ("leased" if waits else "queued")
+        with pytest.raises(LeaseLost):
+            await world.complete(leased)
+
+    async def test_one_that_waits_ends_one(self, world: World) -> None:
+        desk = await world.desk(concurrency=3)
+        await submit_many(world, desk.user, desk.effect, 3)
+        assert len(await world.leases(desk.worker, 3)) == 3
+        await world.advance(900)
+        assert await reap_for(world, await world.worker(desk.fleet)) == 1
+
+    async def test_its_own_holder_waits_for_something_else(self, world: World) -> None:
+        desk = await world.desk(concurrency=2)
+        _, leased = await desk.leased()
+        await world.advance(900)
+        assert await reap_for(world, desk.worker) == 0
+        assert await world.complete(leased) == "completed"
+
+    @pytest.mark.parametrize("other", ["busy", "busy by its own account", "draining", "another fleet", "cloud only"])
+    async def test_who_cannot_run_it_does_not_end_it(self, world: World, desk: Desk, other: str) -> None:
+        _, leased = await desk.leased()
+        fleet = await world.fleet(await world.workflow()) if other == "another fleet" else desk.fleet
+        worker = await world.worker(fleet)
+        if other == "busy":
+            await world.submit(desk.user, desk.effect)
+            assert await world.lease(worker) is not None
+        if other == "draining":
+            await world.engine.fleet.workers.set_draining(worker, is_draining=True)
+        await world.advance(900)
+        providers = [Provider.CLOUD] if other == "cloud only" else [Provider.SELF_HOSTED]
+        load = 1 if other == "busy by its own account" else 0
+        assert await reap_for(world, worker, providers=providers, current_load=load) == 0
+        assert await world.complete(leased) == "completed"
+
+    async def test_on_the_last_attempt_nobody_could_run_it(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        await execute(world.engine.databases.central, "UPDATE ai_job_dispatches SET max_attempts = 1")
+        await world.advance(1799)
+        assert await reap_for(world, await world.worker(desk.fleet)) == 0
+        assert await world.complete(leased) == "completed"
+
+    async def test_nobody_runs_one_that_is_to_be_paused(self, world: World, desk: Desk) -> None:
+        job, _ = await desk.leased()
+        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.AFTER)
+        await world.advance(1799)
+        assert await reap_for(world, await world.worker(desk.fleet)) == 0
+
+    async def test_a_canceled_one_ends_as_it_expires(self, world: World, desk: Desk) -> None:
+        job, _ = await desk.leased()
+        await world.engine.queue.control.cancel(job.tenant_id, job.id)
+        await world.advance(900)
+        assert await world.engine.queue.reaper.run_once() == 1
+        assert (await world.job(job)).status == "canceled"
+
+
+async def reap_for(world: World, worker: str, *, waits: bool = True, **values: Any) -> int:
+    """Reap while a worker waits for a job, or has just asked for one in vain."""
+    request = LeaseRequest(worker_id=worker, **{"providers": [Provider.SELF_HOSTED], **values})
+    polls = world.engine.queue.polls
+    polling = asyncio.create_task(polls.poll(request, wait_seconds=PATIENCE_SECONDS if waits else 0))
+    if not waits:
+        assert await polling == []
+    else:
+        while not polls.waiting():  # noqa: ASYNC110  (who waits tells nobody)
+            await asyncio.sleep(0)
+    reaped = await world.engine.queue.reaper.run_once()
+    if waits and reaped:
+        assert await polling
+    polling.cancel()
+    await asyncio.gather(polling, return_exceptions=True)
+    await world.settled()
+    return reaped
+
+
+async def test_a_job_whose_workers_always_die_fails_after_exactly_its_attempts(world: World, desk: Desk) -> None:
+    job = await desk.submit()
+    for attempt in (1, 2, 3):
+        leased = await world.lease(desk.worker)
+        assert leased is not None
+        assert leased.dispatch.attempts == attempt
+        assert (await world.job(job)).status == "processing"
+        await world.expire()
+    assert await world.lease(desk.worker) is None
+    found = await world.job(job)
+    assert (found.status, found.error_message) == ("failed", "The worker stopped responding.")
+    assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
+    assert len(await world.attempts(job)) == 3
+
+
+async def test_a_requested_cancel_turns_expiry_into_canceled(world: World, desk: Desk) -> None:
+    job, _ = await desk.leased()
+    await world.engine.queue.control.cancel(job.tenant_id, job.id)
+    await world.expire()
+    assert (await world.job(job)).status == "canceled"
+    assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
+
+
+@pytest.mark.parametrize("mode", list(PauseMode))
+async def test_a_requested_pause_turns_expiry_into_paused(world: World, desk: Desk, mode: PauseMode) -> None:
+    job, _ = await desk.leased()
+    await world.engine.queue.control.pause(job.tenant_id, job.id, mode=mode)
+    await world.expire()
+    assert (await world.job(job)).status == "paused"
+    assert (await world.dispatch(job)).attempts == 1
+    await world.engine.queue.control.resume(job.tenant_id, job.id)
+    assert await world.lease(desk.worker) is not None
+
+
+async def test_a_heartbeat_between_the_look_and_the_reaping_saves_the_lease(
+    world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, leased = await desk.leased()
+    await world.advance(1800)
+    look = dispatches.expired
+
+    async def look_and_be_overtaken(tx: object, **values: Any) -> list[int]:
+        found = await look(tx, **values)  # type: ignore[arg-type]
+        beat = Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token)
+        await world.engine.queue.heartbeats.beat(beat)
+        seen.extend(found)
+        return found
+
+    seen: list[int] = []
+    monkeypatch.setattr(dispatches, "expired", look_and_be_overtaken)
+    assert await world.engine.queue.reaper.run_once() == 0
+    assert seen == [leased.dispatch_id]
+    assert (await world.dispatch(job)).lease_token == leased.lease_token
+    assert await world.complete(leased) == "completed"
+
+
+@pytest.mark.parametrize("paused", [False, True])
+async def test_a_waiting_dispatch_without_attempts_left_fails_and_is_refunded(
+    world: World, desk: Desk, paused: bool
+) -> None:
+    job, _ = await desk.leased()
+    await world.expire()
+    if paused:
+        await world.engine.queue.control.pause(job.tenant_id, job.id)
+    await execute(world.engine.databases.central, "UPDATE ai_job_dispatches SET max_attempts = 1")
+    assert await world.lease(desk.worker) is None
+    assert await world.engine.queue.reaper.run_once() == 1
+    found = await world.job(job)
+    assert (found.status, found.error_message) == ("failed", "The worker stopped responding.")
+    assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
+
+
+async def test_two_reapers_end_a_lease_once(world: World, desk: Desk) -> None:
+    job, leased = await desk.leased()
+    await world.advance(1800)
+    assert await world.engine.queue.reaper._reap([leased.dispatch_id]) == 1
+    assert await world.engine.queue.reaper._reap([leased.dispatch_id]) == 0
+    assert (await world.events(job)).count("job:retrying") == 1
+
+
+async def test_everything_due_is_reaped_in_one_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("comfyrelay.services.queue.reaper.AT_ONCE", 5)
+    desk = await world.desk(concurrency=12)
+    await submit_many(world, desk.user, desk.effect, 12)
+    assert len(await world.leases(desk.worker, 12)) == 12
+    assert await world.expire() == 12
+
+
+async def test_nothing_is_reaped_when_nothing_is_due(world: World, desk: Desk) -> None:
+    await desk.leased()
+    assert await world.engine.queue.reaper.run_once() == 0

@@ -1,0 +1,276 @@
+"""With `reuse`, an equal job that is done already answers: with a copy of its output, at once, and for nothing."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.jobs import File, Job
+from comfyrelay.errors import TooManyActiveJobs
+from comfyrelay.services.jobs.submission.requests import Item
+from comfyrelay.services.transactions import Step
+from comfyrelay.store.database import Boundary
+from comfyrelay.store.tenant import retention
+from comfyrelay.store.tenant import tables as tenant
+from tests.support.world import PROMPT, Crash, Desk, World, execute, submit_batch
+
+CONTENT = b"abc"
+SEED = {
+    "key": "seed",
+    "type": "number",
+    "placeholder": "{{SEED}}",
+    "default_value": 7,
+    "user_configurable": True,
+}
+VIDEO_IN = {
+    "key": "input",
+    "type": "video",
+    "placeholder": "{{INPUT}}",
+    "is_primary_input": True,
+    "required": True,
+    "user_configurable": True,
+}
+
+
+@pytest.fixture
+async def desk(world: World) -> Desk:
+    return await world.desk(concurrency=10)
+
+
+async def output_of(world: World, job: Job) -> File | None:
+    found = await world.job(job)
+    async with (await world.engine.databases.shard_of(job.tenant_id)).read() as tx:
+        files = await retention.files_by_id(tx, [found.output_file_id or ""])
+    return files[0] if files else None
+
+
+async def finish(world: World, desk: Desk, job: Job) -> Job:
+    """Let a job that was submitted run, and make an output that is really there."""
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.complete(leased)
+    file = await output_of(world, job)
+    assert file is not None
+    await world.engine.objects.put(file.path, CONTENT)
+    return await world.job(job)
+
+
+async def done(world: World, desk: Desk, **values: Any) -> Job:
+    return await finish(world, desk, await desk.submit(**values))
+
+
+async def uploaded(world: World, user: User, content: bytes) -> str:
+    path = f"tenants/{user.tenant_id}/uploads/{world.number()}.mp4"
+    await world.engine.objects.put(path, content)
+    return await world.engine.accounts.tenancy.add_file(user, path=path, mime_type="video/mp4", size=len(content))
+
+
+async def test_an_equal_job_is_completed_at_once_with_a_copy_and_costs_nothing(world: World, desk: Desk) -> None:
+    first = await done(world, desk)
+    assert await desk.balance() == 990
+    job = await desk.submit(reuse=True)
+    assert (job.status, job.reused_from, job.reserved_tokens, job.saved_tokens) == ("completed", first.id, 0, 10)
+    assert job.completed_at is not None
+    assert await world.job(job) == job
+    # the ledger has both of its rows, of nothing
+    assert await world.transactions(job) == {"JOB_RESERVE": 0, "JOB_CONSUME": 0}
+    assert await desk.balance() == 990
+    assert await world.events(job) == ["job:queued", "job:completed"]
+    # it was never in the queue
+    assert await world.count() == 1
+    assert await world.lease(desk.worker) is None
+    mine, theirs = await output_of(world, job), await output_of(world, first)
+    assert mine is not None
+    assert theirs is not None
+    assert mine.path != theirs.path
+    assert await world.engine.objects.get(mine.path) == CONTENT
+    assert (mine.mime_type, mine.content_hash) == (theirs.mime_type, theirs.content_hash)
+
+
+async def test_without_reuse_it_runs(world: World, desk: Desk) -> None:
+    await done(world, desk)
+    job = await desk.submit()
+    assert (job.status, job.reused_from) == ("queued", None)
+
+
+@pytest.mark.parametrize("other", ["prompt", "graph", "tenant"])
+async def test_what_is_not_equal_runs(world: World, desk: Desk, other: str) -> None:
+    await done(world, desk)
+    user, effect = desk.user, desk.effect
+    values: dict[str, Any] = {}
+    if other == "prompt":
+        values = {"input_payload": {"prompt": "a dog"}}
+    elif other == "graph":
+        effect = await world.effect(await world.workflow(graph={"1": {"class_type": "Other", "inputs": {}}}))
+    else:
+        # in the same database
+        user = await world.user(shard=await world.engine.databases.shard_name_of(desk.user.tenant_id))
+    job = await world.submit(user, effect, reuse=True, **values)
+    assert (job.status, job.reused_from) == ("queued", None)
+
+
+async def test_what_was_made_at_another_stage_answers_nobody(world: World, desk: Desk) -> None:
+    fleet = await world.fleet(desk.workflow, stage=Stage.STAGING)
+    elsewhere = replace(desk, worker=await world.worker(fleet, stage=Stage.STAGING))
+    tried = await done(world, elsewhere, stage=Stage.STAGING)
+    job = await desk.submit(reuse=True)
+    assert (job.status, job.reused_from) == ("queued", None)
+    # and those that are made there answer there
+    assert (await desk.submit(reuse=True, stage=Stage.STAGING)).reused_from == tried.id
+
+
+async def test_seeds_that_are_drawn_make_jobs_different_and_given_ones_do_not(world: World) -> None:
+    graph = {"1": {"class_type": "Sampler", "inputs": {"seed": "{{SEED}}", "text": "{{PROMPT}}"}}}
+    desk = await world.desk(workflow=await world.workflow(graph=graph, properties=[PROMPT, SEED]), concurrency=9)
+    await done(world, desk)
+    assert (await desk.submit(reuse=True)).status == "queued"
+    await world.lease(desk.worker)
+    await done(world, desk, input_payload={"seed": 7})
+    assert (await desk.submit(reuse=True, input_payload={"seed": 7})).status == "completed"
+    assert (await desk.submit(reuse=True, input_payload={"seed": 8})).status == "queued"
+
+
+async def test_inputs_are_compared_by_their_content(world: World) -> None:
+    desk = await world.desk(workflow=await world.workflow(properties=[PROMPT, VIDEO_IN]), concurrency=9)
+    first, same, other = [await uploaded(world, desk.user, each) for each in (b"one", b"one", b"two")]
+    await done(world, desk, input_file_id=first, reuse=True)
+    assert (await desk.submit(input_file_id=same, reuse=True)).status == "completed"
+    assert (await desk.submit(input_file_id=other, reuse=True)).status == "queued"
+
+
+async def test_an_input_that_has_not_arrived_is_equal_to_nothing(world: World) -> None:
+    desk = await world.desk(workflow=await world.workflow(properties=[PROMPT, VIDEO_IN]), concurrency=9)
+    missing = await desk.file()
+    await done(world, desk, input_file_id=missing, reuse=True)
+    assert (await desk.submit(input_file_id=missing, reuse=True)).status == "queued"
+
+
+@pytest.mark.parametrize("how", ["removed", "lost"])
+async def test_an_output_that_is_gone_answers_nobody(world: World, desk: Desk, how: str) -> None:
+    first = await done(world, desk)
+    file = await output_of(world, first)
+    assert file is not None
+    if how == "removed":
+        await world.engine.jobs.removal.job(desk.user.tenant_id, first.id)
+    else:
+        await world.engine.objects.remove(file.path)
+    assert (await desk.submit(reuse=True)).status == "queued"
+
+
+async def test_each_of_two_equal_jobs_keeps_its_own_file(world: World, desk: Desk) -> None:
+    first = await done(world, desk)
+    second = await desk.submit(reuse=True)
+    await world.engine.jobs.removal.job(desk.user.tenant_id, first.id)
+    file = await output_of(world, second)
+    assert file is not None
+    assert await world.engine.objects.get(file.path) == CONTENT
+    # and answers the next
+    assert (await desk.submit(reuse=True)).reused_from == second.id
+
+
+async def test_equal_jobs_at_the_same_time_are_each_answered(world: World, desk: Desk) -> None:
+    first = await done(world, desk)
+    found = await asyncio.gather(*(desk.submit(reuse=True) for _ in range(5)))
+    assert {each.reused_from for each in found} <= {first.id, *(each.id for each in found)}
+    assert len({each.output_file_id for each in found}) == 5
+    assert await desk.balance() == 990
+
+
+async def test_one_key_is_one_job_also_when_it_is_sent_twice_at_once(world: World, desk: Desk) -> None:
+    await done(world, desk)
+    one, two = await asyncio.gather(*(desk.submit(reuse=True, key="once") for _ in range(2)))
+    again = await desk.submit(key="once")
+    assert one.id == two.id == again.id
+    assert await _count(world, desk, tenant.files) == 2
+
+
+async def test_equal_jobs_that_both_wait_both_run(world: World, desk: Desk) -> None:
+    one, two = [await desk.submit(reuse=True) for _ in range(2)]
+    await finish(world, desk, one)
+    await finish(world, desk, two)
+    assert [await world.transactions(each) for each in (one, two)] == [{"JOB_RESERVE": -10, "JOB_CONSUME": 0}] * 2
+
+
+async def test_it_needs_no_tokens(world: World) -> None:
+    desk = await world.desk(tokens=10)
+    await done(world, desk)
+    assert await desk.balance() == 0
+    assert (await desk.submit(reuse=True)).status == "completed"
+
+
+async def test_it_does_not_count_as_active(world: World) -> None:
+    desk = await world.desk(concurrency=10)
+    known, new = {"prompt": "known"}, {"prompt": "new"}
+    await done(world, desk, input_payload=known)
+    for _ in range(5):
+        await desk.submit(input_payload={"prompt": "active"})
+    assert (await desk.submit(reuse=True, input_payload=known)).status == "completed"
+    items = [Item(input_payload=known)] * 2
+    assert (await submit_batch(world, desk.user, desk.effect, items, reuse=True)).counts == {"completed": 2}
+    with pytest.raises(TooManyActiveJobs):
+        await submit_batch(world, desk.user, desk.effect, [*items, Item(input_payload=new)], reuse=True)
+    with pytest.raises(TooManyActiveJobs):
+        await desk.submit(reuse=True, input_payload=new)
+
+
+async def test_to_run_it_again_costs_what_it_costs(world: World, desk: Desk) -> None:
+    await done(world, desk)
+    job = await desk.submit(reuse=True)
+    again = await world.engine.jobs.submit.run_again(job.tenant_id, job.id)
+    assert (again.status, again.reserved_tokens, again.reused_from) == ("queued", 10, None)
+    assert await desk.balance() == 980
+
+
+async def test_of_a_batch_those_that_are_done_are_answered_and_the_rest_runs(world: World, desk: Desk) -> None:
+    await done(world, desk, input_payload={"prompt": "item 1"})
+    batch = await submit_batch(world, desk.user, desk.effect, 3, reuse=True)
+    assert batch.counts == {"completed": 1, "queued": 2}
+    assert await desk.balance() == 970
+    assert len(await world.leases(desk.worker, 5)) == 2
+
+
+async def test_a_batch_of_which_all_is_done_ends_at_once(world: World, desk: Desk) -> None:
+    await done(world, desk, input_payload={"prompt": "same"})
+    items = [Item(input_payload={"prompt": "same"})] * 3
+    batch = await submit_batch(world, desk.user, desk.effect, items, reuse=True)
+    assert (batch.counts, batch.expected_seconds) == ({"completed": 3}, None)
+    assert await _count(world, desk, tenant.outbox) == 0
+
+
+async def test_its_video_and_its_webhook_follow_as_with_any_job(world: World, desk: Desk) -> None:
+    await done(world, desk)
+    video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
+    job = await desk.submit(reuse=True, video_id=video, webhook_url="https://example.com/hook")
+    found = await world.video(desk.user, video)
+    assert (found.status, found.processed_file_id) == ("completed", job.output_file_id)
+    assert await _count(world, desk, tenant.webhook_deliveries) == 1
+    assert await _count(world, desk, tenant.outputs) == 2
+
+
+async def test_a_copy_that_nobody_stands_for_is_removed(world: World, desk: Desk) -> None:
+    """As after a crash between the copy and the job."""
+    await done(world, desk)
+    crashed = world.crash_on(Step.SUBMIT_JOB, Boundary.BEFORE_COMMIT)
+    with pytest.raises(Crash):
+        await desk.submit(reuse=True)
+    assert crashed
+    await world.restart()
+    assert len(await _objects(world, desk)) == 2
+    await world.advance(7 * 3600)
+    await world.engine.operations.retention.run_once()
+    assert len(await _objects(world, desk)) == 1
+
+
+async def _objects(world: World, desk: Desk) -> list[str]:
+    folder = f"tenants/{desk.user.tenant_id}/ai-jobs"
+    return [each.path async for each in world.engine.objects.list(folder)]
+
+
+async def _count(world: World, desk: Desk, table: Any) -> int:
+    [(count,)] = await execute(
+        await world.engine.databases.shard_of(desk.user.tenant_id), f"SELECT count(*) FROM {table.name}"
+    )
+    return int(count)

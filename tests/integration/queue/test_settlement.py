@@ -1,0 +1,583 @@
+"""What a worker's last word about its lease does: once, and only while the lease is its own."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from comfyrelay.domain.ids import output_id
+from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.states import PauseMode
+from comfyrelay.domain.records.jobs import Job
+from comfyrelay.errors import DatabaseUnavailable, Fault, LeaseLost
+from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.heartbeats import Heartbeat
+from comfyrelay.services.queue.settle import Output, Report, Settlement, Verb
+from comfyrelay.services.transactions import Step
+from comfyrelay.store import outbox
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.database import Boundary
+from comfyrelay.store.outbox import OutboxEntry
+from tests.support.world import OUTPUT, START, Desk, World, execute, shard_down, submit_many
+
+
+@pytest.fixture
+async def desk(world: World) -> Desk:
+    return await world.desk()
+
+
+async def beat(world: World, leased: LeasedJob, **values: Any) -> None:
+    heartbeat = Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, **values)
+    await world.engine.queue.heartbeats.beat(heartbeat)
+
+
+async def complete(world: World, leased: LeasedJob, **values: Any) -> None:
+    await world.complete(leased, **values)
+
+
+async def fail(world: World, leased: LeasedJob, **values: Any) -> None:
+    await world.fail(leased, **values)
+
+
+async def requeue(world: World, leased: LeasedJob, **values: Any) -> None:
+    await world.engine.queue.settle.requeue(leased.dispatch_id, leased.lease_token, reason="shutdown", **values)
+
+
+Say = Callable[..., Awaitable[None]]
+EVERYTHING_A_WORKER_SAYS: list[Say] = [beat, complete, fail, requeue]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    job: Job
+    dispatch: Dispatch
+    transactions: dict[str, int]
+    attempts: list[Any]
+    events: list[str]
+    audit: list[str]
+
+
+async def snapshot(world: World, desk: Desk, job: Job) -> Snapshot:
+    return Snapshot(
+        job=await world.job(job),
+        dispatch=await world.dispatch(job),
+        transactions=await world.transactions(job),
+        attempts=await world.attempts(job),
+        events=await world.events(job),
+        audit=await world.audit(desk.worker),
+    )
+
+
+async def entries(world: World, shard: str) -> list[OutboxEntry]:
+    async with world.engine.databases.central.read() as tx:
+        return await outbox.entries(tx, shard, limit=100)
+
+
+async def files(world: World, job: Job) -> list[Any]:
+    shard = await world.engine.databases.shard_of(job.tenant_id)
+    return await execute(shard, "SELECT * FROM files WHERE tenant_id = :tenant", tenant=job.tenant_id)
+
+
+async def test_a_completed_job_is_consumed(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    assert await desk.balance() == 990
+    assert (await world.job(job)).status == "processing"
+    assert await world.complete(leased) == "completed"
+    assert (await world.job(job)).status == "completed"
+    assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
+
+
+class TestComplete:
+    async def test_the_lease_has_ended_and_the_dispatch_with_it(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.advance(30)
+        await world.complete(leased)
+        dispatch = await world.dispatch(job)
+        assert (dispatch.status, dispatch.lease_token, dispatch.worker_id) == ("completed", None, None)
+        assert dispatch.finished_at == START + timedelta(seconds=30)
+        assert dispatch.duration_seconds == 30
+
+    async def test_the_output_is_a_file_of_the_tenant_s(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        output = Output(size=5, mime_type="video/webm", extension="mp4", sha256="cafe", metadata={"frames": 8})
+        await world.complete(leased, output=output)
+        (file,) = await files(world, job)
+        assert (file.size, file.mime_type, file.content_hash, file.user_id) == (5, "video/webm", "cafe", desk.user.id)
+        assert file.path == leased.output_path
+        assert file.path == f"tenants/{job.tenant_id}/ai-jobs/{job.id}/upload-{output_id(leased.lease_token)}.mp4"
+        assert (await world.job(job)).output_file_id == file.id
+
+    async def test_the_effect_knows_how_long_it_took_by_the_lease_s_own_times(self, world: World, desk: Desk) -> None:
+        await desk.submit()
+        await world.advance(100)
+        leased = await world.lease(desk.worker)
+        assert leased is not None
+        await world.advance(42.5)
+        await world.complete(leased)
+        async with world.engine.databases.central.read() as tx:
+            effect = await catalogue.effect(tx, id_=desk.effect.id)
+        assert effect is not None
+        assert effect.last_processing_time_seconds == 42.5
+
+    async def test_a_failure_says_nothing_about_how_long_an_effect_takes(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        await world.advance(1)
+        await world.fail(leased)
+        async with world.engine.databases.central.read() as tx:
+            effect = await catalogue.effect(tx, id_=desk.effect.id)
+        assert effect is not None
+        assert effect.last_processing_time_seconds is None
+
+    async def test_the_attempt_the_events_and_the_audit_tell_of_it(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.advance(7)
+        await world.complete(leased, provider_job_id="prompt-1", seed=2**40)
+        (attempt,) = await world.attempts(job)
+        assert (attempt.number, attempt.epoch, attempt.outcome) == (1, 1, "completed")
+        assert (attempt.started_at, attempt.ended_at) == (START, START + timedelta(seconds=7))
+        assert (attempt.worker_id, attempt.provider_job_id, attempt.seed) == (desk.worker, "prompt-1", 2**40)
+        assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
+        assert await world.audit(desk.worker) == ["register", "lease", "complete"]
+
+    async def test_the_job_started_when_its_run_began_however_early_it_was_fetched(
+        self, world: World, desk: Desk
+    ) -> None:
+        job, leased = await desk.leased()
+        await world.advance(100)
+        await world.engine.queue.settle.report(
+            Report(
+                verb=Verb.COMPLETE,
+                dispatch_id=leased.dispatch_id,
+                lease_token=leased.lease_token,
+                output=Output(size=5, mime_type="video/mp4", extension="mp4"),
+                began_after_seconds=70,
+            )
+        )
+        (attempt,) = await world.attempts(job)
+        began_at = START + timedelta(seconds=70)
+        assert (attempt.started_at, (await world.job(job)).started_at) == (began_at, began_at)
+        assert (await world.dispatch(job)).duration_seconds == 30
+
+    @pytest.mark.parametrize("verb", list(Verb))
+    async def test_what_is_told_of_a_run_is_kept_however_it_ended(self, world: World, desk: Desk, verb: Verb) -> None:
+        job, leased = await desk.leased()
+        about = {"argv": ["python", "it's.py", "🐈"], "exit_code": 143}
+        await world.engine.queue.settle.report(
+            Report(
+                verb=verb,
+                dispatch_id=leased.dispatch_id,
+                lease_token=leased.lease_token,
+                seed=2**64 - 1,
+                about=about,
+            )
+        )
+        (attempt,) = await world.attempts(job)
+        assert (attempt.seed, attempt.about) == (2**64 - 1, about)
+
+    async def test_the_video_shows_the_output(self, world: World, desk: Desk) -> None:
+        file_id = await desk.file()
+        video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=file_id)
+        job, leased = await desk.leased(video_id=video_id)
+        assert (await world.video(desk.user, video_id)).status == "processing"
+        await world.advance(3)
+        await world.complete(leased)
+        video = await world.video(desk.user, video_id)
+        assert (video.status, video.processed_file_id) == ("completed", (await world.job(job)).output_file_id)
+        assert video.processing_details == {"processing_seconds": 3}
+
+    async def test_a_complete_wins_over_a_requested_cancel_and_pause(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
+        await world.engine.queue.control.cancel(job.tenant_id, job.id)
+        assert await world.complete(leased) == "completed"
+        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
+
+    async def test_only_the_output_of_the_lease_that_completed_counts(self, world: World, desk: Desk) -> None:
+        job, first = await desk.leased()
+        await world.requeue(first)
+        second = await world.lease(desk.worker)
+        assert second is not None
+        await world.complete(second)
+        assert first.output_path != second.output_path
+        assert [file.path for file in await files(world, job)] == [second.output_path]
+
+
+class TestFail:
+    async def test_a_job_s_own_fault_is_final_and_refunded(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        assert await world.fail(leased, fault=Fault.JOB) == "failed"
+        assert (await world.job(job)).status == "failed"
+        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
+        assert await desk.balance() == 1000
+
+    async def test_a_worker_that_does_not_classify_means_the_job(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        assert await world.fail(leased) == "failed"
+
+    async def test_a_worker_s_fault_is_tried_elsewhere_with_the_attempt_used(self, world: World, desk: Desk) -> None:
+        other = await world.worker(desk.fleet)
+        job, leased = await desk.leased()
+        assert await world.fail(leased, fault=Fault.WORKER, error="out of memory") == "queued"
+        assert await world.lease(desk.worker) is None
+        again = await world.lease(other)
+        assert again is not None
+        assert again.dispatch.attempts == 2
+        assert await world.transactions(job) == {"JOB_RESERVE": -10}
+
+    async def test_a_worker_may_say_when_to_try_again(self, world: World, desk: Desk) -> None:
+        other = await world.worker(desk.fleet)
+        _, leased = await desk.leased()
+        await world.fail(leased, fault=Fault.WORKER, retry_after_seconds=30)
+        await world.advance(29)
+        assert await world.lease(other) is None
+        await world.advance(1)
+        assert await world.lease(other) is not None
+
+    async def test_a_worker_s_fault_with_no_attempt_left_fails_and_is_refunded(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        for number in (2, 3):
+            assert await world.fail(leased, fault=Fault.WORKER) == "queued"
+            found = await world.lease(await world.worker(desk.fleet))
+            assert found is not None
+            assert found.dispatch.attempts == number
+            leased = found
+        assert await world.fail(leased, fault=Fault.WORKER) == "failed"
+        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
+        assert [each.outcome for each in await world.attempts(job)] == ["failed"] * 3
+
+    async def test_an_interruption_costs_no_attempt_and_blocks_nobody(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        assert await world.fail(leased, fault=Fault.INTERRUPTED, error="spot") == "queued"
+        again = await world.lease(desk.worker)
+        assert again is not None
+        assert (again.dispatch.attempts, again.dispatch.epoch) == (1, 2)
+
+    async def test_a_requested_cancel_turns_any_failure_into_canceled(self, world: World, desk: Desk) -> None:
+        for fault in Fault:
+            job, leased = await desk.leased()
+            await world.engine.queue.control.cancel(job.tenant_id, job.id)
+            assert await world.fail(leased, fault=fault) == "canceled"
+            assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
+
+    async def test_the_user_reads_a_sentence_and_the_operator_the_raw_text(self, world: World, desk: Desk) -> None:
+        raw = json.dumps({"exception_message": "Cannot read /srv/comfy/models/secret.safetensors", "node": 4})
+        job, leased = await desk.leased()
+        await world.fail(leased, error=raw)
+        found = await world.job(job)
+        assert found.error_message == "Cannot read secret.safetensors"
+        assert found.error_detail == raw
+
+    async def test_a_video_shows_the_sentence(self, world: World, desk: Desk) -> None:
+        video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
+        _, leased = await desk.leased(video_id=video_id)
+        await world.fail(leased, error="RuntimeError: no frames in /tmp/x/in.mp4")
+        video = await world.video(desk.user, video_id)
+        assert (video.status, video.processing_details) == ("failed", {"error": "no frames in in.mp4"})
+
+    async def test_bytes_that_no_database_stores_do_not_keep_a_failure_from_being_told(
+        self, world: World, desk: Desk
+    ) -> None:
+        job, leased = await desk.leased()
+        assert await world.fail(leased, error="bad \x00 byte, \ud800 half a entry, \\u0000 as text") == "failed"
+        found = await world.job(job)
+        assert found.status == "failed"
+        assert "\\u0000 as text" in (found.error_detail or "")
+
+
+class TestRequeue:
+    async def test_it_gives_the_attempt_back_and_says_why(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        assert await world.requeue(leased, "spot_interruption") == "queued"
+        dispatch = await world.dispatch(job)
+        assert (dispatch.attempts, dispatch.last_error) == (0, "Requeued: spot_interruption")
+        assert (await world.job(job)).status == "queued"
+        (attempt,) = await world.attempts(job)
+        assert (attempt.number, attempt.outcome, attempt.error) == (1, "requeued", "spot_interruption")
+
+    async def test_a_job_may_be_requeued_for_ever(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        for epoch in range(2, 7):
+            await world.requeue(leased)
+            found = await world.lease(desk.worker)
+            assert found is not None
+            assert (found.dispatch.attempts, found.dispatch.epoch) == (1, epoch)
+            leased = found
+        assert len(await world.attempts(job)) == 6
+
+    async def test_a_requested_pause_turns_it_into_paused(self, world: World, desk: Desk) -> None:
+        for mode in PauseMode:
+            job, leased = await desk.leased()
+            await world.engine.queue.control.pause(job.tenant_id, job.id, mode=mode)
+            assert await world.requeue(leased) == "paused"
+            assert (await world.job(job)).status == "paused"
+
+    async def test_a_requested_cancel_turns_it_into_canceled(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.engine.queue.control.cancel(job.tenant_id, job.id)
+        assert await world.requeue(leased) == "canceled"
+
+
+async def reap(world: World, _: LeasedJob) -> None:
+    await world.expire()
+
+
+async def give_back(world: World, leased: LeasedJob) -> None:
+    await world.requeue(leased)
+
+
+async def take_away(world: World, leased: LeasedJob) -> None:
+    await world.engine.fleet.workers.release(leased.dispatch.worker_id or "", reason="revoked")
+
+
+async def take_away_and_lease_again(world: World, leased: LeasedJob) -> None:
+    await take_away(world, leased)
+    assert await world.lease(leased.dispatch.worker_id or "") is not None
+
+
+@pytest.mark.parametrize("say", EVERYTHING_A_WORKER_SAYS)
+class TestStaleLease:
+    @pytest.mark.parametrize("end", [reap, give_back, take_away, take_away_and_lease_again])
+    async def test_a_lease_that_has_ended_changes_nothing(self, world: World, desk: Desk, say: Say, end: Say) -> None:
+        job, leased = await desk.leased()
+        await end(world, leased)
+        before = await snapshot(world, desk, job)
+        with pytest.raises(LeaseLost):
+            await say(world, leased)
+        assert await snapshot(world, desk, job) == before
+
+    async def test_a_wrong_token_changes_nothing(self, world: World, desk: Desk, say: Say) -> None:
+        job, leased = await desk.leased()
+        before = await snapshot(world, desk, job)
+        wrong = replace(leased, dispatch=leased.dispatch._replace(lease_token="00000000-0000-4000-8000-000000000000"))
+        with pytest.raises(LeaseLost):
+            await say(world, wrong)
+        assert await snapshot(world, desk, job) == before
+
+    async def test_the_token_of_another_dispatch_changes_nothing(self, world: World, desk: Desk, say: Say) -> None:
+        job, leased = await desk.leased()
+        before = await snapshot(world, desk, job)
+        for dispatch_id in (leased.dispatch_id + 1, 2**62):
+            with pytest.raises(LeaseLost):
+                await say(world, replace(leased, dispatch=leased.dispatch._replace(id=dispatch_id)))
+        assert await snapshot(world, desk, job) == before
+
+    async def test_another_worker_with_the_right_token_changes_nothing(
+        self, world: World, desk: Desk, say: Say
+    ) -> None:
+        job, leased = await desk.leased()
+        before = await snapshot(world, desk, job)
+        with pytest.raises(LeaseLost):
+            await say(world, leased, worker_id="somebody-else")
+        assert await snapshot(world, desk, job) == before
+        await say(world, leased, worker_id=desk.worker)
+
+
+class TestRepeats:
+    async def test_a_repeated_complete_is_answered_alike_and_has_one_effect(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.complete(leased)
+        before = await snapshot(world, desk, job)
+        assert await world.complete(leased) == "completed"
+        assert await snapshot(world, desk, job) == before
+        assert len(await files(world, job)) == 1
+
+    @pytest.mark.parametrize(("fault", "status"), [(Fault.JOB, "failed"), (Fault.WORKER, "queued")])
+    async def test_a_repeated_fail_is_answered_alike_and_has_one_effect(
+        self, world: World, desk: Desk, fault: Fault, status: str
+    ) -> None:
+        job, leased = await desk.leased()
+        assert await world.fail(leased, fault=fault) == status
+        before = await snapshot(world, desk, job)
+        assert await world.fail(leased, fault=fault) == status
+        assert await snapshot(world, desk, job) == before
+
+    async def test_a_fail_is_answered_alike_even_after_the_job_was_leased_again(self, world: World, desk: Desk) -> None:
+        other = await world.worker(desk.fleet)
+        job, leased = await desk.leased()
+        await world.fail(leased, fault=Fault.WORKER)
+        assert await world.lease(other) is not None
+        before = await snapshot(world, desk, job)
+        assert await world.fail(leased, fault=Fault.WORKER) == "queued"
+        assert await snapshot(world, desk, job) == before
+
+    async def test_a_repeat_by_another_worker_is_refused(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        await world.complete(leased)
+        with pytest.raises(LeaseLost):
+            await world.complete(leased, worker_id="somebody-else")
+
+    async def test_a_fail_after_a_complete_is_refused(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.complete(leased)
+        with pytest.raises(LeaseLost):
+            await world.fail(leased)
+        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
+
+    async def test_a_complete_after_a_fail_is_refused(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.fail(leased)
+        with pytest.raises(LeaseLost):
+            await world.complete(leased)
+        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
+
+    async def test_a_repeated_requeue_is_refused(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        await world.requeue(leased)
+        with pytest.raises(LeaseLost):
+            await world.requeue(leased)
+
+    async def test_in_one_batch_the_first_word_counts_and_its_repeats_are_answered(
+        self, world: World, desk: Desk
+    ) -> None:
+        job, leased = await desk.leased()
+
+        def report(verb: Verb, worker: str | None = None) -> Report:
+            return Report(
+                verb=verb,
+                dispatch_id=leased.dispatch_id,
+                lease_token=leased.lease_token,
+                output=OUTPUT,
+                worker_id=worker,
+            )
+
+        answers = await world.engine.queue.settle.report_many(
+            [
+                report(Verb.COMPLETE, "somebody-else"),
+                report(Verb.COMPLETE),
+                report(Verb.COMPLETE, desk.worker),
+                report(Verb.COMPLETE, "somebody-else"),
+                report(Verb.FAIL),
+                report(Verb.REQUEUE),
+            ]
+        )
+        done = Settlement(dispatch_id=leased.dispatch_id, status="completed")
+        assert answers[1:3] == [done, replace(done, is_repeat=True)]
+        assert all(isinstance(each, LeaseLost) for each in (answers[0], *answers[3:]))
+        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
+        assert await world.audit(desk.worker) == ["register", "lease", "complete"]
+
+
+class TestLetters:
+    """The shard is told by entries; however they arrive, each takes effect once and in order."""
+
+    @pytest.fixture
+    async def untold(
+        self, world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> tuple[Job, str, OutboxEntry, OutboxEntry]:
+        """A job that was begun and completed while its shard could not be told: the job, the shard, the two entries."""
+        job = await desk.submit()
+        shard = await world.engine.databases.shard_name_of(job.tenant_id)
+
+        async def unreachable(*_: object) -> list[OutboxEntry]:
+            raise DatabaseUnavailable(name=shard)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(world.engine.outbox.applying, "apply", unreachable)
+            leased = await world.lease(desk.worker)
+            assert leased is not None
+            await world.complete(leased)
+        started, completed = await entries(world, shard)
+        assert (await world.job(job)).status == "queued"
+        return job, shard, started, completed
+
+    async def test_out_of_order_they_wait_for_each_other(
+        self, world: World, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
+    ) -> None:
+        job, shard, started, completed = untold
+        assert await world.engine.outbox.applying.apply(shard, [completed]) == []
+        assert (await world.job(job)).status == "queued"
+        assert await world.engine.outbox.applying.apply(shard, [started]) == [started]
+        assert (await world.job(job)).status == "processing"
+        assert await world.engine.outbox.applying.apply(shard, [completed]) == [completed]
+        assert (await world.job(job)).status == "completed"
+
+    async def test_together_they_are_put_in_order(
+        self, world: World, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
+    ) -> None:
+        job, shard, started, completed = untold
+        assert len(await world.engine.outbox.applying.apply(shard, [completed, started])) == 2
+        assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
+
+    async def test_doubled_they_count_once(
+        self, world: World, desk: Desk, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
+    ) -> None:
+        job, shard, started, completed = untold
+        await world.engine.outbox.applying.apply(shard, [started, started, completed, completed])
+        before = await snapshot(world, desk, job)
+        assert before.events == ["job:queued", "job:started", "job:completed"]
+        assert before.transactions == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
+        for entry in (completed, started):
+            assert await world.engine.outbox.applying.apply(shard, [entry]) == [entry]
+        assert await snapshot(world, desk, job) == before
+        assert len(await files(world, job)) == 1
+
+    async def test_delivered_by_several_processes_at_once_they_count_once(
+        self, world: World, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
+    ) -> None:
+        job, shard, started, completed = untold
+        await asyncio.gather(*(world.engine.outbox.applying.apply(shard, [started, completed]) for _ in range(4)))
+        assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
+        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
+
+    async def test_late_they_say_what_was_so_at_the_time(
+        self, world: World, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
+    ) -> None:
+        job, *_ = untold
+        await world.advance(3600)
+        await world.relay()
+        assert (await world.job(job)).completed_at == START
+        assert await world.entries() == []
+
+    async def test_while_the_shard_is_down_a_complete_is_accepted_and_the_tenant_follows_later(
+        self, world: World, desk: Desk
+    ) -> None:
+        job, leased = await desk.leased()
+        async with shard_down(world, await world.engine.databases.shard_name_of(job.tenant_id)):
+            assert await world.complete(leased) == "completed"
+            assert await world.complete(leased) == "completed"
+            await world.settled()
+        assert (await world.dispatch(job)).status == "completed"
+        assert (await world.job(job)).status == "processing"
+        await world.relay()
+        assert (await world.job(job)).status == "completed"
+        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
+        assert await world.entries() == []
+
+    async def test_what_was_delivered_leaves_the_outbox(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        await world.complete(leased)
+        await world.settled()
+        assert await world.entries() == []
+
+
+async def test_completes_that_arrive_together_share_their_transactions_and_are_all_answered(world: World) -> None:
+    desk = await world.desk(concurrency=32)
+    jobs = await submit_many(world, desk.user, desk.effect, 32)
+    leased = await world.leases(desk.worker, 32)
+    assert len(leased) == 32
+    settled = []
+
+    async def count(step: str, boundary: Boundary) -> None:
+        if step == Step.SETTLE and boundary is Boundary.AFTER_COMMIT:
+            settled.append(step)
+
+    world.on_boundary(count)
+    assert await asyncio.gather(*(world.complete(each) for each in leased)) == ["completed"] * 32
+    assert len(settled) <= 2
+    for job in jobs:
+        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
+
+
+async def test_one_bad_report_among_many_spoils_nobody_else_s(world: World) -> None:
+    desk = await world.desk(concurrency=2)
+    await submit_many(world, desk.user, desk.effect, 2)
+    good, ended = await world.leases(desk.worker, 2)
+    await world.requeue(ended)
+    answers = await asyncio.gather(world.complete(good), world.complete(ended), return_exceptions=True)
+    assert answers[0] == "completed"
+    assert isinstance(answers[1], LeaseLost)

@@ -1,0 +1,175 @@
+"""A plain client of ComfyUI's API, for tests: it sends what it is told and listens to the socket."""
+
+import asyncio
+import json
+import ssl
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from comfyrelay.simulator import Simulator
+from tests.support.paths import RECORDINGS
+from tests.support.world import PATIENCE_SECONDS
+
+Message = dict[str, Any]
+# one for all: loading certificates that nobody needs takes longer than most tests
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+class Listener:
+    """Keeps every message of one socket, and wakes those who wait for one."""
+
+    def __init__(self, socket: ClientConnection, client_id: str) -> None:
+        self.socket = socket
+        self.client_id = client_id
+        self.messages: list[Message] = []
+        self.frames: list[bytes] = []
+        self.close_code: int | None = None
+        self._changed = asyncio.Condition()
+
+    async def listen(self) -> None:
+        try:
+            async for text in self.socket:
+                async with self._changed:
+                    if isinstance(text, bytes):
+                        self.frames.append(text)
+                    else:
+                        self.messages.append(json.loads(text))
+                    self._changed.notify_all()
+        except ConnectionClosed:
+            pass
+        finally:
+            async with self._changed:
+                self.close_code = self.socket.close_code
+                self._changed.notify_all()
+
+    async def wait(self, until: Callable[[Message], bool]) -> Message:
+        """The first message, past or to come, of which this is true."""
+        found: list[Message] = []
+
+        def is_there() -> bool:
+            found[:] = [each for each in self.messages if until(each)]
+            return bool(found)
+
+        async with asyncio.timeout(PATIENCE_SECONDS), self._changed:
+            await self._changed.wait_for(is_there)
+        return found[0]
+
+    async def wait_for_end(self, prompt_id: str) -> Message:
+        return await self.wait(
+            lambda each: each["type"] == "executing" and each["data"] == {"node": None, "prompt_id": prompt_id}
+        )
+
+    async def wait_for_node(self, node_id: str) -> Message:
+        return await self.wait(lambda each: each["type"] == "executing" and each["data"]["node"] == node_id)
+
+    async def wait_closed(self) -> int | None:
+        async with asyncio.timeout(PATIENCE_SECONDS), self._changed:
+            await self._changed.wait_for(lambda: self.close_code is not None)
+        return self.close_code
+
+    def kinds(self) -> list[str]:
+        return [each["type"] for each in self.messages]
+
+
+@asynccontextmanager
+async def listening(
+    simulator: Simulator, client_id: str | None = None, flags: Mapping[str, Any] | None = None
+) -> AsyncIterator[Listener]:
+    client_id = client_id or uuid.uuid4().hex
+    url = f"{simulator.url.replace('http', 'ws', 1)}/ws?clientId={client_id}"
+    async with connect(url, close_timeout=0.1) as socket:
+        if flags is not None:
+            await socket.send(json.dumps({"type": "feature_flags", "data": dict(flags)}))
+        listener = Listener(socket, client_id)
+        task = asyncio.create_task(listener.listen())
+        try:
+            await listener.wait(lambda each: each["type"] == "status")
+            yield listener
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+class Client:
+    def __init__(self, simulator: Simulator) -> None:
+        self.simulator = simulator
+        self.http = httpx.AsyncClient(base_url=simulator.url, timeout=PATIENCE_SECONDS, verify=NO_TLS)
+
+    async def prompt(self, graph: Mapping[str, Any], **fields: Any) -> httpx.Response:
+        return await self.http.post("/prompt", json={"prompt": graph, **fields})
+
+    async def queue_prompt(self, graph: Mapping[str, Any], **fields: Any) -> str:
+        response = await self.prompt(graph, **fields)
+        assert response.status_code == 200, response.text
+        return str(response.json()["prompt_id"])
+
+    async def run(self, graph: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+        """Run a graph to its end and return its history."""
+        fields = {"client_id": "runner", **fields}
+        prompt_id = await self.queue_prompt(graph, **{name: each for name, each in fields.items() if each is not None})
+        return await self.ended(prompt_id)
+
+    async def ended(self, prompt_id: str) -> dict[str, Any]:
+        found: dict[str, dict[str, Any]] = {}
+
+        async def is_there() -> bool:
+            found.update((await self.http.get(f"/history/{prompt_id}")).json())
+            return bool(found)
+
+        await until(is_there)
+        return found[prompt_id]
+
+    async def upload(self, path: Path, name: str | None = None) -> None:
+        response = await self.http.post("/upload/image", files={"image": (name or path.name, path.read_bytes())})
+        assert response.status_code == 200
+
+    async def download(self, item: Mapping[str, str]) -> bytes:
+        response = await self.http.get("/view", params=dict(item))
+        assert response.status_code == 200
+        return response.content
+
+    async def idle(self) -> bool:
+        return not (await self.http.get("/prompt")).json()["exec_info"]["queue_remaining"]
+
+    async def nobody_listens(self) -> bool:
+        return not self.simulator.clients
+
+    async def queue(self) -> dict[str, list[Any]]:
+        shown: dict[str, list[Any]] = (await self.http.get("/queue")).json()
+        return shown
+
+
+async def until(check: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for what no message tells of."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            if await check():
+                return
+            await asyncio.sleep(0.005)
+
+
+def invert_graph(image: str = "rec.png", prefix: str = "job/out") -> dict[str, Any]:
+    return {
+        "1": {"class_type": "LoadImage", "inputs": {"image": image}},
+        "2": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": prefix}},
+    }
+
+
+def error_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The data of the history's `execution_error`."""
+    kind, data = entry["status"]["messages"][-1]
+    assert kind == "execution_error", entry["status"]
+    found: dict[str, Any] = data
+    return found
+
+
+def recording(name: str) -> Any:
+    return json.loads((RECORDINGS / f"{name}.json").read_text())

@@ -1,0 +1,88 @@
+"""Recorded runs of a real server against the simulator: both sides brought to a form that can be compared."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from tests.integration.simulator.raw_client import Client, Listener
+
+_TIMES = frozenset({"timestamp", "create_time", "execution_start_time", "execution_end_time"})
+# real servers give these in the order of a set
+_UNORDERED = frozenset({"executed", "current_outputs"})
+_FREE_TEXT = frozenset({"tooltip", "traceback", "number", "priority", "description", "output_tooltips"})
+Step = Callable[[Listener], Awaitable[object]]
+
+
+def normal(value: Any, ids: dict[str, str]) -> Any:
+    """The value without times, numbers and free texts, and with labels in place of ids."""
+    if isinstance(value, dict):
+        return {_label(key, ids): _normal_field(key, each, ids) for key, each in value.items() if key not in _FREE_TEXT}
+    if isinstance(value, list):
+        return [normal(each, ids) for each in value]
+    return _label(value, ids) if isinstance(value, str) else value
+
+
+def _normal_field(key: str, value: Any, ids: dict[str, str]) -> Any:
+    if key in _TIMES:
+        return type(value).__name__
+    if key in _UNORDERED:
+        return sorted(value)
+    if key == "prompt" and isinstance(value, list) and len(value) == 5:
+        # the first is the number, which depends on what ran before
+        return ["number", *normal(value[1:4], ids), sorted(value[4])]
+    if key.startswith("queue_") and isinstance(value, list):
+        return [_normal_field("prompt", each, ids) for each in value]
+    return normal(value, ids)
+
+
+def _label(text: str, ids: dict[str, str]) -> str:
+    for each, label in ids.items():
+        text = text.replace(each, label)
+    return text
+
+
+async def replay(
+    recorded: dict[str, Any],
+    client: Client,
+    listener: Listener,
+    *,
+    before: Mapping[str, Step] | None = None,
+    in_order: bool = True,
+) -> None:
+    """Send what was sent then, and compare each answer. `before` holds what to do first, by "METHOD /path"."""
+    theirs = {recorded["client_id"]: "CLIENT", "/comfyui": "BASE"}
+    ours = {listener.client_id: "CLIENT", str(client.simulator.folder): "BASE"}
+    current: dict[str, str] = {}
+    for exchange in recorded["http"]:
+        method, path = exchange["method"], _replaced(exchange["path"], current)
+        request = json.loads(_replaced(json.dumps(exchange.get("request")), current))
+        if isinstance(request, dict) and "client_id" in request:
+            request["client_id"] = listener.client_id
+        for start, step in (before or {}).items():
+            if f"{method} {exchange['path']}".startswith(start):
+                await step(listener)
+        if path.startswith("/history/") and exchange["response"]:
+            await listener.wait_for_end(path.removeprefix("/history/"))
+        response = await client.http.request(method, path, json=request)
+        assert response.status_code == exchange["status"], (path, response.text)
+        if exchange["content_type"]:
+            assert response.headers["content-type"] == exchange["content_type"]
+        if path == "/prompt" and response.status_code == 200:
+            theirs[exchange["response"]["prompt_id"]] = f"PROMPT {len(current)}"
+            ours[response.json()["prompt_id"]] = f"PROMPT {len(current)}"
+            current[exchange["response"]["prompt_id"]] = response.json()["prompt_id"]
+        if isinstance(exchange["response"], dict):
+            assert normal(response.json(), ours) == normal(exchange["response"], theirs)
+    got = [[each["type"], normal(each["data"], ours)] for each in listener.messages]
+    wanted = [[each["type"], normal(each["data"], theirs)] for each in recorded["ws"]]
+    if not in_order:
+        # "status" goes to everybody when the queue changes, and so comes between any others; the sort is stable
+        for messages in (got, wanted):
+            messages.sort(key=lambda each: each[0] == "status")
+    assert got == wanted
+
+
+def _replaced(text: str, ids: dict[str, str]) -> str:
+    for theirs, ours in ids.items():
+        text = text.replace(theirs, ours)
+    return text

@@ -1,0 +1,156 @@
+"""Stand-ins that share a GPU: its memory runs out, its time is shared, and what a killed process held is free."""
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from comfyrelay.comfyui.client.client import ComfyClient
+from comfyrelay.errors import InvalidInput, OutOfMemory
+from comfyrelay.simulator import SimulatedGpuOptions, Simulator, read_gpu
+from comfyrelay.simulator.gpu import GIB, SimulatedGpu
+
+GRAPH = {
+    "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "simulator.safetensors"}},
+    "2": {"class_type": "CLIPTextEncode", "inputs": {"text": "a lighthouse", "clip": ["1", 1]}},
+    "3": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}},
+    "4": {
+        "class_type": "KSampler",
+        "inputs": {
+            **{"model": ["1", 0], "positive": ["2", 0], "negative": ["2", 0], "latent_image": ["3", 0]},
+            **{"seed": 1, "steps": 2, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0},
+        },
+    },
+    "5": {"class_type": "VAEDecode", "inputs": {"samples": ["4", 0], "vae": ["1", 2]}},
+    "6": {"class_type": "SaveImage", "inputs": {"images": ["5", 0], "filename_prefix": "gpu"}},
+}
+
+
+def options(folder: Path, **more: Any) -> SimulatedGpuOptions:
+    given = {"memory_bytes": 8 * GIB, "context_bytes": 0, "model_bytes": 5 * GIB, "pixel_bytes": 0, **more}
+    return SimulatedGpuOptions(folder=folder / "gpu", **given)
+
+
+def opened(gpu: SimulatedGpuOptions) -> SimulatedGpu:
+    process = SimulatedGpu(gpu)
+    process.open()
+    return process
+
+
+async def memory(client: ComfyClient) -> dict[str, int]:
+    [device] = (await client.system_stats())["devices"]
+    return {name: device[name] // GIB for name in ("vram_total", "vram_free", "torch_vram_total")}
+
+
+async def test_memory_that_another_process_holds_is_missing_until_it_lets_go(tmp_path: Path) -> None:
+    gpu = options(tmp_path)
+    async with (
+        Simulator(gpu=gpu) as one,
+        Simulator(gpu=gpu) as two,
+        ComfyClient(one.url) as a,
+        ComfyClient(two.url) as b,
+    ):
+        await a.run(GRAPH)
+        assert await memory(a) == {"vram_total": 8, "vram_free": 3, "torch_vram_total": 5}
+        assert await memory(b) == {"vram_total": 8, "vram_free": 3, "torch_vram_total": 0}
+        with pytest.raises(OutOfMemory) as failed:
+            await b.run(GRAPH)
+        assert "This error means you ran out of memory on your GPU." in (failed.value.raw or "")
+        await a.free()
+        assert await memory(a) == {"vram_total": 8, "vram_free": 8, "torch_vram_total": 0}
+        await b.run(GRAPH)
+
+
+async def test_a_process_that_is_stopped_gives_everything_back(tmp_path: Path) -> None:
+    gpu = options(tmp_path)
+    async with (
+        Simulator(gpu=gpu) as one,
+        Simulator(gpu=gpu) as two,
+        ComfyClient(one.url) as a,
+        ComfyClient(two.url) as b,
+    ):
+        await a.run(GRAPH)
+        await one.stop()
+        await b.run(GRAPH)
+
+
+async def test_what_a_killed_process_held_is_free(tmp_path: Path) -> None:
+    words = f'{{"folder": "{tmp_path / "gpu"}", "memory_bytes": {8 * GIB}, "model_bytes": {5 * GIB}}}'
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "comfyrelay", "simulator", "--port", "0", "--gpu", words, stdout=PIPE
+    )
+    try:
+        assert process.stdout is not None
+        url = (await process.stdout.readline()).decode().rpartition(" ")[2].strip()
+        async with ComfyClient(url) as client:
+            await client.run(GRAPH)
+        watcher = opened(options(tmp_path))
+        assert watcher.free < 3 * GIB
+    finally:
+        process.kill()
+        await process.communicate()
+    assert watcher.free == 8 * GIB
+    watcher.close()
+
+
+def test_an_older_model_of_the_same_process_makes_room(tmp_path: Path) -> None:
+    gpu = opened(options(tmp_path))
+    assert gpu.load("a", pixels=0)
+    assert gpu.load("b", pixels=0)
+    assert not gpu.has("a")
+    assert gpu.has("b")
+
+
+def test_a_process_takes_memory_before_it_has_done_anything_and_for_each_pixel(tmp_path: Path) -> None:
+    gpu = opened(options(tmp_path, context_bytes=GIB, pixel_bytes=1024))
+    assert gpu.free == 7 * GIB
+    assert gpu.load("a", pixels=1024**2)
+    assert gpu.free == GIB
+    assert not gpu.load("a", pixels=3 * 1024**2)
+    # ComfyUI unloads everything after that
+    assert gpu.free == 7 * GIB
+
+
+def test_who_samples_is_counted_while_it_does(tmp_path: Path) -> None:
+    one, two = opened(options(tmp_path)), opened(options(tmp_path))
+    with one.sampling():
+        assert two.busy == 1
+        with two.sampling():
+            assert one.busy == 2
+    assert one.busy == 0
+
+
+async def test_a_model_stays_loaded_for_the_next_prompt(tmp_path: Path) -> None:
+    """The second run would find no memory for another copy."""
+    async with Simulator(gpu=options(tmp_path)) as simulator, ComfyClient(simulator.url) as client:
+        await client.run(GRAPH)
+        await client.run({**GRAPH, "4": {**GRAPH["4"], "inputs": {**GRAPH["4"]["inputs"], "seed": 2}}})  # type: ignore[dict-item]
+        assert (await memory(client))["torch_vram_total"] == 5
+
+
+async def test_only_models_can_be_unloaded(tmp_path: Path) -> None:
+    async with (
+        Simulator(gpu=options(tmp_path)) as simulator,
+        ComfyClient(simulator.url) as client,
+        httpx.AsyncClient() as http,
+    ):
+        await client.run(GRAPH)
+        await http.post(f"{simulator.url}/free", json={"unload_models": True})
+        assert (await memory(client))["torch_vram_total"] == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, "no folder"),
+        ({"folder": "/x", "size": 1}, "not size"),
+        ({"folder": "/x", "memory_bytes": "?"}, "memory_b"),
+    ],
+)
+def test_a_gpu_that_cannot_be_read_is_explained(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        read_gpu(fields)

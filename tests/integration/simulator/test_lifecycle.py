@@ -1,0 +1,113 @@
+"""Starting, stopping, and many of them at once."""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from comfyrelay.errors import InvalidInput
+from comfyrelay.simulator import Received, Simulator, Slow, SlowHttp, Stuck, serve, slow_from_text
+from tests.integration.simulator.raw_client import Client, listening, until
+from tests.support.world import PATIENCE_SECONDS
+
+TEXT = {"1": {"class_type": "PreviewAny", "inputs": {"source": "hello"}}}
+
+
+async def test_fifty_run_side_by_side() -> None:
+    simulators = [Simulator() for _ in range(50)]
+    await asyncio.gather(*(simulator.start() for simulator in simulators))
+    try:
+        assert len({simulator.url for simulator in simulators}) == 50
+        async with httpx.AsyncClient() as http:
+            for simulator in simulators:
+                assert (await http.post(f"{simulator.url}/prompt", json={"prompt": TEXT})).status_code == 200
+    finally:
+        await asyncio.gather(*(simulator.close() for simulator in simulators))
+
+
+async def test_stopping_is_quick_even_with_connections_and_a_stuck_node(simulator: Simulator) -> None:
+    simulator.misbehave(Stuck())
+    client = Client(simulator)
+    await client.queue_prompt(TEXT)
+    simulator.misbehave(SlowHttp(seconds=60, path="/history"))
+    waiting = asyncio.create_task(client.http.get("/history"))
+    async with listening(simulator):
+        await until(lambda: _is_asked(simulator))
+        started = time.monotonic()
+        await simulator.stop()
+        assert time.monotonic() - started < 20
+    with pytest.raises(httpx.TransportError):
+        await waiting
+
+
+async def _is_asked(simulator: Simulator) -> bool:
+    return simulator.log.count("GET", "/history") == 1
+
+
+async def test_it_can_be_started_and_stopped_twice(simulator: Simulator) -> None:
+    await simulator.start()
+    await simulator.stop()
+    await simulator.stop()
+    await simulator.start()
+    assert (await Client(simulator).http.get("/prompt")).status_code == 200
+
+
+async def test_a_restart_is_down_for_a_while(simulator: Simulator) -> None:
+    async def is_down() -> bool:
+        try:
+            await Client(simulator).http.get("/prompt")
+        except httpx.ConnectError:
+            return True
+        return False
+
+    task = asyncio.create_task(simulator.restart(down_seconds=1))
+    await until(is_down)
+    await task
+    assert not await is_down()
+
+
+async def test_a_port_that_is_taken_is_said_so(simulator: Simulator) -> None:
+    with pytest.raises(OSError, match="address already in use"):
+        async with Simulator(port=int(simulator.url.rpartition(":")[2])):
+            pass
+
+
+async def test_a_given_folder_is_kept_and_a_temporary_one_is_not(tmp_path: Path) -> None:
+    async with Simulator(folder=tmp_path / "comfy") as kept, Simulator() as dropped:
+        temporary = dropped.folder
+        assert kept.folder == tmp_path / "comfy"
+    assert (tmp_path / "comfy" / "input").is_dir()
+    assert not temporary.exists()
+
+
+async def test_requests_are_noted(simulator: Simulator) -> None:
+    client = Client(simulator)
+    await client.http.get("/queue")
+    await client.http.post("/interrupt")
+    assert list(simulator.log.requests) == [Received("GET", "/queue"), Received("POST", "/interrupt")]
+    assert simulator.log.count("GET", "/queue") == 1
+    assert simulator.log.interrupts == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_the_command_serves_until_a_signal(number: signal.Signals) -> None:
+    ready: asyncio.Queue[Simulator] = asyncio.Queue()
+    task = asyncio.create_task(serve(port=0, misbehaviour=[Slow(seconds=0.01)], on_ready=ready.put_nowait))
+    simulator = await asyncio.wait_for(ready.get(), PATIENCE_SECONDS)
+    assert (await Client(simulator).http.get("/models/checkpoints")).json() == [
+        "simulator.safetensors",
+        "broken.safetensors",
+    ]
+    os.kill(os.getpid(), number)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
+
+
+def test_a_slow_class_is_read_from_an_option() -> None:
+    assert slow_from_text("ImageInvert=1.5") == Slow(class_type="ImageInvert", seconds=1.5)
+    assert slow_from_text("=2") == Slow(seconds=2.0)
+    with pytest.raises(InvalidInput):
+        slow_from_text("ImageInvert")

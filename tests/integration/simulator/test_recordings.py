@@ -1,0 +1,147 @@
+"""The simulator answers like the real server did: same answers, same messages in the same order."""
+
+import json
+from typing import Any
+
+import pytest
+
+from comfyrelay.simulator import Simulator, Slow, Stuck
+from tests.integration.simulator.raw_client import Client, Listener, listening, recording
+from tests.integration.simulator.replay import normal, replay
+from tests.support.paths import RECORDINGS
+from tests.support.simulator_files import OBJECT_INFO_RECORDED
+
+
+async def test_a_cold_run_goes_as_recorded(client: Client) -> None:
+    async with listening(client.simulator) as listener:
+        await replay(recording("image_invert"), client, listener)
+
+
+async def test_a_run_from_cache_goes_as_recorded(client: Client) -> None:
+    await client.run(recording("image_invert")["http"][0]["request"]["prompt"])
+    async with listening(client.simulator) as listener:
+        await replay(recording("image_invert_cached"), client, listener)
+
+
+async def test_nodes_run_in_the_recorded_order(client: Client) -> None:
+    await client.run(recording("image_invert")["http"][0]["request"]["prompt"])
+    async with listening(client.simulator) as listener:
+        await replay(recording("image_to_video"), client, listener)
+    nodes = [each["data"]["node"] for each in listener.messages if each["type"] == "executing"]
+    assert nodes == ["2", "3", "6", "4", "5", None]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "video_invert",
+        "error_missing_input_file",
+        "error_missing_node",
+        "error_no_outputs",
+        "error_required_input_missing",
+    ],
+)
+async def test_other_runs_go_as_recorded(name: str, client: Client) -> None:
+    async with listening(client.simulator) as listener:
+        await replay(recording(name), client, listener)
+
+
+async def test_a_missing_model_is_refused_as_recorded() -> None:
+    async with Simulator(models={}) as simulator, listening(simulator) as listener:
+        await replay(recording("error_missing_model"), Client(simulator), listener)
+
+
+async def test_a_failing_node_fails_as_recorded(client: Client) -> None:
+    (client.simulator.folder / "input" / "bad.png").write_text("this is no picture")
+    async with listening(client.simulator) as listener:
+        await replay(recording("error_execution"), client, listener)
+
+
+async def test_an_interrupt_stops_the_next_node_as_recorded(client: Client) -> None:
+    first, second = (client.simulator.misbehave(Stuck(class_type="ImageScale", times=1)) for _ in range(2))
+
+    async def second_node_runs(listener: Listener) -> None:
+        await listener.wait_for_node("1")
+        first.end()
+        await listener.wait_for_node("2")
+
+    async def it_may_end(_listener: Listener) -> None:
+        second.end()
+
+    async with listening(client.simulator) as listener:
+        before = {"POST /interrupt": second_node_runs, "GET /history": it_may_end}
+        await replay(recording("interrupted"), client, listener, before=before)
+
+
+async def test_a_deleted_pending_prompt_leaves_no_trace_as_recorded(client: Client) -> None:
+    stuck = client.simulator.misbehave(Stuck(class_type="EmptyImage"))
+    client.simulator.misbehave(Slow(class_type="EmptyImage", seconds=0.01, steps=1))
+    interrupted = recording("pending_deleted")["http"][-1]
+
+    async def first_node_runs(listener: Listener) -> None:
+        await listener.wait_for_node("0")
+
+    async def it_may_end(_listener: Listener) -> None:
+        stuck.end()
+
+    async with listening(client.simulator) as listener:
+        before = {"GET /queue": first_node_runs, f"GET {interrupted['path']}": it_may_end}
+        await replay(recording("pending_deleted"), client, listener, before=before, in_order=False)
+
+
+async def test_uploads_are_answered_as_recorded(simulator: Simulator) -> None:
+    client = Client(simulator)
+    contents = {"rec.png": (RECORDINGS / "rec.png").read_bytes(), "bad.png": b"no picture", "x.png": b"x"}
+    for exchange in recording("uploads")["exchanges"]:
+        fields = dict(exchange["multipart"])
+        name = fields.pop("image")
+        response = await client.http.post(exchange["path"], files={"image": (name, contents[name])}, data=fields)
+        assert response.status_code == exchange["status"]
+        assert (response.json() if response.content else "") == exchange["response"]
+
+
+async def test_single_questions_are_answered_as_recorded(simulator: Simulator) -> None:
+    client = Client(simulator)
+    exchanges = [each for each in recording("misc")["exchanges"] if not each["path"].startswith("/api/jobs")]
+    for exchange in exchanges:
+        response = await client.http.request(exchange["method"], exchange["path"])
+        assert response.status_code == exchange["status"]
+        assert (response.json() if response.content else "") == exchange["response"]
+
+
+async def test_jobs_have_the_recorded_fields(client: Client) -> None:
+    client.simulator.misbehave(Slow(class_type="ImageInvert", seconds=30, steps=1000))
+    graph = recording("image_invert")["http"][0]["request"]["prompt"]
+    async with listening(client.simulator) as listener:
+        for _ in range(3):
+            prompt_id = await client.queue_prompt(graph, client_id=listener.client_id)
+            await listener.wait(lambda each, it=prompt_id: _starts(each, it))  # type: ignore[misc]
+            await client.http.post("/interrupt", json={"prompt_id": prompt_id})
+            await listener.wait_for_end(prompt_id)
+    recorded = next(each for each in recording("misc")["exchanges"] if each["path"].startswith("/api/jobs"))
+    got = (await client.http.get(recorded["path"])).json()
+    theirs, ours = (
+        {job["id"]: f"JOB {place}" for place, job in enumerate(answer["jobs"])}
+        for answer in (recorded["response"], got)
+    )
+    assert normal(got["jobs"], ours) == normal(recorded["response"]["jobs"], theirs)
+    assert got["pagination"] == {**recorded["response"]["pagination"], "total": 3}
+
+
+def _starts(message: dict[str, Any], prompt_id: str) -> bool:
+    return bool(message["type"] == "executing" and message["data"].get("prompt_id") == prompt_id)
+
+
+async def test_node_classes_are_described_as_recorded(client: Client) -> None:
+    recorded = json.loads(OBJECT_INFO_RECORDED.read_text())
+    recorded["CheckpointLoaderSimple"]["input"]["required"]["ckpt_name"][0] = [
+        "simulator.safetensors",
+        "broken.safetensors",
+    ]
+    for name in ("LoraLoader", "LoraLoaderModelOnly"):
+        recorded[name]["input"]["required"]["lora_name"][0] = ["simulator.safetensors"]
+    got = (await client.http.get("/object_info")).json()
+    assert set(got) == set(recorded)
+    for name, wanted in recorded.items():
+        assert normal(got[name], {}) == normal(wanted, {}), name
+        assert got[name]["input_order"] == wanted["input_order"]

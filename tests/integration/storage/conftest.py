@@ -1,0 +1,53 @@
+from collections.abc import AsyncIterator
+from itertools import count
+from pathlib import Path
+
+import httpx
+import pytest
+
+from comfyrelay.storage.local import LocalObjects
+from comfyrelay.storage.objects import ObjectStore
+from comfyrelay.storage.s3 import S3Objects
+from tests.support.storage import BUCKET, Clock, serve_files
+
+_numbers = count()
+
+
+@pytest.fixture
+def s3(aws: None) -> S3Objects:
+    """An empty store of its own."""
+    return S3Objects(BUCKET, f"tests/{next(_numbers)}")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "objects"
+
+
+@pytest.fixture
+async def local(root: Path, clock: Clock) -> AsyncIterator[LocalObjects]:
+    async with serve_files(root, clock=clock) as store:
+        yield store
+
+
+@pytest.fixture(params=["local", "s3"])
+def store_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def store(store_name: str, request: pytest.FixtureRequest) -> ObjectStore:
+    """Every test that asks for this runs on both stores."""
+    found: ObjectStore = request.getfixturevalue(store_name)
+    return found
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        yield client

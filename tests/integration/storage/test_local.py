@@ -1,0 +1,267 @@
+"""What only a local folder does: files in a folder, and uploads that end well or leave nothing."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.errors import ConfigurationError, Forbidden, InvalidInput, NotFound, StorageUnavailable
+from comfyrelay.storage.local import LocalObjects
+from tests.support.storage import SECRETS, paths_in, read
+
+
+@pytest.fixture
+def objects(root: Path) -> LocalObjects:
+    return LocalObjects(root, base_url="http://relay.test/", secrets=SECRETS)
+
+
+def files_in(root: Path) -> list[str]:
+    return sorted(str(file.relative_to(root)) for file in root.rglob("*"))
+
+
+async def test_an_object_is_a_file(objects: LocalObjects, root: Path) -> None:
+    await objects.put("tenants/7/a.png", b"x")
+    assert (root / "tenants/7/a.png").read_bytes() == b"x"
+
+
+async def test_a_link_out_of_the_folder_is_refused(objects: LocalObjects, root: Path, tmp_path: Path) -> None:
+    root.mkdir()
+    (tmp_path / "a").write_bytes(b"outside")
+    (root / "folder").symlink_to(tmp_path)
+    (root / "file").symlink_to(tmp_path / "a")
+    for path in ("folder/a", "folder/new", "file"):
+        for call in (objects.put(path, b"x"), objects.get(path), objects.stat(path), objects.remove(path)):
+            with pytest.raises(InvalidInput):
+                await call
+        with pytest.raises(InvalidInput):
+            async with objects.receive(path):
+                pytest.fail("It was received.")
+    assert await paths_in(objects) == []
+    assert (tmp_path / "a").read_bytes() == b"outside"
+    assert not (tmp_path / "new").exists()
+
+
+async def test_what_somebody_else_put_there_is_not_listed(objects: LocalObjects, root: Path) -> None:
+    await objects.put("a/b", b"x")
+    (root / "a/back\\slash").write_bytes(b"")
+    (root / "new\nline").mkdir()
+    (root / "new\nline/c").write_bytes(b"")
+    assert await paths_in(objects) == ["a/b"]
+
+
+async def test_an_object_cannot_be_a_folder_too(objects: LocalObjects) -> None:
+    await objects.put("a/b", b"x")
+    for path in ("a", "a/b/c", "a/b/c/d"):
+        with pytest.raises(InvalidInput):
+            await objects.put(path, b"x")
+    await objects.remove("a")
+    assert await paths_in(objects) == ["a/b"]
+
+
+async def test_empty_folders_do_not_pile_up(objects: LocalObjects, root: Path) -> None:
+    for path in ("a/b/c/1", "a/b/2", "3"):
+        await objects.put(path, b"")
+    await objects.remove("a/b/c/1")
+    assert files_in(root) == ["3", "a", "a/b", "a/b/2"]
+    await objects.remove_many(["a/b/2", "3"])
+    assert files_in(root) == []
+
+
+async def test_removing_does_not_take_the_folder_from_a_writer(objects: LocalObjects) -> None:
+    async def write(number: int) -> None:
+        for _ in range(200):
+            await objects.put(f"a/b/{number}", b"x")
+            await objects.remove(f"a/b/{number}")
+
+    await asyncio.gather(*map(write, range(6)))
+    assert await paths_in(objects) == []
+
+
+def _full(_: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+async def test_a_failed_put_leaves_the_old_object_and_no_rubbish(
+    objects: LocalObjects, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await objects.put("a", b"old")
+    monkeypatch.setattr("os.fsync", _full)
+    with pytest.raises(StorageUnavailable, match="No space left"):
+        await objects.put("a", b"new")
+    with pytest.raises(StorageUnavailable, match="No space left"):
+        async with objects.receive("a") as receiver:
+            await receiver.write(b"new")
+    assert await objects.get("a") == b"old"
+    assert files_in(root) == ["a"]
+
+
+async def test_where_a_file_has_one_name_only_its_bytes_are_copied(
+    objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.link", link)
+    await objects.put("a/upload", b"first")
+    await objects.copy("a/upload", "b/output")
+    await objects.put("a/upload", b"second")
+    assert await objects.get("b/output") == b"first"
+    with pytest.raises(NotFound):
+        await objects.copy("nothing", "c/output")
+    assert sorted([each.path async for each in objects.list()]) == ["a/upload", "b/output"]
+
+
+async def test_an_upload_appears_when_it_is_complete(objects: LocalObjects, root: Path) -> None:
+    await objects.put("a/b", b"old")
+    async with objects.receive("a/b", size=6, max_size=6) as receiver:
+        await receiver.write(b"012")
+        assert await objects.get("a/b") == b"old"
+        assert await paths_in(objects) == ["a/b"]
+        await receiver.write(b"345")
+    assert receiver.received == 6
+    assert await objects.get("a/b") == b"012345"
+    assert files_in(root) == ["a", "a/b"]
+
+
+@pytest.mark.parametrize(
+    ("size", "max_size", "message"),
+    [(5, None, "ended after 4 of 5"), (3, None, "at most 3"), (None, 3, "at most 3"), (9, 3, "at most 3")],
+)
+async def test_an_upload_of_another_size_leaves_nothing(
+    objects: LocalObjects, root: Path, size: int | None, max_size: int | None, message: str
+) -> None:
+    async def upload() -> None:
+        async with objects.receive("a", size=size, max_size=max_size) as receiver:
+            await receiver.write(b"01")
+            await receiver.write(b"23")
+
+    with pytest.raises(InvalidInput, match=message):
+        await upload()
+    assert files_in(root) == []
+
+
+async def test_an_upload_that_breaks_off_leaves_nothing(objects: LocalObjects, root: Path) -> None:
+    async def upload() -> None:
+        async with objects.receive("a") as receiver:
+            await receiver.write(b"0123")
+            raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        await upload()
+    assert files_in(root) == []
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_canceled_upload_leaves_nothing(objects: LocalObjects, root: Path, steps: int) -> None:
+    async def upload() -> None:
+        async with objects.receive("folder/a") as receiver:
+            for _ in range(1000):
+                await receiver.write(bytes(100_000))
+
+    task = asyncio.create_task(upload())
+    # canceled before it begins, while the file is made, and between and in writes
+    for _ in range(steps):
+        await asyncio.sleep(0 if steps < 4 else 0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert files_in(root) == []
+
+
+async def test_uploads_of_one_path_do_not_mix(objects: LocalObjects, root: Path) -> None:
+    async def upload(number: int) -> None:
+        async with objects.receive("a", size=300_000) as receiver:
+            for _ in range(3):
+                await receiver.write(bytes([number]) * 100_000)
+
+    await asyncio.gather(*map(upload, range(10)))
+    data = await objects.get("a")
+    assert data == bytes([data[0]]) * 300_000
+    assert files_in(root) == ["a"]
+
+
+async def test_a_reader_keeps_the_object_that_it_opened(objects: LocalObjects) -> None:
+    await objects.put("a", b"1" * 600_000)
+    stream = objects.stream("a")
+    first = await anext(stream)
+    await objects.put("a", b"2" * 600_000)
+    assert first + b"".join([piece async for piece in stream]) == b"1" * 600_000
+
+
+async def test_what_a_killed_process_left_is_swept_up(objects: LocalObjects, root: Path) -> None:
+    await objects.put("a/b/c", b"x")
+    for folder in ("", "a/b/"):
+        (root / f"{folder}.put-left").write_bytes(b"part")
+        os.utime(root / f"{folder}.put-left", (0, 0))
+    (root / "a/.put-new").write_bytes(b"part")
+    assert await objects.sweep(older_than_seconds=3600) == 2
+    assert files_in(root) == ["a", "a/.put-new", "a/b", "a/b/c"]
+
+
+async def test_a_url_leads_to_the_server(objects: LocalObjects) -> None:
+    url = await objects.sign_download("a b/ü?.png", ttl_seconds=60)
+    assert url.startswith("http://relay.test/files/a%20b/%C3%BC%3F.png?expires=")
+
+
+async def test_secrets_can_be_rotated(root: Path) -> None:
+    def query(url: str) -> dict[str, str]:
+        return dict(each.split("=") for each in url.partition("?")[2].split("&"))
+
+    def store(*secrets: str) -> LocalObjects:
+        return LocalObjects(root, base_url="http://relay.test", secrets=secrets)
+
+    old, new = "the old secret ......", "the new secret ......"
+    signed_before = query(await store(old).sign_download("a", ttl_seconds=60))
+    both = store(new, old)
+    assert both.verify("GET", "a", signed_before).path == "a"
+    signed_after = query(await both.sign_download("a", ttl_seconds=60))
+    assert store(new).verify("HEAD", "a", signed_after).path == "a"
+    with pytest.raises(Forbidden):
+        store(new).verify("GET", "a", signed_before)
+    with pytest.raises(Forbidden):
+        store(old).verify("GET", "a", signed_after)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        LocalObjects,
+        lambda root: LocalObjects(root, base_url="http://relay.test"),
+        lambda root: LocalObjects(root, secrets=SECRETS),
+    ],
+)
+async def test_without_a_secret_all_but_urls_works(root: Path, make: Callable[[Path], LocalObjects]) -> None:
+    objects = make(root)
+    await objects.put("a", b"x")
+    assert await read(objects, "a") == b"x"
+    with pytest.raises(ConfigurationError, match="base URL and a secret"):
+        await objects.sign_download("a", ttl_seconds=60)
+    with pytest.raises(ConfigurationError, match="base URL and a secret"):
+        await objects.sign_upload("a", content_type="image/png", ttl_seconds=60)
+
+
+async def test_without_secrets_no_url_is_valid(root: Path) -> None:
+    with pytest.raises(Forbidden):
+        LocalObjects(root).verify("GET", "a", {"expires": "99999999999", "signature": ""})
+
+
+# a text is a sequence of texts, too, and its first letter would make a poor secret
+@pytest.mark.parametrize("secrets", [("short",), ("",), "one long text that is not in a list"])
+def test_a_weak_secret_is_refused(root: Path, secrets: str | tuple[str, ...]) -> None:
+    with pytest.raises(ConfigurationError, match="at least 16"):
+        LocalObjects(root, secrets=secrets)
+
+
+async def test_a_place_that_is_no_folder_is_not_ready(root: Path) -> None:
+    root.write_bytes(b"")
+    with pytest.raises(ConfigurationError, match="storage URL"):
+        await LocalObjects(root).check()
+    with pytest.raises(ConfigurationError, match="storage URL"):
+        await LocalObjects(root / "below").check()
+
+
+async def test_being_ready_leaves_no_trace(objects: LocalObjects, root: Path) -> None:
+    await objects.check()
+    assert files_in(root) == []

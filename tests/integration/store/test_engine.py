@@ -1,0 +1,71 @@
+"""What holds of the engine as a whole."""
+
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.domain.queue.wait_reasons import Reason
+from comfyrelay.domain.records.workers import AuditEntry
+from comfyrelay.errors import ConfigurationError, Fault
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.queue.settle import Report, Verb
+from comfyrelay.settings import Settings
+from comfyrelay.store.central import audit
+from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant import history
+from comfyrelay.store.tenant.history import Position
+from tests.support.world import OUTPUT, World
+
+
+def test_no_tenant_shard_can_be_named_like_the_central_database(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, shards={"central": f"sqlite:///{tmp_path}/x.db"})
+    with pytest.raises(ConfigurationError, match="'central'"):
+        Databases.from_settings(settings)
+
+
+async def test_a_worker_that_polls_is_known_to_be_there(world: World) -> None:
+    desk = await world.desk()
+    await world.advance(1000)
+    job = await desk.submit()
+    assert (await world.engine.queue.waiting.of_job(job.tenant_id, job.id)).reason is Reason.NO_WORKER
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.requeue(leased)
+    await world.engine.fleet.workers.record_seen(world.engine.queue.leasing.take_pollers())
+    assert (await world.engine.queue.waiting.of_job(job.tenant_id, job.id)).reason is Reason.STARTING
+
+
+async def test_a_worker_is_answered_once_the_queue_has_its_verdict(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    report = Report(verb=Verb.COMPLETE, dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, output=OUTPUT)
+    answer = await world.engine.queue.settle.report(report, wait_for_tenant=False)
+    assert answer.status == (await world.dispatch(job)).status == "completed"
+    await world.settled()
+    assert (await world.job(job)).status == "completed"
+
+
+async def test_no_event_tells_a_tenant_a_path_of_a_server(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await world.fail(leased, "killed while writing /home/comfy/output/secret.png", fault=Fault.INTERRUPTED)
+    async with (await world.engine.databases.shard_of(job.tenant_id)).read() as tx:
+        told = [str(each.data) for each in await history.events_after(tx, [Position(job.tenant_id, job.id, 0)])]
+    assert any("killed while writing" in each for each in told)
+    assert not any("/home" in each for each in told)
+
+
+async def test_what_a_failed_transaction_had_put_off_is_never_written(world: World) -> None:
+    central = world.engine.databases.central
+
+    async def fail(tx: Tx) -> None:
+        await audit.record(tx, [AuditEntry(worker_id="ghost", event="register")])
+        raise RuntimeError("after the write")
+
+    with pytest.raises(RuntimeError, match="after the write"):
+        await central.run("test", fail)
+    # The reader gets the connection that the failed transaction gave back.
+    async with central.read() as tx:
+        assert (await audit.page(tx, worker_id="ghost"))[0] == []
+    async with central.read() as tx:
+        assert (await audit.page(tx, worker_id="ghost"))[0] == []

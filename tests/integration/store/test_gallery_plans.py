@@ -1,0 +1,197 @@
+"""The gallery goes through its indexes: a page costs the same however much was made."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from sqlalchemy import Select
+from sqlalchemy.dialects import sqlite
+
+from comfyrelay.domain.gallery import GalleryFilter, GallerySort, MarkFilter, OutputKind, Word
+from comfyrelay.store import migrate
+from comfyrelay.store.database import Database
+from comfyrelay.store.tenant.library import gallery
+from tests.integration.store.test_query_plans import explain, indexes, scans_everything
+from tests.support.world import PostgresBackend
+
+OUTPUTS = 20_000
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+AFTER = (AT, "0000010000")
+# Of two tenants as many each; one of a thousand is starred, and a batch has a hundred.
+FILL = """
+INSERT INTO ai_jobs (id, tenant_id, user_id, workflow_id, workflow_hash, provider, stage, status, priority,
+                     max_attempts, idempotency_key, request_digest, input_payload, reserved_tokens, available_at,
+                     created_at, completed_at)
+SELECT {id}, 't' || (n % 2), 'u', 1, 'h', 'self_hosted', 'production', 'completed', 0, 3, 'k' || n, 'd',
+       '{{"values": {{"PROMPT": "a cat"}}}}', 1, {now}, {now}, {now} FROM {numbers};
+INSERT INTO files (id, tenant_id, user_id, disk, path, mime_type, size, created_at, used_at)
+SELECT {id}, 't' || (n % 2), 'u', 'objects', 'p' || n, 'image/png', 1, {now}, {now} FROM {numbers};
+INSERT INTO outputs (id, tenant_id, job_id, number, batch_id, item_no, workflow_id, kind, label, texts, mark,
+                     created_at)
+SELECT {id}, 't' || (n % 2), {id}, 1, 'b' || (n / 100), n % 100, n % 7, 'image', 'label ' || n,
+       'a cat in the rain, painted with a broad brush', CASE WHEN n % 1000 = 0 THEN 'starred' END, {time}
+  FROM {numbers};
+"""
+
+
+def filled(path: Path, outputs: int) -> sqlite3.Connection:
+    async def make() -> None:
+        async with Database("main", f"sqlite:///{path}") as database:
+            await migrate.upgrade(database, migrate.Schema.TENANT)
+
+    asyncio.run(make())
+    connection = sqlite3.connect(path)
+    numbers = (
+        f"(WITH RECURSIVE c(n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM c WHERE n < {2 * outputs}) SELECT n FROM c)"
+    )
+    now = "'2026-01-01 00:00:00.000000'"
+    time = "strftime('%Y-%m-%d %H:%M:%f', '2025-01-01', n || ' minutes') || '000'"
+    connection.executescript(FILL.format(id="printf('%010d', n)", numbers=numbers, now=now, time=time))
+    return connection
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    with closing(filled(tmp_path_factory.mktemp("large") / "tenant.db", OUTPUTS)) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    with closing(filled(tmp_path_factory.mktemp("small") / "tenant.db", OUTPUTS // 10)) as connection:
+        yield connection
+
+
+def sql_of(query: Select[Any]) -> str:
+    return str(query.compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}))
+
+
+def page(wanted: GalleryFilter | None = None, **how: Any) -> Select[Any]:
+    return gallery.list_query("t0", wanted or GalleryFilter(), **{"limit": 200, **how}, dialect="sqlite")
+
+
+def plan(connection: sqlite3.Connection, query: Select[Any]) -> list[str]:
+    return [str(row[3]) for row in connection.execute("EXPLAIN QUERY PLAN " + sql_of(query))]
+
+
+def steps(connection: sqlite3.Connection, query: Select[Any]) -> tuple[int, int]:
+    """How many rows come, and how many thousands of SQLite's own steps that takes."""
+    counted = 0
+
+    def count() -> None:
+        nonlocal counted
+        counted += 1
+
+    connection.set_progress_handler(count, 1000)
+    try:
+        return len(connection.execute(sql_of(query)).fetchall()), counted
+    finally:
+        connection.set_progress_handler(None, 0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "how", "index"),
+    [
+        (GalleryFilter(), {}, "ix_outputs_newest (tenant_id=?)"),
+        (GalleryFilter(), {"sort": GallerySort.OLDEST}, "ix_outputs_newest (tenant_id=?)"),
+        (GalleryFilter(), {"after": AFTER}, "ix_outputs_newest (tenant_id=? AND (created_at,id)<(?,?))"),
+        (GalleryFilter(kind=OutputKind.IMAGE), {}, "ix_outputs_newest (tenant_id=?)"),
+        (GalleryFilter(batch_id="b7"), {}, "ix_outputs_newest (tenant_id=?)"),
+        (GalleryFilter(since=AT), {}, "ix_outputs_newest (tenant_id=? AND created_at>?)"),
+        (GalleryFilter(mark=MarkFilter.STARRED), {}, "ix_outputs_marked (tenant_id=? AND mark=?)"),
+        (GalleryFilter(words=(Word(text="cat"),)), {}, "ix_outputs_newest (tenant_id=?)"),
+    ],
+)
+def test_a_page_comes_in_the_order_of_an_index(
+    large: sqlite3.Connection, wanted: GalleryFilter, how: dict[str, Any], index: str
+) -> None:
+    found = plan(large, page(wanted, **how))
+    assert found[0] == f"SEARCH outputs USING INDEX {index}"
+    assert [each for each in found if "TEMP B-TREE" in each or each.startswith("SCAN outputs")] == []
+
+
+@pytest.mark.parametrize(
+    "wanted", [GalleryFilter(), GalleryFilter(workflow_ids=frozenset({3})), GalleryFilter(batch_id="b7")]
+)
+def test_what_fits_is_counted_in_an_index(large: sqlite3.Connection, wanted: GalleryFilter) -> None:
+    found = plan(large, gallery.count_query("t0", wanted, dialect="sqlite"))
+    assert found[0] == "SEARCH outputs USING COVERING INDEX ix_outputs_newest (tenant_id=?)"
+
+
+def test_a_page_takes_no_longer_when_ten_times_as_much_was_made(
+    small: sqlite3.Connection, large: sqlite3.Connection
+) -> None:
+    for wanted in (GalleryFilter(), GalleryFilter(kind=OutputKind.IMAGE), GalleryFilter(words=(Word(text="rain"),))):
+        (few, little), (many, much) = steps(small, page(wanted)), steps(large, page(wanted))
+        assert few == many == 200
+        assert 0 < much <= little + 2
+
+
+def test_looking_through_everything_takes_few_steps(large: sqlite3.Connection) -> None:
+    """Fifty for each output at most: every index, and no JSON, is read once."""
+    nowhere = GalleryFilter(words=(Word(text="whale"), Word(text="rain")))
+    queries = [
+        page(nowhere),
+        page(GalleryFilter(batch_id="none")),
+        gallery.count_query("t0", nowhere, dialect="sqlite"),
+        gallery.count_query("t0", GalleryFilter(), dialect="sqlite"),
+        gallery.slots_query("t0", GalleryFilter(), dialect="sqlite"),
+    ]
+    assert [query for query in queries if not 0 < steps(large, query)[1] <= 50 * OUTPUTS // 1000] == []
+
+
+@pytest.fixture(scope="module")
+def on_postgres(postgres_url: str) -> Iterator[str]:
+    """The URL of a shard with as many outputs."""
+    backend = PostgresBackend(postgres_url, real_clock=True)
+    script = FILL.format(
+        id="lpad(n::text, 10, '0')",
+        numbers=f"generate_series(1, {2 * OUTPUTS}) AS n",
+        now="now()",
+        time="now() + make_interval(mins => n)",
+    )
+
+    async def fill(url: str) -> None:
+        connection = await asyncpg.connect(url)
+        await connection.execute(script)
+        await connection.execute("VACUUM ANALYZE")
+        await connection.close()
+
+    with asyncio.Runner() as runner:
+        context = backend.databases(["a"])
+        _, shards, _ = runner.run(context.__aenter__())
+        runner.run(fill(shards["a"]))
+        yield shards["a"]
+        runner.run(context.__aexit__(None, None, None))
+
+
+@pytest.fixture
+async def shard(on_postgres: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(on_postgres)
+    yield connection
+    await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "index"),
+    [
+        (GalleryFilter(), "ix_outputs_newest"),
+        (GalleryFilter(kind=OutputKind.IMAGE), "ix_outputs_newest"),
+        (GalleryFilter(mark=MarkFilter.STARRED), "ix_outputs_marked"),
+    ],
+)
+async def test_a_page_on_postgresql_reads_few_rows(
+    shard: asyncpg.Connection, wanted: GalleryFilter, index: str
+) -> None:
+    nodes = await explain(shard, gallery.list_query("t0", wanted, limit=20), run=True)
+    assert index in indexes(nodes)
+    # there are no batches here
+    assert not scans_everything([each for each in nodes if each.get("Relation Name") != "batches"])
+    read = sum(each["Actual Rows"] * each["Actual Loops"] for each in nodes if each.get("Relation Name") == "outputs")
+    assert 0 < read <= 40

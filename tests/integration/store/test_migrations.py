@@ -1,0 +1,174 @@
+"""Schemas, and where tenants live."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from comfyrelay.errors import ConfigurationError, DatabaseUnavailable, InvalidInput, SchemaOutOfDate
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.engine import Engine
+from comfyrelay.store import migrate
+from comfyrelay.store.central import tenants
+from comfyrelay.store.database import Database
+from comfyrelay.store.notify import LocalNotifyChannel
+from tests.support.schema_differences import differences
+from tests.support.world import World, execute
+
+Empty = tuple[str, str]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def empty(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Empty]:
+    """The URLs of two empty databases."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/central.db", f"sqlite:///{tmp_path}/tenant.db"
+        return
+    url: str = request.getfixturevalue("postgres_url")
+    names = ["empty_central", "empty_tenant"]
+    server = await asyncpg.connect(url.format("postgres"))
+    try:
+        for name in names:
+            await server.execute(f"CREATE DATABASE {name}")
+        yield url.format(names[0]), url.format(names[1])
+    finally:
+        for name in names:
+            await server.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        await server.close()
+
+
+def databases_at(urls: Empty) -> Databases:
+    return Databases(Database("central", urls[0]), {"main": Database("main", urls[1])})
+
+
+@pytest.fixture
+async def databases(empty: Empty) -> AsyncIterator[Databases]:
+    databases = databases_at(empty)
+    yield databases
+    await databases.close()
+
+
+class TestSchema:
+    async def test_migrations_and_table_definitions_agree(self, databases: Databases) -> None:
+        await databases.upgrade()
+        for database, schema in databases.schemas():
+            assert await differences(database, schema) == []
+
+    async def test_a_difference_would_be_seen(self, databases: Databases) -> None:
+        await databases.upgrade()
+        await execute(databases.central, "DROP TABLE payment_events")
+        assert await differences(databases.central, migrate.Schema.CENTRAL) != []
+
+    async def test_upgrading_twice_changes_nothing(self, databases: Databases) -> None:
+        first = await databases.upgrade()
+        assert first == {each.name: (None, migrate.head(schema)) for each, schema in databases.schemas()}
+        second = await databases.upgrade()
+        assert second == {name: (head, head) for name, (_, head) in first.items()}
+
+    async def test_an_empty_database_is_out_of_date(self, databases: Databases) -> None:
+        with pytest.raises(SchemaOutOfDate, match=r"central, main.*comfyrelay db upgrade"):
+            await databases.require_current()
+        await databases.upgrade()
+        await databases.require_current()
+
+    async def test_one_database_that_is_behind_is_named(self, databases: Databases) -> None:
+        await migrate.upgrade(databases.central, migrate.Schema.CENTRAL)
+        with pytest.raises(SchemaOutOfDate, match="The schema of main is"):
+            await databases.require_current()
+
+    async def test_two_concurrent_upgrades_both_succeed(self, empty: Empty, databases: Databases) -> None:
+        other = databases_at(empty)
+        both = (databases.central, other.central)
+        answers = await asyncio.gather(*(migrate.upgrade(each, migrate.Schema.CENTRAL) for each in both))
+        head = migrate.head(migrate.Schema.CENTRAL)
+        assert sorted(answers, key=str) == sorted([(None, head), (head, head)], key=str)
+        await other.close()
+
+
+class TestOtherDatabases:
+    """One that is newer, of something else, or in the wrong place is recognised, and left as it is."""
+
+    async def test_a_newer_schema_names_the_version_that_does_not_know_it(self, databases: Databases) -> None:
+        await databases.upgrade()
+        await execute(databases.central, "UPDATE alembic_version SET version_num = 'central_9999'")
+        for refused in (databases.upgrade, databases.require_current):
+            with pytest.raises(ConfigurationError, match=r"central is central_9999, and ComfyRelay [\d.]+ knows"):
+                await refused()
+
+    async def test_a_shard_in_the_place_of_central_is_named(self, empty: Empty, databases: Databases) -> None:
+        await databases.upgrade()
+        swapped = databases_at((empty[1], empty[0]))
+        with pytest.raises(ConfigurationError, match="COMFYRELAY_DATABASE_URL"):
+            await swapped.upgrade()
+        await swapped.close()
+
+    async def test_a_database_of_something_else_gets_no_tables_of_ours(self, databases: Databases) -> None:
+        await execute(databases.shards["main"], "CREATE TABLE customers (id integer)")
+        with pytest.raises(ConfigurationError, match=r"none of ComfyRelay's \(customers"):
+            await databases.upgrade()
+        assert await migrate.current(databases.shards["main"]) is None
+
+    async def test_a_file_that_is_no_database_is_one_sentence(self, tmp_path: Path) -> None:
+        (tmp_path / "central.db").write_text("no database, but much longer than the header of one is: " * 10)
+        databases = databases_at((f"sqlite:///{tmp_path}/central.db", f"sqlite:///{tmp_path}/tenant.db"))
+        with pytest.raises(ConfigurationError, match="is no SQLite database"):
+            await databases.upgrade()
+        await databases.close()
+
+
+async def shard_of(world: World, tenant_id: str) -> str:
+    async with world.engine.databases.central.read() as tx:
+        tenant = await tenants.get(tx, tenant_id)
+    assert tenant is not None
+    return tenant.shard
+
+
+def other_process(world: World, shards: list[str]) -> Engine:
+    """Another engine on the same databases that knows only these shards."""
+    urls = {name: url for name, url in world.engine.settings.shards.items() if name in shards}
+    clock = world.clock
+    settings = world.engine.settings.model_copy(update={"shards": urls})
+    return Engine(settings, clock=lambda: clock.now, notify_channel=LocalNotifyChannel())
+
+
+class TestShards:
+    async def test_tenants_are_placed_in_the_emptiest_shard(self, world: World) -> None:
+        await world.user(shard="a")
+        users = [await world.user() for _ in range(5)]
+        found = [await shard_of(world, each.tenant_id) for each in users]
+        assert found == ["b", "a", "b", "a", "b"]
+
+    async def test_a_tenant_s_rows_are_in_its_shard_and_nowhere_else(self, world: World) -> None:
+        desk = await world.desk()
+        await desk.submit()
+        home = await shard_of(world, desk.user.tenant_id)
+        counts = {
+            name: (await execute(shard, "SELECT count(*) AS n FROM ai_jobs"))[0].n
+            for name, shard in world.engine.databases.shards.items()
+        }
+        assert counts == {name: int(name == home) for name in ("a", "b")}
+
+    async def test_a_tenant_is_found_through_its_row(self, world: World) -> None:
+        user = await world.user(shard="b")
+        async with other_process(world, ["a", "b"]) as other:
+            assert (await other.databases.shard_of(user.tenant_id)).name == "b"
+            assert await other.accounts.ledger.balance(user.tenant_id) == 1000
+
+    async def test_a_shard_added_later_takes_new_tenants_and_moves_none(self, world: World) -> None:
+        async with other_process(world, ["a"]) as before:
+            old = [await before.accounts.tenancy.create_user(email=f"old{n}@example.org") for n in range(3)]
+        new = [await world.user() for _ in range(3)]
+        assert [await shard_of(world, each.tenant_id) for each in old] == ["a", "a", "a"]
+        assert [await shard_of(world, each.tenant_id) for each in new] == ["b", "b", "b"]
+
+    async def test_a_shard_that_a_process_does_not_know_is_unavailable_to_it(self, world: World) -> None:
+        user = await world.user(shard="b")
+        async with other_process(world, ["a"]) as other:
+            with pytest.raises(DatabaseUnavailable):
+                await other.accounts.ledger.balance(user.tenant_id)
+
+    async def test_a_tenant_cannot_be_placed_in_a_shard_that_does_not_exist(self, world: World) -> None:
+        with pytest.raises(InvalidInput):
+            await world.user(shard="nowhere")

@@ -1,0 +1,500 @@
+"""The statements that run all the time go through their indexes, however long the queue is."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from typing import Any, Self, cast
+
+import asyncpg
+import pytest
+from sqlalchemy import Select, TextualSelect
+from sqlalchemy.engine import make_url
+
+from comfyrelay.clock import utc_now
+from comfyrelay.domain.queue.states import DispatchStatus
+from comfyrelay.domain.records.jobs import DispatchFilter
+from comfyrelay.store.central import audit
+from comfyrelay.store.central.autoscaling import bursts, decisions, durations, history, machines, observations
+from comfyrelay.store.central.queue import claims, demand, dispatch_list, dispatches, missing_requirements
+from comfyrelay.store.central.tables import worker_audit_logs
+from comfyrelay.store.central.workers import fleets, worker_list, workers
+from comfyrelay.store.database import Tx
+from comfyrelay.store.paging import MOST_SCANNED
+from comfyrelay.store.tenant import changes, jobs, units
+from tests.support.world import PostgresBackend
+
+ROWS = 100_000
+
+FILL_CENTRAL = f"""
+INSERT INTO workflows (id, slug, name, graph_path, properties, output_extension, output_mime_type,
+                       created_at, updated_at)
+SELECT n, 'w' || n, 'w', 'g', '[]', 'mp4', 'video/mp4', now(), now() FROM generate_series(1, 20) AS n;
+
+INSERT INTO ai_job_dispatches (workflow_id, rank, available_at, created_at, priority, attempts, max_attempts, status,
+                               stage, provider, tenant_id, tenant_job_id, shard, workflow_hash,
+                               lease_token, lease_expires_at, worker_id, leased_at, finished_at)
+SELECT 1 + n % 20, n, now(), now(), n % 3, 0, 3, status, 'production', 'self_hosted', 't' || n % 500, 'j' || n, 'a',
+       'h' || n % 20,
+       CASE status WHEN 'leased' THEN 'token' || n END,
+       CASE status WHEN 'leased' THEN now() + make_interval(secs => n % 900 - 100) END,
+       CASE status WHEN 'leased' THEN 'w' || n % 50 END,
+       CASE status WHEN 'leased' THEN now() END,
+       CASE WHEN status IN ('completed', 'failed', 'canceled') THEN now() END
+  FROM (SELECT n, CASE WHEN n % 500 = 499 THEN 'leased' WHEN n % 10 < 3 THEN 'queued' WHEN n % 100 = 55 THEN 'failed'
+                       WHEN n % 100 = 56 THEN 'canceled' WHEN n % 100 = 57 THEN 'paused' ELSE 'completed' END AS status
+          FROM generate_series(1, {ROWS}) AS n) AS rows;
+
+INSERT INTO fleets (id, slug, stage, name, created_at)
+SELECT n, 'f' || n, 'production', 'f', now() FROM generate_series(1, 50) AS n;
+
+INSERT INTO workers (worker_id, fleet_id, stage, capabilities, max_concurrency, last_seen_at, created_at)
+SELECT 'w' || n, 1 + n % 50, 'production', '{{}}', 1, now(), now() FROM generate_series(1, 2000) AS n;
+
+INSERT INTO worker_workflows (worker_id, workflow_id)
+SELECT 'w' || n, 2 + n % 19 FROM generate_series(1, 2000) AS n;
+
+INSERT INTO worker_audit_logs (created_at, dispatch_id, worker_id, event)
+SELECT now(), n, 'w' || n % 2000, CASE WHEN n % 2 = 0 THEN 'lease' ELSE 'complete' END
+  FROM generate_series(1, {ROWS}) AS n;
+
+INSERT INTO machines (key, fleet_id, worker_id, ordered_at, ended_at)
+SELECT 'm' || n, 1 + n % 5, 'w' || n, now() - make_interval(secs => n), CASE WHEN n % 100 > 0 THEN now() END
+  FROM generate_series(1, 20000) AS n;
+
+INSERT INTO scaling_decisions (fleet_id, created_at, policy, desired, launch, "end", outcome, reason, seen)
+SELECT 1 + n % 50, now(), 'fast', 1, '[]', '[]', '{{}}', 'x', '{{}}' FROM generate_series(1, 20000) AS n;
+
+INSERT INTO bursts (dispatch_id, workflow_id, stage, created_at, ended_at, expected_cost_micros, reason, seen)
+SELECT n, 1 + n % 20, 'production', now(), CASE WHEN n % 100 > 0 THEN now() - make_interval(secs => 10 * n) END, 1, 'x',
+       '{{}}' FROM generate_series(1, 20000) AS n;
+
+INSERT INTO workflow_durations (workflow_id, effect_id, jobs, mean_seconds, updated_at)
+SELECT 1 + n % 20, n, 1, 1, now() FROM generate_series(1, 2000) AS n;
+"""
+
+FILL_TENANT = f"""
+INSERT INTO batches (id, tenant_id, user_id, idempotency_key, request_digest, created_at)
+SELECT lpad(n::text, 10, 'b'), 't' || n % 50, 'u', 'b' || n, 'd', now() FROM generate_series(1, 5000) AS n;
+
+INSERT INTO changes (tenant_id, txid, ids, created_at)
+SELECT 't' || n % 500, n, '[]', now() FROM generate_series(1, {ROWS}) AS n;
+
+INSERT INTO ai_jobs (id, tenant_id, user_id, workflow_id, workflow_hash, provider, stage, status, priority,
+                     max_attempts, idempotency_key, request_digest, input_payload, reserved_tokens, available_at,
+                     created_at, completed_at)
+SELECT lpad(n::text, 10, '0'), 't' || n % 500, 'u' || n % 500, 1, 'h', 'self_hosted', 'production',
+       CASE WHEN n % 20 = 0 THEN 'queued' ELSE 'completed' END, 0, 3, 'k' || n, 'd', '{{}}', 1, now(), now(),
+       CASE WHEN n % 20 = 0 THEN NULL ELSE now() END
+  FROM generate_series(1, {ROWS}) AS n;
+"""
+
+
+@pytest.fixture(scope="module")
+def filled(postgres_url: str) -> Iterator[tuple[str, str]]:
+    """The URLs of a central database and a shard with 100,000 rows each."""
+    backend = PostgresBackend(postgres_url, real_clock=True)
+    with asyncio.Runner() as runner:
+        context = backend.databases(["a"])
+        central, shards, _ = runner.run(context.__aenter__())
+        runner.run(_fill(central, FILL_CENTRAL))
+        runner.run(_fill(shards["a"], FILL_TENANT))
+        yield central, shards["a"]
+        runner.run(context.__aexit__(None, None, None))
+
+
+async def _fill(url: str, script: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(script)
+    await connection.execute("VACUUM ANALYZE")
+    await connection.close()
+
+
+@pytest.fixture
+async def central(filled: tuple[str, str]) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(filled[0])
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def scaling(central: asyncpg.Connection) -> asyncpg.Connection:
+    """As statements are run: the planner may not choose to read whole tables."""
+    await _as_run(central)
+    return central
+
+
+async def _as_run(connection: asyncpg.Connection) -> None:
+    for name in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin"):
+        await connection.execute(f"SET {name} = off")
+
+
+@pytest.fixture
+async def tenant(filled: tuple[str, str]) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(filled[1])
+    yield connection
+    await connection.close()
+
+
+def sql_of(query: Select[Any] | TextualSelect) -> str:
+    dialect = make_url("postgresql+asyncpg://").get_dialect()()
+    return str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+
+
+async def explain(
+    connection: asyncpg.Connection, query: Select[Any] | TextualSelect, *, run: bool = False
+) -> list[dict[str, Any]]:
+    """The nodes of the plan; with what really happened, if it is to be run."""
+    options = "ANALYZE, FORMAT JSON" if run else "FORMAT JSON"
+    plan = json.loads(await connection.fetchval(f"EXPLAIN ({options}) {sql_of(query)}"))
+    return list(_nodes(plan[0]["Plan"]))
+
+
+def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for child in node.get("Plans", []):
+        yield from _nodes(child)
+
+
+def indexes(nodes: list[dict[str, Any]]) -> set[str]:
+    return {each["Index Name"] for each in nodes if "Index Name" in each}
+
+
+def scans_everything(nodes: list[dict[str, Any]]) -> bool:
+    return any(each["Node Type"] == "Seq Scan" and "Relation Name" in each for each in nodes)
+
+
+class Recorder:
+    """Stands for a transaction: it keeps the statement, and finds nothing."""
+
+    def __init__(self) -> None:
+        self.statements: list[Select[Any]] = []
+
+    async def execute(self, statement: Select[Any]) -> Self:
+        self.statements.append(statement)
+        return self
+
+    def all(self) -> list[Any]:
+        return []
+
+
+async def listing(wanted: DispatchFilter) -> Select[Any]:
+    """What is asked for a page of the operators' list."""
+    recorder = Recorder()
+    await dispatch_list.page(cast(Tx, recorder), wanted, before_id=None, limit=50)
+    (statement,) = recorder.statements
+    return statement
+
+
+def pick(**values: Any) -> TextualSelect:
+    refused = {"blocked": ["h3"], "lacking": ["h4"], "outgrown": ["1 h5"]}
+    group = {"no": 0, "stage": "production", "providers": ["self_hosted"], **refused, "slots": 4, **values}
+    return claims.PICK_POSTGRES.bindparams(groups=json.dumps([group]), down_shards="[]", slack=16)
+
+
+@pytest.mark.parametrize("workflow_ids", [[1], list(range(1, 21))])
+async def test_the_lease_goes_through_the_hot_index_once_per_workflow(
+    central: asyncpg.Connection, workflow_ids: list[int]
+) -> None:
+    nodes = await explain(central, pick(workflow_ids=workflow_ids))
+    assert "ix_ai_job_dispatches_queued" in indexes(nodes)
+    assert not scans_everything(nodes)
+    scan = next(each for each in nodes if each.get("Index Name") == "ix_ai_job_dispatches_queued")
+    assert "workflow_id" in scan["Index Cond"]
+    # In the order of the index: nothing below the limit is sorted, so the scan stops at the last row it needs.
+    assert scan["Node Type"] in {"Index Scan", "Index Only Scan"}
+
+
+async def test_the_lease_reads_few_rows(central: asyncpg.Connection) -> None:
+    nodes = await explain(central, pick(workflow_ids=list(range(1, 21))), run=True)
+    read = sum(
+        each["Actual Rows"] * each["Actual Loops"] for each in nodes if each.get("Relation Name") == "ai_job_dispatches"
+    )
+    # Of each workflow as many as are wanted and the slack, and then those that are locked.
+    assert 0 < read <= 20 * (4 + 16) + 4
+
+
+async def test_the_lease_locks_no_row_that_it_does_not_take(
+    central: asyncpg.Connection, filled: tuple[str, str]
+) -> None:
+    free = "SELECT id FROM ai_job_dispatches WHERE status = 'queued' FOR UPDATE SKIP LOCKED"
+    other = await asyncpg.connect(filled[0])
+    before = {row["id"] for row in await other.fetch(free)}
+    async with central.transaction():
+        picked = {row["id"] for row in await central.fetch(sql_of(pick(workflow_ids=list(range(1, 21)))))}
+        assert len(picked) == 4
+        assert before - {row["id"] for row in await other.fetch(free)} == picked
+    await other.close()
+
+
+async def test_what_is_queued_is_seen_without_reading_past_the_first_of_each_kind(
+    central: asyncpg.Connection,
+) -> None:
+    nodes = await explain(central, demand.POSTGRES.bindparams(most=8, down_shards="[]"), run=True)
+    assert indexes(nodes) == {"ix_ai_job_dispatches_queued", "ix_ai_job_dispatches_only_worker"}
+    assert not scans_everything(nodes)
+    read = sum(
+        each["Actual Rows"] * each["Actual Loops"] for each in nodes if each.get("Relation Name") == "ai_job_dispatches"
+    )
+    # Of each of the workflows that have any: one to find it, and as many as are wanted.
+    assert 0 < read <= 20 * (1 + 8)
+
+
+async def test_what_is_prefetched_has_an_index_of_its_own(central: asyncpg.Connection) -> None:
+    nodes = await explain(central, demand.prefetched_query().params(for_seconds=-5.0, most=8))
+    assert indexes(nodes) == {"ix_ai_job_dispatches_prefetched"}
+    assert not scans_everything(nodes)
+
+
+async def test_where_nobody_lacks_anything_a_submission_reads_no_worker(central: asyncpg.Connection) -> None:
+    query = missing_requirements.verdicts_query("postgresql").params(
+        rows='[{"id": "h1"}]', workflow_id=1, stage="production", lately=-600.0
+    )
+    transaction = central.transaction()
+    await transaction.start()
+    try:
+        await central.execute(
+            """
+            INSERT INTO worker_workflows (worker_id, workflow_id) SELECT worker_id, 1 FROM workers;
+            INSERT INTO workflow_needs (workflow_hash, node_types, models, used_at) VALUES ('h1', '[]', '[]', now());
+            """
+        )
+        nodes = await explain(central, query, run=True)
+    finally:
+        await transaction.rollback()
+    names = {each.get("Relation Name") for each in nodes if each["Actual Loops"]}
+    assert "workflow_needs" in names
+    assert names.isdisjoint({"workers", "worker_workflows"})
+
+
+async def test_the_reaper_looks_through_leased_rows_only(central: asyncpg.Connection) -> None:
+    nodes = await explain(central, dispatches.expired_query().params(grace=-900.0, limit=500))
+    assert indexes(nodes) == {"ix_ai_job_dispatches_leased"}
+    assert not scans_everything(nodes)
+
+
+async def test_late_leases_are_found_among_leased_rows(central: asyncpg.Connection) -> None:
+    nodes = await explain(central, demand.late_query())
+    assert indexes(nodes) == {"ix_ai_job_dispatches_leased"}
+    assert not scans_everything(nodes)
+
+
+async def test_the_newest_dispatches_come_by_their_ids(central: asyncpg.Connection) -> None:
+    nodes = await explain(central, await listing(DispatchFilter()))
+    assert indexes(nodes) == {"pk_ai_job_dispatches"}
+    assert not scans_everything(nodes)
+
+
+@pytest.mark.parametrize("status", [DispatchStatus.FAILED, DispatchStatus.CANCELED, DispatchStatus.PAUSED])
+async def test_dispatches_set_aside_have_an_index_of_their_own(
+    central: asyncpg.Connection, status: DispatchStatus
+) -> None:
+    nodes = await explain(central, await listing(DispatchFilter(status=status)))
+    assert indexes(nodes) == {"ix_ai_job_dispatches_set_aside"}
+    assert not scans_everything(nodes)
+
+
+async def test_what_was_written_down_of_a_dispatch_has_an_index_of_its_own(central: asyncpg.Connection) -> None:
+    newest = worker_audit_logs.c.id.desc()
+    for query in (audit.dispatch_query(7), audit.dispatch_query(7, before_id=ROWS)):
+        nodes = await explain(central, query.order_by(newest).limit(51))
+        assert indexes(nodes) == {"ix_worker_audit_logs_dispatch"}
+        assert not scans_everything(nodes)
+
+
+async def test_who_decided_about_a_worker_is_found_among_decisions(central: asyncpg.Connection) -> None:
+    nodes = await explain(central, audit.decision_query("w7"))
+    assert indexes(nodes) == {"ix_worker_audit_logs_decisions"}
+    assert not scans_everything(nodes)
+
+
+async def test_a_tenant_s_dispatches_are_found_by_the_tenant(central: asyncpg.Connection) -> None:
+    nodes = await explain(central, await listing(DispatchFilter(tenant_id="t7")))
+    assert indexes(nodes) == {"uq_ai_job_dispatches_tenant_id_tenant_job_id"}
+    assert not scans_everything(nodes)
+
+
+async def test_what_a_worker_had_is_found_by_the_worker(central: asyncpg.Connection) -> None:
+    kept = central.transaction()
+    await kept.start()
+    await central.execute(
+        "INSERT INTO dispatch_leases (lease_token, dispatch_id, epoch, attempt, worker_id, leased_at)"
+        " SELECT 'lease-' || n, n, 1, 1, 'w' || n % 100, now() FROM generate_series(1, 20000) AS n"
+    )
+    await central.execute("ANALYZE dispatch_leases")
+    nodes = await explain(central, await listing(DispatchFilter(worker_id="w7")))
+    await kept.rollback()
+    assert indexes(nodes) == {"ix_dispatch_leases_worker_id_dispatch_id", "pk_ai_job_dispatches"}
+    assert not scans_everything(nodes)
+
+
+def ids(*each: int | str) -> str:
+    return json.dumps([{"id": id_} for id_ in each])
+
+
+burst_queue: Any = bursts.queue_query("postgresql")
+# By what it asks for: the statement, the indexes that it goes through, and how many rows it may read at most.
+SCALING: dict[str, tuple[Any, set[str], int]] = {
+    "what waits": (
+        observations.waiting_query("production", [1, 2], down_shards=["b"]),
+        {"ix_ai_job_dispatches_queued"},
+        10_000,
+    ),
+    "what arrived": (observations.arrivals_query().params(after=ROWS - 100, most=5000), {"pk_ai_job_dispatches"}, 100),
+    "the newest arrivals": (observations.newest_arrivals_query().params(most=500), {"pk_ai_job_dispatches"}, 500),
+    # for those that hold something the audit is not read; there are 200 leases
+    "workers": (
+        observations.workers_query("postgresql").params(rows=ids(1, 50), stale_seconds=-300),
+        {"ix_workers_fleet_id", "ix_worker_audit_logs_worker_id_id", "ix_ai_job_dispatches_leased"},
+        2 * 80 - 1 + 200,
+    ),
+    "leases": (
+        observations.leases_query("postgresql").params(rows=ids(1)),
+        {"ix_ai_job_dispatches_leased", "pk_workers"},
+        500,
+    ),
+    "how long jobs take of a workflow that was never run": (
+        dispatches.mean_duration_query([21], of_last=50),
+        {"pk_ai_job_dispatches"},
+        MOST_SCANNED,
+    ),
+    "what failed lately": (
+        fleets.failed_query(utc_now() + timedelta(hours=1), stage="production", workflow_ids=[1, 2]),
+        {"ix_ai_job_dispatches_failed"},
+        0,
+    ),
+    "who serves a workflow": (
+        workers.serving_query().params(workflow_id=2, stage="production", stale_seconds=-300),
+        {"ix_worker_workflows_workflow_id", "pk_workers", "pk_workflows", "ix_ai_job_dispatches_leased"},
+        1 + 2 * 106,
+    ),
+    "what workers have": (
+        workers.workflows_of_query("postgresql").params(rows=ids("w1", "w2")),
+        {"pk_worker_workflows"},
+        2,
+    ),
+    "a page of workers": (
+        worker_list.listed_query("postgresql").params(rows=ids("w1", "w2"), stale_seconds=300),
+        {"pk_workers", "pk_fleets", "ix_ai_job_dispatches_leased", "pk_workflow_blocks"},
+        2 * 4,
+    ),
+    "what a page of workers runs": (
+        worker_list.jobs_query("postgresql").params(rows=ids("w49", "w48")),
+        {"ix_ai_job_dispatches_leased", "pk_workflows"},
+        2 * 200,
+    ),
+    "machines": (machines.present_query([1, 2]), {"ix_machines_present"}, 200),
+    "orders": (machines.newest_query().params(fleet_id=1, most=200), {"ix_machines_fleet_id_ordered_at"}, 200),
+    "types": (machines.by_worker_query(["w1", "w2"]), {"ix_machines_worker"}, 2),
+    "decisions": (
+        decisions.newest_query(1, before_id=None, limit=51),
+        {"ix_scaling_decisions_fleet_id_id"},
+        51,
+    ),
+    "completed jobs": (
+        durations.completed_query().params(after=ROWS - 1000, most=1000),
+        {"pk_worker_audit_logs", "pk_ai_job_dispatches"},
+        2000,
+    ),
+    "the money that is promised": (bursts.open_query(), {"ix_bursts_ended_at"}, 200),
+    "the money of the hour": (bursts.ended_query(), {"ix_bursts_ended_at"}, 360),
+    "who may burst": (
+        burst_queue.params(
+            rows=json.dumps([{"id": 1}, {"id": 2}]), stage="production", provider="self_hosted", most=50
+        ),
+        {"ix_ai_job_dispatches_queued", "pk_ai_job_dispatches", "pk_effects", "pk_tenants"},
+        2 * 50 * 2,
+    ),
+    "a fleet's past": (
+        history.done_query("production", [1, 2], before=ROWS, most=50),
+        {"pk_ai_job_dispatches", "pk_workflows"},
+        5000,
+    ),
+    "durations": (durations.known_query([1, 2]), {"pk_workflow_durations"}, 200),
+}
+
+
+@pytest.mark.parametrize("what", SCALING)
+async def test_what_scaling_sees_it_sees_through_indexes(scaling: asyncpg.Connection, what: str) -> None:
+    query, wanted, most = SCALING[what]
+    nodes = await explain(scaling, query, run=True)
+    assert indexes(nodes) == wanted
+    assert not scans_everything(nodes)
+    assert sum(each["Actual Rows"] * each["Actual Loops"] for each in nodes if "Relation Name" in each) <= most
+
+
+async def test_a_tenant_s_newest_jobs_come_in_order(tenant: asyncpg.Connection) -> None:
+    for query in (jobs.list_query("t7"), jobs.list_query("t7", after_id="0000050000")):
+        nodes = await explain(tenant, query)
+        assert indexes(nodes) == {"ix_ai_jobs_tenant_newest"}
+        assert not scans_everything(nodes)
+        assert "Sort" not in {each["Node Type"] for each in nodes}
+
+
+async def test_jobs_outside_of_batches_are_told_from_items_in_the_index(tenant: asyncpg.Connection) -> None:
+    nodes = await explain(tenant, jobs.list_query("t7", no_batch=True))
+    [scan] = [each for each in nodes if "Index Name" in each]
+    assert scan["Index Name"] == "ix_ai_jobs_tenant_newest"
+    assert "batch_id IS NULL" in scan["Index Cond"]
+    assert "Sort" not in {each["Node Type"] for each in nodes}
+
+
+async def test_the_items_of_a_batch_come_in_order(tenant: asyncpg.Connection) -> None:
+    nodes = await explain(tenant, jobs.list_query("t7", batch_id="b", after_id="0000050000"))
+    assert indexes(nodes) == {"ix_ai_jobs_batch"}
+    assert "Sort" not in {each["Node Type"] for each in nodes}
+
+
+async def test_a_search_comes_in_order_and_looks_once_for_batches_of_that_name(tenant: asyncpg.Connection) -> None:
+    nodes = await explain(tenant, jobs.list_query("t7", search="boats"), run=True)
+    # in order; where the newest begin is found apart from it, and once
+    [listed] = [each for each in nodes if each.get("Alias") == "ai_jobs"]
+    assert (listed["Node Type"], listed["Index Name"]) == ("Index Scan", "ix_ai_jobs_tenant_newest")
+    [newest] = [each for each in nodes if each.get("Alias") == "newest"]
+    assert newest["Actual Loops"] <= 1
+    [looked] = [each for each in nodes if each.get("Relation Name") == "batches"]
+    assert looked["Actual Loops"] <= 1
+
+
+async def test_what_changed_for_tenants_is_found_by_where_each_has_read(tenant: asyncpg.Connection) -> None:
+    await _as_run(tenant)
+    rows = [{"tenant_id": f"t{n}", "txid": ROWS - 1000} for n in range(3)]
+    query: Any = changes.since_query("postgresql").params(rows=json.dumps(rows), limit=10_001)
+    nodes = await explain(tenant, query, run=True)
+    assert indexes(nodes) == {"ix_changes_tenant_id_txid"}
+    assert not scans_everything(nodes)
+    assert sum(each["Actual Rows"] * each["Actual Loops"] for each in nodes if "Relation Name" in each) <= 3 * 3
+
+
+@pytest.mark.parametrize("oldest_first", [False, True])
+async def test_the_units_of_a_queue_come_in_the_order_of_their_ids(
+    tenant: asyncpg.Connection, oldest_first: bool
+) -> None:
+    for after_id in (None, "0000050000"):
+        # few of what there is: to read all of a small tenant and sort it costs about as much as half of it in order
+        queries = units.page_queries("t7", after_id=after_id, oldest_first=oldest_first, only_ended=True, limit=10)
+        # batches are few, and their ids alone are in order, too
+        allowed = ({"ix_batches_tenant_id_id", "pk_batches"}, {"ix_ai_jobs_tenant_newest"})
+        for query, known in zip(queries, allowed, strict=True):
+            nodes = await explain(tenant, query, run=True)
+            assert indexes(nodes) <= known
+            assert not scans_everything(nodes)
+            assert "Sort" not in {each["Node Type"] for each in nodes}
+
+
+async def test_what_has_not_ended_is_found_among_itself(tenant: asyncpg.Connection) -> None:
+    nodes = await explain(tenant, units.active_query("t0"), run=True)
+    assert indexes(nodes) == {"ix_ai_jobs_active"}
+    assert not scans_everything(nodes)
+
+
+async def test_the_oldest_jobs_come_in_order_too(tenant: asyncpg.Connection) -> None:
+    nodes = await explain(tenant, jobs.list_query("t7", oldest_first=True, after_id="0000050000"))
+    assert indexes(nodes) == {"ix_ai_jobs_tenant_newest"}
+    assert "Sort" not in {each["Node Type"] for each in nodes}
+
+
+async def test_what_waits_of_a_tenant_is_found_among_what_waits(scaling: asyncpg.Connection) -> None:
+    nodes = await explain(scaling, units.in_line_query("t7"), run=True)
+    assert not scans_everything(nodes)
+    assert sum(each["Actual Rows"] * each["Actual Loops"] for each in nodes if "Relation Name" in each) <= 200

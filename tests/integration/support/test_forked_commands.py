@@ -1,0 +1,20 @@
+"""Commands that tests have forked are signalled like any process."""
+
+import asyncio
+import socket
+import sys
+
+from tests.support.forked_commands import Child
+
+
+async def test_a_child_that_has_just_ended_can_still_be_signalled() -> None:
+    ended = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
+    await ended.wait()
+    ours, nannys = socket.socketpair()
+    ours.setblocking(False)
+    with nannys:
+        child = Child(ended.pid, ours)
+        child.kill()
+        assert child.returncode is None
+        nannys.sendall((7).to_bytes(4, sys.byteorder))
+        assert await child.wait() == 7

@@ -1,0 +1,270 @@
+"""What a worker shows on a real terminal, and what it writes where there is none."""
+
+import asyncio
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from rich.console import Console
+
+from comfyrelay.protocol.progress import Phase
+from comfyrelay.worker.console import WorkerConsole, without_secrets
+from tests.support.console_program import HASH, JOB, SIGNED
+from tests.support.world import PATIENCE_SECONDS
+
+PROGRAM = (sys.executable, "-m", "tests.support.console_program")
+
+
+class Terminal:
+    """A program on a terminal of its own, and everything that it has shown there."""
+
+    def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader) -> None:
+        self._process = process
+        self._reader = reader
+        self.raw = ""
+
+    @property
+    def text(self) -> str:
+        """Without colours and movements."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.raw).replace("\r", "\n")
+
+    async def until(self, pattern: str) -> re.Match[str]:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not (found := re.search(pattern, self.text)):
+                assert await self._more(), self.raw
+        return found
+
+    async def end(self) -> str:
+        """Let the program end; returns all that it has shown."""
+        self._process.stdin.write(b"\n")  # type: ignore[union-attr]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await self._more():
+                pass
+            assert await self._process.wait() == 0
+        return self.text
+
+    async def _more(self) -> bool:
+        try:
+            chunk = await self._reader.read(65536)
+        except OSError:
+            # how a terminal says that nobody is at the other end
+            chunk = b""
+        self.raw += chunk.decode()
+        return bool(chunk)
+
+
+@asynccontextmanager
+async def terminal(code: str, *, width: int = 120, env: Mapping[str, str] | None = None) -> AsyncIterator[Terminal]:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+    names = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "COLORTERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    process = await asyncio.create_subprocess_exec(
+        *PROGRAM,
+        code,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=theirs,
+        stderr=theirs,
+        env={**environment, "TERM": "xterm-256color", "PYTHONPATH": str(Path.cwd()), **(env or {})},
+    )
+    os.close(theirs)
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb", 0))
+    try:
+        yield Terminal(process, reader)
+    finally:
+        transport.close()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def lines_of(code: str) -> list[dict[str, Any]]:
+    """What the same program writes where no terminal is."""
+    process = await asyncio.create_subprocess_exec(
+        *PROGRAM,
+        code,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        # which makes rich believe in a terminal
+        env={**os.environ, "FORCE_COLOR": "1", "PYTHONPATH": str(Path.cwd())},
+    )
+    out, err = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
+    assert (process.returncode, out) == (0, b""), err.decode()
+    return [json.loads(line) for line in err.decode().splitlines()]
+
+
+COMPLETED = "log.info('worker.job_completed', job_id=JOB, dispatch_id=7, workflow=HASH, attempt=1, seconds=12.34)"
+FAILED = (
+    "log.info('worker.job_failed', job_id=JOB, attempt=2, seconds=1, fault='worker', error='Out of\\n\\x1b[2J memory')"
+)
+
+
+async def test_an_event_is_one_line_with_what_is_worth_reading() -> None:
+    async with terminal(
+        f"{COMPLETED}; {FAILED}; log.info('worker.stopped', reason='spot_interruption', jobs=None)"
+    ) as shown:
+        await shown.until(r"stopped.*\n")
+        text = await shown.end()
+    assert re.search(r"^\d\d:\d\d:\d\d job completed +abcd5678 9f8e7d6c 12\.3 s$", text, re.M)
+    assert re.search(r"^\d\d:\d\d:\d\d job failed +abcd5678 1\.0 s attempt=2 worker Out of memory$", text, re.M)
+    assert re.search(r"^\d\d:\d\d:\d\d stopped +spot_interruption$", text, re.M)
+    assert "\x1b[32m" in shown.raw
+    assert "\x1b[2J" not in shown.raw
+
+
+def test_a_desk_writes_lines_for_people_also_where_there_is_no_terminal() -> None:
+    written = io.StringIO()
+    with WorkerConsole(Console(file=written, width=120), level="warning", is_for_machines=False) as console:
+        console.status([])
+        structlog.get_logger("any").warning("worker.comfyui", server="http://x:1", state="offline", reason="Nobody.")
+        structlog.get_logger("any").info("worker.idle")
+    assert re.fullmatch(r"\d\d:\d\d:\d\d comfyui +http://x:1 offline Nobody\.\n", written.getvalue())
+
+
+async def test_a_narrow_terminal_gets_the_shorter_line() -> None:
+    async with terminal(
+        f"{COMPLETED}; console.status([lease(progress=0.5, node_title='A node of a long name')])", width=40
+    ) as shown:
+        await shown.until(r"job completed abcd5678 12\.3 s\n")
+        line = (await shown.until(r"abcd5678 .*50%.*\d s"))[0]
+    assert len(line) <= 40
+    assert "9f8e7d6c" not in shown.text
+    assert "A node" in line
+
+
+async def test_without_colours_nothing_is_lost() -> None:
+    async with terminal(f"{COMPLETED}; console.status([lease(progress=0.25)])", env={"NO_COLOR": "1"}) as shown:
+        await shown.until(r"job completed +abcd5678 9f8e7d6c 12\.3 s\n")
+        bar = (await shown.until(r"running +(━+)[╸╺]? +25%"))[1]
+        await shown.end()
+    assert 3 <= len(bar) <= 6
+    assert not re.search(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9\d|38;[\d;]+)m", shown.raw)
+
+
+async def test_the_status_line_shows_how_far_each_job_is_and_goes_when_the_worker_does() -> None:
+    held = "[lease(progress=0.4, node_title='KSampler'), lease(OTHER_JOB, phase=Phase.FETCHING)]"
+    async with terminal(f"console.status({held}); {COMPLETED}") as shown:
+        await shown.until(r"abcd5678 9f8e7d6c running +━+[╸╺]?━* +40% KSampler +\d+ s")
+        await shown.until(r"abcd9999 9f8e7d6c fetching +━+ +0% +\d+ s")
+        await shown.end()
+    # the cursor is shown again, after the lines of the status are erased
+    assert re.search(r"\x1b\[\?25h\r(\x1b\[1A\x1b\[2K){2}$", shown.raw)
+
+
+async def test_of_many_jobs_a_few_are_shown() -> None:
+    async with terminal("console.status([lease() for _ in range(9)])") as shown:
+        await shown.until("and 5 more")
+        await shown.end()
+
+
+async def test_who_has_no_job_says_so() -> None:
+    async with terminal("console.status([])") as shown:
+        await shown.until("waiting for a job")
+        await shown.end()
+
+
+async def test_a_terminal_that_cannot_move_gets_lines_only() -> None:
+    async with terminal(f"console.status([lease()]); {COMPLETED}", env={"TERM": "dumb"}) as shown:
+        await shown.until(r"12\.3 s\n")
+        text = await shown.end()
+    assert text.count("abcd5678") == 1
+
+
+async def test_what_broke_unexpectedly_is_shown_with_its_trace_and_what_went_wrong_in_a_line() -> None:
+    code = """
+try:
+    raise ValueError("no such thing")
+except ValueError:
+    log.warning("pool.odd", exc_info=True)
+    log.exception("pool.broken")
+"""
+    async with terminal(code) as shown:
+        await shown.until(r"pool\.broken +ValueError: no such thing\n")
+        text = await shown.end()
+    assert re.search(r"pool\.odd +ValueError: no such thing\n", text)
+    assert text.count("Traceback") == 1
+
+
+async def test_where_no_terminal_is_each_event_is_an_object_on_standard_error() -> None:
+    completed, said = await lines_of(
+        f"{COMPLETED}; console.status([lease()]); log.debug('no'); log.info('worker.stopped', reason='shutdown')"
+    )
+    assert re.match(r"\d{4}-\d\d-\d\dT", completed.pop("timestamp"))
+    assert completed == {
+        "event": "worker.job_completed",
+        "level": "info",
+        "job_id": JOB,
+        "dispatch_id": 7,
+        "workflow": HASH,
+        "attempt": 1,
+        "seconds": 12.34,
+    }
+    assert (said["event"], said["reason"]) == ("worker.stopped", "shutdown")
+
+
+LEAKY = """
+log.warning("worker.odd", lease=lease(), graph=lease().graph, lease_token="a-lease-token-that-opens", why=SIGNED,
+            more={"api_key": "sk-key-that-opens", "urls": [SIGNED]}, server="http://me:a-password@10.0.0.1:8188/x")
+try:
+    raise OSError(f"403 for url '{SIGNED}', Authorization: Bearer sk-key-that-opens")
+except OSError as error:
+    log.exception("worker.broken", error=error)
+"""
+SECRETS = ("5161", "AKID", "that-opens", "a-password", "private cat")
+
+
+async def test_no_line_opens_a_door_or_tells_what_somebody_wrote() -> None:
+    lines = await lines_of(LEAKY)
+    assert len(lines) == 2
+    async with terminal(LEAKY) as shown:
+        await shown.until("Traceback[^$]*403[^$]*starting")
+        on_terminal = await shown.end()
+    for text in (json.dumps(lines), on_terminal):
+        assert [secret for secret in SECRETS if secret in text] == []
+        # what is left tells where it went wrong
+        assert "https://bucket.s3.example.com/in/cat.png" in text
+        assert "http://10.0.0.1:8188/x" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("plain", "plain"),
+        (3, 3),
+        (None, None),
+        (True, True),
+        (Phase.RUNNING, "running"),
+        (Path("/a/b"), "/a/b"),
+        (("a", SIGNED), ["a", "https://bucket.s3.example.com/in/cat.png?…"]),
+        ({"x": {"password": "p"}}, {"x": {"password": "…"}}),
+        (object(), "object"),
+        ("see http://[half/", "see …"),
+    ],
+)
+def test_what_a_field_may_show(value: object, shown: object) -> None:
+    assert without_secrets(None, "info", {"field": value}) == {"field": shown}
+
+
+@pytest.mark.parametrize(
+    "name", ["token", "lease_token", "fleet_secret", "comfy_cloud_api_key", "graph", "output_headers"]
+)
+def test_what_is_private_by_its_name(name: str) -> None:
+    assert without_secrets(None, "info", {name: "x", "prompt_id": "p", "tokens": 3}) == {
+        name: "…",
+        "prompt_id": "p",
+        "tokens": 3,
+    }

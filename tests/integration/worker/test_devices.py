@@ -1,0 +1,90 @@
+"""What a worker tells of its GPUs."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from comfyrelay.comfyui.processes import gpus
+from comfyrelay.simulator import Simulator
+from comfyrelay.worker.comfyui import devices
+from comfyrelay.worker.comfyui.devices import Devices, DriverGpu, described, gpus_here, readable
+from comfyrelay.worker.comfyui.servers import Servers
+from comfyrelay.worker.settings import WorkerSettings
+from tests.support.world import PATIENCE_SECONDS
+
+GIB = 1024**3
+
+
+def stats(name: str = "cuda:0 NVIDIA RTX : cudaMallocAsync", *, total: int = 24 * GIB, free: int = 20 * GIB) -> Any:
+    return {"devices": [{"name": name, "vram_total": total, "vram_free": free, "torch_vram_free": GIB}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("cuda:0 NVIDIA GeForce RTX 4090 : cudaMallocAsync", "NVIDIA GeForce RTX 4090"),
+        ("cuda:1 NVIDIA H200 : native", "NVIDIA H200"),
+        ("cpu", "cpu"),
+        ("Apple M3", "Apple M3"),
+        ("mps", "mps"),
+    ],
+)
+def test_a_gpu_is_called_what_people_call_it(name: str, shown: str) -> None:
+    assert readable(name) == shown
+
+
+def test_memory_in_use_is_what_comfyui_could_not_take() -> None:
+    assert described(stats(), []) == {"name": "NVIDIA RTX", "memory_total": 24 * GIB, "memory_used": 4 * GIB}
+
+
+def test_of_several_gpus_alike_the_load_is_of_the_one_with_as_much_memory_in_use() -> None:
+    gpus = [
+        DriverGpu(name="NVIDIA RTX", memory_used=1 * GIB, load=0.1),
+        DriverGpu(name="NVIDIA RTX", memory_used=5 * GIB, load=0.9),
+        DriverGpu(name="NVIDIA OTHER", memory_used=5 * GIB, load=0.5),
+    ]
+    assert described(stats(), gpus)["load"] == 0.9
+    assert "load" not in described(stats("cuda:0 NVIDIA H200"), gpus)
+
+
+@pytest.mark.parametrize("said", [{}, {"devices": []}, {"devices": [{"name": 1}]}, {"devices": "x"}])
+def test_a_server_that_says_nothing_of_use_is_told_of_by_its_name_alone(said: Any) -> None:
+    assert described(said, []) == {}
+
+
+def test_without_nvml_nothing_is_known_of_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_name: str) -> Any:
+        raise ImportError
+
+    monkeypatch.setattr(gpus, "import_module", missing)
+    assert gpus_here() == []
+
+
+async def test_each_server_is_told_of_and_one_that_is_away_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Simulator(vram_bytes=20 * GIB) as simulator:
+        changed = asyncio.Event()
+        settings = WorkerSettings(comfyui_base_url=[simulator.url, "http://127.0.0.1:1"])
+        servers = Servers(settings, on_change=lambda: changed.set() if servers.away else None)
+        await servers.open()
+        try:
+            await asyncio.wait_for(changed.wait(), PATIENCE_SECONDS)
+            gpus = [DriverGpu(name="simulator", memory_used=0, load=0.5)]
+            found = Devices(servers, is_busy=lambda: False, gpus=lambda: gpus)
+            await found.refresh()
+            here, away = found.current
+            assert here.model_dump(exclude_unset=True) == {
+                "server": "comfyui-1",
+                "name": "simulator",
+                "memory_total": 20 * GIB,
+                "memory_used": 1 * GIB,
+                "load": 0.5,
+            }
+            assert away.model_dump(exclude_unset=True) == {"server": "comfyui-2", "away": away.away}
+            assert "127.0.0.1:1" in (away.away or "")
+            # what would be left out in silence by whoever receives it
+            monkeypatch.setattr(devices, "described", lambda *_: {"memory_totl": 1})
+            with pytest.raises(TypeError, match="Device has no field memory_totl"):
+                await found.refresh()
+        finally:
+            await servers.close()

@@ -1,0 +1,145 @@
+"""The heartbeats of one lease, as a control plane sees them come."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from comfyrelay.protocol.progress import Phase
+from comfyrelay.protocol.worker import Device
+from comfyrelay.worker.control import Control
+from comfyrelay.worker.heartbeats import NEWS_SECONDS, Heartbeats
+from comfyrelay.worker.lease import Lease, Stop
+from tests.support.leases import make_lease
+from tests.support.world import PATIENCE_SECONDS
+
+
+@dataclass
+class Plane:
+    """Answers heartbeats, with `stop` once that is set; one that may wait for it waits."""
+
+    lease: Lease
+    news: list[dict[str, Any]] = field(default_factory=list)
+    stop: str | None = None
+    has_news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    must_stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if body.get("progress") is not None or body.get("logs"):
+            async with self.has_news:
+                self.news.append(body)
+                self.has_news.notify_all()
+        elif body.get("wait_seconds"):
+            await self.must_stop.wait()
+        return web.json_response(
+            {"data": {"lease_expires_at": "2030-01-01T00:00:00Z", "stop": self.stop, "urls": None}}
+        )
+
+    def say(self, stop: str) -> None:
+        self.stop = stop
+        self.must_stop.set()
+
+    async def until_news(self, count: int) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS), self.has_news:
+            await self.has_news.wait_for(lambda: len(self.news) >= count)
+
+
+@asynccontextmanager
+async def pulsing(
+    phase: Phase = Phase.RUNNING, *, devices: Sequence[Device] = ()
+) -> AsyncIterator[tuple[Plane, Heartbeats]]:
+    plane = Plane(make_lease(phase=phase))
+    app = web.Application()
+    app.router.add_post("/api/worker/heartbeat", plane.answer)
+    async with TestServer(app) as server:
+        control = Control(str(server.make_url("")).rstrip("/"), worker_id="gpu-1", devices=lambda: list(devices))
+        control.token = "token"
+        heartbeats = Heartbeats(control, plane.lease, interval_seconds=30)
+        heartbeats.start()
+        try:
+            yield plane, heartbeats
+        finally:
+            await heartbeats.close()
+            plane.must_stop.set()
+            await control.close()
+
+
+async def test_progress_that_moves_fast_is_told_once_a_second() -> None:
+    async with pulsing() as (plane, heartbeats):
+        loop = asyncio.get_running_loop()
+        began_at, steps = loop.time(), 0
+        waiting = asyncio.create_task(plane.until_news(3))
+        while not waiting.done():
+            steps += 1
+            heartbeats.progress(steps / 100_000, step=steps)
+            await asyncio.sleep(0.005)
+        await waiting
+        # the first at once, and then one a second: however slow this machine is, it is never earlier
+        assert loop.time() - began_at >= 2 * NEWS_SECONDS
+        told = [each["progress"]["step"] for each in plane.news]
+        assert told == sorted(told)
+        assert told[-1] > len(told), "what came in between is left out"
+
+
+async def test_progress_is_told_with_what_is_known_and_no_more() -> None:
+    async with pulsing() as (plane, heartbeats):
+        heartbeats.progress(0.0)
+        await plane.until_news(1)
+        plane.lease.began_at, plane.lease.server = datetime(2030, 1, 1, tzinfo=UTC), "comfyui-1"
+        heartbeats.progress(0.123456, node_id="3", node="KSampler", step=0.0, steps=20.0)
+        await plane.until_news(2)
+        assert [each["progress"] for each in plane.news] == [
+            {"value": 0.0, "phase": "running"},
+            {
+                "value": 0.1235,
+                "phase": "running",
+                "began_at": "2030-01-01T00:00:00+00:00",
+                "server": "comfyui-1",
+                "node_id": "3",
+                "node": "KSampler",
+                "step": 0.0,
+                "steps": 20.0,
+            },
+        ]
+
+
+async def test_devices_are_told_with_what_is_known_and_no_more() -> None:
+    async with pulsing(devices=[Device(server="comfyui-1", load=0.5)]) as (plane, heartbeats):
+        heartbeats.log("a line")
+        await plane.until_news(1)
+        assert plane.news[0]["devices"] == [{"server": "comfyui-1", "load": 0.5}]
+
+
+@pytest.mark.parametrize("phase", [Phase.FETCHING, Phase.WAITING])
+async def test_a_job_that_has_not_begun_is_given_back_when_it_is_asked_for(phase: Phase) -> None:
+    async with pulsing(phase) as (plane, _):
+        plane.say("release")
+        await asyncio.wait_for(plane.lease.stopped.wait(), PATIENCE_SECONDS)
+        assert plane.lease.stop is Stop.RELEASE
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.STORING, Phase.SETTLING])
+async def test_a_job_that_has_begun_goes_on_when_it_is_asked_for(phase: Phase) -> None:
+    async with pulsing(phase) as (plane, heartbeats):
+        plane.say("release")
+        for number in (1, 2):
+            heartbeats.log("a line")
+            await plane.until_news(number)
+        assert plane.lease.stop is None
+        plane.say("cancel")
+        await asyncio.wait_for(plane.lease.stopped.wait(), PATIENCE_SECONDS)
+        assert plane.lease.stop is Stop.CANCEL
+
+
+async def test_a_stop_is_heard_by_the_heartbeat_that_waits_for_it() -> None:
+    async with pulsing() as (plane, _):
+        plane.say("cancel")
+        await asyncio.wait_for(plane.lease.stopped.wait(), PATIENCE_SECONDS)
+        assert plane.news == []

@@ -1,0 +1,155 @@
+"""EC2's metadata is asked as version 2 wants it, and where there is none nobody waits for it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from aiohttp import web
+
+from comfyrelay.worker.host.imds import Imds
+from tests.support.ec2_metadata import SPOT, Metadata
+
+NOWHERE = "http://127.0.0.1:1"
+
+
+@asynccontextmanager
+async def asking(url: str, *, pause_seconds: float = 0.0) -> AsyncIterator[Imds]:
+    imds = Imds(url, pause_seconds=pause_seconds)
+    try:
+        yield imds
+    finally:
+        await imds.close()
+
+
+@asynccontextmanager
+async def serving(handle: web.Application) -> AsyncIterator[str]:
+    runner = web.AppRunner(handle)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0]
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        await runner.cleanup()
+
+
+async def test_an_instance_knows_what_it_is() -> None:
+    async with Metadata(instance_type="g6e.2xlarge", region="eu-west-1") as metadata, asking(metadata.url) as imds:
+        assert await imds.instance_id() == "i-0123456789abcdef0"
+        assert await imds.region() == "eu-west-1"
+        assert await imds.instance_type() == "g6e.2xlarge"
+        assert await imds.is_spot()
+        assert imds.is_there
+        # one token for all of it
+        assert metadata.tokens_given == 1
+        metadata.arm("instance-life-cycle", "on-demand")
+        assert not await imds.is_spot()
+
+
+async def test_without_a_token_nothing_is_told() -> None:
+    """What the simulator insists on, so that the other tests mean something."""
+    async with Metadata() as metadata, httpx.AsyncClient(base_url=metadata.url) as http:
+        assert (await http.get("/latest/meta-data/instance-id")).status_code == 401
+        assert (await http.put("/latest/api/token")).status_code == 400
+
+
+async def test_what_is_not_there_is_none_and_what_comes_brings_the_time_of_ec2() -> None:
+    async with Metadata(clock_seconds=3600) as metadata, asking(metadata.url) as imds:
+        assert await imds.get(SPOT) is None
+        assert imds.is_there
+        metadata.arm(SPOT, '{"action": "terminate"}\n')
+        found = await imds.get(SPOT)
+        assert found is not None
+        text, now = found
+        assert text == '{"action": "terminate"}'
+        assert now is not None
+        assert abs(now - datetime.now(UTC) - timedelta(hours=1)) < timedelta(minutes=5)
+
+
+async def test_another_process_arms_the_simulator() -> None:
+    async with Metadata() as metadata, asking(metadata.url) as imds, httpx.AsyncClient(base_url=metadata.url) as http:
+        await http.put(f"/_control/{SPOT}", content='{"action": "stop"}')
+        found = await imds.get(SPOT)
+        assert found is not None
+        assert found[0] == '{"action": "stop"}'
+        await http.delete(f"/_control/{SPOT}")
+        assert await imds.get(SPOT) is None
+
+
+async def test_a_token_that_is_refused_is_replaced() -> None:
+    async with Metadata() as metadata, asking(metadata.url) as imds:
+        assert await imds.instance_id()
+        metadata.expire_tokens()
+        assert await imds.instance_id()
+        assert metadata.tokens_given == 2
+
+
+async def test_a_token_is_renewed_before_it_ends() -> None:
+    async with Metadata(token_seconds=0) as metadata, asking(metadata.url) as imds:
+        assert await imds.instance_id()
+        metadata.token_seconds = 100
+        assert await imds.instance_id()
+        assert await imds.instance_id()
+        assert metadata.tokens_given == 2
+
+
+async def test_where_nothing_listens_the_answer_is_none() -> None:
+    async with asking(NOWHERE) as imds:
+        assert await imds.instance_id() is None
+        assert await imds.region() is None
+        assert not await imds.is_spot()
+        assert not imds.is_there
+
+
+async def test_who_never_answers_costs_one_short_wait_however_much_is_asked() -> None:
+    released = asyncio.Event()
+    asked = []
+
+    async def hold(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(writer)
+        await released.wait()
+        writer.close()
+
+    server = await asyncio.start_server(hold, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, asking(f"http://{host}:{port}", pause_seconds=60) as imds:
+        assert [await imds.instance_id(), await imds.region(), await imds.instance_type()] == [None, None, None]
+        assert len(asked) == 1
+        released.set()
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(403, "disabled"), (404, "not of this cloud"), (405, ""), (200, "<html>Please sign in</html>"), (200, "")],
+)
+async def test_somebody_else_at_that_address_is_not_taken_for_ec2(status: int, said: str) -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(status=status, text=said)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with serving(app) as url, asking(url) as imds:
+        assert await imds.get("instance-id") is None
+        assert not imds.is_there
+
+
+async def test_an_answer_without_a_readable_date_has_none() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text="AQAE" if request.method == "PUT" else "InService", headers={"Date": "today"})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with serving(app) as url, asking(url) as imds:
+        assert await imds.get("autoscaling/target-lifecycle-state") == ("InService", None)
+
+
+async def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, NOWHERE)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    async with Metadata() as metadata, asking(metadata.url) as imds:
+        assert await imds.instance_id() == "i-0123456789abcdef0"

@@ -1,0 +1,104 @@
+"""The last lines of a worker's log: few, without secrets, and sent when they are wanted."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import structlog
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from rich.console import Console
+
+from comfyrelay.protocol.worker import MOST_LOG_BYTES, MOST_LOG_LINES
+from comfyrelay.worker.console import WorkerConsole
+from comfyrelay.worker.control import Control
+from comfyrelay.worker.log_tail import LONGEST_LINE, RecentLines
+from tests.support.leases import make_lease
+from tests.support.world import PATIENCE_SECONDS
+
+
+@asynccontextmanager
+async def plane(lines: list[str] | None) -> AsyncIterator[tuple[Control, "asyncio.Queue[Any]", dict[str, int]]]:
+    """A control plane that wants logs, what it was sent, and the status with which it answers."""
+    sent: asyncio.Queue[Any] = asyncio.Queue()
+    status = {"logs": 200}
+
+    async def poll(_request: web.Request) -> web.Response:
+        return web.json_response({"data": {"job": None, "wants_logs": True}})
+
+    async def beat(_request: web.Request) -> web.Response:
+        return web.json_response({"data": {"lease_expires_at": "2030-01-01T00:00:00Z", "wants_logs": True}})
+
+    async def logs(request: web.Request) -> web.Response:
+        await sent.put(await request.json())
+        return web.json_response({"data": {"lines": 1}}, status=status["logs"])
+
+    app = web.Application()
+    app.router.add_post("/api/worker/poll", poll)
+    app.router.add_post("/api/worker/heartbeat", beat)
+    app.router.add_post("/api/worker/logs", logs)
+    async with TestServer(app) as server:
+        url = str(server.make_url("")).rstrip("/")
+        control = Control(url, worker_id="gpu-1", last_lines=None if lines is None else lambda: lines)
+        control.token = "token"
+        try:
+            yield control, sent, status
+        finally:
+            await control.close()
+
+
+async def test_they_are_sent_when_a_poll_or_a_heartbeat_says_so() -> None:
+    async with plane(["one", "two"]) as (control, sent, _status), asyncio.timeout(PATIENCE_SECONDS):
+        assert await control.poll({}) is None
+        assert await sent.get() == {"lines": ["one", "two"]}
+        assert control._sending is not None
+        await control._sending
+        assert await control.heartbeat(make_lease()) is None
+        assert await sent.get() == {"lines": ["one", "two"]}
+
+
+async def test_a_control_plane_that_does_not_take_them_holds_up_nothing() -> None:
+    async with plane(["one"]) as (control, sent, status), asyncio.timeout(PATIENCE_SECONDS):
+        status["logs"] = 404
+        for _ in range(2):
+            assert await control.poll({}) is None
+            await sent.get()
+            assert control._sending is not None
+            await control._sending
+
+
+async def test_a_worker_that_keeps_none_sends_none() -> None:
+    async with plane(None) as (control, sent, _status):
+        await control.poll({})
+        assert control._sending is None
+        assert sent.empty()
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_they_are_those_that_are_shown_with_secrets_hidden(is_terminal: bool) -> None:
+    shown = Console(file=io.StringIO(), force_terminal=is_terminal)
+    with WorkerConsole(shown, shows_jobs=False) as console:
+        log = structlog.get_logger("test")
+        log.info("worker.registered", token="hush", url="https://s3/x?X-Amz-Signature=hush", fleet="home")
+        log.debug("worker.too_much")
+    [line] = console.recent.last()
+    event = json.loads(line)
+    assert (event["event"], event["fleet"], event["level"]) == ("worker.registered", "home", "info")
+    assert "hush" not in line
+
+
+def test_only_the_newest_are_kept_and_as_many_as_may_be_sent() -> None:
+    recent = RecentLines()
+    for number in range(MOST_LOG_LINES + 5):
+        recent(None, "info", {"event": f"line {number}"})
+    assert len(recent.last()) == MOST_LOG_LINES
+    assert json.loads(recent.last()[-1])["event"] == f"line {MOST_LOG_LINES + 4}"
+    for _ in range(MOST_LOG_LINES):
+        recent(None, "info", {"event": "ü" * LONGEST_LINE})
+    kept = recent.last()
+    assert 0 < sum(len(each.encode()) for each in kept) <= MOST_LOG_BYTES
+    assert all(len(each) <= LONGEST_LINE for each in kept)

@@ -1,0 +1,112 @@
+"""How a worker brings the definitions of its nodes to control planes of all kinds."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from comfyrelay.comfyui.graphs.node_definitions import merge, pack, unpack
+from comfyrelay.worker.comfyui.node_definitions import Definitions
+from comfyrelay.worker.control import Control
+from tests.integration.worker.test_servers import loader, odd_comfyui, open_servers
+from tests.support.world import PATIENCE_SECONDS
+
+
+class Plane:
+    """A control plane that keeps what it is sent; `answers` come first, one for each call."""
+
+    def __init__(self, *answers: int) -> None:
+        self.answers = list(answers)
+        self.kept: dict[str, bytes] = {}
+        self.calls = 0
+        self._changed = asyncio.Condition()
+
+    async def handle(self, request: web.Request) -> web.Response:
+        async with self._changed:
+            self.calls += 1
+            self._changed.notify_all()
+        status = self.answers.pop(0) if self.answers else 200
+        if status != 200:
+            problem = {"type": "urn:comfyrelay:x", "title": "x", "status": status, "detail": "No."}
+            return web.json_response(problem, status=status)
+        if request.method == "PUT":
+            async with self._changed:
+                self.kept[request.match_info["sha256"]] = await request.read()
+                self._changed.notify_all()
+            return web.json_response({"data": {"is_known": True}})
+        is_known = (await request.json())["sha256"] in self.kept
+        return web.json_response({"data": {"is_known": is_known}})
+
+    async def until(self, *, calls: int = 0, kept: int = 0) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS), self._changed:
+            await self._changed.wait_for(lambda: self.calls >= calls and len(self.kept) >= kept)
+
+
+@asynccontextmanager
+async def bringing(plane: Plane, *infos: dict[str, Any]) -> AsyncIterator[Definitions]:
+    app = web.Application(client_max_size=2**24)
+    app.router.add_post("/api/worker/definitions", plane.handle)
+    app.router.add_put("/api/worker/definitions/{sha256}", plane.handle)
+    async with TestServer(app) as server, _comfyuis(*infos) as urls, open_servers(*urls) as servers:
+        control = Control(str(server.make_url("")).rstrip("/"), worker_id="gpu-1")
+        control.token = "secret"
+        definitions = Definitions(control, servers)
+        keeping = asyncio.create_task(definitions.keep())
+        try:
+            yield definitions
+        finally:
+            keeping.cancel()
+            await control.close()
+
+
+@asynccontextmanager
+async def _comfyuis(*infos: dict[str, Any]) -> AsyncIterator[list[str]]:
+    if not infos:
+        yield []
+        return
+    async with odd_comfyui({}, infos[0]) as url, _comfyuis(*infos[1:]) as urls:
+        yield [url, *urls]
+
+
+async def test_they_are_sent_once_and_named_whenever_they_may_have_changed() -> None:
+    plane = Plane()
+    async with bringing(plane, {"A": loader()}) as definitions:
+        definitions.send_soon()
+        await plane.until(calls=2, kept=1)
+        definitions.send_soon()
+        await plane.until(calls=3)
+    assert plane.calls == 3
+
+
+async def test_of_several_servers_they_are_those_of_all() -> None:
+    plane, infos = Plane(), ({"A": loader("a"), "B": loader()}, {"A": loader("b"), "C": loader()})
+    async with bringing(plane, *infos) as definitions:
+        definitions.send_soon()
+        await plane.until(kept=1)
+    [(sha256, data)] = plane.kept.items()
+    assert unpack(data, sha256=sha256) == merge(infos)
+    assert sha256 == pack(merge(infos)).sha256
+
+
+@pytest.mark.parametrize(
+    ("answers", "calls"),
+    [
+        pytest.param([404], 1, id="it is older"),
+        pytest.param([401], 1, id="it does not know this worker"),
+        pytest.param([403], 1, id="this worker was revoked"),
+        pytest.param([200, 413], 2, id="they are too large for it"),
+        pytest.param([200, 422], 2, id="it does not take them"),
+        pytest.param([502], 1, id="it is away for a moment"),
+    ],
+)
+async def test_one_that_refuses_is_asked_again_when_it_is_due(answers: list[int], calls: int) -> None:
+    plane = Plane(*answers)
+    async with bringing(plane, {"A": loader()}) as definitions:
+        definitions.send_soon()
+        await plane.until(calls=calls)
+        definitions.send_soon()
+        await plane.until(kept=1)

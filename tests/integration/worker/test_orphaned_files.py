@@ -1,0 +1,274 @@
+"""Of runs that were stopped or have failed, what ComfyUI alone knows of is removed, and nothing of anybody else. So are
+inputs that it reads when nobody waits for that any more."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from comfyrelay.comfyui import Attachment, ComfyClient
+from comfyrelay.comfyui.graphs.foreign_files import UPLOAD_FOLDER
+from comfyrelay.errors import InvalidInput, NodeFailed, ServerRefused, ServerUnreachable
+from comfyrelay.simulator import Fail, Refuse, Simulator
+from comfyrelay.worker.comfyui.orphaned_files import Leftovers
+from comfyrelay.worker.comfyui.recovery import MARK
+from comfyrelay.worker.comfyui.servers import Servers
+from comfyrelay.worker.files.run_folders import ComfyFolders
+from comfyrelay.worker.settings import WorkerSettings
+from comfyrelay.worker.state import State
+from tests.support.api_calls import png
+from tests.support.graphs import invert
+from tests.support.network_proxy import END_OF_FORM, Proxy
+from tests.support.world import PATIENCE_SECONDS
+
+
+@pytest.fixture
+async def simulator() -> AsyncIterator[Simulator]:
+    async with Simulator() as simulator:
+        yield simulator
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    state = State(tmp_path / "worker")
+    state.open()
+    return state
+
+
+@pytest.fixture
+async def servers(simulator: Simulator) -> AsyncIterator[Servers]:
+    servers = Servers(WorkerSettings(comfyui_base_url=[simulator.url]), on_change=lambda: None)
+    yield servers
+    await servers.close()
+
+
+@pytest.fixture
+async def leftovers(simulator: Simulator, state: State, servers: Servers) -> AsyncIterator[Leftovers]:
+    leftovers = Leftovers(
+        state, servers=servers, folders=ComfyFolders(lambda: [simulator.folder], asset_folder="assets")
+    )
+    yield leftovers
+    await leftovers.close()
+
+
+def previews(simulator: Simulator) -> list[Path]:
+    return [each for each in (simulator.folder / "temp").rglob("*") if each.is_file()]
+
+
+async def failed_run(simulator: Simulator, **extra_data: str) -> str:
+    """A run that has left a preview."""
+    graph = {
+        "1": invert()["1"],
+        "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
+        "3": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
+        "4": {"class_type": "SaveImage", "inputs": {"images": ["3", 0], "filename_prefix": "x"}},
+    }
+    simulator.misbehave(Fail(class_type="SaveImage", times=1))
+    before = previews(simulator)
+    prompt_ids = []
+    async with ComfyClient(simulator.url) as comfy:
+        with pytest.raises(NodeFailed):
+            await comfy.run(graph, extra_data=extra_data, on_event=lambda event: prompt_ids.append(event.prompt_id))
+    assert len(previews(simulator)) == len(before) + 1
+    return prompt_ids[0]
+
+
+async def until_forgotten(state: State) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while state.unfinished_runs():  # noqa: ASYNC110  (files tell nobody)
+            await asyncio.sleep(0.01)
+
+
+async def test_the_files_of_our_runs_go(simulator: Simulator, state: State, leftovers: Leftovers) -> None:
+    prompt_id = await failed_run(simulator, **{MARK: "1-abc"})
+    leftovers.add([("comfyui-1", prompt_id)])
+    assert state.unfinished_runs() == [("comfyui-1", prompt_id)]
+    await until_forgotten(state)
+    assert previews(simulator) == []
+
+
+async def test_those_of_others_stay(simulator: Simulator, state: State, leftovers: Leftovers) -> None:
+    """A script's prompts are among its runs, and what they make is its user's."""
+    prompt_id = await failed_run(simulator)
+    leftovers.add([("comfyui-1", prompt_id)])
+    await until_forgotten(state)
+    assert len(previews(simulator)) == 1
+    async with httpx.AsyncClient() as http:
+        assert prompt_id in (await http.get(f"{simulator.url}/history")).json()
+
+
+async def test_what_is_no_run_of_a_server_here_is_not_written_down(state: State, leftovers: Leftovers) -> None:
+    leftovers.add([("comfy-cloud", "p1"), ("comfyui-1", "../../p2"), ("comfyui-1", "")])
+    assert state.unfinished_runs() == []
+
+
+async def test_a_server_that_is_gone_from_the_settings_is_not_waited_for(state: State, leftovers: Leftovers) -> None:
+    state.record_unfinished("comfyui-2", "p1")
+    leftovers.recall()
+    assert state.unfinished_runs() == []
+
+
+async def test_a_server_that_was_taken_away_meanwhile_is_not_waited_for(
+    simulator: Simulator, state: State, servers: Servers, leftovers: Leftovers
+) -> None:
+    prompt_id = await failed_run(simulator, **{MARK: "1-abc"})
+    await simulator.stop()
+    leftovers.add([("comfyui-1", prompt_id)])
+    await servers.remove("comfyui-1")
+    await until_forgotten(state)
+
+
+async def test_a_server_that_is_away_is_waited_for_by_the_next_process(
+    simulator: Simulator, state: State, leftovers: Leftovers
+) -> None:
+    prompt_id = await failed_run(simulator, **{MARK: "1-abc"})
+    await simulator.stop()
+    leftovers.add([("comfyui-1", prompt_id)])
+    await leftovers.close()
+    assert state.unfinished_runs() == [("comfyui-1", prompt_id)]
+
+
+FOLDER = "job-1-abc"
+
+
+@pytest.fixture
+async def network(simulator: Simulator) -> AsyncIterator[Proxy]:
+    async with Proxy(simulator.url) as network:
+        yield network
+
+
+@pytest.fixture
+async def beyond(network: Proxy) -> AsyncIterator[Servers]:
+    """The server, beyond a network that can be held up."""
+    servers = Servers(WorkerSettings(comfyui_base_url=[network.url]), on_change=lambda: None)
+    yield servers
+    await servers.close()
+
+
+def sweeper(simulator: Simulator, state: State, servers: Servers) -> Leftovers:
+    return Leftovers(state, servers=servers, folders=ComfyFolders(lambda: [simulator.folder], asset_folder="assets"))
+
+
+def inputs(simulator: Simulator) -> list[Path]:
+    return [each for each in (simulator.folder / "input" / UPLOAD_FOLDER).rglob("*") if each.is_file()]
+
+
+async def run_with_input(servers: Servers) -> None:
+    graph = invert() | {"1": {"class_type": "LoadImage", "inputs": {"image": ""}}}
+    picture = Attachment(source=png("#123456"), node="1", input="image", name="cat.png", folder=FOLDER)
+    await servers.named["comfyui-1"].run(graph, attachments=[picture])
+
+
+async def abandon_upload(network: Proxy, servers: Servers) -> None:
+    """Stop a run while the server has yet to read its input, and hangs."""
+    network.hold(suffix=END_OF_FORM)
+    run = asyncio.create_task(run_with_input(servers))
+    await network.until_held()
+    network.hold()
+    run.cancel()
+    await asyncio.wait({run})
+
+
+async def until_read(simulator: Simulator) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not simulator.log.uploads_written:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def until_no_upload(state: State) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while state.unanswered_uploads():  # noqa: ASYNC110  (files tell nobody)
+            await asyncio.sleep(0.01)
+
+
+async def test_an_input_that_is_read_when_its_job_is_over_goes(
+    simulator: Simulator, state: State, network: Proxy, beyond: Servers
+) -> None:
+    leftovers = sweeper(simulator, state, beyond)
+    await abandon_upload(network, beyond)
+    assert beyond.named["comfyui-1"].take_unanswered_upload(FOLDER)
+    leftovers.add_upload("comfyui-1", FOLDER)
+    assert state.unanswered_uploads() == [("comfyui-1", FOLDER)]
+    assert state.unfinished_runs() == []
+    network.let_go()
+    await until_read(simulator)
+    await until_no_upload(state)
+    assert inputs(simulator) == []
+    await leftovers.close()
+
+
+async def test_an_input_that_is_read_after_its_worker_was_killed_goes(
+    simulator: Simulator, state: State, network: Proxy, beyond: Servers
+) -> None:
+    await abandon_upload(network, beyond)
+    leftovers = sweeper(simulator, state, beyond)
+    leftovers.add_upload("comfyui-1", FOLDER)
+    await leftovers.close()
+    network.let_go()
+    await until_read(simulator)
+    assert len(inputs(simulator)) == 1
+    following = sweeper(simulator, state, beyond)
+    following.recall()
+    await until_no_upload(state)
+    assert inputs(simulator) == []
+    await following.close()
+
+
+async def test_an_input_that_was_answered_is_nobodys_to_wait_for(simulator: Simulator, servers: Servers) -> None:
+    await run_with_input(servers)
+    assert len(inputs(simulator)) == 1
+    assert not servers.named["comfyui-1"].take_unanswered_upload(FOLDER)
+    simulator.misbehave(Refuse(status=500, path="/upload", times=1))
+    with pytest.raises(ServerRefused):
+        await run_with_input(servers)
+    assert not servers.named["comfyui-1"].take_unanswered_upload(FOLDER)
+
+
+async def test_an_input_that_was_never_sent_is_nobodys_to_wait_for(
+    simulator: Simulator, servers: Servers, tmp_path: Path
+) -> None:
+    gone = Attachment(source=tmp_path / "gone.png", node="1", input="image", content_hash="0" * 64, folder=FOLDER)
+    with pytest.raises(InvalidInput):
+        await servers.named["comfyui-1"].run(invert(), attachments=[gone])
+    await simulator.stop()
+    with pytest.raises(ServerUnreachable):
+        await run_with_input(servers)
+    assert not servers.named["comfyui-1"].take_unanswered_upload(FOLDER)
+
+
+async def test_where_no_folder_of_comfyui_is_known_no_input_is_waited_for(state: State, servers: Servers) -> None:
+    leftovers = Leftovers(state, servers=servers, folders=ComfyFolders(list, asset_folder="assets"))
+    leftovers.add_upload("comfyui-1", FOLDER)
+    assert state.unanswered_uploads() == []
+
+
+async def test_a_server_that_hangs_for_good_is_not_waited_for_for_ever(
+    simulator: Simulator, state: State, network: Proxy, beyond: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comfyrelay.worker.comfyui.orphaned_files.LONGEST_HANG_SECONDS", 0.1)
+    leftovers = sweeper(simulator, state, beyond)
+    network.hold()
+    leftovers.add_upload("comfyui-1", FOLDER)
+    await until_no_upload(state)
+    await leftovers.close()
+
+
+async def test_an_input_is_waited_for_by_one_only(network: Proxy, beyond: Servers) -> None:
+    await abandon_upload(network, beyond)
+    assert beyond.named["comfyui-1"].take_unanswered_upload(FOLDER)
+    assert not beyond.named["comfyui-1"].take_unanswered_upload(FOLDER)
+
+
+async def test_an_upload_to_a_server_that_is_gone_from_the_settings_is_not_waited_for(
+    simulator: Simulator, state: State, servers: Servers, leftovers: Leftovers
+) -> None:
+    """What it has read by then goes all the same."""
+    await run_with_input(servers)
+    state.record_upload("comfyui-2", FOLDER)
+    leftovers.add_upload("comfyui-2", FOLDER)
+    leftovers.add_upload("comfyui-1", "../elsewhere")
+    leftovers.recall()
+    assert state.unanswered_uploads() == []
+    assert inputs(simulator) == []

@@ -1,0 +1,211 @@
+"""Out of everything that a run made, the one thing that the job is for."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comfyrelay.comfyui import ComfyClient, OutputFile, RunResult
+from comfyrelay.errors import NoOutput, OutputGone, ServerUnreachable, TooLarge
+from comfyrelay.simulator import LostFile, Simulator
+from comfyrelay.worker.files.outputs import Collected, collect, collect_more, pick
+from tests.support.graphs import clip, invert, words
+from tests.support.leases import hanging_up, make_lease, open_storage
+
+VIDEO: dict[str, Any] = {"output_extension": "mp4", "output_mime_type": "video/mp4"}
+TEXT: dict[str, Any] = {"output_extension": "txt", "output_mime_type": "text/plain"}
+
+
+def made(*files: str, texts: dict[str, tuple[str, ...]] | None = None) -> RunResult:
+    """Files as `node/name`; previews begin with `temp-`."""
+    return RunResult(
+        prompt_id="p",
+        files=tuple(
+            OutputFile(node_id=node, filename=name, type="temp" if name.startswith("temp-") else "output")
+            for node, _, name in (each.partition("/") for each in files)
+        ),
+        texts=texts or {},
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "node", "expected"),
+    [
+        (["1/a.png"], None, "a.png"),
+        (["1/a.png", "2/b.png"], "2", "b.png"),
+        # of the right kind, also when another node has one of the very suffix
+        (["1/a.mp4", "2/b.png"], "2", "b.png"),
+        (["2/a.png", "2/b.mp4"], "2", "b.mp4"),
+        (["2/a.png", "2/b.webm"], "2", "b.webm"),
+        (["2/a.webm", "2/b.MP4"], "2", "b.MP4"),
+        # the target made nothing
+        (["1/a.png", "3/b.mp4"], "2", "b.mp4"),
+        (["1/temp-a.mp4", "1/b.mp4"], "1", "b.mp4"),
+        (["1/temp-a.mp4"], "1", "temp-a.mp4"),
+        (["1/a.mp4", "1/b.mp4"], None, "a.mp4"),
+    ],
+)
+def test_the_file_that_is_wanted(files: list[str], node: str | None, expected: str) -> None:
+    picked = pick(made(*files), make_lease(output_node_id=node, **VIDEO))
+    assert isinstance(picked, OutputFile)
+    assert picked.filename == expected
+
+
+def test_a_leading_dot_does_no_harm() -> None:
+    picked = pick(made("1/a.webm", "1/b.mp4"), make_lease(**{**VIDEO, "output_extension": ".mp4"}))
+    assert isinstance(picked, OutputFile)
+    assert picked.filename == "b.mp4"
+
+
+def test_texts_are_outputs_where_a_text_is_wanted() -> None:
+    texts = {"1": ("one",), "2": ("two", "three")}
+    assert pick(made(texts=texts), make_lease(**TEXT)) == "one"
+    assert pick(made(texts=texts), make_lease(output_node_id="2", **TEXT)) == "two\nthree"
+    assert pick(made(texts=texts), make_lease(output_extension="json", output_mime_type="application/json")) == "one"
+    # rather than a picture beside it
+    assert pick(made("3/a.png", texts=texts), make_lease(**TEXT)) == "one"
+    assert isinstance(pick(made("3/a.txt", texts=texts), make_lease(**TEXT)), OutputFile)
+
+
+def test_a_text_is_no_picture() -> None:
+    with pytest.raises(NoOutput):
+        pick(made(texts={"1": ("one",)}), make_lease())
+    with pytest.raises(NoOutput):
+        pick(made(), make_lease(**TEXT))
+    with pytest.raises(NoOutput, match="empty"):
+        pick(made(texts={"1": ("",)}), make_lease(**TEXT))
+
+
+@pytest.fixture
+async def simulator() -> AsyncIterator[Simulator]:
+    async with Simulator() as simulator:
+        yield simulator
+
+
+@pytest.fixture
+async def comfy(simulator: Simulator) -> AsyncIterator[ComfyClient]:
+    async with ComfyClient(simulator.url) as comfy:
+        yield comfy
+
+
+async def test_a_file_is_saved_with_all_that_is_known_of_it(comfy: ComfyClient, tmp_path: Path) -> None:
+    result = await comfy.run(clip())
+    to = tmp_path / "output.mp4"
+    collected = await collect(comfy, result, make_lease(output_node_id="5", **VIDEO), to)
+    content = to.read_bytes()
+    assert (collected.size, collected.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+    assert collected.as_output.model_dump() == {
+        "size": len(content),
+        "mime_type": "video/mp4",
+        "sha256": collected.sha256,
+        "metadata": {
+            "node_id": "5",
+            "filename": result.files_of("5")[0].filename,
+            "prompt_id": result.prompt_id,
+            "seconds": result.seconds,
+        },
+    }
+    assert Collected.from_json(json.loads(json.dumps(collected.to_json()))) == collected
+
+
+async def test_another_kind_than_expected_is_told_as_it_is(comfy: ComfyClient, tmp_path: Path) -> None:
+    collected = await collect(comfy, await comfy.run(invert()), make_lease(**VIDEO), tmp_path / "output.mp4")
+    assert collected.mime_type == "image/png"
+
+
+async def test_a_file_that_is_too_large_is_not_fetched_to_its_end(comfy: ComfyClient, tmp_path: Path) -> None:
+    result = await comfy.run(clip())
+    lease = make_lease(output_node_id="5", max_output_bytes=100, **VIDEO)
+    with pytest.raises(TooLarge, match="at most 100 bytes"):
+        await collect(comfy, result, lease, tmp_path / "output.mp4")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_of_many_files_no_more_are_kept_than_allowed_and_none_that_is_too_large(
+    comfy: ComfyClient, tmp_path: Path
+) -> None:
+    result = await comfy.run(invert())
+    [first] = result.files
+    many = replace(result, files=(first, *(replace(first, node_id=f"{number}") for number in range(90, 95))))
+    kept, left_out = await collect_more(comfy, many, make_lease(max_output_files=3), tmp_path)
+    assert ([each.name for each in kept], left_out) == (["more-2.png", "more-3.png"], 3)
+    kept, left_out = await collect_more(comfy, many, make_lease(max_output_bytes=10), tmp_path)
+    assert (kept, left_out) == ((), 5)
+
+
+async def test_a_text_becomes_a_file(comfy: ComfyClient, tmp_path: Path) -> None:
+    result = await comfy.run(words("grüße"))
+    collected = await collect(comfy, result, make_lease(**TEXT), tmp_path / "output.txt")
+    assert (tmp_path / "output.txt").read_text("utf-8") == "grüße"
+    assert (collected.size, collected.mime_type) == (7, "text/plain")
+    assert collected.sha256 == hashlib.sha256("grüße".encode()).hexdigest()
+    assert collected.metadata == {"node_id": "1", "prompt_id": result.prompt_id, "seconds": result.seconds}
+
+
+async def test_texts_beside_an_output_go_with_it_and_are_files_of_their_own(comfy: ComfyClient, tmp_path: Path) -> None:
+    result = await comfy.run({**invert(), "7": words("seven")["1"], "8": words("eight \0")["1"]})
+    lease = make_lease(output_node_id="3")
+    collected = await collect(comfy, result, lease, tmp_path / "output.png")
+    assert (collected.mime_type, collected.metadata["texts"]) == ("image/png", {"7": "seven", "8": "eight \0"})
+    kept, left_out = await collect_more(comfy, result, lease, tmp_path)
+    assert ([each.name for each in kept], left_out) == (["more-2.txt", "more-3.txt"], 0)
+    assert [each.read_text("utf-8") for each in kept] == ["seven", "eight \N{REPLACEMENT CHARACTER}"]
+
+
+async def test_of_several_texts_one_is_the_output_and_only_so_much_of_the_others_is_reported(
+    comfy: ComfyClient, tmp_path: Path
+) -> None:
+    result = await comfy.run({"1": words("a" * 19_999)["1"], "2": words("b" * 9)["1"], "3": words("c")["1"]})
+    collected = await collect(comfy, result, make_lease(output_node_id="3", **TEXT), tmp_path / "output.txt")
+    assert (tmp_path / "output.txt").read_text() == "c"
+    assert {node: len(text) for node, text in collected.metadata["texts"].items()} == {"1": 19_999, "2": 1}
+
+
+async def test_what_came_over_the_socket_is_an_output_like_any_other(comfy: ComfyClient, tmp_path: Path) -> None:
+    graph = invert() | {"3": {"class_type": "SaveImageWebsocket", "inputs": {"images": ["2", 0]}}}
+    graph["1"]["inputs"]["batch_size"] = 2
+    result = await comfy.run(graph)
+    lease = make_lease(output_node_id="3")
+    collected = await collect(comfy, result, lease, tmp_path / "output.png")
+    assert (collected.mime_type, (tmp_path / "output.png").read_bytes()) == ("image/png", result.files[0].content)
+    kept, _ = await collect_more(comfy, result, lease, tmp_path)
+    assert [each.read_bytes() for each in kept] == [result.files[1].content]
+
+
+async def test_a_file_that_is_gone_is_said_and_leaves_nothing(
+    simulator: Simulator, comfy: ComfyClient, tmp_path: Path
+) -> None:
+    result = await comfy.run(invert())
+    simulator.misbehave(LostFile())
+    with pytest.raises(OutputGone):
+        await collect(comfy, result, make_lease(), tmp_path / "output.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_server_that_restarts_before_the_file_was_read_has_it_afterwards(
+    simulator: Simulator, comfy: ComfyClient, tmp_path: Path
+) -> None:
+    result = await comfy.run(invert())
+    await simulator.stop()
+    reading = asyncio.create_task(collect(comfy, result, make_lease(), tmp_path / "output.png"))
+    done, _ = await asyncio.wait({reading}, timeout=0.3)
+    assert not done
+    await simulator.start()
+    assert (await reading).size == (tmp_path / "output.png").stat().st_size > 0
+
+
+async def test_a_connection_that_is_lost_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("comfyrelay.worker.files.outputs.PAUSES_SECONDS", (0.01, 0.02, 0.03))
+    async with open_storage() as server, ComfyClient(server.url("")) as comfy:
+        server.files["view"] = b"made"
+        server.answers = [hanging_up, hanging_up]
+        collected = await collect(comfy, made("1/a.png"), make_lease(), tmp_path / "output.png")
+        assert (collected.size, len(server.requests)) == (4, 3)
+        server.answers = [hanging_up] * 9
+        with pytest.raises(ServerUnreachable):
+            await collect(comfy, made("1/a.png"), make_lease(), tmp_path / "output.png")

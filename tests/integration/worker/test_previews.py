@@ -1,0 +1,135 @@
+"""Previews of one job: what of ComfyUI's pictures goes to storage, when, and how small it is."""
+
+import asyncio
+import io
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from PIL import Image
+
+from comfyrelay.worker import previews
+from comfyrelay.worker.files.transfers import Transfers
+from comfyrelay.worker.lease import Lease, PreviewTarget
+from comfyrelay.worker.previews import MOST_BYTES, Previews, shrunk
+from tests.support.leases import Storage, answering, make_lease, open_storage
+from tests.support.world import PATIENCE_SECONDS
+
+
+def picture(side: int, form: str, *, seed: int = 0) -> bytes:
+    """Noise, which no format makes small."""
+    made = io.BytesIO()
+    Image.frombytes("RGB", (side, side), random.Random(seed).randbytes(side * side * 3)).save(made, form)
+    return made.getvalue()
+
+
+SMALL = picture(32, "JPEG")
+
+
+@asynccontextmanager
+async def sending(*, pause_seconds: float = 0.0) -> AsyncIterator[tuple[Storage, Lease, Previews]]:
+    async with open_storage() as storage:
+        transfers = Transfers()
+        lease = make_lease()
+        made = Previews(lease, transfers, pause_seconds=pause_seconds)
+        try:
+            async with made.being_sent():
+                yield storage, lease, made
+        finally:
+            await transfers.close()
+
+
+def watch(storage: Storage, lease: Lease, *, seconds: float = 1000.0) -> None:
+    headers = {"Content-Type": "image/jpeg"}
+    lease.preview = PreviewTarget(url=storage.url("preview"), headers=headers, until=time.monotonic() + seconds)
+    lease.watched.notify()
+
+
+async def put(storage: Storage, count: int) -> None:
+    """Until so many pictures have been put, and answered."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(storage.requests) < count or storage.at_once:
+            storage.arrived.clear()
+            await asyncio.wait({asyncio.create_task(storage.arrived.wait())}, timeout=0.01)
+
+
+async def test_while_nobody_watches_nothing_is_sent_and_the_newest_is_kept_for_who_comes() -> None:
+    async with sending() as (storage, lease, made):
+        for number in range(100):
+            made.take(picture(8, "JPEG", seed=number))
+        assert storage.requests == []
+        watch(storage, lease)
+        await put(storage, 1)
+        assert storage.files == {"preview": picture(8, "JPEG", seed=99)}
+        assert storage.requests[0].headers["Content-Type"] == "image/jpeg"
+
+
+async def test_of_many_pictures_the_newest_is_sent_once_in_a_while() -> None:
+    async with sending(pause_seconds=1000.0) as (storage, lease, made):
+        watch(storage, lease)
+        made.take(SMALL)
+        await put(storage, 1)
+        for number in range(100):
+            made.take(picture(8, "JPEG", seed=number))
+        await asyncio.sleep(0)
+        assert len(storage.requests) == 1
+
+
+async def test_after_the_run_nothing_is_sent() -> None:
+    async with open_storage() as storage:
+        transfers, lease = Transfers(), make_lease()
+        made = Previews(lease, transfers)
+        async with made.being_sent():
+            pass
+        watch(storage, lease)
+        made.take(SMALL)
+        await asyncio.sleep(0)
+        assert storage.requests == []
+        await transfers.close()
+
+
+async def test_a_look_that_is_over_counts_no_more() -> None:
+    async with sending() as (storage, lease, made):
+        watch(storage, lease, seconds=0.0)
+        made.take(SMALL)
+        lease.watched.notify()
+        await asyncio.sleep(0)
+        watch(storage, lease)
+        await put(storage, 1)
+        assert len(storage.requests) == 1
+
+
+async def test_storage_in_trouble_costs_a_picture_and_nothing_else() -> None:
+    async with sending() as (storage, lease, made):
+        storage.answers += [answering(500), answering(403)]
+        watch(storage, lease)
+        for number in (1, 2, 3):
+            made.take(picture(8, "JPEG", seed=number))
+            await put(storage, number)
+        assert storage.files == {"preview": picture(8, "JPEG", seed=3)}
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_a_large_picture_is_made_small(form: str) -> None:
+    small = shrunk(picture(1024, form))
+    assert small is not None
+    assert len(small) <= MOST_BYTES
+    with Image.open(io.BytesIO(small)) as image:
+        assert (image.format, image.size) == ("JPEG", (512, 512))
+
+
+def test_a_small_jpeg_is_sent_as_it_is() -> None:
+    assert shrunk(SMALL) is SMALL
+
+
+def test_without_pillow_only_what_is_small_enough_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(previews, "find_spec", lambda _name: None)
+    assert shrunk(SMALL) is SMALL
+    assert shrunk(picture(512, "JPEG")) is None
+    assert shrunk(picture(8, "PNG")) is None
+
+
+def test_what_is_no_picture_is_not_sent() -> None:
+    assert shrunk(b"\x89PNG and then nothing") is None

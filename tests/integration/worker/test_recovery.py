@@ -1,0 +1,164 @@
+"""After a failure a ComfyUI is taken care of before the next job can begin on it."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from structlog.testing import capture_logs
+
+from comfyrelay.comfyui.processes.supervisor import Ending
+from comfyrelay.comfyui.runs.events import Started
+from comfyrelay.comfyui.runs.timeouts import RunTimeouts
+from comfyrelay.errors import DeviceFault, OutOfMemory, RunLost, ServerRefused
+from comfyrelay.simulator import Fail, Simulator, Stuck
+from comfyrelay.simulator import OutOfMemory as NoMemory
+from comfyrelay.worker.comfyui.recovery import RecoveringClient
+from comfyrelay.worker.comfyui.restarts import Restarts
+from tests.support.graphs import invert
+from tests.support.world import PATIENCE_SECONDS
+
+BAD_GPU = "CUDA error: an illegal memory access was encountered"
+
+
+@pytest.fixture
+async def simulator() -> AsyncIterator[Simulator]:
+    async with Simulator() as simulator:
+        yield simulator
+
+
+@pytest.fixture
+async def client(simulator: Simulator) -> AsyncIterator[RecoveringClient]:
+    client = RecoveringClient(simulator.url, timeouts=RunTimeouts())
+    yield client
+    await client.close()
+
+
+async def fail_on_the_gpu(simulator: Simulator, client: RecoveringClient) -> None:
+    simulator.misbehave(Fail(class_type="ImageInvert", exception_type="RuntimeError", message=BAD_GPU, times=1))
+    with pytest.raises(DeviceFault):
+        await client.run(invert())
+
+
+async def test_memory_is_freed_before_anybody_hears_that_there_was_not_enough(
+    simulator: Simulator, client: RecoveringClient
+) -> None:
+    simulator.misbehave(NoMemory(class_type="ImageInvert", times=1))
+    with pytest.raises(OutOfMemory):
+        await client.run(invert())
+    assert simulator.log.count("POST", "/free") == 1
+
+
+async def test_a_gpu_in_a_bad_state_is_not_fit_until_comfyui_was_restarted(
+    simulator: Simulator, client: RecoveringClient
+) -> None:
+    await client.check()
+    await fail_on_the_gpu(simulator, client)
+    assert client.is_sick
+    for _ in range(2):
+        with pytest.raises(ServerRefused, match="restarted"):
+            await client.check()
+    await simulator.restart()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while client.is_sick:
+            try:
+                await client.check()
+            except ServerRefused:
+                # the old connection may not have been missed yet
+                await asyncio.sleep(0.05)
+    assert (await client.run(invert())).files
+
+
+class TestRestarts:
+    def restarts(self, *command: str, wait_seconds: float = 60.0) -> Restarts:
+        return Restarts(command, wait_seconds=wait_seconds)
+
+    async def test_one_that_comes_back_by_itself_is_left_alone(
+        self, simulator: Simulator, client: RecoveringClient, tmp_path: Path
+    ) -> None:
+        trace = tmp_path / "restarted"
+        restarts = self.restarts(sys.executable, "-c", f"open({str(trace)!r}, 'w')")
+        restarts.restart_unless_back(client)
+        await asyncio.gather(*restarts._tasks.values())
+        assert not trace.exists()
+        assert not client.is_restarting
+        await client.check()
+
+    async def test_a_sick_one_is_restarted_at_once_and_gets_no_job_meanwhile(
+        self, simulator: Simulator, client: RecoveringClient, tmp_path: Path
+    ) -> None:
+        await fail_on_the_gpu(simulator, client)
+        trace = tmp_path / "restarted"
+        restarts = self.restarts(sys.executable, "-c", f"open({str(trace)!r}, 'w')")
+        restarts.restart_unless_back(client)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not trace.exists():  # noqa: ASYNC110  (a file tells nobody)
+                await asyncio.sleep(0.02)
+        assert client.is_restarting
+        await simulator.restart()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.gather(*restarts._tasks.values())
+        assert not client.is_restarting
+        await client.check()
+
+    async def test_one_that_answers_while_it_is_restarted_gets_no_job(self, client: RecoveringClient) -> None:
+        client.is_restarting = True
+        with pytest.raises(ServerRefused, match="being restarted"):
+            await client.check()
+        await client.check_health()
+
+    async def test_a_command_that_cannot_be_run_makes_nobody_well(
+        self, simulator: Simulator, client: RecoveringClient
+    ) -> None:
+        await fail_on_the_gpu(simulator, client)
+        restarts = self.restarts("/nothing/here")
+        with capture_logs() as logs:
+            restarts.restart_unless_back(client)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not any(each["event"] == "worker.restart_failed" for each in logs):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        assert client.is_restarting
+        assert client.is_sick
+        await restarts.close()
+
+
+class Ended:
+    """A process that ended after it had said this."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[float, str]] = []
+
+    async def since(self, began: float) -> Ending:
+        return Ending(at=began, reason="it was killed.", said=self.said)
+
+    async def run_begins(self) -> None: ...
+
+    def stuck(self, why: str) -> None: ...
+
+
+async def test_what_a_lost_process_said_of_others_is_not_told_with_a_job(simulator: Simulator) -> None:
+    ended = Ended()
+    client = RecoveringClient(simulator.url, timeouts=RunTimeouts(refused_seconds=0.1), endings=ended)
+    stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
+    begun, accepted = asyncio.Event(), asyncio.Event()
+    ended.said.append((monotonic(), "a picture of somebody else"))
+    first = asyncio.create_task(
+        client.run(invert(), on_event=lambda event: begun.set() if isinstance(event, Started) else None)
+    )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await begun.wait()
+        # it waits behind the first, and what is said is not of it
+        second = asyncio.create_task(client.run(invert(), on_event=lambda _event: accepted.set()))
+        await accepted.wait()
+        ended.said.append((monotonic(), "the last word of the first"))
+        await simulator.stop()
+        stuck.end()
+        with pytest.raises(RunLost, match="it was killed") as of_first:
+            await first
+        with pytest.raises(RunLost, match="it was killed") as of_second:
+            await second
+    assert of_first.value.raw == "the last word of the first"
+    assert of_second.value.raw is None
+    await client.close()

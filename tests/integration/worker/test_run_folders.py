@@ -1,0 +1,209 @@
+"""After a job its files are gone from ComfyUI's folders, and nobody else's are."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from comfyrelay.comfyui import Attachment, ComfyClient, OutputFile, RunResult
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.simulator import Simulator
+from comfyrelay.worker.files.inputs import job_folder
+from comfyrelay.worker.files.run_folders import ComfyFolders
+from tests.support.graphs import PNG, invert_file
+from tests.support.leases import make_lease
+
+LEASE = make_lease(1)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    for name in ("input", "output", "temp"):
+        (tmp_path / "comfy" / name).mkdir(parents=True)
+    return tmp_path / "comfy"
+
+
+def write(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x")
+    return path
+
+
+def files_in(base: Path) -> list[str]:
+    return sorted(str(path.relative_to(base)) for path in base.rglob("*") if path.is_file())
+
+
+def result(*files: OutputFile, prompt_id: str = "p1") -> RunResult:
+    return RunResult(prompt_id=prompt_id, files=files)
+
+
+def remove(base: Path, made: RunResult | None = None, *, prompt_ids: tuple[str, ...] = ()) -> None:
+    ComfyFolders(lambda: [base], asset_folder="assets").remove(lease=LEASE, result=made, prompt_ids=prompt_ids)
+
+
+def test_a_jobs_folders_go_and_the_others_stay(base: Path) -> None:
+    other = make_lease(2)
+    for path in (
+        f"input/comfyrelay/{job_folder(LEASE)}/a.png",
+        f"input/comfyrelay/{job_folder(other)}/a.png",
+        "input/comfyrelay/shared.png",
+        "input/mine.png",
+        "output/comfyrelay/p1/a_00001_.png",
+        "output/comfyrelay/p1/deeper/b.png",
+        "output/comfyrelay/p2/a.png",
+        "output/comfyrelay/p3/a.png",
+        "temp/comfyrelay/p2/a.png",
+    ):
+        write(base / path)
+    remove(base, result(), prompt_ids=("p2",))
+    assert files_in(base) == [
+        f"input/comfyrelay/{job_folder(other)}/a.png",
+        "input/comfyrelay/shared.png",
+        "input/mine.png",
+        "output/comfyrelay/p3/a.png",
+    ]
+
+
+def test_files_of_the_result_go_wherever_they_were_saved(base: Path) -> None:
+    for path in ("output/a.png", "output/sub/b.png", "temp/preview_00001_.png", "input/c.png", "output/c.png"):
+        write(base / path)
+    made = result(
+        OutputFile(node_id="1", filename="a.png"),
+        OutputFile(node_id="1", filename="b.png", subfolder="sub"),
+        OutputFile(node_id="2", filename="preview_00001_.png", type="temp"),
+        OutputFile(node_id="3", filename="c.png", type="input"),
+        OutputFile(node_id="3", filename="gone.png"),
+    )
+    remove(base, made)
+    assert files_in(base) == ["input/c.png", "output/c.png"]
+
+
+@pytest.mark.parametrize(
+    ("subfolder", "filename"),
+    [
+        ("..", "secret"),
+        ("../../outside", "secret"),
+        ("", "../secret"),
+        ("a/../..", "secret"),
+        ("", ".."),
+        ("", "."),
+        ("", ""),
+        ("", "comfyrelay"),
+        ("\0", "x"),
+        ("link", "secret"),
+    ],
+)
+def test_nothing_outside_and_no_whole_folder_goes(base: Path, subfolder: str, filename: str) -> None:
+    outside = write(base.parent / "outside" / "secret")
+    write(base / "secret")
+    write(base / "output" / "comfyrelay" / "p9" / "a.png")
+    (base / "output" / "a").mkdir()
+    (base / "output" / "link").symlink_to(outside.parent)
+    before = files_in(base.parent)
+    remove(base, result(OutputFile(node_id="1", filename=filename, subfolder=subfolder)))
+    assert files_in(base.parent) == before
+
+
+def test_nor_by_an_absolute_path(base: Path) -> None:
+    outside = write(base.parent / "outside" / "secret")
+    remove(base, result(OutputFile(node_id="1", filename="secret", subfolder=str(outside.parent))))
+    remove(base, result(OutputFile(node_id="1", filename=str(outside))))
+    assert outside.is_file()
+
+
+@pytest.mark.parametrize("prompt_id", ["..", ".", "", "../..", "/", "a/b", "p\0"])
+def test_a_prompt_id_is_no_path(base: Path, prompt_id: str) -> None:
+    write(base / "output" / "comfyrelay" / "p9" / "a.png")
+    write(base / "output" / "mine.png")
+    before = files_in(base)
+    remove(base, result(prompt_id=prompt_id), prompt_ids=(prompt_id,))
+    assert files_in(base) == before
+
+
+def test_a_link_is_not_followed(base: Path) -> None:
+    outside = write(base.parent / "outside" / "secret")
+    (base / "output" / "comfyrelay").mkdir()
+    (base / "output" / "comfyrelay" / "p1").symlink_to(outside.parent)
+    (base / "output" / "a.png").symlink_to(outside)
+    remove(base, result(OutputFile(node_id="1", filename="a.png")))
+    assert outside.is_file()
+    assert not (base / "output" / "a.png").is_symlink()
+
+
+def test_the_folders_themselves_may_be_links(base: Path, tmp_path: Path) -> None:
+    """As on a machine with a second disk."""
+    (tmp_path / "disk").mkdir()
+    (base / "output").rmdir()
+    (base / "output").symlink_to(tmp_path / "disk")
+    write(base / "output" / "comfyrelay" / "p1" / "a.png")
+    remove(base, result())
+    assert files_in(tmp_path / "disk") == []
+
+
+def test_what_cannot_be_removed_is_logged(base: Path) -> None:
+    write(base / "output" / "comfyrelay" / "p1")
+    with capture_logs() as logs:
+        remove(base, result())
+    assert [each["event"] for each in logs] == ["comfy_folders.not_removed"]
+
+
+def test_where_no_folders_are_known_nothing_is_removed(base: Path) -> None:
+    write(base / "output" / "comfyrelay" / "p1" / "a.png")
+    ComfyFolders(lambda: [], asset_folder="assets").remove(lease=LEASE, result=result(), prompt_ids=())
+    assert files_in(base) == ["output/comfyrelay/p1/a.png"]
+
+
+class TestAssets:
+    """Copies of effect assets go when the worker keeps them no longer, and nothing else goes with them."""
+
+    CACHED = tuple(f"{digit * 64}.png" for digit in "ab")
+    COPIES = tuple(f"input/comfyrelay/assets/{digit * 40}.png" for digit in "ab")
+    OTHERS = ("input/comfyrelay/assets.png", f"input/comfyrelay/{'a' * 40}.png", f"input/{'a' * 40}.png")
+
+    @pytest.fixture
+    def folders(self, base: Path) -> ComfyFolders:
+        for path in (*self.COPIES, *self.OTHERS):
+            write(base / path)
+        return ComfyFolders(lambda: [base], asset_folder="assets")
+
+    def test_one_goes_by_its_name_in_the_cache(self, base: Path, folders: ComfyFolders) -> None:
+        folders.remove_asset(self.CACHED[0])
+        assert files_in(base) == sorted([self.COPIES[1], *self.OTHERS])
+        # again, as for one that ComfyUI never had
+        folders.remove_asset(self.CACHED[0])
+
+    def test_those_that_nobody_keeps_go(self, base: Path, folders: ComfyFolders) -> None:
+        folders.keep_assets([self.CACHED[1], f"{'c' * 64}.png"])
+        assert files_in(base) == sorted([self.COPIES[1], *self.OTHERS])
+
+    def test_a_link_to_elsewhere_is_not_followed(self, base: Path, tmp_path: Path) -> None:
+        outside = write(tmp_path / "outside" / f"{'a' * 40}.png")
+        (base / "input" / "comfyrelay").mkdir()
+        (base / "input" / "comfyrelay" / "assets").symlink_to(outside.parent)
+        folders = ComfyFolders(lambda: [base], asset_folder="assets")
+        folders.remove_asset(self.CACHED[0])
+        folders.keep_assets([])
+        assert outside.is_file()
+
+    def test_where_there_are_none_nothing_happens(self, base: Path) -> None:
+        ComfyFolders(lambda: [base], asset_folder="assets").keep_assets(self.CACHED)
+        assert files_in(base) == []
+
+
+class TestARealRun:
+    @pytest.fixture
+    async def simulator(self) -> AsyncIterator[Simulator]:
+        async with Simulator() as simulator:
+            yield simulator
+
+    async def test_nothing_of_it_is_left(self, simulator: Simulator) -> None:
+        graph: Graph = invert_file("__IMG__") | {
+            "9": {"class_type": "PreviewImage", "inputs": {"images": ["2", 0]}},
+        }
+        photo = Attachment(placeholder="__IMG__", source=PNG, name="a.png", folder=job_folder(LEASE))
+        async with ComfyClient(simulator.url) as comfy:
+            made = await comfy.run(graph, attachments=[photo])
+        assert len(files_in(simulator.folder)) == 3
+        remove(simulator.folder, made)
+        assert files_in(simulator.folder) == []

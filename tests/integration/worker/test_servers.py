@@ -1,0 +1,246 @@
+"""Which server a job waits for, and what a worker tells of its servers: what is warm, and what each is and has."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.hash import workflow_hash
+from comfyrelay.comfyui.pool import JobEvent
+from comfyrelay.errors import ComfyError, Fault, NodeFailed, NotInstalled
+from comfyrelay.simulator import Fail, SimulatedGpuOptions, Simulator, Stuck
+from comfyrelay.simulator.gpu import GIB
+from comfyrelay.worker.comfyui.capabilities import Capabilities, gather
+from comfyrelay.worker.comfyui.servers import MOST_WARM, Ran, Servers
+from comfyrelay.worker.lease import PreviewTarget
+from comfyrelay.worker.settings import WorkerSettings
+from tests.support.graphs import invert, words
+from tests.support.leases import make_lease
+from tests.support.world import PATIENCE_SECONDS
+
+
+@asynccontextmanager
+async def open_servers(*urls: str, online: int = 0) -> AsyncIterator[Servers]:
+    """Open when so many of them are online."""
+    changed = asyncio.Event()
+    servers = Servers(WorkerSettings(comfyui_base_url=list(urls)), on_change=changed.set)
+    await servers.open()
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(servers.online("self_hosted")) < online:
+                changed.clear()
+                await changed.wait()
+        yield servers
+    finally:
+        await servers.close()
+
+
+async def test_addresses_of_one_gpu_share_its_memory() -> None:
+    async def gpus(*names: str) -> list[str | None]:
+        urls = [f"http://127.0.0.1:{port}" for port in (1, 2, 3)]
+        servers = Servers(WorkerSettings(comfyui_base_url=urls, comfyui_gpus=list(names)), on_change=lambda: None)
+        found = [each.gpu for each in servers.pool.stats().clients.values()]
+        await servers.close()
+        return found
+
+    assert await gpus() == [None, None, None]
+    assert await gpus("gpu") == ["gpu", "gpu", "gpu"]
+    assert await gpus("x", "x", "y") == ["x", "x", "y"]
+    with pytest.raises(ValueError, match="COMFYUI_GPUS must name one GPU, or one for each address"):
+        await gpus("x", "y")
+
+
+async def test_of_gpus_of_two_sizes_the_larger_one_gets_what_did_not_fit_elsewhere(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        options = [SimulatedGpuOptions(folder=tmp_path / str(gib), memory_bytes=gib * GIB) for gib in (8, 24, 8)]
+        simulators = [await stack.enter_async_context(Simulator(gpu=each)) for each in options]
+        servers = await stack.enter_async_context(open_servers(*(each.url for each in simulators), online=3))
+        for _ in range(3):
+            ran, lease = Ran(), make_lease(ran_out_bytes=8 * GIB)
+            await servers.run(lease, invert(), (), ran=ran, on_event=lambda _: None, on_move=lambda: None)
+            assert ran.client_id == "comfyui-2"
+
+
+def workflows(count: int) -> Iterator[Graph]:
+    """Each another workflow, for their nodes have other ids."""
+    for number in range(count):
+        yield {str(number): words()["1"]}
+
+
+async def test_of_many_warm_workflows_the_newest_of_each_server_are_told() -> None:
+    async with Simulator() as first, Simulator() as second, open_servers(first.url, second.url, online=2) as servers:
+        accepted = asyncio.Event()
+
+        async def run(graph: Graph, on_event: Callable[[JobEvent], None] = lambda _: None) -> str:
+            ran = Ran()
+            await servers.run(make_lease(), graph, (), ran=ran, on_event=on_event, on_move=lambda: None)
+            return f"{ran.client_id} {workflow_hash(graph)}"
+
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            stuck = first.misbehave(Stuck(class_type="ImageInvert"))
+            held_up = asyncio.create_task(run(invert(), lambda _: accepted.set()))
+            await accepted.wait()
+            many = [await run(each) for each in workflows(MOST_WARM + 5)]
+            stuck.end()
+            alone = await held_up
+        told = servers.warm_hashes()
+    assert {each.split()[0] for each in many} == {"comfyui-2"}
+    assert alone.split()[0] == "comfyui-1"
+    newest = [each.split()[1] for each in (alone, *reversed(many))]
+    assert told == newest[:MOST_WARM]
+
+
+async def test_a_node_that_raises_is_the_jobs_failure_at_once_and_tried_nowhere_else() -> None:
+    async with Simulator() as first, Simulator() as second, open_servers(first.url, second.url, online=2) as servers:
+        for simulator in (first, second):
+            simulator.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError", message="wrong"))
+        with pytest.raises(NodeFailed) as caught:
+            await servers.run(make_lease(), invert(), (), ran=Ran(), on_event=lambda _: None, on_move=lambda: None)
+    assert caught.value.fault is Fault.JOB
+    assert first.log.prompts_queued + second.log.prompts_queued == 1
+
+
+class TestNoServerIsLeft:
+    """A job is not held for a server that is away, whatever else this worker has."""
+
+    @pytest.fixture(autouse=True)
+    def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("comfyrelay.worker.comfyui.servers.OFFLINE_SECONDS", 1.0)
+
+    async def test_nor_beside_one_that_has_failed_it(self) -> None:
+        async with (
+            Simulator() as first,
+            Simulator() as second,
+            open_servers(first.url, second.url, online=2) as servers,
+        ):
+            first.misbehave(Fail(class_type="ImageInvert", exception_type="ModuleNotFoundError", message="no torch"))
+            stuck = second.misbehave(Stuck(class_type="ImageInvert"))
+            accepted, moved = asyncio.Event(), asyncio.Event()
+
+            async def run(
+                on_event: Callable[[JobEvent], None] = lambda _: None, on_move: Callable[[], None] = lambda: None
+            ) -> None:
+                await servers.run(make_lease(), invert(), (), ran=Ran(), on_event=on_event, on_move=on_move)
+
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                other = asyncio.create_task(
+                    run(lambda event: accepted.set() if event.client_id == "comfyui-2" else None)
+                )
+                await accepted.wait()
+                waiting = asyncio.create_task(run(on_move=moved.set))
+                await moved.wait()
+                await second.stop()
+                stuck.end()
+                with pytest.raises(ComfyError, match="no torch"):
+                    await waiting
+                await asyncio.gather(other, return_exceptions=True)
+
+    async def test_nor_beside_one_that_has_not_what_it_needs(self) -> None:
+        graph = invert()
+        graph["2"]["class_type"] = "NoSuchNode"
+        async with Simulator() as simulator, open_servers(simulator.url, "http://127.0.0.1:1") as servers:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                with pytest.raises(NotInstalled):
+                    await servers.run(make_lease(), graph, (), ran=Ran(), on_event=lambda _: None, on_move=lambda: None)
+
+
+@asynccontextmanager
+async def odd_comfyui(stats: Any, info: Any) -> AsyncIterator[str]:
+    """A ComfyUI that says this of itself."""
+
+    said = {"/system_stats": stats, "/object_info": info}
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response(said[request.path])
+
+    app = web.Application()
+    for path in said:
+        app.router.add_get(path, answer)
+    async with TestServer(app) as server:
+        yield str(server.make_url("")).rstrip("/")
+
+
+def loader(*names: Any) -> dict[str, Any]:
+    return {"input": {"required": {"ckpt_name": [list(names)]}}, "output": ["MODEL"]}
+
+
+@pytest.mark.parametrize(
+    "stats",
+    [{}, {"system": None, "devices": None}, {"system": "?", "devices": "?"}, {"devices": ["?", 7, None]}],
+)
+async def test_a_server_that_says_odd_things_of_itself_is_told_of_all_the_same(stats: dict[str, Any]) -> None:
+    async with odd_comfyui(stats, {"A": loader("a.safetensors")}) as url, open_servers(url) as servers:
+        told = await gather(servers, {})
+    assert told["comfyui"] == [{"url": url, "version": None, "gpus": []}]
+    assert (told["node_types"], told["models"]) == (["A"], ["a.safetensors"])
+
+
+async def test_of_several_servers_each_tells_what_it_lacks_of_what_they_have_between_them() -> None:
+    both, one = {"A": loader("a.safetensors"), "B": loader("b.safetensors")}, {"A": loader("a.safetensors")}
+    async with odd_comfyui({}, both) as first, odd_comfyui({}, one) as second, open_servers(first, second) as servers:
+        told = await gather(servers, {})
+    assert (told["node_types"], told["models"]) == (["A", "B"], ["a.safetensors", "b.safetensors"])
+    lacks = [each.get("lacks") for each in told["comfyui"]]
+    assert lacks == [None, {"node_types": ["B"], "models": ["b.safetensors"]}]
+
+
+async def test_names_that_are_no_texts_are_left_out() -> None:
+    """A file name on a Linux disk may be any bytes; a control plane would refuse all that came with it."""
+    names = ["good.safetensors", "half \udce4.safetensors", "zero \0.safetensors", "line\n.safetensors"]
+    async with odd_comfyui({}, {"A": loader(*names), "B\0": loader()}) as url, open_servers(url) as servers:
+        told = await gather(servers, {})
+    assert (told["node_types"], told["models"]) == (["A"], ["good.safetensors"])
+
+
+async def test_what_the_operator_says_does_not_hide_what_is_so() -> None:
+    said = {"room": "attic", "node_types": ["Everything"], "providers": ["cloud"]}
+    async with odd_comfyui({}, {"A": loader()}) as url, open_servers(url) as servers:
+        capabilities = Capabilities(servers, said)
+        assert capabilities.current == said
+        await capabilities.refresh()
+    assert capabilities.current["room"] == "attic"
+    assert (capabilities.current["node_types"], capabilities.current["providers"]) == (["A"], ["self_hosted"])
+
+
+async def test_a_server_that_is_away_says_nothing() -> None:
+    async with open_servers("http://127.0.0.1:1") as servers:
+        assert await gather(servers, {}) == {"providers": ["self_hosted"]}
+
+
+@pytest.mark.parametrize(
+    ("usual", "watched", "method"),
+    [(None, False, "auto"), (5.0, False, "auto"), (0.8, False, "none"), (0.8, True, "auto")],
+)
+async def test_a_run_that_is_over_at_once_makes_no_previews_unless_somebody_watches(
+    usual: float | None, watched: bool, method: str
+) -> None:
+    lease = make_lease()
+    if watched:
+        lease.preview = PreviewTarget(url="http://nowhere", headers={}, until=monotonic() + 60)
+    async with Simulator() as simulator, open_servers(simulator.url, online=1) as servers:
+        stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
+        accepted = asyncio.Event()
+        running = asyncio.create_task(
+            servers.run(
+                lease,
+                invert(),
+                (),
+                ran=Ran(),
+                on_event=lambda _: accepted.set(),
+                on_move=lambda: None,
+                usual_seconds=usual,
+            )
+        )
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await accepted.wait()
+            [prompt] = (await servers.own[0].prompts()).values()
+            stuck.end()
+            await running
+    assert prompt.extra_data["preview_method"] == method

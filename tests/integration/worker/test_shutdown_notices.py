@@ -1,0 +1,280 @@
+"""What makes a worker leave, how long it has, and which of two notices counts."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from comfyrelay.worker.host.imds import Imds
+from comfyrelay.worker.host.shutdown_notices import LATER_TRIES, Notice, Notices
+from tests.support.ec2_metadata import LIFECYCLE, REBALANCE, SPOT, Metadata
+from tests.support.world import PATIENCE_SECONDS
+
+SHUTDOWN_SECONDS = 30.0
+ASG_SECONDS = 110.0
+
+
+@asynccontextmanager
+async def watching(url: str, *, interval_seconds: float = 0.005) -> AsyncIterator[Notices]:
+    imds = Imds(url, pause_seconds=0.0)
+    notices = Notices(
+        imds=imds, interval_seconds=interval_seconds, shutdown_seconds=SHUTDOWN_SECONDS, asg_seconds=ASG_SECONDS
+    )
+    notices.watch()
+    try:
+        yield notices
+    finally:
+        await notices.close()
+        await imds.close()
+
+
+def is_watching(notices: Notices) -> bool:
+    return notices._watching is not None and not notices._watching.done()
+
+
+async def next_after(notices: Notices, notice: Notice | None) -> Notice:
+    return await asyncio.wait_for(notices.wait_newer(notice), PATIENCE_SECONDS)
+
+
+async def test_nothing_is_said_until_ec2_says_something() -> None:
+    async with Metadata() as metadata, watching(metadata.url) as notices:
+        for path in (SPOT, LIFECYCLE, REBALANCE):
+            await metadata.until_asked(path, 2)
+        assert notices.current is None
+        assert is_watching(notices)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "left"),
+    [(120, 120), (90, 90), (3600, 120), (0, 0), (-30, 0)],
+)
+async def test_a_spot_notice_leaves_as_long_as_it_says(seconds: float, left: float) -> None:
+    async with Metadata() as metadata, watching(metadata.url) as notices:
+        metadata.interrupt(seconds=seconds)
+        notice = await next_after(notices, None)
+        assert (notice.reason, notice.at_once) == ("spot_interruption", False)
+        # both times are in whole seconds
+        assert notice.seconds == pytest.approx(left, abs=2)
+        assert notice.seconds is not None
+        assert notice.seconds_left is not None
+        assert notice.seconds_left <= notice.seconds
+
+
+async def test_the_time_that_is_left_is_counted_by_the_clock_of_ec2() -> None:
+    async with Metadata(clock_seconds=-7200) as metadata, watching(metadata.url) as notices:
+        metadata.interrupt(seconds=100)
+        assert (await next_after(notices, None)).seconds == pytest.approx(100, abs=2)
+
+
+@pytest.mark.parametrize("said", ['{"action": "terminate"}', '{"action": "stop", "time": "soon"}'])
+async def test_an_instance_that_goes_nobody_knows_when_goes_now(said: str) -> None:
+    async with Metadata() as metadata, watching(metadata.url) as notices:
+        metadata.arm(SPOT, said)
+        notice = await next_after(notices, None)
+        assert (notice.reason, notice.seconds) == ("spot_interruption", 0.0)
+
+
+@pytest.mark.parametrize("said", ["", "<html></html>", "[]", "null", '{"time": "2030-01-01T00:00:00Z"}'])
+async def test_what_is_no_notice_is_none(said: str) -> None:
+    async with Metadata() as metadata, watching(metadata.url) as notices:
+        metadata.arm(SPOT, said)
+        metadata.arm(REBALANCE, said)
+        await metadata.until_asked(SPOT, 2)
+        await metadata.until_asked(REBALANCE, 2)
+        assert notices.current is None
+
+
+async def test_a_rebalance_recommendation_is_no_hurry() -> None:
+    async with Metadata() as metadata, watching(metadata.url) as notices:
+        metadata.recommend_rebalance()
+        notice = await next_after(notices, None)
+        assert (notice.reason, notice.seconds, notice.seconds_left) == ("spot_rebalance", None, None)
+
+
+@pytest.mark.parametrize("state", ["Terminated", "Warmed:Terminated"])
+async def test_a_group_that_ends_the_instance_leaves_what_is_set(state: str) -> None:
+    async with Metadata() as metadata, watching(metadata.url) as notices:
+        metadata.arm(LIFECYCLE, state)
+        notice = await next_after(notices, None)
+        assert (notice.reason, notice.seconds) == ("asg_termination", ASG_SECONDS)
+
+
+@pytest.mark.parametrize("state", ["InService", "Standby", "Detached", "Warmed:Running", "Warmed:Stopped"])
+async def test_other_states_of_a_group_end_nothing(state: str) -> None:
+    async with Metadata() as metadata, watching(metadata.url) as notices:
+        metadata.arm(LIFECYCLE, state)
+        await metadata.until_asked(LIFECYCLE, 2)
+        assert notices.current is None
+
+
+async def test_a_notice_that_is_repeated_is_not_newer_and_a_more_urgent_one_is() -> None:
+    async with Metadata() as metadata, watching(metadata.url) as notices:
+        metadata.recommend_rebalance()
+        rebalance = await next_after(notices, None)
+        # the same again, and the same with a later time
+        await metadata.until_asked(REBALANCE, 2)
+        metadata.recommend_rebalance()
+        await metadata.until_asked(REBALANCE, 2)
+        assert notices.current is rebalance
+
+        metadata.interrupt(seconds=100)
+        spot = await next_after(notices, rebalance)
+        assert spot.reason == "spot_interruption"
+        # nor when a clock that jumps makes it seem sooner
+        metadata.clock_seconds += 60
+        await metadata.until_asked(SPOT, 2)
+        assert notices.current is spot
+
+        metadata.interrupt(seconds=10)
+        sooner = await next_after(notices, spot)
+        assert sooner.seconds == pytest.approx(10, abs=2)
+
+
+def notice(seconds: float | None, *, came_at: float = 0.0, at_once: bool = False) -> Notice:
+    return Notice(reason="any", seconds=seconds, came_at=came_at, at_once=at_once)
+
+
+@pytest.mark.parametrize(
+    ("new", "known", "is_newer"),
+    [
+        (notice(None), None, True),
+        (notice(None), notice(None), False),
+        (notice(120), notice(None), True),
+        (notice(None), notice(120), False),
+        (notice(120), notice(120), False),
+        (notice(30), notice(120), True),
+        (notice(120), notice(30), False),
+        # less seconds, but it came later: what counts is when it ends
+        (notice(60, came_at=100), notice(120), False),
+        (notice(10, came_at=100), notice(120), True),
+        (notice(0, at_once=True), notice(0), True),
+        (notice(0, at_once=True, came_at=500), notice(120), True),
+        (notice(0), notice(0, at_once=True, came_at=500), False),
+        (notice(0, at_once=True, came_at=1), notice(0, at_once=True, came_at=2), True),
+        (notice(0, at_once=True, came_at=3), notice(0, at_once=True, came_at=2), False),
+    ],
+)
+def test_which_of_two_is_more_urgent(new: Notice, known: Notice | None, is_newer: bool) -> None:
+    assert new.is_more_urgent(known) is is_newer
+
+
+async def test_everybody_who_waits_hears_of_it() -> None:
+    notices = Notices(imds=None, shutdown_seconds=SHUTDOWN_SECONDS, asg_seconds=ASG_SECONDS)
+    waiting = [asyncio.create_task(next_after(notices, None)) for _ in range(3)]
+    await asyncio.sleep(0)
+    first = notice(None)
+    notices.add(first)
+    assert await asyncio.gather(*waiting) == [first] * 3
+    # who comes later hears of it at once, and who knows it waits on
+    assert await next_after(notices, None) is first
+    later = asyncio.create_task(next_after(notices, first))
+    notices.add(notice(None))
+    await asyncio.sleep(0)
+    assert not later.done()
+    second = notice(5)
+    notices.add(second)
+    assert await later is second
+
+
+async def test_off_ec2_it_is_tried_a_few_times_and_then_never_again() -> None:
+    connections = 0
+
+    async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    # no pause between questions here, so each of the three of one look is asked
+    async with server, watching(f"http://{host}:{port}", interval_seconds=0.001) as notices:
+        assert notices._watching is not None
+        await asyncio.wait_for(notices._watching, PATIENCE_SECONDS)
+        assert connections == 3 * (1 + len(LATER_TRIES))
+        assert notices.current is None
+
+
+async def test_on_ec2_a_server_that_is_away_for_a_while_is_asked_on() -> None:
+    async with Metadata() as metadata, watching(metadata.url) as notices:
+        await metadata.until_asked(SPOT)
+        metadata.refuses = True
+        # more looks, of three questions each, than it would be given off EC2
+        await metadata.until(lambda: metadata.refused >= 3 * (len(LATER_TRIES) + 3))
+        assert is_watching(notices)
+        metadata.refuses = False
+        metadata.interrupt()
+        assert (await next_after(notices, None)).reason == "spot_interruption"
+
+
+LOOPS = {
+    "default": "asyncio.new_event_loop",
+    "uvloop": "__import__('uvloop').new_event_loop",
+    "without signal handlers": "Windows",
+}
+PROGRAM = """
+import asyncio, json
+from comfyrelay.worker.host.shutdown_notices import Notices
+
+class Windows(asyncio.SelectorEventLoop):
+    def add_signal_handler(self, *_):
+        raise NotImplementedError
+
+async def main():
+    notices = Notices(imds=None, shutdown_seconds=30, asg_seconds=110)
+    notices.handle_signals()
+    print("ready", flush=True)
+    notice = None
+    while notice is None or not notice.at_once:
+        notice = await notices.wait_newer(notice)
+        print(json.dumps([notice.reason, notice.seconds, notice.at_once]), flush=True)
+    await notices.close()
+
+with asyncio.Runner(loop_factory=LOOP) as runner:
+    runner.run(main())
+"""
+
+
+@asynccontextmanager
+async def program(loop: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    text = PROGRAM.replace("LOOP", LOOPS[loop])
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", text, stdout=asyncio.subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def line(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    return (await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS)).decode().strip()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT)],
+)
+async def test_one_signal_leaves_some_time_and_a_second_none(
+    loop: str, first: signal.Signals, second: signal.Signals
+) -> None:
+    async with program(loop) as process:
+        assert await line(process) == "ready"
+        process.send_signal(first)
+        assert await line(process) == '["shutdown", 30, false]'
+        process.send_signal(second)
+        assert await line(process) == '["shutdown", 0.0, true]'
+        assert await process.wait() == 0
+
+
+async def test_once_closed_signals_do_what_they_did_before() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    notices = Notices(imds=None, shutdown_seconds=SHUTDOWN_SECONDS, asg_seconds=ASG_SECONDS)
+    notices.handle_signals()
+    assert signal.getsignal(signal.SIGTERM) != before
+    await notices.close()
+    assert signal.getsignal(signal.SIGTERM) == before

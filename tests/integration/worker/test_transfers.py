@@ -1,0 +1,421 @@
+"""Files to and from storage: whole or not at all, with patience, and with new URLs when the old are refused."""
+
+import asyncio
+import hashlib
+import re
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from itertools import count, pairwise
+from pathlib import Path
+
+import httpx
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from comfyrelay.errors import Fault, LeaseLost, TransferFailed
+from comfyrelay.protocol.worker import Urls
+from comfyrelay.storage.objects import ObjectStore
+from comfyrelay.storage.s3 import S3Objects
+from comfyrelay.worker.files.transfers import Transfers
+from tests.support.leases import Answer, Storage, answering, hanging_up, no_refresh, open_storage
+from tests.support.server_processes import free_port
+from tests.support.storage import BUCKET, Clock, serve_files
+from tests.support.world import PATIENCE_SECONDS
+
+LARGE = 64 * 1024**2
+
+
+@pytest.fixture
+async def storage() -> AsyncIterator[Storage]:
+    async with open_storage() as storage:
+        yield storage
+
+
+@pytest.fixture
+async def transfers() -> AsyncIterator[Transfers]:
+    transfers = Transfers(retries=3, first_pause_seconds=0.01)
+    yield transfers
+    await transfers.close()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "output.png"
+    path.write_bytes(b"the output")
+    return path
+
+
+class Refreshed:
+    """Counts how often new URLs were asked for."""
+
+    def __init__(self, then: Callable[[], object] = lambda: None) -> None:
+        self.count = 0
+        self._then = then
+
+    async def __call__(self) -> None:
+        self.count += 1
+        self._then()
+
+
+class TestDownloads:
+    async def test_a_file_comes_with_its_size(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
+        storage.files["a"] = b"12345"
+        to = tmp_path / "new" / "folder" / "a.png"
+        assert await transfers.download(lambda: storage.url("a"), to, refresh=no_refresh) == 5
+        assert to.read_bytes() == b"12345"
+
+    @pytest.mark.parametrize("status", [408, 429, 500, 502, 503])
+    async def test_busy_storage_is_asked_again(
+        self, storage: Storage, transfers: Transfers, tmp_path: Path, status: int
+    ) -> None:
+        storage.files["a"] = b"12345"
+        storage.answers = [answering(status), hanging_up, answering(status, headers={"Retry-After": "0"})]
+        assert await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh) == 5
+
+    async def test_it_is_given_up_in_the_end(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
+        storage.answers = [answering(503)] * 9
+        with pytest.raises(TransferFailed, match="storage answered with 503") as caught:
+            await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh)
+        assert caught.value.fault is Fault.WORKER
+        assert len(storage.requests) == 1 + 3
+        assert list(tmp_path.iterdir()) == []
+
+    async def test_pauses_grow(self, storage: Storage, tmp_path: Path) -> None:
+        storage.answers = [answering(503)] * 9
+        transfers = Transfers(retries=3, first_pause_seconds=0.1)
+        loop = asyncio.get_running_loop()
+        asked_at: list[float] = []
+
+        def url() -> str:
+            asked_at.append(loop.time())
+            return storage.url("a")
+
+        with pytest.raises(TransferFailed):
+            await transfers.download(url, tmp_path / "a", refresh=no_refresh)
+        pauses = [later - earlier for earlier, later in pairwise(asked_at)]
+        # each is chosen from 75 to 125 % of twice the one before
+        assert all(pause >= 0.075 * 2**number for number, pause in enumerate(pauses))
+        await transfers.close()
+
+    @pytest.mark.parametrize("status", [404, 410])
+    async def test_a_file_that_is_gone_is_the_jobs_fault(
+        self, storage: Storage, transfers: Transfers, tmp_path: Path, status: int
+    ) -> None:
+        storage.answers = [answering(status)]
+        with pytest.raises(TransferFailed, match="no longer in storage") as caught:
+            await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh)
+        assert caught.value.fault is Fault.JOB
+        assert len(storage.requests) == 1
+
+    @pytest.mark.parametrize(
+        "refusal", [answering(401), answering(403), answering(400, text="<Code>ExpiredToken</Code>")]
+    )
+    async def test_a_url_that_is_refused_is_replaced(
+        self, storage: Storage, transfers: Transfers, tmp_path: Path, refusal: Answer
+    ) -> None:
+        storage.files["new"] = b"12345"
+        storage.answers = [refusal]
+        urls = ["old"]
+        refresh = Refreshed(then=lambda: urls.append("new"))
+        size = await transfers.download(lambda: storage.url(urls[-1]), tmp_path / "a", refresh=refresh)
+        assert (size, refresh.count) == (5, 1)
+        assert [each.path for each in storage.requests] == ["/old", "/new"]
+
+    async def test_a_lost_lease_ends_it(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
+        async def lost() -> None:
+            raise LeaseLost
+
+        storage.answers = [answering(403)]
+        with pytest.raises(LeaseLost):
+            await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=lost)
+
+    async def test_a_checksum_that_is_wrong_once(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
+        storage.files["a"] = b"12345"
+        storage.answers = [answering(200, body=b"12x45")]
+        digest = hashlib.sha256(b"12345").hexdigest()
+        await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh, sha256=digest)
+        assert (tmp_path / "a").read_bytes() == b"12345"
+
+    async def test_a_checksum_that_stays_wrong(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
+        storage.files["a"] = b"12345"
+        with pytest.raises(TransferFailed, match="checksum") as caught:
+            await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh, sha256="0" * 64)
+        assert caught.value.fault is Fault.WORKER
+        assert list(tmp_path.iterdir()) == []
+
+    async def test_a_download_that_is_cut_off_is_done_again(
+        self, storage: Storage, transfers: Transfers, tmp_path: Path
+    ) -> None:
+        async def cut_off(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse(headers={"Content-Length": "5"})
+            await response.prepare(request)
+            await response.write(b"12")
+            return await hanging_up(request)
+
+        storage.files["a"] = b"12345"
+        storage.answers = [cut_off]
+        assert await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh) == 5
+
+    async def test_what_is_stored_packed_stays_packed(
+        self, storage: Storage, transfers: Transfers, tmp_path: Path
+    ) -> None:
+        """The checksum is that of the stored bytes."""
+        storage.answers = [answering(200, body=b"not really packed", headers={"Content-Encoding": "gzip"})]
+        await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh)
+        assert (tmp_path / "a").read_bytes() == b"not really packed"
+        assert storage.requests[0].headers["Accept-Encoding"] == "identity"
+
+    async def test_a_redirect_is_followed(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
+        storage.files["elsewhere"] = b"12345"
+        storage.answers = [answering(307, headers={"Location": "/elsewhere"})]
+        assert await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh) == 5
+
+    async def test_cancelling_leaves_no_file(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
+        async def endless(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await response.write(b"x" * 1024**2)
+            begun.set()
+            await asyncio.Event().wait()
+            return response
+
+        begun = asyncio.Event()
+        storage.answers = [endless]
+        task = asyncio.create_task(transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh))
+        await begun.wait()
+        while not list(tmp_path.iterdir()):  # noqa: ASYNC110  (a file tells nobody)
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert list(tmp_path.iterdir()) == []
+
+    async def test_a_disk_that_cannot_be_written_is_said(
+        self, storage: Storage, transfers: Transfers, tmp_path: Path
+    ) -> None:
+        (tmp_path / "file").write_bytes(b"")
+        with pytest.raises(TransferFailed, match="cannot be written on the worker") as caught:
+            await transfers.download(lambda: storage.url("a"), tmp_path / "file" / "a", refresh=no_refresh)
+        assert caught.value.fault is Fault.WORKER
+
+    @pytest.mark.parametrize("url", ["http://127.0.0.1:9/a?X-Amz-Signature=secret", "nonsense", "http://[x/secret", ""])
+    async def test_no_message_holds_the_url(self, tmp_path: Path, url: str) -> None:
+        transfers = Transfers(retries=0)
+        with pytest.raises(TransferFailed) as caught:
+            await transfers.download(lambda: url, tmp_path / "a", refresh=no_refresh)
+        assert re.search(r"secret|127|//", caught.value.detail) is None
+        await transfers.close()
+
+
+class TestUploads:
+    async def test_storage_that_is_away_is_waited_for(self, source: Path) -> None:
+        port, tries = free_port(), count(1)
+        enough = asyncio.Event()
+
+        def urls() -> Urls:
+            if next(tries) == 6:
+                enough.set()
+            return Urls(input_url=None, output_url=f"http://127.0.0.1:{port}/out", output_headers={}, assets={})
+
+        stored: list[bytes] = []
+
+        async def store(request: web.Request) -> web.Response:
+            stored.append(await request.read())
+            return web.Response()
+
+        app = web.Application()
+        app.router.add_put("/out", store)
+        server = TestServer(app, port=port)
+        transfers = Transfers(retries=1, first_pause_seconds=0.01, upload_patience_seconds=60)
+        uploading = asyncio.create_task(transfers.upload(source, urls, refresh=no_refresh))
+        await asyncio.wait_for(enough.wait(), PATIENCE_SECONDS)
+        await server.start_server()
+        await asyncio.wait_for(uploading, PATIENCE_SECONDS)
+        assert stored == [b"the output"]
+        await server.close()
+        await transfers.close()
+
+    async def test_a_file_goes_with_its_length_and_exactly_the_signed_headers(
+        self, storage: Storage, transfers: Transfers, source: Path
+    ) -> None:
+        urls = storage.urls(headers={"Content-Type": "image/x-odd; a=b", "x-amz-meta-a": "1"})
+        await transfers.upload(source, lambda: urls, refresh=no_refresh)
+        assert storage.files["output"] == b"the output"
+        headers = storage.requests[0].headers
+        assert (headers["Content-Type"], headers["x-amz-meta-a"]) == ("image/x-odd; a=b", "1")
+        assert headers["Content-Length"] == "10"
+        assert "Transfer-Encoding" not in headers
+
+    async def test_an_empty_file(self, storage: Storage, transfers: Transfers, source: Path) -> None:
+        source.write_bytes(b"")
+        await transfers.upload(source, storage.urls, refresh=no_refresh)
+        assert storage.files["output"] == b""
+        assert storage.requests[0].headers["Content-Length"] == "0"
+
+    @pytest.mark.parametrize("status", [429, 500, 503])
+    async def test_busy_storage_is_asked_again(
+        self, storage: Storage, transfers: Transfers, source: Path, status: int
+    ) -> None:
+        storage.answers = [answering(status), answering(status)]
+        await transfers.upload(source, storage.urls, refresh=no_refresh)
+        assert storage.files["output"] == b"the output"
+
+    @pytest.mark.parametrize("status", [301, 307, 400, 404, 411, 413, 422])
+    async def test_what_will_not_change_is_not_tried_again(
+        self, storage: Storage, transfers: Transfers, source: Path, status: int
+    ) -> None:
+        storage.answers = [answering(status, headers={"Location": "/elsewhere"})]
+        with pytest.raises(TransferFailed, match=f"storage answered with {status}") as caught:
+            await transfers.upload(source, storage.urls, refresh=no_refresh)
+        assert caught.value.fault is Fault.WORKER
+        assert len(storage.requests) == 1
+
+    async def test_a_url_that_is_refused_is_replaced(
+        self, storage: Storage, transfers: Transfers, source: Path
+    ) -> None:
+        storage.answers = [answering(403)]
+        urls = [storage.urls()]
+        refresh = Refreshed(then=lambda: urls.append(urls[0].model_copy(update={"output_url": storage.url("new")})))
+        await transfers.upload(source, lambda: urls[-1], refresh=refresh)
+        assert storage.files == {"new": b"the output"}
+
+    async def test_storage_that_refuses_before_it_has_read_all(
+        self, storage: Storage, transfers: Transfers, source: Path
+    ) -> None:
+        """It answers and hangs up while the worker is still sending: the answer may be lost on the way."""
+
+        async def refuse_at_once(request: web.Request) -> web.StreamResponse:
+            response = web.Response(status=403)
+            response.force_close()
+            return response
+
+        with source.open("wb") as file:
+            file.truncate(LARGE)
+        storage.answers = [refuse_at_once]
+        refresh = Refreshed()
+        await transfers.upload(source, storage.urls, refresh=refresh)
+        assert refresh.count == 1
+        assert len(storage.files["output"]) == LARGE
+
+    async def test_a_connection_that_is_lost(self, storage: Storage, transfers: Transfers, source: Path) -> None:
+        """Storage may have refused it, and not have been heard."""
+        storage.answers = [hanging_up]
+        refresh = Refreshed()
+        await transfers.upload(source, storage.urls, refresh=refresh)
+        assert (storage.files["output"], refresh.count) == (b"the output", 1)
+
+    async def test_nobody_there(self, transfers: Transfers, source: Path) -> None:
+        nowhere = Urls(input_url=None, output_url="http://127.0.0.1:9/", output_headers={}, assets={})
+        with pytest.raises(TransferFailed, match="storage cannot be reached") as caught:
+            await transfers.upload(source, lambda: nowhere, refresh=no_refresh)
+        assert caught.value.fault is Fault.WORKER
+
+    async def test_a_file_that_is_not_there(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
+        with pytest.raises(TransferFailed, match="cannot be read on the worker: No such file"):
+            await transfers.upload(tmp_path / "gone", storage.urls, refresh=no_refresh)
+
+
+async def test_bytes_are_counted_by_direction(storage: Storage, source: Path, tmp_path: Path) -> None:
+    counted: list[tuple[str, int]] = []
+    transfers = Transfers(on_bytes=lambda direction, count: counted.append((direction, count)))
+    await transfers.upload(source, storage.urls, refresh=no_refresh)
+    await transfers.download(lambda: storage.url("output"), tmp_path / "a", refresh=no_refresh)
+    await transfers.close()
+    assert counted == [("upload", 10), ("download", 10)]
+
+
+async def test_a_proxy_is_not_for_this_machine(storage: Storage, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    transfers = Transfers(retries=0)
+    await transfers.upload(source, storage.urls, refresh=no_refresh)
+    assert storage.files["output"] == b"the output"
+    elsewhere = storage.urls().model_copy(update={"output_url": "http://storage.invalid/output"})
+    with pytest.raises(TransferFailed, match="cannot be reached"):
+        await transfers.upload(source, lambda: elsewhere, refresh=no_refresh)
+    await transfers.close()
+
+
+async def test_a_large_file_is_never_whole_in_memory(transfers: Transfers, tmp_path: Path, clock: Clock) -> None:
+    source = tmp_path / "large"
+    with source.open("wb") as file:
+        file.truncate(LARGE)
+    async with serve_files(tmp_path / "objects", clock=clock) as objects:
+        signed = await objects.sign_upload("a.mp4", content_type="video/mp4", ttl_seconds=60)
+        urls = Urls(
+            input_url=None,
+            output_url=signed.url,
+            output_headers=signed.headers,
+            assets={"a": await objects.sign_download("a.mp4", ttl_seconds=60)},
+        )
+        tracemalloc.start()
+        await transfers.upload(source, lambda: urls, refresh=no_refresh)
+        await transfers.download(lambda: urls.assets["a"], tmp_path / "back", refresh=no_refresh)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert (tmp_path / "back").stat().st_size == LARGE
+    assert peak < LARGE / 4
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+class TestRealStores:
+    @pytest.fixture
+    def s3(self, aws: None, tmp_path: Path) -> S3Objects:
+        return S3Objects(BUCKET, f"transfers/{tmp_path.name}")
+
+    @pytest.fixture
+    async def local(self, tmp_path: Path, clock: Clock) -> AsyncIterator[ObjectStore]:
+        async with serve_files(tmp_path / "objects", clock=clock) as store:
+            yield store
+
+    @pytest.fixture(params=["s3", "local"])
+    def store(self, request: pytest.FixtureRequest) -> ObjectStore:
+        found: ObjectStore = request.getfixturevalue(request.param)
+        return found
+
+    async def test_there_and_back(self, store: ObjectStore, transfers: Transfers, source: Path, tmp_path: Path) -> None:
+        signed = await store.sign_upload("ü a.png", content_type="image/png", ttl_seconds=60)
+        urls = Urls(input_url=None, output_url=signed.url, output_headers=signed.headers, assets={})
+        await transfers.upload(source, lambda: urls, refresh=no_refresh)
+        stat = await store.stat("ü a.png")
+        assert stat is not None
+        assert stat.content_type == "image/png"
+        url = await store.sign_download("ü a.png", ttl_seconds=60)
+        digest = hashlib.sha256(b"the output").hexdigest()
+        await transfers.download(lambda: url, tmp_path / "back", refresh=no_refresh, sha256=digest)
+        assert (tmp_path / "back").read_bytes() == b"the output"
+
+    async def test_a_url_that_has_expired(
+        self, store: ObjectStore, transfers: Transfers, source: Path, clock: Clock
+    ) -> None:
+        async def sign(ttl_seconds: int) -> None:
+            signed = await store.sign_upload("a.png", content_type="image/png", ttl_seconds=ttl_seconds)
+            urls.append(Urls(input_url=None, output_url=signed.url, output_headers=signed.headers, assets={}))
+
+        async def sign_again() -> None:
+            clock.later_seconds = 0
+            await sign(600)
+
+        urls: list[Urls] = []
+        await sign(1)
+        # the local store has a clock that can be set, S3 has not
+        clock.later_seconds = 5
+        async with httpx.AsyncClient(trust_env=False) as http:
+            while (await http.put(urls[0].output_url, headers=urls[0].output_headers)).is_success:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        await transfers.upload(source, lambda: urls[-1], refresh=sign_again)
+        assert await store.get("a.png") == b"the output"
+        assert len(urls) == 2
+
+    async def test_an_object_that_is_gone(self, store: ObjectStore, transfers: Transfers, tmp_path: Path) -> None:
+        url = await store.sign_download("gone.png", ttl_seconds=60)
+        with pytest.raises(TransferFailed) as caught:
+            await transfers.download(lambda: url, tmp_path / "a", refresh=no_refresh)
+        assert caught.value.fault is Fault.JOB

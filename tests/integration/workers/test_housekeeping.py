@@ -1,0 +1,114 @@
+"""Workers that fell silent are removed, and there are no more of them than the operator wants."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.errors import Forbidden
+from comfyrelay.services.engine import Hooks
+from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.services.transactions import Step
+from comfyrelay.store.database import Boundary
+from tests.support.world import PostgresBackend, SqliteBackend, World, open_world
+
+HOUR = 3600.0
+
+
+async def names(world: World) -> set[str]:
+    return {each.worker.worker_id for each in (await world.engine.fleet.views.workers(limit=100)).items}
+
+
+async def test_a_worker_that_was_silent_for_two_hours_is_removed(world: World) -> None:
+    desk = await world.desk()
+    await world.advance(2 * HOUR - 1)
+    fresh = await world.worker(desk.fleet)
+    assert await world.engine.fleet.workers.remove_stale(2 * HOUR) == 0
+    await world.advance(2)
+    assert await world.engine.fleet.workers.remove_stale(2 * HOUR) == 1
+    assert await names(world) == {fresh}
+    assert await world.audit(desk.worker) == ["register", "stale"]
+
+
+async def test_one_that_holds_a_lease_stays_until_the_reaper_has_ended_it(world: World) -> None:
+    desk = await world.desk()
+    job, _ = await desk.leased()
+    await world.advance(3 * HOUR)
+    assert await world.engine.fleet.workers.remove_stale(2 * HOUR) == 0
+    assert (await world.job(job)).status == "processing"
+    assert await world.engine.queue.reaper.run_once() == 1
+    await world.settled()
+    assert (await world.job(job)).status == "queued"
+    assert await world.engine.fleet.workers.remove_stale(2 * HOUR) == 1
+    # it ended as everybody's does: with the attempt counted
+    dispatch = await world.dispatch(job)
+    assert (dispatch.status, dispatch.attempts) == ("queued", 1)
+
+
+async def test_the_desk_s_own_and_revoked_ones_stay(world: World) -> None:
+    await world.restart(Hooks(desk_workers=["own"]))
+    fleet = await world.fleet(await world.workflow())
+    await world.worker(fleet, name="own")
+    revoked = await world.worker(fleet)
+    await world.engine.fleet.workers.set_approved(revoked, is_approved=False)
+    await world.advance(3 * HOUR)
+    assert await world.engine.fleet.workers.remove_stale(2 * HOUR) == 0
+    assert await names(world) == {"own", revoked}
+
+
+async def test_one_that_takes_a_job_this_moment_keeps_it(world: World) -> None:
+    """Whatever goes first: it is removed and gets nothing, or it has a lease and stays."""
+    desk = await world.desk()
+    await world.advance(3 * HOUR)
+    await desk.submit()
+    request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])
+    removed, leased = await asyncio.gather(
+        world.engine.fleet.workers.remove_stale(2 * HOUR),
+        world.engine.queue.leasing.lease(request),
+        return_exceptions=True,
+    )
+    has_lease = not isinstance(leased, Forbidden) and leased != []
+    assert (removed, has_lease) in {(1, False), (0, True)}
+    assert await names(world) == ({desk.worker} if has_lease else set())
+
+
+async def test_a_worker_that_leases_while_it_is_looked_at_is_not_removed(
+    postgres_backend: PostgresBackend, tmp_path: Path
+) -> None:
+    """The lease is written, and not committed yet, when the silent are looked for."""
+    async with open_world(postgres_backend, tmp_path) as world:
+        desk = await world.desk()
+        await desk.submit()
+        await world.advance(3 * HOUR)
+        removed: list[int] = []
+
+        async def between(step: str, boundary: Boundary) -> None:
+            if step == Step.LEASE and boundary is Boundary.BEFORE_COMMIT and not removed:
+                removed.append(await world.engine.fleet.workers.remove_stale(2 * HOUR))
+
+        world.on_boundary(between)
+        assert await world.lease(desk.worker) is not None
+        assert removed == [0]
+        assert await names(world) == {desk.worker}
+
+
+@pytest.fixture
+async def narrow(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(backend, tmp_path, max_workers=2) as world:
+        yield world
+
+
+async def test_all_fleets_together_have_no_more_workers_than_is_wanted(narrow: World) -> None:
+    first, second = [await narrow.fleet(await narrow.workflow()) for _ in range(2)]
+    register = narrow.engine.fleet.workers.register
+    results = await asyncio.gather(
+        *(register(worker_id=f"w{n}", fleet_slug=(first, second)[n % 2], key="k" * 16) for n in range(5)),
+        return_exceptions=True,
+    )
+    refused = [each for each in results if isinstance(each, Forbidden)]
+    assert len(refused) == 3
+    assert refused[0].detail == "All fleets together are full: they have 2 workers (max_workers)."
+    # whoever is in may come again
+    [name, _] = sorted(await names(narrow))
+    await register(worker_id=name, fleet_slug=(first, second)[int(name[1:]) % 2], key="k" * 16)

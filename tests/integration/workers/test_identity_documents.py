@@ -1,0 +1,253 @@
+"""EC2 instances register with their identity document instead of the fleet's secret."""
+
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import pkcs7
+
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.services.workers.identity import Identities
+from comfyrelay.worker.control import Control
+from comfyrelay.worker.host.imds import Imds
+from comfyrelay.worker.registration import Registration
+from comfyrelay.worker.settings import WorkerSettings
+from comfyrelay.worker.state import State
+from tests.integration.workers.identity_documents import (
+    ACCOUNT,
+    INSTANCE,
+    REGION,
+    Authority,
+    as_ec2_writes_it,
+    aws,
+    document,
+    somebody,
+)
+from tests.support.api import FLEET_SECRET, Api, open_api, problem_of
+from tests.support.ec2_metadata import IDENTITY, Metadata
+from tests.support.world import PostgresBackend, SqliteBackend
+
+KEY = "the-key-that-the-worker-keeps"
+
+
+@asynccontextmanager
+async def serving(backend: SqliteBackend | PostgresBackend, folder: Path, **settings: Any) -> AsyncIterator[Api]:
+    given = {
+        "aws_identity_certificates": {REGION: aws().write(folder)},
+        "aws_identity_accounts": {"production": [ACCOUNT]},
+        "requests_per_minute": 1000,
+        **settings,
+    }
+    async with open_api(backend, folder, **given) as api:
+        await api.effect()
+        yield api
+
+
+@pytest.fixture
+async def api(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[Api]:
+    async with serving(backend, tmp_path) as api:
+        yield api
+
+
+@pytest.fixture
+async def small(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Api]:
+    async with serving(sqlite_backend, tmp_path) as api:
+        yield api
+
+
+def fresh(api: Api, **changes: Any) -> dict[str, Any]:
+    return document(api.clock.now - timedelta(minutes=3), **changes)
+
+
+async def register(api: Api, signed: str, **changes: Any) -> httpx.Response:
+    headers = {"X-Instance-Identity": "".join(signed.split())}
+    body = {"worker_id": INSTANCE, "fleet_slug": "home-clip", "registration_key": KEY, **changes}
+    return await api.anybody.call("POST", "/api/worker/register", body, headers=headers)
+
+
+async def refusal(api: Api, signed: str, **changes: Any) -> str:
+    return str(problem_of(await register(api, signed, **changes), 401)["detail"])
+
+
+@pytest.mark.parametrize("written", ["as signed", "as EC2 writes it", "without attributes"])
+async def test_an_instance_that_aws_vouches_for_is_let_in(small: Api, written: str) -> None:
+    options = (pkcs7.PKCS7Options.NoAttributes,) if written == "without attributes" else ()
+    signed = aws().sign(fresh(small), options=options)
+    if written == "as EC2 writes it":
+        signed = as_ec2_writes_it(signed)
+    answer = await register(small, signed)
+    assert answer.status_code == 201
+    token = answer.json()["data"]["token"]
+    polled = await small.anybody.call(
+        "POST", "/api/worker/poll", {"worker_id": INSTANCE}, headers={"Authorization": f"Bearer {token}"}
+    )
+    assert polled.status_code == 200
+
+
+async def test_only_aws_s_signature_counts(small: Api) -> None:
+    said = "The instance identity document is not signed by AWS."
+    # a certificate that comes with the message is nobody's word
+    assert await refusal(small, somebody().sign(fresh(small))) == said
+    assert await refusal(small, aws().sign(fresh(small), digest=hashes.SHA512())) == said
+
+
+@pytest.mark.parametrize("options", [(), (pkcs7.PKCS7Options.NoAttributes,)])
+async def test_what_was_changed_after_it_was_signed_is_refused(small: Api, options: Any) -> None:
+    signed = base64.b64decode(aws().sign(fresh(small), options=options))
+    forged = base64.b64encode(signed.replace(INSTANCE.encode(), b"i-0123456789abcdef1")).decode()
+    answer = await refusal(small, forged, worker_id="i-0123456789abcdef1")
+    assert answer == "The instance identity document is not signed by AWS."
+
+
+async def test_a_short_key_is_not_trusted(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    weak = Authority(1024)
+    async with serving(sqlite_backend, tmp_path, aws_identity_certificates={REGION: weak.write(tmp_path)}) as api:
+        assert await refusal(api, weak.sign(fresh(api))) == "The instance identity document is not signed by AWS."
+
+
+async def test_the_document_must_be_the_worker_s_own(small: Api) -> None:
+    assert (await refusal(small, aws().sign(fresh(small)), worker_id="i-0feedfeedfeedfeed")).startswith(
+        f"The instance identity document is of {INSTANCE}"
+    )
+
+
+async def test_other_accounts_stages_and_regions_are_refused(small: Api) -> None:
+    other = aws().sign(fresh(small, accountId="999999999999"))
+    assert await refusal(small, other) == "Instances of the account 999999999999 may not join the stage 'production'."
+    own = aws().sign(fresh(small))
+    assert await refusal(small, own, stage="staging") == (
+        f"Instances of the account {ACCOUNT} may not join the stage 'staging'."
+    )
+    elsewhere = aws().sign(fresh(small, region="us-east-1"))
+    assert await refusal(small, elsewhere) == "This server has no certificate of AWS for the region 'us-east-1'."
+
+
+async def test_a_document_that_is_too_old_opens_nothing(api: Api) -> None:
+    old = document(api.clock.now - timedelta(seconds=3601))
+    assert await refusal(api, aws().sign(old)) == (
+        "The instance was launched more than 1 h ago: its document is too old."
+    )
+    ahead = document(api.clock.now + timedelta(minutes=6))
+    assert (await refusal(api, aws().sign(ahead))).startswith("The instance identity document is from the future")
+
+
+async def test_a_document_opens_for_the_first_who_shows_it_alone(api: Api) -> None:
+    signed = aws().sign(fresh(api))
+    first = await register(api, signed)
+    assert first.status_code == 201
+    another = "a-key-of-whoever-read-the-document"
+    assert (await refusal(api, signed, registration_key=another)).startswith("This instance has registered already")
+    # nor when the worker has left
+    token = {"Authorization": f"Bearer {first.json()['data']['token']}"}
+    left = await api.anybody.call("POST", "/api/worker/deregister", {"reason": "shutdown"}, headers=token)
+    assert left.status_code == 200
+    assert (await refusal(api, signed, registration_key=another)).startswith("This instance has registered already")
+    assert await refusal(api, signed, registration_key=None) == (
+        "Who registers with an identity document must send a registration_key, and keep it."
+    )
+
+
+async def test_who_was_let_in_comes_back_with_its_key_however_old_the_instance_is(api: Api) -> None:
+    signed = aws().sign(fresh(api))
+    assert (await register(api, signed)).status_code == 201
+    await api.clock.set(api.clock.now + timedelta(days=3))
+    assert (await register(api, signed)).status_code == 201
+
+
+async def test_a_refused_registration_does_not_use_the_document_up(small: Api) -> None:
+    signed = aws().sign(fresh(small))
+    assert (await register(small, signed, fleet_slug="nowhere", registration_key="k" * 16)).status_code == 404
+    assert (await register(small, signed)).status_code == 201
+
+
+@pytest.mark.parametrize("said", ["", "no base64 at all!", "AAAA", "x" * 20_000])
+async def test_what_is_no_document_is_refused_in_words(small: Api, said: str) -> None:
+    detail = await refusal(small, said)
+    assert detail.startswith(("The instance identity document cannot be read", "The fleet secret is wrong"))
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"instanceId": 7}', b"\xff"])
+async def test_a_signed_document_that_says_nothing_is_refused(small: Api, content: bytes) -> None:
+    assert (await refusal(small, aws().sign(content))).startswith("The instance identity document cannot be read")
+
+
+async def test_a_wrong_secret_is_not_made_good_by_a_document(small: Api) -> None:
+    headers = {"X-Instance-Identity": aws().sign(fresh(small)), "X-Fleet-Secret": "wrong"}
+    body = {"worker_id": INSTANCE, "fleet_slug": "home-clip", "registration_key": KEY}
+    problem_of(await small.anybody.call("POST", "/api/worker/register", body, headers=headers), 401)
+
+
+async def test_without_certificates_only_the_secret_opens(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    async with serving(sqlite_backend, tmp_path, aws_identity_certificates={}) as api:
+        detail = await refusal(api, aws().sign(fresh(api)))
+        assert detail == "This server takes no instance identity documents: register with the fleet secret."
+        await api.worker()
+
+
+def test_a_certificate_that_cannot_be_read_is_told_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "wrong.pem").write_text("no certificate")
+    for name in ("wrong.pem", "missing.pem"):
+        identities = Identities(certificates={REGION: tmp_path / name}, accounts={}, max_age_seconds=60)
+        with pytest.raises(ConfigurationError, match=f"The certificate of AWS in .*{name} cannot be read"):
+            identities.load()
+
+
+async def test_the_secret_still_opens_where_documents_do(small: Api) -> None:
+    await small.worker("gpu-1")
+    assert [each.worker.worker_id for each in (await small.engine.fleet.views.workers(limit=9)).items] == ["gpu-1"]
+
+
+class TestWorker:
+    """The worker's side, with a simulator for EC2's metadata."""
+
+    @asynccontextmanager
+    async def joining(self, api: Api, folder: Path, metadata: Metadata, **settings: Any) -> AsyncIterator[Registration]:
+        control = Control("http://relay.test", worker_id=INSTANCE)
+        await control._http.aclose()
+        control._http = api.anybody.http
+        imds = Imds(metadata.url)
+        given = WorkerSettings(fleet_slug="home-clip", **settings)
+        yield Registration(given, control, State(folder), imds=imds)
+        await imds.close()
+
+    async def test_it_shows_the_document_where_it_has_no_secret(self, small: Api, tmp_path: Path) -> None:
+        async with Metadata(instance_id=INSTANCE) as metadata:
+            metadata.arm(IDENTITY, as_ec2_writes_it(aws().sign(fresh(small))))
+            async with self.joining(small, tmp_path, metadata, fleet_identity="aws") as registration:
+                assert await registration.enlist({"max_concurrency": 1})
+        assert [each.worker.worker_id for each in (await small.engine.fleet.views.workers(limit=9)).items] == [INSTANCE]
+
+    async def test_without_a_document_it_says_what_to_do(self, small: Api, tmp_path: Path) -> None:
+        async with (
+            Metadata(instance_id=INSTANCE) as metadata,
+            self.joining(small, tmp_path, metadata, fleet_identity="aws") as registration,
+        ):
+            with pytest.raises(ConfigurationError, match="EC2 gives no identity document here"):
+                await registration.enlist({})
+
+    async def test_a_refusal_is_told_in_the_server_s_words(self, small: Api, tmp_path: Path) -> None:
+        async with Metadata(instance_id=INSTANCE) as metadata:
+            metadata.arm(IDENTITY, somebody().sign(fresh(small)))
+            async with self.joining(small, tmp_path, metadata, fleet_identity="aws") as registration:
+                with pytest.raises(ConfigurationError, match="is not signed by AWS"):
+                    await registration.enlist({})
+
+    async def test_a_secret_goes_before_the_document(self, small: Api, tmp_path: Path) -> None:
+        async with Metadata(instance_id=INSTANCE) as metadata:
+            given = {"fleet_identity": "aws", "fleet_secret": FLEET_SECRET}
+            async with self.joining(small, tmp_path, metadata, **given) as registration:
+                assert await registration.enlist({"max_concurrency": 1})
+            assert metadata.asked[IDENTITY] == 0
+
+    def test_one_of_the_two_must_be_there(self, tmp_path: Path) -> None:
+        registration = Registration(
+            WorkerSettings(fleet_slug="x"), Control("http://relay.test", worker_id="w"), State(tmp_path)
+        )
+        with pytest.raises(ConfigurationError, match="FLEET_SECRET is not set"):
+            registration.require_settings()

@@ -1,0 +1,286 @@
+"""The life of a worker, from its registration to its last word."""
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from comfyrelay.domain.queue.states import Stage, WorkflowKind
+from comfyrelay.errors import Conflict, Forbidden, InvalidInput, LeaseLost, NotFound
+from comfyrelay.services.engine import Hooks
+from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.services.transactions import Step
+from comfyrelay.store.central import audit
+from comfyrelay.store.central.workers import workers
+from comfyrelay.store.database import Boundary
+from tests.support.world import Desk, World, execute, submit_many
+
+
+@pytest.fixture
+async def desk(world: World) -> Desk:
+    return await world.desk()
+
+
+class TestRegister:
+    async def test_a_worker_is_assigned_its_fleet_s_workflows(self, world: World) -> None:
+        fleet = await world.fleet(await world.workflow("b"), await world.workflow("a"))
+        registered = await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet, max_concurrency=2)
+        worker = registered.worker
+        assert registered.workflows == ["a", "b"]
+        assert (worker.worker_id, worker.max_concurrency, worker.stage) == ("w", 2, "production")
+        assert worker.is_approved
+        assert not worker.is_draining
+        assert worker.last_seen_at == world.clock.now
+
+    async def test_it_may_narrow_them_but_not_widen_them(self, world: World) -> None:
+        fleet = await world.fleet(await world.workflow("a"), await world.workflow("b"))
+        await world.workflow("c")
+        registered = await world.engine.fleet.workers.register(
+            worker_id="w", fleet_slug=fleet, workflow_slugs=["b", "c"]
+        )
+        assert registered.workflows == ["b"]
+
+    async def test_a_narrowed_worker_stays_narrowed_when_the_fleet_changes(self, world: World) -> None:
+        a, b = await world.workflow("a"), await world.workflow("b")
+        fleet = await world.fleet(a)
+        await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet, workflow_slugs=["a"])
+        await world.engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=["a", "b"])
+        async with world.engine.databases.central.read() as tx:
+            assert await workers.workflows_of(tx, ["w"]) == [a.id]
+        user = await world.user()
+        await world.submit(user, await world.effect(b))
+        assert await world.lease("w") is None
+
+    async def test_a_workflow_that_is_switched_off_is_not_among_them(self, world: World) -> None:
+        fleet = await world.fleet(await world.workflow("a"), await world.workflow("b"))
+        await world.engine.catalogue.workflows.set_active("b", is_active=False)
+        registered = await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet)
+        assert registered.workflows == ["a"]
+
+    async def test_only_the_worker_of_a_desk_is_assigned_scripts(self, world: World) -> None:
+        engine = await world.restart(Hooks(desk_workers=["own"]))
+        graph, script = await world.workflow("a"), await world.workflow("b", kind=WorkflowKind.SCRIPT)
+        fleet = await world.fleet(graph, script)
+        for name, expected in {"own": ["a", "b"], "another": ["a"]}.items():
+            assert (
+                await engine.fleet.workers.try_to_register(worker_id=name, fleet_slug=fleet, stage=Stage.PRODUCTION)
+                == expected
+            )
+            registered = await engine.fleet.workers.register(worker_id=name, fleet_slug=fleet)
+            assert registered.workflows == expected
+        # nor when the fleet changes
+        await engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=["b", "a"])
+        async with engine.databases.central.read() as tx:
+            assert await workers.workflows_of(tx, ["another"]) == [graph.id]
+            assert sorted(await workers.workflows_of(tx, ["own"])) == [graph.id, script.id]
+        await world.submit(await world.user(), await world.effect(script))
+        assert await world.lease("another") is None
+        assert await world.lease("own") is not None
+
+    async def test_twice_is_a_conflict(self, world: World, desk: Desk) -> None:
+        with pytest.raises(Conflict):
+            await world.worker(desk.fleet, name=desk.worker)
+
+    async def test_with_its_key_it_is_registered_again_at_once_and_keeps_its_leases(
+        self, world: World, desk: Desk
+    ) -> None:
+        register = partial(world.engine.fleet.workers.register, worker_id="w", fleet_slug=desk.fleet)
+        first = await register(key="its own key", token_hash="first", protocol=1)
+        await desk.submit()
+        leased = await world.lease("w")
+        assert leased is not None
+        await world.engine.fleet.workers.set_draining("w", is_draining=True)
+        await world.advance(30)
+        again = await register(key="its own key", token_hash="second", protocol=2, version="9")
+        assert (first.leases, again.leases, again.workflows) == (0, 1, first.workflows)
+        assert (again.worker.token_hash, again.worker.protocol, again.worker.version) == ("second", 2, "9")
+        assert again.worker.is_draining
+        assert again.worker.last_seen_at == world.clock.now
+        assert await world.complete(leased, worker_id="w") == "completed"
+
+    @pytest.mark.parametrize("key", [None, "another key"])
+    async def test_without_its_key_it_is_refused_until_the_old_one_is_stale(
+        self, world: World, desk: Desk, key: str | None
+    ) -> None:
+        register = partial(world.engine.fleet.workers.register, worker_id="w", fleet_slug=desk.fleet)
+        await register(key="its own key")
+        with pytest.raises(Conflict):
+            await register(key=key)
+        await world.advance(301)
+        assert (await register(key=key)).leases == 0
+
+    async def test_one_that_was_registered_without_a_key_has_none(self, world: World, desk: Desk) -> None:
+        with pytest.raises(Conflict):
+            await world.engine.fleet.workers.register(worker_id=desk.worker, fleet_slug=desk.fleet, key="any key")
+
+    async def test_a_revoked_one_does_not_come_back_with_its_key(self, world: World, desk: Desk) -> None:
+        register = partial(world.engine.fleet.workers.register, worker_id="w", fleet_slug=desk.fleet, key="its own key")
+        await register()
+        await world.engine.fleet.workers.set_approved("w", is_approved=False)
+        with pytest.raises(Forbidden):
+            await register()
+
+    async def test_it_has_its_place_in_a_full_fleet(self, world: World) -> None:
+        workflow = await world.workflow()
+        await world.engine.fleet.fleets.create(slug="small", max_workers=1, workflow_slugs=[workflow.slug])
+        for _ in range(2):
+            await world.engine.fleet.workers.register(worker_id="w", fleet_slug="small", key="its own key")
+
+    async def test_a_worker_that_left_may_come_back(self, world: World, desk: Desk) -> None:
+        await world.engine.fleet.workers.deregister(desk.worker)
+        assert await world.worker(desk.fleet, name=desk.worker) == desk.worker
+
+    async def test_an_unknown_fleet_is_not_found(self, world: World) -> None:
+        with pytest.raises(NotFound):
+            await world.worker("nowhere")
+
+    async def test_a_fleet_of_another_stage_is_not_found(self, world: World, desk: Desk) -> None:
+        with pytest.raises(NotFound):
+            await world.worker(desk.fleet, stage=Stage.STAGING)
+
+    async def test_a_fleet_without_an_active_workflow_takes_nobody(self, world: World) -> None:
+        fleet = await world.fleet(await world.workflow("a"))
+        await world.engine.catalogue.workflows.set_active("a", is_active=False)
+        with pytest.raises(InvalidInput):
+            await world.worker(fleet, name="w")
+        with pytest.raises(Forbidden):
+            await world.lease("w")
+
+    async def test_a_narrowing_that_leaves_nothing_is_refused(self, world: World, desk: Desk) -> None:
+        with pytest.raises(InvalidInput):
+            await world.engine.fleet.workers.register(worker_id="w", fleet_slug=desk.fleet, workflow_slugs=["other"])
+
+    async def test_a_worker_runs_at_least_one_job(self, world: World, desk: Desk) -> None:
+        with pytest.raises(InvalidInput):
+            await world.worker(desk.fleet, concurrency=0)
+
+    async def test_a_full_fleet_takes_nobody_until_somebody_leaves(self, world: World) -> None:
+        workflow = await world.workflow()
+        await world.engine.fleet.fleets.create(slug="small", max_workers=1, workflow_slugs=[workflow.slug])
+        first = await world.worker("small")
+        with pytest.raises(Forbidden):
+            await world.worker("small")
+        await world.engine.fleet.workers.deregister(first)
+        await world.worker("small")
+
+    async def test_of_many_at_once_no_more_get_in_than_fit(self, world: World) -> None:
+        workflow = await world.workflow()
+        await world.engine.fleet.fleets.create(slug="small", max_workers=2, workflow_slugs=[workflow.slug])
+        answers = await asyncio.gather(*(world.worker("small") for _ in range(5)), return_exceptions=True)
+        assert sum(isinstance(each, str) for each in answers) == 2
+        assert sum(isinstance(each, Forbidden) for each in answers) == 3
+
+
+class TestLeaving:
+    async def test_its_leases_are_requeued_without_penalty(self, world: World) -> None:
+        desk = await world.desk(concurrency=2)
+        jobs = await submit_many(world, desk.user, desk.effect, 2)
+        leased = await world.leases(desk.worker, 2)
+        assert await world.engine.fleet.workers.deregister(desk.worker, reason="asg_termination") == 2
+        for job in jobs:
+            dispatch = await world.dispatch(job)
+            assert (dispatch.status, dispatch.attempts) == ("queued", 0)
+            assert dispatch.last_error == "Requeued: asg_termination"
+            assert (await world.job(job)).status == "queued"
+        with pytest.raises(LeaseLost):
+            await world.complete(leased[0])
+
+    async def test_it_gets_nothing_more(self, world: World, desk: Desk) -> None:
+        await world.engine.fleet.workers.deregister(desk.worker)
+        with pytest.raises(Forbidden):
+            await world.lease(desk.worker)
+
+    async def test_an_unknown_worker_cannot_leave(self, world: World) -> None:
+        with pytest.raises(NotFound):
+            await world.engine.fleet.workers.deregister("nobody")
+
+    async def test_a_worker_that_leaves_while_it_is_given_a_job_keeps_none(self, world: World, desk: Desk) -> None:
+        job = await desk.submit()
+        leaving: list[asyncio.Task[int]] = []
+
+        async def leave(step: str, boundary: Boundary) -> None:
+            if step == Step.LEASE and boundary is Boundary.BEFORE_COMMIT:
+                leaving.append(asyncio.create_task(world.engine.fleet.workers.deregister(desk.worker)))
+                if world.backend == "postgresql":
+                    await somebody_waits_for_a_lock()
+
+        async def somebody_waits_for_a_lock() -> None:
+            query = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            while not await execute(world.engine.databases.central, query):
+                pass
+
+        world.on_boundary(leave)
+        await world.engine.queue.leasing.lease(LeaseRequest(worker_id=desk.worker, providers=["self_hosted"]))
+        await leaving[0]
+        assert (await world.dispatch(job)).status == "queued"
+
+
+class TestRevoke:
+    async def test_its_leases_are_taken_away_without_penalty(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
+        dispatch = await world.dispatch(job)
+        assert (dispatch.status, dispatch.attempts, dispatch.last_error) == ("queued", 0, "Requeued: revoked")
+        with pytest.raises(LeaseLost):
+            await world.complete(leased)
+
+    async def test_an_approved_worker_is_served_again(self, world: World, desk: Desk) -> None:
+        await desk.submit()
+        await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
+        await world.engine.fleet.workers.set_approved(desk.worker, is_approved=True)
+        assert await world.lease(desk.worker) is not None
+
+    @pytest.mark.parametrize("change", ["set_approved", "set_draining"])
+    async def test_an_unknown_worker_cannot_be_changed(self, world: World, change: str) -> None:
+        argument = {"set_approved": "is_approved", "set_draining": "is_draining"}[change]
+        with pytest.raises(NotFound):
+            await getattr(world.engine.fleet.workers, change)("nobody", **{argument: True})
+
+
+async def test_a_draining_worker_finishes_what_it_has(world: World, desk: Desk) -> None:
+    _, leased = await desk.leased()
+    await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
+    assert await world.complete(leased) == "completed"
+
+
+async def test_being_seen_is_noted_for_many_workers_at_once(world: World, desk: Desk) -> None:
+    other, silent = await world.worker(desk.fleet), await world.worker(desk.fleet)
+    before = world.clock.now
+    await world.advance(10)
+    await world.engine.fleet.workers.record_seen([desk.worker, other])
+    async with world.engine.databases.central.read() as tx:
+        found = [await workers.get(tx, each) for each in (desk.worker, other, silent)]
+    assert [each.last_seen_at if each else None for each in found] == [world.clock.now, world.clock.now, before]
+
+
+async def test_the_audit_tells_a_worker_s_whole_life_in_order(world: World, desk: Desk) -> None:
+    _, first = await desk.leased()
+    await world.complete(first)
+    await desk.leased()
+    await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
+    await world.engine.fleet.workers.set_draining(desk.worker, is_draining=False)
+    await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
+    await world.engine.fleet.workers.set_approved(desk.worker, is_approved=True)
+    await world.engine.fleet.workers.deregister(desk.worker)
+    assert await world.audit(desk.worker) == [
+        "register",
+        "lease",
+        "complete",
+        "lease",
+        "drain",
+        "undrain",
+        "revoke",
+        "release",
+        "approve",
+        "deregister",
+    ]
+
+
+async def test_the_audit_says_why_and_of_what(world: World, desk: Desk) -> None:
+    _, leased = await desk.leased()
+    await world.advance(1.5)
+    await world.requeue(leased, "spot_rebalance")
+    async with world.engine.databases.central.read() as tx:
+        entry = (await audit.page(tx, worker_id=desk.worker))[0][0]
+    assert (entry.event, entry.dispatch_id) == ("requeue", leased.dispatch_id)
+    assert entry.data == {"status": "queued", "epoch": 1, "reason": "spot_rebalance", "ran_seconds": 1.5}

@@ -1,9 +1,0 @@
-"""Where the recordings of a real ComfyUI are."""
-
-from pathlib import Path
-
-from comfyrelay.simulator import nodes
-
-RECORDINGS = Path(__file__).parent / "sim" / "recordings"
-# the stand-in describes its nodes with it, so it comes with the package
-OBJECT_INFO_RECORDED = Path(nodes.__path__[0]) / "object_info.json"

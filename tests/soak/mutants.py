@@ -1,0 +1,150 @@
+"""Does the rig notice? Rules are broken in a copy of the source, and a few seeds must find that."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutants.__main__ import PACKAGE, copy
+from tests.mutants.table import MUTANTS
+from tests.soak.seeds import Result
+from tests.support.paths import ROOT
+
+SEEDS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """`old` occurs once in `file`, a path inside the package, and becomes `new`."""
+
+    file: str
+    old: str
+    new: str
+
+    @property
+    def found(self) -> int:
+        return (ROOT / "src" / PACKAGE / self.file).read_text("utf-8").count(self.old)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoakMutant:
+    name: str
+    changes: Sequence[Change]
+    # the promises of which at least one must be reported as broken, as patterns of what the report says
+    breaks: Sequence[str]
+
+
+def _known(name: str) -> Change:
+    [mutant] = [each for each in MUTANTS if each.name == name]
+    return Change(file=mutant.file, old=mutant.old, new=mutant.new)
+
+
+SOAK_MUTANTS = (
+    SoakMutant(
+        name="no fence",
+        changes=[
+            _known("no fence: any token speaks for a leased dispatch"),
+            # who speaks is looked at, too: else only a worker that has the job once more could be mistaken
+            Change(
+                file="services/queue/settle.py",
+                old="report.lease_token) and report.worker_id in {None, dispatch.worker_id}\n",
+                new="report.lease_token)\n",
+            ),
+        ],
+        breaks=["was taken, and its lease .* has ended as"],
+    ),
+    SoakMutant(
+        name="no outbox, of decisions",
+        changes=[_known("a decision leaves no entry in the outbox")],
+        breaks=["job .* is still", "had to mend"],
+    ),
+    SoakMutant(
+        name="no outbox, of submissions",
+        changes=[_known("a submission leaves nothing in the outbox")],
+        breaks=["job .* is still", "had to mend"],
+    ),
+    SoakMutant(
+        name="outbox entry skipped",
+        changes=[_known("an entry leaves the outbox although it could not be applied")],
+        breaks=["job .* is still", "had to mend"],
+    ),
+    SoakMutant(
+        name="refund twice",
+        changes=[
+            # two guards stand before it, and only both together let it through
+            _known("a refund is not idempotent"),
+            Change(
+                file="domain/queue/settlement.py",
+                old="update.version == settled.job.dispatch_version + 1 and settled.job.status not in TERMINAL_JOB",
+                new="update.version == settled.job.dispatch_version + (settled.job.status not in TERMINAL_JOB)",
+            ),
+        ],
+        # of a second transaction the database would not take, so it is the balance that shows it
+        breaks=["the balance of"],
+    ),
+    SoakMutant(
+        name="output overwritten",
+        changes=[
+            # what counts is what was uploaded, and stays
+            _known("an output is not copied before it counts"),
+            Change(
+                file="services/queue/outputs.py",
+                old="        await self._remove(taken.copy if settlement.is_repeat else taken.upload)\n",
+                new="",
+            ),
+        ],
+        breaks=["the output of .* is not what its worker has reported"],
+    ),
+)
+
+
+def run_mutants(words: Sequence[str] = ()) -> int:
+    """Try all mutants, or those whose names contain one of the words; 1 if one gets away."""
+    mutants = [each for each in SOAK_MUTANTS if not words or any(word in each.name for word in words)]
+    escaped = 0
+    for mutant in mutants:
+        began_at = time.monotonic()
+        results = _results(mutant)
+        caught = noticed(mutant, results)
+        escaped += caught is None
+        other = [each.broken for each in results if each.broken]
+        verdict = f"caught by seed {caught[0]}: {caught[1]}" if caught else f"ESCAPED {len(results)} seeds {other}"
+        sys.stdout.write(f"{mutant.name:28}{verdict} ({time.monotonic() - began_at:.0f} s)\n")
+        sys.stdout.flush()
+    return 1 if escaped else 0
+
+
+def noticed(mutant: SoakMutant, results: Sequence[Result]) -> tuple[int, str] | None:
+    """The seed that has reported a promise which this mutant breaks, and its report. What breaks the rig itself, or
+    something else, shows nothing about the promise."""
+    for each in results:
+        if (line := each.line_of(mutant.breaks)) is not None:
+            return each.seed, line[:120]
+    return None
+
+
+def _results(mutant: SoakMutant) -> list[Result]:
+    with tempfile.TemporaryDirectory(prefix="soak-mutant-") as folder:
+        home = copy(Path(folder) / "src")
+        for change in mutant.changes:
+            assert change.found == 1, (
+                f"{change.file}: the text of the mutant {mutant.name!r} is there {change.found} times"
+            )
+            file = home / PACKAGE / change.file
+            file.write_text(file.read_text("utf-8").replace(change.old, change.new), "utf-8")
+        command = [sys.executable, "-W", "ignore", "-m", "tests.soak", "--until-broken", *mutant.breaks]
+        subprocess.run(
+            [*command, "--seeds", str(SEEDS), "--folder", folder],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(home)},
+            stdout=subprocess.DEVNULL,
+            check=False,
+        )
+        kept = Path(folder) / "results.jsonl"
+        # there are none where not even a world came up
+        return [Result(**json.loads(line)) for line in kept.read_text().splitlines()] if kept.exists() else []

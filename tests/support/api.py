@@ -1,0 +1,171 @@
+"""A server to call: the application over fresh databases and object storage, with everybody who may call it."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import httpx
+from fastapi import FastAPI
+from starlette.routing import BaseRoute, Route
+
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.server.app import create_app
+from comfyrelay.server.http.context import Context
+from comfyrelay.server.http.secrets import Secrets
+from comfyrelay.services.engine import Engine, _every
+from comfyrelay.settings import Settings
+from comfyrelay.store.notify import LocalNotifyChannel
+from tests.support.world import GRAPH, PROMPT, Backend, Clock
+
+FLEET_SECRET = "fleet-secret-of-production"
+SECRETS = Secrets(
+    fleet={"production": [FLEET_SECRET, "an-older-secret-of-production"], "staging": ["fleet-secret-of-staging"]},
+    signing=["a-signing-secret-of-the-tests"],
+)
+# What runs more often than this is part of what users see.
+SOON_SECONDS = 1.0
+PASSWORD = "correct horse battery"
+# by whether files are kept locally, and so served
+_worked_out: dict[bool, list[BaseRoute]] = {}
+
+
+@dataclass
+class Caller:
+    """Somebody who calls the API."""
+
+    http: httpx.AsyncClient
+    headers: Mapping[str, str] = field(default_factory=dict)
+    # the account behind it, if it is a user's
+    user: User | None = None
+
+    async def call(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        headers = {**self.headers, **options.pop("headers", {})}
+        if body is not None:
+            options["json"] = body
+        return await self.http.request(method, path, headers=headers, **options)
+
+    async def get(self, path: str, **options: Any) -> Any:
+        """The data of a good answer."""
+        return data_of(await self.call("GET", path, **options))
+
+    async def post(self, path: str, body: Any = None, **options: Any) -> Any:
+        return data_of(await self.call("POST", path, {} if body is None else body, **options))
+
+
+def data_of(response: httpx.Response) -> Any:
+    assert response.is_success, f"{response.status_code} {response.text}"
+    answer = response.json()
+    # messages are for people: none has the name of a class in it
+    assert not re.search(r"\b\w+\.[A-Z]", answer["message"]), answer["message"]
+    return answer["data"]
+
+
+def problem_of(response: httpx.Response, status: int) -> dict[str, Any]:
+    """The problem details of an answer that is expected to be one."""
+    assert response.status_code == status, f"{response.status_code} {response.text}"
+    assert response.headers["content-type"] == "application/problem+json"
+    found: dict[str, Any] = response.json()
+    assert found["status"] == status
+    assert found.keys() >= {"type", "title", "detail"}
+    return found
+
+
+@dataclass
+class Api:
+    """`anybody` is not signed in; others are made with the methods."""
+
+    context: Context
+    clock: Clock
+    anybody: Caller
+
+    @property
+    def engine(self) -> Engine:
+        return self.context.engine
+
+    async def user(self, email: str = "ada@example.com", *, is_admin: bool = False, tokens: int = 0) -> Caller:
+        """A user, signed in by an API token."""
+        user = await self.engine.accounts.sign_in.register(email=email, password=PASSWORD, is_admin=is_admin)
+        if tokens:
+            await self.engine.accounts.ledger.credit(user.tenant_id, tokens, reference="test")
+        issued = await self.engine.accounts.sign_in.issue(user, name="test")
+        return Caller(self.anybody.http, {"Authorization": f"Bearer {issued.secret}"}, user)
+
+    async def effect(self, slug: str = "clip", *, credits_cost: int = 7) -> int:
+        """An effect with a workflow of the same slug, which the fleet `home` runs; returns the effect's id."""
+        await self.engine.catalogue.workflows.create(
+            slug=slug,
+            graph=GRAPH,
+            properties=[PROMPT],
+            output_node_id="3",
+            output_extension="png",
+            output_mime_type="image/png",
+        )
+        effect = await self.engine.catalogue.effects.create(slug=slug, workflow_slug=slug, credits_cost=credits_cost)
+        await self.engine.fleet.fleets.create(slug=f"home-{slug}", workflow_slugs=[slug])
+        return effect.id
+
+    async def worker(self, worker_id: str = "gpu-1", *, fleet: str = "home-clip", **more: Any) -> Caller:
+        """A registered worker."""
+        body = {"worker_id": worker_id, "fleet_slug": fleet, **more}
+        answer = await self.anybody.post("/api/worker/register", body, headers={"X-Fleet-Secret": FLEET_SECRET})
+        return Caller(self.anybody.http, {"Authorization": f"Bearer {answer['token']}"})
+
+    async def stop_loops(self) -> None:
+        """From here on nothing happens behind the test's back."""
+        for loop in self.engine._loops:
+            loop.cancel()
+        await asyncio.gather(*self.engine._loops, return_exceptions=True)
+
+
+def _reuse_routes(app: FastAPI, *, is_local: bool) -> None:
+    """Every application has the same routes, and FastAPI takes longer to work them out than most tests take."""
+    routes = app.router.routes
+    ready = _worked_out.setdefault(is_local, [*routes])
+    # `/openapi.json` and the like are the application's own
+    routes[:] = [own if isinstance(own, Route) else first for own, first in zip(routes, ready, strict=True)]
+
+
+async def _later(name: str, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+    """What tidies up now and then looks for the first time after a while: in databases that are new there is nothing,
+    and all of it together takes longer than most tests do."""
+    if seconds > SOON_SECONDS:
+        await asyncio.sleep(seconds)
+    await _every(name, seconds, work)
+
+
+@asynccontextmanager
+async def open_api(
+    backend: Backend, folder: Path, *, storage_url: str | None = None, **settings: Any
+) -> AsyncIterator[Api]:
+    async with backend.databases(["main"]) as (central, shards, clock):
+        engine = Engine(
+            Settings(
+                data_dir=folder,
+                database_url=central,
+                shards=shards,
+                storage_url=storage_url,
+                **{"public_url": "http://relay.test", **settings},
+            ),
+            clock=lambda: clock.now,
+            notify_channel=LocalNotifyChannel(),
+            signing_secrets=SECRETS.signing,
+        )
+        app = create_app(engine, SECRETS)
+        _reuse_routes(app, is_local=storage_url is None)
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with AsyncExitStack() as stack:
+            with patch("comfyrelay.services.engine._every", _later):
+                await stack.enter_async_context(app.router.lifespan_context(app))
+            http = await stack.enter_async_context(
+                httpx.AsyncClient(
+                    transport=transport,
+                    base_url="http://relay.test",
+                    mounts={"all://127.0.0.1": httpx.AsyncHTTPTransport()},
+                )
+            )
+            yield Api(context=app.state.context, clock=clock, anybody=Caller(http))

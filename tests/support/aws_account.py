@@ -1,0 +1,101 @@
+"""The account that fleets are made in, and what a fleet needs before it is made."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import boto3
+
+from comfyrelay.autoscaling.providers.aws.access import Aws
+from comfyrelay.autoscaling.providers.base import FleetMachines
+from comfyrelay.autoscaling.provisioning.blueprint import Blueprint, draw
+from comfyrelay.autoscaling.provisioning.options import read_options
+from comfyrelay.autoscaling.provisioning.provision import Action, Change, Provisioner, apply
+from comfyrelay.domain.autoscaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
+from tests.support.aws_proxy import Proxy
+
+REGION = "eu-west-1"
+ACCOUNT = "123456789012"
+API = "https://relay.example.com"
+SECRET = "a-secret-of-the-fleet"
+TYPES = (
+    InstanceType(name="g4dn.xlarge", price_per_hour=0.2),
+    InstanceType(name="g5.xlarge", price_per_hour=0.4, speed=2.0),
+)
+
+
+class Account:
+    """The account as somebody sees it who asks AWS himself."""
+
+    def __init__(self, proxy: Proxy, clients: dict[str, Any]) -> None:
+        self.proxy = proxy
+        self._clients = clients
+
+    def client(self, service: str) -> Any:
+        # to make one takes a tenth of a second
+        if service not in self._clients:
+            session = boto3.session.Session(aws_access_key_id="test", aws_secret_access_key="test", region_name=REGION)
+            make: Any = session.client
+            self._clients[service] = make(service, endpoint_url=self.proxy.url)
+        return self._clients[service]
+
+    def clear(self) -> None:
+        """Without what fleets have there. Moto could forget everything, but then takes a second to begin again."""
+        scaling, ec2, ssm, budgets = map(self.client, ("autoscaling", "ec2", "ssm", "budgets"))
+        for group in scaling.describe_auto_scaling_groups()["AutoScalingGroups"]:
+            scaling.delete_auto_scaling_group(AutoScalingGroupName=group["AutoScalingGroupName"], ForceDelete=True)
+        for template in ec2.describe_launch_templates()["LaunchTemplates"]:
+            ec2.delete_launch_template(LaunchTemplateId=template["LaunchTemplateId"])
+        for parameter in ssm.describe_parameters()["Parameters"]:
+            ssm.delete_parameter(Name=parameter["Name"])
+        for budget in budgets.describe_budgets(AccountId=ACCOUNT)["Budgets"]:
+            budgets.delete_budget(AccountId=ACCOUNT, BudgetName=budget["BudgetName"])
+        alarms = self.client("cloudwatch").describe_alarms()["MetricAlarms"]
+        self.client("cloudwatch").delete_alarms(AlarmNames=[each["AlarmName"] for each in alarms])
+
+    def subnets(self) -> list[str]:
+        found = self.client("ec2").describe_subnets()["Subnets"]
+        return [each["SubnetId"] for each in sorted(found, key=lambda each: each["AvailabilityZone"])][:3]
+
+    def group(self, name: str) -> Any:
+        found = self.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])[
+            "AutoScalingGroups"
+        ]
+        return found[0] if found else None
+
+    def fleet(
+        self,
+        slug: str = "video",
+        *,
+        stage: str = "production",
+        max_machines: int = MAX_MACHINES,
+        instance_types: Sequence[InstanceType] = TYPES,
+        **options: Any,
+    ) -> FleetMachines:
+        return FleetMachines(
+            slug=slug,
+            stage=stage,
+            spec=MachineSpec(
+                provider=MachineProviderName.AWS,
+                image="ami-0123456789abcdef0",
+                instance_types=instance_types,
+                options={"subnets": self.subnets(), "instance_profile": "worker", **options},
+            ),
+            max_machines=max_machines,
+        )
+
+
+def drawn(fleet: FleetMachines) -> Blueprint:
+    options = read_options(fleet.spec.options, {})
+    return draw(fleet, options, region=REGION, api_base_url=API, namespace="ComfyRelay")
+
+
+async def planned(fleet: FleetMachines, *, secret: str = SECRET) -> Sequence[Change]:
+    aws = Aws()
+    return await Provisioner(aws, budgets=aws).plan(drawn(fleet), secret=secret)
+
+
+async def provisioned(fleet: FleetMachines, *, secret: str = SECRET) -> list[tuple[Action, str]]:
+    """Make it, and return what was done."""
+    changes = await planned(fleet, secret=secret)
+    await apply(changes)
+    return [(each.action, each.what) for each in changes]

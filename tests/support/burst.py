@@ -1,0 +1,85 @@
+"""A house whose jobs may go to Comfy Cloud when they would wait for too long."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from comfyrelay.domain.autoscaling.burst import BurstDecision
+from comfyrelay.domain.queue.states import Provider, Stage, WorkflowProvider
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.catalogue import Effect, Workflow
+from comfyrelay.domain.records.jobs import Job
+from comfyrelay.services.queue.graph_building import LeasedJob
+from tests.support.world import World
+
+# A job takes 60 s as long as nothing is known of it: 6,000 millionths in the cloud.
+PRICE = 100
+EXPECTED = 6_000
+
+
+@dataclass(kw_only=True)
+class House:
+    """A workflow that may run anywhere, a worker of ours that is busy for 60 s, and one that speaks to the cloud."""
+
+    world: World
+    user: User
+    workflow: Workflow
+    effect: Effect
+    own: str
+    cloud: str
+    running: LeasedJob
+
+    async def submit(self, count: int = 1, **values: Any) -> list[Job]:
+        return [await self.world.submit(self.user, self.effect, **values) for _ in range(count)]
+
+    async def look(self) -> Sequence[BurstDecision]:
+        found = await self.world.engine.scaling.bursting.run_once(Stage.PRODUCTION)
+        await self.world.settled()
+        return found
+
+    async def providers(self, jobs: Sequence[Job]) -> list[str]:
+        return [(await self.world.dispatch(each)).provider for each in jobs]
+
+    async def lease_in_cloud(self) -> LeasedJob:
+        leased = await self.world.lease(self.cloud, providers=[Provider.CLOUD])
+        assert leased is not None
+        return leased
+
+    async def why(self, job: Job) -> str:
+        return (await self.world.engine.queue.waiting.of_job(job.tenant_id, job.id)).text
+
+
+async def cloud_worker(world: World, fleet: str, *, name: str = "cloud", slots: int = 10) -> str:
+    await world.engine.fleet.workers.register(
+        worker_id=name,
+        fleet_slug=fleet,
+        stage=Stage.PRODUCTION,
+        max_concurrency=slots,
+        capabilities={"providers": ["cloud"]},
+    )
+    return name
+
+
+async def a_house(world: World, *, limit: int | None = 1_000_000, **effect: Any) -> House:
+    workflow = await world.workflow(
+        provider=WorkflowProvider.ANY,
+        cloud_micros_per_second=PRICE,
+        self_hosted_micros_per_second=10,
+        burst_micros_per_hour=limit,
+    )
+    made = await world.effect(workflow, **effect)
+    fleet = await world.fleet(workflow)
+    user = await world.user()
+    own = await world.worker(fleet, name="own")
+    await world.submit(user, made)
+    running = await world.lease(own)
+    assert running is not None
+    return House(
+        world=world,
+        user=user,
+        workflow=workflow,
+        effect=made,
+        own=own,
+        cloud=await cloud_worker(world, fleet),
+        running=running,
+    )

@@ -1,0 +1,270 @@
+"""What tests of the page do again and again: look for something, drop files, and let the simulator misbehave."""
+
+import asyncio
+import base64
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from playwright.async_api import Browser, ConsoleMessage, Locator, Page, async_playwright, expect
+
+from comfyrelay.desk.examples import sample_picture
+from tests.support.desk_owner import owner_http
+from tests.support.world import PATIENCE_SECONDS
+
+__all__ = ["PROMPT_GRAPH", "Looking", "open_chromium", "open_page"]
+
+# The first has no windows, and no pages of its own in them: a page takes half the time.
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+PATIENCE_MS = PATIENCE_SECONDS * 1000
+
+# A prompt, a seed and a size; its checkpoint cannot be loaded, so it fails when it runs.
+PROMPT_GRAPH: dict[str, Any] = {
+    "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "broken.safetensors"}},
+    "2": {"class_type": "CLIPTextEncode", "inputs": {"text": "a lake", "clip": ["1", 1]}},
+    "3": {"class_type": "CLIPTextEncode", "inputs": {"text": "blurry", "clip": ["1", 1]}},
+    "4": {"class_type": "EmptyLatentImage", "inputs": {"width": 512, "height": 512, "batch_size": 1}},
+    "5": {
+        "class_type": "KSampler",
+        "inputs": {
+            "model": ["1", 0],
+            "positive": ["2", 0],
+            "negative": ["3", 0],
+            "latent_image": ["4", 0],
+            "seed": 18446744073709551615,
+            "steps": 20,
+            "cfg": 7.0,
+            "sampler_name": "euler",
+            "scheduler": "normal",
+            "denoise": 1.0,
+        },
+    },
+    "6": {"class_type": "VAEDecode", "inputs": {"samples": ["5", 0], "vae": ["1", 2]}},
+    "7": {"class_type": "SaveImage", "inputs": {"images": ["6", 0], "filename_prefix": "out"}},
+}
+
+_DROP = """(files) => {
+  const transfer = new DataTransfer();
+  for (const [name, type, content] of files) {
+    const bytes = Uint8Array.from(atob(content), (each) => each.charCodeAt(0));
+    transfer.items.add(new File([bytes], name, { type }));
+  }
+  for (const kind of ["dragenter", "dragover", "drop"]) {
+    document.body.dispatchEvent(new DragEvent(kind, { dataTransfer: transfer, bubbles: true, cancelable: true }));
+  }
+}"""
+
+# The page looks every second: no test need wait that long.
+_OFTEN = "{ const every = window.setInterval; window.setInterval = (work, ms) => every(work, ms / 5); }"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Looking:
+    page: Page
+    http: httpx.AsyncClient
+    comfyui: str
+
+    @classmethod
+    @asynccontextmanager
+    async def at(cls, page: Page, url: str) -> AsyncIterator["Looking"]:
+        async with owner_http(url, timeout=PATIENCE_SECONDS) as http:
+            found = (await http.get("/api/desk")).json()["data"]
+            yield cls(page=page, http=http, comfyui=found["comfyui"][0])
+
+    @property
+    def units(self) -> Locator:
+        """Batches, and jobs without one, in the queue."""
+        return self.page.locator("[data-unit]")
+
+    @property
+    def names(self) -> Locator:
+        return self.units.locator("button[title]")
+
+    def unit(self, label: str) -> Locator:
+        return self.units.filter(has=self.page.get_by_role("button", name=label, exact=True))
+
+    @property
+    def error(self) -> Locator:
+        """The card that says why a job failed."""
+        return self.page.get_by_role("main").get_by_role("alert")
+
+    @property
+    def actions(self) -> Locator:
+        """What can be done with the job that is open."""
+        return self.page.get_by_role("group", name="Job", exact=True)
+
+    def chip(self, status: str, count: int | None = None) -> Locator:
+        """What shows only jobs of this status, and says how many there are."""
+        wanted = r"[\d,]+" if count is None else f"{count:,}"
+        return self.page.get_by_role("button", name=re.compile(f"^{status} ?{wanted}$"))
+
+    async def open_queue(self) -> None:
+        await self.page.goto("/queue")
+        await expect(self.page.get_by_role("heading", name="Queue", exact=True)).to_be_visible()
+
+    async def open_job(self, job_id: str) -> None:
+        await self.page.goto(f"/jobs/{job_id}")
+        await expect(self.page.get_by_role("link", name="Queue", exact=True).last).to_be_visible()
+
+    async def status_is(self, word: str) -> None:
+        """Of the job whose page is open."""
+        await expect(self.page.locator("main header").get_by_text(word, exact=True)).to_be_visible()
+
+    async def do(self, label: str, verb: str) -> None:
+        """By the menu of something in the queue."""
+        await self.page.get_by_role("button", name=f"More for {label}", exact=True).click()
+        await self.page.get_by_role("menuitem", name=verb, exact=True).click()
+
+    async def let_go(self) -> None:
+        """What was deleted can be taken back until its message is gone: close it."""
+        message = self.page.get_by_role("listitem").filter(has_text="will be deleted")
+        await message.get_by_role("button", name="Close").click()
+
+    async def choose(self, workflow: str) -> Locator:
+        """Its form, in Create."""
+        await self.page.goto("/create")
+        listed = self.page.get_by_role("navigation", name="Workflows")
+        await listed.get_by_role("link", name=workflow).click()
+        form = self.page.get_by_role("form", name=workflow)
+        await expect(form).to_be_visible()
+        return form
+
+    @property
+    def plan(self) -> Locator:
+        """What will be made, beside a form."""
+        return self.page.get_by_label("What will be made")
+
+    async def add(self, button: str = "Add job", *, count: int = 1) -> None:
+        """Press the button of the form, and wait until it says that this was done."""
+        await self.plan.get_by_role("button", name=button).click()
+        said = f"Added {count} job{'s' if count > 1 else ''}."
+        await expect(self.page.get_by_text(said, exact=True).first).to_be_visible()
+
+    async def misbehave(self, name: str, **fields: Any) -> None:
+        """Let the simulator do so, by its own control route."""
+        answer = await self.http.post(f"{self.comfyui}/simulator/misbehave", json={"name": name, **fields})
+        answer.raise_for_status()
+
+    async def behave(self) -> None:
+        (await self.http.delete(f"{self.comfyui}/simulator/misbehave")).raise_for_status()
+
+    async def ended(self, job_id: str) -> Any:
+        """The job, once it has ended; its events end with it."""
+        async with (
+            asyncio.timeout(PATIENCE_SECONDS),
+            self.http.stream("GET", f"/api/ai-jobs/{job_id}/events", timeout=None) as events,
+        ):
+            async for _line in events.aiter_lines():
+                pass
+        return await self.call("GET", f"/api/ai-jobs/{job_id}")
+
+    async def until_running(self, job_id: str) -> None:
+        """Until it has told of its progress: until then it may only have been fetched."""
+        async with (
+            asyncio.timeout(PATIENCE_SECONDS),
+            self.http.stream("GET", f"/api/ai-jobs/{job_id}/events", timeout=None) as events,
+        ):
+            async for line in events.aiter_lines():
+                if line == "event: progress":
+                    return
+        raise AssertionError("It ended before it had begun.")
+
+    async def tidy(self) -> None:
+        """The simulator is well, nothing runs any more, and there is no job, and no workflow that was added."""
+        await self.behave()
+        await self.call("POST", "/api/ai-jobs/bulk", {"action": "cancel", "filter": {}})
+        for status in ("processing", "queued"):
+            for each in (await self.call("GET", f"/api/ai-jobs?status={status}&limit=200"))["items"]:
+                await self.ended(each["id"])
+        await self.call("POST", "/api/ai-jobs/bulk", {"action": "delete", "filter": {}})
+        for each in (await self.call("GET", "/api/workflows?limit=200"))["items"]:
+            await self.call("DELETE", f"/api/workflows/{each['slug']}")
+
+    async def drop(self, *files: tuple[str, str, bytes]) -> None:
+        """Drop files, each with its name, type and content, on the page."""
+        await self.page.evaluate(_DROP, [[name, type_, base64.b64encode(each).decode()] for name, type_, each in files])
+
+    async def call(self, method: str, path: str, body: Any = None) -> Any:
+        answer = await self.http.request(method, path, json=body)
+        answer.raise_for_status()
+        return answer.json()["data"]
+
+    async def upload(self, name: str = "sample.png") -> str:
+        content = sample_picture()
+        about = {"mime_type": "image/png", "size": len(content), "original_filename": name}
+        made = await self.call("POST", "/api/videos/uploads", about)
+        (await self.http.put(made["upload_url"], content=content, headers=made["upload_headers"])).raise_for_status()
+        return str(made["file"]["id"])
+
+    async def submit(self, *labels: str) -> list[str]:
+        """Jobs that invert the sample, with these labels, in this order; their ids."""
+        file_id = await self.upload()
+        return [(await self.call("POST", "/api/ai-jobs", _job(file_id, each)))["id"] for each in labels]
+
+    async def submit_batch(self, label: str, items: Iterable[str]) -> str:
+        file_id = await self.upload()
+        bodies = [{"input_file_id": file_id, "label": each} for each in items]
+        made = await self.call("POST", "/api/batches", {"effect_id": 1, "label": label, "items": bodies})
+        return str(made["id"])
+
+
+def _job(file_id: str, label: str) -> dict[str, Any]:
+    return {"effect_id": 1, "input_file_id": file_id, "label": label, "idempotency_key": str(uuid4())}
+
+
+@asynccontextmanager
+async def open_chromium() -> AsyncIterator[Browser]:
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip(
+            f"None of {', '.join(NAMES)} is installed: `apt-get install chromium`, then the page is tested, too."
+        )
+    # Chromium's sandbox does not work for root
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    # a busy machine is slow, and no test is about that
+    expect.set_options(timeout=PATIENCE_MS)
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=found, args=arguments)
+        yield browser
+        await browser.close()
+
+
+ANY_AREA = re.compile("/(queue|create)")
+
+
+async def until(page: Page, expression: str) -> None:
+    """Until this is so in the page. Playwright's own wait asks from inside of it, which the app's policy forbids."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not await page.evaluate(expression):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def open_page(chromium: Browser, url: str, *, lands: re.Pattern[str] = ANY_AREA) -> AsyncIterator[Looking]:
+    """The page, just opened, where it `lands`. Whatever it complains of in the console fails the test."""
+    page = await chromium.new_page(viewport={"width": 1280, "height": 800}, base_url=url)
+    page.set_default_timeout(PATIENCE_MS)
+    await page.add_init_script(_OFTEN)
+    complaints: list[str] = []
+
+    def heard(message: ConsoleMessage) -> None:
+        # the browser itself reports answers such as 404 and 422, which a test may be about
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            complaints.append(message.text)
+
+    page.on("console", heard)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    async with Looking.at(page, url) as looking:
+        # as people do: by a link, which leads to the page
+        await page.goto((await looking.call("POST", "/api/desk/links"))["url"])
+        await page.wait_for_url(lands)
+        yield looking
+    assert complaints == []
+    await page.close()

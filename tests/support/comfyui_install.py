@@ -1,0 +1,191 @@
+"""The simulator dressed as a ComfyUI that somebody has on their disk: a folder with `main.py`, and its command line."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from comfyrelay.comfyui.processes.options import Care
+from tests.support.world import PATIENCE_SECONDS
+
+_MAIN = """
+import argparse, asyncio, json, os, signal, subprocess, sys, time
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+for name in ("--listen", "--input-directory", "--output-directory", "--temp-directory", "--user-directory",
+             "--database-url", "--base-directory", "--extra-model-paths-config"):
+    parser.add_argument(name)
+parser.add_argument("--port", type=int)
+for name in ("--disable-auto-launch", "--cpu", "--lowvram"):
+    parser.add_argument(name, action="store_true")
+args = parser.parse_args()
+here = Path(__file__).parent
+now = json.loads((here / "behaviour.json").read_text("utf-8"))
+print(f"Starting on {os.environ.get('CUDA_VISIBLE_DEVICES')} at {args.port}", flush=True)
+life = {"pid": os.getpid(), "port": args.port, "argv": sys.argv[1:], "environment": dict(os.environ), "children": []}
+if now.get("child"):
+    # in a session of its own, as a custom node may start one
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10_000)"], start_new_session=True)
+    life["children"].append(child.pid)
+with (here / "lives.jsonl").open("a") as lives:
+    lives.write(json.dumps(life) + "\\n")
+faulty = here / "faulty"
+known = json.loads(faulty.read_text("utf-8")) if faulty.exists() else []
+if "CUDA_MPS_PIPE_DIRECTORY" in os.environ and any(Path(f"/proc/{pid}").exists() for pid in known):
+    print("Error 807: MPS server is not ready to accept new MPS client requests", file=sys.stderr)
+    sys.exit(1)
+
+def fault(*_):
+    # under MPS it is one of all on the GPU
+    GPU = "CUDA_VISIBLE_DEVICES"
+    lives = [json.loads(line) for line in (here / "lives.jsonl").read_text("utf-8").splitlines()]
+    ill = [each["pid"] for each in lives if each["environment"].get(GPU) == os.environ.get(GPU)]
+    faulty.write_text(json.dumps([pid for pid in ill if Path(f"/proc/{pid}").exists()]))
+    print("RuntimeError: CUDA error: an illegal memory access was encountered", file=sys.stderr, flush=True)
+
+if now.get("stubborn"):
+    signal.signal(signal.SIGTERM, lambda *_: print("SIGTERM", flush=True))
+if hasattr(signal, "SIGUSR1"):
+    signal.signal(signal.SIGUSR1, fault)
+if now.get("mps") == "fails" and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+    print("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 805: MPS client failed to connect to the "
+          "MPS control daemon or the MPS server", file=sys.stderr)
+    sys.exit(1)
+if now.get("mps") == "exits" and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+    sys.exit(1)
+if "exit" in now:
+    print("Traceback (most recent call last):\\nModuleNotFoundError: No module named 'torchsde'", file=sys.stderr)
+    sys.exit(now["exit"])
+if now.get("full"):
+    Path("/dev/full").write_text("a picture")
+if now.get("sleep"):
+    time.sleep(10_000)
+
+async def answer(_reader, writer):
+    body = json.dumps({"system": {"argv": sys.argv}}).encode()
+    writer.write(b"HTTP/1.1 200 OK\\r\\nConnection: close\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(body) + body)
+    await writer.drain()
+    writer.close()
+
+async def plain():
+    server = await asyncio.start_server(answer, "127.0.0.1", args.port)
+    print("To see the GUI go to: http://127.0.0.1", flush=True)
+    async with server:
+        await server.serve_forever()
+
+async def mute():
+    server = await asyncio.start_server(lambda _reader, _writer: asyncio.sleep(10_000), "127.0.0.1", args.port)
+    async with server:
+        await server.serve_forever()
+
+if now.get("mute"):
+    asyncio.run(mute())
+if (here / "plain").exists():
+    asyncio.run(plain())
+
+from collections import deque
+from comfyrelay.simulator import read_gpu, read_misbehaviour, serve
+
+class Telling(deque):
+    def append(self, received):
+        super().append(received)
+        if received.path.endswith("/prompt") and received.method == "POST":
+            print("got prompt", flush=True)
+
+def ready(simulator):
+    simulator.log.requests = Telling(maxlen=1000)
+    print("To see the GUI go to: http://127.0.0.1", flush=True)
+
+asyncio.run(serve(
+    port=args.port,
+    folder=Path(args.temp_directory),
+    arguments=sys.argv[1:],
+    misbehaviour=[read_misbehaviour(each) for each in now.get("misbehave", ())],
+    gpu=read_gpu(now["gpu"]) if "gpu" in now else None,
+    step_seconds=now.get("step_seconds", 0.0),
+    on_ready=ready,
+))
+"""
+_OPTIONS = '"--user-directory" "--database-url" "--base-directory"'
+
+
+class Dressed:
+    """`is_plain` is whether it only answers that it is there, which takes no time to start."""
+
+    def __init__(self, folder: Path, *, is_plain: bool = False) -> None:
+        self.folder = folder
+        (folder / "comfy").mkdir(parents=True)
+        (folder / "input").mkdir()
+        (folder / "comfy" / "cli_args.py").write_text(_OPTIONS)
+        (folder / "comfyui_version.py").write_text('__version__ = "0.7.0"\n')
+        (folder / "main.py").write_text(_MAIN)
+        if is_plain:
+            (folder / "plain").touch()
+        self.behave()
+
+    def behave(self, **how: Any) -> None:
+        """What the next lives do: `exit` with a code, `sleep`, be `mute`, be `stubborn` when asked to end, find the
+        disk `full`, have a `child`, be on a simulator `gpu`, take `step_seconds` for each step, and under `mps` end,
+        with or without CUDA's word on it."""
+        part = self.folder / "behaviour.part"
+        part.write_text(json.dumps(how))
+        part.replace(self.folder / "behaviour.json")
+
+    @property
+    def lives(self) -> list[dict[str, Any]]:
+        path = self.folder / "lives.jsonl"
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+    @property
+    def living(self) -> list[int]:
+        """Processes of all lives, and of what they started, that are still there."""
+        known = [pid for life in self.lives for pid in (life["pid"], *life["children"])]
+        return [pid for pid in known if is_living(pid)]
+
+    def fault(self) -> None:
+        """The newest life has a fault of the GPU, and says so."""
+        os.kill(self.lives[-1]["pid"], signal.SIGUSR1)
+
+    def kill(self) -> None:
+        """As kill -9 does, to the newest life."""
+        os.kill(self.lives[-1]["pid"], signal.SIGKILL)
+
+    def care(self, *, per_gpu: int | str = 1, arguments: Sequence[str] = ("--cpu",), mps: str = "off") -> Care:
+        return Care(
+            folder=self.folder,
+            python=Path(sys.executable),
+            arguments=tuple(arguments),
+            per_gpu=per_gpu,  # type: ignore[arg-type]
+            mps=mps,  # type: ignore[arg-type]
+        )
+
+
+async def until_at_work(dressed: Dressed, count: int) -> None:
+    """Wait until so many of its lives have a run."""
+    async with asyncio.timeout(PATIENCE_SECONDS), httpx.AsyncClient() as http:
+        while True:
+            running = 0
+            for life in dressed.lives:
+                try:
+                    queue = (await http.get(f"http://127.0.0.1:{life['port']}/queue")).json()
+                except httpx.TransportError:
+                    continue
+                running += len(queue["queue_running"])
+            if running >= count:
+                return
+            await asyncio.sleep(0.05)
+
+
+def is_living(pid: int) -> bool:
+    with suppress(psutil.Error):
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    return False

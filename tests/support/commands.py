@@ -1,0 +1,59 @@
+"""`comfyrelay …` as people call it: a process with words, output, errors and an exit code."""
+
+import asyncio
+import os
+from asyncio.subprocess import Process
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tests.support import forked_commands
+from tests.support.world import PATIENCE_SECONDS
+
+
+@dataclass
+class Ran:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class Running:
+    """A command whose output is read while it runs."""
+
+    process: Process | forked_commands.Child
+    out: asyncio.StreamReader
+    err: asyncio.StreamReader
+
+    async def ended(self) -> Ran:
+        """Its end, with what was not read of its output."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            out, err, code = await asyncio.gather(self.out.read(), self.err.read(), self.process.wait())
+        return Ran(code, out.decode(), err.decode())
+
+    async def kill(self) -> None:
+        self.process.kill()
+        await self.process.wait()
+
+
+async def start(*words: str, env: Mapping[str, str]) -> Running:
+    (out, their_out), (err, their_err) = os.pipe(), os.pipe()
+    try:
+        process = await forked_commands.start(words, env=env, out=their_out, err=their_err)
+    finally:
+        os.close(their_out)
+        os.close(their_err)
+    return Running(process, await _reader(out), await _reader(err))
+
+
+async def run(*words: str, env: Mapping[str, str]) -> Ran:
+    return await (await start(*words, env=env)).ended()
+
+
+async def _reader(file: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(file, "rb", buffering=0))
+    return reader

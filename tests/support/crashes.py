@@ -1,0 +1,72 @@
+"""A process that dies at a chosen moment, and the healing after it."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from comfyrelay.domain.queue.states import TERMINAL_DISPATCH, DispatchStatus, Provider
+from comfyrelay.store.central import tables as central
+from comfyrelay.store.database import Boundary
+from tests.support.world import OUTPUT, Crash, World
+
+JANITOR = "janitor"
+# Longer than any lease, block or deferral lasts.
+LONG_SECONDS = 3600.0
+ROUNDS = 20
+
+
+@dataclass
+class Death:
+    """Whether and where a process died."""
+
+    came: bool = False
+
+
+def die_on(world: World, step: str, boundary: Boundary, *, nth: int = 1) -> Death:
+    """Die at this boundary of the n-th such step. From then on nothing commits until the world is restarted."""
+    death = Death()
+    passed = 0
+
+    async def crash(at: str, where: Boundary) -> None:
+        nonlocal passed
+        if at == step and where is boundary:
+            passed += 1
+            death.came = death.came or passed == nth
+        if death.came:
+            raise Crash(f"{at} {where}")
+
+    world.on_boundary(crash)
+    return death
+
+
+async def drain(world: World) -> None:
+    """Finish what is under way, let lost leases expire, resume what is paused, and complete all that is left."""
+    await _employ_janitor(world)
+    for _ in range(ROUNDS):
+        await world.relay()
+        await world.advance(LONG_SECONDS)
+        await world.engine.queue.reaper.run_once()
+        for tenant_id, job_id in await _jobs_in(world, DispatchStatus.PAUSED):
+            await world.engine.queue.control.resume(tenant_id, job_id)
+        for leased in await world.leases(JANITOR, 100, providers=list(Provider)):
+            await world.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+        await world.relay()
+        if not await _jobs_in(world, *(set(DispatchStatus) - TERMINAL_DISPATCH)):
+            return
+    raise AssertionError(f"The queue is not empty after {ROUNDS} rounds.")
+
+
+async def _employ_janitor(world: World) -> None:
+    """A worker that may run everything."""
+    async with world.engine.databases.central.read() as tx:
+        slugs = list((await tx.scalars(select(central.workflows.c.slug))).all())
+    if slugs:
+        await world.engine.fleet.fleets.create(slug=JANITOR, workflow_slugs=slugs)
+        await world.worker(JANITOR, concurrency=100, name=JANITOR)
+
+
+async def _jobs_in(world: World, *statuses: DispatchStatus) -> list[tuple[str, str]]:
+    d = central.ai_job_dispatches
+    async with world.engine.databases.central.read() as tx:
+        found = await tx.execute(select(d.c.tenant_id, d.c.tenant_job_id).where(d.c.status.in_(statuses)))
+        return [(row.tenant_id, row.tenant_job_id) for row in found]

@@ -1,0 +1,95 @@
+"""A desk in the test's own loop, with the simulator, and somebody who uses it."""
+
+import asyncio
+import atexit
+import shutil
+import tempfile
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.client import Client, Job
+from comfyrelay.comfyui.pool.member import MemberTimings
+from comfyrelay.desk.desk import Desk, Ready, _for_one_person, _furnish
+from comfyrelay.desk.settings import DeskSettings
+from comfyrelay.server.http.secrets import load_secrets
+from comfyrelay.services.engine import Engine
+from comfyrelay.settings import Settings
+from comfyrelay.worker.comfyui import servers
+from tests.support.server_processes import free_port
+from tests.support.world import PATIENCE_SECONDS
+
+
+@dataclass
+class OpenDesk:
+    client: Client
+    ready: Ready
+    desk: Desk
+
+    async def ended(self, job_id: str) -> Job:
+        """Wait for a job's end."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            async for _event in self.client.events(job_id):
+                pass
+        return await self.client.job(job_id)
+
+
+def make_desk(folder: Path, *, is_new: bool = False, **desk: object) -> Desk:
+    if not is_new:
+        furnish(folder)
+    if "comfyui_url" not in desk:
+        # nothing of what these tests add is meant for a ComfyUI
+        desk = {"simulator": True, **desk}
+    # how long a ComfyUI that failed is left alone is no matter of these tests
+    settings = Settings(data_dir=folder, port=free_port(), block_cooldown_seconds=0.2)
+    return Desk(settings=settings, desk=DeskSettings.model_validate(desk))
+
+
+@asynccontextmanager
+async def opened(desk: Desk) -> AsyncIterator[OpenDesk]:
+    async with desk.open() as (_worker, ready), Client(ready.url) as client:
+        yield OpenDesk(client=client, ready=ready, desk=desk)
+
+
+def furnish(folder: Path) -> None:
+    """What the first start makes is copied, unless it is there: it takes as long as all the rest of a start."""
+    if not (folder / ".furnished").exists():
+        shutil.copytree(_furnished(), folder, dirs_exist_ok=True)
+
+
+@cache
+def _furnished() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="comfyrelay-tests-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    settings = _for_one_person(Settings(data_dir=folder))
+
+    async def first_start() -> None:
+        load_secrets(settings)
+        async with Engine(settings) as engine:
+            await engine.databases.upgrade()
+            await _furnish(engine, settings)
+
+    # a loop of its own: that of the test runs already
+    thread = threading.Thread(target=lambda: asyncio.run(first_start()))
+    thread.start()
+    thread.join()
+    assert (folder / ".furnished").exists()
+    return folder
+
+
+@pytest.fixture
+def soon_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ComfyUI that is away is looked for several times a second, and not every few seconds."""
+    often = MemberTimings(health_interval_seconds=10.0, first_backoff_seconds=0.1, last_backoff_seconds=0.2)
+    monkeypatch.setattr(servers, "MemberTimings", lambda **_given: often)
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[OpenDesk]:
+    async with opened(make_desk(tmp_path / "desk")) as desk:
+        yield desk

@@ -1,0 +1,134 @@
+"""Environments that hold the wheel and what it asks for, and nothing else.
+
+What is installed here anyway is linked into them, file by file: no network, and seconds instead of minutes.
+"""
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Iterable, Iterator, Sequence
+from email import message_from_bytes
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+from zipfile import ZipFile
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from comfyrelay.settings import ENV_PREFIX
+from tests.support.paths import ROOT
+
+NAME = "comfyrelay"
+# What the environment of the tests must not lend: settings, and modules that are not installed there.
+_OWN = (ENV_PREFIX, "AWS_", "PYTHON")
+
+
+class Wheel:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with ZipFile(path) as archive:
+            [metadata] = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
+            found = message_from_bytes(archive.read(metadata))
+        self.extras = set(found.get_all("Provides-Extra", []))
+        self._requirements = found.get_all("Requires-Dist", [])
+
+    def direct(self, extra: str) -> set[str]:
+        """What an extra asks for itself, or through another extra of ours."""
+        found = set()
+        for each in map(Requirement, self._requirements):
+            if each.marker is not None and each.marker.evaluate({"extra": extra}):
+                found |= {each.name} if each.name != NAME else set().union(*map(self.direct, each.extras))
+        return found
+
+    def needs(self, extras: Iterable[str] = ()) -> dict[str, Distribution]:
+        """Everything that is installed with these extras, by name."""
+        needed: dict[str, Distribution] = {}
+        done: set[tuple[str, str]] = set()
+        to_do = [(NAME, extra) for extra in ("", *extras)]
+        while to_do:
+            name, extra = to_do.pop()
+            if (name, extra) in done:
+                continue
+            done.add((name, extra))
+            if name != NAME:
+                needed[name] = distribution(name)
+            texts = self._requirements if name == NAME else needed[name].requires or []
+            for each in _that_apply(texts, extra):
+                to_do += [(canonicalize_name(each.name), asked) for asked in ("", *each.extras)]
+        return needed
+
+
+def _that_apply(texts: Iterable[str], extra: str) -> Iterator[Requirement]:
+    for each in map(Requirement, texts):
+        if each.marker is None or each.marker.evaluate({"extra": extra}):
+            yield each
+
+
+def build_wheel(folder: Path) -> Wheel:
+    """Once; the next time it is there."""
+    for path in folder.glob("*.whl"):
+        return Wheel(path)
+    words = (sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder))
+    _checked(words)
+    [path] = folder.glob("*.whl")
+    return Wheel(path)
+
+
+class Environment:
+    """A virtual environment with the wheel, some of its extras, and what those need; made once, as the wheel is."""
+
+    def __init__(self, folder: Path, wheel: Wheel, *extras: str) -> None:
+        self._bin = folder / "bin"
+        self._home = folder / "home"
+        if not self._home.is_dir():
+            self._make(folder, wheel, extras)
+            self._home.mkdir()
+
+    def _make(self, folder: Path, wheel: Wheel, extras: Sequence[str]) -> None:
+        venv.create(folder, symlinks=True, with_pip=False)
+        [packages] = folder.glob("lib/python*/site-packages")
+        for each in wheel.needs(extras).values():
+            _link(each, packages)
+        self._pip("install", "--no-index", "--no-deps", str(wheel.path))
+        # all that the wheel asks for is there, in the right version
+        self._pip("check")
+
+    def environ(self, **more: str) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(_OWN)}
+        return {**kept, "HOME": str(self._home), "COLUMNS": "200", **more}
+
+    def python(self, code: str) -> str:
+        return _checked((str(self._bin / "python"), "-c", code), env=self.environ(), cwd=self._home)
+
+    def words(self, *command: str) -> list[str]:
+        return [str(self._bin / NAME), *command]
+
+    def run(self, *command: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            self.words(*command),
+            env=self.environ(**environ),
+            cwd=self._home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def _pip(self, *words: str) -> None:
+        _checked((sys.executable, "-m", "pip", "--python", str(self._bin / "python"), "--quiet", *words))
+
+
+def _link(from_here: Distribution, packages: Path) -> None:
+    for each in from_here.files or []:
+        # not the commands, which stand elsewhere
+        if ".." not in each.parts:
+            place = packages / each
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(Path(str(from_here.locate_file(each))))
+
+
+def _checked(words: Sequence[str], *, env: dict[str, str] | None = None, cwd: Path = ROOT) -> str:
+    done = subprocess.run(words, env=env, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

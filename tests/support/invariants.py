@@ -1,0 +1,535 @@
+"""What must always hold, and what must hold once nothing is under way.
+
+A snapshot of all databases is taken as plain `Facts`; each rule is a function of facts that lists what breaks it, so
+that a rule can be tried on a state that no database would let itself be brought into.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Table, select
+
+from comfyrelay.domain.queue.settlement import settlement_of
+from comfyrelay.domain.queue.states import (
+    JOB_STATUS_OF,
+    TERMINAL_DISPATCH,
+    TERMINAL_JOB,
+    DispatchStatus,
+    JobStatus,
+    Outcome,
+    Provider,
+    TransactionType,
+)
+from comfyrelay.domain.queue.updates import JobUpdate
+from comfyrelay.services.databases import Databases
+from comfyrelay.store.central import tables as central
+from comfyrelay.store.database import Database
+from comfyrelay.store.tenant import tables as tenant
+from tests.support.world import World
+
+# Leases that ended in one of these gave their attempt back.
+UNPENALISED = frozenset({Outcome.REQUEUED, Outcome.DEFERRED})
+SETTLEMENTS = frozenset({TransactionType.JOB_CONSUME, TransactionType.JOB_REFUND})
+
+
+class Broken(AssertionError):
+    """Something that must hold does not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DispatchFact:
+    id: int
+    tenant_id: str
+    tenant_job_id: str
+    workflow_id: int
+    stage: str
+    provider: str
+    status: str
+    epoch: int
+    version: int
+    attempts: int
+    max_attempts: int
+    worker_id: str | None = None
+    lease_token: str | None = None
+    cancel_requested_at: Any = None
+    cost_micros: int = 0
+    expected_cost_micros: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurstFact:
+    dispatch_id: int
+    ended_at: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseFact:
+    lease_token: str
+    dispatch_id: int
+    epoch: int
+    worker_id: str
+    ended_at: Any = None
+    outcome: str | None = None
+    ended_by: str | None = None
+    status_after: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFact:
+    id: str
+    tenant_id: str
+    status: str
+    reserved_tokens: int
+    dispatch_version: int
+    event_seq: int
+    cost_micros: int = 0
+    expected_cost_micros: int | None = None
+    reused_from: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptFact:
+    job_id: str
+    epoch: int
+    outcome: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionFact:
+    id: int
+    tenant_id: str
+    type: str
+    amount: int
+    job_id: str | None = None
+
+
+@dataclass(kw_only=True)
+class Facts:
+    """Everything that the rules look at, in all databases."""
+
+    dispatches: Sequence[DispatchFact] = ()
+    leases: Sequence[LeaseFact] = ()
+    bursts: Sequence[BurstFact] = ()
+    jobs: Sequence[JobFact] = ()
+    attempts: Sequence[AttemptFact] = ()
+    events: Sequence[tuple[str, int]] = ()
+    transactions: Sequence[TransactionFact] = ()
+    wallets: Mapping[str, int] = field(default_factory=dict)
+    entries: Sequence[JobUpdate] = ()
+    submitted: Sequence[str] = ()
+    # What each worker may run: its stage, and the workflows it is assigned.
+    entitled: Mapping[str, tuple[str, frozenset[int]]] = field(default_factory=dict)
+
+    def dispatch_of(self) -> dict[str, DispatchFact]:
+        return {each.tenant_job_id: each for each in self.dispatches}
+
+    def leases_of(self) -> dict[int, list[LeaseFact]]:
+        found: dict[int, list[LeaseFact]] = {each.id: [] for each in self.dispatches}
+        for lease in self.leases:
+            found.setdefault(lease.dispatch_id, []).append(lease)
+        return found
+
+    def transactions_of(self) -> dict[str, list[TransactionFact]]:
+        found: dict[str, list[TransactionFact]] = {each.id: [] for each in self.jobs}
+        for each in self.transactions:
+            if each.job_id is not None:
+                found.setdefault(each.job_id, []).append(each)
+        return found
+
+
+@dataclass
+class Seen:
+    """What earlier snapshots held of the same world: some rules are about how things may change."""
+
+    dispatches: dict[int, DispatchFact] = field(default_factory=dict)
+    jobs: dict[str, JobFact] = field(default_factory=dict)
+    ended: dict[str, LeaseFact] = field(default_factory=dict)
+    transactions: dict[tuple[str, int], TransactionFact] = field(default_factory=dict)
+    # The epoch at which a cancel was first seen to be asked for.
+    cancels: dict[int, int] = field(default_factory=dict)
+
+    def note(self, facts: Facts) -> None:
+        self.dispatches.update({each.id: each for each in facts.dispatches})
+        self.jobs.update({each.id: each for each in facts.jobs})
+        self.ended.update({each.lease_token: each for each in facts.leases if each.ended_at is not None})
+        self.transactions.update({(each.tenant_id, each.id): each for each in facts.transactions})
+        for each in facts.dispatches:
+            if each.cancel_requested_at is not None or each.status == DispatchStatus.CANCELED:
+                self.cancels.setdefault(each.id, each.epoch)
+
+
+Rule = Callable[[Facts], Iterable[str]]
+Change = Callable[[Facts, Seen], Iterable[str]]
+
+
+# Queue 2: a lease exists exactly when the dispatch is leased, one at most; the epoch only grows.
+
+
+def leased_means_one_lease(facts: Facts) -> Iterable[str]:
+    leases = facts.leases_of()
+    for each in facts.dispatches:
+        is_leased = each.status == DispatchStatus.LEASED
+        open_ = [lease for lease in leases[each.id] if lease.ended_at is None]
+        if len(open_) != is_leased or is_leased != (each.lease_token is not None):
+            yield f"dispatch {each.id} is {each.status} with {len(open_)} open leases, token {each.lease_token}"
+        elif is_leased and (open_[0].lease_token, open_[0].epoch, open_[0].worker_id) != (
+            each.lease_token,
+            each.epoch,
+            each.worker_id,
+        ):
+            yield f"dispatch {each.id} is leased under another lease than its history says"
+
+
+def every_lease_has_its_own_epoch(facts: Facts) -> Iterable[str]:
+    for dispatch_id, leases in facts.leases_of().items():
+        epoch = next((each.epoch for each in facts.dispatches if each.id == dispatch_id), 0)
+        if sorted(each.epoch for each in leases) != list(range(1, epoch + 1)):
+            yield f"dispatch {dispatch_id} has epoch {epoch}, its leases {[each.epoch for each in leases]}"
+
+
+def epoch_and_version_only_grow(facts: Facts, seen: Seen) -> Iterable[str]:
+    for each in facts.dispatches:
+        before = seen.dispatches.get(each.id, each)
+        if each.epoch < before.epoch or each.version < before.version:
+            yield f"dispatch {each.id} went back from {before} to {each}"
+
+
+# Queue 3: only the current lease speaks.
+
+
+def an_ended_lease_stays_as_it_ended(facts: Facts, seen: Seen) -> Iterable[str]:
+    for each in facts.leases:
+        before = seen.ended.get(each.lease_token)
+        if before is not None and before != each:
+            yield f"the ended lease {before} became {each}"
+
+
+# Queue 4: a job whose workers always die fails after exactly `max_attempts` leases.
+
+
+def attempts_are_the_penalised_leases(facts: Facts) -> Iterable[str]:
+    leases = facts.leases_of()
+    for each in facts.dispatches:
+        used = sum(lease.outcome not in UNPENALISED for lease in leases[each.id])
+        if each.attempts != used:
+            yield f"dispatch {each.id} counts {each.attempts} attempts, its leases come to {used}"
+
+
+def leases_stay_within_the_limit(facts: Facts) -> Iterable[str]:
+    leases = facts.leases_of()
+    for each in facts.dispatches:
+        free = sum(lease.outcome in UNPENALISED for lease in leases[each.id])
+        if len(leases[each.id]) > each.max_attempts + free:
+            yield f"dispatch {each.id} was leased {len(leases[each.id])} times, {free} of them without penalty"
+
+
+# Queue 5: nobody gets a job that they are not entitled to.
+
+
+def every_lease_is_entitled(facts: Facts) -> Iterable[str]:
+    dispatches = {each.id: each for each in facts.dispatches}
+    for lease in facts.leases:
+        dispatch = dispatches.get(lease.dispatch_id)
+        # A worker that has been deregistered says nothing about what it once was entitled to.
+        if dispatch is None or lease.worker_id not in facts.entitled:
+            continue
+        stage, workflows = facts.entitled[lease.worker_id]
+        if dispatch.stage != stage or dispatch.workflow_id not in workflows:
+            yield f"{lease.worker_id} leased dispatch {dispatch.id}, which it is not entitled to"
+
+
+# Queue 6: after a cancel is acknowledged no new lease starts; never both canceled and completed.
+
+
+def terminal_states_absorb(facts: Facts, seen: Seen) -> Iterable[str]:
+    for dispatch in facts.dispatches:
+        was = seen.dispatches.get(dispatch.id, dispatch)
+        if was.status in TERMINAL_DISPATCH and (was.status, was.epoch) != (dispatch.status, dispatch.epoch):
+            yield f"dispatch {dispatch.id} left {was.status} for {dispatch.status}"
+    for job in facts.jobs:
+        before = seen.jobs.get(job.id, job)
+        if before.status in TERMINAL_JOB and before.status != job.status:
+            yield f"job {job.id} left {before.status} for {job.status}"
+
+
+def no_lease_after_a_cancel(facts: Facts, seen: Seen) -> Iterable[str]:
+    for each in facts.dispatches:
+        if each.epoch > seen.cancels.get(each.id, each.epoch):
+            yield f"dispatch {each.id} was leased again after it was asked to be canceled"
+
+
+def job_and_dispatch_never_end_differently(facts: Facts) -> Iterable[str]:
+    dispatches = facts.dispatch_of()
+    leases = facts.leases_of()
+    for job in facts.jobs:
+        dispatch = dispatches.get(job.id)
+        if dispatch is None or dispatch.status not in TERMINAL_DISPATCH:
+            if dispatch is not None and job.status in TERMINAL_JOB:
+                yield f"job {job.id} is {job.status} before its dispatch is"
+            continue
+        if job.status in TERMINAL_JOB and job.status != dispatch.status:
+            yield f"job {job.id} is {job.status}, its dispatch {dispatch.status}"
+        completed = any(each.outcome == Outcome.COMPLETED for each in leases[dispatch.id])
+        if completed != (dispatch.status == DispatchStatus.COMPLETED):
+            yield f"dispatch {dispatch.id} is {dispatch.status}, its leases say otherwise"
+
+
+# Ledger 1: the balance is the sum of the transactions, never below zero; transactions are append-only.
+
+
+def balance_is_the_sum(facts: Facts) -> Iterable[str]:
+    sums: dict[str, int] = defaultdict(int)
+    for each in facts.transactions:
+        sums[each.tenant_id] += each.amount
+    for tenant_id, balance in facts.wallets.items():
+        if balance < 0 or balance != sums[tenant_id]:
+            yield f"the balance of {tenant_id} is {balance}, its transactions come to {sums[tenant_id]}"
+
+
+def transactions_are_append_only(facts: Facts, seen: Seen) -> Iterable[str]:
+    now = {(each.tenant_id, each.id): each for each in facts.transactions}
+    for key, before in seen.transactions.items():
+        if now.get(key) != before:
+            yield f"the transaction {before} became {now.get(key)}"
+
+
+# Ledger 2 and 3: one reserve; one consume exactly when completed; one refund exactly when failed or canceled.
+
+
+def every_job_is_reserved_once_and_settled_once(facts: Facts) -> Iterable[str]:
+    found = facts.transactions_of()
+    for job in facts.jobs:
+        reserved = [each.amount for each in found[job.id] if each.type == TransactionType.JOB_RESERVE]
+        settled = [(each.type, each.amount) for each in found[job.id] if each.type in SETTLEMENTS]
+        if reserved != [-job.reserved_tokens]:
+            yield f"job {job.id} costs {job.reserved_tokens} and reserved {reserved}"
+        owed = settlement_of(job.status)
+        back = job.reserved_tokens if owed is TransactionType.JOB_REFUND else 0
+        if settled != ([(owed, back)] if owed is not None else []):
+            yield f"job {job.id} is {job.status} and was settled with {settled}"
+    known = {job.id for job in facts.jobs}
+    for job_id in found.keys() - known:
+        yield f"there are transactions of the job {job_id}, which does not exist"
+
+
+# A job goes to the cloud once, and what that costs is promised for exactly as long as it is there.
+
+
+def every_burst_is_written_down_once(facts: Facts) -> Iterable[str]:
+    written: dict[int, list[BurstFact]] = defaultdict(list)
+    for burst in facts.bursts:
+        written[burst.dispatch_id].append(burst)
+    for each in facts.dispatches:
+        found = written.pop(each.id, [])
+        is_there = each.provider == Provider.CLOUD and each.status not in TERMINAL_DISPATCH
+        if len(found) != (each.expected_cost_micros is not None):
+            yield f"dispatch {each.id} is expected to cost {each.expected_cost_micros}, of which is written {found}"
+        elif found and is_there != (found[0].ended_at is None):
+            yield f"dispatch {each.id} is {each.status} at {each.provider}, of which is written {found}"
+    for dispatch_id in written:
+        yield f"the dispatch {dispatch_id}, which does not exist, went to the cloud"
+
+
+# Across 1: a step writes its outbox rows with its business rows, so whatever differs is under way.
+
+
+def whatever_differs_is_under_way(facts: Facts) -> Iterable[str]:
+    dispatches = facts.dispatch_of()
+    told: dict[str, set[int]] = defaultdict(set)
+    for update in facts.entries:
+        told[update.job_id].add(update.version)
+    for job in facts.jobs:
+        dispatch = dispatches.get(job.id)
+        if dispatch is None:
+            if job.status not in TERMINAL_JOB and job.id not in facts.submitted:
+                yield f"job {job.id} is {job.status}, has no dispatch, and nobody is about to make one"
+            continue
+        lost = set(range(job.dispatch_version + 1, dispatch.version + 1)) - told[job.id]
+        if lost:
+            yield f"job {job.id} will never hear of the moves {sorted(lost)} of its dispatch"
+        if dispatch.version == job.dispatch_version and JOB_STATUS_OF[DispatchStatus(dispatch.status)] != job.status:
+            yield f"job {job.id} is {job.status}, its dispatch {dispatch.status}, at the same version"
+
+
+def a_dispatch_has_a_job(facts: Facts) -> Iterable[str]:
+    """The tenant goes first at submit: a dispatch without a job was never asked for."""
+    known = {each.id for each in facts.jobs}
+    for each in facts.dispatches:
+        if each.tenant_job_id not in known:
+            yield f"dispatch {each.id} has no job"
+
+
+def every_move_is_one_event(facts: Facts) -> Iterable[str]:
+    """Applied once and in order: one event for the submission and one for each move, numbered without a gap."""
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for job_id, seq in facts.events:
+        numbers[job_id].append(seq)
+    for job in facts.jobs:
+        expected = list(range(1, job.dispatch_version + 2))
+        if sorted(numbers[job.id]) != expected or job.event_seq != len(expected):
+            yield f"job {job.id} was told {job.dispatch_version} moves, its events are {sorted(numbers[job.id])}"
+
+
+ALWAYS: tuple[Rule, ...] = (
+    leased_means_one_lease,
+    every_lease_has_its_own_epoch,
+    attempts_are_the_penalised_leases,
+    leases_stay_within_the_limit,
+    every_lease_is_entitled,
+    job_and_dispatch_never_end_differently,
+    balance_is_the_sum,
+    every_job_is_reserved_once_and_settled_once,
+    every_burst_is_written_down_once,
+    whatever_differs_is_under_way,
+    a_dispatch_has_a_job,
+    every_move_is_one_event,
+)
+CHANGES: tuple[Change, ...] = (
+    epoch_and_version_only_grow,
+    an_ended_lease_stays_as_it_ended,
+    terminal_states_absorb,
+    no_lease_after_a_cancel,
+    transactions_are_append_only,
+)
+
+
+# Queue 1 and across 2: once every fault is healed, nothing is lost, doubled or left over.
+
+
+def nothing_is_under_way(facts: Facts) -> Iterable[str]:
+    if facts.entries:
+        yield f"{len(facts.entries)} updates are not delivered"
+    if facts.submitted:
+        yield f"{len(facts.submitted)} jobs are not in the queue"
+
+
+def every_job_agrees_with_its_dispatch(facts: Facts) -> Iterable[str]:
+    dispatches = facts.dispatch_of()
+    for job in facts.jobs:
+        dispatch = dispatches.get(job.id)
+        # A job that is answered with another's output never has one.
+        if job.reused_from is not None:
+            if dispatch is not None or job.status != JobStatus.COMPLETED or job.reserved_tokens:
+                yield f"job {job.id} was answered with an output, is {job.status} and costs {job.reserved_tokens}"
+            continue
+        # A job that could never be dispatched fails without one.
+        if dispatch is None and job.status != JobStatus.FAILED:
+            yield f"job {job.id} is {job.status} and has no dispatch"
+        if dispatch is not None and JOB_STATUS_OF[DispatchStatus(dispatch.status)] != job.status:
+            yield f"job {job.id} is {job.status}, its dispatch {dispatch.status}"
+        if dispatch is not None and _costs(dispatch) != _costs(job):
+            yield f"job {job.id} costs {_costs(job)}, its dispatch {_costs(dispatch)}"
+
+
+def _costs(fact: DispatchFact | JobFact) -> tuple[int, int | None]:
+    return fact.cost_micros, fact.expected_cost_micros
+
+
+def attempts_mirror_leases(facts: Facts) -> Iterable[str]:
+    dispatches = facts.dispatch_of()
+    leases = facts.leases_of()
+    attempts: dict[str, dict[int, str | None]] = defaultdict(dict)
+    for attempt in facts.attempts:
+        attempts[attempt.job_id][attempt.epoch] = attempt.outcome
+    for job in facts.jobs:
+        if job.id in dispatches:
+            expected = {each.epoch: each.outcome for each in leases[dispatches[job.id].id]}
+            if attempts[job.id] != expected:
+                yield f"job {job.id} has the attempts {attempts[job.id]}, its leases were {expected}"
+
+
+QUIET: tuple[Rule, ...] = (nothing_is_under_way, every_job_agrees_with_its_dispatch, attempts_mirror_leases)
+
+
+def every_job_has_ended(facts: Facts) -> Iterable[str]:
+    for job in facts.jobs:
+        if job.status not in TERMINAL_JOB:
+            yield f"job {job.id} is still {job.status}"
+
+
+def broken(facts: Facts, rules: Iterable[Rule], *, seen: Seen | None = None) -> list[str]:
+    """What breaks the rules, each under the rule's name; with `seen`, also what changed as it may not."""
+    found = [f"{rule.__name__}: {text}" for rule in rules for text in rule(facts)]
+    if seen is not None:
+        found += [f"{rule.__name__}: {text}" for rule in CHANGES for text in rule(facts, seen)]
+        seen.note(facts)
+    return found
+
+
+async def check_always(world: World, seen: Seen) -> Facts:
+    """True at every snapshot, whatever has just crashed."""
+    facts = await look(world)
+    _raise(broken(facts, ALWAYS, seen=seen))
+    return facts
+
+
+async def check_agreed(world: World) -> Facts:
+    """True once nothing is under way: both databases tell the same story, and the reconciler thinks so too."""
+    facts = await look(world)
+    _raise(broken(facts, (*ALWAYS, *QUIET)))
+    report = await world.engine.operations.reconciler.run()
+    _raise([f"reconciler: {each.kind}: {each.text}" for each in report.findings])
+    return facts
+
+
+async def check_quiet(world: World) -> Facts:
+    """True once everything is healed and drained: besides, every accepted job has ended."""
+    facts = await check_agreed(world)
+    _raise(broken(facts, [every_job_has_ended]))
+    return facts
+
+
+def _raise(found: Sequence[str]) -> None:
+    if found:
+        raise Broken("\n".join(found))
+
+
+async def look(world: World) -> Facts:
+    return await look_at(world.engine.databases)
+
+
+async def look_at(databases: Databases) -> Facts:
+    """All databases, read one after the other: nothing may be running meanwhile."""
+    facts = Facts()
+    await _look_at_central(databases.central, facts)
+    jobs: list[JobFact] = []
+    attempts: list[AttemptFact] = []
+    transactions: list[TransactionFact] = []
+    events: list[tuple[str, int]] = []
+    submitted: list[str] = []
+    wallets: dict[str, int] = {}
+    for shard in databases.shards.values():
+        async with shard.read() as tx:
+            jobs += [JobFact(**each) for each in await _rows(tx, tenant.ai_jobs, JobFact)]
+            attempts += [AttemptFact(**each) for each in await _rows(tx, tenant.job_attempts, AttemptFact)]
+            transactions += [
+                TransactionFact(**each) for each in await _rows(tx, tenant.token_transactions, TransactionFact)
+            ]
+            found = (await tx.execute(select(tenant.job_events.c.job_id, tenant.job_events.c.seq))).all()
+            events += [(row.job_id, row.seq) for row in found]
+            submitted += [id_ for row in await tx.execute(select(tenant.outbox.c.job_ids)) for id_ in row.job_ids]
+            wallets |= {row.tenant_id: row.balance for row in await tx.execute(select(tenant.token_wallets))}
+    facts.jobs, facts.attempts, facts.transactions, facts.events = jobs, attempts, transactions, events
+    facts.submitted, facts.wallets = submitted, wallets
+    return facts
+
+
+async def _look_at_central(database: Database, facts: Facts) -> None:
+    async with database.read() as tx:
+        facts.dispatches = [DispatchFact(**each) for each in await _rows(tx, central.ai_job_dispatches, DispatchFact)]
+        facts.bursts = [BurstFact(**each) for each in await _rows(tx, central.bursts, BurstFact)]
+        facts.leases = [LeaseFact(**each) for each in await _rows(tx, central.dispatch_leases, LeaseFact)]
+        entries = await tx.execute(select(central.outbox.c.updates))
+        facts.entries = [JobUpdate.from_json(each) for row in entries for each in row.updates]
+        assigned: dict[str, set[int]] = defaultdict(set)
+        for row in await tx.execute(select(central.worker_workflows)):
+            assigned[row.worker_id].add(row.workflow_id)
+        workers = await tx.execute(select(central.workers.c.worker_id, central.workers.c.stage))
+        facts.entitled = {row.worker_id: (row.stage, frozenset(assigned[row.worker_id])) for row in workers}
+
+
+async def _rows(tx: Any, table: Table, fact: type[Any]) -> list[dict[str, Any]]:
+    columns = [table.c[name] for name in fact.__dataclass_fields__]
+    return [dict(row._mapping) for row in await tx.execute(select(*columns))]

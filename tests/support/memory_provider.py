@@ -1,0 +1,175 @@
+"""A provider of machines in memory, and a fleet that it serves: what the loop is tried with."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import select
+
+from comfyrelay.autoscaling.loop import ScalingLoop
+from comfyrelay.autoscaling.providers.base import (
+    FleetMachines,
+    LaunchRefused,
+    LaunchResult,
+    Observed,
+    ObservedState,
+    Order,
+)
+from comfyrelay.domain.autoscaling.machines import Machine, ScalingDecision
+from comfyrelay.domain.autoscaling.spec import InstanceType
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.domain.records.catalogue import Effect
+from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.store.central.autoscaling import machines
+from comfyrelay.store.central.tables import workers
+from tests.support.world import World
+
+MACHINES: dict[str, Any] = {"provider": "command", "options": {"boot_seconds": 100}}
+
+
+async def _nothing(_orders: Sequence[Order]) -> None: ...
+
+
+@dataclass
+class Yard:
+    """Makes a machine for each key once. `before` is called at the beginning of each launch, `after` at its end."""
+
+    can_launch: bool = True
+    there: dict[str, Observed] = field(default_factory=dict)
+    launches: list[list[str]] = field(default_factory=list)
+    totals: list[int] = field(default_factory=list)
+    ends: list[list[str]] = field(default_factory=list)
+    refuses: list[LaunchRefused] = field(default_factory=list)
+    fails: Exception | None = None
+    before: Callable[[Sequence[Order]], Awaitable[None]] = _nothing
+    after: Callable[[Sequence[Order]], Awaitable[None]] = _nothing
+
+    def get(self, _name: str, /) -> "Yard":
+        return self
+
+    async def observe(self, fleet: FleetMachines) -> Sequence[Observed]:
+        if self.fails is not None:
+            raise self.fails
+        return [each for each in self.there.values() if each.id.startswith(f"{fleet.slug}.")]
+
+    async def launch(self, fleet: FleetMachines, orders: Sequence[Order], *, total: int) -> LaunchResult:
+        self.launches.append([each.key for each in orders])
+        self.totals.append(total)
+        await self.before(orders)
+        refused = [each for each in self.refuses if each.instance_type in {order.instance_type for order in orders}]
+        types = {each.instance_type for each in refused}
+        made = [each for each in orders if each.instance_type not in types]
+        for each in made:
+            id_ = f"{fleet.slug}.{each.key}"
+            self.there.setdefault(
+                id_, Observed(id=id_, state=ObservedState.RUNNING, key=each.key, instance_type=each.instance_type)
+            )
+        await self.after(orders)
+        found = [each for each in self.there.values() if each.key in {order.key for order in made}]
+        return LaunchResult(launched=found, refused=refused)
+
+    async def end(self, _fleet: FleetMachines, ids: Sequence[str]) -> None:
+        self.ends.append(list(ids))
+        if self.fails is not None:
+            raise self.fails
+        for each in ids:
+            self.there.pop(each, None)
+
+    async def prices(self, fleet: FleetMachines) -> Sequence[InstanceType]:
+        return fleet.spec.instance_types
+
+    async def close(self) -> None: ...
+
+
+@dataclass
+class Fleets:
+    """A world with a fleet that a yard serves, and the loop over it. Nothing happens but what the test calls for."""
+
+    world: World
+    yard: Yard
+    loop: ScalingLoop
+    fleet: str
+    effect: Effect
+    user: Any
+
+    async def submit(self, jobs: int = 1) -> None:
+        # as somebody new: one user may have only a few jobs at once
+        user = await self.world.user()
+        for _ in range(jobs):
+            await self.world.submit(user, self.effect)
+
+    async def decide(self) -> None:
+        await self.loop.decide_once()
+        await self.loop.idle()
+
+    async def look(self) -> None:
+        await self.loop.observe_once()
+        await self.loop.idle()
+
+    async def round(self) -> None:
+        await self.look()
+        await self.decide()
+
+    async def boot(self, fleet: str | None = None) -> list[str]:
+        """Every machine that is there becomes a worker."""
+        async with self.world.engine.databases.central.read() as tx:
+            known = {row.worker_id for row in await tx.execute(select(workers.c.worker_id))}
+        made = [each.id for each in self.yard.there.values() if each.id not in known]
+        for each in made:
+            await self.world.worker(fleet or each.partition(".")[0], name=each)
+        return made
+
+    async def pass_time(self, seconds: float) -> None:
+        """Workers are heard of all the while."""
+        await self.world.advance(seconds)
+        async with self.world.engine.databases.central.read() as tx:
+            names = [row.worker_id for row in await tx.execute(select(workers.c.worker_id))]
+        await self.world.engine.fleet.workers.record_seen(names)
+
+    async def record(self, slug: str | None = None) -> Fleet:
+        found = await self.world.engine.scaling.snapshots.fleets()
+        return next(each for each in found if each.slug == (slug or self.fleet))
+
+    async def present(self) -> list[Machine]:
+        return await self.world.engine.scaling.machines.present(await self.record())
+
+    async def orders(self) -> list[Machine]:
+        """All that were ever ordered, the newest first."""
+        async with self.world.engine.databases.central.read() as tx:
+            return await machines.newest(tx, (await self.record()).id, most=1000)
+
+    async def decisions(self, slug: str | None = None) -> list[ScalingDecision]:
+        views = self.world.engine.scaling.views
+        return list((await views.decisions(Stage.PRODUCTION, slug or self.fleet, limit=100)).items)
+
+    async def seen(self, slug: str | None = None) -> Any:
+        found = await self.world.engine.scaling.snapshots.take(Stage.PRODUCTION)
+        return next(each for each in found.snapshot.fleets if each.slug == (slug or self.fleet))
+
+    async def change(self, **changes: Any) -> None:
+        await self.world.engine.fleet.fleets.change(stage=Stage.PRODUCTION, slug=self.fleet, changes=changes)
+
+
+async def open_fleets(world: World, *, scaling: dict[str, Any] | None = None, **spec: Any) -> Fleets:
+    workflow = await world.workflow()
+    effect = await world.effect(workflow, cost=0)
+    slug = await world.fleet(workflow)
+    yard = Yard()
+    found = Fleets(
+        world=world,
+        yard=yard,
+        loop=ScalingLoop(world.engine, yard),
+        fleet=slug,
+        effect=effect,
+        user=await world.user(),
+    )
+    # a machine for every two minutes of work: how policies weigh things is not tried here
+    await found.change(machines={**MACHINES, **spec}, scaling={"policy": "cheap", **(scaling or {})})
+    await lead(world)
+    return found
+
+
+async def lead(world: World) -> None:
+    """For as long as the test takes."""
+    world.engine.scaling.leadership.ttl_seconds = 1_000_000.0
+    assert await world.engine.scaling.leadership.claim() is not None

@@ -1,0 +1,6 @@
+"""Paths that tests share, whatever their own depth in the tree."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+RECORDINGS = Path(__file__).with_name("recordings")

@@ -1,0 +1,66 @@
+"""Graphs that need no models, tickets, and ways to wait for what a pool tells."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.pool import Bucket, EventStream, MemberTimings, PoolEvent, Ticket, WorkflowPool
+from comfyrelay.simulator import Simulator
+
+E = TypeVar("E", bound=PoolEvent)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+# A server that comes back is used at once, and is looked for often.
+QUICK = MemberTimings(reconnect_grace_seconds=0.01, first_backoff_seconds=0.02, last_backoff_seconds=0.1)
+
+
+def invert(color: int = 7) -> Graph:
+    """Another colour is another result of the same workflow."""
+    return {
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 1, "color": color}},
+        "2": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "pool"}},
+    }
+
+
+def plain(color: int = 7) -> Graph:
+    """Another workflow: without the node that tests let fail."""
+    graph = invert(color)
+    del graph["2"]
+    graph["3"]["inputs"]["images"] = ["1", 0]
+    return graph
+
+
+def ticket(number: int, *, workflow: str = "w", priority: int = 0, bucket: Bucket | None = None, **more: Any) -> Ticket:
+    return Ticket(
+        id=f"job-{number}",
+        sequence=number,
+        bucket=bucket or Bucket(workflow),
+        graph=b'{"1": {"class_type": "A", "inputs": {}}}',
+        created_at=NOW,
+        priority=priority,
+        **more,
+    )
+
+
+def anywhere(_bucket: Bucket) -> bool:
+    return True
+
+
+async def until(stream: EventStream[Any], kind: type[E], such: Callable[[E], bool] = lambda _: True) -> E:
+    """Read a stream up to the first event of this kind."""
+    async for event in stream:
+        if isinstance(event, kind) and such(event):
+            return event
+    raise AssertionError(f"The stream ended without {kind.__name__}.")
+
+
+@asynccontextmanager
+async def ready_pool(*simulators: Simulator, **options: Any) -> AsyncIterator[WorkflowPool]:
+    """A pool whose servers, named a, b, c…, are online."""
+    named = {name: simulator.url for name, simulator in zip("abcdef", simulators, strict=False)}
+    async with WorkflowPool(named, **{"timings": QUICK, **options}) as pool:
+        await pool.wait_ready()
+        yield pool

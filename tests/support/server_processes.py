@@ -1,0 +1,96 @@
+"""Real server processes, to be talked to over a socket and to be killed."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import socket
+import tempfile
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import BinaryIO
+
+import httpx
+
+from comfyrelay.settings import ENV_PREFIX
+from tests.support import forked_commands
+from tests.support.api import SECRETS
+
+
+@dataclass
+class ServerProcess:
+    url: str
+    process: Process | forked_commands.Child
+    http: httpx.AsyncClient
+    _log: BinaryIO
+
+    def log(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode()
+
+    async def kill(self) -> None:
+        """As kill -9 does."""
+        self.process.kill()
+        await self.process.wait()
+
+
+@cache
+def _ports() -> Iterator[int]:
+    """Below those that systems give to whoever asks for any, or a connection could take one between its being found
+    free and its being listened on; and to each process of a run its own."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 20
+    own = range(11_000 + 1_000 * worker, 12_000 + 1_000 * worker)
+    begin = os.getpid() % len(own)
+    return itertools.cycle([*own[begin:], *own[:begin]])
+
+
+def free_port() -> int:
+    """A port for a server that is about to be started."""
+    for port in _ports():
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("unreachable")
+
+
+@asynccontextmanager
+async def server_process(settings: Mapping[str, str]) -> AsyncIterator[ServerProcess]:
+    """`comfyrelay server` with these settings, ready to answer."""
+    port = free_port()
+    own = {
+        "PORT": str(port),
+        "FLEET_SECRETS": json.dumps(SECRETS.fleet),
+        "SIGNING_SECRETS": json.dumps(SECRETS.signing),
+        **settings,
+    }
+    env = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    env |= {f"{ENV_PREFIX}{name}": value for name, value in own.items()}
+    url = f"http://127.0.0.1:{port}"
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        with tempfile.TemporaryFile() as log:
+            process = await forked_commands.start(["server", "--log-level", "error"], env=env, out=log.fileno())
+            try:
+                await _answers(process, http, log)
+                yield ServerProcess(url, process, http, log)
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                await process.wait()
+
+
+async def _answers(process: Process | forked_commands.Child, http: httpx.AsyncClient, log: BinaryIO) -> None:
+    """The port is open only once the databases are up, so the first answer means ready."""
+    while True:
+        if process.returncode is not None:
+            log.seek(0)
+            raise AssertionError(f"the server ended before it answered:\n{log.read().decode()}")
+        try:
+            await http.get("/healthz")
+        except httpx.ConnectError:
+            # nothing tells from outside when a port opens
+            await asyncio.sleep(0.05)
+        else:
+            return

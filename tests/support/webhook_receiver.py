@@ -1,0 +1,54 @@
+"""A server on a socket that hears of the ends of jobs, and answers as it is told."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from comfyrelay.http_client import listen
+from tests.support.world import PATIENCE_SECONDS
+
+
+@dataclass
+class Receiver:
+    url: str
+    # What to answer, one after the other, and 204 from then on.
+    statuses: list[int] = field(default_factory=list)
+    answer: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    # Nobody is answered until it is set.
+    free: asyncio.Event = field(default_factory=asyncio.Event)
+    heard: list[tuple[dict[str, str], str]] = field(default_factory=list)
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def take(self, request: web.Request) -> web.Response:
+        body = (await request.read()).decode()
+        async with self._news:
+            self.heard.append((dict(request.headers), body))
+            self._news.notify_all()
+        await self.free.wait()
+        status = self.statuses.pop(0) if self.statuses else 204
+        return web.Response(status=status, body=None if status == 204 else self.answer, headers=self.headers)
+
+    async def wait_for(self, count: int) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS), self._news:
+            await self._news.wait_for(lambda: len(self.heard) >= count)
+
+
+@asynccontextmanager
+async def receiving() -> AsyncIterator[Receiver]:
+    listener = listen("127.0.0.1", 0)
+    receiver = Receiver(f"http://127.0.0.1:{listener.getsockname()[1]}/hook")
+    receiver.free.set()
+    app = web.Application()
+    app.router.add_post("/hook", receiver.take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.SockSite(runner, listener).start()
+    try:
+        yield receiver
+    finally:
+        receiver.free.set()
+        await runner.cleanup()

@@ -1,0 +1,504 @@
+"""The whole system in real processes: server, workers and the commands around them, with a network in between that
+tests can break. Stand-ins for ComfyUI run in the test's own loop, so that tests can see and steer them."""
+
+import asyncio
+import hashlib
+import itertools
+import json
+import shutil
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.queue import demand, polls
+from comfyrelay.settings import Settings
+from comfyrelay.simulator import Simulator
+from comfyrelay.worker import agent, control, draining
+from comfyrelay.worker.files import transfers
+from tests.support.api import FLEET_SECRET, PASSWORD, SECRETS
+from tests.support.api_calls import png
+from tests.support.graphs import MP4, invert, invert_file, invert_video
+from tests.support.network_proxy import Proxy
+from tests.support.processes import Service, run_command
+from tests.support.server_processes import free_port
+from tests.support.storage import ACCESS_KEY, SECRET_KEY
+from tests.support.world import PATIENCE_SECONDS, execute
+
+FLEET = "home"
+COST = 7
+TOKENS = 1_000
+ENDED = ("completed", "failed", "canceled")
+# Requests of a worker, as the proxies see them begin.
+DOWNLOAD = b"GET /"
+UPLOAD = b"PUT /"
+COMPLETE = b"POST /api/worker/complete"
+
+# Pauses that tests would only wait for.
+SERVER_CONSTANTS = {(demand, "RECALL_AFTER_SECONDS"): 0.5, (polls, "FOLLOWER_TICKS"): 1}
+WORKER_CONSTANTS = {
+    (agent, "SIGN_OFF_SECONDS"): 1.0,
+    (control, "LONGEST_PAUSE_SECONDS"): 0.5,
+    (draining, "GIVE_BACK_SECONDS"): 2.0,
+    (draining, "RECHECK_SECONDS"): 0.2,
+    (transfers, "_LONGEST_PAUSE_SECONDS"): 0.5,
+}
+
+INPUT = {"key": "input", "type": "image", "placeholder": "{{INPUT}}", "is_primary_input": True, "required": True}
+VIDEO = {**INPUT, "type": "video"}
+COLOR = {
+    "key": "color",
+    "type": "number",
+    "placeholder": "{{COLOR}}",
+    "default_value": 7,
+    "user_configurable": True,
+}
+_IMAGE = {"output_node_id": "3", "output_extension": "png", "output_mime_type": "image/png"}
+
+
+@dataclass
+class System:
+    folder: Path
+    server: Service
+    settings: Mapping[str, str]
+    http: httpx.AsyncClient
+    # between workers and the server, and between everybody and the files
+    api: Proxy
+    files: Proxy
+    simulator: Simulator
+    admin_token: str = ""
+    user_token: str = ""
+    workers: list[Service] = field(default_factory=list)
+    simulators: list[Simulator] = field(default_factory=list)
+    # contents that may stay on a ComfyUI: they belong to effects
+    assets: list[bytes] = field(default_factory=list)
+    _workflows: list[str] = field(default_factory=list)
+    _submitted: list[str] = field(default_factory=list)
+    _numbers: Any = field(default_factory=lambda: itertools.count(1))
+
+    # the operator
+
+    async def admin(self, method: str, path: str, body: Any = None) -> Any:
+        return _data(await self.http.request(method, f"/api/admin{path}", json=body, headers=_bearer(self.admin_token)))
+
+    async def effect(
+        self,
+        slug: str = "invert",
+        graph: Graph | None = None,
+        *,
+        properties: Sequence[Mapping[str, Any]] = (INPUT,),
+        overrides: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> int:
+        """An effect that the fleet runs: an image is inverted, unless something else is asked for."""
+        graph = invert_file("{{INPUT}}") if graph is None else graph
+        body = {"slug": slug, "graph": graph, "properties": list(properties), **_IMAGE, **more}
+        await self.admin("POST", "/workflows", body)
+        self._workflows.append(slug)
+        await self.admin("PUT", f"/fleets/production/{FLEET}/workflows", {"workflow_slugs": self._workflows})
+        made = await self.admin(
+            "POST",
+            "/effects",
+            {"slug": slug, "workflow_slug": slug, "credits_cost": COST, "property_overrides": dict(overrides or {})},
+        )
+        effect_id: int = made["id"]
+        return effect_id
+
+    async def plain_effect(self, slug: str = "plain", **more: Any) -> int:
+        """An effect without a file of the user's."""
+        graph = invert()
+        graph["1"]["inputs"]["color"] = "{{COLOR}}"
+        return await self.effect(slug, graph, properties=[COLOR], **more)
+
+    async def video_effect(self, slug: str = "invert-video") -> int:
+        return await self.effect(
+            slug,
+            invert_video("{{INPUT}}"),
+            properties=[VIDEO],
+            output_node_id="5",
+            output_extension="mp4",
+            output_mime_type="video/mp4",
+        )
+
+    async def asset(self, content: bytes, *, name: str = "logo.png", mime_type: str = "image/png") -> str:
+        """A file for effects; returns its path."""
+        body = {"mime_type": mime_type, "size": len(content), "original_filename": name}
+        begun = await self.admin("POST", "/assets", body)
+        await self._put(begun, content)
+        self.assets.append(content)
+        path: str = begun["path"]
+        return path
+
+    def worker(
+        self,
+        worker_id: str = "gpu-1",
+        *,
+        simulators: Sequence[Simulator] | None = None,
+        variables: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> Service:
+        """A worker, to be started; `settings` are the worker's, in lower case without their prefix."""
+        environment = self._environment(worker_id, simulators=simulators, variables=variables, **settings)
+        log = self.folder / f"{worker_id}.log"
+        made = Service(worker_id, "worker", environment=environment, log=log, constants=WORKER_CONSTANTS)
+        self.workers.append(made)
+        return made
+
+    async def checked(self, *words: str, worker_id: str = "gpu-1", **settings: Any) -> tuple[int, str]:
+        """What `comfyrelay worker check` ends with and says, with the settings that a worker would have."""
+        environment = self._environment(worker_id, **settings)
+        return await run_command("worker", "check", *words, environment=environment, log=self.folder / "check.log")
+
+    def _environment(
+        self,
+        worker_id: str,
+        *,
+        simulators: Sequence[Simulator] | None = None,
+        variables: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> dict[str, str]:
+        simulators = self.simulators if simulators is None else simulators
+        own = {
+            "api_base_url": self.api.url,
+            "comfyui_folders": ",".join(str(each.folder) for each in simulators) or None,
+            "data_dir": str(self.folder / "worker"),
+            "metadata_url": "off",
+            "shutdown_seconds": 5,
+            **settings,
+        }
+        return {
+            "FLEET_SECRET": FLEET_SECRET,
+            "FLEET_SLUG": FLEET,
+            "FLEET_STAGE": "production",
+            "WORKER_ID": worker_id,
+            "COMFYUI_BASE_URL": ",".join(each.url for each in simulators),
+            "HEARTBEAT_INTERVAL_SECONDS": "1",
+            **(variables or {}),
+            **{f"COMFYRELAY_WORKER_{key.upper()}": str(value) for key, value in own.items() if value is not None},
+        }
+
+    async def started(self, worker_id: str = "gpu-1", **settings: Any) -> Service:
+        """A worker that is registered."""
+        worker = self.worker(worker_id, **settings)
+        await worker.start()
+        await worker.until_said("worker.registered")
+        return worker
+
+    async def restart_server(self) -> None:
+        """As a deployment does it: told to stop, and started again at the same place."""
+        self.server.send(signal.SIGTERM)
+        assert await self.server.ended() == 0
+        await self.start_server()
+
+    async def start_server(self) -> None:
+        await self.server.start()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                assert self.server.is_running, f"the server ended:\n{self.server.text()[-4000:]}"
+                try:
+                    await self.http.get("/healthz")
+                except httpx.TransportError:
+                    # nothing tells from outside when a port opens
+                    await asyncio.sleep(0.05)
+                else:
+                    return
+
+    # the user
+
+    async def user(self, method: str, path: str, body: Any = None) -> Any:
+        return _data(await self.http.request(method, f"/api{path}", json=body, headers=_bearer(self.user_token)))
+
+    async def upload(self, content: bytes, *, name: str, mime_type: str) -> str:
+        body = {"mime_type": mime_type, "size": len(content), "original_filename": name}
+        begun = await self.user("POST", "/videos/uploads", body)
+        await self._put(begun, content)
+        file_id: str = begun["file"]["id"]
+        return file_id
+
+    async def submit(self, effect: int | str, content: bytes | None = None, **more: Any) -> str:
+        """A job of an effect, or of a workflow of the user's own, with a file if one is given; returns its id."""
+        if content is not None:
+            is_video = content is MP4
+            more["input_file_id"] = await self.upload(
+                content,
+                name="clip.mp4" if is_video else "cat.png",
+                mime_type="video/mp4" if is_video else "image/png",
+            )
+        target = {"workflow_slug": effect} if isinstance(effect, str) else {"effect_id": effect}
+        body = {**target, "idempotency_key": f"key-{next(self._numbers)}", **more}
+        job_id: str = (await self.user("POST", "/ai-jobs", body))["id"]
+        self._submitted.append(job_id)
+        return job_id
+
+    async def image(self, effect_id: int) -> str:
+        """A job with a picture that nobody else has."""
+        colour = f"#{next(self._numbers):06x}"
+        return await self.submit(effect_id, png(colour))
+
+    async def plain(self, effect_id: int) -> str:
+        return await self.submit(effect_id, input_payload={"color": next(self._numbers)})
+
+    async def job(self, job_id: str) -> Any:
+        return await self.user("GET", f"/ai-jobs/{job_id}")
+
+    async def until(self, job_id: str, *statuses: str, seconds: float = PATIENCE_SECONDS) -> Any:
+        """Wait until a job is in one of these states; it is returned."""
+        job: Any = None
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    try:
+                        job = await self.job(job_id)
+                    except httpx.TransportError:
+                        # the server is being restarted
+                        job = {"status": "unknown"}
+                    if job["status"] in statuses:
+                        return job
+                    assert job["status"] not in ENDED, f"the job is {job['status']}: {job['error']}"
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(f"The job did not become {' or '.join(statuses)}: {job}") from None
+
+    async def completed(self, job_id: str, *, seconds: float = PATIENCE_SECONDS) -> bytes:
+        """Wait for a job's end; returns its one output."""
+        job = await self.until(job_id, "completed", seconds=seconds)
+        [output] = job["outputs"]
+        async with httpx.AsyncClient() as http:
+            answer = await http.get(output["url"])
+        assert answer.is_success, answer.text
+        assert hashlib.sha256(answer.content).hexdigest() == output["content_hash"]
+        return answer.content
+
+    async def lease_of(self, job_id: str) -> Any:
+        """The dispatch of a job, as the operator sees it."""
+        [found] = (await self.admin("GET", f"/dispatches?search={job_id}"))["items"]
+        return found
+
+    async def until_leased(self, job_id: str, *, by: str) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            # the server knows, and tells only when asked
+            while (await self.lease_of(job_id))["worker_id"] != by:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def until_running(self, simulator: Simulator | None = None, *, prompts: int = 1) -> None:
+        """Wait until a ComfyUI has been given so many prompts."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (simulator or self.simulator).log.prompts_queued < prompts:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def until_progress(self, job_id: str, value: float) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while ((await self.job(job_id))["progress"] or {}).get("value", 0.0) < value:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def until_phase(self, job_id: str, phase: str) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while ((await self.job(job_id))["progress"] or {}).get("phase") != phase:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    # what must hold after every test
+
+    async def check(self) -> None:
+        """Stop everybody politely; then nothing may be left behind, and everything must agree."""
+        for worker in self.workers:
+            if worker.is_running:
+                worker.send(signal.SIGTERM)
+                assert await worker.ended() == 0, worker.text()[-4000:]
+        assert self.left_on_worker() == []
+        assert [left for simulator in self.simulators for left in self.left_on_comfyui(simulator)] == []
+        await self._check_charges()
+        await self.reconcile()
+
+    async def reconcile(self) -> None:
+        """Queue, jobs and ledger agree."""
+        async with self._engine() as engine:
+            assert (await engine.operations.reconciler.run()).findings == []
+
+    async def expire_lease(self, job_id: str) -> None:
+        """As if nobody had heard of its worker for long."""
+        async with self._engine() as engine:
+            await execute(
+                engine.databases.central,
+                "UPDATE ai_job_dispatches SET lease_expires_at = relay_now(0) WHERE tenant_job_id = :job_id",
+                job_id=job_id,
+            )
+
+    async def silence(self, worker_id: str) -> None:
+        """As if nobody had heard of it for an hour."""
+        async with self._engine() as engine:
+            await execute(
+                engine.databases.central,
+                "UPDATE workers SET last_seen_at = relay_now(-3600) WHERE worker_id = :worker_id",
+                worker_id=worker_id,
+            )
+
+    def _engine(self) -> Engine:
+        """The server's databases, from here."""
+        return Engine(
+            Settings(
+                data_dir=Path(self.settings["DATA_DIR"]),
+                database_url=self.settings.get("DATABASE_URL"),
+                shards=json.loads(self.settings.get("SHARDS", "{}")),
+            )
+        )
+
+    def left_on_worker(self) -> list[Path]:
+        """Files under way, leases held, and halves of downloads: none of them after the work."""
+        root = self.folder / "worker"
+        found = [each for each in root.rglob("*") if each.is_file()]
+        return [
+            each
+            for each in found
+            if {"work", "held"} & set(each.parts) or each.suffix in (".part", ".tmp") or each.name.startswith(".")
+        ]
+
+    def left_on_comfyui(self, simulator: Simulator) -> list[Path]:
+        """What is in ComfyUI's folders, but for files of effects."""
+        found = [each for kind in ("input", "output", "temp") for each in (simulator.folder / kind).rglob("*")]
+        return [each for each in found if each.is_file() and each.read_bytes() not in self.assets]
+
+    async def _check_charges(self) -> None:
+        """Every job that has ended was paid for once, or not at all."""
+        kinds = {"completed": "JOB_CONSUME", "failed": "JOB_REFUND", "canceled": "JOB_REFUND"}
+        booked = Counter(
+            (each["job_id"], each["type"]) for each in (await self.user("GET", "/wallet?limit=200"))["transactions"]
+        )
+        wanted: Counter[tuple[str | None, str]] = Counter()
+        for job_id in self._submitted:
+            wanted[job_id, "JOB_RESERVE"] = 1
+            if (status := (await self.job(job_id))["status"]) in kinds:
+                wanted[job_id, kinds[status]] = 1
+        assert {key: count for key, count in booked.items() if key[0] is not None} == wanted
+
+    async def _put(self, begun: Mapping[str, Any], content: bytes) -> None:
+        async with httpx.AsyncClient() as http:
+            sent = await http.put(begun["upload_url"], content=content, headers=begun["upload_headers"])
+        assert sent.is_success, sent.text
+
+
+@dataclass(frozen=True)
+class Populated:
+    """What a server keeps, with all those in it who call it."""
+
+    folder: Path
+    admin_token: str
+    user_token: str
+
+
+async def populate(folder: Path) -> Populated:
+    """What each system on SQLite begins with."""
+    async with open_system(folder, {}, quiet=True) as system:
+        system.server.send(signal.SIGTERM)
+        assert await system.server.ended() == 0
+    return Populated(folder / "server", system.admin_token, system.user_token)
+
+
+@asynccontextmanager
+async def open_system(
+    folder: Path,
+    databases: Mapping[str, str],
+    *,
+    s3: tuple[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
+    simulators: int = 1,
+    quiet: bool = False,
+    populated: Populated | None = None,
+    is_empty: bool = False,
+) -> AsyncIterator[System]:
+    """A server with an administrator, a user with tokens and an empty fleet. `s3` is a server and a storage URL.
+
+    It takes them from what is `populated`, or makes them anew, unless it stays empty. At the end what the processes
+    said is printed, for who looks at a failed test, unless this is `quiet`.
+    """
+    port = free_port()
+    server_url = f"http://127.0.0.1:{port}"
+    async with AsyncExitStack() as stack:
+        api = await stack.enter_async_context(Proxy(server_url))
+        files = await stack.enter_async_context(Proxy(s3[0] if s3 else server_url))
+        own = {
+            "DATA_DIR": str(folder / "server"),
+            "PORT": str(port),
+            # files that the server keeps itself go by its address
+            "PUBLIC_URL": server_url if s3 else files.url,
+            "FLEET_SECRETS": json.dumps(SECRETS.fleet),
+            "SIGNING_SECRETS": json.dumps(SECRETS.signing),
+            "REAPER_INTERVAL_SECONDS": "0.2",
+            "REQUESTS_PER_MINUTE": "1000",
+            "MAX_ACTIVE_JOBS_PER_USER": "200",
+            # a block would keep the next attempt from the only worker there is
+            "BLOCK_COOLDOWN_SECONDS": "0",
+            **databases,
+            **(settings or {}),
+        }
+        aws: dict[str, str] = {}
+        if s3 is not None:
+            own["STORAGE_URL"] = s3[1]
+            aws = {
+                "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+                "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+                "AWS_ENDPOINT_URL": files.url,
+                "AWS_EC2_METADATA_DISABLED": "true",
+            }
+        environment = {**_prefixed(own), **aws}
+        server = Service(
+            *("server", "server", "--log-level", "info"),
+            environment=environment,
+            log=folder / "server.log",
+            constants=SERVER_CONSTANTS,
+        )
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=server_url, timeout=60))
+        made = [await stack.enter_async_context(Simulator()) for _ in range(simulators)]
+        system = System(folder, server, own, http, api, files, made[0], simulators=made)
+        try:
+            if populated is None:
+                await system.start_server()
+                if not is_empty:
+                    await _populate(system, environment)
+            else:
+                shutil.copytree(populated.folder, folder / "server")
+                system.admin_token, system.user_token = populated.admin_token, populated.user_token
+                await system.start_server()
+            yield system
+        finally:
+            for service in (*system.workers, server):
+                if service.is_running:
+                    await service.kill()
+                if not quiet:
+                    sys.stdout.write(f"--- {service.name}\n{service.text()[-6000:]}\n")
+
+
+async def _populate(system: System, environment: Mapping[str, str]) -> None:
+    account = {"email": "root@example.com", "password": PASSWORD}
+    code, text = await run_command(
+        *("admin", "create", "--email", account["email"], "--password", account["password"]),
+        environment=environment,
+        log=system.folder / "admin.log",
+    )
+    assert code == 0, text
+    system.admin_token = text.strip().splitlines()[-1]
+    answer = await system.http.post("/api/register", json={"email": "ada@example.com", "password": PASSWORD})
+    system.user_token = _data(answer)["token"]
+    tenant_id = (await system.user("GET", "/me"))["tenant_id"]
+    await system.admin("POST", f"/tenants/{tenant_id}/credits", {"amount": TOKENS, "reference": "test"})
+    await system.admin("POST", "/fleets", {"slug": FLEET, "workflow_slugs": []})
+
+
+def _prefixed(settings: Mapping[str, str]) -> dict[str, str]:
+    return {f"COMFYRELAY_{key}": value for key, value in settings.items()}
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _data(answer: httpx.Response) -> Any:
+    assert answer.is_success, f"{answer.request.method} {answer.request.url}: {answer.status_code} {answer.text}"
+    return answer.json()["data"]

@@ -1,0 +1,630 @@
+"""A small world to test in: an engine over fresh databases, with a clock that the test sets."""
+
+import asyncio
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import asyncpg
+from sqlalchemy import text
+
+from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.states import Provider, Stage
+from comfyrelay.domain.queue.updates import JobUpdate
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.catalogue import Effect, Workflow
+from comfyrelay.domain.records.jobs import Job, Video
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.engine import Engine, Hooks
+from comfyrelay.services.jobs.batches import BatchRequest, BatchState
+from comfyrelay.services.jobs.submission.requests import Item, JobRequest
+from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.services.queue.settle import Output
+from comfyrelay.settings import Settings
+from comfyrelay.store import outbox
+from comfyrelay.store.central import audit
+from comfyrelay.store.central import tables as central
+from comfyrelay.store.central.queue import dispatches
+from comfyrelay.store.database import Boundary, Database, Tx
+from comfyrelay.store.notify import LocalNotifyChannel
+from comfyrelay.store.tenant import history, jobs, ledger
+from comfyrelay.store.tenant.history import Position
+from comfyrelay.store.tenant.library import media
+
+# How long a test waits for what must come: far longer than a busy machine takes. Only a failure waits to the end.
+PATIENCE_SECONDS = float(os.environ.get("TESTS_PATIENCE_SECONDS", "120"))
+START = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+OUTPUT = Output(size=3, mime_type="video/mp4", extension="mp4", sha256="abc")
+GRAPH = {
+    "1": {"class_type": "CheckpointLoader", "inputs": {"ckpt_name": "model.safetensors"}},
+    "2": {"class_type": "Prompt", "inputs": {"text": "{{PROMPT}}", "model": ["1", 0]}},
+    "3": {"class_type": "SaveVideo", "inputs": {"video": ["2", 0], "file": "{{INPUT}}"}},
+}
+PROMPT = {
+    "key": "prompt",
+    "type": "text",
+    "placeholder": "{{PROMPT}}",
+    "default_value": "a cat",
+    "user_configurable": True,
+}
+
+
+class Crash(BaseException):
+    """A process that dies: nothing in it gets to clean up, so nothing may catch it."""
+
+
+class Clock(Protocol):
+    @property
+    def now(self) -> datetime: ...
+
+    async def set(self, now: datetime) -> None: ...
+
+
+class Backend(Protocol):
+    """Where the databases of a world come from."""
+
+    name: str
+
+    @asynccontextmanager
+    def databases(self, shards: Sequence[str]) -> AsyncIterator[tuple[str, dict[str, str], Clock]]: ...
+
+
+@dataclass
+class PythonClock:
+    """SQLite's clock is a function of the process."""
+
+    now: datetime = START
+
+    async def set(self, now: datetime) -> None:
+        self.now = now
+
+
+@dataclass
+class PostgresClock:
+    """PostgreSQL's clock is `relay_now()`, which reads a table here."""
+
+    connections: list[asyncpg.Connection]
+    now: datetime = START
+
+    async def set(self, now: datetime) -> None:
+        self.now = now
+        for each in self.connections:
+            await each.execute("UPDATE test_clock SET now = $1", now)
+
+
+TEST_CLOCK = """
+CREATE TABLE test_clock (now timestamptz NOT NULL);
+INSERT INTO test_clock VALUES ('2026-01-01T12:00:00Z');
+CREATE OR REPLACE FUNCTION relay_now(seconds double precision) RETURNS timestamptz
+LANGUAGE sql STABLE AS $$ SELECT now + make_interval(secs => seconds) FROM test_clock $$;
+"""
+
+
+# Who changes the schema of a database spoils it for others.
+WATCHED_SCHEMA = """
+CREATE TABLE test_revision AS TABLE alembic_version;
+CREATE TABLE test_changes (tag text);
+CREATE FUNCTION test_change() RETURNS event_trigger LANGUAGE plpgsql AS
+$$ BEGIN INSERT INTO test_changes VALUES (tg_tag); END $$;
+CREATE EVENT TRIGGER test_changes ON ddl_command_end EXECUTE FUNCTION test_change();
+"""
+LEFT_OVER = """
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
+IS_CLEANABLE = """
+SELECT NOT EXISTS (SELECT FROM test_changes) AND pg_database_size(current_database()) < 20000000
+"""
+CLEAN = """
+DO $$
+DECLARE
+    command text;
+BEGIN
+    -- past the triggers that keep histories as they are
+    SET LOCAL session_replication_role = replica;
+    FOR command IN
+        SELECT format('DELETE FROM %s', oid::regclass) FROM pg_class
+         WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND pg_relation_size(oid) > 0
+           AND relname NOT LIKE 'test_%'
+        UNION ALL
+        SELECT format('SELECT setval(%L, %s, false)', seqrelid::regclass, seqstart) FROM pg_sequence
+    LOOP
+        EXECUTE command;
+    END LOOP;
+    INSERT INTO alembic_version TABLE test_revision;
+    IF to_regclass('test_clock') IS NOT NULL THEN
+        UPDATE test_clock SET now = '2026-01-01T12:00:00Z';
+    END IF;
+END $$;
+"""
+
+
+@contextmanager
+def memory_folder() -> Iterator[Path]:
+    """A folder in memory, where there is one: no test is about the disk, which others may keep busy."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="comfyrelay-tests-", dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+class SqliteBackend:
+    name = "sqlite"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._templates: Path | None = None
+
+    @asynccontextmanager
+    async def databases(self, shards: Sequence[str]) -> AsyncIterator[tuple[str, dict[str, str], Clock]]:
+        if self._templates is None:
+            templates = self._folder / f"templates-{uuid.uuid4().hex}"
+            await _upgrade(f"sqlite:///{templates}/central.db", f"sqlite:///{templates}/tenant.db")
+            self._templates = templates
+        folder = self._folder / uuid.uuid4().hex
+        folder.mkdir(parents=True)
+        shutil.copy(self._templates / "central.db", folder / "central.db")
+        for shard in shards:
+            shutil.copy(self._templates / "tenant.db", folder / f"{shard}.db")
+        try:
+            urls = {shard: f"sqlite:///{folder}/{shard}.db" for shard in shards}
+            yield f"sqlite:///{folder}/central.db", urls, PythonClock()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class PostgresBackend:
+    """Databases are copies of templates. Each is cleaned after use and serves again, which is far quicker than another
+    copy; one that was given another schema, or has grown, is dropped."""
+
+    name = "postgresql"
+
+    def __init__(self, url: str, *, real_clock: bool = False) -> None:
+        """`url` has `{}` where the name of a database goes."""
+        self._url = url
+        self._real_clock = real_clock
+        self._has_templates = False
+        self._prefix = f"t{uuid.uuid4().hex[:8]}"
+        self._clean: dict[str, list[str]] = {"central": [], "tenant": []}
+
+    @asynccontextmanager
+    async def databases(self, shards: Sequence[str]) -> AsyncIterator[tuple[str, dict[str, str], Clock]]:
+        if not self._has_templates:
+            await self._make_templates()
+            self._has_templates = True
+        async with AsyncExitStack() as stack:
+            central, *tenants = [
+                await stack.enter_async_context(self._database(template))
+                for template in ("central", *("tenant" for _ in shards))
+            ]
+            connections = [connection for _, connection in (central, *tenants)]
+            urls = {shard: url for shard, (url, _) in zip(shards, tenants, strict=True)}
+            yield central[0], urls, PostgresClock([] if self._real_clock else connections)
+
+    @asynccontextmanager
+    async def _database(self, template: str) -> AsyncIterator[tuple[str, asyncpg.Connection]]:
+        clean = self._clean[template]
+        name = clean.pop() if clean else await self._copy(template)
+        connection = await asyncpg.connect(self._url.format(name))
+        is_clean = False
+        try:
+            yield self._url.format(name), connection
+            is_clean = await _clean(connection)
+        finally:
+            await connection.close()
+            if is_clean:
+                clean.append(name)
+            else:
+                await self._run("postgres", f"DROP DATABASE {name} WITH (FORCE)")
+
+    async def _copy(self, template: str) -> str:
+        name = f"{self._prefix}_{uuid.uuid4().hex[:12]}"
+        await self._run("postgres", f"CREATE DATABASE {name} TEMPLATE {self._prefix}_{template}")
+        return name
+
+    async def _make_templates(self) -> None:
+        names = [f"{self._prefix}_central", f"{self._prefix}_tenant"]
+        for name in names:
+            await self._run("postgres", f"CREATE DATABASE {name}")
+        await _upgrade(*(self._url.format(name) for name in names))
+        for name in names:
+            await self._run(name, WATCHED_SCHEMA if self._real_clock else TEST_CLOCK + WATCHED_SCHEMA)
+
+    async def _run(self, database: str, script: str) -> None:
+        connection = await asyncpg.connect(self._url.format(database))
+        await connection.execute(script)
+        await connection.close()
+
+
+async def _clean(connection: asyncpg.Connection) -> bool:
+    """Make a database as it was when it was copied; whether that could be done."""
+    # whoever has it open still has been left over, and may not have let go of its locks yet
+    while await connection.fetchval(LEFT_OVER):  # noqa: ASYNC110  (the server tells nobody)
+        await asyncio.sleep(0.001)
+    if not await connection.fetchval(IS_CLEANABLE):
+        return False
+    await connection.execute(CLEAN)
+    return True
+
+
+async def _upgrade(central_url: str, tenant_url: str) -> None:
+    databases = Databases(Database("central", central_url), {"main": Database("main", tenant_url)})
+    await databases.upgrade()
+    await databases.close()
+
+
+@dataclass
+class World:
+    engine: Engine
+    clock: Clock
+    backend: str
+    users: list[User] = field(default_factory=list)
+    _numbers: int = 0
+
+    # making things
+
+    def number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    async def user(self, *, tokens: int = 1000, shard: str | None = None) -> User:
+        user = await self.engine.accounts.tenancy.create_user(email=f"user{self.number()}@example.org", shard=shard)
+        if tokens:
+            await self.engine.accounts.ledger.credit(user.tenant_id, tokens, reference="first")
+        self.users.append(user)
+        return user
+
+    async def workflow(self, slug: str | None = None, **values: Any) -> Workflow:
+        values.setdefault("graph", GRAPH)
+        values.setdefault("properties", [PROMPT])
+        return await self.engine.catalogue.workflows.create(slug=slug or f"workflow-{self.number()}", **values)
+
+    async def effect(self, workflow: Workflow | None = None, *, cost: int = 10, **values: Any) -> Effect:
+        workflow = workflow or await self.workflow()
+        return await self.engine.catalogue.effects.create(
+            slug=f"effect-{self.number()}", workflow_slug=workflow.slug, credits_cost=cost, **values
+        )
+
+    async def fleet(self, *workflows: Workflow, stage: Stage = Stage.PRODUCTION) -> str:
+        slug = f"fleet-{self.number()}"
+        await self.engine.fleet.fleets.create(
+            slug=slug, stage=stage, workflow_slugs=[each.slug for each in workflows], max_workers=10_000
+        )
+        return slug
+
+    async def worker(
+        self, fleet: str, *, concurrency: int = 1, stage: Stage = Stage.PRODUCTION, name: str | None = None
+    ) -> str:
+        worker_id = name or f"worker-{self.number()}"
+        await self.engine.fleet.workers.register(
+            worker_id=worker_id, fleet_slug=fleet, stage=stage, max_concurrency=concurrency
+        )
+        return worker_id
+
+    async def desk(
+        self, *, concurrency: int = 1, tokens: int = 1000, cost: int = 10, workflow: Workflow | None = None
+    ) -> "Desk":
+        """One user, one effect and one worker that may run it."""
+        workflow = workflow or await self.workflow()
+        effect = await self.effect(workflow, cost=cost)
+        fleet = await self.fleet(workflow)
+        worker = await self.worker(fleet, concurrency=concurrency)
+        return Desk(
+            world=self,
+            user=await self.user(tokens=tokens),
+            workflow=workflow,
+            effect=effect,
+            fleet=fleet,
+            worker=worker,
+        )
+
+    # doing things
+
+    async def submit(self, user: User, effect: Effect, *, key: str | None = None, **values: Any) -> Job:
+        item = Item(
+            input_payload=values.pop("input_payload", {}),
+            input_file_id=values.pop("input_file_id", None),
+            video_id=values.pop("video_id", None),
+            label=values.pop("label", None),
+        )
+        request = JobRequest(
+            tenant_id=user.tenant_id,
+            user_id=user.id,
+            idempotency_key=key or f"key-{self.number()}",
+            effect_id=effect.id,
+            item=item,
+            **values,
+        )
+        return await self.engine.jobs.submit.submit(request)
+
+    async def lease(self, worker: str, **values: Any) -> LeasedJob | None:
+        values.setdefault("providers", [Provider.SELF_HOSTED])
+        found = await self.engine.queue.leasing.lease(LeaseRequest(worker_id=worker, **values))
+        await self.settled()
+        return found[0] if found else None
+
+    async def leases(self, worker: str, limit: int, **values: Any) -> list[LeasedJob]:
+        values.setdefault("providers", [Provider.SELF_HOSTED])
+        found = await self.engine.queue.leasing.lease(LeaseRequest(worker_id=worker, limit=limit, **values))
+        await self.settled()
+        return found
+
+    async def complete(self, leased: LeasedJob, **values: Any) -> str:
+        values.setdefault("output", OUTPUT)
+        return (await self.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, **values)).status
+
+    async def fail(self, leased: LeasedJob, error: str = "it broke", **values: Any) -> str:
+        answer = await self.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error=error, **values)
+        return answer.status
+
+    async def requeue(self, leased: LeasedJob, reason: str = "spot_interruption") -> str:
+        answer = await self.engine.queue.settle.requeue(leased.dispatch_id, leased.lease_token, reason=reason)
+        return answer.status
+
+    async def advance(self, seconds: float) -> None:
+        await self.clock.set(self.clock.now + timedelta(seconds=seconds))
+
+    async def expire(self) -> int:
+        """Let every lease be late for as long as it may be, and reap; returns how many dispatches were moved."""
+        settings = self.engine.settings
+        await self.advance(settings.lease_ttl_seconds + settings.late_seconds)
+        return await self.engine.queue.reaper.run_once()
+
+    async def settled(self) -> None:
+        """Wait until nothing is being delivered behind anybody's back."""
+        await self.engine.outbox.delivery.idle()
+
+    async def relay(self) -> None:
+        """Finish everything that is under way, whatever its age."""
+        await self.settled()
+        await self.engine.outbox.recovery.run_once(grace_seconds=0)
+
+    def crash_on(self, step: str, boundary: Boundary) -> list[str]:
+        """Die, once, at this boundary of this step; the list tells whether it came to that."""
+        crashed: list[str] = []
+
+        async def crash(at: str, where: Boundary) -> None:
+            if at == step and where is boundary and not crashed:
+                crashed.append(at)
+                raise Crash(f"{step} {boundary}")
+
+        self.on_boundary(crash)
+        return crashed
+
+    def on_boundary(self, crash: Any) -> None:
+        for database in (self.engine.databases.central, *self.engine.databases.shards.values()):
+            database.crash = crash
+
+    async def restart(self, hooks: Hooks | None = None) -> Engine:
+        """The process is dead and another one starts: all that was only in memory is lost, and nothing is armed."""
+        dying = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in dying:
+            task.cancel()
+        await asyncio.gather(*dying, return_exceptions=True)
+        await self.engine.databases.close()
+        clock = self.clock
+        self.engine = Engine(
+            self.engine.settings, clock=lambda: clock.now, notify_channel=LocalNotifyChannel(), hooks=hooks
+        )
+        return self.engine
+
+    # looking at things
+
+    async def job(self, job: Job) -> Job:
+        async with (await self.engine.databases.shard_of(job.tenant_id)).read() as tx:
+            found = await jobs.get(tx, job.tenant_id, job.id)
+        assert found is not None
+        return found
+
+    async def dispatch(self, job: Job) -> Dispatch:
+        async with self.engine.databases.central.read() as tx:
+            return (await dispatches.by_job(tx, job.tenant_id, [job.id]))[job.id]
+
+    async def balance(self, user: User) -> int:
+        return await self.engine.accounts.ledger.balance(user.tenant_id)
+
+    async def transactions(self, job: Job) -> dict[str, int]:
+        async with (await self.engine.databases.shard_of(job.tenant_id)).read() as tx:
+            return {each.type: each.amount for each in (await ledger.of_jobs(tx, [job.id])).get(job.id, [])}
+
+    async def attempts(self, job: Job) -> list[Any]:
+        async with (await self.engine.databases.shard_of(job.tenant_id)).read() as tx:
+            return await jobs.attempts_of(tx, [job.id])
+
+    async def events(self, job: Job) -> list[str]:
+        async with (await self.engine.databases.shard_of(job.tenant_id)).read() as tx:
+            return [each.type for each in await history.events_after(tx, [Position(job.tenant_id, job.id, 0)])]
+
+    async def video(self, user: User, video_id: str) -> Video:
+        async with (await self.engine.databases.shard_of(user.tenant_id)).read() as tx:
+            found = await media.video(tx, user.tenant_id, video_id)
+        assert found is not None
+        return found
+
+    async def audit(self, worker: str) -> list[str]:
+        async with self.engine.databases.central.read() as tx:
+            return [entry.event for entry in reversed((await audit.page(tx, worker_id=worker, limit=100))[0])]
+
+    async def entries(self) -> list[JobUpdate]:
+        async with self.engine.databases.central.read() as tx:
+            return [
+                update
+                for shard in self.engine.databases.shards
+                for entry in await outbox.entries(tx, shard, limit=1000)
+                for update in entry.updates
+            ]
+
+    async def count(self, table: Any = central.ai_job_dispatches) -> int:
+        async with self.engine.databases.central.read() as tx:
+            return len((await tx.execute(table.select())).all())
+
+
+@dataclass
+class Desk:
+    world: World
+    user: User
+    workflow: Workflow
+    effect: Effect
+    fleet: str
+    worker: str
+
+    async def submit(self, **values: Any) -> Job:
+        return await self.world.submit(self.user, self.effect, **values)
+
+    async def leased(self, **values: Any) -> tuple[Job, LeasedJob]:
+        """A job that the worker has just leased."""
+        job = await self.submit(**values)
+        leased = await self.world.lease(self.worker)
+        assert leased is not None
+        assert leased.dispatch.tenant_job_id == job.id
+        return job, leased
+
+    async def file(self, mime_type: str = "video/mp4") -> str:
+        path = f"uploads/{self.world.number()}"
+        return await self.world.engine.accounts.tenancy.add_file(self.user, path=path, mime_type=mime_type, size=1)
+
+    async def balance(self) -> int:
+        return await self.world.balance(self.user)
+
+
+@asynccontextmanager
+async def open_world(
+    backend: SqliteBackend | PostgresBackend,
+    folder: Path,
+    *,
+    shards: Sequence[str] = ("a", "b"),
+    **settings: Any,
+) -> AsyncIterator[World]:
+    async with backend.databases(shards) as (central_url, shard_urls, clock):
+        values: dict[str, Any] = {
+            "data_dir": folder,
+            "database_url": central_url,
+            "shards": shard_urls,
+            "database_pool_size": 5,
+            # whoever is told of something listens on this machine, or nobody does
+            "webhook_allow_private": True,
+            **settings,
+        }
+        engine = Engine(Settings(**values), clock=lambda: clock.now, notify_channel=LocalNotifyChannel())
+        world = World(engine=engine, clock=clock, backend=backend.name)
+        try:
+            yield world
+        finally:
+            # Not the first engine: the world may have been restarted.
+            await world.engine.stop()
+
+
+# More things to do in a world.
+
+
+def graph_of(model: str) -> dict[str, Any]:
+    """A graph like the others, with another model: another workflow hash."""
+    return {**GRAPH, "1": {"class_type": "CheckpointLoader", "inputs": {"ckpt_name": f"{model}.safetensors"}}}
+
+
+async def execute(database: Database, statement: str, **values: Any) -> list[Any]:
+    """Run a statement that no service would."""
+
+    async def work(tx: Tx) -> list[Any]:
+        result = await tx.execute(text(statement), values)
+        return list(result.all()) if result.returns_rows else []
+
+    return await database.run("test", work)
+
+
+async def submit_many(world: World, user: User, effect: Effect, count: int, *, priority: int = 0) -> list[Job]:
+    """A batch, which counts as one active job; its jobs in the order of the queue."""
+    request = BatchRequest(
+        tenant_id=user.tenant_id,
+        user_id=user.id,
+        idempotency_key=f"batch-{world.number()}",
+        items=[Item()] * count,
+        effect_id=effect.id,
+        priority=priority,
+    )
+    batch = await world.engine.jobs.batches.submit(request)
+    async with (await world.engine.databases.shard_of(user.tenant_id)).read() as tx:
+        return await jobs.newest_in_batch(tx, user.tenant_id, batch.id)
+
+
+@asynccontextmanager
+async def shard_down(world: World, name: str) -> AsyncIterator[None]:
+    """A shard that cannot be reached until the block ends."""
+    shards = world.engine.databases.shards
+    up = shards[name]
+    url = up.url.set(database=str(Path(up.url.database or "").parent if up.dialect == "sqlite" else "nowhere"))
+    shards[name] = Database(name, url.render_as_string(hide_password=False))
+    try:
+        yield
+    finally:
+        await shards[name].close()
+        shards[name] = up
+
+
+async def submit_batch(
+    world: World,
+    user: User,
+    effect: Effect,
+    items: int | Sequence[Item] = 3,
+    *,
+    key: str | None = None,
+    **values: Any,
+) -> BatchState:
+    """A batch of these items, or of so many that are told apart by their prompts."""
+    chosen = [Item(input_payload={"prompt": f"item {n}"}) for n in range(items)] if isinstance(items, int) else items
+    request = BatchRequest(
+        tenant_id=user.tenant_id,
+        user_id=user.id,
+        idempotency_key=key or f"key-{world.number()}",
+        effect_id=effect.id,
+        items=chosen,
+        **values,
+    )
+    return await world.engine.jobs.batches.submit(request)
+
+
+def queued_dispatch(**values: Any) -> Dispatch:
+    """A dispatch that nobody has leased yet, for rules that need no database."""
+    dispatch = Dispatch(
+        id=1,
+        tenant_id="t",
+        tenant_job_id="j",
+        shard="a",
+        workflow_id=1,
+        workflow_hash="h",
+        effect_id=1,
+        provider="self_hosted",
+        stage="production",
+        status="queued",
+        priority=0,
+        rank=0,
+        attempts=0,
+        max_attempts=3,
+        epoch=0,
+        version=0,
+        deferrals=0,
+        batch_id=None,
+        worker_id=None,
+        lease_token=None,
+        lease_request_id=None,
+        leased_at=None,
+        lease_expires_at=None,
+        is_prefetch=False,
+        cancel_requested_at=None,
+        pause_requested_at=None,
+        pause_mode=None,
+        release_requested_at=None,
+        available_at=START,
+        created_at=START,
+        finished_at=None,
+        duration_seconds=None,
+        last_error=None,
+    )
+    return dispatch._replace(**values)

@@ -1,0 +1,29 @@
+"""One desk for all tests, tidied after each; and a browser for those that look at its page."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser
+
+from tests.support.chromium import Looking, open_page
+from tests.system.acceptance.script_desk import House, open_house
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def open_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
+    async with open_house(tmp_path_factory.mktemp("house"), finish_seconds=0) as house:
+        yield house
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def desk(open_desk: House) -> AsyncIterator[House]:
+    yield open_desk
+    await open_desk.tidy()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(desk: House, chromium: Browser, built_app: None) -> AsyncIterator[Looking]:
+    """The page of the desk, just opened."""
+    async with open_page(chromium, desk.ready.url) as looking:
+        yield looking

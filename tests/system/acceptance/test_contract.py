@@ -1,0 +1,82 @@
+"""The command of a script: always of the same form, whoever asks for it."""
+
+import sys
+
+import pytest
+
+from comfyrelay.errors import ComfyRelayError
+from tests.system.acceptance.script_desk import SCRIPT, House
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_the_command_is_made_in_the_order_of_the_contract(desk: House) -> None:
+    """Program, script, wait, profile, template, folder, prompt; then what is optional; further options come last."""
+    job_id = await desk.script(negative="dogs", tries=2, randomize_seed=True, profile="medium", extra_args="--seed 5")
+    assert (await desk.ended(job_id)).status == "completed"
+    assert (await desk.kept(job_id))["argv"] == [
+        *(sys.executable, str(SCRIPT), "--wait", "--profile", "medium"),
+        *("--template-api", str(desk.comfyui.parent / "templates" / "clip.json"), "--input-subdir", "cats"),
+        *("--positive", "a cat", "--negative", "dogs", "--tries", "2", "--randomize-seed", "--seed", "5"),
+    ]
+
+
+async def test_what_was_not_chosen_is_not_in_the_command(desk: House) -> None:
+    """Negative prompt, tries and seed are the script's own affair unless the job speaks of them."""
+    job_id = await desk.script(extra_args="")
+    await desk.ended(job_id)
+    argv = (await desk.kept(job_id))["argv"]
+    assert argv[-2:] == ["--positive", "a cat"]
+    assert not {"--negative", "--tries", "--randomize-seed"} & {*argv}
+
+
+async def test_the_command_can_be_seen_before_it_runs(desk: House) -> None:
+    """Exactly what would be run is shown, and showing it runs nothing."""
+    wish = {"template": "clip.json", "input_subdir": "cats", "positive": "it's a cat"}
+    shown = (await desk.http.post("/api/desk/script/preview", json=wish)).json()["data"]
+    assert [each async for each in desk.client.jobs()] == []
+    job_id = await desk.script(positive="it's a cat", extra_args="")
+    await desk.ended(job_id)
+    assert (await desk.kept(job_id))["argv"] == shown["argv"]
+    assert shown["command"].endswith("""--positive 'it'"'"'s a cat'""")
+
+
+async def test_arguments_are_checked_in_one_place_before_a_job_is_accepted(desk: House) -> None:
+    """Everything that is wrong is told at once, by its field, and nothing is added."""
+    wrong = {"input_subdir": "../x", "template": "none.json", "profile": "none", "tries": 5000, "extra_args": "--rm"}
+    refused = await desk.http.post(
+        "/api/ai-jobs",
+        json={
+            "workflow_slug": "script",
+            "input_payload": {"positive": "a cat", **wrong},
+            "idempotency_key": "wrong",
+        },
+    )
+    assert refused.status_code == 422
+    told = {*refused.json()["errors"]}
+    # choices and ranges are those of the form, and are looked at first
+    assert told <= {*wrong}
+    assert {"template", "profile", "tries"} <= told
+    with pytest.raises(ComfyRelayError) as places:
+        await desk.script(input_subdir="../x", extra_args="--rm")
+    assert {*getattr(places.value, "errors", {})} == {"input_subdir", "extra_args"}
+    assert [each async for each in desk.client.jobs()] == []
+
+
+async def test_an_existing_script_is_run_as_it_is(desk: House) -> None:
+    """Nothing is written into it or expected of it but the contract: it knows nothing of the queue."""
+    source = SCRIPT.read_bytes()
+    assert b"comfyrelay" not in source.lower().replace(b"knows nothing of comfyrelay", b"")
+    job_id = await desk.script()
+    assert (await desk.ended(job_id)).status == "completed"
+    assert SCRIPT.read_bytes() == source
+    argv = (await desk.kept(job_id))["argv"]
+    assert argv[:2] == [sys.executable, str(SCRIPT)]
+
+
+async def test_the_exit_code_decides_how_the_job_ended(desk: House) -> None:
+    """0 is success, anything else is failure, and the code is kept with the attempt."""
+    good, bad = await desk.script(), await desk.script(template="refused.json")
+    for job_id, status, code in ((good, "completed", 0), (bad, "failed", 1)):
+        assert (await desk.ended(job_id)).status == status
+        assert (await desk.kept(job_id))["exit_code"] == code

@@ -1,0 +1,110 @@
+"""What makes long evenings shorter: presets, many jobs at once, links to files, and being told."""
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.async_api import expect
+
+from comfyrelay.desk.notifications.notifier import why_unusable
+from comfyrelay.simulator import Fail
+from tests.support.chromium import Looking
+from tests.support.webhook_receiver import receiving
+from tests.system.acceptance.script_desk import House, choose_script, open_house
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.mark.parametrize("name", ["look-dev", "medium", "production"])
+async def test_saved_presets_are_put_in_with_one_click(desk: House, page: Looking, name: str) -> None:
+    """There is one for a quick look, one in between and one for the final film."""
+    form = await choose_script(page)
+    await form.get_by_label("Positive").fill("a cat")
+    await form.get_by_role("textbox", name="Input subdir").fill("cats")
+    await form.get_by_role("button", name=name, exact=True).click()
+    await expect(form.get_by_role("combobox", name="Profile")).to_have_text(name)
+    job_id = await desk.run_it(page)
+    assert (await desk.ended(job_id)).status == "completed"
+    argv = (await desk.kept(job_id))["argv"]
+    assert argv[argv.index("--profile") + 1] == name
+
+
+async def test_a_preset_of_ones_own_is_kept(desk: House) -> None:
+    """Values that are used often are saved under a name, and given to every job that names it."""
+    kept = await desk.client.create_preset("night", {"profile": "production", "tries": 2})
+    wish = {"workflow_slug": "script", "input_subdir": "cats", "prompts": ["a cat"], "preset": "night"}
+    [job_id] = await desk.items((await desk.client.add_batch(wish)).id)
+    await desk.ended(job_id)
+    argv = (await desk.kept(job_id))["argv"]
+    assert [argv[argv.index(each) + 1] for each in ("--profile", "--tries")] == ["production", "2"]
+    await desk.client.remove_preset(kept.id)
+
+
+async def test_many_jobs_are_made_of_several_folders_and_prompts(desk: House) -> None:
+    """Every folder with every prompt, in one go: for scripts a job each, for graphs a job for each of their files."""
+    wish = {"input_subdir": ["cats", "dogs"], "prompts": ["by day", "by night"], "seeds": None}
+    batch = await desk.client.add_batch({"workflow_slug": "script", **wish, "values": {"randomize_seed": True}})
+    assert batch.total == 4
+    seen = []
+    for job_id in await desk.items(batch.id):
+        assert (await desk.ended(job_id)).status == "completed"
+        argv = (await desk.kept(job_id))["argv"]
+        seen.append(tuple(argv[argv.index(each) + 1] for each in ("--input-subdir", "--positive")))
+    assert seen == [("cats", "by day"), ("cats", "by night"), ("dogs", "by day"), ("dogs", "by night")]
+    batch = await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": ["cats", "dogs"]})
+    assert [(await desk.ended(each)).label for each in await desk.items(batch.id)] == ["cat", "dog"]
+
+
+async def test_an_output_folder_can_be_given_to_a_job(desk: House) -> None:
+    """Instead of the usual place, inside the folder of outputs, under a readable name."""
+    wish = {"effect_slug": "invert-image", "input_subdir": "cats", "output_folder": "film/scene 1"}
+    [job_id] = await desk.items((await desk.client.add_batch(wish)).id)
+    await desk.ended(job_id)
+    assert [each.name for each in (desk.desk.output_folder / "film" / "scene 1").iterdir()] == ["0001_cat.png"]
+
+
+async def test_generated_files_are_linked_directly(desk: House, page: Looking) -> None:
+    """Each file of a run has a link on the page, and its path on the disk is known."""
+    job_id = await desk.script(tries=2, randomize_seed=True)
+    await desk.ended(job_id)
+    files = (await desk.about(job_id)).files
+    assert len(files) == 2
+    for each in files:
+        assert (await desk.http.get(each.url or "")).content == Path(each.path).read_bytes()
+    await page.open_job(job_id)
+    for each in files:
+        link = page.page.get_by_role("link", name=each.name)
+        await expect(link).to_have_attribute("download", each.name)
+        answer = await page.page.request.get(str(await link.get_attribute("href")))
+        assert await answer.body() == Path(each.path).read_bytes()
+    await expect(page.page.get_by_text(f"in {Path(files[0].path).parent}", exact=True)).to_be_visible()
+
+
+async def test_somebody_is_told_when_it_is_done_and_when_it_failed(tmp_path: Path) -> None:
+    """A webhook hears of completion and of failure, in words."""
+    async with receiving() as receiver:
+        url = receiver.url.replace("http://", "json://")
+        async with open_house(tmp_path, notify_urls=[url], notify_on=["completed", "failed"]) as house:
+            await house.ended(await house.graph("cat"))
+            await receiver.wait_for(1)
+            house.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ."))
+            await house.ended(await house.graph("dog"))
+            await receiver.wait_for(2)
+    assert [json.loads(body)["title"] for _, body in receiver.heard] == ["cat is done", "dog failed"]
+    assert "The sides differ." in json.loads(receiver.heard[1][1])["message"]
+
+
+@pytest.mark.parametrize(
+    ("url", "but"),
+    [
+        # a machine without a screen has no desktop
+        ("desktop://", "cannot be used on this machine"),
+        ("tgram://123456789:AbCdEfGhIjKlMnOpQrStUvWxYz1234567890/987654321", ""),
+        ("jsons://example.org/hook", ""),
+    ],
+    ids=["desktop", "telegram", "webhook"],
+)
+async def test_desktop_telegram_and_webhook_are_spoken(url: str, but: str) -> None:
+    """Each of these is a service that can be named in the settings, or for a batch."""
+    why = why_unusable(url)
+    assert why is None or (but and but in why)

@@ -1,0 +1,101 @@
+"""What happens when something goes wrong, and how one goes on from there."""
+
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from comfyrelay.simulator import ErrorBeforeQueueing, Fail, OutOfMemory, Simulator, SlowHttp
+from tests.support.chromium import Looking, open_page
+from tests.support.graphs import invert
+from tests.system.acceptance.script_desk import SLOW, House, config_in
+from tests.system.desk.test_killed import desk_process
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_graph_that_comfyui_refuses_fails_the_job_with_the_words_of_its_nodes(desk: House) -> None:
+    """HTTP 400 is recognised in what the script prints; the job is failed, and says which node is wrong and why."""
+    job_id = await desk.script(template="refused.json")
+    found = await desk.ended(job_id)
+    assert (found.status, found.error) == ("failed", "ImageInvert (3): input 'image' is not connected")
+    assert (await desk.kept(job_id))["exit_code"] == 1
+    # trying again would end in the same way
+    assert found.attempts == 1
+
+
+async def test_a_graph_of_ones_own_that_is_refused_says_the_same(desk: House) -> None:
+    """It makes no difference whether a script sent the graph, or the queue itself."""
+    wrong = {**invert(), "2": {"class_type": "ImageInvert", "inputs": {}}}
+    made = await desk.client.add_graph(wrong, name="wrong")
+    found = await desk.ended((await desk.client.submit(workflow_slug=made.workflow.slug)).id)
+    assert (found.status, found.error) == ("failed", "ImageInvert (2): input 'image' is not connected")
+
+
+async def test_an_exit_code_other_than_0_fails_the_job_with_a_summary(desk: House) -> None:
+    """The code decides; why, is told in a sentence that was found in the output."""
+    desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ.", times=1))
+    job_id = await desk.script()
+    found = await desk.ended(job_id)
+    assert found.status == "failed"
+    assert "ImageInvert failed: The sides differ." in str(found.error)
+    assert (await desk.kept(job_id))["exit_code"] == 1
+
+
+async def test_a_timeout_while_queueing_keeps_all_output_and_offers_a_retry(desk: House, page: Looking) -> None:
+    """Whatever the script printed up to then is there to be read, and one click runs it again."""
+    slow = desk.simulator.misbehave(SlowHttp(path="/prompt", seconds=600))
+    # long enough for a server on a busy machine when it is tried again
+    job_id = await desk.script(extra_args="--timeout 5")
+    found = await desk.ended(job_id)
+    assert (found.status, str(found.error)[:9]) == ("failed", "Timed out")
+    for log in (await desk.log(job_id), Path((await desk.kept(job_id))["log"]).read_text().splitlines()):
+        assert "[1/1] cat.png" in log
+        assert [each for each in log if "Traceback" in each]
+    slow.end()
+    await page.open_job(job_id)
+    await page.actions.get_by_role("button", name="Retry", exact=True).click()
+    await page.status_is("Done")
+
+
+@pytest.mark.parametrize("trouble", [ErrorBeforeQueueing(times=1), OutOfMemory(class_type="ImageInvert", times=1)])
+async def test_a_trouble_that_passes_is_overcome_without_anybody(
+    desk: House, trouble: ErrorBeforeQueueing | OutOfMemory
+) -> None:
+    """An error that may not be there the next time is tried again by itself."""
+    desk.simulator.misbehave(trouble)
+    assert (await desk.ended(await desk.graph())).status == "completed"
+
+
+async def test_what_does_not_pass_is_given_up_after_a_few_attempts(desk: House) -> None:
+    """Trying again has an end, and each attempt is on record."""
+    desk.simulator.misbehave(Fail(class_type="ImageInvert", message="No space left on device"))
+    job_id = await desk.graph()
+    found = await desk.ended(job_id)
+    assert (found.status, found.attempts) == ("failed", found.max_attempts)
+    assert len((await desk.about(job_id)).attempts) == found.max_attempts
+
+
+async def test_what_ran_when_everything_died_is_put_back_with_one_click(
+    tmp_path: Path, chromium: Browser, built_app: None
+) -> None:
+    """After kill -9 no job is left as running: where it is set, a script's is failed, and its Retry finishes it."""
+    config = config_in(tmp_path)
+    async with Simulator(folder=tmp_path / "comfyui") as simulator:
+        simulator.misbehave(SLOW)
+        settings = {"input_folder": str(tmp_path / "comfyui" / "input"), "interrupted_jobs": "fail"}
+        async with desk_process(tmp_path, simulator, config=config, **settings) as desk:
+            payload = {"positive": "a cat", "input_subdir": "cats"}
+            job = await desk.client.submit(workflow_slug="script", input_payload=payload, label="unlucky")
+            async for line in desk.client.logs(job.id, is_followed=True):
+                if line.line.startswith("seed:"):
+                    break
+            await desk.service.kill()
+            simulator.behave()
+            await desk.start()
+            async with open_page(chromium, desk.client.url) as page:
+                await page.open_job(job.id)
+                await page.status_is("Failed")
+                await expect(page.error).to_contain_text("killed")
+                await page.actions.get_by_role("button", name="Retry", exact=True).click()
+                await page.status_is("Done")

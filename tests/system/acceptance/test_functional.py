@@ -1,0 +1,279 @@
+"""What the queue must do for its user."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from playwright.async_api import expect
+
+from comfyrelay.domain.queue.states import JobStatus
+from comfyrelay.simulator import Fail
+from tests.support.chromium import Looking
+from tests.system.acceptance.script_desk import HELD, SCRIPT, SLOW, House, choose_script, pick
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+# A job and its parameters
+
+
+async def test_a_job_is_created_on_the_page_with_its_own_parameters(desk: House, page: Looking) -> None:
+    """A form takes folder, prompt, negative prompt, profile, template, tries and seed, for this job alone."""
+    form = await choose_script(page)
+    await form.get_by_label("Positive").fill('a "cat" 🐈')
+    await form.get_by_label("Negative").fill("blurry")
+    await form.get_by_role("textbox", name="Input subdir").fill("dogs")
+    await pick(form, "Template", "clip.json")
+    await pick(form, "Profile", "production")
+    await form.get_by_role("textbox", name="Tries").fill("2")
+    await form.get_by_role("switch", name="Randomize seed").click()
+    job_id = await desk.run_it(page)
+    assert (await desk.ended(job_id)).status == "completed"
+    assert (await desk.kept(job_id))["argv"] == [
+        *(sys.executable, str(SCRIPT), "--wait", "--profile", "production"),
+        *("--template-api", str(desk.comfyui.parent / "templates" / "clip.json"), "--input-subdir", "dogs"),
+        *("--positive", 'a "cat" 🐈', "--negative", "blurry", "--tries", "2", "--randomize-seed"),
+    ]
+
+
+async def test_the_negative_prompt_is_optional(desk: House) -> None:
+    """A job that has none runs, and its command does not speak of one."""
+    job_id = await desk.script()
+    assert (await desk.ended(job_id)).status == "completed"
+    assert "--negative" not in (await desk.kept(job_id))["argv"]
+
+
+async def test_the_number_of_tries_is_that_of_the_job(desk: House) -> None:
+    """Every input is tried as often as the job says, and each try leaves a file."""
+    job_id = await desk.script(tries=3, randomize_seed=True)
+    assert (await desk.ended(job_id)).status == "completed"
+    assert len((await desk.kept(job_id))["outputs"]) == 3
+
+
+async def test_the_seed_is_fixed_counted_up_or_drawn(desk: House) -> None:
+    """How the runs of one input come by their seeds is chosen with the job."""
+    seeded = await desk.client.add_graph(
+        {
+            "1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 7}},
+            "2": {"class_type": "ImageAddNoise", "inputs": {"image": ["1", 0], "seed": 1, "strength": 0.5}},
+            "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "x"}},
+        },
+        name="seeded",
+    )
+
+    async def seeds(mode: str) -> list[int | None]:
+        wish = {"workflow_slug": seeded.workflow.slug, "tries": 3, "seeds": {"mode": mode, "start": 7}}
+        batch = await desk.client.add_batch(wish)
+        jobs = await desk.items(batch.id)
+        assert [(await desk.ended(each)).status for each in jobs] == ["completed"] * 3
+        return [(await desk.about(each)).attempts[0].seed for each in jobs]
+
+    assert await seeds("fixed") == [7, 7, 7]
+    assert await seeds("increment") == [7, 8, 9]
+    assert len(set(await seeds("random"))) == 3
+
+
+async def test_a_job_is_not_done_before_its_run_is(desk: House) -> None:
+    """The script is told to wait for ComfyUI, so what is called succeeded has made its files."""
+    desk.simulator.misbehave(HELD)
+    job_id = await desk.script()
+    await desk.until_said(job_id, "seed: ")
+    await desk.until(lambda: desk.simulator.log.count("POST", "/prompt") > 0)
+    assert await desk.status(job_id) == "processing"
+    desk.simulator.behave()
+    assert (await desk.ended(job_id)).status == "completed"
+    kept = await desk.kept(job_id)
+    assert kept["argv"][2] == "--wait"
+    assert Path(kept["outputs"][0]).is_file()
+
+
+# Its life
+
+
+async def test_a_job_is_pending_then_running_then_succeeded(desk: House, page: Looking) -> None:
+    """What waits, what runs and what went well are told apart."""
+    desk.simulator.misbehave(HELD)
+    first = await desk.graph("first")
+    await desk.until_running(first)
+    second = await desk.graph("second")
+    await page.open_queue()
+    await page.chip("Running", 1).click()
+    await expect(page.names).to_have_text(["first"])
+    await page.chip("Waiting", 1).click()
+    await expect(page.names).to_have_text(["second"])
+    desk.simulator.behave()
+    assert [(await desk.ended(each)).status for each in (first, second)] == ["completed", "completed"]
+    await page.chip("Done", 2).click()
+    await expect(page.names).to_have_text(["second", "first"])
+    await expect(page.unit("second")).to_contain_text("Done")
+
+
+async def test_a_job_that_goes_wrong_is_failed(desk: House) -> None:
+    """A run that cannot be finished ends as failed, and not as anything else."""
+    desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ."))
+    assert (await desk.ended(await desk.graph())).status == "failed"
+
+
+async def test_a_job_that_is_called_off_is_canceled(desk: House) -> None:
+    """What the user stops is neither failed nor done."""
+    desk.simulator.misbehave(SLOW)
+    job_id = await desk.graph()
+    await desk.until_running(job_id)
+    await desk.client.cancel("job", job_id)
+    assert (await desk.ended(job_id)).status == "canceled"
+
+
+async def test_a_job_that_is_put_aside_is_paused(desk: House) -> None:
+    """What is held back stays where it is and does not run, though nothing else does."""
+    desk.simulator.misbehave(HELD)
+    first, held = await desk.graph("first"), await desk.graph("held")
+    await desk.until_running(first)
+    await desk.client.pause("job", held, now=True)
+    await desk.until_paused(held)
+    desk.simulator.behave()
+    await desk.ended(first)
+    await desk.ended(await desk.graph("another"))
+    assert await desk.status(held) == "paused"
+
+
+# What can be done with it
+
+
+async def test_a_job_is_enqueued(desk: House) -> None:
+    """It is accepted while something else runs, and has its place in the line."""
+    desk.simulator.misbehave(SLOW)
+    await desk.until_running(await desk.graph("running"))
+    await desk.until_fetched(await desk.graph("fetched"))
+    waiting = [await desk.graph(f"job {number}") for number in range(3)]
+    places = [(await desk.client.job(each)).waiting for each in waiting]
+    assert [each and each.position for each in places] == [1, 2, 3]
+
+
+async def test_a_waiting_job_is_canceled_and_never_runs(desk: House) -> None:
+    """Canceling what waits takes it out of the line at once."""
+    desk.simulator.misbehave(HELD)
+    await desk.until_running(await desk.graph("running"))
+    job_id = await desk.graph("never")
+    await desk.client.cancel("job", job_id)
+    desk.simulator.behave()
+    found = await desk.ended(job_id)
+    assert (found.status, found.outputs) == ("canceled", [])
+    assert not [line for line in await desk.log(job_id) if line.startswith("Running on")]
+
+
+async def test_a_running_job_is_canceled_and_its_run_ends(desk: House) -> None:
+    """Canceling what runs ends the script, and what it has given to ComfyUI."""
+    desk.simulator.misbehave(SLOW)
+    job_id = await desk.script()
+    await desk.until_said(job_id, "seed: ")
+    await desk.client.cancel("job", job_id)
+    assert (await desk.ended(job_id)).status == "canceled"
+    # the GPU is free for the next, though the slow node would take ten minutes
+    desk.simulator.behave()
+    assert (await desk.ended(await desk.graph())).status == "completed"
+
+
+async def test_a_paused_job_is_resumed(desk: House) -> None:
+    """What was put aside runs when it is let go."""
+    desk.simulator.misbehave(SLOW)
+    await desk.until_running(first := await desk.graph("first"))
+    held = await desk.graph("held")
+    await desk.client.pause("job", held, now=True)
+    await desk.until_paused(held)
+    await desk.client.cancel("job", first)
+    desk.simulator.behave()
+    await desk.ended(first)
+    await desk.client.resume("job", held)
+    assert (await desk.ended(held)).status == "completed"
+
+
+@pytest.mark.parametrize(
+    "button", ["Pause after the current job", "Pause after what runs"], ids=["of a batch", "of everything"]
+)
+async def test_a_pause_lets_the_present_item_finish(desk: House, page: Looking, button: str) -> None:
+    """Pausing stops what comes after the item that runs, and loses nothing of it."""
+    desk.simulator.misbehave(HELD)
+    batch_id, [first, *_] = await desk.graphs(3)
+    await desk.until_running(first)
+    if button == "Pause after the current job":
+        await page.page.goto(f"/queue?batch={batch_id}")
+    else:
+        await page.open_queue()
+    await page.page.get_by_role("button", name=button).click()
+    await expect(page.chip("Paused", 2)).to_be_visible()
+    desk.simulator.behave()
+    assert (await desk.ended(first)).status == "completed"
+    counts = (await desk.client.batch(batch_id)).counts
+    assert (counts[JobStatus.COMPLETED], counts[JobStatus.PAUSED]) == (1, 2)
+
+
+async def test_pause_now_interrupts_the_present_item_and_puts_it_back(desk: House) -> None:
+    """Pausing at once frees the GPU; the item keeps its place, costs no attempt and runs when it is resumed."""
+    desk.simulator.misbehave(SLOW)
+    batch_id, [first, _] = await desk.graphs(2)
+    await desk.until_running(first)
+    await desk.client.pause("batch", batch_id, now=True)
+    await desk.until_paused(first)
+    desk.simulator.behave()
+    # nothing else could run while the slow node holds the only GPU
+    assert (await desk.ended(await desk.graph("in between"))).status == "completed"
+    assert await desk.status(first) == "paused"
+    await desk.client.resume("batch", batch_id)
+    found = await desk.ended(first)
+    assert (found.status, found.attempts) == ("completed", 1)
+
+
+async def test_a_failed_job_is_retried(desk: House) -> None:
+    """What failed runs once more with the same parameters, as a new job that names the old one."""
+    desk.simulator.misbehave(Fail(class_type="ImageInvert", times=1))
+    job_id = await desk.script(positive="a red cat", extra_args="--seed 5")
+    assert (await desk.ended(job_id)).status == "failed"
+    again = (await desk.client.retry("job", job_id)).data
+    found = await desk.ended(again.id)
+    assert (found.status, found.retry_of) == ("completed", job_id)
+    assert (await desk.kept(again.id))["argv"] == (await desk.kept(job_id))["argv"]
+
+
+async def test_jobs_are_moved_up_and_down(desk: House, page: Looking) -> None:
+    """The line is in the order that the user gives it, and runs in it."""
+    desk.simulator.misbehave(HELD)
+    jobs = {name: await desk.graph(name) for name in ("running", "fetched", "one", "two", "three")}
+    await page.open_queue()
+    await expect(page.names).to_have_text(["running", "fetched", "one", "two", "three"])
+    await page.do("three", "Move up")
+    await expect(page.names).to_have_text(["running", "fetched", "one", "three", "two"])
+    await page.do("one", "Move down")
+    await expect(page.names).to_have_text(["running", "fetched", "three", "one", "two"])
+    await desk.run_in_this_order(jobs[name] for name in ("running", "fetched", "three", "one", "two"))
+
+
+# What is left of it
+
+
+async def test_what_a_script_prints_is_in_a_log_file_of_its_job(desk: House) -> None:
+    """Standard output and standard error are kept, in a file whose path is known, and with the job."""
+    job_id = await desk.script(profile="medium")
+    await desk.ended(job_id)
+    text = Path((await desk.kept(job_id))["log"]).read_text("utf-8").splitlines()
+    # the first goes to standard error, the second to standard output
+    for said in ("profile medium, 1 images", "[1/1] cat.png"):
+        assert said in text
+        assert said in await desk.log(job_id)
+    other = await desk.script()
+    await desk.ended(other)
+    assert (await desk.kept(other))["log"] != (await desk.kept(job_id))["log"]
+
+
+async def test_the_videos_that_a_script_saved_are_found_and_shown(desk: House, page: Looking) -> None:
+    """Paths of saved files are read in the log; the video can be watched and fetched on the page."""
+    job_id = await desk.script(tries=2, randomize_seed=True)
+    await desk.ended(job_id)
+    outputs = [Path(each) for each in (await desk.kept(job_id))["outputs"]]
+    assert [each.suffix for each in outputs] == [".mp4", ".mp4"]
+    assert all(each.is_file() and each.is_relative_to(desk.comfyui / "output") for each in outputs)
+    await page.open_job(job_id)
+    await expect(page.page.get_by_role("list", name="Outputs").get_by_role("button")).to_have_count(2)
+    await expect(page.page.locator("main video").first).to_have_js_property("videoWidth", 64)
+    async with page.page.expect_download() as downloading:
+        await page.actions.get_by_role("link", name="Download").click()
+    assert (await (await downloading.value).path()).read_bytes() == outputs[0].read_bytes()

@@ -1,0 +1,242 @@
+"""How the queue must run on somebody's machine."""
+
+import asyncio
+import contextlib
+import signal
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from comfyrelay.desk.data_folder import SHARED
+from comfyrelay.domain.queue.states import JobStatus
+from comfyrelay.simulator import Simulator
+from comfyrelay.system.disks import filesystem_of
+from tests.support.api_calls import png
+from tests.support.graphs import invert
+from tests.support.processes import Service, run_command
+from tests.support.server_processes import free_port
+from tests.system.acceptance.script_desk import HELD, PATIENCE_SECONDS, SLOW, House, house_at
+from tests.system.desk.test_killed import DeskProcess, desk_process
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+# What a computer with Windows tells of its disks inside WSL.
+WSL_MOUNTS = (("/", "ext4"), ("/mnt/c", "9p"))
+
+
+# One after the other
+
+
+async def test_one_job_runs_at_a_time_unless_asked_otherwise(desk: House) -> None:
+    """Two runs would fight for the GPU's memory: ComfyUI never has more than one of ours, script or graph."""
+    desk.simulator.misbehave(HELD)
+    jobs = [await desk.graph("graph"), await desk.script(), await desk.graph("another")]
+    for place, each in enumerate(jobs):
+        await desk.until_running(each)
+        # what ComfyUI is through with is still being stored
+        for before in jobs[:place]:
+            await desk.ended(before)
+        queue = (await desk.http.get(f"{desk.simulator.url}/queue")).json()
+        assert len(queue["queue_running"]) + len(queue["queue_pending"]) <= 1
+        assert [name for name in jobs if await _is_running(desk, name)] == [each]
+        desk.simulator.behave()
+        desk.simulator.misbehave(HELD)
+    desk.simulator.behave()
+    assert [(await desk.ended(each)).status for each in jobs] == ["completed"] * 3
+
+
+async def test_more_run_at_once_only_by_setting(tmp_path: Path) -> None:
+    """With two GPUs, each has its own ComfyUI; one setting names both, and two jobs run."""
+    async with Simulator(folder=tmp_path / "comfyui") as one, Simulator() as other:
+        for each in (one, other):
+            each.misbehave(HELD)
+        async with house_at(tmp_path, one, other, finish_seconds=0) as house:
+            jobs = [await house.graph(f"job {number}") for number in range(2)]
+            for job_id in jobs:
+                await house.until_running(job_id)
+            for each in (one, other):
+                each.behave()
+            assert [(await house.ended(each)).status for each in jobs] == ["completed", "completed"]
+
+
+async def test_the_oldest_job_is_the_first_to_run(desk: House) -> None:
+    """First come, first served, as long as nobody says otherwise."""
+    desk.simulator.misbehave(HELD)
+    await desk.run_in_this_order([await desk.graph(f"job {number}") for number in range(4)])
+
+
+async def test_a_higher_priority_goes_first(desk: House) -> None:
+    """A job may be given a priority, which goes before age."""
+    desk.simulator.misbehave(HELD)
+    running = await desk.graph("running")
+    await desk.until_running(running)
+    # its inputs are fetched by now, so it keeps its turn
+    fetched = await desk.graph("fetched")
+    await desk.until_fetched(fetched)
+    late, urgent = await desk.graph("late"), await desk.graph("urgent", priority=5)
+    await desk.run_in_this_order([running, fetched, urgent, late])
+
+
+# Through restarts
+
+
+async def test_the_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> None:
+    """Whatever was accepted is in database files on the disk: jobs, their order, their pauses, history and logs."""
+    async with Simulator(folder=tmp_path / "comfyui") as simulator:
+        async with house_at(tmp_path, simulator, finish_seconds=0) as house:
+            done = await house.script()
+            await house.ended(done)
+            log = await house.log(done)
+            simulator.misbehave(SLOW)
+            batch_id, items = await house.graphs(5)
+            await house.until_running(items[0])
+            # so that it keeps its turn
+            await house.until_fetched(items[1])
+            await house.client.pause("job", items[4], now=True)
+            await house.client.move("job", items[3], "top")
+        kept = 0
+        for each in (tmp_path / "desk").glob("*.db"):
+            with contextlib.closing(sqlite3.connect(each)) as database:
+                names = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+                kept += database.execute("SELECT count(*) FROM ai_jobs").fetchone()[0] if "ai_jobs" in names else 0
+        assert kept == 6
+        simulator.behave()
+        simulator.misbehave(HELD)
+        async with house_at(tmp_path, simulator) as house:
+            assert await house.status(done) == "completed"
+            assert await house.log(done) == log
+            await house.run_in_this_order([items[0], items[1], items[3], items[2]])
+            await house.ended(items[2])
+            assert await house.status(items[4]) == "paused"
+            assert (await house.client.batch(batch_id)).counts[JobStatus.COMPLETED] == 4
+
+
+async def test_such_a_job_is_failed_and_recoverable_where_that_is_set(tmp_path: Path) -> None:
+    """Who wants to decide sets it: then what ran is failed after a crash, says why, and one click runs it again."""
+    async with Simulator() as simulator, desk_process(tmp_path, simulator, interrupted_jobs="fail") as desk:
+        job_id = await _killed_while_running(desk, simulator)
+        await _ended(desk, job_id)
+        found = await desk.client.job(job_id)
+        assert (found.status, "killed" in (found.error or "")) == ("failed", True)
+        again = (await desk.client.retry("job", job_id)).data
+        await _ended(desk, again.id)
+        assert (await desk.client.job(again.id)).status == "completed"
+
+
+async def test_a_job_that_ran_when_the_desk_was_killed_runs_again(tmp_path: Path) -> None:
+    """After a crash nothing is left as running, and no item is lost: what ran is run again, up to its attempts."""
+    async with Simulator() as simulator, desk_process(tmp_path, simulator) as desk:
+        job_id = await _killed_while_running(desk, simulator)
+        await _ended(desk, job_id)
+        assert (await desk.client.job(job_id)).status == "completed"
+
+
+# The same job is the same job
+
+
+async def test_a_job_runs_with_what_was_fixed_when_it_was_added(desk: House) -> None:
+    """Inputs, values, presets and workflows may change while it waits; the job does not."""
+    desk.simulator.misbehave(HELD)
+    await desk.until_running(await desk.graph("running"))
+    picture = desk.desk.input_folder / "snapshot" / "one.png"
+    picture.parent.mkdir()
+    picture.write_bytes(png("#ff0000"))
+    preset = await desk.client.create_preset("mine", {"frames": 2})
+    wish = {"effect_slug": "image-to-clip", "input_subdir": "snapshot", "preset": "mine"}
+    [clip] = await desk.items((await desk.client.add_batch(wish)).id)
+    [inverted] = await desk.items(
+        (await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "snapshot"})).id
+    )
+    picture.write_bytes(png("#0000ff"))
+    await desk.client.remove_preset(preset.id)
+    async with _changed(desk, "invert-image", {"2": {"class_type": "ImageInvert", "inputs": {"image": ["2", 0]}}}):
+        desk.simulator.behave()
+        assert (await desk.ended(clip)).status == "completed"
+        assert {each.key: each.value for each in (await desk.about(clip)).inputs}["frames"] == 2
+        assert (await desk.ended(inverted)).status == "completed"
+        [saved] = await desk.client.download_outputs(inverted, picture.parent)
+        # red, inverted; blue would be yellow
+        assert Image.open(saved).convert("RGB").getpixel((0, 0)) == (0, 255, 255)
+
+
+async def test_a_request_that_is_sent_twice_is_one_job(desk: House) -> None:
+    """Whoever does not know whether it arrived sends it again, and nothing runs twice."""
+    wish: dict[str, Any] = {**await desk.a_graph(), "idempotency_key": "once"}
+    first, again = await desk.client.submit(**wish), await desk.client.submit(**wish)
+    assert first.id == again.id
+    assert len([each async for each in desk.client.jobs()]) == 1
+
+
+# On one's own machine
+
+
+async def test_one_command_starts_it_and_another_makes_the_first_picture(tmp_path: Path) -> None:
+    """Nothing has to be set up: no token, no database, no model, and no ComfyUI to try it."""
+    environment = {"COMFYRELAY_DATA_DIR": str(tmp_path / "data"), "COMFYRELAY_PORT": str(free_port())}
+    up = Service("desk", "up", environment=environment, log=tmp_path / "up.log")
+    await up.start()
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            # another process writes the file, and cannot tell
+            while f"http://127.0.0.1:{environment['COMFYRELAY_PORT']}" not in up.text():
+                assert up.is_running, up.text()
+                await asyncio.sleep(0.05)
+        sample = tmp_path / "data" / "inputs" / "examples" / "sample.png"
+        words = ("run", "invert-image", "--input", str(sample), "--out", str(tmp_path / "made"))
+        code, said = await run_command(*words, environment=environment, log=tmp_path / "run.log")
+        assert code == 0, said
+        [made] = (tmp_path / "made").iterdir()
+        assert Image.open(made).size == Image.open(sample).size
+        up.send(signal.SIGINT)
+        assert await up.ended() == 0, up.text()
+    finally:
+        await up.kill()
+
+
+async def test_a_windows_drive_is_told_from_a_disk_of_linux() -> None:
+    """In WSL the data goes to Linux's own disk, where SQLite is safe; a Windows drive is refused with advice."""
+    assert filesystem_of(Path("/mnt/c/Users/me/comfyrelay"), mounts=WSL_MOUNTS) in SHARED
+    assert filesystem_of(Path("/home/me/.local/share/comfyrelay"), mounts=WSL_MOUNTS) not in SHARED
+
+
+async def _is_running(desk: House, job_id: str) -> bool:
+    """Not only fetched, to be run next."""
+    now = await desk.client.now()
+    assert now is not None
+    return job_id in [each.id for each in now.running]
+
+
+async def _killed_while_running(desk: DeskProcess, simulator: Simulator) -> str:
+    simulator.misbehave(SLOW)
+    made = await desk.client.add_graph(invert(), name="mine")
+    job = await desk.client.submit(workflow_slug=made.workflow.slug)
+    async for event in desk.client.events(job.id):
+        if event.type == "progress":
+            break
+    await desk.service.kill()
+    simulator.behave()
+    await desk.start()
+    return str(job.id)
+
+
+async def _ended(desk: DeskProcess, job_id: str) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async for _event in desk.client.events(job_id):
+            pass
+
+
+@asynccontextmanager
+async def _changed(desk: House, slug: str, nodes: dict[str, Any]) -> AsyncIterator[None]:
+    """A workflow with other nodes, for a while."""
+    url = f"/api/admin/workflows/{slug}"
+    graph = (await desk.http.get(url)).json()["data"]["graph"]
+    (await desk.http.patch(url, json={"graph": {**graph, **nodes}})).raise_for_status()
+    try:
+        yield
+    finally:
+        (await desk.http.patch(url, json={"graph": graph})).raise_for_status()

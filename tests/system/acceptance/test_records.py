@@ -1,0 +1,70 @@
+"""What is kept of jobs, attempts and events."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comfyrelay.simulator import Fail
+from tests.system.acceptance.script_desk import House
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def moment(text: Any) -> datetime:
+    return datetime.fromisoformat(str(text))
+
+
+async def test_a_job_keeps_its_parameters_its_state_and_its_times(desk: House) -> None:
+    """Id, status, priority, folder, prompts, profile, template, tries, seed mode, further options, times."""
+    wish = {
+        **{"positive": "a cat", "negative": "dogs", "input_subdir": "cats", "profile": "medium"},
+        **{"template": "clip.json", "tries": 2, "randomize_seed": True, "extra_args": "--seed 5"},
+    }
+    job = await desk.client.submit(workflow_slug="script", input_payload=wish, priority=3, label="kept")
+    found = await desk.ended(job.id)
+    assert (found.id, found.status, found.priority, found.label) == (job.id, "completed", 3, "kept")
+    inputs = {each.key: each.value for each in (await desk.about(job.id)).inputs}
+    assert inputs == wish
+    assert moment(found.created_at) <= moment(found.started_at) <= moment(found.completed_at)
+
+
+async def test_a_job_keeps_where_its_log_is_and_what_went_wrong_last(desk: House) -> None:
+    """The path of the log file, and the last error in a sentence."""
+    job_id = await desk.script(template="refused.json")
+    found = await desk.ended(job_id)
+    assert found.error == "ImageInvert (3): input 'image' is not connected"
+    assert Path((await desk.kept(job_id))["log"]).is_file()
+
+
+async def test_an_attempt_keeps_its_times_its_exit_code_its_seed_and_its_outcome(desk: House) -> None:
+    """Each run of a job is on record with its number."""
+    job_id = await desk.script(extra_args="--seed 77")
+    await desk.ended(job_id)
+    [attempt] = (await desk.about(job_id)).attempts
+    assert (attempt.number, attempt.outcome, attempt.seed) == (1, "completed", 77)
+    kept = attempt.about or {}
+    assert (kept["exit_code"], len(kept["outputs"])) == (0, 1)
+    assert moment(attempt.started_at) <= moment(attempt.ended_at)
+
+
+async def test_a_job_that_needs_several_attempts_keeps_all_of_them(desk: House) -> None:
+    """What went wrong before it went well is not forgotten."""
+    desk.simulator.misbehave(Fail(class_type="ImageInvert", message="No space left on device", times=1))
+    job_id = await desk.graph()
+    assert (await desk.ended(job_id)).status == "completed"
+    first, second = (await desk.about(job_id)).attempts
+    assert (first.number, first.outcome, second.number, second.outcome) == (1, "failed", 2, "completed")
+    assert "No space left" in (first.error or "")
+
+
+async def test_an_event_keeps_its_job_its_time_its_kind_and_what_it_says(desk: House) -> None:
+    """Events are numbered per job, so that whoever was away hears what was missed."""
+    job_id = await desk.graph()
+    await desk.ended(job_id)
+    seen = [each async for each in desk.client.events(job_id) if each.id is not None]
+    assert [(each.id, each.type) for each in seen] == [(1, "job:queued"), (2, "job:started"), (3, "job:completed")]
+    assert all(moment(each.data["at"]) for each in seen)
+    missed = [each async for each in desk.client.events(job_id, after=2) if each.id is not None]
+    assert [each.type for each in missed] == ["job:completed"]

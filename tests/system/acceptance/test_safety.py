@@ -1,0 +1,193 @@
+"""What must not happen on the user's machine, and what can be looked up afterwards."""
+
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from comfyrelay.errors import ComfyRelayError
+from comfyrelay.simulator import Fail
+from tests.support.graphs import invert_file
+from tests.system.acceptance.script_desk import HELD, SCRIPT, SLOW, House
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+# Every way out of a folder that a path may take.
+WAYS_OUT = ("..", "../..", "cats/../..", "/etc", "~/x", "link", "..\\..", "C:\\Windows")
+
+
+@pytest_asyncio.fixture(loop_scope="session", autouse=True)
+async def a_link_out(desk: House) -> AsyncIterator[None]:
+    """In the folder of inputs, and in that of templates, there are links that lead out of it."""
+    links = [desk.desk.input_folder / "link", desk.comfyui.parent / "templates" / "link.json"]
+    for each in links:
+        each.symlink_to("/etc")
+    yield
+    for each in links:
+        each.unlink()
+
+
+# Paths
+
+
+@pytest.mark.parametrize("path", WAYS_OUT)
+async def test_no_input_folder_leads_out_of_the_folder_of_inputs(desk: House, path: str) -> None:
+    """`..`, absolute paths and links are refused for scripts and for batches, before anything is added."""
+    with pytest.raises(ComfyRelayError) as refused:
+        await desk.script(input_subdir=path)
+    assert "input_subdir" in getattr(refused.value, "errors", {})
+    with pytest.raises(ComfyRelayError) as refused:
+        await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": path})
+    assert "input_subdir" in getattr(refused.value, "errors", {})
+    assert [each async for each in desk.client.jobs()] == []
+
+
+@pytest.mark.parametrize("path", [*WAYS_OUT, "../comfyui/input/cats/cat.png", "link.json"])
+async def test_no_template_leads_out_of_the_folder_of_templates(desk: House, path: str) -> None:
+    """A job names one of the graphs in that folder; what is not one of them is refused."""
+    with pytest.raises(ComfyRelayError) as refused:
+        await desk.script(template=path)
+    assert "template" in getattr(refused.value, "errors", {})
+
+
+@pytest.mark.parametrize("field", ["profile", "extra_args"])
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "--template-api=/etc/passwd", "--seed=../x"])
+async def test_no_other_parameter_of_a_script_can_be_a_path(desk: House, field: str, path: str) -> None:
+    """Profiles are those of the configuration, and further options have values that it allows."""
+    with pytest.raises(ComfyRelayError) as refused:
+        await desk.script(**{field: path})
+    assert field in getattr(refused.value, "errors", {})
+
+
+@pytest.mark.parametrize("path", ["../up", "/etc", "~/x", "C:\\x", "a/../../b"])
+async def test_no_output_folder_is_outside_the_folder_of_outputs(desk: House, path: str) -> None:
+    """A batch may have a folder of its own, inside the one that the configuration names."""
+    with pytest.raises(ComfyRelayError) as refused:
+        await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "cats", "output_folder": path})
+    assert "output_folder" in getattr(refused.value, "errors", {})
+
+
+async def test_no_name_that_a_user_gives_becomes_a_path(desk: House, tmp_path: Path) -> None:
+    """Labels and names of uploaded files are made harmless before they are part of a file's name."""
+    before = {*desk.desk.output_folder.parent.iterdir()} | {desk.desk.output_folder}
+    content = (desk.desk.input_folder / "cats" / "cat.png").read_bytes()
+    about = {"mime_type": "image/png", "size": len(content), "original_filename": "../../../evil.png"}
+    begun = (await desk.http.post("/api/videos/uploads", json=about)).json()["data"]
+    await desk.http.put(begun["upload_url"], content=content, headers=begun["upload_headers"])
+    wish = {"effect_slug": "invert-image", "input_file_ids": [begun["file"]["id"]], "label": "1: ../../evil"}
+    [item] = await desk.items((await desk.client.add_batch(wish)).id)
+    await desk.ended(item)
+    await desk.ended(job_id := await desk.graph("../../../evil"))
+    assert {*desk.desk.output_folder.parent.iterdir()} == before
+    for each in (item, job_id):
+        [saved] = await desk.client.download_outputs(each, tmp_path)
+        assert saved.parent == tmp_path
+        [copied] = (await desk.about(each)).files
+        assert Path(copied.path).resolve().is_relative_to(desk.desk.output_folder)
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../../../etc/passwd", "cat.png [output]"])
+async def test_a_graph_that_is_brought_asks_for_the_files_that_it_names(desk: House, name: str) -> None:
+    """A graph that is brought works on what comes with its job: each file that it names becomes a file to choose."""
+    made = await desk.client.add_graph(invert_file(name), name="mine")
+    with pytest.raises(ComfyRelayError) as missing:
+        await desk.client.submit(workflow_slug=made.workflow.slug, input_payload={"image": name})
+    assert "image" in getattr(missing.value, "errors", {})
+
+
+# Commands
+
+
+async def test_no_shell_ever_reads_what_a_user_wrote(desk: House) -> None:
+    """Arguments are a list: quotes, lines, wildcards and commands in a prompt arrive as they were typed."""
+    prompt = "a \"cat\" 'n' dog; $(touch pwned) `touch pwned` | > pwned & * ~ \\ %s\n\n\tsecond line 🐈‍⬛"
+    job_id = await desk.script(positive=prompt, negative="-rf /; touch pwned")
+    assert (await desk.ended(job_id)).status == "completed"
+    argv = (await desk.kept(job_id))["argv"]
+    assert argv[argv.index("--positive") + 1] == prompt
+    assert "--negative=-rf /; touch pwned" in argv
+    assert not [*desk.ready.data_dir.rglob("pwned")]
+
+
+async def test_what_is_run_comes_from_the_configuration_and_from_no_request(desk: House) -> None:
+    """Program, script, folder and variables cannot be said by a job: whoever may add jobs may not choose programs."""
+    for field in ("python", "script", "working_folder", "environment", "arguments"):
+        with pytest.raises(ComfyRelayError) as refused:
+            await desk.script(**{field: "/bin/sh"})
+        assert field in getattr(refused.value, "errors", {})
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Origin": "http://[bad"}]
+)
+async def test_no_page_of_somebody_else_reaches_the_desk(desk: House, headers: dict[str, str]) -> None:
+    """By default it listens on this machine only, and a page from elsewhere in the same browser is turned away."""
+    assert desk.ready.url.startswith("http://127.0.0.1:")
+    body = {"workflow_slug": "script", "input_payload": {"positive": "a cat"}, "idempotency_key": "evil"}
+    assert (await desk.http.post("/api/ai-jobs", json=body, headers=headers)).status_code == 403
+    assert (await desk.http.get("/api/desk/script", headers=headers)).status_code == 403
+    assert [each async for each in desk.client.jobs()] == []
+
+
+# What is kept
+
+
+@pytest.mark.parametrize("outcome", ["completed", "failed", "canceled"])
+async def test_every_command_can_be_looked_up_afterwards(desk: House, outcome: str) -> None:
+    """However a run ended, the exact list of its arguments is kept with the attempt, and the log begins with it."""
+    if outcome != "completed":
+        desk.simulator.misbehave(SLOW if outcome == "canceled" else Fail(class_type="ImageInvert"))
+    job_id = await desk.script(positive='it\'s a "cat"')
+    if outcome == "canceled":
+        await desk.until_said(job_id, "seed: ")
+        await desk.client.cancel("job", job_id)
+    assert (await desk.ended(job_id)).status == outcome
+    kept = await desk.kept(job_id)
+    assert kept["argv"][1:3] == [str(SCRIPT), "--wait"]
+    assert kept["argv"][kept["argv"].index("--positive") + 1] == 'it\'s a "cat"'
+    command, *_ = Path(kept["log"]).read_text("utf-8").splitlines()
+    assert command.startswith("$ ")
+    assert """--positive 'it'"'"'s a "cat"'""" in command
+
+
+async def test_every_log_can_be_read_afterwards(desk: House) -> None:
+    """What was printed by a run that was stopped is still there, in the file and with the job."""
+    desk.simulator.misbehave(SLOW)
+    job_id = await desk.script()
+    await desk.until_said(job_id, "seed: ")
+    await desk.client.cancel("job", job_id)
+    await desk.ended(job_id)
+    assert "[1/1] cat.png" in await desk.log(job_id)
+    assert "[1/1] cat.png" in Path((await desk.kept(job_id))["log"]).read_text("utf-8").splitlines()
+
+
+async def test_what_happened_to_a_job_is_kept_in_its_order(desk: House) -> None:
+    """Every step of its life is an event with its time, and none is ever changed."""
+    desk.simulator.misbehave(HELD)
+    await desk.until_running(await desk.graph("running"))
+    await desk.graph("next")
+    job_id = await desk.graph("followed")
+    await desk.client.pause("job", job_id)
+    await desk.client.resume("job", job_id)
+    desk.simulator.behave()
+    await desk.ended(job_id)
+    seen = [event async for event in desk.client.events(job_id) if event.id is not None]
+    assert [each.type for each in seen] == [
+        *("job:queued", "job:paused", "job:resumed", "job:started", "job:completed"),
+    ]
+    assert [each.id for each in seen] == sorted(each.id or 0 for each in seen)
+    assert all(each.data["at"] for each in seen)
+    [database] = [each for each in desk.ready.data_dir.glob("*.db") if "job_events" in _tables(each)]
+    with (
+        contextlib.closing(sqlite3.connect(database)) as opened,
+        pytest.raises(sqlite3.IntegrityError, match="append-only"),
+    ):
+        opened.execute("UPDATE job_events SET type = 'job:completed' WHERE job_id = ?", (job_id,))
+
+
+def _tables(path: Path) -> set[str]:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        return {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}

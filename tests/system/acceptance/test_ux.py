@@ -1,0 +1,159 @@
+"""What a person sees and does: in a real browser, and in a terminal."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from comfyrelay.simulator import Fail, SlowHttp
+from tests.support.chromium import Looking, open_page
+from tests.support.desk import make_desk
+from tests.support.processes import run_command
+from tests.support.server_processes import free_port
+from tests.system.acceptance.script_desk import HELD, SLOW, House, choose_script
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_the_form_is_filled_in_with_what_is_usual(desk: House, page: Looking) -> None:
+    """A job needs one prompt and one folder; everything else has a value already that may be left alone."""
+    form = await choose_script(page)
+    await expect(form.get_by_role("combobox", name="Template")).to_have_text("clip.json")
+    await expect(form.get_by_role("combobox", name="Profile")).to_have_text("look-dev")
+    await form.get_by_label("Positive").fill("a cat")
+    await form.get_by_role("textbox", name="Input subdir").fill("cats")
+    assert (await desk.ended(await desk.run_it(page))).status == "completed"
+
+
+async def test_the_list_is_filtered_by_status(desk: House, page: Looking) -> None:
+    """A click shows what waits, runs, is done, failed, canceled or paused, and only that."""
+    await desk.ended(await desk.graph("good"))
+    desk.simulator.misbehave(Fail(class_type="ImageInvert", times=1))
+    await desk.ended(await desk.graph("bad"))
+    desk.simulator.misbehave(SLOW)
+    await desk.until_running(await desk.graph("busy"))
+    jobs = {name: await desk.graph(name) for name in ("next", "waiting", "held", "gone")}
+    await desk.client.pause("job", jobs["held"])
+    await desk.client.cancel("job", jobs["gone"])
+    shown = {
+        "Done": ["good"],
+        "Failed": ["bad"],
+        "Running": ["busy"],
+        "Waiting": ["next", "waiting"],
+        "Paused": ["held"],
+        "Canceled": ["gone"],
+    }
+    await page.open_queue()
+    for status, names in shown.items():
+        await page.chip(status).click()
+        await expect(page.names).to_have_text(names)
+
+
+async def test_the_list_is_searched(desk: House, page: Looking) -> None:
+    """Words of a label or of an error find a job, however they are written."""
+    await desk.ended(await desk.graph("A red lighthouse"))
+    desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ.", times=1))
+    await desk.ended(await desk.graph("A green boat"))
+    await page.open_queue()
+    search = page.page.get_by_role("searchbox")
+    for words, found in (("LIGHT", "A red lighthouse"), ("sides diff", "A green boat")):
+        await search.fill(words)
+        await expect(page.names).to_have_text([found])
+
+
+async def test_the_log_of_a_running_job_is_live(desk: House, page: Looking) -> None:
+    """What the script prints is on the page while it still runs."""
+    desk.simulator.misbehave(HELD)
+    job_id = await desk.script(extra_args="--seed 123")
+    await page.open_job(job_id)
+    log = page.page.get_by_role("log")
+    await expect(log).to_contain_text("seed: 123")
+    await page.status_is("Running")
+    await expect(log).not_to_contain_text("Saved video")
+    desk.simulator.behave()
+    await expect(log).to_contain_text("Saved video")
+    await page.status_is("Done")
+
+
+async def test_what_comfyui_refuses_is_said_in_one_sentence(desk: House, page: Looking) -> None:
+    """A graph that ComfyUI answers with HTTP 400 is explained by the node that is wrong, not by a number."""
+    job_id = await desk.script(template="refused.json")
+    await page.open_job(job_id)
+    await page.status_is("Failed")
+    sentence = "ImageInvert (3): input 'image' is not connected"
+    await expect(page.error.get_by_text(sentence, exact=True)).to_be_visible()
+
+
+async def test_a_node_that_fails_is_named(desk: House, page: Looking) -> None:
+    """When a node breaks during the run, its name and its own words are what is shown first."""
+    desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ.", times=1))
+    await page.open_job(await desk.graph("unlucky"))
+    await page.status_is("Failed")
+    await expect(page.error).to_have_text(re.compile("^ImageInvert.*The sides differ"))
+
+
+async def test_a_timeout_is_called_one(desk: House, page: Looking) -> None:
+    """A ComfyUI that does not answer in time is told apart from one that says no."""
+    desk.simulator.misbehave(SlowHttp(path="/prompt", seconds=600))
+    job_id = await desk.script(extra_args="--timeout 1")
+    await page.open_job(job_id)
+    await page.status_is("Failed")
+    await expect(page.error).to_have_text(re.compile("^Timed out"))
+
+
+async def test_a_comfyui_that_is_away_is_what_is_said_first(tmp_path: Path, chromium: Browser, built_app: None) -> None:
+    """A job that waits for a server that is not running says so, instead of seeming to be stuck."""
+    nobody = f"http://127.0.0.1:{free_port()}"
+    made = make_desk(tmp_path, comfyui_url=[nobody])
+    async with made.open() as (_worker, ready), open_page(chromium, ready.url) as page:
+        why = f"Nobody answers at {nobody}: is ComfyUI running there?"
+        await expect(page.page.get_by_role("status", name="ComfyUI")).to_have_text(why)
+        (job_id,) = await page.submit("waits")
+        await page.open_queue()
+        await expect(page.unit("waits")).to_contain_text(why)
+        await page.open_job(job_id)
+        await expect(page.page.get_by_role("status").filter(has_text=why)).to_have_count(2)
+
+
+async def test_the_command_of_a_script_is_on_the_page_before_it_runs(desk: House, page: Looking) -> None:
+    """Whoever adds a job sees the arguments as they will be, and what is wrong with them before it is added."""
+    form = await choose_script(page)
+    await form.get_by_label("Positive").fill("it's a cat")
+    await form.get_by_role("textbox", name="Input subdir").fill("../elsewhere")
+    command = page.page.get_by_role("region", name="Command")
+    await expect(command).to_contain_text("is not allowed")
+    await form.get_by_role("textbox", name="Input subdir").fill("cats")
+    shown = command.get_by_role("list", name="Arguments")
+    await expect(shown.locator("code").last).to_have_text("it's a cat")
+    argv = await shown.locator("code").all_inner_texts()
+    job_id = await desk.run_it(page)
+    assert (await desk.ended(job_id)).status == "completed"
+    assert (await desk.kept(job_id))["argv"] == argv
+
+
+async def test_a_job_has_a_page_with_its_log_its_parameters_and_its_output(desk: House, page: Looking) -> None:
+    """Everything about one job is in one place, and has an address of its own."""
+    job_id = await desk.script(positive="a cat yawns", profile="medium")
+    await desk.ended(job_id)
+    await page.open_job(job_id)
+    await expect(page.page.get_by_role("log")).to_contain_text("[1/1] cat.png")
+    values = page.page.locator("section", has=page.page.get_by_role("heading", name="Values"))
+    for each in ("a cat yawns", "medium", "clip.json", "cats"):
+        await expect(values).to_contain_text(each)
+    await expect(page.page.locator("main video").first).to_be_visible()
+
+
+async def test_the_queue_is_watched_and_steered_in_a_terminal(desk: House) -> None:
+    """Over SSH, without a browser: what runs and waits is shown, and a job is canceled by a command."""
+    desk.simulator.misbehave(SLOW)
+    await desk.until_running(await desk.graph("busy"))
+    await desk.until_fetched(waiting := await desk.graph("waiting one"))
+    environment = {"COMFYRELAY_URL": desk.ready.url, "COLUMNS": "160"}
+    log = desk.ready.data_dir / "commands.log"
+    code, said = await run_command("top", "--once", environment=environment, log=log)
+    assert code == 0, said
+    for each in ("busy", "waiting one", "ImageInvert"):
+        assert each in said
+    assert (await run_command("cancel", waiting, environment=environment, log=log))[0] == 0
+    assert (await desk.ended(waiting)).status == "canceled"

@@ -1,0 +1,199 @@
+"""`comfyrelay fleet provision`, `deprovision`, `user-data` and `export terraform`, as an operator calls them."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import hcl2
+import pytest
+
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.services.engine import Engine
+from comfyrelay.settings import Settings
+from tests.support.aws_account import SECRET, Account
+from tests.support.commands import Ran, run
+
+PROFILE = "worker"
+
+
+@pytest.fixture
+async def environment(account: Account, tmp_path: Path) -> Mapping[str, str]:
+    """Of who has a server with a fleet, and an account."""
+    machines = {
+        "provider": "aws",
+        "image": "ami-0123456789abcdef0",
+        "instance_types": [{"name": "g4dn.xlarge", "price_per_hour": 0.2}],
+        "options": {"region": "eu-west-1", "subnets": account.subnets(), "instance_profile": PROFILE},
+    }
+    async with Engine(Settings(data_dir=tmp_path)) as engine:
+        await engine.databases.upgrade()
+        await engine.fleet.fleets.create(
+            slug="video", stage=Stage.STAGING, machines=machines, scaling={"max_machines": 4}
+        )
+        await engine.fleet.fleets.create(slug="bare", stage=Stage.STAGING, machines={"provider": "aws"})
+        await engine.fleet.fleets.create(slug="attic", stage=Stage.STAGING, machines={"provider": "local"})
+    account.proxy.calls.clear()
+    return {
+        **{name: value for name, value in os.environ.items() if name.startswith(("AWS_", "PATH"))},
+        "COMFYRELAY_DATA_DIR": str(tmp_path),
+        "COMFYRELAY_PUBLIC_URL": "https://relay.example.com",
+        "COMFYRELAY_FLEET_SECRETS": f'{{"staging": ["{SECRET}"]}}',
+        "COMFYRELAY_SIGNING_SECRETS": '["a-secret-to-sign-with"]',
+        "COLUMNS": "300",
+    }
+
+
+async def fleet(environment: Mapping[str, str], *words: str) -> Ran:
+    return await run("fleet", *words, env=environment)
+
+
+async def test_a_fleet_is_made_after_a_look_at_what_would_be_done_and_taken_away_again(
+    account: Account, environment: Mapping[str, str]
+) -> None:
+    account.proxy.quotas["L-3819A6DF"] = 8
+
+    dry = await fleet(environment, "provision", "video", "--stage", "staging", "--dry-run")
+    assert dry.code == 0, dry.err
+    assert account.group("asg-staging-video") is None
+    assert "make    Auto Scaling group asg-staging-video: 0 to 4 machines, Spot only, 3 subnets" in dry.out
+    assert "this was a dry run" in dry.err
+    assert "(L-3819A6DF) is 8 vCPUs, enough for 2 of g4dn.xlarge; 4 machines of g4dn.xlarge need 16." in dry.err
+    assert "autoscaling:SetDesiredCapacity" in dry.err
+    assert "The role of worker must be allowed to: ssm:GetParameter" in dry.err
+
+    made = await fleet(environment, "provision", "video", "--stage", "staging")
+    assert made.code == 0, made.err
+    assert made.out == dry.out
+    assert "done: make Auto Scaling group asg-staging-video" in made.err
+    assert account.group("asg-staging-video")["MaxSize"] == 4
+    assert SECRET not in made.out + made.err
+
+    again = await fleet(environment, "provision", "video", "--stage", "staging")
+    assert again.code == 0
+    assert {line.split()[0] for line in again.out.splitlines()} == {"keep"}
+    assert "Nothing to do: everything is as it should be." in again.err
+
+    account.client("autoscaling").set_desired_capacity(AutoScalingGroupName="asg-staging-video", DesiredCapacity=1)
+    refused = await fleet(environment, "deprovision", "video", "--stage", "staging")
+    assert refused.code == 2
+    assert "asg-staging-video still has 1 machine: pause the fleet" in refused.err
+    assert account.group("asg-staging-video") is not None
+    removed = await fleet(environment, "deprovision", "video", "--stage", "staging", "--force")
+    assert "remove  Auto Scaling group asg-staging-video" in removed.out
+    assert account.group("asg-staging-video") is None
+    assert "Nothing to do" in (await fleet(environment, "deprovision", "video", "--stage", "staging")).err
+
+
+async def test_flags_say_what_the_fleet_does_not(account: Account, environment: Mapping[str, str]) -> None:
+    refused = await fleet(environment, "provision", "bare", "--stage", "staging", "--region", "eu-west-1")
+    assert refused.code == 2
+    assert "Name the image (AMI)" in refused.err
+    assert "options.subnets" in refused.err
+
+    changed = await fleet(
+        environment,
+        *("provision", "video", "--stage", "staging", "--budget-usd", "100", "--budget-email", "ops@example.com"),
+        *("--subnet", account.subnets()[0], "--cloudwatch-fallback"),
+    )
+    assert changed.code == 0, changed.err
+    assert "make    budget comfyrelay-staging-video: ops@example.com is told at 100.00 USD a month" in changed.out
+    assert "name 3 subnets, not 1" in changed.err
+    assert len(account.client("autoscaling").describe_policies()["ScalingPolicies"]) == 2
+
+
+async def test_what_an_instance_runs_can_be_read(environment: Mapping[str, str]) -> None:
+    printed = await fleet(environment, "user-data", "video", "--stage", "staging")
+
+    assert printed.code == 0, printed.err
+    assert printed.out.startswith("#!/bin/bash\n")
+    assert 'API_BASE_URL="https://relay.example.com"\n' in printed.out
+    assert printed.out.endswith("systemctl enable --now comfyrelay-worker.service\n")
+
+
+async def test_a_server_that_no_instance_could_reach_is_not_written_down(environment: Mapping[str, str]) -> None:
+    refused = await fleet(
+        {**environment, "COMFYRELAY_PUBLIC_URL": "http://127.0.0.1:8420"}, "user-data", "video", "--stage", "staging"
+    )
+
+    assert refused.code == 2
+    assert "No instance can reach http://127.0.0.1:8420: set COMFYRELAY_PUBLIC_URL" in refused.err
+
+
+async def test_terraform_goes_to_a_file_or_to_standard_output(
+    account: Account, environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "fleet.tf"
+
+    written = await fleet(environment, "export", "terraform", "video", "--stage", "staging", "-o", str(file))
+    printed = await fleet(environment, "export", "terraform", "video", "--stage", "staging")
+
+    assert written.code == printed.code == 0, written.err
+    assert file.read_text() == printed.out
+    hcl2.loads(printed.out)
+    assert account.proxy.calls == {}
+
+
+async def test_a_fleet_that_is_not_there_is_one_sentence(environment: Mapping[str, str]) -> None:
+    refused = await fleet(environment, "provision", "video", "--stage", "production")
+    assert (refused.code, refused.err) == (2, "Error: There is no production fleet 'video'.\n")
+
+
+async def test_the_policies_that_it_takes_are_printed_without_asking_anybody(
+    account: Account, environment: Mapping[str, str]
+) -> None:
+    printed = await fleet(environment, "provision", "video", "--stage", "staging", "--permissions")
+
+    assert printed.code == 0
+    assert '"autoscaling:TerminateInstanceInAutoScalingGroup"' in printed.out
+    assert "autoScalingGroupName/asg-staging-video" in printed.out
+    assert account.proxy.calls == {}
+
+
+@pytest.mark.parametrize(
+    "words", [["provision"], ["deprovision"], ["user-data"], ["export", "terraform"]], ids=lambda each: each[-1]
+)
+async def test_a_fleet_of_another_provider_is_refused_before_anything_is_asked_for(
+    account: Account, environment: Mapping[str, str], words: list[str]
+) -> None:
+    refused = await fleet(environment, *words, "attic", "--stage", "staging")
+
+    assert (refused.code, refused.err) == (2, "Error: The fleet attic is of the provider local; this is for aws.\n")
+    assert account.proxy.calls == {}
+
+
+async def test_a_file_that_cannot_be_written_is_one_sentence(environment: Mapping[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "nowhere" / "fleet.tf"
+    refused = await fleet(environment, "export", "terraform", "video", "--stage", "staging", "-o", str(file))
+
+    assert refused.code == 2
+    assert refused.err == (
+        f"Error: Nothing can be written to {file.parent}: No such file or directory. Name another --output.\n"
+    )
+
+
+async def test_the_alarms_look_at_the_namespace_that_figures_are_sent_to(environment: Mapping[str, str]) -> None:
+    printed = await fleet(
+        {**environment, "COMFYRELAY_CLOUDWATCH_NAMESPACE": "Studio"},
+        *("export", "terraform", "video", "--stage", "staging", "--cloudwatch-fallback"),
+    )
+
+    assert '"Studio"' in printed.out, printed.err
+    assert '"ComfyRelay"' not in printed.out
+
+
+async def test_who_has_no_credentials_is_told_how_to_give_them(environment: Mapping[str, str], tmp_path: Path) -> None:
+    without = {name: value for name, value in environment.items() if not name.startswith("AWS_")}
+    nowhere = {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
+    refused = await fleet({**without, **nowhere}, "provision", "video", "--stage", "staging", "--dry-run")
+
+    assert refused.code == 2
+    assert "Set AWS_PROFILE, or" in refused.err
+    assert "without an account see comfyrelay fleet export terraform." in refused.err
+
+
+async def test_the_help_cuts_no_option_in_a_narrow_terminal(environment: Mapping[str, str]) -> None:
+    for words in (["provision"], ["export", "terraform"]):
+        shown = await fleet({**environment, "COLUMNS": "80"}, *words, "--help")
+        assert "--instance-profile" in shown.out
+        assert "--cloudwatch-fallback" in shown.out
+        assert "…" not in shown.out

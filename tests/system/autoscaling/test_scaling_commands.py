@@ -1,0 +1,141 @@
+"""`comfyrelay fleet …`: scaling looked at and switched from a terminal, over the databases of a server."""
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.autoscaling.kubernetes.decision import Deciding
+from comfyrelay.clock import utc_now
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.errors import ProviderError
+from tests.support import commands
+from tests.support.memory_provider import Fleets, open_fleets
+from tests.support.world import PATIENCE_SECONDS, SqliteBackend, open_world
+
+
+@pytest.fixture
+async def fleets(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Fleets]:
+    async with open_world(sqlite_backend, tmp_path) as world:
+        yield await open_fleets(world)
+
+
+@pytest.fixture
+def env(fleets: Fleets, tmp_path: Path) -> Mapping[str, str]:
+    settings = fleets.world.engine.settings
+    return {
+        "COMFYRELAY_DATA_DIR": str(tmp_path),
+        "COMFYRELAY_DATABASE_URL": settings.central_url,
+        "COMFYRELAY_SHARDS": json.dumps(settings.shard_urls),
+        "COLUMNS": "200",
+    }
+
+
+async def test_status_and_decisions_tell_what_is_there_and_what_was_decided(
+    fleets: Fleets, env: Mapping[str, str]
+) -> None:
+    await fleets.submit()
+    await fleets.decide()
+    shown = await commands.run("fleet", "status", env=env)
+    assert shown.code == 0, shown.err
+    assert fleets.fleet in shown.out
+    assert "1 booting" in shown.out
+    [status] = json.loads((await commands.run("fleet", "status", "--json", env=env)).out)
+    assert status["by_state"]["booting"] == 1
+    listed = await commands.run("fleet", "decisions", fleets.fleet, env=env)
+    assert "1 launched" in listed.out
+    [decision] = json.loads((await commands.run("fleet", "decisions", "--json", "--limit", "5", env=env)).out)
+    assert (decision["fleet"], decision["outcome"]) == (fleets.fleet, {"launched": 1, "refused": 0})
+
+
+async def test_decisions_tell_which_number_a_cluster_was_told(fleets: Fleets, env: Mapping[str, str]) -> None:
+    await fleets.change(machines={"provider": "kubernetes"})
+    await fleets.submit()
+    await Deciding(fleets.world.engine.scaling, None).desired_of(Stage.PRODUCTION, fleets.fleet)
+    listed = await commands.run("fleet", "decisions", fleets.fleet, env=env)
+    assert "asked for 1" in listed.out
+
+
+async def test_a_fleet_or_all_of_them_are_paused_and_resumed(fleets: Fleets, env: Mapping[str, str]) -> None:
+    async def is_paused() -> bool:
+        return (await fleets.record()).scaling_spec.is_paused
+
+    assert (await commands.run("fleet", "pause", fleets.fleet, env=env)).code == 0
+    assert await is_paused()
+    resumed = await commands.run("fleet", "resume", "--all", env=env)
+    assert resumed.out == f"{fleets.fleet} (production): resumed\n"
+    assert not await is_paused()
+    refused = await commands.run("fleet", "pause", env=env)
+    assert refused.code == 2
+    assert "--all" in refused.err
+    missing = await commands.run("fleet", "pause", "none", env=env)
+    assert missing.code == 2
+    assert "There is no production fleet 'none'" in missing.err
+
+
+async def test_run_scales_until_it_is_stopped_and_lets_go(fleets: Fleets, env: Mapping[str, str]) -> None:
+    await fleets.world.engine.scaling.leadership.resign()
+    await fleets.change(machines={"provider": "static"})
+    await fleets.submit()
+    running = await commands.start("fleet", "run", env=env)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert b"Scaling fleets" in await running.err.readline()
+        views = fleets.world.engine.scaling.views
+        # somebody else's process: there is nothing to wait on but what it writes
+        while not (await views.decisions(Stage.PRODUCTION, fleets.fleet, limit=1)).items:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    running.process.send_signal(signal.SIGTERM)
+    ended = await running.ended()
+    assert ended.code == 0, ended.err
+    [decision] = await fleets.decisions()
+    assert "only reports" in decision.reason
+    # by its clock, which is not that of the test
+    left = await fleets.world.engine.scaling.leadership.current()
+    assert left is not None
+    assert left.expires_at <= utc_now()
+
+
+async def test_what_a_provider_says_is_shown_as_it_is(fleets: Fleets, env: Mapping[str, str]) -> None:
+    fleets.yard.fails = ProviderError("no [/red] and no [bold] ones.")
+    await fleets.submit()
+    await fleets.round()
+    for word in ("status", "decisions"):
+        shown = await commands.run("fleet", word, env={**env, "COLUMNS": "400"})
+        assert shown.code == 0, shown.err
+        assert "no [/red] and no [bold] ones." in shown.out
+
+
+async def test_nothing_is_cut_in_a_narrow_terminal(fleets: Fleets, env: Mapping[str, str]) -> None:
+    await fleets.submit()
+    await fleets.decide()
+    [decision] = await fleets.decisions()
+    for command in ("status", "decisions"):
+        shown = await commands.run("fleet", command, env={**env, "COLUMNS": "40"})
+        assert shown.code == 0, shown.err
+        assert "…" not in shown.out
+        assert not {*"┃│━─"} & {*shown.out}
+        assert fleets.fleet in shown.out
+        assert decision.reason in " ".join(shown.out.split())
+
+
+async def test_without_the_databases_nothing_is_made_and_it_is_said_where_to_run(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    env = {"COMFYRELAY_DATA_DIR": str(folder), "COMFYRELAY_URL": "https://relay.example.com", "COLUMNS": "200"}
+    for words in (["status"], ["pause", "--all"], ["costs"], ["user-data", "video"], ["export", "kubernetes", "gpus"]):
+        refused = await commands.run("fleet", *words, env=env)
+        assert refused.code == 2
+        assert f"There is no database in {folder}." in refused.err
+        assert "COMFYRELAY_URL is not used here" in refused.err
+    assert not folder.exists()
+
+
+async def test_who_means_another_server_is_told_that_this_is_about_the_databases(
+    fleets: Fleets, env: Mapping[str, str]
+) -> None:
+    shown = await commands.run("fleet", "status", env={**env, "COMFYRELAY_URL": "https://relay.example.com"})
+    assert shown.code == 0
+    assert "COMFYRELAY_URL is not used here" in shown.err
+    assert fleets.fleet in shown.out

@@ -1,0 +1,233 @@
+"""A whole fleet on one machine: a server on PostgreSQL, two who would scale, machines that are processes of this host,
+each a worker with a simulator. Jobs arrive at none; what breaks on the way costs no job and nobody anything twice."""
+
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import psutil
+import pytest
+
+from comfyrelay.autoscaling import loop
+from comfyrelay.domain.autoscaling import capacity
+from comfyrelay.services.autoscaling import leadership
+from tests.integration.autoscaling.providers.test_local import MODULE, kill_all
+from tests.support import forked_commands
+from tests.support.ec2_metadata import SPOT, Metadata
+from tests.support.processes import Service
+from tests.support.provider_contract import until
+from tests.support.server_processes import free_port
+from tests.support.whole_system import FLEET, System, open_system
+from tests.support.world import PATIENCE_SECONDS, PostgresBackend, memory_folder
+
+# Long enough for somebody to be killed in the middle of it.
+STAND_IN = """#!/bin/sh
+exec {python} -m comfyrelay simulator --port "$1" --folder "$2" --slow ImageInvert={seconds}
+"""
+LEASED = "SELECT DISTINCT worker_id FROM ai_job_dispatches WHERE status = 'leased'"
+LAUNCHED = "SELECT key FROM machines WHERE provider_id IS NOT NULL"
+PRESENT = "SELECT count(*) FROM machines WHERE ended_at IS NULL"
+# Pauses that a test would only wait for.
+LEADER_CONSTANTS: forked_commands.Constants = {
+    (leadership, "TTL_SECONDS"): 3.0,
+    (loop, "TICK_SECONDS"): 0.5,
+    # jobs that come all at once would look for minutes as if more were to come
+    (capacity, "WORTH_A_MACHINE"): 1e9,
+}
+
+
+@dataclass
+class WholeFleet:
+    system: System
+    central: asyncpg.Connection
+    max_machines: int
+    metadata: list[Metadata]
+    leaders: list[Service] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        return self.system.folder / "server" / "machines" / "production" / FLEET
+
+    async def leased(self) -> set[str]:
+        """Workers that have something to do."""
+        return {each["worker_id"] for each in await self.central.fetch(LEASED)}
+
+    async def until_working(self, count: int, *, but: frozenset[str] = frozenset()) -> list[str]:
+        found: set[str] = set()
+
+        async def are_working() -> bool:
+            found.clear()
+            found.update(await self.leased() - but)
+            return len(found) >= count
+
+        await self.until(are_working)
+        return sorted(found)
+
+    async def until(self, is_so: Callable[[], Awaitable[bool]]) -> None:
+        await until(is_so)
+
+    async def until_launching(self) -> None:
+        async def is_launching() -> bool:
+            return any(self.folder.glob("*/order.json"))
+
+        await self.until(is_launching)
+
+    async def until_nothing_is_left(self) -> None:
+        async def is_nothing_left() -> bool:
+            return not self.processes() and not await self.central.fetchval(PRESENT)
+
+        # one that never became a worker is given up after three boots and two minutes
+        await until(is_nothing_left, patience_seconds=3 * PATIENCE_SECONDS)
+
+    def order(self, worker_id: str) -> dict[str, Any]:
+        orders: list[dict[str, Any]] = [json.loads(each.read_text()) for each in self.folder.glob("*/order.json")]
+        return next(each for each in orders if each["id"] == worker_id)
+
+    def kill_machine(self, worker_id: str) -> None:
+        """With everything in it, and without a word."""
+        begun = json.loads((self.folder / self.order(worker_id)["key"] / "begun.json").read_text())
+        kill_all(begun["pid"])
+
+    def processes(self) -> set[int]:
+        found = set()
+        for each in psutil.process_iter():
+            with suppress(psutil.Error):
+                words = each.cmdline()
+                if MODULE in words and words[-1].startswith(str(self.folder)) and each.status() != psutil.STATUS_ZOMBIE:
+                    found.add(each.pid)
+        return found
+
+    async def check(self, *, lost: int) -> None:
+        """No order was carried out twice, and none was placed again for the same need; so many machines were lost."""
+        launched = [each["key"] for each in await self.central.fetch(LAUNCHED)]
+        started = [each.parent.name for each in self.folder.glob("*/begun.json")]
+        assert sorted(launched) == sorted(set(launched)) == sorted(started)
+        assert 1 <= len(launched) <= self.max_machines + lost
+
+
+@asynccontextmanager
+async def whole_fleet(
+    folder: Path, backend: PostgresBackend, *, max_machines: int, seconds: float
+) -> AsyncIterator[WholeFleet]:
+    programs = folder / "programs"
+    programs.mkdir()
+    (programs / "slow-simulator").write_text(STAND_IN.format(python=sys.executable, seconds=seconds))
+    (programs / "slow-simulator").chmod(0o700)
+    port = free_port()
+    async with AsyncExitStack() as stack:
+        central, shards, _clock = await stack.enter_async_context(backend.databases(["main"]))
+        databases = {"DATABASE_URL": central, "SHARDS": json.dumps(shards)}
+        settings = {
+            "FLEET_COMMANDS_DIR": str(programs),
+            # what a machine held that was killed is given to another soon
+            "LEASE_TTL_SECONDS": "5",
+            "LATE_GRACE_SECONDS": "0",
+            # of processes of their own, one can be killed
+            "SCALING": "false",
+        }
+        # a metadata service for each machine: it is told its number
+        metadata = [
+            await stack.enter_async_context(Metadata(host=f"127.0.0.1{slot}", port=port))
+            for slot in range(max_machines)
+        ]
+        system = await stack.enter_async_context(open_system(folder, databases, settings=settings))
+        connection = await asyncpg.connect(central)
+        stack.push_async_callback(connection.close)
+        fleet = WholeFleet(system, connection, max_machines, metadata)
+        machines = {
+            "provider": "local",
+            "instance_types": [{"name": "cpu", "price_per_hour": 0.1}],
+            "options": {
+                "comfyui": "slow-simulator",
+                "boot_seconds": 10,
+                "grace_seconds": 20,
+                "environment": {
+                    "COMFYRELAY_WORKER_METADATA_URL": f"http://127.0.0.1{{slot}}:{port}",
+                    "COMFYRELAY_WORKER_METADATA_INTERVAL_SECONDS": "0.2",
+                    "HEARTBEAT_INTERVAL_SECONDS": "1",
+                },
+            },
+        }
+        scaling = {"policy": "cheap", "max_machines": max_machines, "last_idle_seconds": 1.0}
+        await system.admin("PATCH", f"/fleets/production/{FLEET}", {"machines": machines, "scaling": scaling})
+        environment = {f"COMFYRELAY_{name}": value for name, value in system.settings.items()}
+        fleet.leaders = [
+            Service(
+                *(name, "fleet", "run"), environment=environment, log=folder / f"{name}.log", constants=LEADER_CONSTANTS
+            )
+            for name in ("leader-1", "leader-2")
+        ]
+        try:
+            for each in fleet.leaders:
+                await each.start()
+            yield fleet
+        finally:
+            for row in await connection.fetch("SELECT * FROM machines"):
+                sys.stdout.write(f"{dict(row)}\n")
+            for row in await connection.fetch("SELECT created_at, reason, outcome FROM scaling_decisions ORDER BY id"):
+                sys.stdout.write(f"{row['created_at']} {row['reason']} {row['outcome']}\n")
+            for each in fleet.leaders:
+                await each.kill()
+                sys.stdout.write(f"--- {each.name}\n{each.text()[-4000:]}\n")
+            for pid in fleet.processes():
+                kill_all(pid)
+            for log in fleet.folder.glob("*/*.log"):
+                sys.stdout.write(f"--- {log.relative_to(fleet.folder)}\n{log.read_text(errors='replace')[-1500:]}\n")
+
+
+async def kill_the_leader(fleet: WholeFleet) -> None:
+    """Whoever it is: the other goes on."""
+    [leader] = [each for each in fleet.leaders if each.said("leadership.changed", leads=True)]
+    await leader.kill()
+
+
+@pytest.fixture
+def folder() -> Any:
+    with memory_folder() as found:
+        yield found
+
+
+async def test_jobs_at_zero_workers_are_done_though_the_leader_is_killed_while_it_launches(
+    folder: Path, real_postgres_backend: PostgresBackend
+) -> None:
+    async with whole_fleet(folder, real_postgres_backend, max_machines=2, seconds=0.1) as fleet:
+        effect = await fleet.system.plain_effect()
+        jobs = [await fleet.system.plain(effect) for _ in range(8)]
+        await fleet.until_launching()
+        await kill_the_leader(fleet)
+        for job in jobs:
+            await fleet.system.completed(job)
+        await fleet.until_nothing_is_left()
+        await fleet.check(lost=0)
+        await fleet.system.check()
+
+
+@pytest.mark.long
+async def test_forty_jobs_at_zero_workers_are_done_whatever_is_killed(
+    folder: Path, real_postgres_backend: PostgresBackend
+) -> None:
+    async with whole_fleet(folder, real_postgres_backend, max_machines=3, seconds=0.6) as fleet:
+        effect = await fleet.system.plain_effect()
+        jobs = [await fleet.system.plain(effect) for _ in range(40)]
+        await fleet.until_launching()
+        await kill_the_leader(fleet)
+
+        killed, *_ = await fleet.until_working(2)
+        fleet.kill_machine(killed)
+        [warned, *_] = await fleet.until_working(1, but=frozenset({killed}))
+        metadata = fleet.metadata[fleet.order(warned)["slot"]]
+        metadata.interrupt(seconds=120.0)
+        await metadata.until_asked(SPOT)
+        # another machine that gets its place is not meant
+        metadata.disarm(SPOT)
+
+        for job in jobs:
+            await fleet.system.completed(job)
+        await fleet.until_nothing_is_left()
+        await fleet.check(lost=2)
+        await fleet.system.check()

@@ -1,0 +1,64 @@
+"""What somebody does who sets up an empty server in a browser."""
+
+import re
+from collections.abc import Awaitable, Callable
+
+from playwright.async_api import Page, expect
+
+from tests.support.api import PASSWORD
+
+__all__ = ["PRINTED", "set_up"]
+
+# What the server says to who started it: the address, and the code in it.
+PRINTED = re.compile(r"open (http://\S+/setup#([A-Z2-7-]+))")
+
+
+async def _nothing(_step: str) -> None: ...
+
+
+async def set_up(
+    page: Page,
+    start_worker: Callable[[str], Awaitable[None]],
+    come_to: Callable[[str], Awaitable[None]] = _nothing,
+) -> None:
+    """From the first step, with the code in its field, to the result of the first job. `start_worker` types the command
+    that the page shows; `come_to` looks at each step before anything is done there."""
+
+    async def step_is(name: str) -> None:
+        await expect(page.get_by_role("heading", name=name, exact=True)).to_be_visible()
+        await come_to(name.rpartition(" ")[2].lower())
+
+    await step_is("Administrator")
+    await page.get_by_label("Email").fill("root@example.com")
+    await page.get_by_label("Password", exact=True).fill(PASSWORD)
+    await page.get_by_role("button", name="Become administrator").click()
+
+    await step_is("Storage")
+    await expect(page.get_by_text("Files get in and out.")).to_be_visible()
+    await page.get_by_role("button", name="Continue").click()
+
+    await step_is("First fleet")
+    await page.get_by_label("Name").fill("attic")
+    await page.get_by_role("button", name="Make the fleet").click()
+
+    await step_is("First worker")
+    await expect(page.get_by_text("Waiting for the first worker…")).to_be_visible()
+    command = await page.locator("code", has_text="FLEET_SECRET").inner_text()
+    assert "FLEET_SLUG=attic" in command
+    await start_worker(command)
+    await expect(page.get_by_text(" is here")).to_be_visible()
+    # left and opened again, it goes on where it was
+    await page.goto("/setup")
+    await step_is("First effect")
+    await page.get_by_role("button", name="Publish the effect").click()
+
+    await step_is("First job")
+    await page.get_by_role("button", name="Run the first job").click()
+    await expect(page.get_by_role("heading", name="It works")).to_be_visible()
+    after = page.get_by_role("img", name="After")
+    await expect(after).to_be_visible()
+    assert await after.evaluate("(each) => each.decode().then(() => each.naturalWidth)") == 512
+    # nor is a second one run, and paid for, by who comes back
+    await page.goto("/setup")
+    await expect(page.get_by_role("heading", name="It works")).to_be_visible()
+    await expect(page.get_by_role("button", name="Run the first job")).to_have_count(0)

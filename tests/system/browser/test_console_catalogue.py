@@ -1,0 +1,582 @@
+"""What administrators do in the console's pages for workflows, effects, accounts and operation, and what everybody else
+sees of it."""
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, FilePayload, Page, Route, expect
+
+from comfyrelay.simulator import Fail
+from tests.support.api import PASSWORD
+from tests.support.api_calls import png
+from tests.support.chromium import _DROP, PROMPT_GRAPH
+from tests.support.editor_files import empty, invert, node, save, workflow
+from tests.support.web_app import PHONE, Heard, settled
+from tests.support.webhook_receiver import receiving
+from tests.support.whole_system import FLEET, System
+from tests.support.world import PATIENCE_SECONDS, PostgresBackend, execute, memory_folder
+from tests.system.browser.server import open_as, open_server, open_visitor, url_of
+from tests.system.browser.test_every_page import MARKUP, axe, is_accessible, nothing_injected, violations
+
+__all__ = ["axe"]
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+# As the editor saves it: an image is made and inverted.
+SAVED = workflow([empty(), invert(2, 1), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
+PAGES = {
+    "workflows": "/console/workflows",
+    "form of a workflow": "/console/workflows/hostile",
+    "workers of a workflow": "/console/workflows/hostile?tab=workers",
+    "settings of a workflow": "/console/workflows/hostile?tab=settings",
+    "versions of a workflow": "/console/workflows/hostile?tab=versions",
+    "effects": "/console/effects",
+    "new effect": "/console/effects?open=new",
+    "effect": "/console/effects/hostile",
+    "tenants": "/console/tenants",
+    "new account": "/console/tenants?open=new",
+    "tenant": "/console/tenants/{tenant}",
+    "webhooks": "/console/webhooks?status=all",
+    "reconcile": "/console/reconcile",
+    "settings": "/console/settings",
+    "where nothing matches": "/console/workflows?q=%3Cimg+src%3Dx+onerror%3Dwindow.injected%3D1%3E",
+}
+_WIDER = """() => [document.documentElement, document.querySelector("main")]
+  .filter((each) => each.scrollWidth > each.clientWidth)
+  .map((each) => `${each.tagName} is ${each.scrollWidth} wide in ${each.clientWidth}`)"""
+
+_PUSHED_ASIDE = """(found) => found.map((each) => each.parentElement)
+  .filter((each) => each.scrollWidth > each.clientWidth)
+  .map((each) => `${each.getAttribute("aria-label")} is ${each.scrollWidth} wide in ${each.clientWidth}`)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A server with two workers, and something in every page of its console, with markup in the names."""
+
+    system: System
+    tenant: str
+
+    def path(self, name: str) -> str:
+        return PAGES[name].format(tenant=self.tenant)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def site(real_postgres_backend: PostgresBackend, s3_server: str, built_app: None) -> AsyncIterator[Site]:
+    settings = {"WEBHOOK_ALLOW_PRIVATE": "true"}
+    with memory_folder() as folder:
+        async with open_server(folder, real_postgres_backend, s3_server, settings=settings) as system:
+            name = f"name {MARKUP}"[:200]
+            properties = [
+                {
+                    "key": "color",
+                    "type": "number",
+                    "placeholder": "{{COLOR}}",
+                    "default_value": 7,
+                    "user_configurable": True,
+                    "label": name,
+                    "group": name,
+                }
+            ]
+            graph = {
+                "1": {
+                    "class_type": "EmptyImage",
+                    "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": "{{COLOR}}"},
+                    "_meta": {"title": name},
+                },
+                "3": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": MARKUP}},
+            }
+            await system.effect("hostile", graph, properties=properties, name=name)
+            await system.admin("PATCH", "/effects/hostile", {"name": name})
+            first = await system.started("gpu-1", simulators=system.simulators[:1], data_dir=str(folder / "worker-1"))
+            # with them files of the editor can be read
+            await first.until_said("worker.definitions_sent")
+            await system.started("gpu-2", simulators=system.simulators[1:], data_dir=str(folder / "worker-2"))
+            me = await system.user("GET", "/me")
+            credits = {"amount": 10, "reference": MARKUP.replace(":", ""), "description": MARKUP}
+            await system.admin("POST", f"/tenants/{me['tenant_id']}/credits", credits)
+            yield Site(system, me["tenant_id"])
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def admin(chromium: Browser, site: Site) -> AsyncIterator[tuple[Page, Heard]]:
+    async with open_as("admin", chromium, site.system) as (page, heard):
+        yield page, heard
+
+
+async def drop(page: Page, name: str, content: bytes, mime: str = "application/json") -> None:
+    await page.evaluate(_DROP, [[name, mime, base64.b64encode(content).decode()]])
+
+
+async def opened(page: Page, heard: Heard, path: str) -> None:
+    await page.goto(path)
+    await settled(page, heard)
+
+
+async def more(page: Page, verb: str) -> None:
+    await page.get_by_role("main").get_by_role("button", name="More", exact=True).click()
+    await page.get_by_role("menuitem", name=verb).click()
+
+
+async def build_form(page: Page, system: System) -> None:
+    """Which values users may set, in which words and range."""
+    preview = page.get_by_role("form", name="Negative film")
+    await expect(preview.get_by_label("Width")).to_be_visible()
+    await page.get_by_role("button", name=re.compile("^Width")).click()
+    await page.get_by_label("Label", exact=True).fill("How wide")
+    await page.get_by_label("To", exact=True).fill("256")
+    await page.get_by_role("switch", name="Let users set Batch size").click()
+    await expect(preview.get_by_label("How wide")).to_be_visible()
+    await expect(preview.get_by_text("Batch size")).to_have_count(0)
+    # a default outside of its range is told before it is sent
+    await page.get_by_label("Default", exact=True).fill("300")
+    await expect(page.get_by_text("This is above the range.")).to_be_visible()
+    await expect(page.get_by_role("button", name="Save", exact=True)).to_be_disabled()
+    await page.get_by_label("Default", exact=True).fill("64")
+    await page.get_by_role("button", name="Save", exact=True).click()
+    await expect(page.get_by_text("Saved.", exact=True).first).to_be_visible()
+    kept = await system.admin("GET", "/workflows/negative-film")
+    width = next(each for each in kept["properties"] if each["label"] == "How wide")
+    assert (width["maximum"], width["default_value"]) == (256, 64)
+    assert [each["label"] for each in kept["properties"] if not each["user_configurable"]] == ["Batch size"]
+
+
+async def run_on_second_worker(page: Page, system: System) -> None:
+    """Once the fleet has it: a job of the administrator's own, on the worker that is chosen."""
+    await page.get_by_role("tab", name="Workers").click()
+    await page.get_by_role("switch", name=f"Run it on {FLEET}").click()
+    await expect(page.get_by_role("row").filter(has_text="gpu-2")).to_contain_text("Yes")
+    await page.get_by_role("tab", name="Form").click()
+    await page.get_by_role("form", name="Negative film").get_by_label("How wide").fill("96")
+    run = page.get_by_role("region", name="Test run")
+    await expect(run).to_contain_text("It runs on the first that is free of gpu-1 and gpu-2.")
+    await run.get_by_label("Worker").click()
+    await page.get_by_role("option", name="gpu-2").click()
+    await expect(run).to_contain_text("It runs on gpu-2, as soon as that is free.")
+    async with page.expect_response(lambda each: each.url.endswith("/test-run")) as asked:
+        await run.get_by_role("button", name="Run", exact=True).click()
+    job_id = (await (await asked.value).json())["data"]["job_id"]
+    result = run.get_by_role("img", name="Result of the test run")
+    await expect(result).to_be_visible()
+    assert await result.evaluate("(each) => each.decode().then(() => each.naturalWidth)") == 96
+    await expect(run).to_contain_text("on gpu-2.")
+    [dispatch] = (await system.admin("GET", f"/dispatches?search={job_id}"))["items"]
+    assert dispatch["last_worker_id"] == "gpu-2"
+
+
+async def publish(page: Page, system: System) -> None:
+    """As an effect, with a name, a price, a picture and a value of its own."""
+    await more(page, "Make an effect")
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Name", exact=True).fill("Film negative")
+    await dialog.get_by_label("Price in tokens").fill("3")
+    await dialog.get_by_role("button", name="Make the effect").click()
+    await page.wait_for_url(re.compile("/console/effects/film-negative$"))
+    assert await offered(system, "film-negative") is None
+    picture = page.get_by_role("region", name="Picture")
+    cover: FilePayload = {"name": "cover.png", "mimeType": "image/png", "buffer": png("#22aa66")}
+    await picture.locator("input[type=file]").first.set_input_files([cover])
+    await expect(picture.get_by_role("img", name="Picture")).to_be_visible()
+    await page.get_by_role("switch", name="Set Height for this effect").click()
+    await page.get_by_role("region", name="Values of this effect").get_by_label("Height", exact=True).fill("48")
+    await page.get_by_role("button", name="Save and publish").click()
+    await expect(page.get_by_role("button", name="Unpublish")).to_be_visible()
+
+
+async def offered(system: System, slug: str) -> Any:
+    """An effect as users find it, if they do."""
+    found = (await system.user("GET", "/effects"))["items"]
+    return next((each for each in found if each["slug"] == slug), None)
+
+
+async def run_in_studio(page: Page, heard: Heard) -> bytes:
+    """What a user who finds the effect does, from the gallery to the file and what it cost."""
+    await opened(page, heard, "/studio")
+    card = page.get_by_role("list", name="Effects").get_by_role("link", name=re.compile("Film negative"))
+    await expect(card).to_contain_text("3 tokens")
+    cover = card.locator("img")
+    await expect(cover).to_be_visible()
+    async with httpx.AsyncClient() as http:
+        shown = await http.get(await cover.get_attribute("src") or "")
+    assert shown.content == png("#22aa66")
+    await card.click()
+    # in the administrator's words, with the values of the effect; what is not for users is not asked for
+    await page.get_by_label("How wide").fill("100")
+    await expect(page.get_by_label("Height", exact=True)).to_have_value("48")
+    await expect(page.get_by_role("main").get_by_text("Batch size")).to_have_count(0)
+    await page.get_by_role("button", name="Start for 3 tokens").click()
+    await page.wait_for_url(re.compile("/studio/videos/[^/?]+$"))
+    state = page.get_by_role("complementary", name="Progress")
+    await expect(state.get_by_text("3 tokens used")).to_be_visible()
+    async with page.expect_download() as download:
+        await page.get_by_role("link", name="Download").click()
+    return Path(await (await download.value).path()).read_bytes()
+
+
+async def test_an_editors_file_becomes_an_effect_that_a_user_runs(
+    admin: tuple[Page, Heard], site: Site, chromium: Browser
+) -> None:
+    page, heard = admin
+    system = site.system
+    await opened(page, heard, "/console/workflows")
+    await drop(page, "Negative film.json", json.dumps(SAVED).encode())
+    await page.wait_for_url(re.compile("/console/workflows/negative-film$"))
+    await build_form(page, system)
+    await run_on_second_worker(page, system)
+    await publish(page, system)
+    assert heard.complaints == []
+
+    before = (await system.user("GET", "/wallet"))["balance"]
+    async with open_as("user", chromium, system) as (studio, said):
+        made = await run_in_studio(studio, said)
+        assert said.complaints == []
+    assert (int.from_bytes(made[16:20]), int.from_bytes(made[20:24])) == (100, 48)
+    assert (await system.user("GET", "/wallet"))["balance"] == before - 3
+
+    # what ComfyUI made carries its workflow
+    await opened(page, heard, "/console/workflows")
+    await drop(page, "found.png", made, "image/png")
+    await page.wait_for_url(re.compile("/console/workflows/found$"))
+    await expect(page.get_by_role("form", name="found")).to_be_visible()
+
+    # unpublished, it is offered to nobody
+    await opened(page, heard, "/console/effects/film-negative")
+    await page.get_by_role("button", name="Unpublish").click()
+    await expect(page.get_by_role("button", name="Publish", exact=True)).to_be_visible()
+    assert await offered(system, "film-negative") is None
+
+
+async def test_what_is_no_workflow_or_lacks_nodes_is_said_in_words(admin: tuple[Page, Heard], site: Site) -> None:
+    page, heard = admin
+    await opened(page, heard, "/console/workflows")
+    lacking = workflow([empty(), node(2, "Foo"), node(3, "Bar", title="The bar")])
+    cases: list[tuple[str, bytes, str, list[str]]] = [
+        ("w.json", b"{", "application/json", ["w.json was not added", "is not JSON"]),
+        ("w.json", b'{"a": 1}', "application/json", ["is JSON, but not a workflow"]),
+        ("photo.png", png("#112233"), "image/png", ["It contains no workflow."]),
+        ("w.json", json.dumps(lacking).encode(), "application/json", ["Foo", "Bar", "on no worker"]),
+    ]
+    for name, content, mime, words in cases:
+        await drop(page, name, content, mime)
+        dialog = page.get_by_role("dialog")
+        for each in words:
+            await expect(dialog).to_contain_text(each)
+        await dialog.get_by_role("button", name="Close").last.click()
+        await expect(dialog).to_have_count(0)
+
+
+async def test_a_workflow_lacks_something_on_each_worker_by_name(admin: tuple[Page, Heard], site: Site) -> None:
+    page, heard = admin
+    await opened(page, heard, "/console/workflows")
+    graph = json.loads(json.dumps(PROMPT_GRAPH))
+    graph["1"]["inputs"]["ckpt_name"] = "nowhere.safetensors"
+    await drop(page, "painter.json", json.dumps(graph).encode())
+    await page.wait_for_url(re.compile("/console/workflows/painter$"))
+    await page.get_by_role("tab", name="Workers").click()
+    switch = page.get_by_role("switch", name=f"Run it on {FLEET}")
+    await switch.click()
+    dialog = page.get_by_role("dialog", name="Workers of this fleet lack something")
+    await expect(dialog).to_contain_text("nowhere.safetensors")
+    await dialog.get_by_role("button", name="Map it anyway").click()
+    for worker in ("gpu-1", "gpu-2"):
+        row = page.get_by_role("row").filter(has_text=worker)
+        await expect(row).to_contain_text("No")
+        await expect(row).to_contain_text("nowhere.safetensors")
+    await switch.click()
+    await expect(page.get_by_role("row")).to_have_count(0)
+    await more(page, "Delete")
+    await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await page.wait_for_url(re.compile("/console/workflows$"))
+    await expect(page.get_by_role("link", name="painter")).to_have_count(0)
+
+
+async def test_a_test_run_that_fails_says_where_and_why_in_its_place(admin: tuple[Page, Heard], site: Site) -> None:
+    page, heard = admin
+    for simulator in site.system.simulators:
+        simulator.misbehave(Fail(class_type="EmptyImage", message="the tensors do not fit"))
+    try:
+        await opened(page, heard, "/console/workflows/hostile")
+        run = page.get_by_role("region", name="Test run")
+        await run.get_by_role("button", name="Run", exact=True).click()
+        alert = run.get_by_role("alert")
+        await expect(alert).to_contain_text(re.compile("The test run failed on gpu-[12]"))
+        await expect(alert).to_contain_text("the tensors do not fit")
+        await expect(alert.get_by_role("link", name="Open the job")).to_be_visible()
+    finally:
+        for simulator in site.system.simulators:
+            simulator.behave()
+
+
+async def test_a_version_is_brought_back(admin: tuple[Page, Heard], site: Site) -> None:
+    page, heard = admin
+    await site.system.admin("POST", "/workflows", {"slug": "twice", "graph": PROMPT_GRAPH})
+    await opened(page, heard, "/console/workflows/twice")
+    await page.get_by_role("switch", name="Let users set Steps").click()
+    await page.get_by_role("button", name="Save", exact=True).click()
+    await expect(page.get_by_text("Saved.", exact=True).first).to_be_visible()
+    await page.get_by_role("tab", name="Versions").click()
+    await page.get_by_role("button", name="Restore version 1").click()
+    await page.get_by_role("button", name="Save", exact=True).click()
+    await expect(page.get_by_text("Version 3")).to_be_visible()
+    kept = await site.system.admin("GET", "/workflows/twice")
+    assert all(each["user_configurable"] for each in kept["properties"])
+
+
+async def lose_the_answer(route: Route) -> None:
+    await route.fetch()
+    await route.abort()
+
+
+async def test_tokens_that_are_given_are_seen_by_both(admin: tuple[Page, Heard], site: Site) -> None:
+    page, heard = admin
+    before = (await site.system.user("GET", "/wallet"))["balance"]
+    await opened(page, heard, "/console/tenants")
+    await page.get_by_placeholder("Search by email").fill("ada@")
+    await page.wait_for_url("**/console/tenants?q=ada%40")
+    await settled(page, heard)
+    await page.get_by_role("link", name="ada@example.com").click()
+    await page.get_by_role("button", name="Give tokens").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("How many").fill("2500")
+    await dialog.get_by_label("Reference").fill("invoice: 7")
+    await expect(dialog.get_by_text("A reference has no colon.")).to_be_visible()
+    await dialog.get_by_label("Reference").fill("invoice 7")
+    await dialog.get_by_label("Description").fill("For the film")
+    await dialog.get_by_role("button", name="Give 2,500 tokens").click()
+    await expect(page.get_by_role("region", name="Tokens")).to_contain_text(f"{before + 2500:,}")
+    row = page.get_by_role("row").filter(has_text="invoice 7")
+    await expect(row).to_contain_text("For the film")
+    await expect(row).to_contain_text("+2,500")
+    assert (await site.system.user("GET", "/wallet"))["balance"] == before + 2500
+    # they are given, and nobody hears of it: who opens the form again and gives them again has given once
+    await page.route("**/credits", lose_the_answer)
+    for _ in range(2):
+        await page.get_by_role("button", name="Give tokens").click()
+        await expect(dialog.get_by_label("Reference")).to_have_value(re.compile("^console .* root@example.com$"))
+        await dialog.get_by_label("How many").fill("30")
+        await dialog.get_by_role("button", name="Give 30 tokens").click()
+        await expect(dialog.get_by_text("ComfyRelay is not responding.", exact=False)).to_be_visible()
+        await dialog.get_by_role("button", name="Cancel").click()
+        await expect(page.get_by_role("region", name="Tokens")).to_contain_text(f"{before + 2530:,}")
+    await page.unroute("**/credits")
+    await page.get_by_role("button", name="Give tokens").click()
+    await dialog.get_by_label("How many").fill("30")
+    await dialog.get_by_role("button", name="Give 30 tokens").click()
+    await expect(dialog).to_be_hidden()
+    assert (await site.system.user("GET", "/wallet"))["balance"] == before + 2530
+
+
+async def test_an_account_is_made_and_its_link_works_once(
+    admin: tuple[Page, Heard], site: Site, chromium: Browser
+) -> None:
+    page, heard = admin
+    email = f"{uuid4()}@example.com"
+    await opened(page, heard, "/console/tenants")
+    await page.get_by_role("button", name="New account").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Email").fill(email)
+    await dialog.get_by_label("Name").fill("Grace")
+    await dialog.get_by_role("button", name="Make the account").click()
+    told = page.get_by_role("dialog", name=f"{email} has an account")
+    link = await told.locator("code").inner_text()
+    await told.get_by_role("button", name="Close").last.click()
+    await page.reload()
+    await expect(page.get_by_role("link", name=email)).to_be_visible()
+    assert link not in await page.content()
+
+    async with open_visitor(chromium, site.system) as context:
+        visitor = await context.new_page()
+        await visitor.goto(link)
+        await visitor.get_by_label("New password").fill(PASSWORD)
+        await visitor.get_by_role("button", name="Set password and sign in").click()
+        await visitor.wait_for_url(re.compile("/studio$"))
+
+        # who is disabled is out at once, and in again when that is taken back
+        await page.get_by_role("link", name=email).click()
+        for verb in ("Disable", "Enable"):
+            await page.get_by_role("button", name=f"Actions for {email}").click()
+            await page.get_by_role("menuitem", name=verb).click()
+            if verb == "Disable":
+                await page.get_by_role("dialog").get_by_role("button", name="Disable").click()
+                await expect(page.get_by_role("row").filter(has_text=email)).to_contain_text("Disabled")
+                assert (await context.request.get("/api/me")).status == 401
+        await expect(page.get_by_role("row").filter(has_text=email)).to_contain_text("Active")
+
+    async with open_visitor(chromium, site.system) as context:
+        visitor = await context.new_page()
+        await visitor.goto(link)
+        await expect(visitor.get_by_role("heading", name="This link does not work")).to_be_visible()
+
+
+async def test_limits_of_a_tenant_are_set(admin: tuple[Page, Heard], site: Site) -> None:
+    page, heard = admin
+    await opened(page, heard, f"/console/tenants/{site.tenant}")
+    limits = page.get_by_role("region", name="Limits")
+    await limits.get_by_label("Jobs that may wait or run at once").fill("150")
+    await limits.get_by_role("button", name="Save").click()
+    await expect(page.get_by_text("Saved.", exact=True).first).to_be_visible()
+    assert (await site.system.admin("GET", f"/tenants/{site.tenant}"))["limits"]["max_active_jobs"] == 150
+
+
+async def test_what_was_not_saved_is_not_left_by_chance(admin: tuple[Page, Heard], site: Site) -> None:
+    page, heard = admin
+    await site.system.admin("POST", "/workflows", {"slug": "guarded", "graph": PROMPT_GRAPH})
+    body = {"slug": "guarded", "name": "Guarded", "workflow_slug": "guarded", "credits_cost": 1}
+    await site.system.admin("POST", "/effects", body)
+    for kind, back in (("workflows/guarded", "Workflows"), ("effects/guarded", "Effects")):
+        await opened(page, heard, f"/console/{back.lower()}")
+        await page.locator(f"a[href='/console/{kind}']").first.click()
+        if back == "Workflows":
+            await page.get_by_role("tab", name="Settings").click()
+        name = page.get_by_role("main").get_by_label("Name", exact=True)
+        await name.fill("Renamed")
+        leave = page.locator("header").get_by_role("link", name=back)
+        dialog = page.get_by_role("dialog", name="Leave without saving?")
+        await leave.click()
+        await dialog.get_by_role("button", name="Stay").click()
+        await expect(name).to_have_value("Renamed")
+        if back == "Workflows":
+            # what is typed goes over to the other tabs
+            await page.get_by_role("tab", name="Form").click()
+            await page.get_by_role("tab", name="Settings").click()
+            await expect(name).to_have_value("Renamed")
+        await page.evaluate("history.back()")
+        await dialog.get_by_role("button", name="Stay").click()
+        await expect(name).to_have_value("Renamed")
+        await leave.click()
+        await dialog.get_by_role("button", name="Leave without saving").click()
+        await page.wait_for_url(re.compile(f"/console/{back.lower()}$"))
+        # once it is saved nobody is asked
+        await opened(page, heard, f"/console/{kind}?tab=settings")
+        await name.fill("Guarded twice")
+        await page.get_by_role("button", name="Save", exact=True).click()
+        await expect(page.get_by_text("Saved.", exact=True).first).to_be_visible()
+        await leave.click()
+        await page.wait_for_url(re.compile(f"/console/{back.lower()}$"))
+    # what is deleted cannot be saved
+    await opened(page, heard, "/console/effects/guarded")
+    await page.get_by_role("main").get_by_label("Name", exact=True).fill("Gone")
+    await more(page, "Delete")
+    await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await page.wait_for_url(re.compile("/console/effects$"))
+    assert heard.complaints == []
+
+
+async def test_a_delivery_that_dies_is_told_of_on_an_open_page_and_sent_again(
+    admin: tuple[Page, Heard], site: Site, chromium: Browser
+) -> None:
+    page, heard = admin
+    system = site.system
+    async with receiving() as receiver:
+        receiver.statuses = [500, 500]
+        effect = await system.admin("GET", "/effects/hostile")
+        job = await system.submit(effect["id"], webhook_url=receiver.url)
+        await system.until(job, "completed")
+        await receiver.wait_for(1)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            # the answer is written down after it was given
+            while not (await system.admin("GET", "/webhooks/deliveries?status=failing"))["items"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await opened(page, heard, "/console/webhooks")
+        row = page.get_by_role("row").filter(has_text=receiver.url)
+        await expect(row).to_have_count(0)
+        async with open_as("admin", chromium, system) as (overview, _):
+            await overview.goto("/console")
+            attention = overview.get_by_role("region", name="Needs attention")
+            async with system._engine() as engine:
+                shard = engine.databases.shard("main")
+                # as after days of trying
+                words = "UPDATE webhook_deliveries SET attempts = 99, due_at = now() WHERE url = :url"
+                await execute(shard, words, url=receiver.url)
+            await receiver.wait_for(2)
+            await expect(row).to_contain_text("Dead")
+            await expect(row.get_by_role("link", name="ada@example.com")).to_be_visible()
+            await expect(attention).to_contain_text("1 webhook delivery given up")
+            await row.get_by_role("button", name="Send again").click()
+            await receiver.wait_for(3)
+            await expect(row).to_have_count(0)
+            await expect(attention.get_by_text("given up")).to_have_count(0)
+        await page.get_by_role("button", name="Delivered").click()
+        await expect(row).to_contain_text("Delivered")
+
+
+async def test_a_look_at_everything_says_what_was_found_and_when(admin: tuple[Page, Heard], site: Site) -> None:
+    page, heard = admin
+    await opened(page, heard, "/console/reconcile")
+    await page.get_by_role("button", name="Check now").click()
+    await expect(page.get_by_role("heading", name="Everything fits together")).to_be_visible()
+    await expect(page.get_by_text("Last check")).to_be_visible()
+
+
+async def test_settings_are_found_and_secrets_are_not_shown(admin: tuple[Page, Heard], site: Site) -> None:
+    page, heard = admin
+    await opened(page, heard, "/console/settings")
+    for name, value in site.system.settings.items():
+        if "SECRET" in name or "DATABASE" in name:
+            assert value not in await page.content()
+    await page.get_by_placeholder("Search settings").fill("allow_private")
+    row = page.get_by_role("row").filter(has_text="COMFYRELAY_WEBHOOK_ALLOW_PRIVATE")
+    await expect(row).to_contain_text("true")
+    await expect(row).to_contain_text("environment")
+    await expect(page.get_by_role("row")).to_have_count(2)
+
+
+@pytest.mark.parametrize("path", ["/console/nowhere", "/nowhere", "/studio/nowhere/at-all"])
+async def test_a_page_that_is_not_there_says_so_and_leads_back(path: str, admin: tuple[Page, Heard]) -> None:
+    page, heard = admin
+    await opened(page, heard, "/console/effects")
+    # inside the app, as by a link in it
+    await page.evaluate(
+        "(path) => { history.pushState(null, '', path); dispatchEvent(new PopStateEvent('popstate')) }", path
+    )
+    await expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
+    await expect(page.get_by_role("link", name="Go to the console")).to_be_visible()
+    await page.get_by_role("button", name="Go back").click()
+    await page.wait_for_url(re.compile("/console/effects$"))
+    await expect(page.get_by_role("heading", name="Effects")).to_be_visible()
+
+
+async def test_who_is_no_administrator_gets_nothing_of_it(chromium: Browser, site: Site) -> None:
+    async with open_as("user", chromium, site.system) as (page, heard):
+        for name in PAGES:
+            await page.goto(site.path(name))
+            await expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
+        await page.get_by_role("link", name="Go to the studio").click()
+        await page.wait_for_url(re.compile("/studio$"))
+        assert [each for each in heard.addresses if "/api/admin" in each] == []
+        for path in ("workflows", "effects", "tenants", "webhooks/deliveries", "reconcile/findings", "settings"):
+            assert (await page.request.get(f"/api/admin/{path}")).status == 403
+
+
+@pytest.mark.parametrize("name", PAGES)
+async def test_a_page_is_clean_and_what_people_wrote_is_text(
+    name: str, admin: tuple[Page, Heard], site: Site, axe: str
+) -> None:
+    page, heard = admin
+    await opened(page, heard, site.path(name))
+    await is_accessible(page, heard, axe)
+    await nothing_injected(page)
+    assert heard.complaints == []
+    # pictures come from the storage
+    own = (url_of(site.system), site.system.files.url)
+    assert [each for each in heard.addresses if not each.startswith((*own, "blob:"))] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+async def test_a_page_fits_a_phone(name: str, chromium: Browser, site: Site, axe: str) -> None:
+    async with open_as("admin", chromium, site.system, screen=PHONE) as (page, heard):
+        await opened(page, heard, site.path(name))
+        assert await page.evaluate(_WIDER) == []
+        assert await page.locator("table").evaluate_all(_PUSHED_ASIDE) == []
+        await expect(page.locator("nav a[aria-current]").first).to_be_in_viewport(ratio=0.9)
+        assert await violations(page, axe) == ""

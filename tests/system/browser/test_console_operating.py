@@ -1,0 +1,465 @@
+"""What an administrator does with the machines and the queue of a server, in a browser: everything is live."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Locator, Page, Route, expect
+
+from comfyrelay.simulator import Slow
+from tests.support.chromium import PROMPT_GRAPH
+from tests.support.web_app import DESKTOP, PHONE, Heard, Screen, settled
+from tests.support.whole_system import System
+from tests.support.world import PATIENCE_SECONDS
+from tests.system.browser.server import open_as, start_workers, started_by
+from tests.system.browser.test_every_page import axe, fits, is_accessible, violations
+
+__all__ = ["axe"]
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+NO_ITEMS: dict[str, Any] = {"items": [], "next_cursor": None}
+SLOW = Slow(class_type="ImageInvert", seconds=3600, steps=3600)
+PAGES = {
+    "overview": "/console",
+    "workers": "/console/workers",
+    "worker": "/console/workers/gpu-1",
+    "add a worker": "/console/workers?open=add",
+    "fleets": "/console/fleets",
+    "make a fleet": "/console/fleets?open=new",
+    "fleet": "/console/fleets/production/home",
+    "fleet scaling": "/console/fleets/production/cloud?tab=scaling",
+    "fleet workflows": "/console/fleets/production/home?tab=workflows",
+    "fleet decisions": "/console/fleets/production/cloud?tab=decisions",
+    "fleet costs": "/console/fleets/production/home?tab=costs",
+    "dispatches": "/console/dispatches",
+    "dispatch": "/console/dispatches?open={done}",
+}
+
+
+class Server:
+    """A server with two workers, an effect, and a fleet that is scaled by nobody yet."""
+
+    def __init__(self, system: System, effect: int, done: int) -> None:
+        self.system = system
+        self.effect = effect
+        self.done = done
+
+    @asynccontextmanager
+    async def busy(self, jobs: int) -> AsyncIterator[list[str]]:
+        """So many jobs that do not end: two run, two more are fetched, the others wait."""
+        for simulator in self.system.simulators:
+            simulator.misbehave(SLOW)
+        found = [await self.system.plain(self.effect) for _ in range(jobs)]
+        try:
+            yield found
+        finally:
+            for each in found:
+                dispatch = await self.system.lease_of(each)
+                if dispatch["status"] in ("queued", "leased"):
+                    await self.system.admin("POST", f"/dispatches/{dispatch['id']}/cancel")
+            for simulator in self.system.simulators:
+                simulator.behave()
+            for each in found:
+                await self.system.until(each, "canceled")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def server(shared_server: System) -> Server:
+    system = shared_server
+    effect = await system.plain_effect("portrait")
+    await system.admin(
+        "POST",
+        "/fleets",
+        {"slug": "cloud", "workflow_slugs": ["portrait"], "machines": {"provider": "local"}, "force": True},
+    )
+    await start_workers(system)
+    job = await system.plain(effect)
+    await system.completed(job)
+    return Server(system, effect, (await system.lease_of(job))["id"])
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def admin(server: Server, chromium: Browser) -> AsyncIterator[Page]:
+    """The page of an administrator. Whatever it complains of fails the test."""
+    async with open_as("admin", chromium, server.system) as (page, heard):
+        yield page
+        assert heard.complaints == []
+
+
+def row(page: Page, name: str) -> Locator:
+    return page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
+
+
+async def confirm(page: Page, action: str, *, says: str) -> None:
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text(says)
+    await dialog.get_by_role("button", name=action, exact=True).click()
+    await expect(dialog.get_by_text(says)).to_have_count(0)
+
+
+async def test_a_worker_appears_dies_and_comes_back_while_one_looks(admin: Page, server: Server) -> None:
+    await admin.goto("/console/workers")
+    await expect(row(admin, "gpu-2")).to_contain_text("Idle")
+    await expect(row(admin, "gpu-9")).to_have_count(0)
+    system = server.system
+    worker = await system.started("gpu-9", simulators=[system.simulator], data_dir=str(system.folder / "gpu-9"))
+    await expect(row(admin, "gpu-9")).to_contain_text("Idle")
+    await worker.kill()
+    silent = asyncio.create_task(stay_silent(system, "gpu-9"))
+    await expect(row(admin, "gpu-9")).to_contain_text("Offline")
+    silent.cancel()
+    await asyncio.gather(silent, return_exceptions=True)
+    await expect(row(admin, "gpu-9")).to_contain_text("no contact for")
+    await worker.start()
+    await expect(row(admin, "gpu-9")).to_contain_text("Idle")
+    await worker.kill()
+
+
+async def stay_silent(system: System, worker_id: str) -> None:
+    """What it asked before it was killed may be answered after that, and be the last that was heard of it."""
+    while True:
+        await system.silence(worker_id)
+        await asyncio.sleep(1)
+
+
+async def test_workers_are_filtered_by_the_address_and_opened_by_keys(admin: Page, server: Server) -> None:
+    await admin.goto("/console/workers?status=idle&q=gpu-1")
+    await expect(row(admin, "gpu-1")).to_be_visible()
+    await expect(row(admin, "gpu-2")).to_have_count(0)
+    await admin.get_by_role("search").get_by_role("searchbox").fill("gpu-2")
+    await expect(row(admin, "gpu-2")).to_be_visible()
+    await admin.wait_for_url(re.compile(r"q=gpu-2"))
+    await admin.get_by_role("heading", name="Workers", exact=True).click()
+    await admin.keyboard.press("j")
+    await expect(admin.locator("[aria-current=true][role=row]")).to_contain_text("gpu-2")
+    await admin.keyboard.press("Enter")
+    await admin.wait_for_url(re.compile(r"/console/workers/gpu-2$"))
+
+
+async def test_a_worker_is_drained_and_goes_on(admin: Page, server: Server) -> None:
+    await admin.goto("/console/workers/gpu-2")
+    await expect(admin.get_by_text("Nothing keeps it from working.")).to_be_visible()
+    await admin.get_by_role("button", name="Drain", exact=True).click()
+    await expect(admin.get_by_text("It drains: it holds no job any more, and can be stopped.")).to_be_visible()
+    assert (await server.system.admin("GET", "/workers/gpu-2"))["is_draining"]
+    await admin.get_by_role("button", name="Resume", exact=True).click()
+    await expect(admin.get_by_text("Nothing keeps it from working.")).to_be_visible()
+    log = admin.get_by_role("region", name="Audit log")
+    await expect(log).to_contain_text("Resumed")
+
+
+async def test_a_new_token_is_shown_once_and_its_worker_registers_again(admin: Page, server: Server) -> None:
+    system = server.system
+    worker = next(each for each in system.workers if each.name == "gpu-2")
+    registered = len(worker.said("worker.registered"))
+    await admin.goto("/console/workers/gpu-2")
+    await admin.get_by_role("button", name="New token").click()
+    await confirm(admin, "Make a new token", says="stops working within 5 seconds")
+    token = await admin.get_by_role("group", name="Token").locator("code").inner_text()
+    assert len(token) >= 20
+    # it is not closed by chance
+    await admin.keyboard.press("Escape")
+    await expect(admin.get_by_role("group", name="Token")).to_be_visible()
+    await admin.get_by_role("button", name="I have copied it").click()
+    await expect(admin.get_by_role("dialog")).to_have_count(0)
+    assert token not in await admin.content()
+    await admin.reload()
+    await expect(admin.get_by_role("region", name="Audit log")).to_contain_text("Got a new token")
+    assert token not in await admin.content()
+    # it knows the fleet's secret, and goes on by itself
+    await worker.until_said("worker.registered", count=registered + 1)
+    await system.admin("POST", "/workers/gpu-1/drain")
+    job = await system.plain(server.effect)
+    await system.completed(job)
+    assert (await system.lease_of(job))["last_worker_id"] == "gpu-2"
+    await system.admin("POST", "/workers/gpu-1/undrain")
+
+
+async def test_who_is_shut_out_is_told_of_first_and_approved_from_there(admin: Page, server: Server) -> None:
+    await admin.goto("/console/workers/gpu-2")
+    await admin.get_by_role("button", name="Revoke", exact=True).click()
+    await confirm(admin, "Revoke", says="whatever it reports is refused")
+    await expect(admin.get_by_text("It is revoked: it gets no jobs")).to_be_visible()
+    assert not (await server.system.admin("GET", "/workers/gpu-2"))["is_approved"]
+    await admin.goto("/console")
+    attention = admin.get_by_role("region", name="Needs attention")
+    await expect(attention).to_contain_text("gpu-2 is revoked")
+    await attention.get_by_role("button", name="Approve").click()
+    await expect(attention.get_by_text("gpu-2 is revoked")).to_have_count(0)
+    assert (await server.system.admin("GET", "/workers/gpu-2"))["is_approved"]
+
+
+async def test_the_log_of_a_worker_is_there_when_one_asks(admin: Page, server: Server) -> None:
+    await admin.goto("/console/workers/gpu-1")
+    await admin.get_by_role("button", name="Show its log").click()
+    await expect(admin.get_by_role("log", name="Last lines of its log")).to_contain_text("worker.")
+
+
+async def test_the_command_that_is_shown_makes_a_worker_which_appears(admin: Page, server: Server) -> None:
+    await admin.goto("/console/workers")
+    await admin.get_by_role("button", name="Add a worker").click()
+    dialog = admin.get_by_role("dialog")
+    shown = dialog.get_by_role("group", name="Then, beside ComfyUI")
+    secret = (await server.system.admin("GET", "/fleets/production/home/join-command"))["variables"]["FLEET_SECRET"]
+    await expect(shown).to_contain_text("FLEET_SLUG=home")
+    await expect(shown).not_to_contain_text(secret)
+    await shown.get_by_role("button", name="Show the secret").click()
+    await expect(shown).to_contain_text(secret)
+    await expect(dialog.get_by_text("Waiting for it to appear…")).to_be_visible()
+    added = started_by(await shown.locator("code").inner_text(), server.system, "added")
+    await added.start()
+    await expect(dialog.get_by_text(" is here")).to_be_visible()
+    await expect(dialog.get_by_text("It has all that its workflows need.")).to_be_visible()
+    await added.kill()
+    for each in (await server.system.admin("GET", "/workers"))["items"]:
+        if each["worker_id"] not in ("gpu-1", "gpu-2"):
+            await server.system.silence(each["worker_id"])
+
+
+async def test_the_overview_shows_what_runs_and_what_waits(admin: Page, server: Server) -> None:
+    await admin.goto("/console")
+    await expect(admin.get_by_text("Nothing runs at the moment.")).to_be_visible()
+    tiles = admin.get_by_role("region", name="Now", exact=True)
+    await expect(tiles.get_by_role("link").filter(has_text="Waiting")).to_contain_text("nothing waits")
+    async with server.busy(5):
+        running = admin.get_by_role("region", name="Running now")
+        await expect(running.get_by_role("listitem")).to_have_count(2)
+        await expect(running).to_contain_text("portrait")
+        await expect(tiles.get_by_role("link").filter(has_text="Slots busy")).to_contain_text("2 of ")
+        await expect(tiles.get_by_role("link").filter(has_text="Waiting")).to_contain_text(re.compile("^Waiting1"))
+        await admin.get_by_role("radio", name="Week").click()
+        await admin.wait_for_url(re.compile("range=week"))
+    await expect(admin.get_by_text("Nothing runs at the moment.")).to_be_visible()
+
+
+async def test_dispatches_are_filtered_and_one_that_waits_is_put_first_canceled_and_run_again(
+    admin: Page, server: Server
+) -> None:
+    async with server.busy(5) as jobs:
+        await server.system.until_running(server.system.simulators[0])
+        waiting = await waiting_of(server.system, jobs)
+        await admin.goto("/console/dispatches")
+        await admin.get_by_role("button", name="Queued", exact=True).click()
+        await admin.wait_for_url(re.compile("status=queued"))
+        rows = admin.locator("[data-row]")
+        await expect(rows).to_have_count(1)
+        await rows.get_by_role("button", name=str(waiting)).click()
+        panel = admin.get_by_role("complementary", name=f"Dispatch {waiting}")
+        await expect(panel.get_by_role("status")).to_contain_text("can run it")
+        await panel.get_by_label("Priority").fill("7")
+        await panel.get_by_role("button", name="Set", exact=True).click()
+        await expect(admin.get_by_text("Its priority is changed.").first).to_be_visible()
+        assert (await server.system.admin("GET", f"/dispatches/{waiting}"))["priority"] == 7
+        await panel.get_by_role("button", name="Cancel", exact=True).click()
+        await confirm(admin, "Cancel the job", says="its user gets the tokens back")
+        await expect(panel).to_contain_text("Canceled")
+        # it does not match any more
+        await expect(rows).to_have_count(0)
+        await panel.get_by_role("button", name="Run it again").click()
+        await expect(rows).to_have_count(1)
+        again = (await server.system.admin("GET", "/dispatches?status=queued"))["items"]
+        await server.system.admin("POST", f"/dispatches/{again[0]['id']}/cancel")
+
+
+async def test_a_job_that_its_user_cancels_is_canceled_on_an_open_page(admin: Page, server: Server) -> None:
+    async with server.busy(5) as jobs:
+        waiting = await waiting_of(server.system, jobs)
+        await admin.goto(f"/console/dispatches?status=queued&open={waiting}")
+        rows = admin.locator("[data-row]")
+        await expect(rows).to_have_count(1)
+        panel = admin.get_by_role("complementary", name=f"Dispatch {waiting}")
+        await expect(panel).to_contain_text("Queued")
+        job = (await server.system.admin("GET", f"/dispatches/{waiting}"))["job_id"]
+        await server.system.user("POST", f"/ai-jobs/{job}/cancel")
+        await expect(rows).to_have_count(0)
+        await expect(panel).to_contain_text("Canceled")
+
+
+async def test_a_job_tells_of_every_worker_that_had_it(admin: Page, server: Server) -> None:
+    system = server.system
+    async with server.busy(1) as [job]:
+        dispatch = await leased(system, job, by=("gpu-1", "gpu-2"))
+        first = dispatch["worker_id"]
+        [other] = {"gpu-1", "gpu-2"} - {first}
+        await admin.goto(f"/console/dispatches?open={dispatch['id']}")
+        attempts = admin.get_by_role("region", name="Attempts")
+        await expect(attempts.get_by_role("listitem")).to_have_count(1)
+        await expect(attempts).to_contain_text(f"{first}: running")
+        try:
+            await system.admin("POST", f"/workers/{first}/revoke")
+            await leased(system, job, by=(other,))
+            await expect(attempts.get_by_role("listitem")).to_have_count(2)
+            await expect(attempts).to_contain_text(f"{first}: returned to the queue")
+            await expect(attempts).to_contain_text(f"{other}: running")
+            happened = admin.get_by_role("region", name="What happened")
+            for each in (first, other):
+                await expect(happened.get_by_role("link", name=each).first).to_be_visible()
+        finally:
+            await system.admin("POST", f"/workers/{first}/approve")
+
+
+async def leased(system: System, job: str, *, by: tuple[str, ...]) -> dict[str, Any]:
+    """A job, as soon as one of these workers has it."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            found: dict[str, Any] = await system.lease_of(job)
+            if found["worker_id"] in by:
+                return found
+            await asyncio.sleep(0.05)
+
+
+async def waiting_of(system: System, jobs: list[str]) -> int:
+    """The one of them that waits, as soon as the others are with workers."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            found = [await system.lease_of(each) for each in jobs]
+            waiting: list[int] = [each["id"] for each in found if each["status"] == "queued"]
+            if len(waiting) == 1:
+                return waiting[0]
+            await asyncio.sleep(0.05)
+
+
+async def test_a_fleet_is_made_limited_and_paused(admin: Page, server: Server) -> None:
+    await admin.goto("/console/fleets")
+    await admin.get_by_role("button", name="Make a fleet").click()
+    dialog = admin.get_by_role("dialog")
+    await dialog.get_by_label("Name", exact=True).fill("studio-b")
+    await dialog.get_by_role("checkbox", name="portrait").click()
+    await dialog.get_by_role("button", name="Make the fleet").click()
+    await admin.wait_for_url(re.compile("/console/fleets/production/studio-b$"))
+    assert (await server.system.admin("GET", "/fleets/production/studio-b"))["workflow_slugs"] == ["portrait"]
+
+    await admin.goto("/console/fleets/production/cloud")
+    await admin.get_by_role("tab", name="Scaling").click()
+    await admin.wait_for_url(re.compile("tab=scaling"))
+    await admin.get_by_label("Minimum machines").fill("12")
+    await expect(admin.get_by_text("This is more than the maximum.")).to_be_visible()
+    await admin.get_by_label("Minimum machines").fill("1")
+    await admin.get_by_label("Maximum machines").fill("4")
+    await admin.get_by_role("button", name="Add a schedule").click()
+    await admin.get_by_role("button", name="Save", exact=True).click()
+    await expect(admin.get_by_text("Saved. It applies from the next decision on.").first).to_be_visible()
+    scaling = (await server.system.admin("GET", "/fleets/production/cloud"))["scaling"]
+    assert (scaling["min_machines"], scaling["max_machines"]) == (1, 4)
+    assert scaling["schedules"][0]["begins"].startswith("08:00")
+    await admin.get_by_role("button", name="Pause", exact=True).click()
+    await expect(admin.get_by_role("button", name="Resume", exact=True)).to_be_visible()
+    assert (await server.system.admin("GET", "/fleets/production/cloud"))["scaling"]["is_paused"]
+    await admin.get_by_role("button", name="Resume", exact=True).click()
+    await expect(admin.get_by_role("button", name="Pause", exact=True)).to_be_visible()
+
+
+async def test_what_is_chosen_for_a_fleet_stays_while_another_saves(admin: Page, server: Server) -> None:
+    system = server.system
+    await system.admin("POST", "/fleets", {"slug": "shared", "workflow_slugs": []})
+    await admin.goto("/console/fleets/production/shared?tab=workflows")
+    await admin.get_by_role("checkbox", name="portrait").click()
+    await expect(admin.get_by_text("1 added", exact=True)).to_be_visible()
+    await system.admin("POST", "/workflows", {"slug": "landscape", "graph": PROMPT_GRAPH})
+    path = "/fleets/production/shared/workflows"
+    await system.admin("PUT", path, {"workflow_slugs": ["landscape"], "force": True})
+    await expect(admin.get_by_text("1 added, 1 removed")).to_be_visible()
+    await expect(admin.get_by_role("checkbox", name="portrait")).to_be_checked()
+    # and is not left by chance
+    await admin.get_by_role("tab", name="Scaling").click()
+    await admin.get_by_role("dialog").get_by_role("button", name="Stay").click()
+    await expect(admin.get_by_role("checkbox", name="portrait")).to_be_checked()
+    await admin.get_by_role("tab", name="Scaling").click()
+    await admin.get_by_role("dialog").get_by_role("button", name="Leave without saving").click()
+    await admin.wait_for_url(re.compile("tab=scaling"))
+    assert (await system.admin("GET", "/fleets/production/shared"))["workflow_slugs"] == ["landscape"]
+
+
+async def test_a_fleet_tells_its_own_figures_from_those_of_all(admin: Page, server: Server) -> None:
+    await admin.goto("/console/fleets/production/home")
+    own = admin.get_by_role("region", name="This fleet")
+    await expect(own).to_contain_text("Running")
+    together = admin.get_by_role("region", name="Its workflows, on all fleets together (Production)")
+    for each in ("Queued", "Done, last hour", "Failed, last hour", "Time per job"):
+        await expect(together).to_contain_text(each)
+        await expect(own).not_to_contain_text(each)
+
+
+async def test_a_fleet_that_nobody_scales_is_told_of(admin: Page, server: Server) -> None:
+    async def led_by_nobody(route: Route) -> None:
+        response = await route.fetch()
+        told = await response.json()
+        await route.fulfill(response=response, json={**told, "data": {**told["data"], "leader": None}})
+
+    # else this server does it
+    await admin.route("**/api/admin/fleets/production/cloud/scaling", led_by_nobody)
+    await admin.goto("/console")
+    attention = admin.get_by_role("region", name="Needs attention")
+    await expect(attention).to_contain_text("Nobody scales cloud")
+    await admin.unroute_all(behavior="wait")
+
+
+async def test_nothing_is_said_to_be_well_that_was_not_looked_at(chromium: Browser, server: Server) -> None:
+    async with open_as("admin", chromium, server.system) as (page, _heard):
+        # else somebody would be needed in any case
+        await page.route("**/api/admin/fleets*", lambda route: route.fulfill(json={"data": NO_ITEMS, "message": ""}))
+        await page.route("**/api/admin/workers*", lambda route: route.fulfill(json={"data": NO_ITEMS, "message": ""}))
+        await page.route("**/api/admin/webhooks/counts", lambda route: route.abort())
+        await page.goto("/console")
+        attention = page.get_by_role("region", name="Needs attention")
+        await expect(attention).to_contain_text("Not everything could be checked")
+        await expect(attention.get_by_text("Nothing needs attention.")).to_have_count(0)
+        await page.unroute("**/api/admin/webhooks/counts")
+        await page.reload()
+        await expect(attention).to_contain_text("Nothing needs attention.")
+
+
+async def test_a_command_is_copied_where_the_browser_has_no_clipboard(chromium: Browser, server: Server) -> None:
+    async with open_as("admin", chromium, server.system) as (page, heard):
+        # as over plain HTTP
+        await page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+        await page.goto("/console/workers?open=add")
+        dialog = page.get_by_role("dialog")
+        shown = dialog.get_by_role("group", name="Then, beside ComfyUI")
+        await dialog.get_by_role("radio", name="Windows (PowerShell)").click()
+        await shown.get_by_role("button", name="Copy").click()
+        await expect(page.get_by_text("Copied", exact=True).first).to_be_visible()
+        await dialog.get_by_role("button", name="Done").click()
+        search = page.get_by_role("search").get_by_role("searchbox")
+        await search.focus()
+        await page.keyboard.press("ControlOrMeta+V")
+        command = (await server.system.admin("GET", "/fleets/production/home/join-command"))["powershell"]
+        await expect(search).to_have_value(command)
+        assert heard.complaints == []
+
+
+@pytest.mark.parametrize("path", ["/console", "/console/workers", "/console/workers/gpu-1", "/console/dispatches"])
+async def test_who_is_no_administrator_gets_nothing_of_it(chromium: Browser, server: Server, path: str) -> None:
+    async with open_as("user", chromium, server.system) as (page, heard):
+        await page.goto(path)
+        await expect(page.get_by_text("There is no such page")).to_be_visible()
+        await settled(page, heard)
+        assert [each for each in heard.addresses if "/api/admin/" in each] == []
+        assert "gpu-1" not in await page.locator("main").inner_text()
+
+
+@asynccontextmanager
+async def opened(chromium: Browser, server: Server, name: str, screen: Screen) -> AsyncIterator[tuple[Page, Heard]]:
+    async with open_as("admin", chromium, server.system, screen=screen) as (page, heard):
+        await page.goto(PAGES[name].format(done=server.done))
+        await settled(page, heard)
+        yield page, heard
+        assert heard.complaints == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+async def test_a_page_of_the_console_is_for_everybody(chromium: Browser, server: Server, name: str, axe: str) -> None:
+    async with opened(chromium, server, name, DESKTOP) as (page, heard):
+        await is_accessible(page, heard, axe)
+
+
+@pytest.mark.parametrize("name", PAGES)
+async def test_a_page_of_the_console_fits_a_phone(chromium: Browser, server: Server, name: str, axe: str) -> None:
+    async with opened(chromium, server, name, PHONE) as (page, _heard):
+        await fits(page)
+        assert await violations(page, axe) == ""

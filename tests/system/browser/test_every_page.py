@@ -1,0 +1,415 @@
+"""What holds of every page of the web app, whatever it shows: anybody can use it, nothing of it comes from elsewhere,
+and nothing is run that somebody wrote into a name."""
+
+import re
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, BrowserContext, Error, Page, Route, expect
+
+from comfyrelay.comfyui.processes import state_files
+from comfyrelay.comfyui.processes.log import NAME as LOG_NAME
+from tests.support.chromium import PROMPT_GRAPH
+from tests.support.desk import make_desk
+from tests.support.desk_owner import owner_http
+from tests.support.web_app import DESKTOP, PHONE, THEMES, UI, Heard, Screen, hearing, open_context, settled
+from tests.system.browser.sample_desk import Filled, Filling, Texts, picture
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+# Where it is taken for markup an element is found, and where that loads or runs something it is heard of.
+MARKUP = '<b class="injected">bold</b><img class="injected" src="/injected.png" onerror="window.injected=1">'
+HOSTILE = Texts(
+    batch=f"batch {MARKUP}",
+    labels=[f"label {number} {MARKUP}" for number in range(3)],
+    prompts=[f"prompt {number} {MARKUP}" for number in range(3)],
+    file="<img src=x onerror=window.injected=1>.png",
+    workflow=f"workflow {MARKUP}",
+    preset=f"preset {MARKUP}",
+    error=f"error {MARKUP}",
+)
+ROUTES = {
+    "start": "/",
+    "create": "/create",
+    "create a workflow": "/create?workflow={workflow}",
+    "create from a job": "/create?from={done}",
+    "queue": "/queue",
+    "queue of what failed": "/queue?status=failed",
+    "queue of a batch": "/queue?batch={batch}",
+    "queue with a job": "/queue?job={failed}",
+    "queue where nothing matches": "/queue?q=%3Cimg+src%3Dx+onerror%3Dwindow.injected%3D1%3E",
+    "gallery": "/gallery",
+    "gallery of videos": "/gallery?kind=video",
+    "gallery where nothing matches": "/gallery?q=%3Cimg+src%3Dx+onerror%3Dwindow.injected%3D1%3E",
+    "job that is done": "/jobs/{done}",
+    "job that made a clip": "/jobs/{clip}",
+    "job that failed": "/jobs/{failed}",
+    "job that waits": "/jobs/{waiting}",
+    "kit": "/kit",
+}
+WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
+# All that another theme can change for the worse.
+COLOURS = ["color-contrast", "link-in-text-block"]
+_AXE = """async ([type, values]) => {
+  const found = await axe.run(document, { runOnly: { type, values }, preload: false, resultTypes: ["violations"] });
+  return found.violations.flatMap((rule) =>
+    rule.nodes.map((node) => `${rule.id}: ${node.target.join(" ")} ${node.failureSummary.replaceAll("\\n", " ")}`));
+}"""
+# What the eye meets first and the thumb must hit: the areas, and the buttons that are filled.
+_SMALL = """() => [...document.querySelectorAll("nav[aria-label=Areas] :is(a, button), main [class*=primary]")]
+  .map((each) => [each.textContent, each.getBoundingClientRect()])
+  .filter(([, { width, height }]) => width && height && (width < 44 || height < 44))
+  .map(([text, { width, height }]) => `${text}: ${width} × ${height}`)"""
+_WIDER = """() => [document.documentElement, document.querySelector("main")]
+  .filter((each) => each.scrollWidth > each.clientWidth)
+  .map((each) => `${each.tagName} is ${each.scrollWidth} wide in ${each.clientWidth}`)"""
+
+# Of elements, those of which not all is within what is around them.
+_CUT = """(found) => found.filter((each) => {
+  const [own, around] = [each.getBoundingClientRect(), each.parentElement.getBoundingClientRect()];
+  return each.scrollWidth > each.clientWidth || own.left < around.left || own.right > around.right + 1;
+}).map((each) => each.textContent)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    url: str
+    filled: Filled
+
+    def path(self, route: str) -> str:
+        ids = {name: getattr(self.filled, name) for name in Filled.__dataclass_fields__}
+        return ROUTES[route].format(**ids)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def desk(tmp_path_factory: pytest.TempPathFactory, built_app: None) -> AsyncIterator[Desk]:
+    folder = tmp_path_factory.mktemp("every-page")
+    async with (
+        make_desk(folder / "data", finish_seconds=0).open() as (_worker, ready),
+        Filling.of(ready.url) as filling,
+    ):
+        yield Desk(ready.url, await filling.fill(HOSTILE, graph=PROMPT_GRAPH))
+        # nothing that never ends is waited for
+        await filling.behave()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def contexts(desk: Desk, chromium: Browser) -> AsyncIterator[dict[Screen, BrowserContext]]:
+    async with (
+        open_context(chromium, desk.url) as desktop,
+        open_context(chromium, desk.url, screen=PHONE) as phone,
+    ):
+        yield {DESKTOP: desktop, PHONE: phone}
+
+
+Contexts = dict[Screen, BrowserContext]
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    return (UI / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")
+
+
+async def opened(context: BrowserContext, path: str) -> tuple[Page, Heard]:
+    page = await context.new_page()
+    heard = hearing(page)
+    await page.goto(path)
+    await settled(page, heard)
+    return page, heard
+
+
+def unexpected(heard: Heard) -> list[str]:
+    """Complaints, but of the file that the kit has to show what becomes of one that is gone."""
+    return [each for each in heard.complaints if "/files/gone" not in each]
+
+
+async def violations(page: Page, axe: str, *, rules: Sequence[str] = ()) -> str:
+    """Of these rules, or of all."""
+    if not await page.evaluate("'axe' in window"):
+        # not as an element of the page, which its policy would not let run
+        await page.evaluate(axe)
+    return "\n".join(await page.evaluate(_AXE, ["rule", rules] if rules else ["tag", WCAG]))
+
+
+async def is_accessible(page: Page, heard: Heard, axe: str) -> None:
+    first, *others = THEMES
+    assert await violations(page, axe) == "", first
+    for theme in others:
+        await page.emulate_media(color_scheme=theme)
+        await settled(page, heard)
+        assert await violations(page, axe, rules=COLOURS) == "", theme
+
+
+async def fits(page: Page) -> None:
+    """Nothing is wider than the screen, and what the thumb must hit is large enough."""
+    assert await page.evaluate(_WIDER) == []
+    assert await page.evaluate(_SMALL) == []
+
+
+async def nothing_injected(page: Page) -> None:
+    assert await page.locator(".injected").count() == 0
+    assert await page.evaluate("window.injected") is None
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_page_is_clean(route: str, desk: Desk, contexts: Contexts, axe: str) -> None:
+    """axe finds nothing in either theme, the console is silent, the policy forbids nothing, all is asked of the desk
+    itself, and what people wrote is text."""
+    page, heard = await opened(contexts[DESKTOP], desk.path(route))
+    await is_accessible(page, heard, axe)
+    await nothing_injected(page)
+    assert unexpected(heard) == []
+    assert heard.elsewhere(desk.url) == []
+    await page.close()
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_page_fits_a_phone(route: str, desk: Desk, contexts: Contexts, axe: str) -> None:
+    page, heard = await opened(contexts[PHONE], desk.path(route))
+    await fits(page)
+    assert await violations(page, axe) == ""
+    assert unexpected(heard) == []
+    await page.close()
+
+
+@pytest.mark.parametrize("width", [DESKTOP.width, 1024])
+async def test_no_filter_of_the_gallery_is_cut(width: int, desk: Desk, contexts: Contexts) -> None:
+    page, _heard = await opened(contexts[DESKTOP], "/gallery")
+    await page.set_viewport_size({"width": width, "height": DESKTOP.height})
+    chips = page.locator("header button[aria-pressed]")
+    await expect(chips.filter(has_text="More")).to_be_visible()
+    assert await chips.evaluate_all(_CUT) == []
+    await chips.filter(has_text="More").click()
+    await page.get_by_role("menuitem", name="Text").click()
+    await page.wait_for_url("**/gallery?kind=text")
+    await expect(chips.filter(has_text="Text")).to_have_attribute("aria-pressed", "true")
+    await page.close()
+
+
+@pytest.mark.parametrize("keys", ["Control+k", "?"], ids=["palette", "keys"])
+async def test_what_opens_over_a_page_is_clean(keys: str, desk: Desk, contexts: Contexts, axe: str) -> None:
+    page, heard = await opened(contexts[DESKTOP], "/queue")
+    await page.keyboard.press(keys)
+    await expect(page.get_by_role("dialog")).to_be_visible()
+    await is_accessible(page, heard, axe)
+    assert heard.complaints == []
+    await page.close()
+
+
+async def test_what_is_read_from_the_right_turns_nothing_around_it(desk: Desk, contexts: Contexts) -> None:
+    """In the queue, beside it, and on the page of the job."""
+    label = "\u05d2\u05d3\u05d9 (1)"
+    async with Filling.of(desk.url) as filling:
+        job = await filling.submit("invert-image", label, input_file_id=await filling.upload("a.png", picture(1)))
+    page, _heard = await opened(contexts[DESKTOP], f"/queue?job={job}")
+    name = page.get_by_role("main").get_by_role("button", name=label, exact=True)
+    await expect(name).to_have_css("unicode-bidi", "isolate")
+    beside = page.get_by_role("complementary").get_by_role("heading", level=2).first
+    await expect(beside).to_have_css("direction", "rtl")
+    await page.goto(f"/jobs/{job}")
+    await expect(page.get_by_role("heading", level=1)).to_have_css("direction", "rtl")
+    await expect(page).to_have_title(re.compile("\u2068\u05d2\u05d3\u05d9 .*\u2069 · ComfyRelay$"))
+    await page.close()
+    async with owner_http(desk.url) as http:
+        await http.post(f"/api/ai-jobs/{job}/cancel")
+
+
+async def test_the_sheet_of_the_desk_says_what_doctor_says(desk: Desk, contexts: Contexts, axe: str) -> None:
+    page, heard = await opened(contexts[DESKTOP], "/queue")
+    await page.get_by_role("navigation", name="Areas").get_by_role("button", name="Settings").click()
+    await page.get_by_role("button", name="ComfyUI and folders").click()
+    sheet = page.get_by_role("dialog", name="This desk")
+    async with owner_http(desk.url) as http:
+        about = (await http.get("/api/desk")).json()["data"]
+        said = (await http.get("/api/desk/findings")).json()["data"]["items"]
+    await expect(sheet.get_by_role("listitem")).to_have_count(len(said))
+    for each in ("data_dir", "input_folder", "output_folder"):
+        await expect(sheet.get_by_text(about[each], exact=True)).to_be_visible()
+    await expect(sheet).to_contain_text("comfyrelay up --comfyui-url")
+    await is_accessible(page, heard, axe)
+    await nothing_injected(page)
+    assert heard.complaints == []
+    await page.keyboard.press("Escape")
+    await expect(sheet).to_have_count(0)
+    await page.close()
+
+
+async def test_the_sheet_of_the_desk_shows_what_a_comfyui_said_last(desk: Desk, contexts: Contexts, axe: str) -> None:
+    async with owner_http(desk.url) as http:
+        data_dir = Path((await http.get("/api/desk")).json()["data"]["data_dir"])
+    place = data_dir / "worker" / "desk" / state_files.FOLDER / "comfyui-1"
+    place.mkdir(parents=True)
+    why = "ComfyUI ended while it started (exit code 1)."
+    about: Any = {"name": "comfyui-1", "url": "http://127.0.0.1:1", "card": "Test 9000", "restarts": 2, "processes": {}}
+    state_files.write(place, state_files.ProcessNote(**about, state="given up", reason=why))
+    (place / LOG_NAME).write_text(f"{MARKUP}\nModuleNotFoundError: No module named 'torchsde'\n")
+    page, heard = await opened(contexts[DESKTOP], "/queue")
+    await page.get_by_role("navigation", name="Areas").get_by_role("button", name="Settings").click()
+    await page.get_by_role("button", name="ComfyUI and folders").click()
+    sheet = page.get_by_role("dialog", name="This desk")
+    await expect(sheet.get_by_text(why)).to_be_visible()
+    said = sheet.get_by_text("No module named 'torchsde'")
+    await expect(said).to_be_hidden()
+    await sheet.get_by_text("Show log").click()
+    await expect(said).to_be_visible()
+    await is_accessible(page, heard, axe)
+    await nothing_injected(page)
+    assert heard.complaints == []
+    await page.close()
+    shutil.rmtree(data_dir / "worker" / "desk" / state_files.FOLDER)
+
+
+async def test_the_settings_are_clean_and_choose_the_theme(desk: Desk, contexts: Contexts, axe: str) -> None:
+    page, heard = await opened(contexts[DESKTOP], "/queue")
+    await page.get_by_role("navigation", name="Areas").get_by_role("button", name="Settings").click()
+    await page.emulate_media(color_scheme="light")
+    await page.get_by_role("dialog").get_by_text("Dark", exact=True).click()
+    assert await violations(page, axe) == ""
+    await page.reload()
+    await settled(page, heard)
+    assert await page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+    # the server writes it into the page: no script need run before it is painted
+    answer = await page.context.request.get("/queue")
+    assert '<html data-theme="dark"' in await answer.text()
+    await page.context.clear_cookies(name="comfyrelay_theme")
+    await page.evaluate("localStorage.clear()")
+    assert heard.complaints == []
+    await page.close()
+
+
+@pytest.mark.parametrize(
+    ("route", "text"),
+    [
+        # paths are taken out of errors, and what looks like one
+        ("job that failed", HOSTILE.error.split("</b>")[0]),
+        ("job that failed", HOSTILE.labels[2]),
+        ("queue", HOSTILE.labels[1]),
+        ("queue of a batch", HOSTILE.batch),
+        ("job that is done", HOSTILE.prompts[0]),
+        ("create a workflow", HOSTILE.preset),
+        ("create a workflow", HOSTILE.workflow),
+    ],
+)
+async def test_markup_is_shown_as_the_text_it_is(route: str, text: str, desk: Desk, contexts: Contexts) -> None:
+    page, _heard = await opened(contexts[DESKTOP], desk.path(route))
+    await expect(page.get_by_role("main").get_by_text(text).first).to_be_visible()
+    await nothing_injected(page)
+    await page.close()
+
+
+@pytest.mark.parametrize("route", ["job that failed", "queue with a job"])
+async def test_markup_in_a_log_is_shown_as_the_text_it_is(route: str, desk: Desk, contexts: Contexts) -> None:
+    page = await contexts[DESKTOP].new_page()
+    heard = hearing(page)
+
+    async def with_markup(asked: Route) -> None:
+        answer = await asked.fetch()
+        found = await answer.json()
+        found["data"]["items"] += [{"line": f"log {MARKUP}", "created_at": "2026-01-01T00:00:00Z"}]
+        await asked.fulfill(response=answer, json=found)
+
+    await page.route("**/api/ai-jobs/*/logs?*", with_markup)
+    await page.goto(desk.path(route))
+    await settled(page, heard)
+    await expect(page.get_by_role("log", name="Log", exact=True)).to_contain_text(f"log {MARKUP}")
+    await nothing_injected(page)
+    # one that is still on its way would fail with the page
+    await page.unroute_all(behavior="wait")
+    await page.close()
+
+
+async def test_an_unknown_address_in_the_app_says_so(desk: Desk, contexts: Contexts, axe: str) -> None:
+    page, _heard = await opened(contexts[DESKTOP], "/jobs/01900000-0000-7000-8000-000000000000")
+    assert await violations(page, axe) == ""
+    await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()
+    await page.close()
+
+
+async def test_the_documentation_of_the_api_needs_nobody_else(desk: Desk, contexts: Contexts) -> None:
+    page = await contexts[DESKTOP].new_page()
+    heard = hearing(page)
+    await page.goto("/docs")
+    await expect(page.get_by_role("heading", name=re.compile("ComfyRelay"))).to_be_visible()
+    await expect(page.get_by_text("/api/ai-jobs", exact=True).first).to_be_visible()
+    assert heard.elsewhere(desk.url) == []
+    assert heard.complaints == []
+    await page.close()
+
+
+@pytest.mark.parametrize("route", ["queue", "gallery", "create", "job that is done"])
+async def test_the_answer_lets_nothing_inline_run(route: str, desk: Desk, contexts: Contexts) -> None:
+    answer = await contexts[DESKTOP].request.get(desk.path(route))
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'; script-src 'self';" in policy
+    assert "unsafe" not in policy
+    assert "data:" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert answer.headers["cache-control"] == "no-cache"
+
+
+async def test_files_of_the_app_are_kept_and_answers_of_the_api_are_not(desk: Desk, contexts: Contexts) -> None:
+    page, heard = await opened(contexts[DESKTOP], "/queue")
+    context = contexts[DESKTOP]
+    assets = {each for each in heard.addresses if "/assets/" in each}
+    assert assets
+    for each in assets:
+        headers = (await context.request.get(each)).headers
+        assert "immutable" in headers["cache-control"]
+        assert headers["x-content-type-options"] == "nosniff"
+    for path in ("/api/me", "/api/ai-jobs", "/api/queue", "/api/gallery"):
+        answer = await context.request.get(path)
+        assert (answer.status, answer.headers["cache-control"]) == (200, "no-store")
+    await page.close()
+
+
+UPLOADS = {
+    "svg": ("image/svg+xml", b'<svg xmlns="http://www.w3.org/2000/svg"><script>parent.injected=1</script></svg>'),
+    "html as a picture": ("image/png", b"<!doctype html><script>parent.injected=1</script>"),
+}
+
+
+@pytest.mark.parametrize("kind", UPLOADS)
+async def test_what_was_uploaded_is_never_run(kind: str, desk: Desk, contexts: Contexts) -> None:
+    mime_type, content = UPLOADS[kind]
+    async with Filling.of(desk.url) as filling:
+        file_id = await filling.upload(f"{MARKUP[:60]}.svg", content, mime_type)
+        video = await filling.call("POST", "/api/videos", {"original_file_id": file_id})
+    page = await contexts[DESKTOP].new_page()
+    async with page.expect_download() as download:
+        with pytest.raises(Error, match="Download is starting"):
+            await page.goto(video["original_file_url"])
+    assert Path(await (await download.value).path()).read_bytes() == content
+    headers = (await page.request.get(video["original_file_url"])).headers
+    assert headers["content-disposition"].startswith("attachment;")
+    assert headers["content-security-policy"] == "default-src 'none'; sandbox"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["content-type"] == mime_type
+    await page.close()
+
+
+async def test_a_page_as_an_upload_is_refused(desk: Desk) -> None:
+    async with owner_http(desk.url) as http:
+        about = {"mime_type": "text/html", "size": 10, "original_filename": "page.html"}
+        assert (await http.post("/api/videos/uploads", json=about)).status_code == 422
+
+
+async def test_outputs_are_shown_or_saved_but_never_run(desk: Desk) -> None:
+    async with owner_http(desk.url) as http:
+        for job_id in (desk.filled.done, desk.filled.clip):
+            [output] = (await http.get(f"/api/ai-jobs/{job_id}")).json()["data"]["outputs"]
+            for name in ("url", "poster_url", "preview_url"):
+                if output[name] is not None:
+                    await _is_safe(http, output[name])
+
+
+async def _is_safe(http: Any, url: str) -> None:
+    headers = (await http.get(url)).headers
+    assert headers["content-security-policy"] == "default-src 'none'; sandbox"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["content-type"].split("/")[0] in ("image", "video")

@@ -1,0 +1,79 @@
+"""How a page begins: its shell is painted before any script, and what its area needs is asked for once, at once."""
+
+import asyncio
+
+import pytest
+from playwright.async_api import Browser, Request, Route, expect
+
+from tests.support.chromium import until
+from tests.support.web_app import THEMES, Theme, hearing, open_context, settled
+from tests.support.world import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.mark.parametrize("theme", THEMES)
+async def test_the_shell_is_painted_while_scripts_and_styles_are_on_their_way(
+    chromium: Browser, shared_desk: str, theme: Theme
+) -> None:
+    let_go = asyncio.Event()
+
+    async def held(route: Route) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await let_go.wait()
+        await route.continue_()
+
+    async with open_context(chromium, shared_desk, theme=theme) as context:
+        page = await context.new_page()
+        heard = hearing(page)
+        await page.route("**/assets/**", held)
+        await page.goto("/queue", wait_until="commit")
+        await until(page, 'performance.getEntriesByName("first-contentful-paint").length > 0')
+        assert await page.locator(".first-paint svg").is_visible()
+        let_go.set()
+        await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()
+        assert await page.locator(".first-paint").count() == 0
+        assert heard.complaints == []
+
+
+@pytest.mark.parametrize("path", ["/queue", "/gallery", "/create"])
+async def test_what_an_area_needs_is_asked_for_before_its_scripts_are_there_and_only_once(
+    chromium: Browser, shared_desk: str, path: str
+) -> None:
+    let_go = asyncio.Event()
+    asked: list[str] = []
+
+    async def held(route: Route) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await let_go.wait()
+        await route.continue_()
+
+    def note(request: Request) -> None:
+        if "/api/" in request.url:
+            asked.append(request.url)
+
+    async with open_context(chromium, shared_desk) as context:
+        page = await context.new_page()
+        heard = hearing(page)
+        await page.route("**/assets/main-*.js", held)
+        # once it is open, what was fetched before is looked at again
+        await page.route("**/api/events", lambda route: route.abort())
+        page.on("request", note)
+        first = {"/queue": "/api/queue?", "/gallery": "/api/gallery?", "/create": "/api/effects?"}[path]
+        async with page.expect_request(lambda request: first in request.url):
+            await page.goto(path, wait_until="commit")
+        early = set(asked)
+        assert len(asked) == len(early)
+        let_go.set()
+        await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()
+        await settled(page, heard)
+        # all of it was taken
+        assert {each: asked.count(each) for each in early} == dict.fromkeys(early, 1)
+
+
+async def test_a_tab_that_nobody_sees_begins_as_well(chromium: Browser, shared_desk: str) -> None:
+    async with open_context(chromium, shared_desk) as context:
+        page = await context.new_page()
+        await page.add_init_script("window.requestAnimationFrame = () => 0")
+        await page.goto("/queue")
+        await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()

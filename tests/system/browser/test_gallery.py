@@ -1,0 +1,388 @@
+"""The gallery of the web app in a real browser: what was made appears, is found, marked, compared, gathered, taken away
+and deleted."""
+
+import io
+import re
+import zipfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Locator, Page, expect
+
+from tests.support.chromium import Looking, open_page, until
+from tests.support.desk import make_desk
+from tests.support.world import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+HOSTILE = "<img src=x onerror=\"window.hit=1\"><script>window.hit=1</script> & 'quoted'"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def gallery_desk(tmp_path_factory: pytest.TempPathFactory, built_app: Path) -> AsyncIterator[str]:
+    """One for all of these tests: each looks at a batch of its own."""
+    folder = tmp_path_factory.mktemp("gallery")
+    async with make_desk(folder / "data", finish_seconds=0).open() as (_worker, ready):
+        yield ready.url
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def looking(gallery_desk: str, chromium: Browser) -> AsyncIterator[Looking]:
+    async with open_page(chromium, gallery_desk) as looking:
+        yield looking
+
+
+def tiles(page: Page) -> Locator:
+    return page.get_by_role("list", name="Outputs").get_by_role("listitem")
+
+
+def tile(page: Page, name: str) -> Locator:
+    return tiles(page).filter(has=page.get_by_role("button", name=re.compile(f"^{re.escape(name)}, ")))
+
+
+def opener(page: Page, name: str) -> Locator:
+    return page.get_by_role("button", name=re.compile(f"^{re.escape(name)}, "))
+
+
+async def made(looking: Looking, *labels: str, effect: str = "Invert an image") -> str:
+    """A batch whose outputs are there; its id."""
+    effects = {each["name"]: each["id"] for each in (await looking.call("GET", "/api/effects?limit=50"))["items"]}
+    file_id = await looking.upload()
+    items = [{"input_file_id": file_id, "label": each} for each in labels]
+    body = {"effect_id": effects[effect], "label": f"batch {uuid4()}", "items": items}
+    batch = str((await looking.call("POST", "/api/batches", body))["id"])
+    page = looking.page
+    await page.goto(f"/gallery?batch={batch}")
+    # the first ones wait for the worker to start
+    await expect(tiles(page)).to_have_count(len(labels), timeout=PATIENCE_SECONDS * 1000)
+    await expect(opener(page, labels[-1])).to_be_visible()
+    return batch
+
+
+async def listed(looking: Looking, batch: str, **query: Any) -> list[Any]:
+    page = await looking.http.get("/api/gallery", params={"batch": batch, "limit": 200, **query})
+    return list(page.raise_for_status().json()["data"]["items"])
+
+
+async def select(page: Page, *names: str) -> None:
+    for each in names:
+        await page.get_by_role("checkbox", name=f"Select {each}", exact=True).click()
+
+
+async def test_outputs_appear_by_themselves_and_what_one_looks_at_stays(looking: Looking) -> None:
+    page = looking.page
+    await made(looking, *(f"first {number}" for number in range(8)))
+    await page.set_viewport_size({"width": 390, "height": 500})
+    await page.goto("/gallery")
+    await expect(tiles(page).first).to_be_visible()
+    scroller = page.locator("[data-gallery]")
+    await scroller.evaluate("each => { each.scrollTop = 150; }")
+    seen = tiles(page).filter(visible=True).nth(3)
+    name = await seen.get_attribute("data-id")
+    before = await page.locator(f"[data-id='{name}']").bounding_box()
+    await looking.submit("second")
+    new = page.get_by_role("button", name=re.compile(r"^1 new"))
+    await expect(new).to_be_visible()
+    after = await page.locator(f"[data-id='{name}']").bounding_box()
+    assert before
+    assert after
+    assert abs(before["y"] - after["y"]) <= 260  # its row may have been filled otherwise; it is still in sight
+    await new.click()
+    await expect(opener(page, "second")).to_be_in_viewport()
+
+
+async def test_filters_and_search_are_in_the_address_and_outlive_a_reload(looking: Looking) -> None:
+    page = looking.page
+    batch = await made(looking, "red boat", "blue boat", "red house")
+    await page.get_by_role("searchbox").fill("boat red")
+    await expect(tiles(page)).to_have_count(1)
+    await expect(page).to_have_url(re.compile(r"q=boat\+red"))
+    await page.reload()
+    await expect(opener(page, "red boat")).to_be_visible()
+    await expect(tiles(page)).to_have_count(1)
+    await expect(page.get_by_role("searchbox")).to_have_value("boat red")
+    await page.get_by_role("button", name="Videos").click()
+    await expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
+    await page.go_back()
+    await expect(tiles(page)).to_have_count(1)
+    await page.goto(f"/gallery?batch={batch}&by=workflow")
+    await expect(page.get_by_role("heading", name="Invert an image · 3 outputs")).to_be_visible()
+
+
+async def test_stars_and_rejects_by_key_in_the_grid_and_in_the_lightbox(looking: Looking) -> None:
+    page = looking.page
+    batch = await made(looking, "one", "two", "three")
+    # the newest is the first
+    await page.keyboard.press("j")
+    await page.keyboard.press("s")
+    await expect(opener(page, "three")).to_have_accessible_name("three, picture, starred")
+    await page.keyboard.press("j")
+    await page.keyboard.press("d")
+    await expect(opener(page, "two")).to_have_accessible_name("two, picture, rejected")
+    await page.keyboard.press("Enter")
+    lightbox = page.get_by_role("dialog", name="Output two")
+    await expect(lightbox.get_by_role("button", name="Not rejected")).to_be_visible()
+    await page.keyboard.press("ArrowRight")
+    await page.keyboard.press("s")
+    await expect(
+        page.get_by_role("dialog", name="Output one").get_by_role("button", name="Remove star")
+    ).to_be_visible()
+    await page.keyboard.press("i")
+    note = page.get_by_label("Note", exact=True)
+    await note.fill("for the poster")
+    await note.press("Escape")
+    await expect(page.get_by_text("Note saved", exact=True).first).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    marks = {each["label"]: (each["starred"], each["rejected"], each["note"]) for each in await listed(looking, batch)}
+    assert marks == {
+        "one": (True, False, "for the poster"),
+        "two": (False, True, None),
+        "three": (True, False, None),
+    }
+    await page.get_by_role("button", name="Starred", exact=True).click()
+    await expect(tiles(page)).to_have_count(2)
+
+
+async def test_the_lightbox_and_the_comparison_have_the_keys_of_the_grid_and_fit_a_phone(looking: Looking) -> None:
+    page = looking.page
+    batch = await made(looking, "a", "b", "c", "d")
+    ids = [each["id"] for each in await listed(looking, batch)]
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await page.goto(f"/gallery?batch={batch}&compare={','.join(ids)}")
+    compare = page.get_by_role("dialog", name="Compare")
+    await expect(compare.get_by_role("button", name="Remove D")).to_be_visible()
+    outside = """() => [...document.querySelectorAll("[role=dialog] button")]
+      .map((each) => each.getBoundingClientRect()).filter((each) => each.right > innerWidth).length"""
+    assert await page.evaluate(outside) == 0
+    await page.keyboard.press("d")
+    await page.keyboard.press("2")
+    await expect(compare.get_by_role("button", name="Not rejected: B")).to_be_visible()
+    await page.set_viewport_size({"width": 1440, "height": 900})
+    await page.goto(f"/gallery?batch={batch}&open={ids[0]}")
+    await expect(page.get_by_role("button", name="Change and run")).to_be_visible()
+    await page.keyboard.press("Delete")
+    question = page.get_by_role("dialog", name="Delete 1 output?")
+    await question.get_by_role("button", name="Cancel").click()
+    await expect(question).to_have_count(0)
+    await page.keyboard.press("r")
+    await expect(page).to_have_url(re.compile("/create"))
+
+
+async def test_a_search_is_one_step_back_and_effects_are_filtered_by(looking: Looking) -> None:
+    page = looking.page
+    batch = await made(looking, "one", "two")
+    await page.goto(f"/gallery?batch={batch}")
+    search = page.get_by_role("searchbox")
+    for typed in ("o", "on", "one"):
+        await search.fill(typed)
+        await expect(page).to_have_url(re.compile(f"q={typed}$"))
+    await page.go_back()
+    await expect(page).to_have_url(re.compile(f"batch={batch}$"))
+    await page.get_by_role("button", name="Workflow", exact=True).click()
+    await page.get_by_role("menuitem", name="Invert an image").click()
+    await expect(page).to_have_url(re.compile("workflow="))
+    await expect(tiles(page)).to_have_count(2)
+
+
+async def test_what_is_marked_or_gathered_in_one_tab_is_seen_in_the_other(looking: Looking) -> None:
+    page = looking.page
+    batch = await made(looking, "both")
+    async with page.expect_popup() as opened:
+        await page.evaluate("(address) => void window.open(address)", f"/gallery?batch={batch}")
+    other = await opened.value
+    await page.goto(f"/gallery?batch={batch}")
+    for each in (page, other):
+        await expect(tiles(each)).to_have_count(1)
+    await opener(page, "both").focus()
+    await page.keyboard.press("s")
+    await expect(opener(other, "both")).to_have_accessible_name(re.compile("starred"))
+    await looking.page.get_by_role("button", name="Collections").click()
+    await page.get_by_role("button", name="New collection").click()
+    await page.get_by_role("dialog").get_by_label("Name").fill("of both")
+    await page.get_by_role("dialog").get_by_role("button", name="Create").click()
+    await other.get_by_role("button", name="Collections").click()
+    await expect(other.get_by_role("button", name=re.compile("^of both"))).to_be_visible()
+    await other.close()
+
+
+async def test_two_clips_are_compared_and_play_as_one(looking: Looking) -> None:
+    page = looking.page
+    await made(looking, "left clip", "right clip", effect="Make a short clip of an image")
+    await select(page, "left clip", "right clip")
+    await page.get_by_role("button", name="Compare").click()
+    videos = page.get_by_role("dialog", name="Compare").locator("video")
+    await expect(videos).to_have_count(2)
+    await until(page, "[...document.querySelectorAll('video')].every(each => each.readyState >= 2)")
+    await page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    times = "[...document.querySelectorAll('[role=dialog] video')].map(each => each.currentTime)"
+    first, second = await page.evaluate(times)
+    assert first == second
+    await page.get_by_label("Position of all").fill("0.2")
+    assert await page.evaluate(times) == [0.2, 0.2]
+    assert await page.evaluate("[...document.querySelectorAll('[role=dialog] video')].every(each => each.paused)")
+    # enlarged in one, enlarged in both
+    widths = "[...document.querySelectorAll('[role=dialog] video')].map(each => each.getBoundingClientRect().width)"
+    # what differs stands below them once it is known, and takes some of their room
+    await expect(page.get_by_role("region", name="Differs in")).to_be_visible()
+    fitting, _ = await page.evaluate(widths)
+    await page.locator("[data-pane=A] video").hover()
+    await page.mouse.wheel(0, -400)
+    await until(page, f"{widths}.every((each, _at, all) => each > {fitting} * 1.2 && Math.abs(each - all[0]) < 1)")
+    await page.get_by_role("radio", name="Slider").click()
+    await expect(page.get_by_role("slider", name=re.compile("Divider"))).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+async def test_a_zip_has_what_was_selected(looking: Looking) -> None:
+    page = looking.page
+    await made(looking, "zip a", "zip b", "zip c")
+    await select(page, "zip a")
+    await page.get_by_role("checkbox", name="Select zip c", exact=True).click(modifiers=["Shift"])
+    await expect(page.get_by_text("3 selected")).to_be_visible()
+    await select(page, "zip b")
+    async with page.expect_download() as downloading:
+        await page.get_by_role("button", name="Download as zip").click()
+    path = await (await downloading.value).path()
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
+        names = sorted(each.rpartition("/")[2] for each in archive.namelist())
+        assert archive.testzip() is None
+    assert [each[:5] for each in names] == ["zip a", "zip c"]
+
+
+async def test_a_collection_is_made_filled_shown_renamed_and_deleted(looking: Looking) -> None:
+    page = looking.page
+    batch = await made(looking, "in it", "not in it")
+    name = f"for {batch}"
+    await select(page, "in it")
+    await page.get_by_role("button", name="Add to collection").click()
+    await page.get_by_role("menuitem", name="New collection").click()
+    await page.get_by_label("Name", exact=True).fill(name)
+    await page.get_by_role("button", name="Create", exact=True).click()
+    await expect(page.get_by_text(f"1 output added to {name}", exact=True).first).to_be_visible()
+    await page.get_by_role("button", name="Collections").click()
+    await page.get_by_role("button", name=re.compile(rf"^{name}\s*1 output")).click()
+    await expect(tiles(page)).to_have_count(1)
+    await expect(opener(page, "in it")).to_be_visible()
+    await page.get_by_role("button", name="Collections").click()
+    await page.get_by_role("button", name=f"Actions for {name}").click()
+    await page.get_by_role("menuitem", name="Rename").click()
+    await page.get_by_label("Name", exact=True).fill(f"{name} again")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.get_by_role("button", name="Collections")).to_have_text(f"{name} again")
+    await page.get_by_role("button", name="Collections").click()
+    await page.get_by_role("button", name=f"Actions for {name} again").click()
+    await page.get_by_role("menuitem", name="Delete collection").click()
+    await page.get_by_role("button", name="Delete collection").click()
+    await expect(page.get_by_role("button", name="Collections")).to_have_text("Collections")
+    assert len(await listed(looking, batch)) == 2
+
+
+async def test_outputs_are_copied_to_a_folder(looking: Looking) -> None:
+    page = looking.page
+    await made(looking, "copy me")
+    await select(page, "copy me")
+    await page.get_by_role("button", name="Copy to folder").click()
+    await page.get_by_label("Folder", exact=True).fill("../out")
+    await page.get_by_role("button", name="Copy", exact=True).click()
+    await expect(page.get_by_role("alert")).to_be_visible()
+    await page.get_by_label("Folder", exact=True).fill("best of")
+    await page.get_by_role("button", name="Copy", exact=True).click()
+    await expect(page.get_by_text(re.compile("1 output copied to .*best of")).first).to_be_visible()
+    root = Path((await looking.call("GET", "/api/desk"))["output_folder"])
+    assert [each.name[:7] for each in (root / "best of").iterdir()] == ["copy me"]
+
+
+async def test_deleting_says_what_goes_and_takes_it_away(looking: Looking) -> None:
+    page = looking.page
+    batch = await made(looking, "stays", "goes")
+    await opener(page, "goes").focus()
+    await page.keyboard.press("x")
+    await page.keyboard.press("Delete")
+    dialog = page.get_by_role("dialog", name="Delete 1 output?")
+    await expect(dialog).to_contain_text("The job that made it is deleted with it")
+    await dialog.get_by_role("button", name="Delete 1 output").click()
+    await expect(tiles(page)).to_have_count(1)
+    await expect(opener(page, "stays")).to_be_visible()
+    # for a few seconds it can be taken back, and whoever leaves meanwhile has deleted nothing
+    await page.get_by_role("button", name="Undo").click()
+    await expect(tiles(page)).to_have_count(2)
+    await opener(page, "goes").focus()
+    await page.keyboard.press("Delete")
+    await dialog.get_by_role("button", name="Delete 1 output").click()
+    await expect(tiles(page)).to_have_count(1)
+    await page.reload()
+    await expect(tiles(page)).to_have_count(2)
+    await opener(page, "goes").focus()
+    await page.keyboard.press("Delete")
+    await dialog.get_by_role("button", name="Delete 1 output").click()
+    await looking.let_go()
+    await expect(page.get_by_text("1 output deleted").first).to_be_visible()
+    await expect(tiles(page)).to_have_count(1)
+    assert [each["label"] for each in await listed(looking, batch)] == ["stays"]
+
+
+async def test_all_that_match_are_selected_and_the_address_says_so(looking: Looking) -> None:
+    page = looking.page
+    await made(looking, "all 1", "all 2", "all 3")
+    await page.keyboard.press("Control+a")
+    await expect(page.get_by_text("3 selected")).to_be_visible()
+    await expect(page).to_have_url(re.compile("sel=all"))
+    await page.reload()
+    await expect(page.get_by_text("3 selected")).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_text("3 selected")).to_have_count(0)
+
+
+async def test_the_values_of_an_output_are_recalled(looking: Looking) -> None:
+    page = looking.page
+    batch = await made(looking, "recalled")
+    [item] = await listed(looking, batch)
+    await page.goto(f"/gallery?batch={batch}&open={item['id']}")
+    await page.get_by_role("dialog").get_by_role("button", name="Change and run").click()
+    await expect(page).to_have_url(re.compile(f"/create\\?from={item['job_id']}"))
+
+
+async def test_an_output_is_used_as_an_input_as_it_lies_on_the_server(looking: Looking) -> None:
+    page = looking.page
+    batch = await made(looking, "used")
+    [item] = await listed(looking, batch)
+    sent: list[str] = []
+    page.on("request", lambda each: sent.append(each.url) if each.method == "POST" else None)
+    await page.goto(f"/gallery?batch={batch}&open={item['id']}")
+    await page.get_by_role("dialog").get_by_role("button", name="More").click()
+    await page.get_by_role("menuitem", name="Use as input").click()
+    await expect(page).to_have_url(re.compile("/create\\?workflow="))
+    await expect(page.get_by_role("button", name=re.compile("^Remove .*png$"))).to_be_attached()
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    assert not [each for each in sent if "uploads" in each]
+
+
+async def test_markup_in_names_notes_and_prompts_is_shown_as_text(looking: Looking) -> None:
+    page = looking.page
+    graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": HOSTILE}}}
+    workflow = await looking.call("POST", "/api/workflows", {"graph": graph, "name": HOSTILE})
+    body = {"workflow_slug": workflow["slug"], "label": HOSTILE, "idempotency_key": str(uuid4())}
+    await looking.call("POST", "/api/ai-jobs", body)
+    await page.goto(f"/gallery?workflow={workflow['slug']}&by=workflow")
+    await expect(tiles(page)).to_have_count(1)
+    await expect(page.get_by_role("heading", name=f"{HOSTILE} · 1 output")).to_be_visible()
+    await expect(tiles(page).locator("button").first).to_contain_text(HOSTILE)
+    await tiles(page).locator("button").first.click()
+    await expect(page.get_by_role("dialog").locator("pre")).to_have_text(HOSTILE)
+    await page.keyboard.press("i")
+    await expect(page.get_by_role("complementary", name="Info")).to_contain_text(HOSTILE)
+    assert await page.evaluate("window.hit") is None
+
+
+async def test_a_gallery_without_anything_teaches_the_next_step(looking: Looking) -> None:
+    page = looking.page
+    await page.goto("/gallery?q=nobody-made-this")
+    await expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
+    await page.get_by_role("button", name="Show everything").click()
+    await expect(page).to_have_url(re.compile(r"/gallery$"))

@@ -1,0 +1,60 @@
+"""How the app is opened: by a link on this machine, by the password from another one."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from comfyrelay.desk.password import set_password
+from tests.integration.desk.test_password import ELSEWHERE, PASSWORD, open_to_others
+from tests.support.desk import make_desk
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("built_app")]
+
+AREA = re.compile("/(create|queue)")
+
+
+async def is_open(page: Page) -> None:
+    await page.wait_for_url(AREA)
+    await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()
+
+
+async def test_a_browser_without_a_session_says_what_to_do_and_a_link_opens_the_app(
+    tmp_path: Path, chromium: Browser
+) -> None:
+    made = make_desk(tmp_path / "desk", finish_seconds=0)
+    context = await chromium.new_context()
+    page = await context.new_page()
+    async with made.open() as (_worker, ready):
+        for path in ("", "/queue", "/gallery"):
+            await page.goto(f"{ready.url}{path}")
+            await expect(page.locator("code")).to_have_text("comfyrelay open")
+        # as `--open` hands it over: a page from elsewhere that leads here
+        (tmp_path / "open.html").write_text(f'<meta http-equiv="refresh" content="0; url={ready.link}">')
+        await page.goto((tmp_path / "open.html").as_uri())
+        await is_open(page)
+        # again, as one does from what the terminal still shows
+        await page.goto(ready.link)
+        await is_open(page)
+    async with made.open():
+        await page.goto(f"{ready.url}/gallery")
+        await expect(page.get_by_role("heading", name="Gallery", exact=True)).to_be_visible()
+    await context.close()
+
+
+async def test_from_another_machine_the_password_opens_the_app(tmp_path: Path, chromium: Browser) -> None:
+    set_password(tmp_path, PASSWORD)
+    made = open_to_others(tmp_path)
+    context = await chromium.new_context(base_url=f"http://{ELSEWHERE}:{made.settings.port}")
+    page = await context.new_page()
+    async with made.open():
+        await page.goto("/queue")
+        field = page.get_by_label("Password")
+        await field.fill("a guess")
+        await field.press("Enter")
+        await expect(page.get_by_text("That is not the password.")).to_be_visible()
+        await field.fill(PASSWORD)
+        await field.press("Enter")
+        await is_open(page)
+    await context.close()

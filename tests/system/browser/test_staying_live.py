@@ -1,0 +1,228 @@
+"""An open page shows what is, whatever happened to its connection: each job once, none that is gone, none missed."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, BrowserContext, Page, Request, expect
+
+from comfyrelay.desk.desk import Desk
+from comfyrelay.server.http import auth
+from comfyrelay.server.user import live
+from comfyrelay.simulator import Simulator, Stuck
+from tests.support.desk import make_desk
+from tests.support.desk_owner import owner_http
+from tests.support.web_app import hearing, open_context, settled
+from tests.system.browser.sample_desk import Filling, picture
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+OFFLINE = "You are offline"
+LOST = "Connection lost"
+# A stream that is dead without anybody noticing, as after sleep: it hears nothing while `isDeaf` is set.
+_DEAF = """{
+  const listen = EventSource.prototype.addEventListener;
+  EventSource.prototype.addEventListener = function (kind, listener, ...rest) {
+    const born = window.epoch ?? 0;
+    return listen.call(this, kind, (event) => (window.deafUpTo ?? -1) >= born || listener(event), ...rest);
+  };
+}"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def simulator() -> AsyncIterator[Simulator]:
+    """Its first job never ends, so that all others wait and nothing changes but what a test changes."""
+    async with Simulator() as simulator:
+        simulator.misbehave(Stuck(class_type="ImageInvert"))
+        yield simulator
+        simulator.behave()
+
+
+@pytest.fixture
+def desk(tmp_path: Path, simulator: Simulator, built_app: None) -> Desk:
+    return make_desk(tmp_path / "data", comfyui_url=[simulator.url], finish_seconds=0, prefetch=0)
+
+
+async def add(filling: Filling, *labels: str) -> list[str]:
+    file_id = await filling.upload("sample.png", picture(1, 64, 64))
+    return [await filling.submit("invert-image", each, input_file_id=file_id) for each in labels]
+
+
+async def open_queue(context: BrowserContext, shown: Sequence[str]) -> Page:
+    page = await context.new_page()
+    heard = hearing(page)
+    await page.goto("/queue")
+    await settled(page, heard)
+    await shows(page, shown)
+    return page
+
+
+async def shows(page: Page, labels: Sequence[str], gone: Sequence[str] = ()) -> None:
+    """Each of these once."""
+    main = page.get_by_role("main")
+    for each in labels:
+        await expect(main.get_by_text(each, exact=True)).to_have_count(1)
+    for each in gone:
+        await expect(main.get_by_text(each, exact=True)).to_have_count(0)
+
+
+async def says(page: Page, text: str) -> None:
+    await expect(page.get_by_role("status").get_by_text(text)).to_be_visible()
+
+
+async def is_silent(page: Page) -> None:
+    for text in (OFFLINE, LOST):
+        await expect(page.get_by_role("status").get_by_text(text)).to_have_count(0)
+
+
+async def delete(filling: Filling, job_id: str) -> None:
+    await filling.call("POST", f"/api/ai-jobs/{job_id}/cancel")
+    await filling.call("DELETE", f"/api/ai-jobs/{job_id}")
+
+
+async def test_what_changes_is_shown_and_two_tabs_agree(desk: Desk, chromium: Browser) -> None:
+    async with (
+        desk.open() as (_worker, ready),
+        Filling.of(ready.url) as filling,
+        open_context(chromium, ready.url) as context,
+    ):
+        [_running, first] = await add(filling, "runs", "first")
+        tabs = [await open_queue(context, ["first"]) for _ in range(2)]
+        await add(filling, "second", "third")
+        for each in tabs:
+            await shows(each, ["first", "second", "third"])
+        await delete(filling, first)
+        for each in tabs:
+            await shows(each, ["second", "third"], gone=["first"])
+            await expect(each).to_have_title("(3) Queue · ComfyRelay")
+
+
+async def test_all_tabs_share_one_stream_whatever_they_show_and_outlive_the_tab_that_has_it(
+    desk: Desk, chromium: Browser
+) -> None:
+    """A browser allows six connections to a host: with one stream for each tab, the seventh would show nothing."""
+    async with (
+        desk.open() as (_worker, ready),
+        Filling.of(ready.url) as filling,
+        open_context(chromium, ready.url) as context,
+    ):
+        [running, first] = await add(filling, "runs", "first")
+        streams: list[str] = []
+        context.on("request", lambda each: streams.append(each.url) if each.resource_type == "eventsource" else None)
+        tabs = [await open_queue(context, ["first"])]
+        for job_id in [running, first] * 3:
+            tab = await context.new_page()
+            await tab.goto(f"/jobs/{job_id}")
+            await expect(tab.get_by_text("Added to the queue")).to_be_visible()
+            tabs.append(tab)
+        assert len(streams) == 1
+        await tabs[0].close()
+        await filling.call("POST", f"/api/ai-jobs/{first}/cancel")
+        for tab in tabs[2::2]:
+            await expect(tab.get_by_role("listitem").filter(has_text="Canceled")).to_be_visible()
+        assert len(streams) == 2
+
+
+async def test_a_page_whose_network_was_cut_says_so_and_catches_up(desk: Desk, chromium: Browser) -> None:
+    async with (
+        desk.open() as (_worker, ready),
+        Filling.of(ready.url) as filling,
+        open_context(chromium, ready.url) as context,
+    ):
+        [_running, first, _second] = await add(filling, "runs", "first", "second")
+        page = await open_queue(context, ["first", "second"])
+        await context.set_offline(True)
+        await says(page, OFFLINE)
+        await add(filling, "third", "fourth")
+        await delete(filling, first)
+        # what was shown stays
+        await shows(page, ["first", "second"])
+        await context.set_offline(False)
+        await shows(page, ["second", "third", "fourth"], gone=["first"])
+        await is_silent(page)
+        # and it is live again
+        await add(filling, "fifth")
+        await shows(page, ["second", "third", "fourth", "fifth"])
+
+
+async def test_a_page_outlives_its_desk_and_finds_it_again(desk: Desk, chromium: Browser) -> None:
+    async with desk.open() as (_worker, ready):
+        url = ready.url
+        async with Filling.of(url) as filling:
+            [_running, first, _second] = await add(filling, "runs", "first", "second")
+        opened = open_context(chromium, url)
+        context = await opened.__aenter__()
+        page = await open_queue(context, ["first", "second"])
+        asked: list[Request] = []
+        page.on("request", lambda request: asked.append(request))  # noqa: PLW0108 - Playwright marks what it is given
+    await says(page, LOST)
+    await shows(page, ["first", "second"])
+    async with desk.open() as (_worker, ready), Filling.of(url) as filling:
+        assert ready.url == url
+        await delete(filling, first)
+        await add(filling, "third")
+        await shows(page, ["second", "third"], gone=["first"])
+        await is_silent(page)
+        streams = [each for each in asked if each.url.endswith("/api/events")]
+        assert "last-event-id" in await streams[-1].all_headers()
+        await add(filling, "fourth")
+        await shows(page, ["second", "third", "fourth"])
+        await opened.__aexit__(None, None, None)
+
+
+async def test_a_page_that_slept_fetches_what_it_has_missed(desk: Desk, chromium: Browser) -> None:
+    async with (
+        desk.open() as (_worker, ready),
+        Filling.of(ready.url) as filling,
+        open_context(chromium, ready.url) as context,
+    ):
+        [_running, first] = await add(filling, "runs", "first")
+        await context.add_init_script(_DEAF)
+        page = await context.new_page()
+        await page.clock.install()
+        heard = hearing(page)
+        await page.goto("/queue")
+        await settled(page, heard)
+        await shows(page, ["first"])
+        await page.evaluate("window.deafUpTo = 0; window.epoch = 1")
+        await add(filling, "second")
+        await delete(filling, first)
+        # as when a lid is closed: timers that were due fire once, all together
+        await page.clock.fast_forward("30:00")
+        await shows(page, ["second"], gone=["first"])
+        await add(filling, "third")
+        await shows(page, ["second", "third"])
+
+
+async def test_a_page_whose_stream_is_refused_asks_again_and_again(desk: Desk, chromium: Browser) -> None:
+    async with (
+        desk.open() as (_worker, ready),
+        Filling.of(ready.url) as filling,
+        open_context(chromium, ready.url) as context,
+    ):
+        await context.route("**/api/events", lambda route: route.fulfill(status=502))
+        await add(filling, "runs", "first")
+        page = await open_queue(context, ["first"])
+        await add(filling, "second")
+        await shows(page, ["first", "second"])
+
+
+async def test_a_page_whose_session_ends_says_how_to_get_another(
+    desk: Desk, chromium: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that nobody touches, and to which nothing happens."""
+    monkeypatch.setattr(live, "KEEP_ALIVE_SECONDS", 0.5)
+    monkeypatch.setattr(auth, "CHECK_SECONDS", 0.5)
+    async with desk.open() as (_worker, ready), open_context(chromium, ready.url) as context:
+        page = await context.new_page()
+        heard = hearing(page)
+        await page.goto("/gallery")
+        await settled(page, heard)
+        async with owner_http(ready.url) as http:
+            for session in (await http.get("/api/tokens")).json()["data"]["items"]:
+                (await http.delete(f"/api/tokens/{session['id']}")).raise_for_status()
+        await expect(page.get_by_text("comfyrelay open", exact=True)).to_be_visible()
+        async with owner_http(ready.url) as http:
+            await page.goto((await http.post("/api/desk/links")).json()["data"]["url"])
+        await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()

@@ -1,0 +1,753 @@
+"""Users of a server in its studio and wallet: from signing up to a result, also when the network or the job fails."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, BrowserContext, FilePayload, Locator, Page, Route, expect
+from standardwebhooks.webhooks import Webhook
+
+from comfyrelay.simulator import Fail, OutOfMemory, Stuck
+from tests.support.api import PASSWORD
+from tests.support.graphs import invert_file
+from tests.support.network_proxy import Proxy
+from tests.support.web_app import DESKTOP, PHONE, Heard, Screen, hearing, settled
+from tests.support.webhook_receiver import receiving
+from tests.support.whole_system import COST, INPUT, System
+from tests.support.world import PostgresBackend, execute, memory_folder
+from tests.system.browser.sample_desk import picture
+from tests.system.browser.server import open_server, open_visitor, sign_in, start_workers, url_of
+from tests.system.browser.test_every_page import (
+    _SMALL,
+    _WIDER,
+    HOSTILE,
+    MARKUP,
+    axe,
+    is_accessible,
+    nothing_injected,
+    violations,
+)
+
+__all__ = ["axe"]
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+CAT = FilePayload(name="cat.png", mimeType="image/png", buffer=picture(3, 320, 240))
+ERROR = "the tensors do not fit"
+MASK = {"key": "mask", "label": "Mask", "type": "image", "placeholder": "{{MASK}}", "user_configurable": True}
+NAMES = {"negative": "Negative", "plain": "Plain colour", "masked": "With a mask", "hostile": f"Hostile {MARKUP}"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class User:
+    """Somebody with an account of their own, and the context in which they are signed in."""
+
+    system: System
+    context: BrowserContext
+    page: Page
+    heard: Heard
+    email: str
+    token: str
+    tenant_id: str
+
+    async def call(self, method: str, path: str, body: Any = None) -> Any:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        answer = await self.system.http.request(method, f"/api{path}", json=body, headers=headers)
+        assert answer.is_success, f"{method} {path}: {answer.text}"
+        return answer.json()["data"] if answer.content else None
+
+    async def credit(self, amount: int) -> None:
+        body = {"amount": amount, "reference": str(uuid4()), "description": "Welcome"}
+        await self.system.admin("POST", f"/tenants/{self.tenant_id}/credits", body)
+
+    async def uploaded(self, name: str = "cat.png") -> str:
+        content = CAT["buffer"]
+        about = {"mime_type": "image/png", "size": len(content), "original_filename": name}
+        begun = await self.call("POST", "/videos/uploads", about)
+        async with httpx.AsyncClient() as http:
+            sent = await http.put(begun["upload_url"], content=content, headers=begun["upload_headers"])
+        assert sent.is_success, sent.text
+        return str(begun["file"]["id"])
+
+    async def submitted(self, effect: str = "negative", *, file: str = "cat.png", **more: Any) -> str:
+        """A job that was made without the page."""
+        found = await self.call("GET", f"/effects/{effect}")
+        if effect == "negative" and "video_id" not in more:
+            more["input_file_id"] = await self.uploaded(file)
+        body = {"effect_id": found["id"], "idempotency_key": str(uuid4()), **more}
+        return str((await self.call("POST", "/ai-jobs", body))["id"])
+
+    async def ended(self, job_id: str, status: str = "completed") -> None:
+        async with self.system.http.stream(
+            "GET", f"/api/ai-jobs/{job_id}/events", headers={"Authorization": f"Bearer {self.token}"}
+        ) as events:
+            async for _line in events.aiter_lines():
+                # the stream ends after the job's last event
+                pass
+        assert (await self.call("GET", f"/ai-jobs/{job_id}"))["status"] == status
+
+    async def choose(self, effect: str) -> None:
+        await self.page.goto("/studio")
+        await self.page.get_by_role("list", name="Effects").get_by_role("link", name=re.compile(effect)).click()
+        await expect(self.page.get_by_role("heading", name=effect, exact=True)).to_be_visible()
+
+    async def give(self, file: Any = CAT) -> None:
+        await self.page.locator("input[type=file]").set_input_files(file)
+
+    async def start(self) -> None:
+        await self.page.get_by_role("button", name="Start for").click()
+
+    async def job_in_address(self) -> str:
+        await self.page.wait_for_url(re.compile("/studio/videos/[^/?]+$"))
+        return self.page.url.rpartition("/")[2]
+
+    @property
+    def state(self) -> Locator:
+        return self.page.get_by_role("complementary", name="Progress")
+
+    @property
+    def transactions(self) -> Locator:
+        return self.page.get_by_role("list", name="Transactions").get_by_role("listitem")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def system(real_postgres_backend: PostgresBackend, s3_server: str, built_app: None) -> AsyncIterator[System]:
+    """With two workers, an effect that takes a picture, and one that takes nothing but a number."""
+    with memory_folder() as folder:
+        settings = {"WEBHOOK_ALLOW_PRIVATE": "true"}
+        async with open_server(folder, real_postgres_backend, s3_server, settings=settings) as system:
+            await system.effect("negative", properties=[INPUT])
+            await system.plain_effect("plain")
+            graph = {**invert_file("{{INPUT}}"), "9": {"class_type": "LoadImage", "inputs": {"image": "{{MASK}}"}}}
+            await system.effect("masked", graph, properties=[INPUT, MASK])
+            await system.plain_effect("hostile")
+            for slug, name in NAMES.items():
+                await system.admin("PATCH", f"/effects/{slug}", {"name": name})
+            await start_workers(system)
+            yield system
+
+
+@asynccontextmanager
+async def signed_in(
+    chromium: Browser, system: System, *, tokens: int = 100, screen: Screen = DESKTOP
+) -> AsyncIterator[User]:
+    email = f"{uuid4()}@example.com"
+    answer = await system.http.post("/api/register", json={"email": email, "password": PASSWORD})
+    system.http.cookies.clear()
+    made = answer.json()["data"]
+    async with open_visitor(chromium, system, screen=screen) as context:
+        await sign_in(context, system, made["token"])
+        page = await context.new_page()
+        user = User(
+            system=system,
+            context=context,
+            page=page,
+            heard=hearing(page),
+            email=email,
+            token=made["token"],
+            tenant_id=made["user"]["tenant_id"],
+        )
+        if tokens:
+            await user.credit(tokens)
+        yield user
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def user(chromium: Browser, system: System) -> AsyncIterator[User]:
+    async with signed_in(chromium, system) as user:
+        yield user
+        for simulator in system.simulators:
+            simulator.behave()
+
+
+async def decoded(image: Locator) -> int:
+    """How wide a picture is that has arrived."""
+    await expect(image).to_be_visible()
+    return int(await image.evaluate("(each) => each.decode().then(() => each.naturalWidth)"))
+
+
+class TestMaking:
+    async def test_from_signing_up_to_a_result_and_what_it_cost(self, chromium: Browser, system: System) -> None:
+        async with open_visitor(chromium, system) as context:
+            page = await context.new_page()
+            email = f"{uuid4()}@example.com"
+            await page.goto("/sign-up")
+            await page.get_by_label("Email").fill(email)
+            await page.get_by_label("Password", exact=True).fill(PASSWORD)
+            await page.get_by_role("button", name="Sign up").click()
+            await page.wait_for_url(re.compile("/studio$"))
+            me = (await (await context.request.get("/api/me")).json())["data"]
+            credit = {"amount": 20, "reference": str(uuid4())}
+            await system.admin("POST", f"/tenants/{me['tenant_id']}/credits", credit)
+
+            await page.get_by_role("searchbox", name="Search effects").fill("nega")
+            cards = page.get_by_role("list", name="Effects").get_by_role("link")
+            await expect(cards).to_have_count(1)
+            await expect(cards).to_contain_text(f"{COST} tokens")
+            await cards.click()
+            await expect(page.get_by_label("Cost")).to_contain_text("20 tokens")
+            await page.locator("input[type=file]").set_input_files(CAT)
+            await expect(page.get_by_text("Uploaded", exact=True)).to_be_visible()
+            await page.get_by_role("button", name=f"Start for {COST} tokens").click()
+            await page.wait_for_url(re.compile("/studio/videos/[^/?]+$"))
+            state = page.get_by_role("complementary", name="Progress")
+            await expect(state.get_by_text(f"{COST} tokens used")).to_be_visible()
+            assert await decoded(page.get_by_role("main").get_by_role("img", name=re.compile("cat-"))) == 320
+            # before and after lie over each other
+            await expect(page.get_by_role("slider", name="Divider between input and output")).to_be_visible()
+            async with page.expect_download() as download:
+                await page.get_by_role("link", name="Download").click()
+            assert (await download.value).suggested_filename.endswith(".png")
+            await expect(page.get_by_role("link", name="Your balance: 13 tokens")).to_be_visible()
+
+            await page.get_by_role("navigation", name="Areas").get_by_role("link", name="Wallet").click()
+            await expect(page.get_by_label("Balance", exact=True).get_by_text("13 tokens")).to_be_visible()
+            rows = page.get_by_role("list", name="Transactions").get_by_role("listitem")
+            await expect(rows).to_have_count(2)
+            await expect(rows.nth(0)).to_contain_text(re.compile("Used.*cat.*\u22127"))
+            await expect(rows.nth(1)).to_contain_text(re.compile(r"Topped up.*\+20"))
+            await rows.nth(0).get_by_role("link").click()
+            await page.get_by_role("link", name="Upload another").click()
+            await page.wait_for_url(re.compile("/studio/effects/negative$"))
+
+    async def test_an_upload_that_is_cut_starts_again_by_itself(self, user: User) -> None:
+        await user.choose("Negative")
+        files = user.system.files
+        files.hold(b"PUT /")
+        try:
+            await user.give()
+            await files.until_held()
+            await expect(user.page.get_by_role("progressbar", name="Uploading cat.png")).to_be_visible()
+            # it is started as soon as it can be
+            await user.start()
+            await expect(user.page.get_by_role("button", name="Starts when the upload is done")).to_be_visible()
+            await user.context.set_offline(True)
+            await files.cut()
+            await expect(user.page.get_by_text("The connection was lost.")).to_be_visible()
+        finally:
+            await files.restore()
+        await user.context.set_offline(False)
+        job_id = await user.job_in_address()
+        await expect(user.state.get_by_text("Done", exact=True).last).to_be_visible()
+        # once, and no more
+        assert [each["id"] for each in (await user.call("GET", "/ai-jobs"))["items"]] == [job_id]
+        assert (await user.call("GET", "/wallet"))["balance"] == 100 - COST
+
+    async def test_an_upload_that_storage_cut_off_starts_again_though_nobody_was_offline(self, user: User) -> None:
+        await user.choose("Negative")
+        files = user.system.files
+        files.hold(b"PUT /")
+        try:
+            await user.give()
+            await files.until_held()
+            await files.cut()
+            await expect(user.page.get_by_text("The connection was lost.")).to_be_visible()
+        finally:
+            await files.restore()
+        await expect(user.page.get_by_text("Uploaded", exact=True)).to_be_visible()
+
+    async def test_nothing_starts_before_every_file_is_there(self, user: User) -> None:
+        page = user.page
+        await user.choose("With a mask")
+        await page.locator("input[type=file]").first.set_input_files(CAT)
+        await expect(page.get_by_text("Uploaded", exact=True)).to_be_visible()
+        files = user.system.files
+        files.hold(b"PUT /")
+        try:
+            await page.get_by_role("region", name="Mask").locator("input[type=file]").set_input_files(CAT)
+            await files.until_held()
+            await user.start()
+            await expect(page.get_by_role("button", name="Starts when the upload is done")).to_be_visible()
+            assert (await user.call("GET", "/ai-jobs"))["items"] == []
+            async with page.expect_request(
+                lambda each: each.method == "POST" and each.url.endswith("/ai-jobs")
+            ) as sent:
+                files.let_go()
+        finally:
+            files.let_go()
+        body = json.loads((await sent.value).post_data or "")
+        assert body["input_payload"]["mask"]
+        await user.job_in_address()
+
+    async def test_what_is_no_number_is_told_before_it_is_sent(self, user: User) -> None:
+        await user.choose("Plain colour")
+        field = user.page.get_by_role("region", name="Settings").locator("input").first
+        await field.fill("blue")
+        await field.blur()
+        await expect(user.page.get_by_text("This must be a number.")).to_be_visible()
+        await field.fill("7")
+        await expect(user.page.get_by_text("This must be a number.")).to_have_count(0)
+        await user.page.locator("[data-field] [aria-hidden] button").last.click()
+        await expect(field).to_have_value("8")
+
+    async def test_a_price_that_rose_is_told_and_not_charged(self, user: User) -> None:
+        page = user.page
+        await user.choose("Plain colour")
+        button = page.get_by_role("button", name="Start for 7 tokens")
+        await expect(button).to_be_enabled()
+        await user.system.admin("PATCH", "/effects/plain", {"credits_cost": 9})
+        try:
+            await button.click()
+            await expect(page.get_by_text("This costs 9 tokens now, not 7.")).to_be_visible()
+            assert (await user.call("GET", "/wallet"))["balance"] == 100
+            await page.get_by_role("button", name="Start for 9 tokens").click()
+            await user.job_in_address()
+            await expect(user.state.get_by_text("9 tokens used")).to_be_visible()
+        finally:
+            await user.system.admin("PATCH", "/effects/plain", {"credits_cost": COST})
+
+    async def test_a_result_whose_address_works_no_longer_gets_a_new_one(self, user: User) -> None:
+        job_id = await user.submitted("plain", input_payload={"color": 77})
+        await user.ended(job_id)
+        asked = 0
+
+        async def old(route: Route) -> None:
+            """As it is on a page that has been open for long."""
+            nonlocal asked
+            asked += 1
+            answer = await route.fetch()
+            body = await answer.json()
+            if asked == 1:
+                [output] = body["data"]["outputs"]
+                output["url"] = f"{output['url'].partition('?')[0]}?stale"
+            await route.fulfill(response=answer, json=body)
+
+        await user.page.route(f"**/api/ai-jobs/{job_id}", old)
+        await user.page.route("**?stale", lambda route: route.fulfill(status=403))
+        await user.page.goto(f"/studio/videos/{job_id}")
+        image = user.page.get_by_role("main").get_by_role("img", name=re.compile("plain-"))
+        assert await decoded(image) > 0
+        await expect(user.page.get_by_role("link", name="Download")).not_to_have_attribute("href", re.compile("stale"))
+        # one that is still on its way would fail with the page
+        await user.page.unroute_all(behavior="wait")
+
+    async def test_an_upload_is_canceled_and_another_file_is_taken(self, user: User) -> None:
+        await user.choose("Negative")
+        await user.give({"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no picture"})
+        await expect(user.page.get_by_text("notes.txt is not a picture. Choose another file.")).to_be_visible()
+        files = user.system.files
+        files.hold(b"PUT /")
+        try:
+            await user.give()
+            await files.until_held()
+            await user.page.get_by_role("button", name="Cancel upload").click()
+            await expect(user.page.get_by_role("button", name=re.compile("Drop a picture here"))).to_be_enabled()
+        finally:
+            await files.restore()
+        await user.start()
+        await expect(user.page.get_by_text("Choose a file first.").first).to_be_visible()
+        assert (await user.call("GET", "/ai-jobs"))["items"] == []
+
+    async def test_what_runs_goes_on_while_the_page_is_offline(self, user: User) -> None:
+        for simulator in user.system.simulators:
+            simulator.misbehave(Stuck(class_type="SaveImage"))
+        async with Proxy(url_of(user.system)) as network:
+            await user.page.goto(f"{network.url}/studio/effects/negative")
+            await user.give()
+            await user.start()
+            job_id = await user.job_in_address()
+            await expect(user.state.get_by_role("progressbar", name="Processing")).to_be_visible()
+            await expect(user.state.get_by_text(re.compile(r"^[1-9]\d? %$"))).to_be_visible()
+            await user.context.set_offline(True)
+            # what is open already stays open otherwise
+            await network.cut()
+            await expect(user.state.get_by_text("it continues on the server")).to_be_visible()
+            for simulator in user.system.simulators:
+                simulator.behave()
+            await user.ended(job_id)
+            await expect(user.state.get_by_text("it continues on the server")).to_be_visible()
+            await network.restore()
+            await user.context.set_offline(False)
+            await expect(user.state.get_by_text(f"{COST} tokens used")).to_be_visible()
+            await expect(user.state.get_by_text("it continues on the server")).to_be_hidden()
+            assert await decoded(user.page.get_by_role("main").get_by_role("img", name=re.compile("cat-"))) == 320
+
+    async def test_who_waits_is_told_their_place_and_can_cancel(self, user: User) -> None:
+        # how long one takes is known after the first
+        await user.ended(await user.submitted())
+        for simulator in user.system.simulators:
+            simulator.misbehave(Stuck(class_type="SaveImage"))
+        # each worker has one that it runs, and one that it has fetched
+        jobs = [await user.submitted() for _ in range(2 * len(user.system.simulators) + 2)]
+        await user.page.goto(f"/studio/videos/{jobs[-1]}")
+        await expect(user.state.get_by_text(re.compile(r"^Number \d+ in line$"))).to_be_visible()
+        estimate = re.compile(r"^Starts in (a moment|about .+)\. Then it takes .+\.$")
+        await expect(user.state.get_by_text(estimate)).to_be_visible()
+        fetched = [each["id"] for each in (await user.call("GET", "/ai-jobs"))["items"] if each["is_only_fetched"]]
+        assert len(fetched) == len(user.system.simulators)
+        await user.page.goto(f"/studio/videos/{fetched[0]}")
+        await expect(user.state.get_by_text("You are next")).to_be_visible()
+        await expect(user.state.get_by_text(estimate)).to_be_visible()
+        await expect(user.state.locator("[aria-current=step]")).to_have_text("In line")
+        await user.page.goto("/studio/videos?status=running")
+        cards = user.page.get_by_role("list", name="Your videos").get_by_role("listitem")
+        await expect(cards).to_have_count(len(user.system.simulators))
+        await user.page.get_by_role("button", name="Waiting", exact=True).click()
+        await expect(cards).to_have_count(len(jobs) - len(user.system.simulators))
+        await user.page.goto(f"/studio/videos/{jobs[-1]}")
+        await user.state.get_by_role("button", name="Cancel").click()
+        await expect(user.state.get_by_text("You canceled it")).to_be_visible()
+        await expect(user.state.get_by_text(f"{COST} tokens are back in your wallet.")).to_be_visible()
+        for simulator in user.system.simulators:
+            simulator.behave()
+        for each in jobs[:-1]:
+            await user.ended(each)
+
+    async def test_a_job_that_ran_out_of_memory_says_what_to_do(self, user: User) -> None:
+        for simulator in user.system.simulators:
+            simulator.misbehave(OutOfMemory(class_type="ImageInvert"))
+        job_id = await user.submitted()
+        await user.ended(job_id, "failed")
+        await user.page.goto(f"/studio/videos/{job_id}")
+        alert = user.state.get_by_role("alert")
+        await expect(alert).to_contain_text("There was not enough memory for it")
+        await expect(alert).to_contain_text("Try a smaller picture, a shorter video or lower settings.")
+        await expect(alert.get_by_text("ImageInvert")).to_be_hidden()
+
+    async def test_a_job_that_fails_says_why_and_gives_the_tokens_back(self, user: User) -> None:
+        for simulator in user.system.simulators:
+            simulator.misbehave(Fail(class_type="ImageInvert", message=ERROR))
+        await user.choose("Negative")
+        await user.give()
+        await user.start()
+        await user.job_in_address()
+        alert = user.state.get_by_role("alert")
+        await expect(alert).to_contain_text("The effect stopped with an error of its own.")
+        await expect(alert.get_by_text(ERROR)).to_be_hidden()
+        await alert.get_by_text("Details").click()
+        await expect(alert.get_by_text(ERROR)).to_be_visible()
+        await expect(user.state.get_by_text(f"{COST} tokens are back in your wallet.")).to_be_visible()
+        await user.page.goto("/wallet")
+        await expect(user.transactions).to_have_count(3)
+        await expect(user.transactions.nth(0)).to_contain_text(re.compile(r"Refunded.*\+7"))
+        await expect(user.transactions.nth(1)).to_contain_text(re.compile("Reserved.*\u22127"))
+        await expect(user.page.get_by_label("Balance", exact=True).get_by_text("100 tokens")).to_be_visible()
+        # and works once more
+        for simulator in user.system.simulators:
+            simulator.behave()
+        await user.transactions.nth(0).get_by_role("link").click()
+        await user.state.get_by_role("button", name=f"Try again for {COST} tokens").click()
+        await expect(user.state.get_by_text(f"{COST} tokens used")).to_be_visible()
+
+    async def test_too_few_tokens_are_said_before_the_upload(self, chromium: Browser, system: System) -> None:
+        async with signed_in(chromium, system, tokens=3) as user:
+            await user.choose("Negative")
+            card = user.page.get_by_role("status").filter(has_text="You need 7 tokens, and have 3")
+            await expect(card).to_contain_text("4 tokens more are needed")
+            await expect(card).to_contain_text("Ask the administrator")
+            await expect(user.page.get_by_role("button", name=re.compile("Drop a picture here"))).to_be_disabled()
+            await expect(user.page.get_by_role("button", name="Start for 7 tokens")).to_be_disabled()
+            await user.credit(4)
+            await expect(user.page.get_by_role("button", name=re.compile("Drop a picture here"))).to_be_enabled()
+            assert [each for each in user.heard.addresses if each.endswith("/uploads")] == []
+
+    async def test_running_it_again_needs_the_tokens_for_it(self, chromium: Browser, system: System) -> None:
+        async with signed_in(chromium, system, tokens=COST) as user:
+            job_id = await user.submitted("plain", input_payload={"color": 5})
+            await user.ended(job_id)
+            await user.page.goto(f"/studio/videos/{job_id}")
+            again = user.state.get_by_role("button", name=f"Again for {COST} tokens")
+            await expect(user.state.get_by_text("You need 7 tokens, and have 0.")).to_be_visible()
+            await expect(again).to_be_disabled()
+            await user.credit(COST)
+            await expect(again).to_be_enabled()
+
+    async def test_a_second_file_is_not_taken_where_tokens_are_too_few(self, chromium: Browser, system: System) -> None:
+        async with signed_in(chromium, system, tokens=3) as user:
+            await user.choose("With a mask")
+            await expect(user.page.get_by_text("You need 7 tokens, and have 3")).to_be_visible()
+            mask = user.page.get_by_role("region", name="Mask")
+            await expect(mask.get_by_role("button", name="Drop a picture here")).to_be_disabled()
+            await expect(mask.locator("input[type=file]")).to_be_disabled()
+
+    async def test_one_that_an_administrator_canceled_says_so(self, user: User) -> None:
+        for simulator in user.system.simulators:
+            simulator.misbehave(Stuck(class_type="SaveImage"))
+        job_id = await user.submitted()
+        await user.page.goto(f"/studio/videos/{job_id}")
+        await expect(user.state.get_by_text(re.compile(r"^[1-9]\d? %$"))).to_be_visible()
+        found = await user.system.admin("GET", f"/dispatches?q={job_id}")
+        workers = user.system.api
+        workers.hold(b"POST /api/worker/")
+        try:
+            await user.system.admin("POST", f"/dispatches/{found['items'][0]['id']}/cancel")
+            await expect(user.state.get_by_text("It is asked to stop.")).to_be_visible()
+            await expect(user.state.get_by_role("button", name="Cancel")).to_be_disabled()
+        finally:
+            workers.let_go()
+        await expect(user.state.get_by_text("An administrator canceled it")).to_be_visible()
+        await user.page.goto("/studio/videos?status=canceled")
+        await expect(user.page.get_by_role("list", name="Your videos").get_by_role("listitem")).to_have_count(1)
+
+    async def test_an_effect_without_a_file_has_only_its_settings(self, user: User) -> None:
+        await user.choose("Plain colour")
+        await user.page.get_by_label("Color").fill("12345")
+        await user.start()
+        job_id = await user.job_in_address()
+        await expect(user.state.get_by_text(f"{COST} tokens used")).to_be_visible()
+        await user.state.get_by_role("button", name=f"Again for {COST} tokens").click()
+        await user.page.wait_for_url(lambda url: not url.endswith(job_id))
+        await expect(user.state.get_by_text(f"{COST} tokens used")).to_be_visible()
+        await user.page.get_by_role("link", name="My videos").first.click()
+        await expect(user.page.get_by_role("list", name="Your videos").get_by_role("listitem")).to_have_count(2)
+
+    async def test_what_has_expired_says_so(self, user: User) -> None:
+        video = await user.call("POST", "/videos", {"original_file_id": await user.uploaded()})
+        await user.ended(await user.submitted(video_id=video["id"]))
+        async with user.system._engine() as engine:
+            shard = engine.databases.shards["main"]
+            await execute(shard, "UPDATE videos SET updated_at = relay_now(-4000000) WHERE id = :id", id=video["id"])
+            retention = engine.operations.retention
+            retention._video_seconds = 30 * 86400
+            assert (await retention._expire(shard, ""))[0] == 1
+        other = await user.call("POST", "/videos", {"original_file_id": await user.uploaded()})
+        deleted = await user.submitted(video_id=other["id"])
+        await user.ended(deleted)
+        await user.call("DELETE", f"/videos/{other['id']}")
+        await user.page.goto(f"/studio/videos/{deleted}")
+        await expect(user.page.get_by_role("heading", name="This was deleted")).to_be_visible()
+        await user.page.goto("/studio/videos")
+        await user.page.get_by_role("button", name="Expired", exact=True).click()
+        card = user.page.get_by_role("list", name="Your videos").get_by_role("link")
+        await expect(card).to_have_count(1)
+        await expect(card).to_contain_text("Expired")
+        await card.click()
+        await expect(user.page.get_by_role("heading", name="This has expired")).to_be_visible()
+        await expect(user.page.get_by_role("link", name="Upload another")).to_be_visible()
+        await expect(user.page.get_by_role("link", name="Download")).to_be_hidden()
+
+
+class TestTheWallet:
+    async def test_an_api_token_is_shown_once_and_revoked(self, user: User) -> None:
+        page = user.page
+        await page.goto("/wallet")
+        await page.get_by_role("tab", name="API tokens").click()
+        await page.wait_for_url(re.compile(r"/wallet\?tab=tokens$"))
+        await page.get_by_role("button", name="New token").click()
+        dialog = page.get_by_role("dialog", name="New token")
+        await dialog.get_by_role("button", name="New token").click()
+        await expect(dialog.get_by_role("alert")).to_contain_text("Give it a name")
+        await dialog.get_by_label("What it is for").fill("render <b>script</b>")
+        await page.keyboard.press("Enter")
+        secret = await page.get_by_role("dialog", name="Your new token").get_by_label("Token").input_value()
+        headers = {"Authorization": f"Bearer {secret}"}
+        assert (await user.system.http.get("/api/me", headers=headers)).json()["data"]["email"] == user.email
+        await page.get_by_role("button", name="I have copied it").click()
+        row = page.get_by_role("list", name="API tokens").get_by_role("listitem")
+        await expect(row).to_contain_text("render <b>script</b>")
+        await page.reload()
+        await expect(row).to_contain_text("render <b>script</b>")
+        assert secret not in await page.content()
+        await row.get_by_role("button", name="Revoke").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+        await expect(page.get_by_role("heading", name="No API tokens")).to_be_visible()
+        assert (await user.system.http.get("/api/me", headers=headers)).status_code == 401
+        # and the browser that did it is still signed in
+        await expect(page.get_by_role("list", name="Signed-in browsers")).to_contain_text("this one")
+
+    async def test_a_webhook_is_added_tried_told_and_told_again(self, user: User) -> None:
+        page = user.page
+        async with receiving() as receiver:
+            await page.goto("/wallet?tab=webhooks")
+            await page.get_by_label("URL to call").fill("ftp://example.com")
+            await page.get_by_role("button", name="Add webhook").click()
+            await expect(page.get_by_role("alert")).to_contain_text("https://")
+            await page.get_by_label("URL to call").fill(receiver.url)
+            await page.get_by_role("button", name="Add webhook").click()
+            shown = page.get_by_role("dialog", name="The secret of your webhook")
+            secret = await shown.get_by_label("Secret").input_value()
+            await shown.get_by_role("button", name="I have copied it").click()
+            await page.reload()
+            await expect(page.get_by_label("URL to call")).to_have_value(receiver.url)
+            assert secret not in await page.content()
+
+            receiver.statuses = [500]
+            await page.get_by_role("button", name="Send a test").click()
+            await expect(page.get_by_text("The test did not arrive. The answer was 500.")).to_be_visible()
+            await page.get_by_role("button", name="Send a test").click()
+            await expect(page.get_by_text("The test arrived: your server answered 204")).to_be_visible()
+            headers, body = receiver.heard[1]
+            assert Webhook(secret).verify(body, headers)["type"] == "webhook.test"
+
+            job_id = await user.submitted("plain", input_payload={"color": 3})
+            await user.ended(job_id)
+            await receiver.wait_for(3)
+            await page.reload()
+            row = page.get_by_role("list", name="Deliveries").get_by_role("listitem")
+            await expect(row).to_contain_text(re.compile("Delivered.*answered 204"))
+            await row.get_by_role("button", name=re.compile("Send again: the message of job")).click()
+            await receiver.wait_for(4)
+            await expect(row).to_contain_text(re.compile("Delivered.*answered 204"))
+            (first, told), (second, again) = receiver.heard[2:]
+            assert (first["webhook-id"], told) == (second["webhook-id"], again)
+            assert json.loads(told)["data"]["job_id"] == job_id
+
+            await page.get_by_role("button", name="Remove").click()
+            await page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+            await expect(page.get_by_role("button", name="Add webhook")).to_be_visible()
+            assert (await user.call("GET", "/webhook"))["url"] is None
+
+
+async def test_a_tenant_sees_nothing_of_another(chromium: Browser, system: System, user: User) -> None:
+    async with receiving() as receiver:
+        await user.call("PUT", "/webhook", {"url": receiver.url})
+        await user.call("POST", "/tokens", {"name": "secret laptop"})
+        job_id = await user.submitted()
+        await user.ended(job_id)
+        await receiver.wait_for(1)
+    job = await user.call("GET", f"/ai-jobs/{job_id}")
+    [output] = job["outputs"]
+    secrets = [job_id, job_id[-8:], job["label"], user.email, "secret laptop", receiver.url]
+    async with signed_in(chromium, system, tokens=0) as other:
+        for path in (
+            *("/studio", "/studio/effects/negative", "/studio/videos", f"/studio/videos/{job_id}"),
+            *("/wallet", "/wallet?tab=tokens", "/wallet?tab=webhooks"),
+            *("/queue", f"/queue?job={job_id}", f"/queue?q={job_id[-8:]}", "/queue?q=cat"),
+            *("/gallery", "/gallery?q=cat", f"/gallery?q={job_id}", f"/gallery?open={output['file_id']}"),
+            *(f"/jobs/{job_id}", "/create", f"/create?from={job_id}"),
+        ):
+            await other.page.goto(path)
+            await settled(other.page, other.heard)
+            # what is over the page as well
+            text = await other.page.locator("body").inner_text()
+            pictures = await other.page.locator("body :is(img, video)").count()
+            # what they asked for themselves may be said back
+            assert [each for each in secrets if each in text and each not in path] == [], path
+            assert pictures == 0, path
+        await other.page.goto(f"/studio/videos/{job_id}")
+        await expect(other.page.get_by_role("heading", name="There is no such video of yours")).to_be_visible()
+        await is_alone(other, user, job_id, output)
+
+
+async def is_alone(other: User, user: User, job_id: str, output: dict[str, Any]) -> None:
+    """Neither the stream tells of others, nor is a picture of theirs to be had."""
+    await other.page.goto("/queue")
+    await other.page.evaluate(
+        """() => {
+          window.told = [];
+          const stream = new EventSource("/api/events");
+          for (const each of ["changed", "queue", "progress", "gallery", "wallet"]) {
+            stream.addEventListener(each, ({ data }) => window.told.push(`${each} ${data}`));
+          }
+          return new Promise((open) => stream.addEventListener("queue", open, { once: true }));
+        }"""
+    )
+    second = await user.submitted("plain", input_payload={"color": 8})
+    await user.ended(second)
+    await user.credit(1)
+    # what is their own comes after it
+    await other.credit(1)
+    # not `wait_for_function`, which the content security policy forbids to look twice
+    await other.page.evaluate(
+        """() => new Promise((told) => {
+          const look = () => (window.told.some((each) => each.startsWith("wallet")) ? told() : setTimeout(look, 20));
+          look();
+        })"""
+    )
+    told = "\n".join(await other.page.evaluate("window.told"))
+    assert [each for each in (second, job_id, user.email, user.tenant_id) if each in told] == []
+    assert told.count("wallet") == 1
+    for path in (
+        f"/api/ai-jobs/{job_id}",
+        f"/api/ai-jobs/{job_id}/preview",
+        f"/api/videos/uploads/{output['file_id']}",
+    ):
+        assert (await other.context.request.get(path)).status == 404, path
+    as_input = f"/api/ai-jobs/{job_id}/outputs/1/as-input"
+    assert (await other.context.request.post(as_input, headers={"Origin": url_of(other.system)})).status == 404
+    shown = {each.partition("?")[0] for each in other.heard.addresses}
+    assert output["url"].partition("?")[0] not in shown
+
+
+PAGES = {
+    "effects": "/studio",
+    "effects that are none": "/studio?q=nothing-is-called-that",
+    "effect": "/studio/effects/negative",
+    "effect with settings": "/studio/effects/plain",
+    "effect with a name like markup": "/studio/effects/hostile",
+    "no effect": "/studio/effects/nothing",
+    "videos": "/studio/videos",
+    "videos that failed": "/studio/videos?status=failed",
+    "result": "/studio/videos/{done}",
+    "failure": "/studio/videos/{failed}",
+    "no video": "/studio/videos/01900000-0000-7000-8000-000000000000",
+    "wallet": "/wallet",
+    "tokens": "/wallet?tab=tokens",
+    "webhooks": "/wallet?tab=webhooks",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    desktop: User
+    phone: User
+    ids: dict[str, str]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def filled(chromium: Browser, system: System) -> AsyncIterator[Filled]:
+    """Somebody who has something to look at, at a desk and with a phone."""
+    async with signed_in(chromium, system) as user, receiving() as receiver:
+        await user.call("PUT", "/webhook", {"url": receiver.url})
+        await user.call("POST", "/tokens", {"name": f"laptop {MARKUP}", "expires_in_days": 90})
+        done = await user.submitted(file=HOSTILE.file, label=HOSTILE.labels[0])
+        await user.ended(done)
+        for simulator in system.simulators:
+            simulator.misbehave(Fail(class_type="ImageInvert", message=HOSTILE.error))
+        failed = await user.submitted(file=HOSTILE.file, label=HOSTILE.labels[1])
+        await user.ended(failed, "failed")
+        for simulator in system.simulators:
+            simulator.behave()
+        await receiver.wait_for(2)
+        async with open_visitor(chromium, system, screen=PHONE) as context:
+            await sign_in(context, system, user.token)
+            page = await context.new_page()
+            phone = User(
+                system=system,
+                context=context,
+                page=page,
+                heard=hearing(page),
+                email=user.email,
+                token=user.token,
+                tenant_id=user.tenant_id,
+            )
+            yield Filled(user, phone, {"done": done, "failed": failed})
+
+
+async def opened(user: User, path: str) -> None:
+    user.heard.complaints.clear()
+    await user.page.goto(path)
+    await settled(user.page, user.heard)
+
+
+def unexpected(user: User) -> list[str]:
+    """What is asked for and is not there is answered so."""
+    return [each for each in user.heard.complaints if "status of 404" not in each]
+
+
+@pytest.mark.parametrize("route", PAGES)
+async def test_a_page_is_clean(route: str, filled: Filled, axe: str) -> None:
+    """axe finds nothing in either theme, and the policy forbids nothing."""
+    user = filled.desktop
+    await user.page.emulate_media(color_scheme="dark")
+    await opened(user, PAGES[route].format(**filled.ids))
+    await is_accessible(user.page, user.heard, axe)
+    await nothing_injected(user.page)
+    assert unexpected(user) == []
+
+
+@pytest.mark.parametrize("route", PAGES)
+async def test_a_page_fits_a_phone(route: str, filled: Filled, axe: str) -> None:
+    user = filled.phone
+    await opened(user, PAGES[route].format(**filled.ids))
+    assert await user.page.evaluate(_WIDER) == []
+    assert await user.page.evaluate(_SMALL) == []
+    assert await violations(user.page, axe) == ""
+    assert unexpected(user) == []

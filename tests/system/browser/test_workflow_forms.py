@@ -1,0 +1,86 @@
+"""The form that a graph becomes: what is first in it, what it takes, and how its values hang together."""
+
+import json
+
+import pytest
+from playwright.async_api import Locator, expect
+
+from tests.support.chromium import PROMPT_GRAPH, Looking
+from tests.support.form_graphs import WAN_22
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def dropped(looking: Looking, name: str, graph: object) -> Locator:
+    await looking.page.goto("/create")
+    await expect(looking.page.get_by_role("form")).to_be_visible()
+    await looking.drop((f"{name}.json", "application/json", json.dumps(graph).encode()))
+    form = looking.page.get_by_role("form", name=name, exact=True)
+    await expect(form).to_be_visible()
+    return form
+
+
+async def test_a_dropped_graph_becomes_a_form_with_ranges_and_choices_of_its_nodes(shared: Looking) -> None:
+    form = await dropped(shared, "portrait", PROMPT_GRAPH)
+    await expect(form.get_by_label("Prompt", exact=True)).to_have_value("a lake")
+    await expect(form.get_by_label("Negative prompt")).to_have_value("blurry")
+    # without a word each run gets a new one
+    await expect(form.get_by_role("textbox", name="Seed")).to_have_value("")
+    shown = form.locator("[data-field]:not(details *)")
+    keys = await shown.evaluate_all("all => all.map(each => each.dataset.field)")
+    assert {*keys} >= {"prompt", "negative_prompt", "seed", "width", "height", "steps", "tries"}
+    assert keys[:2] == ["prompt", "negative_prompt"]
+    steps = form.get_by_role("textbox", name="Steps")
+    for wrong, why in (
+        ("many", "a number"),
+        ("1.5", "a whole number"),
+        ("0", "at least 1"),
+        ("10001", "at most 10000"),
+    ):
+        await steps.fill(wrong)
+        await shared.plan.get_by_role("button", name="Add job").click()
+        await expect(form.get_by_role("alert")).to_have_text(f"This must be {why}.")
+    await steps.fill("8")
+    await steps.press("ArrowUp")
+    await expect(steps).to_have_value("9")
+    await form.locator("summary", has_text="Sampler").click()
+    await form.get_by_role("combobox", name="Sampler", exact=True).click()
+    await expect(shared.page.get_by_role("option", name="euler", exact=True)).to_be_visible()
+
+
+async def test_prompts_by_line_and_tries_multiply_and_name_their_jobs(shared: Looking) -> None:
+    form = await dropped(shared, "portrait", PROMPT_GRAPH)
+    await form.get_by_label("Prompt", exact=True).fill("a lake\n\n  a hill \n")
+    await form.get_by_role("textbox", name="Tries").fill("2")
+    await expect(shared.plan).to_contain_text("2 prompts × 2 tries = 4 pictures")
+    await shared.add("Add 4 jobs", count=4)
+    jobs = (await shared.call("GET", "/api/ai-jobs"))["items"]
+    assert {each["label"] for each in jobs} == {f"{words} · try {n}" for words in ("a lake", "a hill") for n in (1, 2)}
+
+
+async def test_a_preset_keeps_a_seed_to_the_last_digit(shared: Looking) -> None:
+    form = await dropped(shared, "portrait", PROMPT_GRAPH)
+    seed = form.get_by_role("textbox", name="Seed")
+    await seed.fill("18446744073709551615")
+    await form.get_by_role("button", name="Save values as preset…").click()
+    dialog = shared.page.get_by_role("dialog")
+    await dialog.get_by_label("Name").fill("my look")
+    await shared.page.keyboard.press("Enter")
+    await expect(dialog).to_be_hidden()
+    await seed.fill("1")
+    await form.get_by_role("button", name="my look", exact=True).click()
+    await expect(seed).to_have_value("18446744073709551615")
+
+
+async def test_the_border_of_two_samplers_moves_with_their_steps_until_it_is_set(shared: Looking) -> None:
+    form = await dropped(shared, "wan", WAN_22)
+    border = form.get_by_label("Switch to low-noise sampler at step", exact=True)
+    await expect(border).to_have_value("10")
+    await form.get_by_role("button", name="look-dev", exact=True).click()
+    steps = form.get_by_role("textbox", name="Steps", exact=True)
+    await expect(steps).to_have_value("8")
+    await expect(border).to_have_value("4")
+    await form.locator("summary", has_text="switch to low-noise sampler").click()
+    await border.fill("3")
+    await steps.fill("30")
+    await expect(border).to_have_value("3")

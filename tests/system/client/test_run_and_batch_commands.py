@@ -1,0 +1,152 @@
+"""`run` and `batch add` against a server, and workflows of one's own through the client."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from comfyrelay.errors import Conflict, NotFound
+from tests.support.api_calls import complete, lease
+from tests.support.chromium import PROMPT_GRAPH
+from tests.support.client_site import Site
+from tests.support.editor_files import empty, save, workflow
+from tests.support.graphs import invert_file
+
+
+def written(folder: Path, graph: Any, name: str = "graph.json") -> str:
+    (folder / name).write_text(json.dumps(graph))
+    return str(folder / name)
+
+
+async def graphs_of(site: Site, count: int) -> list[Any]:
+    """What a worker gets of the newest workflow's jobs, in their order."""
+    [workflow] = await site.client.workflows()
+    await site.api.engine.fleet.fleets.create(slug="own", workflow_slugs=[workflow.slug])
+    worker = await site.api.worker("gpu-own", fleet="own", max_concurrency=count)
+    polls = [{"worker_id": "gpu-own", "request_id": str(number)} for number in range(count)]
+    return [(await worker.post("/api/worker/poll", each))["job"]["input_payload"]["workflow"] for each in polls]
+
+
+async def test_a_batch_of_a_graph_is_added_as_to_a_desk(site: Site, tmp_path: Path) -> None:
+    await site.client.create_preset("big", {"steps": 30})
+    words = (
+        "--prompt",
+        "a hill",
+        "--prompt",
+        "a lake",
+        "--tries",
+        "2",
+        "--seed",
+        "5",
+        "--preset",
+        "big",
+        "--label",
+        "x",
+        "--max-wait",
+        "300",
+    )
+    ran = await site.command("batch", "add", written(tmp_path, PROMPT_GRAPH), *words, "--json")
+    assert ran.code == 0, ran.err
+    assert "No fleet runs it yet" in ran.err
+    batch = json.loads(ran.out)
+    assert (batch["total"], batch["label"]) == (4, "x")
+    jobs = [each async for each in site.client.jobs(batch_id=batch["id"])]
+    assert {each.max_wait_seconds for each in jobs} == {300}
+    assert sorted(each.label or "" for each in jobs) == [
+        "a hill · try 1",
+        "a hill · try 2",
+        "a lake · try 1",
+        "a lake · try 2",
+    ]
+    texts = [json.dumps(each) for each in await graphs_of(site, 4)]
+    assert [("a hill" in each, f'"seed": {5 + n}' in each) for n, each in enumerate(texts)] == [
+        (True, True),
+        (True, True),
+        (False, True),
+        (False, True),
+    ]
+
+
+async def test_each_file_of_a_folder_is_an_item(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b"):
+        Image.new("RGB", (4, 4)).save(tmp_path / "in" / f"{name}.png")
+    graph = written(tmp_path, invert_file("cat.png"))
+    ran = await site.command("batch", "add", graph, "--input", str(tmp_path / "in"), "--json")
+    assert ran.code == 0, ran.err
+    jobs = [each async for each in site.client.jobs(batch_id=json.loads(ran.out)["id"])]
+    assert sorted((each.label, each.input_file_id is not None) for each in jobs) == [("a", True), ("b", True)]
+    ran = await site.command("batch", "add", graph)
+    assert (ran.code, "name one with --input" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize("option", ["--input-subdir", "--output-folder", "--notify"])
+async def test_what_only_a_desk_has_is_refused_in_a_sentence(site: Site, tmp_path: Path, option: str) -> None:
+    ran = await site.command("batch", "add", written(tmp_path, PROMPT_GRAPH), option, "ntfy://x")
+    assert ran.code == 2
+    assert f"{option}: only a desk" in ran.err
+    assert site.url in ran.err.replace("\n", "")
+    assert await site.client.workflows() == []
+
+
+async def test_a_server_has_no_page_to_open(site: Site) -> None:
+    ran = await site.command("open", "--no-browser")
+    assert ran.code == 2
+    assert "is a server, and only a desk has a page" in ran.err
+
+
+@pytest.mark.parametrize("words", [("run",), ("batch", "add")])
+async def test_a_file_for_a_graph_that_takes_none_is_refused(
+    site: Site, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "cat.png")
+    ran = await site.command(*words, written(tmp_path, PROMPT_GRAPH), "--input", str(tmp_path / "cat.png"))
+    assert ran.code == 2
+    assert "Leave --input out" in ran.err
+
+
+async def test_a_file_of_the_editor_says_what_is_missing_to_read_it(site: Site, tmp_path: Path) -> None:
+    saved = workflow([empty(), save(9, 1)], [(1, 1, 0, 9, 0)])
+    ran = await site.command("run", written(tmp_path, saved), "--out", str(tmp_path))
+    assert ran.code == 2
+    assert "No worker has told which nodes it has" in ran.err.replace("\n", " ")
+
+
+async def test_workflows_are_listed_renamed_replaced_and_removed(site: Site) -> None:
+    made = await site.client.add_graph(PROMPT_GRAPH, name="first")
+    slug = made.workflow.slug
+    assert (await site.client.rename_workflow(slug, "second")).data.name == "second"
+    other = {**PROMPT_GRAPH, "5": {**PROMPT_GRAPH["5"], "inputs": {**PROMPT_GRAPH["5"]["inputs"], "steps": 7}}}
+    replaced = await site.client.replace_workflow(slug, other)
+    assert replaced.message.startswith("Replaced.")
+    assert 7 in [each.default_value for each in replaced.data.properties]
+    assert [(each.slug, each.name) for each in await site.client.workflows()] == [(slug, "second")]
+    job = await site.client.submit(workflow_slug=slug)
+    with pytest.raises(Conflict, match="have not ended"):
+        await site.client.remove_workflow(slug)
+    await site.client.cancel("job", job.id)
+    assert (await site.client.remove_workflow(slug)).message == "Deleted."
+    assert await site.client.workflows() == []
+    assert (await site.client.job(job.id)).status == "canceled"
+    for verb in (site.client.remove_workflow(slug), site.client.rename_workflow(slug, "x")):
+        with pytest.raises(NotFound):
+            await verb
+
+
+async def test_what_may_be_reused_is_said_to_the_server(site: Site, tmp_path: Path) -> None:
+    """A job that is done answers the batch that asks for it."""
+    graph = written(tmp_path, PROMPT_GRAPH)
+    words = ("batch", "add", graph, "--prompt", "a hill", "--seed", "5", "--seed-mode", "fixed", "--json")
+    first = json.loads((await site.command(*words)).out)
+    [workflow] = await site.client.workflows()
+    await site.api.engine.fleet.fleets.create(slug="own", workflow_slugs=[workflow.slug])
+    worker = await site.api.worker("gpu-own", fleet="own")
+    await complete(site.api, worker, await lease(worker, "gpu-own"))
+    ran = await site.command(*words, "--reuse")
+    assert ran.code == 0, ran.err
+    [job] = [each async for each in site.client.jobs(batch_id=json.loads(ran.out)["id"])]
+    [done] = [each async for each in site.client.jobs(batch_id=first["id"])]
+    assert (job.status, job.reused_from) == ("completed", done.id)
+    assert done.id in (await site.command("show", job.id)).out

@@ -1,0 +1,5 @@
+"""A simulator."""
+
+from tests.integration.comfyui.pool.conftest import simulator
+
+__all__ = ["simulator"]

@@ -1,0 +1,447 @@
+"""Processes on one NVIDIA GPU share it through MPS where that works; where it fails they run without, and are told."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from typer.testing import CliRunner
+
+from comfyrelay.cli.main import app
+from comfyrelay.comfyui.processes import mps, process, state_files
+from comfyrelay.comfyui.processes.gpus import Gpu
+from comfyrelay.comfyui.processes.supervisor import Keeper, KeptProcess, State, Timings
+from comfyrelay.system.commands import detached
+from comfyrelay.worker.check import about_care
+from tests.support.comfyui_install import Dressed
+from tests.support.world import PATIENCE_SECONDS, memory_folder
+from tests.system.comfyui.processes.mps_control import MpsControl
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="MPS is for Linux")
+
+QUICK = Timings(look_seconds=0.05, check_seconds=0.1, first_pause_seconds=0.05, longest_pause_seconds=0.2)
+GPUS = [Gpu(key=key, variables={"CUDA_VISIBLE_DEVICES": key}) for key in ("GPU-1", "GPU-2")]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with memory_folder() as made:
+        yield made
+
+
+@pytest.fixture
+def dressed(folder: Path) -> Dressed:
+    return Dressed(folder / "ComfyUI", is_plain=True)
+
+
+@pytest.fixture
+def control(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsControl]:
+    made = MpsControl(folder / "bin")
+    monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
+    monkeypatch.delenv(mps.PIPES, raising=False)
+    # whatever runs on this machine
+    monkeypatch.setattr(mps, "USUAL_PIPES", folder / "usual")
+    yield made
+    assert made.living == []
+
+
+@asynccontextmanager
+async def kept(
+    dressed: Dressed, folder: Path, *, per_gpu: int | str = 2, gpus: list[Gpu] | None = None, setting: str = "auto"
+) -> AsyncIterator[Keeper]:
+    keeper = Keeper(
+        dressed.care(per_gpu=per_gpu, mps=setting), folder=place(folder), gpus=gpus or GPUS[:1], timings=QUICK
+    )
+    try:
+        await keeper.open()
+        yield keeper
+    finally:
+        await keeper.close()
+    assert dressed.living == []
+
+
+def place(folder: Path) -> Path:
+    """Where a worker's keeper has its own."""
+    return folder / "worker" / state_files.FOLDER
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        # whoever keeps them tells nobody of each step
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def until_up(keeper: Keeper, count: int) -> None:
+    await until(lambda: [each.state for each in keeper.kept] == [State.UP] * count)
+
+
+def pipes_of(life: Mapping[str, dict[str, str]]) -> str | None:
+    return life["environment"].get(mps.PIPES)
+
+
+def said(folder: Path) -> str:
+    note = mps.read(place(folder))
+    return note.why if note is not None else ""
+
+
+async def test_all_on_a_gpu_run_under_one_daemon_which_is_asked_to_quit_when_they_have_ended(
+    dressed: Dressed, folder: Path, control: MpsControl
+) -> None:
+    async with kept(dressed, folder, gpus=GPUS) as keeper:
+        await until_up(keeper, 4)
+        [daemon] = control.lives
+        pipes = pipes_of(daemon)
+        assert pipes is not None
+        assert {pipes_of(life) for life in dressed.lives} == {pipes}
+        assert {life["environment"][mps.LOGS] for life in dressed.lives} == {str(place(folder) / mps.FOLDER)}
+        # the GPUs mean the same to it and to them
+        assert daemon["environment"]["CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-2"
+        assert (len(pipes) <= mps.LONGEST_PATH, Path(pipes).stat().st_mode & 0o777) == (True, 0o700)
+        assert [note.mps for note, _ in state_files.find(folder)] == [True] * 4
+        assert said(folder) == "They share it through NVIDIA MPS."
+    assert control.quits == 1
+    assert not Path(pipes).exists()
+    assert said(folder) == "They share it through NVIDIA MPS."
+
+
+async def test_a_folder_for_temporary_files_with_a_long_path_is_not_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = folder / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    made = mps._private_folder()
+    try:
+        assert len(str(made)) <= mps.LONGEST_PATH
+        assert list(deep.iterdir()) == []
+    finally:
+        made.rmdir()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param({"per_gpu": 1}, id="one has its GPU to itself"),
+        pytest.param({"setting": "off"}, id="it is set to off"),
+        pytest.param({"gpus": [Gpu(key="0", variables={"HIP_VISIBLE_DEVICES": "0"})]}, id="the GPU is not NVIDIA's"),
+    ],
+)
+async def test_it_is_not_started_where(dressed: Dressed, folder: Path, control: MpsControl, how: object) -> None:
+    async with kept(dressed, folder, **how) as keeper:  # type: ignore[arg-type]
+        await until_up(keeper, 1 if "per_gpu" in str(how) else 2)
+        assert {pipes_of(life) for life in dressed.lives} == {None}
+        assert not any(note.mps for note, _ in state_files.find(folder))
+    assert control.lives == []
+
+
+async def test_an_operators_own_is_used_and_no_other_started(
+    dressed: Dressed, folder: Path, control: MpsControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(mps.PIPES, "/run/theirs")
+    async with kept(dressed, folder) as keeper:
+        await until_up(keeper, 2)
+        assert {pipes_of(life) for life in dressed.lives} == {"/run/theirs"}
+        assert all(note.mps for note, _ in state_files.find(folder))
+        assert said(folder) == f"They share it through the NVIDIA MPS of {mps.PIPES}."
+    assert control.lives == []
+
+
+async def test_one_that_runs_where_cuda_looks_by_itself_is_used(
+    dressed: Dressed, folder: Path, control: MpsControl
+) -> None:
+    mps.USUAL_PIPES.mkdir()
+    (mps.USUAL_PIPES / f"{mps.PROGRAM}.pid").write_text(f"{os.getpid()}\n")
+    chosen = mps.plan(dressed.care(per_gpu=2, mps="auto"), GPUS)
+    assert chosen is not None
+    assert (chosen.is_used, chosen.program) == (True, None)
+    # of one that is gone the file may be left
+    (mps.USUAL_PIPES / f"{mps.PROGRAM}.pid").write_text("999999999")
+    chosen = mps.plan(dressed.care(per_gpu=2, mps="auto"), GPUS)
+    assert chosen is not None
+    assert chosen.program == control.program
+
+
+async def test_where_it_cannot_be_started_they_run_without_and_the_reason_is_told(
+    dressed: Dressed, folder: Path, control: MpsControl
+) -> None:
+    control.behave(fails="Failed to create the pipe directory")
+    async with kept(dressed, folder) as keeper:
+        await until_up(keeper, 2)
+        assert {pipes_of(life) for life in dressed.lives} == {None}
+        assert [each.starts for each in keeper.kept] == [1, 1]
+        assert "could not be started (it ended with exit code 1; Failed to create the pipe directory)" in said(folder)
+        assert not any(note.mps for note, _ in state_files.find(folder))
+
+
+async def test_one_that_ends_with_cudas_word_on_mps_has_all_of_them_started_again_without_it(
+    dressed: Dressed, folder: Path, control: MpsControl
+) -> None:
+    async with kept(dressed, folder, per_gpu=1 + 1) as keeper:
+        await until_up(keeper, 2)
+        dressed.behave(mps="fails")
+        # it waits for its second start, which is without
+        added = await keeper.add("GPU-1")
+        assert added.starts == 2
+        await until(lambda: len(dressed.living) == 3 and all(each.starts == 2 for each in keeper.kept))
+        await until_up(keeper, 3)
+        assert {pipes_of(life) for life in dressed.lives if life["pid"] in dressed.living} == {None}
+        # nobody is under it any more
+        await until(lambda: control.living == [])
+        assert control.quits == 1
+        assert "it was left (comfyui-3 said: RuntimeError: Unexpected error" in said(folder)
+        assert not any(note.mps for note, _ in state_files.find(folder))
+
+
+async def test_the_first_that_does_not_come_up_under_it_is_started_without_at_once(
+    dressed: Dressed, folder: Path, control: MpsControl
+) -> None:
+    dressed.behave(mps="exits")
+    async with kept(dressed, folder) as keeper:
+        await until_up(keeper, 2)
+        assert {pipes_of(life) for life in dressed.lives if life["pid"] in dressed.living} == {None}
+        assert "the first under it, did not come up" in said(folder)
+        await until(lambda: control.living == [])
+
+
+async def test_one_that_ends_early_without_a_word_is_started_without_and_the_others_stay(
+    dressed: Dressed, folder: Path, control: MpsControl
+) -> None:
+    async with kept(dressed, folder) as keeper:
+        await until_up(keeper, 2)
+        dressed.kill()
+        await until(lambda: len(dressed.lives) == 3)
+        await until_up(keeper, 2)
+        assert [pipes_of(life) is None for life in dressed.lives] == [False, False, True]
+        # without it was no better: so it was not MPS
+        dressed.kill()
+        await until(lambda: len(dressed.lives) == 4)
+        await until_up(keeper, 2)
+        assert pipes_of(dressed.lives[3]) is not None
+        assert said(folder) == "They share it through NVIDIA MPS."
+
+
+async def test_a_fault_of_one_has_all_on_its_gpu_started_again_under_mps_when_the_last_has_ended(
+    dressed: Dressed, folder: Path, control: MpsControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "GRACE_SECONDS", 2.0)
+    dressed.behave(stubborn=True)
+    async with kept(dressed, folder, gpus=GPUS) as keeper:
+        await until_up(keeper, 4)
+        dressed.behave()
+        ill = found(keeper, dressed).gpu
+        await fault(keeper, dressed)
+        await until_up(keeper, 4)
+        # each once: no one was refused for coming too soon, and the other GPU had no part in it
+        assert {each.starts for each in keeper.kept if each.gpu is ill} == {2}
+        assert {each.starts for each in keeper.kept if each.gpu is not ill} == {1}
+        assert {pipes_of(life) for life in dressed.lives} == {pipes_of(control.lives[0])}
+        assert said(folder) == "They share it through NVIDIA MPS."
+
+
+async def test_after_several_faults_in_an_hour_mps_is_left(dressed: Dressed, folder: Path, control: MpsControl) -> None:
+    async with kept(dressed, folder) as keeper:
+        for number in range(mps.MOST_FAULTS):
+            await until_up(keeper, 2)
+            assert control.living, number
+            await fault(keeper, dressed)
+        await until_up(keeper, 2)
+        assert {pipes_of(life) for life in dressed.lives if life["pid"] in dressed.living} == {None}
+        assert "there were 3 faults of a GPU" in said(folder)
+        await until(lambda: control.living == [])
+
+
+def found(keeper: Keeper, dressed: Dressed) -> KeptProcess:
+    """That of the newest life."""
+    return next(each for each in keeper.kept if each.url.endswith(f":{dressed.lives[-1]['port']}"))
+
+
+async def fault(keeper: Keeper, dressed: Dressed) -> None:
+    """As a worker has its ComfyUI started again when a run has failed by the GPU."""
+    ill, before = found(keeper, dressed), len(dressed.lives)
+    dressed.fault()
+    await until(lambda: "illegal memory access" in "".join(ill.log.last_lines))
+    keeper.restart(ill.name, "The GPU was in a bad state.")
+    await until(lambda: len(dressed.lives) == before + 2)
+
+
+async def test_when_its_daemon_dies_all_are_started_again_without_it(
+    dressed: Dressed, folder: Path, control: MpsControl
+) -> None:
+    async with kept(dressed, folder) as keeper:
+        await until_up(keeper, 2)
+        os.kill(control.lives[0]["pid"], signal.SIGKILL)
+        await until(lambda: [each.starts for each in keeper.kept] == [2, 2])
+        await until_up(keeper, 2)
+        assert {pipes_of(life) for life in dressed.lives if life["pid"] in dressed.living} == {None}
+        assert control.living == []
+        assert "its daemon ended with exit code 137" in said(folder)
+
+
+async def test_a_daemon_that_does_not_hear_is_ended_by_force(
+    dressed: Dressed, folder: Path, control: MpsControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mps, "GRACE_SECONDS", 0.1)
+    control.behave(deaf=True)
+    async with kept(dressed, folder) as keeper:
+        await until_up(keeper, 2)
+    assert control.lives[0]["heard"][-1] == "quit"
+    assert (control.quits, control.living) == (0, [])
+
+
+_KEEPER = """
+    import asyncio, sys
+    from pathlib import Path
+    from comfyrelay.comfyui.processes.gpus import Gpu
+    from comfyrelay.comfyui.processes.supervisor import Keeper
+    from comfyrelay.comfyui.processes.options import Care
+
+    async def main():
+        care = Care(folder=Path(sys.argv[1]), python=Path(sys.executable), per_gpu=2)
+        gpu = Gpu(key="GPU-1", variables={"CUDA_VISIBLE_DEVICES": "GPU-1"})
+        await Keeper(care, folder=Path(sys.argv[2]), gpus=[gpu]).open()
+        await asyncio.Event().wait()
+
+    asyncio.run(main())
+"""
+
+
+async def test_after_kill_9_nothing_of_it_is_left(dressed: Dressed, folder: Path, control: MpsControl) -> None:
+    life = subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-c", dedent(_KEEPER), str(dressed.folder), str(place(folder))]
+    )
+    try:
+        await until(lambda: len(dressed.lives) == 2)
+        [daemon] = control.lives
+        pipes = pipes_of(daemon)
+        assert pipes is not None
+        life.kill()
+        life.wait()
+        await until(lambda: control.living == [] and dressed.living == [])
+        assert Path(pipes).exists()
+        async with kept(dressed, folder) as keeper:
+            assert not Path(pipes).exists()
+            await until_up(keeper, 2)
+    finally:
+        life.kill()
+        life.wait()
+
+
+async def test_a_daemon_whose_launcher_was_killed_too_is_ended_by_the_next_life(
+    dressed: Dressed, folder: Path, control: MpsControl
+) -> None:
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10_000)"])  # noqa: ASYNC220
+    try:
+        pipes = mps._private_folder()
+        (place(folder) / mps.FOLDER).mkdir(parents=True)
+        processes = {str(left.pid): detached.started_at(left.pid), str(os.getpid()): 1.0}
+        note = {"why": "…", "pipes": str(pipes), "processes": processes}
+        (place(folder) / mps.FOLDER / mps.FILE).write_text(json.dumps(note))
+        # also where it is not used any more
+        async with kept(dressed, folder, setting="off"):
+            assert left.poll() is not None
+            assert not pipes.exists()
+    finally:
+        left.kill()
+        left.wait()
+
+
+def test_what_cuda_says_of_mps_is_known_and_what_others_say_is_not() -> None:
+    for line in (
+        "cudaErrorMpsConnectionFailed",
+        "torch.AcceleratorError: CUDA error: MPS client failed to connect to the MPS control daemon or the MPS server",
+        "CUDA error: the remote procedural call between the MPS server and the MPS client failed",
+        "CUDA error: MPS server is not ready to accept new MPS client requests",
+        "RuntimeError: CUDA_ERROR_MPS_MAX_CLIENTS_REACHED",
+        "cuInit failed with error 807",
+    ):
+        assert mps._BLAMED.search(line), line
+    for line in ("MPS is not available on this system", "Device: mps", "error 8050", "CUDA error: out of memory"):
+        assert not mps._BLAMED.search(line), line
+
+
+async def test_a_gpu_that_is_older_than_volta_is_not_shared(
+    dressed: Dressed, control: MpsControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mps, "of_each_nvidia", lambda _read: [("GPU-1", (6, 1)), ("GPU-9", (5, 0))])
+    chosen = mps.plan(dressed.care(per_gpu="auto", mps="auto"), GPUS)
+    assert chosen is not None
+    assert (chosen.is_used, chosen.program) == (False, None)
+    assert "not compute capability 6.1" in chosen.why
+    monkeypatch.setattr(mps, "of_each_nvidia", lambda _read: [("GPU-1", (7, 0)), ("GPU-9", (5, 0))])
+    chosen = mps.plan(dressed.care(per_gpu="auto", mps="auto"), GPUS)
+    assert chosen is not None
+    assert chosen.program == control.program
+
+
+async def test_a_check_says_whether_gpus_would_be_shared(
+    dressed: Dressed, control: MpsControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comfyrelay.worker.check.find_gpus", lambda _arguments: GPUS)
+    monkeypatch.setattr("comfyrelay.worker.check.try_python", lambda _python: (None, "2.9.0"))
+    care = dressed.care(per_gpu=2, mps="auto")
+    assert (await about_care(care)).text.endswith("on each 2. They share it through NVIDIA MPS.")
+    off = dressed.care(per_gpu=2, mps="off")
+    assert "Without NVIDIA MPS: COMFYRELAY_WORKER_COMFYUI_MPS is off." in (await about_care(off)).text
+    control.program.unlink()
+    monkeypatch.setattr(mps, "PLACES", ())
+    assert f"{mps.PROGRAM}, which comes with NVIDIA's driver, is not installed." in (await about_care(care)).text
+    assert "MPS" not in (await about_care(dressed.care(per_gpu=1, mps="auto"))).text
+
+
+def test_the_list_says_whether_gpus_are_shared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    place = folder / "worker" / "this-machine" / state_files.FOLDER
+    for name in ("comfyui-1", mps.FOLDER):
+        (place / name).mkdir(parents=True)
+    state_files.write(
+        place / "comfyui-1",
+        state_files.ProcessNote(
+            name="comfyui-1",
+            url="http://127.0.0.1:1",
+            gpu="H200",
+            state="stopped",
+            reason=None,
+            restarts=0,
+            processes={},
+            mps=True,
+        ),
+    )
+    why = "Without NVIDIA MPS: it was left (comfyui-2 said: cudaErrorMpsRpcFailure)."
+    (place / mps.FOLDER / mps.FILE).write_text(json.dumps({"why": why}))
+    listed = CliRunner().invoke(app, ["comfyui", "list", "--data-dir", str(folder)])
+    assert why in listed.output
+    listed = CliRunner().invoke(app, ["comfyui", "list", "--json", "--data-dir", str(folder)])
+    assert json.loads(listed.output)[0]["mps"] is True
+
+
+def test_in_a_narrow_window_the_list_cuts_neither_addresses_nor_reasons(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    place = folder / "worker" / "this-machine" / state_files.FOLDER / "comfyui-1"
+    place.mkdir(parents=True)
+    why = "ComfyUI ended while it started. Its last lines: [x] ModuleNotFoundError: No module named 'torchsde'"
+    state_files.write(
+        place,
+        state_files.ProcessNote(
+            name="comfyui-1",
+            url="http://127.0.0.1:41234",
+            gpu="NVIDIA GeForce RTX 4090",
+            state="given up",
+            reason=why,
+            restarts=2,
+            processes={},
+        ),
+    )
+    listed = CliRunner().invoke(app, ["comfyui", "list", "--data-dir", str(folder)])
+    assert "http://127.0.0.1:41234" in listed.output
+    assert f"comfyui-1: {why}" in listed.output

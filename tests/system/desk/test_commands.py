@@ -1,0 +1,545 @@
+"""The commands as somebody at a desk calls them: processes that speak to it, with words and exit codes."""
+
+import asyncio
+import json
+import os
+import shlex
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from PIL import Image
+
+from comfyrelay import __version__
+from comfyrelay.client import Client
+from comfyrelay.simulator import Simulator, Slow
+from tests.integration.desk.test_script_jobs import SAVES, open_desk
+from tests.support import commands, graphs
+from tests.support.api_calls import png
+from tests.support.chromium import PROMPT_GRAPH
+from tests.support.desk import OpenDesk, make_desk
+from tests.support.editor_files import empty, invert, node, save, workflow
+from tests.support.form_graphs import WAN_22
+from tests.support.server_processes import free_port
+
+TIMEOUT_SECONDS = 120.0
+THREE: dict[str, Any] = {
+    "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 3, "color": 7}},
+    "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
+}
+# A first and a last frame, each saved as it is.
+TWO: dict[str, Any] = {
+    "1": {"class_type": "LoadImage", "inputs": {"image": "first.png"}},
+    "4": {"class_type": "LoadImage", "inputs": {"image": "last.png"}, "_meta": {"title": "Last frame"}},
+    "5": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
+    "6": {"class_type": "SaveImage", "inputs": {"images": ["4", 0], "filename_prefix": "y"}},
+}
+STAND_IN = {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "simulator.safetensors"}}
+SAME = {**TWO, "4": TWO["1"]}
+
+
+async def command(url: str, *words: str) -> tuple[int, str, str]:
+    ran = await (await start(url, *words)).ended()
+    return ran.code, ran.out, ran.err
+
+
+async def start(url: str, *words: str, **more: str) -> commands.Running:
+    return await commands.start(*words, env={**os.environ, "COMFYRELAY_URL": url, "COLUMNS": "200", **more})
+
+
+async def test_show_has_what_people_change_most_and_what_was_changed(desk: OpenDesk) -> None:
+    made = await desk.client.add_graph(PROMPT_GRAPH, name="portrait")
+    payload = {"prompt": "a hill", "steps": 7}
+    job = await desk.client.submit(workflow_slug=made.workflow.slug, input_payload=payload)
+    await desk.ended(job.id)
+    code, out, _ = await command(desk.ready.url, "show", job.id[-8:])
+    assert code == 0
+    words = [line.split() for line in out.splitlines()]
+    assert ["Prompt", "a", "hill"] in words
+    assert ["Seed", str(job.seed)] in words
+    assert ["Steps", "7"] in words
+    assert "CFG" not in out
+    assert "more as the workflow has them: --all" in out
+    code, out, _ = await command(desk.ready.url, "show", job.id, "--all")
+    assert ["CFG", "7.0"] in [line.split() for line in out.splitlines()]
+    assert "--all" not in out
+
+
+async def test_run_takes_what_the_editor_saves_and_what_comfyui_made(desk: OpenDesk, tmp_path: Path) -> None:
+    saved = workflow([empty(), invert(2, 1), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
+    (tmp_path / "editor.json").write_text(json.dumps(saved))
+    words = ("run", str(tmp_path / "editor.json"), "--set", "1.width=40", "--out", str(tmp_path), "--json")
+    code, out, _ = await command(desk.ready.url, *words)
+    assert code == 0
+    (picture,) = json.loads(out)["saved"]
+    assert Image.open(picture).size == (40, 48)
+    # the picture carries the graph that made it, with the values that it had
+    code, out, _ = await command(desk.ready.url, "run", picture, "--out", str(tmp_path / "again"), "--json")
+    assert code == 0
+    (again,) = json.loads(out)["saved"]
+    assert Image.open(again).size == (40, 48)
+
+
+async def test_every_run_has_a_new_seed_unless_one_is_named_or_what_was_made_is_made_again(
+    desk: OpenDesk, tmp_path: Path
+) -> None:
+    noisy = {
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 0}},
+        "2": {"class_type": "ImageAddNoise", "inputs": {"image": ["1", 0], "seed": 40, "strength": 0.5}},
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "x"}},
+    }
+    (tmp_path / "noisy.json").write_text(json.dumps(noisy))
+
+    async def run(what: object, *more: str) -> dict[str, Any]:
+        code, out, err = await command(desk.ready.url, "run", str(what), *more, "--out", str(tmp_path), "--json")
+        assert code == 0, err
+        made: dict[str, Any] = json.loads(out)
+        about = await desk.client.about(made["id"])
+        assert about is not None
+        assert [each.seed for each in about.attempts] == [made["seed"]]
+        return made
+
+    one, other = [await run(tmp_path / "noisy.json") for _ in range(2)]
+    assert len({one["seed"], other["seed"], 40}) == 3
+    assert (await run(tmp_path / "noisy.json", "--set", "2.seed=40"))["seed"] == 40
+    assert (await run(tmp_path / "noisy.json", "--set", "seed=41"))["seed"] == 41
+    (picture,) = one["saved"]
+    assert (await run(picture))["seed"] == one["seed"]
+    for more, is_same in (((), True), (("--tries", "2"), False)):
+        code, out, err = await command(desk.ready.url, "batch", "add", picture, *more, "--json")
+        assert code == 0, err
+        seeds = {each.seed async for each in desk.client.jobs(batch_id=json.loads(out)["id"])}
+        assert (one["seed"] in seeds) is is_same
+    _, out, _ = await command(desk.ready.url, "jobs")
+    assert f"noisy · seed {other['seed']}" in out
+
+
+async def test_steps_that_samplers_share_are_set_by_their_name_and_their_border_follows(
+    desk: OpenDesk, tmp_path: Path
+) -> None:
+    (tmp_path / "wan.json").write_text(json.dumps(WAN_22))
+    words = ("batch", "add", str(tmp_path / "wan.json"), "--set")
+    # no simulator has these nodes
+    code, out, err = await command(desk.ready.url, *words, "steps=8", "--anyway", "--json")
+    assert code == 0, err
+    [job] = [each async for each in desk.client.jobs(batch_id=json.loads(out)["id"])]
+    about = await desk.client.about(job.id)
+    assert about is not None
+    values = {each.label: each.value for each in about.inputs}
+    assert (values["Steps"], values["Switch to low-noise sampler at step"]) == (8, 4)
+    code, _, err = await command(desk.ready.url, *words, "steps=1.5")
+    assert (code, "steps: This must be a whole number." in err) == (2, True)
+    code, _, err = await command(desk.ready.url, *words, "stepps=8")
+    assert (code, "There is no input 'stepps'. Did you mean steps?" in err) == (2, True)
+
+
+async def test_a_value_is_set_by_the_end_of_its_key_where_only_one_ends_so(desk: OpenDesk, tmp_path: Path) -> None:
+    (tmp_path / "portrait.json").write_text(json.dumps({**PROMPT_GRAPH, "1": STAND_IN}))
+    words = ("run", str(tmp_path / "portrait.json"), "--out", str(tmp_path))
+    code, out, err = await command(desk.ready.url, *words, "--json", "--set", "sampler_name=ddim")
+    assert code == 0, err
+    about = await desk.client.about(json.loads(out)["id"])
+    assert about is not None
+    assert "ddim" in [each.value for each in about.inputs]
+    name = (await desk.client.workflows())[0].slug
+    for what in (str(tmp_path / "portrait.json"), name, "text-to-image"):
+        code, _, err = await command(desk.ready.url, "run", what, "--out", str(tmp_path), "--set", "promt=a hill")
+        assert (code, "There is no input 'promt'. Did you mean prompt?" in err) == (2, True)
+
+
+async def test_a_run_that_may_be_reused_is_answered_with_the_output_of_its_equal(
+    desk: OpenDesk, tmp_path: Path
+) -> None:
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+
+    async def run(*more: str) -> dict[str, Any]:
+        words = ("run", str(tmp_path / "three.json"), "--out", str(tmp_path), "--json", *more)
+        code, out, err = await command(desk.ready.url, *words)
+        assert code == 0, err
+        made: dict[str, Any] = json.loads(out)
+        return made
+
+    first, again = await run(), await run("--reuse")
+    assert again["reused_from"] == first["id"]
+    assert Path(again["saved"][0]).read_bytes() == Path(first["saved"][0]).read_bytes()
+    assert (await run())["reused_from"] is None
+
+
+async def test_a_batch_is_called_as_what_it_runs_unless_it_has_a_label(desk: OpenDesk, tmp_path: Path) -> None:
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    for more, name in (((), "three"), (("--label", "mine"), "mine")):
+        given = ("batch", "add", str(tmp_path / "three.json"), *more, "--json")
+        assert json.loads((await command(desk.ready.url, *given))[1])["label"] == name
+
+
+async def test_a_model_that_no_worker_has_is_told_with_the_option_that_waits_for_it(
+    desk: OpenDesk, tmp_path: Path
+) -> None:
+    rare = {**STAND_IN, "inputs": {"ckpt_name": "rare.safetensors"}}
+    (tmp_path / "rare.json").write_text(json.dumps({**PROMPT_GRAPH, "1": rare}))
+    words = ("run", str(tmp_path / "rare.json"), "--out", str(tmp_path))
+    code, _, err = await command(desk.ready.url, *words)
+    assert code == 2
+    assert err.endswith("Install what is missing, or add it with --anyway: then it waits until a worker has it.\n")
+    running = await start(desk.ready.url, *words, "--anyway")
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        said = (await running.err.readline()).decode()
+    await running.kill()
+    assert said.startswith("It waits until a worker has the model rare.safetensors. Ctrl-C cancels it;")
+
+
+async def test_a_port_that_is_none_is_said_in_plain_words(tmp_path: Path) -> None:
+    for port, said in (("70000", "must be at most 65535"), ("0", "must be at least 1")):
+        code, out, err = await command("", "up", "--port", port, "--data-dir", str(tmp_path / "desk"))
+        assert (code, out) == (2, "")
+        assert said in err
+
+
+async def test_run_prints_and_saves_a_text_and_all_that_a_graph_makes_beside(desk: OpenDesk, tmp_path: Path) -> None:
+    (tmp_path / "words.json").write_text(json.dumps(graphs.words("two\nlines [red]")))
+    code, out, _ = await command(desk.ready.url, "run", str(tmp_path / "words.json"), "--out", str(tmp_path))
+    assert code == 0
+    *lines, path = out.splitlines()
+    assert lines == ["two", "lines [red]"]
+    assert (Path(path).suffix, Path(path).read_text()) == (".txt", "two\nlines [red]")
+    socket = {"class_type": "SaveImageWebsocket", "inputs": {"images": ["1", 0]}}
+    graph = {**THREE, "2": socket, "3": graphs.words("a caption")["1"]}
+    (tmp_path / "both.json").write_text(json.dumps(graph))
+    given = ("run", str(tmp_path / "both.json"), "--out", str(tmp_path), "--json")
+    code, out, _ = await command(desk.ready.url, *given)
+    assert code == 0
+    *pictures, text = map(Path, json.loads(out)["saved"])
+    assert [each.read_bytes()[:4] for each in pictures] == [b"\x89PNG"] * 3
+    assert text.read_text() == "a caption"
+
+
+async def test_a_picture_without_a_workflow_is_explained(desk: OpenDesk, tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "plain.png")
+    code, _, err = await command(desk.ready.url, "run", str(tmp_path / "plain.png"))
+    assert code == 2
+    assert "carries no workflow" in err
+
+
+async def test_run_saves_every_file_and_show_says_where_the_desk_has_them(desk: OpenDesk, tmp_path: Path) -> None:
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    code, out, _ = await command(
+        desk.ready.url, "run", str(tmp_path / "three.json"), "--out", str(tmp_path / "made"), "--json"
+    )
+    assert code == 0
+    ran = json.loads(out)
+    assert [Path(each).read_bytes()[:4] for each in ran["saved"]] == [b"\x89PNG"] * 3
+    code, out, _ = await command(desk.ready.url, "show", ran["id"])
+    paths = [line.rpartition("  ")[0] for line in out.splitlines() if line.startswith(str(desk.desk.output_folder))]
+    assert len(paths) == 3
+    assert all(Path(each).is_file() for each in paths)
+
+
+async def test_run_prints_the_command_of_a_script_before_it_is_run(tmp_path: Path) -> None:
+    async with open_desk(tmp_path, SAVES) as desk:
+        given = ("--set", "positive=it's so", "--set", "input_subdir=cats", "--set", "extra_args=--seed 7")
+        code, out, err = await command(desk.ready.url, "run", "script", *given, "--out", str(tmp_path / "made"))
+        assert code == 0
+        [line] = [each for each in err.splitlines() if each.startswith("$ ")]
+        [job] = [each async for each in desk.client.jobs()]
+        about = await desk.client.about(job.id)
+        assert about is not None
+        assert shlex.split(line[2:]) == (about.attempts[0].about or {})["argv"]
+        assert len(out.splitlines()) == 2
+        # what cannot be run is not submitted
+        code, _, err = await command(desk.ready.url, "run", "script", "--set", "input_subdir=../up")
+        assert (code, "name a folder inside the input folder" in err) == (2, True)
+        assert len([each async for each in desk.client.jobs()]) == 1
+
+
+async def test_what_is_missing_is_said_in_the_words_of_the_command(desk: OpenDesk, tmp_path: Path) -> None:
+    """No field of the API, no desk that is started in vain, and the names that there are."""
+    (tmp_path / "rare.json").write_text(json.dumps(workflow([node(2, "Rare"), node(3, "Rarer")])))
+    for words, said in (
+        (("run", "invert-image"), "It works on a file: name one with --input."),
+        (("batch", "add", "invert-image"), "It works on a file: name one with --input."),
+        (("run", "image-to-clip", "--set", "frames=-5"), "frames: This must be at least 1."),
+        (("run", "no-such"), "There are: invert-image, image-to-clip, invert-video, text-to-image."),
+        (("run", str(tmp_path / "none.json")), "cannot be read"),
+        (("run", str(tmp_path / "rare.json")), "These nodes are not installed: Rare (node 2), Rarer (node 3)."),
+        (("run", str(tmp_path / "rare.json"), "--anyway"), 'save it with "Export (API)" in a ComfyUI that has it'),
+        (("batch", "add", "invert-image", "--input-subdir", "../up"), "without '..'."),
+        (("batch", "add", "invert-image", "--seed-mode", "random", "--seed", "1"), "--seed is for"),
+    ):
+        code, out, err = await command(desk.ready.url, *words)
+        assert (code, out) == (2, "")
+        # one sentence, once
+        assert err.startswith("Error: ")
+        assert err.count(said) == 1
+        assert "input_file_id" not in err
+
+
+def pictures(folder: Path) -> tuple[str, str]:
+    """A red and a blue one."""
+    for colour in ("red", "blue"):
+        (folder / f"{colour}.png").write_bytes(png(colour))
+    return str(folder / "red.png"), str(folder / "blue.png")
+
+
+def colour_of(path: str | Path) -> str:
+    with Image.open(path) as picture:
+        [(_, pixel)] = picture.convert("RGB").getcolors() or []
+    return {(255, 0, 0): "red", (0, 0, 255): "blue"}[cast(tuple[int, int, int], pixel)]
+
+
+@pytest.mark.parametrize(
+    ("graph", "given"),
+    [
+        (TWO, ("--input", "{red}", "--set", "4.image={blue}")),
+        (TWO, ("--set", "1.image={red}", "--set", "Last frame.image={blue}")),
+        # one input where the graph names one file; two where the command names two
+        (SAME, ("--set", "1.image={red}", "--set", "4.image={blue}")),
+    ],
+    ids=["one-of-them", "both", "both-of-a-graph-that-names-one"],
+)
+async def test_a_graph_with_two_files_is_run_with_both(
+    desk: OpenDesk, tmp_path: Path, graph: dict[str, Any], given: tuple[str, ...]
+) -> None:
+    red, blue = pictures(tmp_path)
+    (tmp_path / "two.json").write_text(json.dumps(graph))
+    words = [each.format(red=red, blue=blue) for each in given]
+    code, out, err = await command(
+        desk.ready.url, "run", str(tmp_path / "two.json"), *words, "--out", str(tmp_path / "made"), "--json"
+    )
+    assert (code, err) == (0, "")
+    assert sorted(colour_of(each) for each in json.loads(out)["saved"]) == ["blue", "red"]
+
+
+async def test_a_batch_has_its_second_file_in_every_item(desk: OpenDesk, tmp_path: Path) -> None:
+    red, blue = pictures(tmp_path)
+    (tmp_path / "two.JSON").write_text(json.dumps(TWO))
+    given = ("--input", red, "--input", blue, "--set", f"4.image={blue}", "--json")
+    code, out, err = await command(desk.ready.url, "batch", "add", str(tmp_path / "two.JSON"), *given)
+    assert (code, err) == (0, "")
+    made = []
+    for job in [each async for each in desk.client.jobs(batch_id=json.loads(out)["id"])]:
+        await desk.ended(job.id)
+        saved = await desk.client.download_outputs(job.id, tmp_path / job.id)
+        made.append(sorted(map(colour_of, saved)))
+    assert sorted(made) == [["blue", "blue"], ["blue", "red"]]
+
+
+async def test_what_is_wrong_with_a_file_is_said_with_the_name_that_was_typed(desk: OpenDesk, tmp_path: Path) -> None:
+    red, blue = pictures(tmp_path)
+    two, folder = str(tmp_path / "two.json"), tmp_path / "texts"
+    Path(two).write_text(json.dumps(TWO))
+    folder.mkdir()
+    (folder / "notes.txt").write_text("no picture")
+    (tmp_path / "clip.mp4").write_bytes(b"no real one")
+    clip = str(tmp_path / "clip.mp4")
+    for words, said in (
+        (("run", two, "--input", red), "It needs one more file: name it with --set 4.image=FILE."),
+        (("batch", "add", two, "--input", red), "It needs one more file: name it with --set 4.image=FILE."),
+        (("run", two, "--input", red, "--set", "4.image=last.png"), "4.image: There is no file 'last.png' here."),
+        (("run", two, "--input", red, "--set", "Last frame.image=x.png"), "Last frame.image: There is no file 'x.png'"),
+        (("run", two, "--input", red, "--set", f"4.image={clip}"), "4.image: This must be image, but the file is"),
+        (("run", two, "--input", clip, "--set", f"4.image={red}"), "--input: This must be image, but the file is"),
+        (("run", two, "--input", red, "--set", f"1.image={blue}"), "--input and --set 1.image are the same input"),
+        (("run", "invert-image", "--set", "image=x.png"), "image: There is no file 'x.png' here."),
+        (("run", "invert-image", "--input", str(folder)), "`comfyrelay batch add` runs it on each file of a folder."),
+        (("batch", "add", "invert-image", "--input", str(folder)), "There are no images, videos or audio files in"),
+    ):
+        code, out, err = await command(desk.ready.url, *words)
+        assert (code, out) == (2, "")
+        assert err.startswith("Error: ")
+        assert said in err
+        assert "name one with --input" not in err
+    assert [each async for each in desk.client.jobs()] == []
+
+
+async def test_a_picture_made_of_a_picture_says_that_this_has_to_be_named(desk: OpenDesk, tmp_path: Path) -> None:
+    red, _ = pictures(tmp_path)
+    (tmp_path / "loads.json").write_text(json.dumps(graphs.invert_file("gone.png")))
+    made = ("--out", str(tmp_path / "made"))
+    words = ("run", str(tmp_path / "loads.json"), "--input", red, *made, "--json")
+    (picture,) = json.loads((await command(desk.ready.url, *words))[1])["saved"]
+    code, out, err = await command(desk.ready.url, "run", picture, *made)
+    assert (code, out) == (2, "")
+    assert "but not the file that it worked on: name that with --input." in err
+    assert "every value as it was" not in err
+    code, out, err = await command(desk.ready.url, "run", picture, "--input", red, *made)
+    assert (code, "every value as it was" in err) == (0, True)
+
+
+async def test_what_is_refused_leaves_no_workflow_behind(desk: OpenDesk, tmp_path: Path) -> None:
+    red, _ = pictures(tmp_path)
+    (tmp_path / "loads.json").write_text(json.dumps(graphs.invert_file("gone.png")))
+    editor = workflow(
+        [node(1, "LoadImage", values=["gone.png", "image"]), invert(2, 1), save(3, 2)],
+        [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)],
+    )
+    (tmp_path / "editor.json").write_text(json.dumps(editor))
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    for words in (
+        ("run", "loads.json"),
+        ("run", "editor.json"),
+        ("batch", "add", "editor.json"),
+        ("run", "three.json", "--set", "no.such=1"),
+        ("run", "three.json", "--input", red),
+    ):
+        given = [str(tmp_path / each) if each.endswith(".json") else each for each in words]
+        code, _, err = await command(desk.ready.url, *given)
+        assert code == 2, err
+        assert await desk.client.workflows() == []
+    # what was there before stays
+    kept = (await desk.client.add_graph(THREE, name="three")).workflow.slug
+    assert (await command(desk.ready.url, "run", str(tmp_path / "three.json"), "--input", red))[0] == 2
+    assert [each.slug for each in await desk.client.workflows()] == [kept]
+
+
+async def test_files_are_looked_for_before_a_desk_is_started(tmp_path: Path) -> None:
+    env = {"COMFYRELAY_DATA_DIR": str(tmp_path / "desk"), "COMFYRELAY_PORT": str(free_port())}
+    gone = str(tmp_path / "gone.png")
+    for words in (("invert-image", "--input", gone), (gone,), (gone, "--as-input", "invert-image")):
+        ran = await (await start("", "run", *words, "--out", str(tmp_path / "made"), **env)).ended()
+        assert (ran.code, ran.out) == (2, "")
+        assert f"There is no file {gone!r} here." in ran.err
+    assert not (tmp_path / "desk").exists()
+
+
+async def test_a_desk_that_is_started_for_a_job_prints_nothing_but_what_was_made(tmp_path: Path) -> None:
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    silent = f"http://127.0.0.1:{free_port()}"
+    async with Simulator() as simulator:
+        env = {
+            "COMFYRELAY_DATA_DIR": str(tmp_path / "desk"),
+            "COMFYRELAY_PORT": str(free_port()),
+            "COMFYRELAY_DESK_COMFYUI_URL": f"{simulator.url},{silent}",
+        }
+        running = await start("", "run", str(tmp_path / "three.json"), "--out", str(tmp_path / "made"), **env)
+        ran = await running.ended()
+    assert ran.code == 0, ran.err
+    assert [Path(each).suffix for each in ran.out.splitlines()] == [".png"] * 3
+
+
+async def test_a_name_that_two_workflows_have_is_refused_with_their_slugs(desk: OpenDesk, tmp_path: Path) -> None:
+    other = {**THREE, "2": {**THREE["2"], "inputs": {"images": ["1", 0], "filename_prefix": "hello"}}}
+    older, newer = [(await desk.client.add_graph(each, name="three")).workflow.slug for each in (THREE, other)]
+    code, out, err = await command(desk.ready.url, "run", "three")
+    assert (code, out) == (2, "")
+    assert f"2 workflows are called 'three'. Name the one you mean, newest first: {newer}, {older}." in err
+    code, out, err = await command(desk.ready.url, "run", "no-such")
+    assert f"text-to-image, {newer}, {older}." in err
+    code, out, err = await command(desk.ready.url, "run", older, "--out", str(tmp_path / "made"))
+    assert (code, len(out.splitlines())) == (0, 3)
+
+
+async def test_a_folder_that_cannot_be_written_is_said_before_the_job_is_submitted(
+    desk: OpenDesk, tmp_path: Path
+) -> None:
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    (tmp_path / "taken.txt").touch()
+    for folder, said in (
+        (tmp_path / "taken.txt", f"{tmp_path / 'taken.txt'} is a file, not a folder."),
+        (Path("/proc/nope"), "Nothing can be written to /proc/nope"),
+    ):
+        code, _, err = await command(desk.ready.url, "run", str(tmp_path / "three.json"), "--out", str(folder))
+        assert (code, said in err) == (2, True)
+    assert [each async for each in desk.client.jobs()] == []
+
+
+async def test_what_cannot_be_saved_is_said_with_the_job_and_where_it_is_kept(tmp_path: Path, soon_back: None) -> None:
+    made = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{(port := free_port())}"])
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    folder = tmp_path / "made"
+    async with made.open() as (_, ready), Client(ready.url) as client, asyncio.timeout(TIMEOUT_SECONDS):
+        running = await start(ready.url, "run", str(tmp_path / "three.json"), "--out", str(folder))
+        # it waits for ComfyUI, and meanwhile its folder is lost
+        assert str(port) in (await running.err.readline()).decode()
+        folder.rmdir()
+        folder.touch()
+        async with Simulator(port=port):
+            ran = await running.ended()
+        [job] = [each async for each in client.jobs()]
+        assert ran.code == 2
+        assert f"Job {job.id} completed, but what it made was not saved" in ran.err
+        assert f"It is kept at {made.output_folder}" in ran.err
+
+
+async def test_a_first_seed_is_counted_from_without_another_word(desk: OpenDesk, tmp_path: Path) -> None:
+    (tmp_path / "portrait.json").write_text(json.dumps(PROMPT_GRAPH))
+    given = ("--prompt", "a hill", "--tries", "2", "--seed", str(2**64 - 1), "--json")
+    code, out, _ = await command(desk.ready.url, "batch", "add", str(tmp_path / "portrait.json"), *given)
+    assert code == 0
+    jobs = [each async for each in desk.client.jobs(batch_id=json.loads(out)["id"])]
+    seeds = []
+    for each in sorted(jobs, key=lambda job: job.item_no):
+        about = await desk.client.about(each.id)
+        assert about is not None
+        seeds += [value.value for value in about.inputs if value.key == "seed"]
+    assert seeds == [2**64 - 1, 0]
+
+
+async def test_run_and_top_say_that_comfyui_does_not_answer(tmp_path: Path, soon_back: None) -> None:
+    port = free_port()
+    made = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{port}"])
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    away = f"Nobody answers at http://127.0.0.1:{port}: is ComfyUI running there?"
+    async with made.open() as (_, ready), Client(ready.url):
+        running = await start(ready.url, "run", str(tmp_path / "three.json"), "--out", str(tmp_path / "made"))
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while away not in (line := (await running.err.readline()).decode()):
+                assert line, "it ended without a word about ComfyUI"
+        code, out, _ = await command(ready.url, "top", "--once")
+        assert (code, away in out) == (0, True)
+        async with Simulator(port=port):
+            ran = await running.ended()
+        assert ran.code == 0
+        assert len(ran.out.splitlines()) == 3
+
+
+async def test_up_refuses_what_is_no_address_and_says_which_one_it_waits_for(tmp_path: Path) -> None:
+    code, out, err = await command("", "up", "--comfyui-url", "not a url", "--data-dir", str(tmp_path / "desk"))
+    assert (code, out) == (2, "")
+    assert err == "Error: --comfyui-url is not an address. Write it like http://127.0.0.1:8188.\n"
+    assert not (tmp_path / "desk").exists()
+    silent = f"http://127.0.0.1:{free_port()}"
+    async with Simulator() as simulator:
+        given = ("--comfyui-url", simulator.url, "--comfyui-url", silent, "--data-dir", str(tmp_path / "desk"))
+        port = str(free_port())
+        running = await start("", "up", *given, "--port", port, COMFYRELAY_PROT="1")
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            said = (await running.out.readuntil(b"Press Ctrl-C to stop.")).decode()
+            warning = (await running.err.readline()).decode()
+            await running.kill()
+    assert f"is up at http://127.0.0.1:{port}\n" in said
+    assert warning == "Warning: the variable COMFYRELAY_PROT is ignored. Did you mean COMFYRELAY_PORT?\n"
+    assert f"{silent} does not answer yet: jobs wait for it" in said
+    assert f"{simulator.url} does not answer" not in said
+
+
+async def test_up_lets_others_in_with_a_password_alone_and_says_how_to_set_one(tmp_path: Path) -> None:
+    code, out, err = await command("", "up", "--host", "0.0.0.0", "--data-dir", str(tmp_path / "desk"))
+    assert (code, out) == (2, "")
+    assert err.endswith(f"Set one with: comfyrelay password --data-dir {tmp_path / 'desk'}\n")
+    assert await command("", "--version") == (0, f"{__version__}\n", "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")
+async def test_run_says_how_long_it_takes_where_only_nodes_tell_how_far_it_is(tmp_path: Path) -> None:
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    words = ("run", str(tmp_path / "three.json"), "--out", str(tmp_path / "made"))
+    ours, theirs = os.openpty()
+    async with Simulator() as simulator:
+        simulator.misbehave(Slow(class_type="SaveImage", seconds=3600.0))
+        async with make_desk(tmp_path / "desk", comfyui_url=[simulator.url], finish_seconds=0).open() as (_, ready):
+            env = {**os.environ, "COMFYRELAY_URL": ready.url, "COLUMNS": "200", "TERM": "xterm"}
+            running = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "comfyrelay", *words), env=env, stdout=PIPE, stderr=theirs
+            )
+            os.close(theirs)
+            said = b""
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                while b" left" not in said:
+                    said += await asyncio.to_thread(os.read, ours, 4096)
+            running.kill()
+            await running.wait()
+    os.close(ours)
+    assert b"SaveImage, about " in said
+    assert b"-:--:--" not in said

@@ -1,0 +1,43 @@
+"""A file that ComfyUI made is dropped or named: what made it runs again, or it is worked on."""
+
+from pathlib import Path
+
+from comfyrelay.simulator import Simulator
+from tests.support.api_calls import png
+from tests.support.desk import OpenDesk, make_desk, opened
+from tests.support.desk_owner import owner_http
+from tests.support.graphs import invert
+from tests.system.desk.test_commands import command
+
+
+async def made_by(desk: OpenDesk, folder: Path) -> Path:
+    slug = (await desk.client.add_graph(invert(), name="mine")).workflow.slug
+    job = await desk.client.submit(workflow_slug=slug)
+    assert (await desk.ended(job.id)).status == "completed"
+    [saved] = await desk.client.download_outputs(job.id, folder)
+    return saved
+
+
+async def test_what_a_file_carries_is_told_of_an_upload(desk: OpenDesk, tmp_path: Path) -> None:
+    picture = await made_by(desk, tmp_path)
+    (tmp_path / "plain.png").write_bytes(png("#112233"))
+    own, plain = [await desk.client.upload(each) for each in (picture, tmp_path / "plain.png")]
+    async with owner_http(desk.ready.url) as http:
+        found = (await http.get(f"/api/desk/files/{own}/workflow")).json()["data"]["graph"]
+        assert {node["class_type"] for node in found.values()} == {node["class_type"] for node in invert().values()}
+        assert (await http.get(f"/api/desk/files/{plain}/workflow")).json()["data"] == {"graph": None}
+        assert (await http.get("/api/desk/files/nothing/workflow")).status_code == 404
+
+
+async def test_run_says_what_it_does_with_a_picture_and_works_on_it_when_asked(tmp_path: Path) -> None:
+    async with Simulator() as simulator, opened(make_desk(tmp_path / "desk", comfyui_url=[simulator.url])) as desk:
+        picture = await made_by(desk, tmp_path)
+        code, _, err = await command(desk.ready.url, "run", str(picture), "--out", str(tmp_path / "again"))
+        assert code == 0, err
+        assert f"{picture} carries the workflow that made it, which is run again" in err
+        given = ("run", str(picture), "--as-input", "invert-image", "--out", str(tmp_path / "inverted"))
+        code, out, err = await command(desk.ready.url, *given)
+        assert (code, "carries" in err) == (0, False), err
+        assert Path(out.strip()).is_file()
+        code, _, err = await command(desk.ready.url, *given, "--input", str(picture))
+        assert (code, "give one of them" in err) == (2, True)

@@ -1,0 +1,84 @@
+"""The desk killed with -9 over a batch, with nothing set: what was interrupted runs again, and nobody has to click."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.protocol.desk import Attempt
+from comfyrelay.simulator import Simulator, Slow
+from comfyrelay.simulator.active_misbehaviours import ActiveMisbehaviour
+from tests.support.world import PATIENCE_SECONDS
+from tests.system.desk.test_killed import DeskProcess, desk_process, submit_items
+
+
+async def until_happened(what: ActiveMisbehaviour[Slow]) -> None:
+    async with asyncio.timeout(60):
+        while not what.happened:  # noqa: ASYNC110  (it tells nobody)
+            await asyncio.sleep(0.02)
+
+
+async def attempts_of(desk: DeskProcess, job_id: str) -> list[Attempt]:
+    about = await desk.client.about(job_id)
+    assert about is not None
+    return about.attempts
+
+
+@pytest.mark.parametrize(("items", "kills"), [(8, 2), pytest.param(30, 4, marks=pytest.mark.long)])
+async def test_what_was_interrupted_runs_again_and_no_item_is_lost(tmp_path: Path, items: int, kills: int) -> None:
+    moments = random.Random(11)
+    async with Simulator() as simulator:
+        quick = simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.1, steps=2))
+        async with desk_process(tmp_path, simulator) as desk:
+            batch_id = await submit_items(desk, items)
+            for _ in range(kills):
+                await asyncio.sleep(moments.uniform(0.0, items / 20 / kills))
+                quick.end()
+                endless = simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
+                await until_happened(endless)
+                await desk.service.kill()
+                endless.end()
+                quick = simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.1, steps=2))
+                await desk.start()
+            assert await desk.all_ended(batch_id) == {"completed": items}
+            jobs = await desk.jobs(batch_id)
+            assert [each.item_no for each in jobs] == list(range(items))
+            # one ran at each kill
+            attempts = [attempt for each in jobs for attempt in await attempts_of(desk, each.id)]
+            killed_runs = [each.error for each in attempts if each.outcome == "failed"]
+            # and the one before it may not have been stored
+            assert kills <= len(killed_runs) <= 2 * kills
+            assert set(killed_runs) == {"The worker was killed while it ran this job."}
+            [folder] = [each for each in (tmp_path / "data" / "outputs").iterdir() if each.is_dir()]
+            names = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
+            assert [name[:4] for name in names] == [f"{number:04d}" for number in range(1, items + 1)]
+            await desk.agrees()
+
+
+async def test_what_ran_is_queued_at_once_though_comfyui_is_away_and_only_what_had_begun_costs_an_attempt(
+    tmp_path: Path,
+) -> None:
+    async with Simulator() as simulator:
+        endless = simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
+        async with desk_process(tmp_path, simulator) as desk:
+            batch_id = await submit_items(desk, 3)
+            await desk.until_in_step(batch_id, of=6000)
+            # one runs, and another was fetched
+            assert [each.status for each in await desk.jobs(batch_id)].count("processing") == 2
+            await desk.service.kill()
+            await simulator.stop()
+            endless.end()
+            await desk.start()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while {each.status for each in await desk.jobs(batch_id)} != {"queued"}:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            jobs = await desk.jobs(batch_id)
+            assert [each.progress for each in jobs] == [None] * 3
+            assert [each.attempts for each in jobs] == [1, 0, 0]
+            waiting = [(await desk.client.job(each.id)).waiting for each in jobs]
+            assert all(each is not None and "ComfyUI" in each.text for each in waiting), waiting
+            await simulator.start()
+            assert await desk.all_ended(batch_id) == {"completed": 3}
+            assert [each.attempts for each in await desk.jobs(batch_id)] == [2, 1, 1]
+            await desk.agrees()

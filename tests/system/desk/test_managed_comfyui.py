@@ -1,0 +1,113 @@
+"""A desk that starts ComfyUI itself: its jobs run there, its page says how it is, and it leaves with the desk."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from comfyrelay.cli.main import app
+from comfyrelay.comfyui.processes.log import last_lines_in
+from comfyrelay.comfyui.processes.process import Process
+from comfyrelay.desk.doctor import examine
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.worker.check import Verdict
+from tests.support.comfyui_install import Dressed, until_at_work
+from tests.support.desk import make_desk, opened
+from tests.support.desk_owner import owner_http
+from tests.support.graphs import invert
+
+STUCK = {"name": "Stuck", "class_type": "ImageInvert"}
+
+
+@pytest.fixture
+def dressed(tmp_path: Path) -> Dressed:
+    return Dressed(tmp_path / "ComfyUI")
+
+
+@pytest.mark.parametrize("is_seen_first_by", ["keeper", "worker"])
+async def test_its_jobs_run_there_tell_how_it_died_and_it_leaves_with_the_desk(
+    tmp_path: Path, dressed: Dressed, soon_back: None, monkeypatch: pytest.MonkeyPatch, is_seen_first_by: str
+) -> None:
+    if is_seen_first_by == "worker":
+        # both look for it, and on a busy machine a job may begin before the keeper has seen that it is up
+        monkeypatch.setattr(Process, "answers", _answers_in_its_second_life(dressed))
+    dressed.behave(misbehave=[STUCK])
+    made = make_desk(
+        tmp_path / "desk",
+        simulator=False,
+        comfyui_dir=dressed.folder,
+        comfyui_python=sys.executable,
+        comfyui_args=["--cpu"],
+    )
+    async with opened(made) as desk:
+        assert desk.ready.comfyui_dir == dressed.folder
+        workflow = (await desk.client.create_workflow(invert(), name="mine", output_node_id="3")).slug
+        job = await desk.client.submit(workflow_slug=workflow)
+        await until_at_work(dressed, 1)
+        assert (await desk.client.desk()).comfyui == [f"http://127.0.0.1:{dressed.lives[0]['port']}"]
+        dressed.behave()
+        dressed.kill()
+        done = await desk.ended(job.id)
+        assert done.status == "completed"
+        # here whoever owns the job owns the machine
+        said = [line.line async for line in desk.client.logs(job.id)]
+        assert "ComfyUI: got prompt" in said
+        assert not any("To see the GUI" in line for line in said)
+        async with owner_http(desk.ready.url) as http:
+            [process] = (await http.get("/api/desk/comfyui")).json()["data"]["items"]
+        assert (process["name"], process["gpu"], process["restarts"]) == ("comfyui-1", "CPU", 1)
+        assert {"To see the GUI go to: http://127.0.0.1", "got prompt"} <= set(process["lines"])
+        assert process["lines"] == last_lines_in(Path(process["log"]))
+    assert dressed.living == []
+
+
+def _answers_in_its_second_life(dressed: Dressed) -> Callable[[Process], Awaitable[bool]]:
+    answers = Process.answers
+
+    async def only_then(process: Process) -> bool:
+        return len(dressed.lives) > 1 and await answers(process)
+
+    return only_then
+
+
+async def test_what_cannot_be_started_is_said_before_anything_begins(tmp_path: Path) -> None:
+    made = make_desk(tmp_path / "desk", comfyui_dir=tmp_path)
+    with pytest.raises(ConfigurationError, match="There is no ComfyUI in"):
+        async with made.open():
+            pass
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--per-gpu", "2"], "name its folder with --comfyui"),
+        (["--comfyui", "a", "--comfyui-url", "http://127.0.0.1:1"], "not both"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str
+) -> None:
+    monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(tmp_path / "desk"))
+    done = CliRunner().invoke(app, ["up", *words])
+    assert told in str(done.exception)
+    assert CliRunner().invoke(app, ["up", "--comfyui", "a", "--per-gpu", "none"]).exit_code == 2
+
+
+async def test_the_doctor_finds_it_and_says_the_line_to_use_and_whether_it_could_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(tmp_path / "desk"))
+    monkeypatch.setenv("COMFYRELAY_DESK_COMFYUI_URL", "http://127.0.0.1:1")
+    dressed = Dressed(tmp_path / "ComfyUI")
+    found = {each.about: each for each in [each async for each in examine()]}
+    about = f"ComfyUI {dressed.folder}"
+    assert found[about].text.endswith(f"comfyrelay up --comfyui {dressed.folder}")
+    monkeypatch.setenv("COMFYRELAY_DESK_COMFYUI_DIR", str(dressed.folder))
+    monkeypatch.setenv("COMFYRELAY_DESK_COMFYUI_PYTHON", sys.executable)
+    found = {each.about: each for each in [each async for each in examine()]}
+    assert found[about].verdict is Verdict.BROKEN
+    assert "No module named 'torch'" in found[about].text
+    assert "COMFYRELAY_DESK_COMFYUI_PYTHON" in found[about].text

@@ -1,0 +1,168 @@
+"""A desk whose ComfyUI lacks something: it is named at once, waited for if one likes, and never fails a whole batch."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from comfyrelay.client import Batch, Workflow
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.errors import MissingOnWorkers
+from comfyrelay.simulator import Fail, Simulator
+from comfyrelay.simulator.nodes.catalogue import DEFINITIONS
+from tests.support import editor_files as editor
+from tests.support.desk import OpenDesk, make_desk, opened
+from tests.support.graphs import invert
+from tests.support.world import PATIENCE_SECONDS
+from tests.system.desk.test_commands import command
+
+RARE = "rare.safetensors"
+
+
+def with_model(name: str) -> Graph:
+    """Names a model, and runs without it: the node that would load it leads nowhere."""
+    return {**invert(), "9": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": name}}}
+
+
+async def add(desk: OpenDesk, graph: Graph) -> Workflow:
+    """As it is, with what leads nowhere."""
+    return await desk.client.create_workflow(
+        graph,
+        name="mine",
+        properties=[],
+        output_node_id="3",
+        output_extension="png",
+        output_mime_type="image/png",
+    )
+
+
+async def until_registered(desk: OpenDesk) -> None:
+    """Nothing is known to be missing before the worker has said what it has."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (now := await desk.client.now()) is None or now.worker is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def until_waiting(desk: OpenDesk, job_id: str, reason: str) -> str:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            job = await desk.client.job(job_id)
+            if job.waiting is not None and job.waiting.reason == reason:
+                return job.waiting.text
+            await asyncio.sleep(0.02)
+
+
+async def test_what_comfyui_lacks_is_named_waited_for_and_run_once_it_is_there(tmp_path: Path) -> None:
+    simulator = Simulator(folder=tmp_path / "comfyui")
+    await simulator.start()
+    port = int(simulator.url.rpartition(":")[2])
+    async with opened(make_desk(tmp_path / "desk", comfyui_url=[simulator.url])) as desk:
+        await until_registered(desk)
+        fancy = {"class_type": "FancySampler", "inputs": {"model": ["9", 0]}}
+        graph = {**with_model(RARE), "8": fancy}
+        both = (await desk.client.add_graph(graph, name="both")).workflow
+        assert both.missing is not None
+        assert both.missing.text == f"The worker lacks the node FancySampler and the model {RARE}."
+        assert [(each.kind, each.name) for each in both.missing.items] == [("node", "FancySampler"), ("model", RARE)]
+
+        rare = await add(desk, with_model(RARE))
+        with pytest.raises(MissingOnWorkers, match="Install what is missing, or add it anyway") as refused:
+            await desk.client.submit(workflow_slug=rare.slug)
+        assert [each["name"] for each in refused.value.missing] == [RARE]
+        with pytest.raises(MissingOnWorkers):
+            await desk.client.submit_batch([{}, {}], workflow_slug=rare.slug)
+        job = await desk.client.submit(workflow_slug=rare.slug, wait_for_missing=True)
+        text = await until_waiting(desk, job.id, "missing")
+        assert text == f"It waits until a worker has the model {RARE}."
+        # nobody else is held up by it
+        plain = (await desk.client.add_graph(invert(), name="plain")).workflow
+        assert plain.missing is None
+        assert (await desk.ended((await desk.client.submit(workflow_slug=plain.slug)).id)).status == "completed"
+
+        await simulator.stop()
+        async with Simulator(port=port, folder=simulator.folder, models={"checkpoints": [RARE]}):
+            found = await desk.ended(job.id)
+        assert (found.status, found.attempts) == ("completed", 1)
+
+
+async def test_a_file_of_the_editor_waits_for_its_nodes_and_can_be_run_once_they_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = tmp_path / "mine.json"
+    nodes = [editor.empty(), editor.invert(2, 1), editor.save(3, 2)]
+    saved.write_text(json.dumps(editor.workflow(nodes, [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])))
+    simulator = Simulator(folder=tmp_path / "comfyui")
+    async with opened(
+        make_desk(tmp_path / "desk", comfyui_url=[await started_without(simulator, monkeypatch)])
+    ) as desk:
+        url = desk.ready.url
+        await until_registered(desk)
+        code, _, err = await command(url, "run", str(saved), "--anyway")
+        no_job_yet = "No job can be made of it yet, with or without --anyway."
+        assert code == 2
+        assert f"{no_job_yet} `comfyrelay workflows add {saved} --anyway` keeps it. It becomes runnable by" in err
+        code, _, err = await command(url, "workflows", "add", str(saved))
+        assert (code, "Or add it with --anyway: then it waits" in err) == (2, True)
+        assert await desk.client.workflows() == []
+        code, out, _ = await command(url, "workflows", "add", str(saved), "--anyway")
+        assert (code, "Waits for nodes: ImageInvert (no worker has them)." in out) == (0, True)
+        code, out, _ = await command(url, "workflows")
+        assert "Waits for nodes: ImageInvert" in " ".join(out.split())
+        code, _, err = await command(url, "run", "mine", "--anyway")
+        assert (code, "mine: Waits for nodes: ImageInvert" in err, no_job_yet in err) == (2, True, True)
+        # nobody is sent back to what was done already
+        code, _, err = await command(url, "batch", "add", str(saved), "--tries", "2", "--anyway")
+        assert (code, f"{no_job_yet} It is kept as 'mine'. It becomes runnable by itself" in err) == (2, True), err
+        assert "workflows add" not in err
+
+        await simulator.stop()
+        monkeypatch.undo()
+        async with Simulator(port=int(simulator.url.rpartition(":")[2]), folder=simulator.folder):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while (await desk.client.workflows())[0].waiting is not None:  # noqa: ASYNC110  (they have no events)
+                    await asyncio.sleep(0.02)
+            code, out, err = await command(url, "run", "mine", "--set", "width=32", "--out", str(tmp_path / "made"))
+            assert (code, out.strip().endswith(".png")) == (0, True), err
+
+
+async def started_without(simulator: Simulator, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A simulator that has no `ImageInvert`; its address."""
+    monkeypatch.delitem(cast(dict[str, Any], DEFINITIONS), "ImageInvert")
+    await simulator.start()
+    return simulator.url
+
+
+async def test_a_value_that_no_item_can_have_fails_once_and_not_one_by_one(tmp_path: Path) -> None:
+    async with Simulator() as simulator, opened(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
+        scale = {"image": ["1", 0], "upscale_method": "magic", "width": 8, "height": 8, "crop": "disabled"}
+        slug = (await add(desk, {**invert(), "2": {"class_type": "ImageScale", "inputs": scale}})).slug
+        batch = await desk.client.submit_batch([{"label": f"item {n}"} for n in range(24)], workflow_slug=slug)
+        for _ in ("held", "resumed, and held again"):
+            held = await until(desk, batch.id, lambda each: each.held is not None and not each.counts["processing"])
+            # one failed; what was fetched meanwhile came back, or failed as well
+            assert held.counts["failed"] + held.counts["paused"] == 24
+            assert held.counts["failed"] <= 3
+            assert "'magic' is not a choice of input 'upscale_method'" in str(held.held)
+            assert (await desk.client.resume("batch", batch.id)).message == "24 jobs resumed."
+
+
+async def test_a_model_that_cannot_be_read_fails_one_item_and_holds_the_others(tmp_path: Path) -> None:
+    async with Simulator() as simulator, opened(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
+        # a file that is there and listed, and no checkpoint
+        simulator.misbehave(Fail(class_type="ImageInvert", message="ERROR: Could not detect the type of this model."))
+        slug = (await add(desk, invert())).slug
+        batch = await desk.client.submit_batch([{"label": f"item {n}"} for n in range(6)], workflow_slug=slug)
+        held = await until(desk, batch.id, lambda each: each.held is not None and not each.counts["processing"])
+        assert held.counts["failed"] + held.counts["paused"] == 6
+        assert held.counts["failed"] <= 3
+        assert "Could not detect the type of this model" in str(held.held)
+
+
+async def until(desk: OpenDesk, batch_id: str, is_so: Callable[[Batch], bool]) -> Batch:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not is_so(batch := await desk.client.batch(batch_id)):  # noqa: ASYNC110  (batches have no events)
+            await asyncio.sleep(0.02)
+    return batch

@@ -1,0 +1,132 @@
+"""What a desk keeps of a run: one file, under a name that says what it is; and what goes when it is deleted."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from comfyrelay.errors import Conflict, NotFound
+from comfyrelay.simulator import Simulator
+from tests.support.desk import OpenDesk, make_desk, opened
+from tests.support.graphs import invert
+from tests.support.world import PATIENCE_SECONDS
+from tests.system.desk.test_commands import command
+
+
+@pytest.fixture
+async def comfyui(tmp_path: Path) -> AsyncIterator[Simulator]:
+    async with Simulator(folder=tmp_path / "comfyui") as simulator:
+        yield simulator
+
+
+async def one_done(desk: OpenDesk) -> str:
+    slug = (await desk.client.add_graph(invert(), name="mine")).workflow.slug
+    job = await desk.client.submit(workflow_slug=slug, label="mine")
+    assert (await desk.ended(job.id)).status == "completed"
+    return job.id
+
+
+def pictures(*folders: Path) -> dict[int, list[Path]]:
+    """The files that are pictures, by what they are on the disk: one may have several names."""
+    found: dict[int, list[Path]] = {}
+    for folder in folders:
+        for path in folder.rglob("*.png"):
+            found.setdefault(path.stat().st_ino, []).append(path)
+    # the sample that every desk has
+    return {inode: paths for inode, paths in found.items() if "sample.png" not in {each.name for each in paths}}
+
+
+async def history_of(simulator: Simulator) -> dict[str, object]:
+    async with httpx.AsyncClient(base_url=simulator.url) as http:
+        found: dict[str, object] = (await http.get("/history")).json()
+    return found
+
+
+async def test_an_output_takes_its_room_once_and_nothing_of_it_stays_in_comfyui(
+    tmp_path: Path, comfyui: Simulator
+) -> None:
+    made = make_desk(tmp_path / "desk", comfyui_url=[comfyui.url], comfyui_folders=[comfyui.folder])
+    async with opened(made) as desk:
+        job_id = await one_done(desk)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            # what the run leaves is removed once the job is told to be done
+            while len(pictures(tmp_path)) > 1 or await history_of(comfyui):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        [names] = pictures(tmp_path).values()
+        kept = {each.relative_to(tmp_path / "desk").parts[0] for each in names}
+        assert kept == {"objects", "outputs"}
+        # the name in the output folder is one's own to remove: the page still has it
+        next(each for each in names if "outputs" in each.parts).unlink()
+        [saved] = await desk.client.download_outputs(job_id, tmp_path / "saved")
+        assert saved.stat().st_size
+
+
+async def test_what_runs_leave_in_comfyui_stays_there_where_that_is_set(tmp_path: Path, comfyui: Simulator) -> None:
+    made = make_desk(tmp_path / "desk", comfyui_url=[comfyui.url], comfyui_folders=[comfyui.folder], tidy_comfyui=False)
+    async with opened(made) as desk:
+        await one_done(desk)
+        assert len(await history_of(comfyui)) == 1
+        assert pictures(comfyui.folder / "output")
+
+
+async def test_where_the_output_folder_is_on_another_disk_it_has_a_copy(tmp_path: Path) -> None:
+    elsewhere = Path("/dev/shm")
+    if not elsewhere.is_dir() or elsewhere.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("this machine has no second file system that everybody may write to")
+    folder = elsewhere / f"comfyrelay-{os.getpid()}"
+    try:
+        async with opened(make_desk(tmp_path / "desk", output_folder=folder)) as desk:
+            job_id = await one_done(desk)
+            assert [path.stat().st_nlink for path in folder.iterdir()] == [1]
+            message = (await desk.client.delete_job(job_id)).message
+            assert str(folder) in message
+            assert list(folder.iterdir()) == []
+    finally:
+        folder.rmdir()
+
+
+async def test_delete_names_what_goes_and_removes_it(desk: OpenDesk, tmp_path: Path) -> None:
+    first, second = await one_done(desk), await one_done(desk)
+    about = await desk.client.about(first)
+    assert about is not None
+    [going] = about.deleted_with_it
+    assert Path(going).parent == desk.desk.output_folder
+    assert (await desk.client.delete_job(first)).message == f"Deleted, with {going}."
+    with pytest.raises(NotFound):
+        await desk.client.job(first)
+    [names] = pictures(desk.ready.data_dir / "objects", desk.ready.data_dir / "outputs").values()
+    assert Path(going) not in names
+    # of the other, the file in the output folder is kept
+    code, out, err = await command(desk.ready.url, "delete", second, "--keep-files", "--yes")
+    assert (code, out, err) == (0, f"job {second}: Deleted.\n", "")
+    [[kept]] = pictures(desk.ready.data_dir / "objects", desk.ready.data_dir / "outputs").values()
+    assert kept.parent == desk.desk.output_folder
+
+
+async def test_the_command_names_the_files_before_it_asks(desk: OpenDesk) -> None:
+    slug = (await desk.client.add_graph(invert(), name="mine")).workflow.slug
+    batch = await desk.client.submit_batch([{}, {}], workflow_slug=slug, label="two")
+    for each in [each.id async for each in desk.client.jobs(batch_id=batch.id)]:
+        await desk.ended(each)
+    code, out, err = await command(desk.ready.url, "delete", batch.id)
+    # nobody says yes
+    assert (code, out.strip()) == (1, "")
+    assert err.count(str(desk.desk.output_folder)) == 2
+    code, out, _ = await command(desk.ready.url, "delete", batch.id, "--yes")
+    assert (code, out) == (0, f"batch {batch.id}: 2 jobs deleted, with 2 files.\n")
+    assert list(desk.desk.output_folder.iterdir()) == []
+
+
+async def test_a_job_that_succeeded_can_be_run_again(desk: OpenDesk) -> None:
+    first = await one_done(desk)
+    with pytest.raises(Conflict):
+        await desk.client.retry("job", first)
+    code, out, _ = await command(desk.ready.url, "rerun", first)
+    assert code == 0
+    again = await desk.client.job(out.split()[1].rstrip(":"))
+    assert again.id != first
+    assert (await desk.ended(again.id)).status == "completed"
+    assert (await desk.client.job(first)).status == "completed"

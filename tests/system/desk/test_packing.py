@@ -1,0 +1,95 @@
+"""`--per-gpu auto` through a desk: as many ComfyUI as the work is worth, told wherever people look."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from comfyrelay.client.labels import Labels
+from comfyrelay.client.top import take_snapshot
+from comfyrelay.domain.packing import PackingLimits
+from comfyrelay.protocol.user import WorkerSlot
+from comfyrelay.simulator.gpu import GIB
+from comfyrelay.worker import agent
+from comfyrelay.worker.comfyui import packing
+from comfyrelay.worker.metrics import Metrics
+from tests.support.comfyui_install import Dressed
+from tests.support.desk import OpenDesk, make_desk, opened
+from tests.support.simulated_gpus import picture
+from tests.support.world import PATIENCE_SECONDS
+
+# However quick the machine is that this runs on, more are worth it, up to two.
+ALWAYS = PackingLimits(least_gain=-1.0, most=2, idle_seconds=1.0, turns=1, jobs_per_turn=1)
+
+
+async def seen(desk: OpenDesk, is_so: Callable[[list[WorkerSlot]], bool]) -> list[WorkerSlot]:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not is_so(found := await desk.client.slots()):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    return found
+
+
+async def test_there_are_more_while_jobs_wait_and_one_without_work_and_everybody_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, soon_back: None
+) -> None:
+    quick = partial(packing.Packer, limits=ALWAYS, spare=lambda _own: 16.0, loads=dict, look_seconds=0.1)
+    monkeypatch.setattr(agent, "Packer", quick)
+    metrics = Metrics()
+    monkeypatch.setattr(agent, "Metrics", lambda: metrics)
+    dressed = Dressed(tmp_path / "ComfyUI")
+    gpu = {"folder": str(tmp_path / "gpu"), "memory_bytes": 24 * GIB, "context_bytes": GIB, "model_bytes": 2 * GIB}
+    dressed.behave(gpu=gpu, step_seconds=0.7)
+    made = make_desk(
+        tmp_path / "desk",
+        simulator=False,
+        comfyui_dir=dressed.folder,
+        comfyui_python=sys.executable,
+        comfyui_args=[],
+        per_gpu="auto",
+    )
+    with capture_logs() as logs:
+        async with opened(made) as desk:
+            workflow = (await desk.client.create_workflow(picture(0), name="mine", output_node_id="6")).slug
+            jobs = [await desk.client.submit(workflow_slug=workflow) for _ in range(4)]
+            # far more than the worker has at a time, so that only the desk knows what waits
+            adding = asyncio.create_task(keep_adding(desk, workflow))
+            slots = await seen(desk, lambda slots: len(slots) == 2)
+            slots = await seen(desk, lambda slots: all("no more are allowed" in (each.packing or "") for each in slots))
+            adding.cancel()
+            assert [(each.server, each.on_gpu) for each in slots] == [("comfyui-1", 2), ("comfyui-2", 2)]
+            assert "2 at once" in " ".join((await take_snapshot(desk.client, Labels(desk.client))).gpus)
+            now = await desk.client.now()
+            assert now is not None
+            assert now.worker is not None
+            assert now.worker.max_concurrency == 2
+            assert await asyncio.to_thread(on_gpu, metrics) == 2
+            await asyncio.gather(adding, return_exceptions=True)
+            async for each in desk.client.jobs():
+                assert (await desk.ended(each.id)).status == "completed"
+            assert (await desk.ended(jobs[0].id)).status == "completed"
+            [slot] = await seen(desk, lambda slots: len(slots) == 1)
+            assert slot.on_gpu == 1
+            assert await asyncio.to_thread(on_gpu, metrics) == 1
+        assert dressed.living == []
+    changes = [each["change"] for each in logs if each["event"] == "worker.packing" and each["change"] != "nothing"]
+    assert changes == ["add", "remove"]
+    # those that it starts and takes back itself are nothing to be warned of
+    assert [each for each in logs if each["log_level"] in ("warning", "error")] == []
+
+
+async def keep_adding(desk: OpenDesk, workflow: str) -> None:
+    while True:
+        now = await desk.client.now()
+        if now is not None and now.counts["queued"] < 8:
+            await desk.client.submit(workflow_slug=workflow)
+        else:
+            await asyncio.sleep(0.05)
+
+
+def on_gpu(metrics: Metrics) -> float:
+    found = [sample for each in metrics.registry.collect() for sample in each.samples]
+    return next(each.value for each in found if each.name == "comfyrelay_worker_comfyui_on_gpu")

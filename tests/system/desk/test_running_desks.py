@@ -1,0 +1,104 @@
+"""Commands find the desk that runs, whichever port and folder it was given, and ask where there are several."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.desk.doctor import examine
+from comfyrelay.http_client import listen
+from comfyrelay.system.owner_secret import noted, running
+from tests.support import commands
+from tests.support.commands import Ran
+from tests.support.desk import make_desk, opened
+from tests.support.graphs import invert
+from tests.support.server_processes import free_port
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of somebody who has set nothing, and whose other desks are unknown here."""
+    for name in list(os.environ):
+        if name.startswith("COMFYRELAY_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+async def command(*words: str, **env: str) -> Ran:
+    return await commands.run(*words, env={**os.environ, "COLUMNS": "300", **env})
+
+
+async def test_the_only_desk_that_runs_is_found_with_its_folder(home: Path) -> None:
+    (home / "graph.json").write_text(json.dumps(invert()))
+    async with opened(make_desk(home / "elsewhere")) as desk:
+        job = (await desk.client.submit(workflow_slug=(await desk.client.add_graph(invert())).workflow.slug)).id
+        await desk.ended(job)
+        assert job[-8:] in (await command("jobs")).out
+        ran = await command("run", "graph.json", "--out", "made", "--max-wait", "300")
+        assert ran.code == 0, ran.err
+        assert "is started for this job" not in ran.err
+        assert [each.max_wait_seconds async for each in desk.client.jobs()] == [300, None]
+        added = await command("batch", "add", "graph.json", "--max-wait", "300")
+        assert (added.code, "the batches of a desk wait as long as it takes" in added.err) == (2, True)
+        kept = await command("backup", "backups")
+        assert kept.code == 0, kept.err
+        [manifest] = (home / "backups").glob("*/manifest.json")
+        assert "files/owner-secret" in manifest.read_text()
+        about = {each.about: each.text async for each in examine()}
+        assert str(home / "elsewhere") in about["data folder"]
+        assert "A desk runs there" in about[f"desk {desk.ready.url}"]
+    assert running() == []
+    assert not (home / ".local" / "share").exists()
+
+
+async def test_a_second_up_says_where_the_desk_is_and_how_to_open_it(home: Path) -> None:
+    async with opened(make_desk(home / "mine")) as desk:
+        ran = await command("up", "--data-dir", "mine")
+        assert (ran.code, ran.out) == (2, "")
+        assert f"Your desk already runs at {desk.ready.url}: `comfyrelay open` opens it." in ran.err
+
+
+async def test_a_port_that_somebody_has_is_named_before_anything_is_begun(home: Path) -> None:
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        up = (sys.executable, "-X", "importtime", "-m", "comfyrelay", "up", "--port", str(port))
+        process = await asyncio.create_subprocess_exec(*up, stderr=asyncio.subprocess.PIPE)
+        _, err = await process.communicate()
+    lines = err.decode().splitlines()
+    imported = [each.rpartition("|")[2].strip() for each in lines if each.startswith("import time:")]
+    assert "comfyrelay.cli.main" in imported
+    # what takes long
+    assert not {"comfyrelay.desk.desk", "sqlalchemy", "fastapi"} & set(imported)
+    assert process.returncode == 2
+    why = f"Cannot listen at 127.0.0.1:{port} (Address already in use). Set COMFYRELAY_PORT (of `up`: --port)"
+    assert why in lines[-1]
+    assert not (home / ".local" / "share").exists()
+
+
+async def test_of_several_one_has_to_be_named(home: Path) -> None:
+    async with opened(make_desk(home / "one")) as one, opened(make_desk(home / "two")) as two:
+        ran = await command("jobs")
+        assert (ran.code, ran.out) == (2, "")
+        for each in (one.ready.url, two.ready.url, str(home / "two"), "--url", "COMFYRELAY_URL"):
+            assert each in ran.err
+        assert "--data-dir" in (await command("backup", "backups")).err
+        assert "desks" in {each.about async for each in examine()}
+        port = two.ready.url.rpartition(":")[2]
+        for env in ({"COMFYRELAY_PORT": port}, {"COMFYRELAY_DATA_DIR": str(home / "two")}):
+            link = json.loads((await command("open", "--json", **env)).out)
+            assert link["url"].startswith(two.ready.url)
+
+
+async def test_a_desk_that_was_killed_is_not_taken_for_one_that_runs(home: Path) -> None:
+    make_desk(home / "gone")
+    address = ("127.0.0.1", free_port())
+    with noted(home / "gone", address=address, secret="left behind"):
+        assert running() == []
+        ran = await command("jobs", COMFYRELAY_PORT=str(address[1]))
+        assert f"Nobody answers at http://127.0.0.1:{address[1]}" in ran.err

@@ -1,0 +1,173 @@
+"""Operate a fleet: the page is walked through as it stands, by an administrator in a browser."""
+
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Locator, Page, expect
+
+from comfyrelay.simulator import Fail
+from tests.support.paths import ROOT
+from tests.support.whole_system import System
+from tests.support.world import PostgresBackend, memory_folder
+from tests.system.browser.server import open_as, open_server, started_by
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("built_app")]
+
+TEXT = " ".join((ROOT / "docs" / "howto" / "operate-a-fleet.md").read_text("utf-8").split())
+ERROR = "the tensors do not fit"
+
+
+def page_says(*sentences: str) -> None:
+    """What is done next stands on the page, in these words."""
+    for each in sentences:
+        assert each in TEXT
+
+
+def button(where: Page | Locator, name: str) -> Locator:
+    """One that the page calls so."""
+    page_says(f"**{name}**")
+    return where.get_by_role("button", name=name, exact=True)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def system(real_postgres_backend: PostgresBackend, s3_server: str) -> AsyncIterator[System]:
+    """A server with a fleet and an effect, and no worker yet."""
+    with memory_folder() as folder:
+        async with open_server(folder, real_postgres_backend, s3_server, simulators=1) as system:
+            yield system
+
+
+async def test_the_page_leads_through_the_day_of_an_administrator(system: System, chromium: Browser) -> None:
+    effect = await system.plain_effect("portrait")
+    async with open_as("admin", chromium, system) as (page, heard):
+        first = await system.plain(effect)
+        await look_at_the_overview(page)
+        worker_id = await add_a_worker(page, system)
+        await system.completed(first)
+        await look_at_a_worker(page, worker_id)
+        await take_it_out(page, system, worker_id, effect)
+        await find_what_waits_and_what_failed(page, system, effect)
+        await change_the_fleet(page, system)
+        assert heard.complaints == []
+
+
+async def look_at_the_overview(page: Page) -> None:
+    page_says("open **Console** (`g` then `o`)", "jobs wait, and no worker is online | add one")
+    await page.goto("/")
+    await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()
+    await page.keyboard.press("g")
+    await page.keyboard.press("o")
+    await page.wait_for_url(re.compile("/console$"))
+    attention = page.get_by_role("region", name="Needs attention")
+    await expect(attention).to_contain_text("1 job waits, and no worker is online")
+
+
+async def add_a_worker(page: Page, system: System) -> str:
+    page_says("**Workers → Add a worker**, choose the fleet, and run both commands", "hidden until you press the eye")
+    await page.get_by_role("link", name="Workers", exact=True).first.click()
+    await page.get_by_role("button", name="Add a worker").first.click()
+    dialog = page.get_by_role("dialog")
+    install = await dialog.get_by_role("group", name="Once, in a Python environment").locator("code").inner_text()
+    page_says(f"`{install}`")
+    command = dialog.get_by_role("group", name="Then, beside ComfyUI")
+    await command.get_by_role("button", name="Show the secret").click()
+    page_says("The dialog shows the worker when it registers, with any missing nodes and models")
+    await expect(dialog.get_by_text("Waiting for it to appear…")).to_be_visible()
+    await started_by(await command.locator("code").inner_text(), system).start()
+    await expect(dialog.get_by_text(" is here")).to_be_visible()
+    await expect(dialog.get_by_text("It has all that its workflows need.")).to_be_visible()
+    await dialog.get_by_role("link", name="Open it").click()
+    await page.wait_for_url(re.compile("/console/workers/.+"))
+    [found] = (await system.admin("GET", "/workers"))["items"]
+    return str(found["worker_id"])
+
+
+async def look_at_a_worker(page: Page, worker_id: str) -> None:
+    page_says("| Idle | it waits for a job |", "states what keeps it from working", "who approved or revoked it")
+    await page.goto(f"/console/workers/{worker_id}")
+    await expect(page.get_by_text("Nothing keeps it from working.")).to_be_visible()
+    await expect(page.get_by_role("main").get_by_text("Idle", exact=True).first).to_be_visible()
+    page_says("**Show its log** fetches the last lines from the worker")
+    await page.get_by_role("button", name="Show its log").click()
+    await expect(page.get_by_role("log", name="Last lines of its log")).to_contain_text("worker.")
+
+
+async def take_it_out(page: Page, system: System, worker_id: str, effect: int) -> None:
+    page_says("**Drain** (`d`)", "Stop it once its page says that it holds no job.")
+    await page.goto(f"/console/workers/{worker_id}")
+    await expect(button(page, "Drain")).to_be_visible()
+    await page.keyboard.press("d")
+    await expect(page.get_by_text("it holds no job any more")).to_be_visible()
+    await button(page, "Resume").click()
+    await expect(page.get_by_text("Nothing keeps it from working.")).to_be_visible()
+
+    page_says("The new one is shown once. A worker that has the fleet's secret registers again automatically.")
+    await button(page, "New token").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("button", name="Make a new token").click()
+    await dialog.get_by_role("button", name="I have copied it").click()
+    await system.completed(await system.plain(effect))
+
+    page_says("its reports are refused until you approve it.", "revoked | if that was a mistake, approve it there")
+    await button(page, "Revoke").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Revoke", exact=True).click()
+    await expect(page.get_by_text("It is revoked: it gets no jobs")).to_be_visible()
+    await page.goto("/console")
+    attention = page.get_by_role("region", name="Needs attention")
+    await expect(attention).to_contain_text("is revoked")
+    await attention.get_by_role("button", name="Approve").click()
+    await expect(attention.get_by_text("is revoked")).to_have_count(0)
+    await system.completed(await system.plain(effect))
+
+
+async def find_what_waits_and_what_failed(page: Page, system: System, effect: int) -> None:
+    page_says("Open **Dispatches**, filter by *Queued*, and open one. It shows why it waits and how many workers can")
+    [worker] = (await system.admin("GET", "/workers"))["items"]
+    await system.admin("POST", f"/workers/{worker['worker_id']}/drain")
+    waiting = await system.plain(effect)
+    number = (await system.lease_of(waiting))["id"]
+    await page.get_by_role("link", name="Dispatches", exact=True).first.click()
+    await page.get_by_role("button", name="Queued", exact=True).click()
+    await page.locator("[data-row]").get_by_role("button", name=str(number)).click()
+    panel = page.get_by_role("complementary", name=f"Dispatch {number}")
+    await expect(panel.get_by_role("status")).to_contain_text("can run it")
+    page_says("A higher **priority** puts one job before the others.")
+    await panel.get_by_label("Priority").fill("7")
+    await panel.get_by_role("button", name="Set", exact=True).click()
+    await expect(page.get_by_text("Its priority is changed.").first).to_be_visible()
+
+    page_says("**Dispatches**, *Failed*. Each has a one-sentence error", "**Run it again** creates a new job")
+    system.simulator.misbehave(Fail(class_type="ImageInvert", message=ERROR))
+    await system.admin("POST", f"/workers/{worker['worker_id']}/undrain")
+    await system.until(waiting, "failed")
+    system.simulator.behave()
+    await page.goto("/console/dispatches")
+    await page.get_by_role("button", name="Failed", exact=True).click()
+    await page.locator("[data-row]").get_by_role("button", name=str(number)).click()
+    await expect(panel).to_contain_text(ERROR)
+    await panel.get_by_role("button", name="Run it again").click()
+    await expect(page.get_by_text("It runs again as job").first).to_be_visible()
+
+
+async def change_the_fleet(page: Page, system: System) -> None:
+    page_says("**Fleets → your fleet**")
+    await page.goto("/console")
+    await page.get_by_role("link", name="Fleets", exact=True).first.click()
+    await page.get_by_role("table").get_by_role("link", name="home", exact=True).click()
+    await page.wait_for_url(re.compile("/console/fleets/production/home$"))
+    for name in ("Workflows", "Scaling", "Decisions", "Costs"):
+        page_says(f"- **{name}**")
+        await page.get_by_role("tab", name=name, exact=True).click()
+        await page.wait_for_url(re.compile(f"tab={name.lower()}"))
+    page_says(
+        "- **Pause** stops launching and terminating", "a fleet is paused | nothing is launched or terminated until"
+    )
+    scaled = {"slug": "cloud", "workflow_slugs": ["portrait"], "machines": {"provider": "local"}, "force": True}
+    await system.admin("POST", "/fleets", scaled)
+    await page.goto("/console/fleets/production/cloud")
+    await page.get_by_role("button", name="Pause", exact=True).click()
+    await expect(page.get_by_role("button", name="Resume", exact=True)).to_be_visible()
+    await page.goto("/console")
+    await expect(page.get_by_role("region", name="Needs attention")).to_contain_text("cloud is paused")

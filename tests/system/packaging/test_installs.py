@@ -1,0 +1,127 @@
+"""The wheel in environments that hold only what it asks for.
+
+Those of a GPU host and of a desk are made with every change, that of a server in `make long`."""
+
+import signal
+import subprocess
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+
+from comfyrelay.extras import MODULES, install_line
+from tests.support.environments import Environment, Wheel
+from tests.support.server_processes import free_port
+
+HEAVY = ("PIL", "aiohttp", "alembic", "apprise", "av", "boto3", "fastapi", "grpc", "sqlalchemy", "uvicorn", "yaml")
+IMPORTS = """
+import pkgutil
+from importlib import import_module
+from importlib.util import find_spec
+for name in ("cli", "client", "comfy", "pool", "worker"):
+    room = import_module(f"comfyrelay.{name}")
+    for each in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+        import_module(each.name)
+print(*(name for name in %r if find_spec(name)))
+"""
+
+
+def test_a_gpu_host_needs_no_server_no_database_and_no_ffmpeg(base: Environment) -> None:
+    assert base.python(IMPORTS % (HEAVY,)).split() == []
+
+
+def test_the_base_install_explains_itself(base: Environment) -> None:
+    done = base.run("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "One queue for all your ComfyUI GPUs" in done.stdout
+
+
+@pytest.mark.everyday
+def test_the_base_install_checks_whether_a_worker_could_work_here(base: Environment) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+    done = base.run(
+        "worker", "check", API_BASE_URL=nobody, COMFYUI_BASE_URL=nobody, FLEET_SECRET="x" * 32, FLEET_SLUG="gpus"
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert f"ComfyUI {nobody}" in done.stdout
+    assert f"control plane {nobody}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        ("up", "desk"),
+        ("doctor", "desk"),
+        ("run some-effect", "desk"),
+        ("notify test json://localhost", "desk"),
+        ("server", "server"),
+        ("admin create --email a@example.com --password secret-enough", "server"),
+        ("db status", "server"),
+        ("db upgrade", "server"),
+        ("reconcile", "server"),
+        ("simulator --port 0", "simulator"),
+        ("fleet scaler", "server,kubernetes"),
+        ("fleet export kubernetes gpus", "kubernetes"),
+    ],
+)
+def test_a_command_that_lacks_its_extra_prints_the_line_that_installs_it(
+    base: Environment, command: str, extra: str
+) -> None:
+    done = base.run(*command.split(), COMFYRELAY_PORT=str(free_port()))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"Error: This needs more than the base install: {install_line(extra)}\n"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("setting", "value", "extra"),
+    [
+        ("STORAGE_URL", "s3://bucket", "s3"),
+        ("OUTPUT_VALIDATION", "fail", "media"),
+        ("VALIDATE_ASG_INSTANCE", "true", "aws"),
+    ],
+)
+def test_a_server_that_cannot_do_what_is_configured_does_not_start(
+    server: Environment, setting: str, value: str, extra: str
+) -> None:
+    configured = {"COMFYRELAY_OUTPUT_VALIDATION": "warn", f"COMFYRELAY_{setting}": value}
+    done = server.run("server", **configured, COMFYRELAY_PORT=str(free_port()))
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"Error: This needs more than the base install: {install_line(extra)}\n")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.long
+def test_the_databases_need_the_server_and_nothing_else(server: Environment, tmp_path: Path) -> None:
+    done = server.run("db", "upgrade", COMFYRELAY_DATA_DIR=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.everyday
+def test_the_desk_comes_up_and_makes_its_first_picture(desk: Environment, tmp_path: Path) -> None:
+    environ = {"COMFYRELAY_DATA_DIR": str(tmp_path / "data"), "COMFYRELAY_PORT": str(free_port())}
+    with subprocess.Popen(desk.words("up"), env=desk.environ(**environ), stdout=subprocess.PIPE, text=True) as up:
+        assert up.stdout is not None
+        try:
+            assert f"is up at http://127.0.0.1:{environ['COMFYRELAY_PORT']}" in up.stdout.readline()
+            sample = tmp_path / "data" / "inputs" / "examples" / "sample.png"
+            done = desk.run("run", "invert-image", "--input", str(sample), "--out", str(tmp_path / "made"), **environ)
+            assert done.returncode == 0, done.stderr
+            [made] = (tmp_path / "made").iterdir()
+            assert made.stat().st_size > 0
+            up.send_signal(signal.SIGINT)
+            up.stdout.read()
+            assert up.wait() == 0
+        finally:
+            up.kill()
+
+
+def test_what_an_extra_brings_is_what_a_command_looks_for(wheel: Wheel) -> None:
+    distributions = packages_distributions()
+    base = wheel.needs().keys()
+    assert wheel.extras == MODULES.keys()
+    for extra, modules in MODULES.items():
+        names = {canonicalize_name(name) for module in modules for name in distributions[module]}
+        assert names <= wheel.needs([extra]).keys() - base
+        assert names == {canonicalize_name(each) for each in wheel.direct(extra)}

@@ -1,0 +1,31 @@
+"""Where a machine has no Node, the web app is built with that of PyPI."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+
+@pytest.mark.long
+def test_the_web_app_is_built_without_a_node_of_the_machine(tmp_path: Path) -> None:
+    """All programs of the machine but Node's are there."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for folder in os.environ["PATH"].split(os.pathsep):
+        for each in Path(folder).glob("*"):
+            if each.name not in {"node", "nodejs", "npm", "npx", "corepack", "pnpm"}:
+                (programs / each.name).unlink(missing_ok=True)
+                (programs / each.name).symlink_to(each)
+    checkout = tmp_path / "checkout"
+    not_copied = shutil.ignore_patterns("node_modules", "__pycache__")
+    shutil.copytree(ROOT / "ui", checkout / "ui", ignore=not_copied)
+    shutil.copytree(ROOT / "requirements", checkout / "requirements")
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = next(each for each in (tmp_path / "venv").glob("*/python*") if each.stem == "python")
+    subprocess.run([python, "ui/build.py"], cwd=checkout, env={**os.environ, "PATH": str(programs)}, check=True)
+    assert (checkout / "src" / "comfyrelay" / "web" / "app" / "index.html").is_file()

@@ -1,0 +1,48 @@
+"""The OpenAPI document is true: whatever is sent, nothing answers 5xx, and every answer is documented."""
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, STDOUT
+from pathlib import Path
+
+import httpx
+import pytest
+
+from comfyrelay.services.engine import Engine
+from comfyrelay.settings import Settings
+from tests.support.api import PASSWORD
+from tests.support.server_processes import server_process
+from tests.support.world import PATIENCE_SECONDS
+
+CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+
+
+@pytest.mark.parametrize("examples", [1, pytest.param(10, marks=pytest.mark.long)])
+async def test_whatever_is_sent_the_answer_is_as_documented(tmp_path: Path, examples: int) -> None:
+    phases = "examples,coverage,fuzzing,stateful" if examples > 1 else "examples,fuzzing"
+    settings = {"DATA_DIR": str(tmp_path), "REQUESTS_PER_MINUTE": "1000000", "WEBHOOK_ALLOW_PRIVATE": "true"}
+    token = await _administrator(tmp_path)
+    async with server_process(settings) as server:
+        async with httpx.AsyncClient(timeout=PATIENCE_SECONDS) as http:
+            # made once, and Schemathesis waits for it no longer than ten seconds
+            assert (await http.get(f"{server.url}/openapi.json")).status_code == 200
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json"),
+            *("--header", f"Authorization: Bearer {token}"),
+            *("--checks", CHECKS, "--phases", phases, "--max-examples", str(examples)),
+            *("--generation-deterministic", "--no-color", "--max-failures", "20"),
+            # one waits on purpose, the other would end the session of those who test
+            *("--exclude-path-regex", r"/events$|/logout$"),
+            stdout=PIPE,
+            stderr=STDOUT,
+            cwd=tmp_path,
+        )
+        out, _ = await process.communicate()
+    assert process.returncode == 0, out.decode()[:20000]
+
+
+async def _administrator(folder: Path) -> str:
+    async with Engine(Settings(data_dir=folder)) as engine:
+        await engine.databases.upgrade()
+        user = await engine.accounts.sign_in.register(email="ada@example.com", password=PASSWORD, is_admin=True)
+        return (await engine.accounts.sign_in.issue(user, name="test")).secret

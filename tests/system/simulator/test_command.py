@@ -1,0 +1,52 @@
+"""`comfyrelay simulator`: it says where it listens, stops when told, and explains what it cannot do."""
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+
+import httpx
+import pytest
+
+from comfyrelay.simulator import Simulator
+
+
+async def start(*options: str) -> Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "comfyrelay", "simulator", *options, stdout=PIPE, stderr=PIPE
+    )
+
+
+async def test_it_serves_until_it_is_told_to_stop() -> None:
+    process = await start("--port", "0", "--slow", "ImageInvert=0.1", "--misbehave", '{"name": "LostFile"}')
+    assert process.stdout is not None
+    line = (await process.stdout.readline()).decode()
+    url = line.rpartition(" ")[2].strip()
+    async with httpx.AsyncClient(base_url=url) as http:
+        assert (await http.get("/system_stats")).json()["system"]["comfyui_version"]
+    process.send_signal(signal.SIGINT)
+    await process.communicate()
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--misbehave", '{"name": "Sulk"}'], "There is no misbehaviour 'Sulk'"),
+        (["--misbehave", "sulk"], "Write a JSON object, not 'sulk'"),
+        (["--slow", "ImageInvert"], "Write CLASS=SECONDS"),
+    ],
+)
+async def test_what_it_does_not_understand_is_said(options: list[str], reason: str) -> None:
+    process = await start("--port", "0", *options)
+    _, err = await process.communicate()
+    assert process.returncode == 2
+    assert reason in err.decode()
+
+
+async def test_a_port_that_is_taken_is_said() -> None:
+    async with Simulator() as simulator:
+        process = await start("--port", simulator.url.rpartition(":")[2])
+        _, err = await process.communicate()
+    assert process.returncode == 2
+    assert "Choose another with --port" in err.decode()

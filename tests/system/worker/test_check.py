@@ -1,0 +1,85 @@
+"""`comfyrelay worker check`: what it says and ends with, and that it leaves no trace."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comfyrelay.comfyui.client.client import ComfyClient
+from comfyrelay.simulator import Simulator
+from comfyrelay.worker.check import Verdict, about_comfyui
+from tests.support.graphs import invert
+from tests.support.whole_system import System
+
+
+def marks(text: str) -> list[str]:
+    return [line.split()[0] for line in text.splitlines()]
+
+
+async def test_where_all_is_well_nothing_is_changed(system: System) -> None:
+    await system.plain_effect()
+    code, text = await system.checked()
+    assert code == 0, text
+    assert set(marks(text)) == {"ok"}
+    assert "This worker is called gpu-1." in text
+    assert f"{system.folder / 'worker' / 'gpu-1'}, which it makes" in text
+    assert "ComfyUI " + system.simulator.url in text
+    assert "workflow plain: It would be assigned." in text
+    assert not (system.folder / "worker").exists()
+    assert (await system.admin("GET", "/workers"))["items"] == []
+
+
+async def test_what_is_wrong_is_said_and_makes_it_fail(system: System) -> None:
+    await system.plain_effect()
+    in_the_way = system.folder / "file"
+    in_the_way.write_text("")
+    wrongs: list[tuple[dict[str, Any], str]] = [
+        ({"fleet_secret": "wrong"}, "FLEET_SECRET must be one of its secrets"),
+        ({"fleet_secret": ""}, "FLEET_SECRET is not set"),
+        ({"fleet_slug": "none"}, "knows no production fleet 'none'"),
+        ({"fleet_stage": "staging"}, "FLEET_SECRET must be one of its secrets for staging"),
+        ({"api_base_url": "http://127.0.0.1:1"}, "The control plane at http://127.0.0.1:1 does not answer"),
+        ({"comfyui_base_url": "http://127.0.0.1:1"}, "Nobody answers at http://127.0.0.1:1"),
+        ({"data_dir": in_the_way}, f"{in_the_way} is no folder that can be written"),
+    ]
+    for wrong, told in wrongs:
+        code, text = await system.checked(variables={"FLEET_SECRET": ""} if "fleet_secret" in wrong else None, **wrong)
+        assert code == 1, text
+        assert marks(text).count("no") == 1, text
+        assert told in text
+
+
+async def test_what_works_less_well_than_it_could_is_only_noted(system: System) -> None:
+    graph = invert()
+    graph["2"]["class_type"] = "NoSuchNode"
+    await system.effect("odd", graph, properties=[])
+    code, text = await system.checked("--json", comfyui_folders=system.folder)
+    found = {each["about"]: (each["verdict"], each["text"]) for each in json.loads(text)}
+    assert code == 0, text
+    assert found["workflow odd"][0] == "lacking"
+    assert "Missing: NoSuchNode" in found["workflow odd"][1]
+    assert found[f"ComfyUI {system.simulator.url}"][0] == "lacking"
+    assert "has no folder `output`" in found[f"ComfyUI {system.simulator.url}"][1]
+
+
+async def test_a_worker_that_runs_is_seen(system: System) -> None:
+    await system.plain_effect()
+    await system.started()
+    code, text = await system.checked()
+    assert code == 0, text
+    assert "A worker is running in" in text
+
+
+@pytest.mark.skipif(os.name == "nt" or os.getuid() == 0, reason="root may write everywhere")
+async def test_folders_of_comfyui_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    async with Simulator(folder=tmp_path) as simulator, ComfyClient(simulator.url) as client:
+        closed = tmp_path / "output"
+        closed.chmod(0o500)
+        try:
+            found = await about_comfyui(client, folder=tmp_path, setting="FOLDERS")
+        finally:
+            closed.chmod(0o700)
+    assert found.verdict == Verdict.LACKING
+    assert f"cannot write in {closed}" in found.text

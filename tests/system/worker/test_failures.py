@@ -1,0 +1,270 @@
+"""What goes wrong in ComfyUI, whose fault it is, and what a worker does about it."""
+
+import asyncio
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.simulator import Fail, OutOfMemory, Restart, Stuck
+from tests.support.api_calls import png
+from tests.support.graphs import invert, invert_file
+from tests.support.network_proxy import Proxy
+from tests.support.whole_system import System
+from tests.support.world import PATIENCE_SECONDS
+
+BAD_DEVICE = "CUDA error: an illegal memory access was encountered"
+
+
+async def test_a_graph_that_fails_everywhere_fails_at_once_and_costs_nothing(system: System) -> None:
+    effect = await system.plain_effect()
+    system.simulator.misbehave(Fail(class_type="ImageInvert", message="tensor sizes must match"))
+    await system.started()
+    job = await system.until(await system.plain(effect), "failed")
+    assert job["attempts"] == 1
+    assert "tensor sizes must match" in job["error"]
+
+
+async def test_a_worker_without_a_node_is_not_given_that_workflow(system: System) -> None:
+    graph = invert()
+    graph["2"]["class_type"] = "NoSuchNode"
+    effect = await system.effect("odd", graph, properties=[])
+    other = await system.plain_effect()
+    job = await system.submit(effect)
+    await system.started()
+    # it goes on with other workflows
+    await system.completed(await system.plain(other))
+    found = await system.job(job)
+    assert (found["status"], found["attempts"]) == ("queued", 0)
+    assert found["waiting"]["text"] == "It waits until a worker has the node NoSuchNode."
+    assert system.simulator.log.prompts_queued == 1
+    await system.user("POST", f"/ai-jobs/{job}/cancel", {})
+
+
+@pytest.mark.parametrize("simulators", [2])
+@pytest.mark.parametrize("settings", [{"BLOCK_COOLDOWN_SECONDS": "600"}])
+async def test_a_fault_of_one_worker_is_made_good_by_another(system: System) -> None:
+    effect = await system.plain_effect()
+    system.simulators[0].misbehave(
+        Fail(class_type="ImageInvert", exception_type="ModuleNotFoundError", message="no torch")
+    )
+    await system.started("gpu-1", simulators=[system.simulators[0]])
+    job = await system.plain(effect)
+    await system.api.until_asked("POST /api/worker/fail")
+    await system.started("gpu-2", simulators=[system.simulators[1]])
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 2
+
+
+@pytest.mark.parametrize("simulators", [2])
+async def test_a_fault_of_one_gpu_is_made_good_by_the_other_of_the_same_worker(system: System) -> None:
+    effect = await system.plain_effect()
+    # held before the node that fails, until it is known who has the job, and the other one is well
+    stuck = [each.misbehave(Stuck(class_type="EmptyImage")) for each in system.simulators]
+    for each in system.simulators:
+        each.misbehave(Fail(class_type="ImageInvert", exception_type="ModuleNotFoundError", message="no torch"))
+    await system.started()
+    job = await system.plain(effect)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not (given := [each.log.prompts_queued for each in system.simulators]).count(1):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    first = given.index(1)
+    system.simulators[1 - first].behave()
+    stuck[first].end()
+    await system.completed(job)
+    assert [each.log.prompts_queued for each in system.simulators] == [1, 1]
+    assert (await system.job(job))["attempts"] == 1
+
+
+@pytest.mark.parametrize("simulators", [2])
+async def test_a_job_that_goes_to_another_gpu_waits_there_and_runs_anew(system: System) -> None:
+    effect = await system.plain_effect()
+    stuck = [each.misbehave(Stuck(class_type="ImageInvert")) for each in system.simulators]
+    worker = await system.started(prefetch=0)
+    jobs = [await system.plain(effect) for _ in range(2)]
+    await worker.until_said("worker.job_runs", count=2)
+    [moved] = [each["job_id"] for each in worker.said("worker.job_runs", server="comfyui-1")]
+    system.simulators[0].misbehave(
+        Fail(class_type="SaveImage", exception_type="ModuleNotFoundError", message="no torch")
+    )
+    stuck[0].end()
+    await system.until_phase(moved, "waiting")
+    assert "began_at" not in (await system.job(moved))["progress"]
+    stuck[1].end()
+    for each in jobs:
+        await system.completed(each)
+    lines = [each["line"] for each in (await system.user("GET", f"/ai-jobs/{moved}/logs"))["items"]]
+    assert [each for each in lines if each.startswith("Running on")] == [
+        "Running on comfyui-1.",
+        "Running on comfyui-2.",
+    ]
+    assert (await system.job(moved))["attempts"] == 1
+
+
+async def test_memory_is_freed_after_a_run_that_had_not_enough(system: System) -> None:
+    effect = await system.plain_effect()
+    system.simulator.misbehave(OutOfMemory(class_type="ImageInvert", times=1))
+    await system.started()
+    job = await system.plain(effect)
+    await system.completed(job)
+    # after the failure, and before the job had the GPU to itself
+    assert system.simulator.log.count("POST", "/free") + system.simulator.log.count("POST", "/api/free") == 2
+    assert (await system.job(job))["attempts"] == 1
+
+
+async def test_what_does_not_fit_into_the_gpu_fails_with_what_to_do_and_costs_nothing(system: System) -> None:
+    effect = await system.plain_effect()
+    system.simulator.misbehave(OutOfMemory(class_type="ImageInvert"))
+    await system.started()
+    job = await system.plain(effect)
+    await system.until(job, "failed")
+    found = await system.job(job)
+    assert (found["attempts"], system.simulator.log.prompts_queued) == (1, 2)
+    assert "GiB of the GPU to itself" in found["error"]
+    assert "Use fewer pixels or frames" in found["error"]
+    lines = [each["line"] for each in (await system.user("GET", f"/ai-jobs/{job}/logs"))["items"]]
+    assert any("it runs again, alone on its GPU." in each for each in lines)
+
+
+async def test_a_gpu_in_a_bad_state_gets_nothing_until_comfyui_was_restarted(system: System) -> None:
+    effect = await system.plain_effect()
+    system.simulator.misbehave(Fail(class_type="ImageInvert", message=BAD_DEVICE, times=1))
+    worker = await system.started()
+    job = await system.plain(effect)
+    await worker.until_said("worker.comfyui_sick")
+    await system.until(job, "queued")
+    # long enough for whoever would poll
+    await system.reconcile()
+    assert (await system.job(job))["status"] == "queued"
+    assert system.simulator.log.prompts_queued == 1
+    await system.simulator.restart()
+    await system.completed(job)
+
+
+async def test_a_gpu_in_a_bad_state_is_restarted_with_the_command_for_it(system: System, tmp_path: Path) -> None:
+    effect = await system.plain_effect()
+    system.simulator.misbehave(Fail(class_type="ImageInvert", message=BAD_DEVICE, times=1))
+    told = tmp_path / "restarted"
+    # with the last step it is there as a whole
+    script = "env > {0}.part && mv {0}.part {0}".format(shlex.quote(str(told)))
+    worker = await system.started(
+        comfyui_restart_command=shlex.join(["sh", "-c", script]),
+        variables={"COMFY_CLOUD_API_KEY": "the-key", "COMFY_PROVIDERS": "self_hosted", "CUDA_VISIBLE_DEVICES": "1"},
+    )
+    job = await system.plain(effect)
+    await worker.until_said("worker.restarting_comfyui")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not told.exists():  # noqa: ASYNC110  (a file tells nobody)
+            await asyncio.sleep(0.02)
+    # what the command of a real machine does
+    await system.simulator.restart()
+    await system.completed(job)
+    variables = dict(line.split("=", 1) for line in told.read_text().splitlines() if "=" in line)
+    assert (variables["COMFYUI_URL"], variables["CUDA_VISIBLE_DEVICES"]) == (system.simulator.url, "1")
+    # a ComfyUI that is started so would hand them to its custom nodes
+    assert not {"FLEET_SECRET", "COMFY_CLOUD_API_KEY"} & variables.keys()
+    assert not [name for name in variables if name.startswith("COMFYRELAY_")]
+
+
+async def test_comfyui_may_be_killed_and_come_back_during_a_job(system: System) -> None:
+    effect = await system.effect()
+    stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
+    await system.started()
+    job = await system.image(effect)
+    await system.until_running()
+    await system.simulator.stop()
+    stuck.end()
+    await system.until(job, "queued")
+    await system.simulator.start()
+    await system.completed(job)
+
+
+async def test_comfyui_may_restart_in_the_middle_of_a_node(system: System) -> None:
+    effect = await system.effect()
+    system.simulator.misbehave(Restart(class_type="ImageInvert", times=1, down_seconds=0.2))
+    await system.started()
+    await system.completed(await system.image(effect))
+
+
+async def test_a_worker_may_be_started_before_its_comfyui(system: System) -> None:
+    effect = await system.effect()
+    job = await system.image(effect)
+    await system.simulator.stop()
+    worker = system.worker()
+    await worker.start()
+    await worker.until_said("worker.waiting_for_comfyui")
+    await system.simulator.start()
+    await system.completed(job)
+
+
+async def test_a_graph_that_names_somebody_elses_file_is_refused(system: System) -> None:
+    secret = png("#abcdef")
+    (system.simulator.folder / "input" / "secret.png").write_bytes(secret)
+    system.assets.append(secret)
+    effect = await system.effect("nosy", invert_file("secret.png"), properties=[])
+    await system.started()
+    job = await system.until(await system.submit(effect), "failed")
+    assert job["attempts"] == 1
+    assert system.simulator.log.prompts_queued == 0
+
+
+@pytest.mark.parametrize("settings", [{"BLOCK_COOLDOWN_SECONDS": "600"}])
+async def test_a_comfyui_that_cannot_say_what_its_nodes_are_is_not_given_the_job_again(system: System) -> None:
+    effect = await system.plain_effect()
+    async with Proxy(system.simulator.url) as comfyui:
+        comfyui.refuse(b"GET /object_info")
+        worker = await system.started(variables={"COMFYUI_BASE_URL": comfyui.url})
+        job = await system.plain(effect)
+        await worker.until_said("worker.job_failed", fault="worker")
+        assert len(worker.said("worker.job_leased")) == 1
+        assert len((await system.admin("GET", "/workers/gpu-1"))["blocks"]) == 1
+        await system.started("gpu-2")
+        await system.completed(job)
+        # before its ComfyUI is gone
+        worker.send(signal.SIGTERM)
+        assert await worker.ended() == 0
+    assert (await system.job(job))["attempts"] == 2
+
+
+async def test_an_input_that_is_gone_fails_the_job_and_not_the_worker(system: System) -> None:
+    effect = await system.effect()
+    job = await system.image(effect)
+    objects = system.folder / "server" / "objects" / "tenants"
+    [file] = [each for each in objects.rglob("uploads/*") if each.is_file()]
+    file.unlink()
+    await system.started()
+    assert (await system.until(job, "failed"))["attempts"] == 1
+    await system.completed(await system.image(effect))
+
+
+async def test_a_worker_that_cannot_write_leaves_the_jobs_to_others_for_a_while(system: System) -> None:
+    """As with a full disk: it would use up the attempts of one job after the other."""
+    effect = await system.effect()
+    worker = await system.started()
+    work = system.folder / "worker" / "gpu-1" / "work"
+    work.rmdir()
+    work.write_text("in the way")
+    job = await system.image(effect)
+    await worker.until_said("worker.disk_trouble")
+    await system.until(job, "queued")
+    await system.started("gpu-2")
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 2
+    assert len(worker.said("worker.job_leased")) == 1
+    work.unlink()
+    work.mkdir()
+
+
+async def test_a_run_whose_file_is_gone_is_run_anew(system: System) -> None:
+    """A preview is cached together with its image, and the file of the first job was removed after it."""
+    graph = invert()
+    graph["3"] = {"class_type": "PreviewImage", "inputs": {"images": ["2", 0]}}
+    effect = await system.effect("preview", graph, properties=[])
+    await system.started()
+    for _ in range(2):
+        job = await system.submit(effect)
+        await system.completed(job)
+        assert (await system.job(job))["attempts"] == 1
+    assert system.simulator.log.count("POST", "/free") == 1
+    assert system.simulator.log.prompts_queued == 3

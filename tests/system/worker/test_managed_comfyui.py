@@ -1,0 +1,223 @@
+"""A worker that starts ComfyUI itself: jobs outlive its processes, and no process outlives the worker."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from comfyrelay.comfyui.processes import state_files
+from tests.support.comfyui_install import Dressed, until_at_work
+from tests.support.processes import Service, run_command
+from tests.support.whole_system import System
+from tests.support.world import PATIENCE_SECONDS
+
+STUCK = {"name": "Stuck", "class_type": "ImageInvert"}
+
+
+@pytest.fixture
+def dressed(folder: Path) -> Dressed:
+    return Dressed(folder / "ComfyUI")
+
+
+def under_care(dressed: Dressed, **more: Any) -> dict[str, Any]:
+    return {
+        "simulators": [],
+        "comfyui_dir": dressed.folder,
+        "comfyui_python": sys.executable,
+        "comfyui_args": "--cpu",
+        **more,
+    }
+
+
+async def until_none_lives(dressed: Dressed) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        # they tell nobody
+        while dressed.living:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def first_slot(system: System) -> Any:
+    answer = await system.http.get("/api/slots", headers={"Authorization": f"Bearer {system.admin_token}"})
+    return next(iter(answer.json()["data"]["items"]), None)
+
+
+def kept_files(worker: Service, folder: Path) -> list[Path]:
+    root = folder / "worker" / worker.name / "comfyui"
+    kinds = ("input", "output", "temp")
+    found = [each for kind in kinds for each in root.glob(f"*/{kind}/**/*") if each.is_file()]
+    # what is lent is a link
+    return [each for each in found if not each.is_symlink()]
+
+
+async def test_two_on_one_gpu_run_two_jobs_at_once_and_what_they_die_with_is_done_again(
+    system: System, dressed: Dressed
+) -> None:
+    effect = await system.plain_effect()
+    dressed.behave(misbehave=[STUCK])
+    worker = await system.started(**under_care(dressed, per_gpu=2))
+    jobs = [await system.plain(effect), await system.plain(effect)]
+    await until_at_work(dressed, 2)
+    # each has folders of its own, and knows nothing of our secrets
+    outputs = {life["argv"][life["argv"].index("--output-directory") + 1] for life in dressed.lives}
+    assert len(outputs) == 2
+    assert not any("FLEET_SECRET" in life["environment"] for life in dressed.lives)
+    dressed.behave()
+    for life in dressed.lives:
+        os.kill(life["pid"], signal.SIGKILL)
+    for job in jobs:
+        await system.completed(job)
+    assert kept_files(worker, system.folder) == []
+    worker.send(signal.SIGTERM)
+    assert await worker.ended() == 0
+    assert dressed.living == []
+
+
+@pytest.mark.parametrize("is_launcher", [False, True], ids=["itself", "its launcher"])
+async def test_one_that_is_killed_with_a_job_queued_ahead_in_it_does_both_once_after_its_restart(
+    system: System, dressed: Dressed, *, is_launcher: bool
+) -> None:
+    effect = await system.plain_effect()
+    worker = await system.started(**under_care(dressed))
+    # it is known to be short by then
+    for _ in range(2):
+        await system.completed(await system.plain(effect))
+    [life] = dressed.lives
+    url = f"http://127.0.0.1:{life['port']}"
+    async with httpx.AsyncClient(base_url=url) as http, asyncio.timeout(PATIENCE_SECONDS):
+        assert (await http.post("/simulator/misbehave", json=STUCK)).is_success
+        jobs = [await system.plain(effect), await system.plain(effect)]
+        while [len(each) for each in (await http.get("/queue")).json().values()] != [1, 1]:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    os.kill(psutil.Process(life["pid"]).ppid() if is_launcher else life["pid"], signal.SIGKILL)
+    for job in jobs:
+        await system.completed(job)
+    log = system.folder / "worker" / worker.name / "comfyui" / "comfyui-1" / "comfyui.log"
+    [_, first, second] = log.read_text("utf-8").split("--- ")
+    assert (first.count("got prompt"), second.count("got prompt")) == (4, 2)
+    assert kept_files(worker, system.folder) == []
+
+
+async def test_how_many_are_on_the_gpu_and_why_is_told_with_its_slots(system: System, dressed: Dressed) -> None:
+    effect = await system.plain_effect()
+    dressed.behave(misbehave=[STUCK])
+    await system.started(**{**under_care(dressed, per_gpu="auto"), "comfyui_args": ""})
+    job = await system.plain(effect)
+    await until_at_work(dressed, 1)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (slot := await first_slot(system)) is None or slot["packing"] is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert slot["on_gpu"] == 1
+    assert slot["packing"].startswith("1 at once: ")
+    dressed.behave()
+    dressed.kill()
+    await system.completed(job)
+
+
+async def test_a_worker_that_is_killed_takes_its_comfyui_with_it_and_the_next_does_its_job(
+    system: System, dressed: Dressed
+) -> None:
+    effect = await system.plain_effect()
+    dressed.behave(misbehave=[STUCK], child=True)
+    worker = await system.started(**under_care(dressed))
+    job = await system.plain(effect)
+    await until_at_work(dressed, 1)
+    assert len(dressed.living) == 2
+    await worker.kill()
+    await until_none_lives(dressed)
+    dressed.behave()
+    await worker.start()
+    await system.completed(job)
+
+
+async def test_a_comfyui_that_dies_leaves_its_last_lines_with_the_job_for_the_operator(
+    system: System, dressed: Dressed
+) -> None:
+    effect = await system.plain_effect()
+    dressed.behave(misbehave=[STUCK])
+    await system.started(**under_care(dressed))
+    job = await system.plain(effect)
+    await until_at_work(dressed, 1)
+    dressed.behave()
+    dressed.kill()
+    await system.completed(job)
+    told = (await system.lease_of(job))["last_error"]
+    assert "got prompt" in told
+    # what it said before is of other runs, and all of it is for the operator
+    assert "To see the GUI go to" not in told
+    assert "got prompt" not in str(await system.job(job))
+
+
+async def test_commands_show_what_it_says_and_how_it_is(system: System, dressed: Dressed) -> None:
+    await system.plain_effect()
+    await system.started(**under_care(dressed))
+    environment = {
+        "COMFYRELAY_DATA_DIR": str(system.folder / "nothing"),
+        "COMFYRELAY_WORKER_DATA_DIR": str(system.folder / "worker"),
+    }
+    code, text = await run_command("comfyui", "list", "--json", environment=environment, log=system.folder / "list.log")
+    assert code == 0
+    assert '"state": "up"' in text
+    code, text = await run_command(
+        "comfyui", "logs", "comfyui-1", environment=environment, log=system.folder / "logs.log"
+    )
+    assert code == 0
+    assert "To see the GUI go to" in text
+
+
+@pytest.mark.long
+async def test_a_real_comfyui_is_started_restarted_and_stopped_and_its_jobs_are_done(system: System) -> None:
+    """Where `TESTS_COMFYUI_DIR` names its folder, and `TESTS_COMFYUI_PYTHON` its Python; it runs on the processor."""
+    place = os.environ.get("TESTS_COMFYUI_DIR")
+    if place is None:
+        pytest.skip("TESTS_COMFYUI_DIR names no ComfyUI to try this with")
+    effect = await system.plain_effect()
+    settings: dict[str, Any] = {
+        "simulators": [],
+        "comfyui_dir": place,
+        "comfyui_python": os.environ.get("TESTS_COMFYUI_PYTHON"),
+        "comfyui_args": "--cpu",
+        "per_gpu": 2,
+    }
+    worker = await system.started(**settings)
+    found = {note.name: (note, log) for note, log in state_files.find(system.folder / "worker")}
+    assert len(found) == 2
+    for _ in range(2):
+        await system.completed(await system.plain(effect))
+    # each of its processes dies once, with jobs waiting
+    jobs = [await system.plain(effect) for _ in range(4)]
+    for note, _ in found.values():
+        [_launcher, *own] = [pid for pid, _ in note.living] or [0]
+        for pid in own:
+            os.kill(pid, signal.SIGKILL)
+    for job in jobs:
+        await system.completed(job)
+    await worker.until_said("comfyui.up", count=len(found) + 1)
+    assert kept_files(worker, system.folder) == []
+    for note, log in state_files.find(system.folder / "worker"):
+        assert "To see the GUI go to" in log.read_text("utf-8"), note
+    await worker.kill()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while any(note.is_alive for note, _ in state_files.find(system.folder / "worker")):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    await worker.start()
+    await system.completed(await system.plain(effect))
+
+
+async def test_a_broken_environment_is_said_and_nothing_is_started(system: System, dressed: Dressed) -> None:
+    venv = dressed.folder / "venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "pyvenv.cfg").touch()
+    (venv / "bin" / "python").symlink_to("/nowhere/python3.9")
+    worker = system.worker(**under_care(dressed, comfyui_python=None))
+    await worker.start()
+    assert await worker.ended() == 2
+    assert f"The Python environment {venv} of ComfyUI cannot be used" in " ".join(worker.text().split())
+    code, text = await system.checked(**under_care(dressed, comfyui_python=None))
+    assert code == 1
+    assert "cannot be used" in text

@@ -1,0 +1,167 @@
+"""Processes that a worker has started are servers of its pool, for as long as they run."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comfyrelay.comfyui.pool.member import MemberTimings
+from comfyrelay.comfyui.processes.supervisor import Timings
+from comfyrelay.errors import NotFound, NotStarted
+from comfyrelay.worker.comfyui import servers as servers_module
+from comfyrelay.worker.comfyui.managed import KeptServers
+from comfyrelay.worker.comfyui.servers import Servers
+from comfyrelay.worker.settings import WorkerSettings
+from tests.support.api_calls import png
+from tests.support.comfyui_install import Dressed
+from tests.support.graphs import invert_file
+from tests.support.world import PATIENCE_SECONDS
+
+OFTEN = MemberTimings(first_backoff_seconds=0.1, last_backoff_seconds=0.2, reconnect_grace_seconds=0.0)
+# long enough for a test to take a port before the next start does
+QUICK = Timings(look_seconds=0.05, check_seconds=0.1, first_pause_seconds=1.0)
+
+
+@dataclass
+class OneLease:
+    """All that is looked at of a lease."""
+
+    server: str | None
+
+
+@dataclass
+class World:
+    dressed: Dressed
+    servers: Servers
+    kept: KeptServers
+    held: list[Any]
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not holds():  # noqa: ASYNC110  (they tell nobody)
+                await asyncio.sleep(0.02)
+
+    async def until_online(self, count: int) -> None:
+        await self.until(lambda: len(self.servers.online("self_hosted")) == count)
+
+
+@pytest.fixture
+async def world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(servers_module, "MemberTimings", lambda **_given: OFTEN)
+    dressed = Dressed(folder / "ComfyUI")
+    settings = WorkerSettings(comfyui_dir=dressed.folder, comfyui_python=Path(sys.executable), comfyui_args=["--cpu"])
+    assert settings.care is not None
+    held: list[Any] = []
+    async with AsyncExitStack() as stack:
+        servers = Servers(settings, on_change=lambda: None)
+        kept = KeptServers(settings.care, servers, folder=folder / "worker", held=lambda: held, timings=QUICK)
+        stack.push_async_callback(kept.close)
+        stack.push_async_callback(servers.close)
+        await servers.open()
+        await kept.open()
+        yield World(dressed, servers, kept, held)
+    assert dressed.living == []
+
+
+async def test_one_more_can_be_added_and_goes_when_what_it_made_was_fetched(world: World) -> None:
+    assert world.servers.why_away("comfyui-1") == "comfyui-1 is starting."
+    assert world.servers.at_once == 1
+    await world.until_online(1)
+    await world.until(lambda: world.servers.why_away("comfyui-1") is None)
+    [gpu] = world.kept.gpus()
+    url = await world.kept.add(gpu.key)
+    await world.until_online(2)
+    assert world.servers.at_once == 2
+    assert world.servers.named["comfyui-2"].url == url
+    # what a process with Python has at least
+    assert (world.kept.taken(gpu.key) or 0) > 5 * 1024**2
+    assert world.kept.taken("another") is None
+    world.held.append(OneLease("comfyui-2"))
+    going = asyncio.create_task(world.kept.remove(gpu.key, url))
+    await world.until_online(1)
+    # its run is over, and its output still on its way
+    await world.servers.named["comfyui-2"].check_health()
+    assert not going.done()
+    world.held.clear()
+    await going
+    assert [*world.servers.named] == ["comfyui-1"]
+    assert len(world.dressed.living) == 1
+
+
+async def test_one_whose_port_was_taken_is_found_at_another(world: World) -> None:
+    await world.until_online(1)
+    before = world.servers.named["comfyui-1"].url
+    world.dressed.kill()
+    await world.until(lambda: "ended" in (world.servers.why_away("comfyui-1") or ""))
+    with socket.create_server(("127.0.0.1", int(before.rpartition(":")[2]))):
+        await world.until(lambda: [each.url for each in world.servers.own] not in ([], [before]))
+        await world.until_online(1)
+
+
+async def test_one_whose_gpu_is_sick_is_started_again(world: World) -> None:
+    await world.until_online(1)
+    await world.until(lambda: world.servers.why_away("comfyui-1") is None)
+    world.kept.restart("comfyui-1", "The GPU was in a bad state.")
+    await world.until(lambda: "bad state" in (world.servers.why_away("comfyui-1") or ""))
+    await world.until(lambda: len(world.dressed.lives) == 2)
+    await world.until_online(1)
+
+
+async def test_one_that_moved_to_another_port_meanwhile_is_removed_all_the_same(world: World) -> None:
+    await world.until_online(1)
+    [gpu] = world.kept.gpus()
+    url = await world.kept.add(gpu.key)
+    await world.until_online(2)
+    world.dressed.kill()
+    await world.until(lambda: "ended" in (world.servers.why_away("comfyui-2") or ""))
+    with socket.create_server(("127.0.0.1", int(url.rpartition(":")[2]))):
+        await world.until(lambda: "comfyui-2" in world.servers.named and world.servers.named["comfyui-2"].url != url)
+        await world.kept.remove(gpu.key, url)
+    assert [*world.servers.named] == ["comfyui-1"]
+    assert world.dressed.living == [world.dressed.lives[0]["pid"]]
+    with pytest.raises(NotFound, match=url):
+        await world.kept.remove(gpu.key, url)
+
+
+async def test_one_that_moves_while_it_is_being_removed_comes_back_for_nobody(world: World) -> None:
+    await world.until_online(1)
+    [gpu] = world.kept.gpus()
+    url = await world.kept.add(gpu.key)
+    await world.until_online(2)
+    world.held.append(OneLease("comfyui-2"))
+    going = asyncio.create_task(world.kept.remove(gpu.key, url))
+    await world.until_online(1)
+    with socket.socket() as taker:
+        taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        world.dressed.kill()
+        await world.until(lambda: "ended" in (world.kept.why_away("comfyui-2") or ""))
+        taker.bind(("127.0.0.1", int(url.rpartition(":")[2])))
+        taker.listen()
+        await world.until(lambda: len(world.dressed.lives) == 3)
+        world.held.clear()
+        await going
+    assert [*world.servers.named] == [*world.servers.pool.stats().clients] == ["comfyui-1"]
+    assert world.dressed.living == [world.dressed.lives[0]["pid"]]
+
+
+async def test_one_that_does_not_come_up_is_no_server(world: World) -> None:
+    await world.until_online(1)
+    [gpu] = world.kept.gpus()
+    world.dressed.behave(exit=3)
+    with pytest.raises(NotStarted):
+        await world.kept.add(gpu.key)
+    assert [*world.servers.named] == [*world.servers.pool.stats().clients] == ["comfyui-1"]
+    assert world.servers.at_once == 1
+
+
+async def test_what_its_user_put_into_the_input_folder_since_it_was_started_is_found(world: World) -> None:
+    await world.until_online(1)
+    (world.dressed.folder / "input" / "late.png").write_bytes(png("#102030"))
+    result = await world.servers.named["comfyui-1"].run(invert_file("late.png"))
+    assert len(result.files) == 1

@@ -1,0 +1,52 @@
+"""A server with two workers of which neither has all that a job needs: it is refused by name, or waits for one."""
+
+import asyncio
+from typing import Any
+
+import httpx
+
+from comfyrelay.simulator import Simulator
+from tests.support.graphs import invert
+from tests.support.whole_system import System
+from tests.support.world import PATIENCE_SECONDS
+
+RARE = "rare.safetensors"
+
+
+async def test_a_job_waits_until_one_of_two_workers_has_what_it_needs(system: System) -> None:
+    # it leads nowhere, and runs where it is known
+    graph = {**invert(), "9": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": RARE}}}
+    effect = await system.effect("rare", graph, properties=[])
+    async with Simulator() as second:
+        await system.started("gpu-1")
+        await system.started("gpu-2", simulators=[second])
+        lacking = {"kind": "model", "name": RARE, "workers": 0, "on": []}
+        headers = {"Authorization": f"Bearer {system.user_token}"}
+        told = await system.http.get("/api/missing", params={"effect_id": effect}, headers=headers)
+        assert told.json()["data"]["missing"]["items"] == [lacking]
+        refused = await refusal(system, {"effect_id": effect, "idempotency_key": "once"})
+        assert refused["type"] == "urn:comfyrelay:missing_on_workers"
+        assert refused["missing"] == [lacking]
+        assert refused["detail"].startswith(
+            f"None of the 2 workers has everything: the model {RARE} (no worker has it)."
+        )
+
+        job_id = await system.submit(effect, wait_for_missing=True)
+        waiting = (await system.job(job_id))["waiting"]
+        assert (waiting["reason"], waiting["text"]) == ("missing", f"It waits until a worker has the model {RARE}.")
+        port, folder = int(second.url.rpartition(":")[2]), second.folder
+        await second.stop()
+        async with Simulator(port=port, folder=folder, models={"checkpoints": [RARE]}):
+            done = await system.until(job_id, "completed")
+    assert done["attempts"] == 1
+    ran = await system.admin("GET", "/dispatches?worker_id=gpu-2")
+    assert len(ran["items"]) == 1
+
+
+async def refusal(system: System, body: dict[str, Any]) -> dict[str, Any]:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        headers = {"Authorization": f"Bearer {system.user_token}"}
+        answer = await system.http.post("/api/ai-jobs", json=body, headers=headers)
+    assert answer.status_code == httpx.codes.CONFLICT
+    found: dict[str, Any] = answer.json()
+    return found

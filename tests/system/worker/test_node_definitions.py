@@ -1,0 +1,92 @@
+"""A file of ComfyUI's editor on a server with a fleet: workers bring the definitions of their nodes, and jobs run."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from comfyrelay.simulator import Simulator
+from tests.support import commands
+from tests.support.editor_files import empty, invert, save, workflow
+from tests.support.whole_system import FLEET, System
+from tests.support.world import PATIENCE_SECONDS
+
+SAVED = workflow([empty(), invert(2, 1), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
+
+
+async def command(system: System, *words: str) -> Any:
+    """What a command says, as JSON; its jobs are held to what must hold of all."""
+    env = {
+        "COMFYRELAY_URL": system.api.url,
+        "COMFYRELAY_TOKEN": system.user_token,
+        "COMFYRELAY_DATA_DIR": str(system.folder / "nothing"),
+        "HOME": str(system.folder),
+    }
+    ran = await commands.run(*words, "--json", env=env)
+    assert ran.code == 0, ran.err
+    return json.loads(ran.out)
+
+
+async def jobs_of(system: System, batch_id: str) -> Sequence[Any]:
+    found = (await system.user("GET", f"/ai-jobs?batch_id={batch_id}"))["items"]
+    system._submitted.extend(each["id"] for each in found)
+    return [await system.until(each["id"], "completed") for each in found]
+
+
+@pytest.mark.parametrize(("settings", "simulators"), [({"DEFAULT_FLEET": FLEET}, 2)])
+async def test_a_file_of_the_editor_runs_on_a_fleet_as_on_a_desk(any_system: System, tmp_path: Path) -> None:
+    system = any_system
+    (tmp_path / "editor.json").write_text(json.dumps(SAVED))
+    # the first workflow of the server: its workers are there before it, with what it takes to read it
+    first, second = [
+        await system.started(f"gpu-{number}", simulators=[simulator])
+        for number, simulator in enumerate(system.simulators, start=1)
+    ]
+    # both have the same nodes and models, so one of them brings them for both
+    await system.api.until_asked("POST /api/worker/definitions", 2)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not (sent := [*first.said("worker.definitions_sent"), *second.said("worker.definitions_sent")]):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert {each["sha256"] for each in sent} == {sent[0]["sha256"]}
+
+    words = ("run", str(tmp_path / "editor.json"), "--set", "1.width=40", "--out", str(tmp_path / "made"))
+    ran = await command(system, *words)
+    system._submitted.append(ran["id"])
+    [picture] = ran["saved"]
+    assert Image.open(picture).size == (40, 48)
+    # the same file again is the same workflow, and the picture carries its graph
+    batch = await command(system, "batch", "add", str(tmp_path / "editor.json"), "--tries", "4", "--label", "four")
+    assert len(await jobs_of(system, batch["id"])) == 4
+    again = await command(system, "run", picture, "--out", str(tmp_path / "again"))
+    system._submitted.append(again["id"])
+    assert Image.open(again["saved"][0]).size == (40, 48)
+    assert len((await system.user("GET", "/workflows"))["items"]) == 2
+
+
+async def test_definitions_that_change_are_brought_anew(system: System) -> None:
+    await system.plain_effect()
+    worker = await system.started(poll_wait_seconds=0.5)
+    await worker.until_said("worker.definitions_sent")
+    port, folder = int(system.simulator.url.rpartition(":")[2]), system.simulator.folder
+    await system.simulator.stop()
+    async with Simulator(port=port, folder=folder, models={"checkpoints": ["new.safetensors"]}):
+        await worker.until_said("worker.definitions_sent", count=2)
+    graph = {
+        "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "new.safetensors"}},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
+    }
+    made = await system.user("POST", "/workflows", {"graph": graph})
+    assert made["properties"][0]["choices"] == ["new.safetensors"]
+
+
+async def test_a_control_plane_that_does_not_want_them_gets_none_and_jobs_run(system: System) -> None:
+    """It is older than the worker, or something in between keeps them."""
+    effect = await system.plain_effect()
+    system.api.refuse(b"POST /api/worker/definitions")
+    await system.started()
+    await system.completed(await system.plain(effect))
+    assert system.api.asked("PUT /api/worker/definitions") == 0

@@ -1,0 +1,273 @@
+"""The loop that decides how many ComfyUI a GPU gets, over processes of the simulator that share one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from comfyrelay.comfyui.pool import JobRetrying, SmartFailover, WorkflowPool
+from comfyrelay.domain.packing import PackingLimits
+from comfyrelay.errors import NotFound, OutOfMemory
+from comfyrelay.simulator import SimulatedGpuOptions
+from comfyrelay.simulator.gpu import GIB, SimulatedGpu
+from comfyrelay.worker.comfyui.packing import Packer
+from tests.support.pool import QUICK
+from tests.support.simulated_gpus import KEY, SimulatedGpus, picture
+from tests.support.world import PATIENCE_SECONDS
+
+# Whatever is measured, on however busy a machine: more are always worth it, or never.
+ALWAYS = PackingLimits(least_gain=-1.0, most=3, idle_seconds=0.5, turns=1, jobs_per_turn=1)
+NEVER = PackingLimits(least_gain=100.0, least_promise=100.0, turns=1, jobs_per_turn=1)
+
+
+@asynccontextmanager
+async def gpu_of(
+    folder: Path,
+    limits: PackingLimits,
+    *,
+    spare: Callable[[int], float] = lambda _: 16.0,
+    more_waiting: Callable[[], int] = lambda: 0,
+    most: int | None = None,
+    free: Callable[[], int] = lambda: 64 * GIB,
+    sizes: Mapping[str, int] = MappingProxyType({KEY: 24 * GIB}),
+    **gpu: Any,
+) -> AsyncIterator[tuple[WorkflowPool, SimulatedGpus, Packer]]:
+    """One process on each GPU, of 24 GiB on which each takes 5 GiB, and the loop that watches it while jobs run."""
+    given = {"context_bytes": GIB, "model_bytes": 4 * GIB, "pixel_bytes": 0, **gpu}
+    options = {
+        key: SimulatedGpuOptions(folder=folder / key, **{"memory_bytes": size, **given}) for key, size in sizes.items()
+    }
+    async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(
+            WorkflowPool([], timings=QUICK, failover=SmartFailover(cooldown_seconds=0))
+        )
+        gpus = SimulatedGpus(pool, options)
+        stack.push_async_callback(gpus.close)
+        for key in sizes:
+            await gpus.add(key)
+        packer = Packer(
+            gpus,
+            pool,
+            limits=limits,
+            most=most,
+            more_waiting=more_waiting,
+            spare=spare,
+            loads=dict,
+            free=free,
+            taken=lambda _gpu: 8 * GIB,
+            look_seconds=0.1,
+        )
+        keeping = asyncio.create_task(packer.keep())
+        working = asyncio.create_task(_work(pool))
+        try:
+            yield pool, gpus, packer
+        finally:
+            working.cancel()
+            keeping.cancel()
+            await asyncio.gather(working, keeping, return_exceptions=True)
+
+
+async def _work(pool: WorkflowPool) -> None:
+    """Always some jobs that wait."""
+    seed = 0
+    while True:
+        if pool.stats().queued < 5:
+            seed += 1
+            await pool.enqueue(picture(seed), max_attempts=1)
+        else:
+            await asyncio.sleep(0.005)
+
+
+async def told(packer: Packer, such: Callable[[str], bool], *, key: str = KEY) -> str:
+    """Wait for a reason."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (found := packer.decided.get(key)) is None or not such(found.reason):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    return found.reason
+
+
+async def test_while_jobs_wait_and_more_are_worth_it_there_are_more(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        async with gpu_of(tmp_path, ALWAYS) as (_, gpus, packer):
+            await told(packer, lambda reason: reason == "3 at once: no more are allowed on one GPU.")
+            assert len(gpus.gpus()[0].processes) == 3
+            assert packer.decided[KEY].processes == 3
+            assert "trying 3 at once" in (packer.decided[KEY].changed or "")
+    changes = [each for each in logs if each["event"] == "worker.packing" and each["change"] == "add"]
+    assert len(changes) == 2
+    assert "19.0 GiB are free for the 5.0 GiB of another one: trying 2 at once." in changes[0]["why"]
+
+
+async def test_what_is_not_worth_it_is_taken_back_and_not_tried_again(tmp_path: Path) -> None:
+    async with gpu_of(tmp_path, NEVER) as (pool, gpus, packer):
+        await told(packer, lambda reason: reason.endswith("not worth it for what runs now."))
+        assert len(gpus.gpus()[0].processes) == 1
+        assert gpus.most == 2
+        assert len(pool.stats().clients) == 1
+        assert not pool.stats().failed
+
+
+async def test_without_work_one_is_left(tmp_path: Path) -> None:
+    async with gpu_of(tmp_path, ALWAYS) as (pool, gpus, packer):
+        await told(packer, lambda reason: reason.startswith("3 at once: no more"))
+        pool.enqueue = _refuse  # type: ignore[method-assign]
+        await told(packer, lambda reason: reason == "1 at once: nothing waits.")
+        assert len(gpus.gpus()[0].processes) == 1
+        assert not pool.stats().failed
+
+
+async def test_there_are_never_more_than_memory_holds(tmp_path: Path) -> None:
+    async with gpu_of(tmp_path, ALWAYS, memory_bytes=12 * GIB) as (pool, gpus, packer):
+        await told(packer, lambda reason: reason == "2 at once: the GPU has 12.0 GiB, and each takes 5.0 GiB.")
+        assert gpus.most == 2
+        assert not pool.stats().failed
+
+
+async def test_what_another_program_holds_counts_once(tmp_path: Path) -> None:
+    """It holds 10 of 24 GiB, so that two of 5 fit beside it, and three do not."""
+    other = SimulatedGpu(SimulatedGpuOptions(folder=tmp_path / KEY, context_bytes=10 * GIB))
+    other.open()
+    async with gpu_of(tmp_path, ALWAYS) as (pool, gpus, packer):
+        await told(packer, lambda reason: reason.startswith("2 at once: the GPU has"))
+        assert gpus.most == 2
+        assert not pool.stats().failed
+    other.close()
+
+
+async def test_without_a_core_to_spare_there_is_one(tmp_path: Path) -> None:
+    async with gpu_of(tmp_path, ALWAYS, spare=lambda _: 0.5) as (_, gpus, packer):
+        await told(packer, lambda reason: reason == "1 at once: no processor core is to spare.")
+        assert gpus.most == 1
+
+
+async def test_a_machine_whose_own_memory_holds_no_other_has_one(tmp_path: Path) -> None:
+    async with gpu_of(tmp_path, ALWAYS, free=lambda: 6 * GIB) as (_, gpus, packer):
+        why = "1 at once: another one takes 8.0 GiB of the machine's own memory, and 6.0 GiB are free."
+        await told(packer, lambda reason: reason == why)
+        assert gpus.most == 1
+
+
+async def test_there_are_no_more_than_run_jobs_at_once(tmp_path: Path) -> None:
+    async with gpu_of(tmp_path, ALWAYS, most=1) as (_, gpus, packer):
+        await told(packer, lambda reason: reason == "1 at once: no more are allowed on one GPU.")
+        assert gpus.most == 1
+
+
+async def test_one_that_does_not_start_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+    async with gpu_of(tmp_path, ALWAYS) as (pool, gpus, packer):
+        gpus.refusal = "Its venv is broken."
+        await told(packer, lambda reason: reason == "Another one did not start: Its venv is broken.")
+        done = pool.stats().completed
+        await told(packer, lambda reason: reason.endswith("another one did not start, and is tried again after 300 s."))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while pool.stats().completed == done:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert gpus.most == 1
+
+
+async def test_nothing_is_added_while_one_that_crashed_starts_again(tmp_path: Path) -> None:
+    async with gpu_of(tmp_path, ALWAYS) as (_, gpus, packer):
+        await told(packer, lambda reason: reason == "3 at once: no more are allowed on one GPU.")
+        first = gpus.gpus()[0].processes[0]
+        await gpus.kill(KEY, first)
+        await told(packer, lambda reason: reason == "2 at once: one of them starts again.")
+        await gpus.start_again(KEY, first)
+        await told(packer, lambda reason: reason == "3 at once: no more are allowed on one GPU.")
+        assert gpus.added == 3
+
+
+async def test_what_could_not_be_begun_is_tried_at_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server is gone in the moment in which it is told to go on."""
+    refused: list[str] = []
+    rest = WorkflowPool.rest
+
+    def refuse(pool: WorkflowPool, client_id: str, *, is_resting: bool = True) -> None:
+        # all of what is looked at before, and the first time that one is to be added
+        if pool.stats().completed and len(refused) < 3:
+            refused.append(client_id)
+            raise NotFound("It is gone.")
+        rest(pool, client_id, is_resting=is_resting)
+
+    monkeypatch.setattr(WorkflowPool, "rest", refuse)
+    async with gpu_of(tmp_path, ALWAYS) as (_, gpus, packer):
+        await told(packer, lambda reason: reason == "3 at once: no more are allowed on one GPU.")
+        assert len(refused) == 3
+        assert gpus.added == 3
+
+
+async def test_the_process_with_a_pinned_workflow_is_the_one_that_is_left(tmp_path: Path) -> None:
+    async with gpu_of(tmp_path, replace(ALWAYS, most=2, idle_seconds=1.0)) as (pool, gpus, packer):
+        await told(packer, lambda reason: reason.startswith("2 at once: no more"))
+        newest = gpus.gpus()[0].processes[-1]
+        enqueue, pool.enqueue = pool.enqueue, _refuse  # type: ignore[method-assign]
+        await asyncio.gather(*pool.jobs.values())
+        others = [each for each in pool.stats().clients if each != newest]
+        await (await enqueue(picture(0), keep_loaded=True, exclude_clients=others))
+        await told(packer, lambda reason: reason == "1 at once: nothing waits.")
+        assert gpus.gpus()[0].processes == (newest,)
+
+
+async def test_each_gpu_has_as_many_as_its_own_memory_holds(tmp_path: Path) -> None:
+    sizes = {"small": 8 * GIB, "middle": 12 * GIB, "large": 24 * GIB}
+    async with gpu_of(tmp_path, ALWAYS, sizes=sizes) as (pool, gpus, packer):
+        await told(packer, lambda reason: reason == "3 at once: no more are allowed on one GPU.", key="large")
+        await told(packer, lambda reason: reason.startswith("2 at once: the GPU has 12.0 GiB"), key="middle")
+        await told(packer, lambda reason: reason.startswith("1 at once: the GPU has 8.0 GiB"), key="small")
+        assert {each.key: len(each.processes) for each in gpus.gpus()} == {"small": 1, "middle": 2, "large": 3}
+        assert not pool.stats().failed
+        pool.enqueue = _refuse  # type: ignore[method-assign]
+        for key in sizes:
+            await told(packer, lambda reason: reason == "1 at once: nothing waits.", key=key)
+        assert [len(each.processes) for each in gpus.gpus()] == [1, 1, 1]
+
+
+class OneGpu:
+    """A pool of two servers on one GPU, of which those named are busy; it tells of what happens."""
+
+    def __init__(self, *busy: str) -> None:
+        self._busy = busy
+        self.heard: dict[type[Any], Callable[[Any], object]] = {}
+
+    def on(self, which: type[Any], callback: Callable[[Any], object]) -> Callable[[], None]:
+        self.heard[which] = callback
+        return lambda: None
+
+    def stats(self) -> Any:
+        each = {name: SimpleNamespace(gpu=KEY, running=int(name in self._busy)) for name in ("a", "b")}
+        return SimpleNamespace(clients=each)
+
+
+@pytest.mark.parametrize(
+    ("busy", "gpu_bytes", "is_blamed"), [(["b"], None, True), (["b"], 24 * GIB, False), ([], None, False)]
+)
+async def test_only_what_ran_out_of_memory_beside_others_says_that_they_are_too_many(
+    busy: list[str], gpu_bytes: int | None, is_blamed: bool
+) -> None:
+    pool, error = OneGpu(*busy), OutOfMemory("There is not enough memory.")
+    packer = Packer(cast("Any", None), cast("WorkflowPool", pool), spare=lambda _: 1.0)
+    error.gpu_bytes = gpu_bytes
+    pool.heard[JobRetrying](SimpleNamespace(client_id="a", workflow_hash="w", error=error))
+    assert packer.ran_out(KEY) == (frozenset("w") if is_blamed else frozenset())
+
+
+async def _refuse(*_: Any, **__: Any) -> Any:
+    await asyncio.Event().wait()
+
+
+async def test_what_waits_elsewhere_counts_although_the_pool_has_nothing_that_waits(tmp_path: Path) -> None:
+    elsewhere = 0
+    async with gpu_of(tmp_path, ALWAYS, more_waiting=lambda: elsewhere) as (pool, gpus, packer):
+        add, pool.enqueue = pool.enqueue, _refuse  # type: ignore[method-assign]
+        await (await add(picture(1)))
+        await told(packer, lambda reason: reason == "1 at once: nothing waits.")
+        elsewhere = 400
+        await told(packer, lambda reason: reason.startswith("400 jobs wait, and 19.0 GiB are free"))
+        assert gpus.most <= 2

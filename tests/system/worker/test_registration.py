@@ -1,0 +1,124 @@
+"""A worker that is not let in: it waits where somebody else may make room, and is let in then."""
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comfyrelay import __version__
+from comfyrelay.protocol.worker import PROTOCOL
+from comfyrelay.simulator.misbehaviour import Stuck
+from comfyrelay.worker.control import Control
+from comfyrelay.worker.registration import Registration
+from comfyrelay.worker.settings import WorkerSettings
+from comfyrelay.worker.state import State
+from tests.support.api import FLEET_SECRET
+from tests.support.whole_system import FLEET, System
+
+REGISTER = "POST /api/worker/register"
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        pytest.param({"MAX_FLEET_WORKERS": "1"}, "gpu-2", id="a full fleet"),
+        pytest.param({}, "gpu-1", id="a name that is taken"),
+    ],
+)
+async def test_who_is_not_let_in_asks_again_until_there_is_room(system: System, tmp_path: Path, name: str) -> None:
+    await system.plain_effect()
+    first = await system.started("gpu-1")
+    state = State(tmp_path / "second")
+    state.open()
+    control = Control(system.api.url, worker_id=name)
+    own = WorkerSettings(api_base_url=system.api.url, fleet_secret=FLEET_SECRET, fleet_slug=FLEET)
+    waiting = asyncio.create_task(Registration(own, control, state, later_seconds=0.1).enlist({"max_concurrency": 1}))
+    try:
+        # one by the other worker; twice it was refused
+        await system.api.until_asked(REGISTER, 1 + 3)
+        assert not waiting.done()
+        first.send(signal.SIGTERM)
+        assert await first.ended() == 0
+        assert await waiting
+        assert state.kept_token() == control.token != ""
+        assert [each["worker_id"] for each in (await system.admin("GET", "/workers"))["items"]] == [name]
+    finally:
+        waiting.cancel()
+        await control.close()
+        state.close()
+
+
+@pytest.mark.parametrize("settings", [{"MAX_FLEET_WORKERS": "1"}])
+async def test_a_worker_of_a_full_fleet_says_so_and_can_be_stopped(system: System) -> None:
+    await system.plain_effect()
+    await system.started("gpu-1")
+    second = system.worker("gpu-2")
+    await second.start()
+    await second.until_said("worker.registration_refused")
+    assert "Raise its limit, or wait until a worker leaves." in second.said("worker.registration_refused")[0]["why"]
+    second.send(signal.SIGTERM)
+    assert await second.ended() == 0
+
+
+async def test_a_worker_whose_answer_was_lost_is_registered_again_at_once(system: System) -> None:
+    await system.plain_effect()
+    system.api.lose_answers(REGISTER.encode(), count=2)
+    await system.started("gpu-1")
+    assert system.api.asked(REGISTER) == 3
+    [listed] = (await system.admin("GET", "/workers"))["items"]
+    assert (listed["worker_id"], listed["protocol"], listed["version"]) == ("gpu-1", PROTOCOL, __version__)
+
+
+async def test_a_worker_that_lost_its_token_gives_back_what_it_held_and_goes_on(system: System) -> None:
+    effect = await system.plain_effect()
+    stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
+    worker = await system.started("gpu-1")
+    job = await system.submit(effect)
+    await system.until_running(system.simulator)
+    await worker.kill()
+    stuck.end()
+    (system.folder / "worker" / "gpu-1" / "token.json").unlink()
+    await worker.start()
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 1
+
+
+async def test_a_worker_whose_token_is_changed_while_it_works_keeps_its_job(system: System) -> None:
+    effect = await system.plain_effect()
+    stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
+    worker = await system.started("gpu-1", prefetch=0)
+    job = await system.submit(effect)
+    await system.until_running(system.simulator)
+    await system.admin("POST", "/workers/gpu-1/rotate-token")
+    await worker.until_said("worker.registered", count=2)
+    stuck.end()
+    await system.completed(job)
+    assert worker.said("worker.job_lost") == []
+    assert worker.said("worker.job_leased")[1:] == []
+
+
+async def test_a_worker_that_its_fleet_does_not_take_back_lets_its_job_go(system: System) -> None:
+    effect = await system.plain_effect()
+    stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
+    worker = await system.started("gpu-1", prefetch=0)
+    await system.submit(effect)
+    await system.until_running(system.simulator)
+    await system.admin("POST", "/workers/gpu-1/revoke")
+    await worker.until_said("worker.job_lost")
+    stuck.end()
+    assert len(worker.said("worker.registered")) == 1
+
+
+async def test_a_worker_that_would_not_be_let_in_says_so_before_comfyui_answers(system: System) -> None:
+    await system.plain_effect()
+    wrongs: list[tuple[dict[str, Any], str]] = [
+        ({"fleet_slug": "none"}, "knows no production fleet 'none'"),
+        ({"fleet_stage": "staging"}, "FLEET_SECRET must be one of its secrets for staging"),
+    ]
+    for wrong, told in wrongs:
+        worker = system.worker(comfyui_base_url="http://127.0.0.1:1", comfyui_folders=None, **wrong)
+        await worker.start()
+        assert await worker.ended() == 2
+        assert told in worker.text()

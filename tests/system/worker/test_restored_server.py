@@ -1,0 +1,58 @@
+"""A server is restored from a backup under workers that go on: they find back, and each job is paid for once."""
+
+import signal
+
+import pytest
+
+from comfyrelay.simulator import Stuck
+from tests.support.processes import run_command
+from tests.support.whole_system import COST, TOKENS, System, _prefixed
+
+SETTINGS = {"LEASE_TTL_SECONDS": "5", "WORKER_STALE_SECONDS": "1", "MAX_ATTEMPTS": "50"}
+
+
+async def command(system: System, *words: str) -> None:
+    log = system.folder / "command.log"
+    code, text = await run_command(*words, environment=_prefixed(system.settings), log=log)
+    assert code == 0, text
+
+
+@pytest.mark.parametrize("settings", [SETTINGS])
+async def test_workers_whose_tokens_and_leases_are_unknown_find_back_and_nothing_is_charged_twice(
+    system: System,
+) -> None:
+    effect = await system.effect()
+    worker = await system.started("gpu-1")
+    done = await system.image(effect)
+    output = await system.completed(done)
+    stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
+    running, waiting = [await system.image(effect) for _ in range(2)]
+    await system.until_running(prompts=2)
+    await command(system, "backup", str(system.folder / "backups"))
+
+    # the lease of one is over, the token of the worker is another one, and there is one more worker
+    stuck.end()
+    for each in (running, waiting):
+        await system.completed(each)
+    worker.send(signal.SIGTERM)
+    assert await worker.ended() == 0
+    await worker.start()
+    await worker.until_said("worker.registered", count=2)
+    other = await system.started("gpu-2")
+    await system.api.cut()
+    await system.server.kill()
+    await command(system, "restore", str(system.folder / "backups"), "--force")
+    # most backups are older than a lease may be
+    await system.expire_lease(running)
+    await system.start_server()
+    await system.until(running, "queued")
+    await system.api.restore()
+
+    await worker.until_said("worker.token_refused")
+    await other.until_said("worker.token_refused")
+    for each in (running, waiting):
+        await system.completed(each)
+    assert await system.completed(done) == output
+    await worker.until_said("worker.registered", count=3)
+    await other.until_said("worker.registered", count=2)
+    assert (await system.user("GET", "/wallet"))["balance"] == TOKENS - 3 * COST

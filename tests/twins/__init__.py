@@ -1,1 +1,0 @@
-"""Broken twins of the engine: each rule broken on purpose, to see that a test notices. Run `python -m tests.twins`."""

@@ -1,0 +1,466 @@
+"""The decision, rule by rule."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, time
+
+import pytest
+
+from comfyrelay.domain.autoscaling.capacity import Load, arriving
+from comfyrelay.domain.autoscaling.learning import ONE_ARRIVAL
+from comfyrelay.domain.autoscaling.limits import pause_left
+from comfyrelay.domain.autoscaling.observation import QueuedWork, SeenFleet, SeenMachine
+from comfyrelay.domain.autoscaling.plan import Launch
+from comfyrelay.domain.autoscaling.schedules import at_least
+from comfyrelay.domain.autoscaling.spec import InstanceType, Policy, Schedule
+from comfyrelay.errors import InvalidInput
+from tests.support.observations import (
+    OURS,
+    booting,
+    busy,
+    draining,
+    fleet,
+    launched,
+    plan,
+    plans,
+    ready,
+    waiting,
+)
+
+WORKDAYS = Schedule(days=frozenset(range(5)), begins=time(9), ends=time(18), at_least=2, timezone="Europe/Berlin")
+
+
+def types(price: float, speed: float = 1.0) -> list[InstanceType]:
+    return [InstanceType(name="g", price_per_hour=price, speed=speed)]
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_one_job_and_no_machine_launches_one(policy: Policy) -> None:
+    assert plan([waiting(1)], fleet(policy=policy)).launch == (Launch(count=1),)
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_nothing_waiting_and_nothing_there_is_nothing_to_do(policy: Policy) -> None:
+    assert plan([], fleet(policy=policy)).is_nothing
+
+
+@pytest.mark.parametrize("policy", OURS)
+def test_a_booting_machine_is_capacity(policy: Policy) -> None:
+    assert plan([waiting(1)], fleet(booting(), policy=policy)).is_nothing
+
+
+@pytest.mark.parametrize("policy", OURS)
+def test_a_draining_machine_is_none(policy: Policy) -> None:
+    assert launched(plan([waiting(1)], fleet(draining(), policy=policy))) == 1
+
+
+def test_seconds_count_and_not_jobs() -> None:
+    """Twenty short jobs are done before another machine could begin; twenty long ones are not."""
+    one = fleet(ready())
+    assert plan([waiting(20, seconds_each=5)], one).is_nothing
+    assert launched(plan([waiting(20, seconds_each=600)], one)) == 9
+
+
+def test_the_boot_that_is_nearly_over_takes_more_than_the_one_that_begins() -> None:
+    work = [waiting(8)]
+    assert plan(work, fleet(booting(left=5))).desired < plan(work, fleet(booting(left=175))).desired
+
+
+def test_a_workflow_of_which_nothing_is_known_is_staffed_all_the_same() -> None:
+    assert launched(plan([replace(waiting(12), seconds=0.0, seconds_per_job=0.0)], fleet())) > 1
+
+
+def test_what_arrives_is_staffed_with_a_reserve_that_grows_as_its_root() -> None:
+    """0.3 jobs a second of 30 s keep 9 machines busy; 0.01 keep a third of one."""
+    many = fleet(max_machines=50, launches_per_minute=50)
+    assert plan([waiting(0, jobs_per_second=0.3)], many).desired == 13
+    assert plan([waiting(0, jobs_per_second=0.01)], many).desired == 1
+    assert plan([waiting(0, jobs_per_second=0.001)], many).desired == 0
+
+
+def test_one_that_has_just_come_is_alone() -> None:
+    """It is an arrival itself: that is no reason to expect another."""
+    assert launched(plan([waiting(1, seconds_each=60.0, jobs_per_second=0.0023)], fleet())) == 1
+
+
+def test_while_something_waits_what_will_have_arrived_by_then_is_work_too() -> None:
+    seen = fleet(busy(), max_machines=50)
+    assert plan([waiting(6)], seen).is_nothing
+    assert launched(plan([waiting(6, jobs_per_second=0.03)], seen)) > 1
+
+
+@pytest.mark.parametrize("policy", OURS)
+@pytest.mark.parametrize("jobs", [1, 2, 40])
+def test_of_a_fleet_without_a_past_no_more_machines_are_launched_than_jobs_wait(policy: Policy, jobs: int) -> None:
+    """Jobs of ten minutes that came within a second: no rate, and nothing of which one knows that it follows."""
+    work = [waiting(jobs, seconds_each=600.0, jobs_per_second=jobs * ONE_ARRIVAL, arrivals_seconds=1.0)]
+    empty = fleet(policy=policy, max_machines=500, launches_per_minute=500)
+    assert plan(work, empty).desired <= jobs
+    launched_before = fleet(*(booting(str(each)) for each in range(jobs)), policy=policy, max_machines=500)
+    assert plan(work, launched_before).is_nothing
+
+
+def test_where_more_usually_follows_machines_are_launched_for_it_with_the_first_that_waits() -> None:
+    seen = fleet(following_jobs=6.0, max_machines=50, launches_per_minute=50, policy=Policy.FAST)
+    found = plan([waiting(2)], seen)
+    assert launched(found) == 7
+    assert "2 for what waits, 5 for what usually follows; launching 7" in found.reason
+    assert plan([waiting(2)], replace(seen, machines=[booting(str(each)) for each in range(7)])).is_nothing
+    assert launched(plan([waiting(1)], seen)) == 7
+    assert launched(plan([waiting(1)], replace(seen, following_jobs=0.0))) == 1
+    assert plan([waiting(2)], replace(seen, machines=[ready(), ready("b")])).is_nothing
+    assert launched(plan([waiting(20)], replace(seen, machines=[]))) == 20
+
+
+def test_what_usually_follows_is_counted_in_seconds_of_work_too() -> None:
+    seen = fleet(following_jobs=6.0, policy=Policy.FAST)
+    assert launched(plan([waiting(2, seconds_each=1.0)], seen)) == 1
+
+
+def test_a_rate_that_was_seen_for_less_than_a_boot_is_none() -> None:
+    many = fleet(max_machines=50, launches_per_minute=50)
+    assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=179.0)], many).desired == 0
+    assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=180.0)], many).desired == 13
+
+
+def test_what_waits_is_no_sign_of_what_will_come() -> None:
+    """Forty at once after a quiet hour need forty machines, and none for forty more."""
+    many = fleet(max_machines=500, launches_per_minute=500)
+    work = waiting(40, seconds_each=600.0, jobs_per_second=40 * ONE_ARRIVAL)
+    assert plan([work], many).desired == 40
+
+
+def test_the_faster_policy_never_has_fewer_machines() -> None:
+    for jobs in (1, 5, 12, 40):
+        for rate in (0.0, 0.05, 0.2):
+            wanted = [plan([waiting(jobs, jobs_per_second=rate)], fleet(policy=policy)).desired for policy in OURS]
+            assert wanted == sorted(wanted)
+
+
+def test_the_reason_says_what_was_seen_and_what_is_done() -> None:
+    seen = fleet(busy(), booting(left=80))
+    reason = plan([waiting(30)], seen).reason
+    assert reason.startswith("30 jobs, 900 s of work, 1 busy + 1 booting (80 s left): ")
+    assert "machines would keep the wait near" in reason
+    assert "; launching 8 of " in reason
+    assert reason.endswith("the limit is 10 machines")
+
+
+# scale-in
+
+
+def test_each_machine_ends_by_its_own_idle_time() -> None:
+    seen = fleet(ready("long", idle=2000), ready("short", idle=20), busy())
+    assert plan([], seen).end == ["long"]
+
+
+def test_the_last_machine_stays_fifteen_minutes() -> None:
+    assert plan([], fleet(ready(idle=899))).is_nothing
+    assert plan([], fleet(ready(idle=900))).end == ["ready"]
+
+
+def test_the_operator_says_how_long_the_last_one_stays() -> None:
+    assert plan([], fleet(ready(idle=60), last_idle_seconds=60)).end == ["ready"]
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_a_busy_machine_is_never_ended(policy: Policy) -> None:
+    seen = fleet(
+        replace(busy(), idle_seconds=10_000.0), policy=policy, max_machines=0, cost_per_hour=0.0, idle_seconds=10_000.0
+    )
+    assert plan([], seen).end == []
+
+
+def test_a_machine_that_says_ready_and_holds_a_lease_is_busy() -> None:
+    assert plan([], fleet(replace(ready(idle=10_000), leases=1))).end == []
+
+
+def test_an_idle_machine_that_what_waits_will_take_is_not_ended() -> None:
+    seen = fleet(ready("a", idle=5000), ready("b", idle=5000))
+    assert plan([waiting(2)], seen).is_nothing
+    assert plan([waiting(1)], seen).end == ["a"]
+
+
+def test_machines_that_arriving_work_needs_stay() -> None:
+    seen = fleet(*(ready(str(number), idle=5000) for number in range(5)))
+    assert plan([waiting(0, jobs_per_second=0.05)], seen).desired == 4
+
+
+# limits
+
+
+def test_no_more_machines_than_allowed_and_draining_ones_are_there_too() -> None:
+    assert launched(plan([waiting(100)], fleet(draining(), max_machines=3))) == 2
+
+
+def test_no_more_launches_a_minute_than_allowed() -> None:
+    seen = fleet(launches_per_minute=4, launches_ago=[5.0, 59.0, 61.0])
+    assert launched(plan([waiting(100)], seen)) == 2
+
+
+def test_no_more_money_an_hour_than_allowed() -> None:
+    seen = fleet(
+        busy(price_per_hour=0.3), cost_per_hour=1.0, instance_types=[InstanceType(name="g", price_per_hour=0.3)]
+    )
+    found = plan([waiting(100)], seen)
+    assert found.launch == (Launch(count=2, instance_type="g"),)
+    assert "the limit is 1 an hour" in found.reason
+
+
+def test_a_type_that_is_too_dear_gives_way_to_the_next() -> None:
+    types = [InstanceType(name="dear", price_per_hour=2.0), InstanceType(name="cheap", price_per_hour=0.5)]
+    assert plan([waiting(1)], fleet(instance_types=types)).launch == (Launch(count=1, instance_type="dear"),)
+    found = plan([waiting(1)], fleet(instance_types=types, cost_per_hour=1.0))
+    assert found.launch == (Launch(count=1, instance_type="cheap"),)
+
+
+def test_machines_beyond_a_limit_that_was_lowered_go_as_soon_as_they_are_idle() -> None:
+    found = plan([waiting(50)], fleet(busy(), ready("idle"), booting("boots"), max_machines=1))
+    assert found.end == ["idle", "boots"]
+    dear = fleet(busy(price_per_hour=1.0), ready("idle", price_per_hour=1.0), cost_per_hour=1.0)
+    assert plan([waiting(50)], dear).end == ["idle"]
+
+
+def test_beyond_the_money_the_dearest_that_are_idle_go_first() -> None:
+    dear = ready("dear", price_per_hour=9.0)
+    others = [ready(name, idle=500.0, price_per_hour=1.0) for name in ("a", "b")]
+    found = plan([], fleet(*others, dear, cost_per_hour=3.0, min_machines=3))
+    assert found.end == ["dear"]
+    assert "1 machine beyond the limits; ending 1 of them" in found.reason
+    # a busy one never: then what is idle, and costs something
+    held = fleet(busy(price_per_hour=9.0), *others, ready("free"), cost_per_hour=3.0, min_machines=4)
+    assert plan([], held).end == ["a", "b"]
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_what_others_have_started_is_never_ended(policy: Policy) -> None:
+    theirs = [ready(f"theirs{number}", idle=10_000.0, is_foreign=True) for number in range(2)]
+    found = plan([], fleet(*theirs, booting("own"), policy=policy, max_machines=1, idle_seconds=10_000.0))
+    assert found.end == ["own"]
+    words = "2 machines beyond the limits; ending 1 of them, busy ones and those that others have started never"
+    assert words in found.reason
+    assert plan([], fleet(*theirs, policy=policy, idle_seconds=10_000.0, last_idle_seconds=0.0)).end == []
+
+
+def test_no_more_are_launched_than_may_register() -> None:
+    found = plan([waiting(100)], fleet(ready(), max_workers=3))
+    assert launched(found) == 2
+    assert "3 workers may register in the fleet" in found.reason
+    assert launched(plan([waiting(100)], fleet(ready(), max_workers=3, workers_beside=1))) == 1
+    found = plan([waiting(100)], fleet(ready(), max_workers_of_all=9, workers_elsewhere=7))
+    assert launched(found) == 1
+    assert "9 workers may register in all fleets together" in found.reason
+
+
+def test_a_fleet_in_which_nobody_could_register_launches_none() -> None:
+    found = plan([], fleet(workflows=(), can_register=False, min_machines=2))
+    assert found.is_nothing
+    assert "no workflow is mapped to it, so that no worker could register" in found.reason
+
+
+def test_types_that_were_all_refused_are_not_asked_for_again() -> None:
+    found = plan([waiting(5)], fleet(all_refused=True))
+    assert found.is_nothing
+    assert "launching 0 of 5: none of its instance types can be had now" in found.reason
+
+
+def test_launches_that_never_become_workers_stop_launching_and_one_tries_again() -> None:
+    broken = fleet(failed_boots=3, failed_boot_seconds_ago=10.0)
+    found = plan([waiting(50)], broken)
+    assert found.is_nothing
+    assert "3 launches in a row never became a worker (tried again in 290 s)" in found.reason
+    rested = replace(broken, failed_boot_seconds_ago=301.0)
+    assert launched(plan([waiting(50)], rested)) == 1
+    assert plan([waiting(50)], replace(rested, machines=[booting()])).is_nothing
+    assert launched(plan([waiting(50)], replace(broken, failed_boots=2))) > 1
+
+
+def test_each_further_failure_doubles_the_pause_up_to_an_hour() -> None:
+    pauses = [pause_left(fleet(failed_boots=number, failed_boot_seconds_ago=0.0)) for number in (2, 3, 4, 5, 900)]
+    assert pauses == [None, 300, 600, 1200, 3600]
+
+
+# schedules
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (datetime(2026, 3, 4, 7, 59, tzinfo=UTC), 0),
+        (datetime(2026, 3, 4, 8, 0, tzinfo=UTC), 2),
+        (datetime(2026, 3, 4, 16, 59, tzinfo=UTC), 2),
+        (datetime(2026, 3, 4, 17, 0, tzinfo=UTC), 0),
+        # in summer nine o'clock in Berlin is earlier
+        (datetime(2026, 7, 1, 7, 0, tzinfo=UTC), 2),
+        # a Saturday
+        (datetime(2026, 3, 7, 12, 0, tzinfo=UTC), 0),
+    ],
+)
+def test_never_fewer_than_so_many_on_workdays_from_nine_to_eighteen(now: datetime, expected: int) -> None:
+    assert plan([], fleet(schedules=[WORKDAYS]), now=now).desired == expected
+
+
+def test_a_schedule_keeps_idle_machines_at_its_hours() -> None:
+    seen = fleet(ready("a", idle=9000), ready("b", idle=8000), ready("c", idle=7000), schedules=[WORKDAYS])
+    assert plan([], seen).end == ["a"]
+
+
+def test_a_schedule_that_ends_before_it_begins_ends_on_the_next_day() -> None:
+    night = Schedule(days=frozenset({4}), begins=time(22), ends=time(6), at_least=1)
+    friday, saturday = datetime(2026, 3, 6, 23, tzinfo=UTC), datetime(2026, 3, 7, 5, 59, tzinfo=UTC)
+    assert [at_least([night], each) for each in (friday, saturday)] == [1, 1]
+    assert at_least([night], datetime(2026, 3, 6, 5, tzinfo=UTC)) == 0
+    assert at_least([night], datetime(2026, 3, 7, 23, tzinfo=UTC)) == 0
+
+
+def test_a_schedule_from_midnight_to_midnight_has_no_gap() -> None:
+    wednesday = Schedule(days=frozenset({2}), begins=time(0), ends=time(0), at_least=1)
+    minutes = [datetime(2026, 3, 4, hour, minute, 59, tzinfo=UTC) for hour in range(24) for minute in range(60)]
+    assert {at_least([wednesday], each) for each in minutes} == {1}
+    assert at_least([wednesday], datetime(2026, 3, 5, tzinfo=UTC)) == 0
+    assert at_least([wednesday], datetime(2026, 3, 3, 23, 59, 59, tzinfo=UTC)) == 0
+
+
+def test_a_time_zone_that_does_not_exist_is_named() -> None:
+    with pytest.raises(InvalidInput, match="no time zone 'Mars/Base'"):
+        at_least([replace(WORKDAYS, timezone="Mars/Base")], datetime(2026, 3, 4, tzinfo=UTC))
+
+
+# not done
+
+
+def test_a_paused_fleet_does_nothing_and_says_so() -> None:
+    found = plan([waiting(9)], fleet(ready(idle=9999), is_paused=True))
+    assert found.is_nothing
+    assert "paused, nothing is done" in found.reason
+
+
+@pytest.mark.parametrize("seen", [fleet(is_dry_run=True), fleet(can_launch=False)])
+def test_what_is_only_reported_says_what_would_be_done(seen: SeenFleet) -> None:
+    found = plan([waiting(9)], seen)
+    assert found.is_report
+    assert launched(found) > 0
+    assert "nothing is done" in found.reason
+
+
+# several fleets
+
+
+def test_a_workflow_that_two_fleets_serve_is_staffed_once_by_the_cheaper() -> None:
+    dear = fleet(slug="dear", instance_types=types(1.0))
+    cheap = fleet(slug="cheap", instance_types=types(0.5), max_machines=50, launches_per_minute=50)
+    work = [waiting(20, jobs_per_second=0.05)]
+    alone = plan(work, cheap).desired
+    assert [each.desired for each in plans(work, dear, cheap)] == [0, alone]
+
+
+@pytest.mark.parametrize("following", [0.0, 6.0])
+def test_two_jobs_that_two_fleets_serve_have_as_many_machines_as_one_fleet_would_launch(following: float) -> None:
+    """The cheaper may have one machine alone: the other launches what is left, and no more."""
+    attic = fleet(slug="attic", instance_types=types(0.1), max_machines=1, following_jobs=following)
+    boxes = fleet(slug="boxes", instance_types=types(0.5), following_jobs=following)
+    work = [waiting(2, seconds_each=60.0)]
+    first, second = plans(work, attic, boxes)
+    assert (first.desired, first.desired + second.desired) == (1, plan(work, boxes).desired)
+    free = replace(attic, scaling=boxes.scaling)
+    assert [each.desired for each in plans(work, free, boxes)] == [plan(work, boxes).desired, 0]
+
+
+def test_what_a_cluster_is_told_to_do_nobody_else_does_again() -> None:
+    dear = fleet(slug="dear", instance_types=types(1.0))
+    cheap = fleet(slug="cheap", instance_types=types(0.5), can_launch=False, is_done_elsewhere=True)
+    work = [waiting(4, jobs_per_second=0.01)]
+    found = plans(work, dear, cheap)
+    assert [launched(each) > 0 for each in found] == [False, True]
+    assert "its cluster does it" in found[1].reason
+
+
+def test_of_two_that_cost_the_same_the_faster_is_taken() -> None:
+    slow, quick = fleet(slug="a", instance_types=types(1.0)), fleet(slug="b", instance_types=types(1.0, speed=2.0))
+    assert [each.desired > 0 for each in plans([waiting(5)], slow, quick)] == [False, True]
+
+
+def test_what_the_cheaper_fleet_may_not_take_goes_to_the_next() -> None:
+    work = [waiting(20)]
+    cheap = fleet(slug="cheap", instance_types=types(0.5), max_machines=2)
+    dear = fleet(slug="dear", instance_types=types(1.0), max_machines=50, launches_per_minute=50)
+    first, second = plans(work, cheap, dear)
+    assert first.desired == 2
+    assert second.desired == plan(work, dear).desired - 2
+    paused = replace(cheap, scaling=replace(cheap.scaling, is_paused=True))
+    assert plans(work, paused, dear)[1].desired == plan(work, dear).desired
+    trying = replace(cheap, scaling=replace(cheap.scaling, is_dry_run=True))
+    assert plans(work, trying, dear)[1].desired == plan(work, dear).desired
+
+
+def test_machines_that_are_there_are_used_before_a_cheaper_one_is_launched() -> None:
+    cheap = fleet(slug="cheap", instance_types=types(0.5))
+    dear = fleet(ready(), slug="dear", instance_types=types(1.0))
+    assert all(each.is_nothing for each in plans([waiting(3, jobs_per_second=0.01)], cheap, dear))
+
+
+def test_a_workflow_that_only_one_fleet_serves_is_not_left_to_the_other() -> None:
+    first = fleet(slug="first", workflows=(1,), instance_types=types(0.5))
+    second = fleet(slug="second", workflows=(2,), instance_types=types(1.0))
+    assert [each.desired for each in plans([waiting(1), waiting(1, workflow=2)], first, second)] == [1, 1]
+
+
+# the reference
+
+
+def test_the_reference_steps_from_none_to_one_whatever_waits() -> None:
+    assert plan([waiting(40)], fleet(policy=Policy.REFERENCE)).desired == 1
+
+
+def test_the_reference_then_tracks_a_backlog_of_two() -> None:
+    assert plan([waiting(11)], fleet(busy(), policy=Policy.REFERENCE)).desired == 6
+    assert plan([waiting(3)], fleet(busy(), busy("b"), policy=Policy.REFERENCE)).desired == 3
+
+
+def test_the_reference_goes_to_none_after_fifteen_idle_minutes() -> None:
+    seen = fleet(ready("a", idle=899), ready("b", idle=899), policy=Policy.REFERENCE, idle_seconds=899.0)
+    assert plan([], seen).is_nothing
+    assert plan([], replace(seen, idle_seconds=900.0)).end == ["a", "b"]
+
+
+def test_the_reference_gives_machines_back_after_fifteen_low_minutes() -> None:
+    seen = fleet(busy(), ready("b", idle=5), ready("c", idle=6), policy=Policy.REFERENCE, low_seconds=899.0)
+    assert plan([], seen).is_nothing
+    assert plan([], replace(seen, low_seconds=900.0)).end == ["c", "b"]
+
+
+def test_what_arrives_is_counted_once_however_many_fleets_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fleet asking for each other one would take a server's time."""
+    calls = 0
+
+    def counted(work: QueuedWork, boot_seconds: float) -> Load:
+        nonlocal calls
+        calls += 1
+        return arriving(work, boot_seconds)
+
+    monkeypatch.setattr("comfyrelay.domain.autoscaling.decide.arriving", counted)
+    work = [waiting(1, workflow=number, jobs_per_second=0.01) for number in range(20)]
+    plans(work, *(fleet(ready(), slug=f"f{number}", workflows=range(20)) for number in range(10)))
+    assert calls == len(work)
+
+
+class TestUnknownPrices:
+    """Without named types nobody knows what a machine costs before there is one."""
+
+    def test_one_is_launched_and_the_others_wait_for_its_price(self) -> None:
+        first = plan([], fleet(min_machines=8, cost_per_hour=4.0))
+        assert launched(first) == 1
+        assert "the first has not told its price yet" in first.reason
+        assert launched(plan([], fleet(booting(), min_machines=8, cost_per_hour=4.0))) == 0
+
+    def test_then_the_limit_holds_by_what_the_dearest_costs(self) -> None:
+        seen = fleet(booting(price_per_hour=1.0), booting("b", price_per_hour=0.5), min_machines=8, cost_per_hour=4.0)
+        assert launched(plan([], seen)) == 2
+
+    @pytest.mark.parametrize("machines", [(), (ready(),)])
+    def test_no_money_launches_none(self, machines: tuple[SeenMachine, ...]) -> None:
+        found = plan([], fleet(*machines, min_machines=8, cost_per_hour=0.0))
+        assert found.is_nothing
+        assert "the limit is 0 an hour" in found.reason
+
+    def test_where_nobody_tells_a_price_nothing_is_paid(self) -> None:
+        assert launched(plan([], fleet(ready(), min_machines=8, cost_per_hour=4.0))) == 7

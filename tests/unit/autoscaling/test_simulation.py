@@ -1,0 +1,342 @@
+"""The simulation: the same decision, in a world of events."""
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean, pstdev
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from typer.testing import CliRunner
+
+from comfyrelay.autoscaling.simulation.generator import Workload, generate, model_shares
+from comfyrelay.autoscaling.simulation.plot import BOTTOM, HEIGHT, LEFT, LETTER, RIGHT, TOP, WIDTH, trade_off
+from comfyrelay.autoscaling.simulation.simulator import Simulation, SimulationOutcome, scaling_of, simulate
+from comfyrelay.autoscaling.simulation.summary import SimulationSummary, lower_bound, quantile, summary
+from comfyrelay.autoscaling.simulation.traces import Request, from_history, parse_trace, read_trace
+from comfyrelay.autoscaling.simulation.world import Setting
+from comfyrelay.cli.fleet.app import fleet_app
+from comfyrelay.cli.fleet.simulate import _show
+from comfyrelay.domain.autoscaling.spec import Policy
+from comfyrelay.errors import InvalidInput
+from tests.support.observations import OURS
+from tests.support.world import START
+
+SPOT = Setting(evictions_per_hour=2.0, refused_share=0.3)
+HEADER = "arrival_seconds,duration_seconds,workflow,model\n"
+runner = CliRunner()
+
+
+def steady(every: float, *, hours: float, seconds: float = 30.0) -> Sequence[Request]:
+    return [Request(number * every, seconds, "w", "m") for number in range(int(hours * 3600 / every))]
+
+
+requests = st.lists(
+    st.builds(
+        Request,
+        st.floats(0, 5_000),
+        st.floats(0, 600),
+        st.sampled_from(("a", "b")),
+        st.sampled_from(("m", "n", "o")),
+    ),
+    min_size=1,
+    max_size=20,
+).map(sorted)
+
+
+@given(requests, st.sampled_from(Policy), st.integers(0, 9), st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_every_request_is_served_and_the_fleet_returns_to_none(
+    arriving: Sequence[Request], policy: Policy, seed: int, is_spot: bool
+) -> None:
+    """A simulation ends only when no machine is left."""
+    setting = SPOT if is_spot else Setting()
+    simulation = Simulation(arriving, scaling_of(policy, setting), setting, seed=seed)
+    outcome = simulation.run()
+    assert all(each >= 0 for each in outcome.waits)
+    assert outcome.most_machines <= setting.max_machines
+    assert outcome.busy_ended == 0
+    work = sum(each.duration_seconds for each in arriving)
+    assert outcome.busy_seconds >= work - 1e-3
+    assert outcome.machine_seconds >= outcome.busy_seconds - 1e-3
+
+
+@pytest.mark.parametrize("policy", OURS)
+# 120 s: at the border of a machine more for the reserve of `fast`
+@pytest.mark.parametrize("every", [20.0, 45.0, 120.0, 150.0])
+def test_a_constant_load_launches_machines_once(policy: Policy, every: float) -> None:
+    """No oscillation: what eight hours need is launched in the first, and is enough."""
+    short, long = (simulate(steady(every, hours=hours), policy) for hours in (1, 8))
+    assert long.launches == short.launches
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_the_same_seed_gives_the_same_outcome(policy: Policy) -> None:
+    arriving = generate(Workload(days=0.3), seed=4)
+    assert simulate(arriving, policy, SPOT, seed=7) == simulate(arriving, policy, SPOT, seed=7)
+
+
+def test_the_first_request_waits_for_the_boot_and_one_second_for_the_decision() -> None:
+    setting = Setting(boot_spread=0.0)
+    for policy in OURS:
+        assert simulate([Request(100.0, 30.0, "w", "m")], policy, setting).waits == [181.0]
+
+
+def test_the_reference_takes_two_minutes_to_decide() -> None:
+    """Submitted just after a minute: published at the next, and acted upon at the one after."""
+    outcome = simulate([Request(60.5, 30.0, "w", "m")], Policy.REFERENCE, Setting(boot_spread=0.0))
+    assert outcome.waits == [119.5 + 180.0]
+
+
+def test_the_reference_ends_its_machines_fifteen_minutes_after_the_last_job() -> None:
+    outcome = simulate([Request(60.0, 30.0, "w", "m")], Policy.REFERENCE, Setting(boot_spread=0.0))
+    idle = outcome.machine_seconds - 180.0 - 52.0
+    assert 900.0 <= idle <= 900.0 + 3 * 60.0
+
+
+def test_our_last_machine_ends_fifteen_minutes_after_its_job() -> None:
+    outcome = simulate([Request(60.0, 30.0, "w", "m")], Policy.CHEAP, Setting(boot_spread=0.0))
+    assert 900.0 <= outcome.machine_seconds - 180.0 - 52.0 <= 900.0 + 20.0
+
+
+def test_a_model_is_loaded_where_it_is_not_yet() -> None:
+    setting = Setting(boot_spread=0.0)
+    same = [Request(0.0, 10.0, "w", "m"), Request(400.0, 10.0, "w", "m")]
+    other = [same[0], same[1]._replace(model="n")]
+    assert (
+        simulate(other, Policy.CHEAP, setting).busy_seconds - simulate(same, Policy.CHEAP, setting).busy_seconds == 22
+    )
+
+
+def test_a_job_whose_machine_is_taken_away_runs_again() -> None:
+    outcome = simulate([Request(0.0, 3000.0, "w", "m")], Policy.BALANCED, Setting(evictions_per_hour=1.0), seed=3)
+    assert outcome.evictions > 0
+    assert outcome.lost_seconds > 0
+    assert outcome.busy_seconds >= 3000.0
+
+
+def test_launches_that_are_refused_are_tried_again() -> None:
+    outcome = simulate([Request(0.0, 30.0, "w", "m")], Policy.BALANCED, Setting(refused_share=0.8), seed=3)
+    assert outcome.refusals > 0
+    assert outcome.waits[0] > 0
+
+
+def test_generated_requests_are_as_asked_for() -> None:
+    found = generate(Workload(days=200), seed=1)
+    gaps = [after.arrival_seconds - before.arrival_seconds for before, after in pairwise(found)]
+    durations = sorted(each.duration_seconds for each in found)
+    assert len(found) / 200 == pytest.approx(1160, rel=0.1)
+    assert pstdev(gaps) / mean(gaps) == pytest.approx(12, rel=0.15)
+    assert mean(durations) == pytest.approx(29, rel=0.02)
+    assert quantile(durations, 0.95) == pytest.approx(69, rel=0.02)
+    models = [each.model for each in found]
+    assert len(set(models)) == 80
+    assert models.count("model0") / len(models) == pytest.approx(0.31, abs=0.01)
+    assert sum(model_shares(Workload())[:5]) == pytest.approx(0.70)
+    assert sum(model_shares(Workload())) == pytest.approx(1.0)
+
+
+def test_our_policies_beat_the_reference_on_a_small_sample_of_the_figures() -> None:
+    """One seed and three days of what `bench` measures on ten and twenty-three, with goals that are wider."""
+    arriving = generate(Workload(days=3), seed=2)
+    setting = Setting()
+    found = {each: summary(each, simulate(arriving, each, setting, seed=2), setting) for each in Policy}
+    reference, balanced, cheap = (found[each] for each in (Policy.REFERENCE, Policy.BALANCED, Policy.CHEAP))
+    assert balanced.wait_p95 <= 0.4 * reference.wait_p95
+    assert balanced.machine_hours <= 1.05 * reference.machine_hours
+    assert cheap.machine_hours <= 0.75 * reference.machine_hours
+    assert cheap.wait_p95 <= 1.1 * reference.wait_p95
+    assert all(each.busy_ended == 0 for each in found.values())
+    bound = lower_bound(arriving, setting)
+    assert all(each.wait_p95 >= bound.wait_p95 and each.machine_hours > bound.machine_hours for each in found.values())
+
+
+def test_a_simulation_takes_a_bounded_number_of_steps_for_each_request() -> None:
+    """What makes 30,000 requests a matter of seconds, on a machine of any speed."""
+    arriving = generate(Workload(days=2), seed=1)
+    outcome = simulate(arriving, Policy.BALANCED)
+    assert outcome.decisions <= 4 * len(arriving)
+    assert outcome.events <= 8 * len(arriving)
+
+
+# traces
+
+
+def test_a_trace_is_read_in_order_of_arrival_whatever_the_order_of_columns() -> None:
+    found = parse_trace(["model,workflow,arrival_seconds,duration_seconds\n", "m,w,9,1\n", "\n", "n,w,2.5,3\n"])
+    assert found == [Request(0.0, 3.0, "w", "n"), Request(6.5, 1.0, "w", "m")]
+
+
+def test_arrivals_may_be_the_time_of_a_clock() -> None:
+    """Seconds since 1970 would be half a century without work."""
+    found = parse_trace([HEADER, "1760000000,1,w,m\n", "1760000060.5,1,w,m\n"])
+    assert [each.arrival_seconds for each in found] == [0.0, 60.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "line 1: arrival_seconds, duration_seconds, workflow, model is missing"),
+        ("arrival_seconds,duration_seconds,model\n", "line 1: workflow is missing"),
+        (HEADER, "holds no request"),
+        (HEADER + "1,2,w,m\n1,soon,w,m\n", "line 3: duration_seconds is 'soon'"),
+        (HEADER + "-1,2,w,m\n", "line 2: arrival_seconds is '-1'"),
+        (HEADER + "1,nan,w,m\n", "line 2: duration_seconds is 'nan'"),
+        (HEADER + "1,1e300,w,m\n", "line 2: duration_seconds is '1e300'"),
+        (HEADER + "1,2,w,m\n1,2," + "w" * 200_000 + ",m\n", "line 3: field larger than field limit"),
+        (HEADER + "0,2,w,m\n1760000000,2,w,m\n", "spans 20,370 days, and a year can be simulated at most"),
+        (HEADER.replace(",", ";") + "1;2;w;m\n", "columns are separated by commas, not by semicolons"),
+        (HEADER + "1,2\n", "line 2: 2 values where 4 columns are named"),
+    ],
+)
+def test_a_bad_trace_is_refused_with_its_line(text: str, problem: str, tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text(text)
+    with pytest.raises(InvalidInput, match=problem):
+        read_trace(file)
+
+
+def test_a_trace_that_is_not_text_or_not_there_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InvalidInput, match=r"trace\.csv is not text"):
+        read_trace(file)
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        read_trace(tmp_path / "other.csv")
+
+
+# the bound and the picture
+
+
+def test_the_bound_waits_only_when_all_machines_are_busy() -> None:
+    together = [Request(0.0, 10.0, "w", "m")] * 3
+    found = lower_bound(together, Setting(max_machines=2))
+    assert (found.wait_p50, found.wait_p99) == (0.0, 10.0)
+    assert found.machine_hours == pytest.approx(30 / 3600)
+
+
+def test_the_plot_is_an_svg_with_a_mark_for_each() -> None:
+    arriving = steady(60.0, hours=0.5)
+    found = [summary(each, simulate(arriving, each), Setting()) for each in OURS]
+    found.append(lower_bound(arriving, Setting()))
+    svg = ElementTree.fromstring(trade_off(found, "30 <requests>", "boot 180 s"))
+    texts = [each for each in svg.findall("{http://www.w3.org/2000/svg}text") if each.get("x")]
+    assert {"30 <requests>", "boot 180 s", "dashed: what our policies offer"} <= {each.text for each in texts}
+    labels = [each for each in texts if any((each.text or "").startswith(f"{one.policy}:") for one in found)]
+    assert len(labels) == 4
+    for each in labels:
+        left, top = float(each.get("x", 0)), float(each.get("y", 0))
+        assert left >= LEFT
+        assert left + LETTER * len(each.text or "") <= WIDTH - RIGHT + 0.1
+        assert TOP <= top <= HEIGHT - BOTTOM
+    assert len({(each.get("x"), each.get("y")) for each in labels}) == 4
+    assert len(svg.findall("{http://www.w3.org/2000/svg}circle")) == 4
+    assert "30 <requests>" in (svg.findtext("{http://www.w3.org/2000/svg}title") or "")
+
+
+def test_nothing_at_all_has_a_summary() -> None:
+    assert summary("fast", SimulationOutcome(), Setting()).wait_p99 == 0.0
+
+
+# the command
+
+
+def test_the_command_compares_policies_and_draws(tmp_path: Path) -> None:
+    trace, plot = tmp_path / "trace.csv", tmp_path / "plot.svg"
+    trace.write_text(HEADER + "".join(f"{number * 7},30,w,m\n" for number in range(50)))
+    found = runner.invoke(
+        fleet_app,
+        [
+            "simulate",
+            "--trace",
+            str(trace),
+            "--policy",
+            "fast",
+            "--compare",
+            "reference",
+            "--plot",
+            str(plot),
+            "--json",
+        ],
+    )
+    assert found.exit_code == 0, found.output
+    said = json.loads(found.stdout)
+    assert [each["policy"] for each in said["policies"]] == ["reference", "fast"]
+    assert said["policies"][1]["jobs"] == said["clairvoyant"]["jobs"] == 50
+    assert ElementTree.parse(plot).getroot().tag.endswith("svg")
+    assert "50 requests in 5.72 minutes" in plot.read_text()
+    assert "boot 180 s, at most 10 machines, 0.2 an hour for each" in plot.read_text()
+
+
+def test_the_command_shows_a_table_of_all_of_our_own() -> None:
+    found = runner.invoke(fleet_app, ["simulate", "--generate", "--days", "0.1", "--evictions-per-hour", "5"])
+    assert found.exit_code == 0, found.output
+    assert all(each in found.stdout for each in ("cheap", "balanced", "fast", "clairvoyant"))
+
+
+def test_the_table_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = StringIO()
+    monkeypatch.setattr("comfyrelay.cli.fleet.simulate.out", Console(width=80, file=shown))
+    many = [
+        SimulationSummary(
+            policy=each,
+            jobs=30_000,
+            wait_p50=1234.0,
+            wait_p95=12345.0,
+            wait_p99=12345.0,
+            machine_hours=12345.6,
+            busy_hours=1.0,
+            launches=12_345,
+            cold_starts=12_345,
+            cost_per_job=0.0123,
+            most_machines=10,
+        )
+        for each in ("reference", "balanced")
+    ]
+    _show(many, many[0], compared=True)
+    assert "…" not in shown.getvalue()
+    assert "12345 s" in shown.getvalue()
+    assert max(len(line) for line in shown.getvalue().splitlines()) <= 80
+
+
+def test_one_request_is_said_as_one(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(HEADER + "1760000000,30,w,m\n")
+    found = runner.invoke(fleet_app, ["simulate", "--trace", str(trace)])
+    assert found.exit_code == 0, found.output
+    assert "1 request. clairvoyant: a bound that no real policy can reach." in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ([], "one of --trace FILE, --generate and --fleet SLUG"),
+        (["--generate", "--fleet", "main"], "only one of"),
+        (["--generate", "--trace", "t.csv"], "only one of"),
+    ],
+)
+def test_the_command_wants_to_know_what_arrives(words: list[str], problem: str) -> None:
+    found = runner.invoke(fleet_app, ["simulate", *words])
+    assert isinstance(found.exception, InvalidInput)
+    assert problem in str(found.exception)
+
+
+def test_a_fleets_own_past_becomes_requests() -> None:
+    class Done:
+        def __init__(self, seconds: float) -> None:
+            self.created_at = START + timedelta(seconds=seconds)
+            self.duration_seconds = 12.0
+            self.workflow = "w"
+            self.workflow_hash = "hash"
+
+    assert from_history([Done(50.0), Done(20.0)]) == [
+        Request(0.0, 12.0, "w", "hash"),
+        Request(30.0, 12.0, "w", "hash"),
+    ]
+    assert from_history([]) == []

@@ -1,0 +1,82 @@
+"""The public templates of ComfyUI's editor, and the form in which two conversions of one are compared."""
+
+import hashlib
+import importlib.metadata
+import importlib.resources
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from comfyrelay.comfyui.editor.workflow import is_editor_file
+
+PACKAGES = tuple(f"comfyui_workflow_templates_media_{each}" for each in ("api", "image", "other", "video"))
+HERE = Path(__file__).parent
+# What the editor made of each template, or the nodes that its server lacked: made anew by
+# `python -m tests.unit.comfyui.editor --help`.
+EXPORTS = HERE / "exports.json"
+# Of the definitions of the server that was asked, what decides how a workflow is converted.
+DEFINITIONS = HERE / "definitions.json"
+
+_OPTIONS = ("control_after_generate", "default", "dynamicPrompts", "forceInput", "multiline", "multiselect", "template")
+
+
+def versions() -> dict[str, str]:
+    return {package: importlib.metadata.version(package.replace("_", "-")) for package in PACKAGES}
+
+
+def templates() -> Iterator[tuple[str, dict[str, Any]]]:
+    for package in PACKAGES:
+        for file in sorted((importlib.resources.files(package) / "templates").iterdir(), key=lambda file: file.name):
+            if file.name.endswith(".json") and is_editor_file(value := json.loads(file.read_text(encoding="utf-8"))):
+                yield file.name, value
+
+
+def normal_form(graph: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """A hash of all that a server reads of a graph: fields that its definitions do not have are the editor's own."""
+    nodes = {node_id: _normal_node(node, definitions) for node_id, node in graph.items()}
+    return hashlib.sha256(json.dumps(nodes, sort_keys=True).encode()).hexdigest()
+
+
+def reduced(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """A definition without what is only to be read by people, and without all choices but the first."""
+    specs = definition.get("input") or {}
+    return {
+        "input": {
+            part: {name: _reduced_spec(spec) for name, spec in specs[part].items()}
+            for part in ("required", "optional")
+            if specs.get(part)
+        },
+        "input_order": {part: names for part, names in definition["input_order"].items() if part != "hidden"},
+        "output": [kind if isinstance(kind, str) else "COMBO" for kind in definition["output"]],
+    }
+
+
+def _normal_node(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    parts = definitions[node["class_type"]]["input"]
+    known = {*parts.get("required", ()), *parts.get("optional", ())}
+    inputs = {
+        name: value for name, value in node["inputs"].items() if name in known or "." in name or isinstance(value, list)
+    }
+    return {"class_type": node["class_type"], "inputs": inputs}
+
+
+def _reduced_spec(spec: list[Any]) -> list[Any]:
+    options = spec[1] if len(spec) > 1 else {}
+    kept = {name: options[name] for name in _OPTIONS if name in options}
+    if isinstance(spec[0], list):
+        return [spec[0][:1], kept]
+    if spec[0] == "COMFY_DYNAMICCOMBO_V3":
+        kept["options"] = [
+            {
+                "key": option["key"],
+                "inputs": {
+                    part: {name: _reduced_spec(inner) for name, inner in inputs.items()}
+                    for part, inputs in option["inputs"].items()
+                },
+            }
+            for option in options["options"]
+        ]
+    elif spec[0] == "COMBO":
+        kept["options"] = options.get("options", [])[:1]
+    return [spec[0], kept]

@@ -1,0 +1,434 @@
+"""What ComfyUI's editor saves becomes the graph that it would have sent itself."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comfyrelay.comfyui.editor.convert import MOST_MARKS, MOST_NODES, convert_workflow
+from comfyrelay.comfyui.editor.sources import NodeOutput, Scope, Sources
+from comfyrelay.comfyui.editor.workflow import is_editor_file, read_workflow
+from comfyrelay.comfyui.graphs.preflight import graph_problems
+from comfyrelay.errors import ComfyRelayError, GraphError, GraphRefused, NotInstalled
+from tests.support.editor_files import DEFINITIONS, empty, invert, node, save, subgraph, workflow
+
+SCALE, NEST = "a-scale", "a-nest"
+
+
+def inputs(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {node_id: each["inputs"] for node_id, each in convert_workflow(value, DEFINITIONS).items()}
+
+
+def scaled(*, link: int | None = None) -> dict[str, Any]:
+    """A subgraph that shows the factor of the node inside."""
+    inner = node(
+        7, "ImageScaleBy", [("image", "IMAGE", 1), ("scale_by", "FLOAT", 11, "scale_by")], values=["area", 2.0]
+    )
+    links = [(1, -10, 0, 7, 0), (11, -10, 1, 7, 1), (2, 7, 0, -20, 0)]
+    return subgraph(
+        SCALE, [inner], links, [("image", "IMAGE", [1]), ("scale_by", "FLOAT", [11])], [("IMAGE", "IMAGE", [2])]
+    )
+
+
+def nested() -> dict[str, Any]:
+    """A subgraph around it, which shows the same field by another name."""
+    inner = node(20, SCALE, [("image", "IMAGE", 31), ("scale_by", "FLOAT", 32, "scale_by")], values=[2.25])
+    links = [(31, -10, 0, 20, 0), (32, -10, 1, 20, 1), (33, 20, 0, -20, 0)]
+    return subgraph(
+        NEST, [inner], links, [("image", "IMAGE", [31]), ("factor", "FLOAT", [32])], [("IMAGE", "IMAGE", [33])]
+    )
+
+
+def use(
+    node_id: int, kind: str, link: int, *, field: str, field_link: int | None = None, **more: Any
+) -> dict[str, Any]:
+    return node(node_id, kind, [("image", "IMAGE", link), (field, "FLOAT", field_link, field)], **more)
+
+
+class TestFields:
+    def test_values_are_named_by_their_position(self) -> None:
+        graph = convert_workflow(workflow([empty(), save(2, 1)], [(1, 1, 0, 2, 0)]), DEFINITIONS)
+        assert graph == {
+            "1": {
+                "class_type": "EmptyImage",
+                "inputs": {"width": 64, "height": 48, "batch_size": 1, "color": 255},
+                "_meta": {"title": "Empty Image"},
+            },
+            "2": {
+                "class_type": "SaveImage",
+                "inputs": {"images": ["1", 0], "filename_prefix": "out"},
+                "_meta": {"title": "SaveImage"},
+            },
+        }
+
+    def test_fields_without_a_value_have_the_default(self) -> None:
+        assert inputs(workflow([empty(values=[32])]))["1"] == {
+            "width": 32,
+            "height": 512,
+            "batch_size": 1,
+            "color": 0,
+        }
+
+    def test_what_becomes_of_a_seed_after_a_run_is_not_sent(self) -> None:
+        found = inputs(workflow([node(1, "KSampler", [("model", "MODEL", None)], values=[5, "randomize", 8, "euler"])]))
+        assert found["1"] == {"seed": 5, "steps": 8, "sampler_name": "euler"}
+
+    def test_a_file_from_before_seeds_had_that_is_read(self) -> None:
+        found = inputs(workflow([node(1, "KSampler", [("model", "MODEL", None)], values=[5, 8, "euler"])]))
+        assert found["1"] == {"seed": 5, "steps": 8, "sampler_name": "euler"}
+
+    def test_values_may_be_stored_by_name(self) -> None:
+        values = {"frame_rate": 24, "format": "video/h264-mp4", "crf": 19, "videopreview": {"params": {}}}
+        found = inputs(workflow([node(1, "VHS_VideoCombine", [("images", "IMAGE", None)], (), values)]))
+        assert found["1"] == {"frame_rate": 24, "format": "video/h264-mp4", "crf": 19}
+
+    def test_a_choice_brings_fields_of_its_own(self) -> None:
+        values = ["webm", "av1", "mine"]
+        grown: list[Any] = [("images.image0", "IMAGE", 1), ("images.image1", "IMAGE", 2)]
+        found = inputs(workflow([empty(), node(2, "SaveClip", grown, (), values)], [(1, 1, 0, 2, 0), (2, 1, 0, 2, 1)]))
+        assert found["2"] == {
+            "format": "webm",
+            "format.codec": "av1",
+            "filename_prefix": "mine",
+            "images.image0": ["1", 0],
+            "images.image1": ["1", 0],
+        }
+
+    def test_comments_in_a_prompt_are_not_sent_and_alternatives_are_chosen(self) -> None:
+        text = "a {red|red} cat // not a dog\nin /* no */the rain \\{sic\\}"
+        found = inputs(workflow([node(1, "CLIPTextEncode", [("clip", "CLIP", None)], values=[text])]))
+        assert found["1"] == {"text": "a red cat \nin the rain {sic}"}
+
+    @pytest.mark.parametrize("mark", ["{", "a|", "}", "\\", "/*", "//\n"])
+    def test_texts_of_nothing_but_marks_are_refused_in_words_before_they_are_read(self, mark: str) -> None:
+        prompts = [node(at, "CLIPTextEncode", [("clip", "CLIP", None)], values=[mark * 100_001]) for at in (1, 2, 3)]
+        with pytest.raises(GraphError, match=f"more than {MOST_MARKS:,} brackets"):
+            inputs(workflow(prompts))
+
+    def test_a_list_is_not_taken_for_a_link(self) -> None:
+        found = inputs(workflow([empty(values=[[1, 2]])]))
+        assert found["1"]["width"] == {"__value__": [1, 2]}
+
+
+class TestLinks:
+    def test_a_converted_field_is_a_link(self) -> None:
+        value = workflow(
+            [
+                empty(1),
+                node(3, "PrimitiveFloat", values=[2.5], outputs=[("FLOAT", "FLOAT")]),
+                node(
+                    2,
+                    "ImageScaleBy",
+                    [("image", "IMAGE", 1), ("scale_by", "FLOAT", 2, "scale_by")],
+                    values=["area", 9.0],
+                ),
+            ],
+            [(1, 1, 0, 2, 0), (2, 3, 0, 2, 1)],
+        )
+        assert inputs(value)["2"] == {"image": ["1", 0], "upscale_method": "area", "scale_by": ["3", 0]}
+
+    def test_a_primitive_gives_its_value_to_every_field_that_is_linked_to_it(self) -> None:
+        value = workflow(
+            [
+                node(9, "PrimitiveNode", outputs=[("INT", "INT")], values=[77, "fixed"]),
+                node(
+                    1, "EmptyImage", [("width", "INT", 5, "width"), ("height", "INT", 6, "height")], values=[1, 2, 3, 4]
+                ),
+            ],
+            [(5, 9, 0, 1, 0), (6, 9, 0, 1, 1)],
+        )
+        assert inputs(value) == {"1": {"width": 77, "height": 77, "batch_size": 3, "color": 4}}
+
+    @pytest.mark.parametrize("kind", ["Reroute", "Reroute (rgthree)"])
+    def test_reroutes_are_passed_through(self, kind: str) -> None:
+        value = workflow(
+            [empty(), node(2, kind, [("", "*", 1)]), node(3, kind, [("", "*", 2)]), save(4, 3)],
+            [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0), (3, 3, 0, 4, 0)],
+        )
+        assert inputs(value)["4"]["images"] == ["1", 0]
+
+    def test_what_is_set_by_a_name_is_got_by_it_also_inside_of_a_subgraph(self) -> None:
+        inside = subgraph(
+            SCALE,
+            [node(1, "GetNode", values=["picture"]), invert(2, 1)],
+            [(1, 1, 0, 2, 0), (2, 2, 0, -20, 0)],
+            [],
+            [("IMAGE", "IMAGE", [2])],
+        )
+        value = workflow(
+            [empty(), node(2, "SetNode", [("IMAGE", "IMAGE", 1)], values=["picture"]), node(3, SCALE), save(4, 2)],
+            [(1, 1, 0, 2, 0), (2, 3, 0, 4, 0)],
+            definitions={"subgraphs": [inside]},
+        )
+        assert inputs(value)["3:2"] == {"image": ["1", 0]}
+
+    def test_a_bypassed_node_passes_on_what_it_is_given(self) -> None:
+        value = workflow([empty(), invert(2, 1, mode=4), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
+        assert inputs(value)["3"]["images"] == ["1", 0]
+        assert "2" not in inputs(value)
+
+    def test_a_bypassed_node_that_is_given_nothing_fitting_passes_on_nothing(self) -> None:
+        value = workflow([empty(1, mode=4), save(3, 2)], [(2, 1, 0, 3, 0)])
+        assert inputs(value) == {"3": {"filename_prefix": "out"}}
+
+    def test_what_a_muted_node_would_give_is_not_given(self) -> None:
+        value = workflow([empty(), invert(2, 1, mode=2), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
+        assert inputs(value)["3"] == {"filename_prefix": "out"}
+
+    def test_notes_are_left_out(self) -> None:
+        value = workflow([empty(), node(5, "Note", values=["hello"]), node(6, "MarkdownNote", values=["# hello"])])
+        assert list(inputs(value)) == ["1"]
+
+    def test_links_of_format_1_are_read(self) -> None:
+        links = [{"id": 1, "origin_id": 1, "origin_slot": 0, "target_id": 2, "target_slot": 0, "type": "IMAGE"}]
+        assert inputs({"nodes": [empty(), save(2, 1)], "links": links, "version": 1})["2"]["images"] == ["1", 0]
+
+
+class TestSubgraphs:
+    def test_a_subgraph_that_is_used_twice_is_there_twice(self) -> None:
+        value = workflow(
+            [
+                empty(),
+                use(2, SCALE, 1, field="scale_by", values=[3.5]),
+                use(3, SCALE, 2, field="scale_by", values=[4.5]),
+                save(4, 3),
+            ],
+            [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0), (3, 3, 0, 4, 0)],
+            definitions={"subgraphs": [scaled()]},
+        )
+        assert inputs(value) == {
+            "1": {"width": 64, "height": 48, "batch_size": 1, "color": 255},
+            "2:7": {"image": ["1", 0], "upscale_method": "area", "scale_by": 3.5},
+            "3:7": {"image": ["2:7", 0], "upscale_method": "area", "scale_by": 4.5},
+            "4": {"images": ["3:7", 0], "filename_prefix": "out"},
+        }
+
+    def test_a_field_that_is_not_set_outside_has_the_value_inside(self) -> None:
+        value = workflow(
+            [empty(), use(2, SCALE, 1, field="scale_by")],
+            [(1, 1, 0, 2, 0)],
+            definitions={"subgraphs": [scaled()]},
+        )
+        assert inputs(value)["2:7"]["scale_by"] == 2.0
+
+    def test_newer_files_say_which_field_a_value_belongs_to(self) -> None:
+        shown = {"proxyWidgets": [["7", "upscale_method"], ["-1", "scale_by"]]}
+        value = workflow(
+            [empty(), use(2, SCALE, 1, field="scale_by", values=[None, 4.5], properties=shown)],
+            [(1, 1, 0, 2, 0)],
+            definitions={"subgraphs": [scaled()]},
+        )
+        assert inputs(value)["2:7"]["scale_by"] == 4.5
+
+    @pytest.mark.parametrize(
+        ("origin", "factor"),
+        [
+            (None, 6.0),
+            (node(8, "PrimitiveFloat", outputs=[("FLOAT", "FLOAT")], values=[1.75]), ["8", 0]),
+            (node(8, "PrimitiveNode", outputs=[("FLOAT", "FLOAT")], values=[1.25, "fixed"]), 1.25),
+        ],
+    )
+    def test_a_field_is_shown_through_several_subgraphs(self, origin: dict[str, Any] | None, factor: Any) -> None:
+        outer = use(2, NEST, 1, field="factor", field_link=9 if origin else None, values=[6.0])
+        value = workflow(
+            [empty(), outer, save(4, 2), *([origin] if origin else [])],
+            [(1, 1, 0, 2, 0), (2, 2, 0, 4, 0), (9, 8, 0, 2, 1)],
+            definitions={"subgraphs": [nested(), scaled()]},
+        )
+        found = inputs(value)
+        assert found["2:20:7"] == {"image": ["1", 0], "upscale_method": "area", "scale_by": factor}
+        assert found["4"]["images"] == ["2:20:7", 0]
+
+    @pytest.mark.parametrize(("mode", "images"), [(2, None), (4, ["1", 0])])
+    def test_a_subgraph_that_is_off_is_off_as_a_whole(self, mode: int, images: Any) -> None:
+        value = workflow(
+            [empty(), use(2, SCALE, 1, field="scale_by", mode=mode), save(4, 2)],
+            [(1, 1, 0, 2, 0), (2, 2, 0, 4, 0)],
+            definitions={"subgraphs": [scaled()]},
+        )
+        found = inputs(value)
+        assert set(found) == {"1", "4"}
+        assert found["4"].get("images") == images
+
+    def test_an_input_may_go_straight_to_an_output(self) -> None:
+        through = subgraph(SCALE, [], [(1, -10, 0, -20, 0)], [("image", "IMAGE", [1])], [("IMAGE", "IMAGE", [1])])
+        value = workflow(
+            [empty(), node(2, SCALE, [("image", "IMAGE", 1)]), save(4, 2)],
+            [(1, 1, 0, 2, 0), (2, 2, 0, 4, 0)],
+            definitions={"subgraphs": [through]},
+        )
+        assert inputs(value)["4"]["images"] == ["1", 0]
+
+
+def test_a_group_node_of_old_becomes_the_nodes_inside() -> None:
+    inside = [
+        empty(0),
+        node(1, "ImageScaleBy", [("image", "IMAGE", None)], values=["bilinear", 2.0]),
+        node(2, "ImageBlend", [("image1", "IMAGE", None), ("image2", "IMAGE", None)], values=[0.5, "normal"]),
+    ]
+    group = {"nodes": inside, "links": [[0, 0, 1, 0, 0, "IMAGE"], [1, 0, 2, 0, 1, "IMAGE"]], "external": []}
+    values = [128, 96, 1, 7, "area", 1.5, 0.25, "multiply"]
+    value = workflow(
+        [empty(9), node(5, "workflow>mine", [("image2", "IMAGE", 7)], values=values), save(6, 8)],
+        [(7, 9, 0, 5, 0), (8, 5, 0, 6, 0)],
+        extra={"groupNodes": {"mine": group}},
+    )
+    assert inputs(value) == {
+        "9": {"width": 64, "height": 48, "batch_size": 1, "color": 255},
+        "6": {"images": ["5:2", 0], "filename_prefix": "out"},
+        "5:0": {"width": 128, "height": 96, "batch_size": 1, "color": 7},
+        "5:1": {"image": ["5:0", 0], "upscale_method": "area", "scale_by": 1.5},
+        "5:2": {"image1": ["5:1", 0], "image2": ["9", 0], "blend_factor": 0.25, "blend_mode": "multiply"},
+    }
+
+
+class TestProblems:
+    def test_all_nodes_that_are_not_installed_are_named_at_once(self) -> None:
+        value = workflow([empty(), node(2, "Foo", title="My foo"), node(3, "Bar"), node(4, "Off", mode=2)])
+        with pytest.raises(NotInstalled) as caught:
+            convert_workflow(value, DEFINITIONS)
+        assert caught.value.problems == (
+            '"My foo", Foo (2): this node is not installed on the server',
+            "Bar (3): this node is not installed on the server",
+        )
+        assert caught.value.detail == "These nodes are not installed: Foo (node 2), Bar (node 3)."
+
+    def test_a_class_that_is_not_installed_is_named_once_with_its_places(self) -> None:
+        with pytest.raises(NotInstalled) as caught:
+            convert_workflow(workflow([empty(), *(node(each, "Foo") for each in range(2, 7))]), DEFINITIONS)
+        assert caught.value.detail == "This node is not installed: Foo (nodes 2, 3, 4, …)."
+
+    def test_what_only_the_browser_knows_is_named(self) -> None:
+        value = workflow([node(2, "Load3D", values=["a.glb", ""]), node(3, "Anything Everywhere")])
+        with pytest.raises(GraphRefused) as caught:
+            convert_workflow(value, DEFINITIONS)
+        assert [text.split(":")[0] for text in caught.value.problems] == ["Load3D (2)", "Anything Everywhere (3)"]
+
+    @pytest.mark.parametrize("nodes", [[], [node(1, "Note")], [empty(mode=2)]])
+    def test_a_workflow_in_which_nothing_runs_is_refused(self, nodes: list[Any]) -> None:
+        with pytest.raises(GraphError, match="no node"):
+            convert_workflow(workflow(nodes), DEFINITIONS)
+
+    def test_a_subgraph_within_itself_is_refused(self) -> None:
+        inside = subgraph(SCALE, [node(1, SCALE)], [(2, 1, 0, -20, 0)], [], [("IMAGE", "IMAGE", [2])])
+        value = workflow([node(2, SCALE), save(4, 2)], [(2, 2, 0, 4, 0)], definitions={"subgraphs": [inside]})
+        with pytest.raises(GraphError, match="too large"):
+            convert_workflow(value, DEFINITIONS)
+
+    def test_subgraphs_that_double_at_each_level_are_refused(self) -> None:
+        levels = [subgraph(f"l{at}", [node(1, f"l{at + 1}"), node(2, f"l{at + 1}")], [], [], []) for at in range(40)]
+        with pytest.raises(GraphError, match=f"{MOST_NODES:,}"):
+            convert_workflow(workflow([node(1, "l0")], definitions={"subgraphs": levels}), DEFINITIONS)
+
+    def test_links_in_a_circle_lead_nowhere(self) -> None:
+        value = workflow(
+            [node(1, "Reroute", [("", "*", 2)]), node(2, "Reroute", [("", "*", 1)]), save(3, 3)],
+            [(1, 1, 0, 2, 0), (2, 2, 0, 1, 0), (3, 1, 0, 3, 0)],
+        )
+        assert inputs(value) == {"3": {"filename_prefix": "out"}}
+
+    def test_a_long_chain_of_reroutes_is_followed(self) -> None:
+        count = 5000
+        chain = [node(at, "Reroute", [("", "*", at - 1)]) for at in range(2, count)]
+        links = [(at, at, 0, at + 1, 0) for at in range(1, count)]
+        assert inputs(workflow([empty(), *chain, save(count, count - 1)], links))[str(count)]["images"] == ["1", 0]
+
+
+def test_many_links_through_one_long_chain_are_followed_once() -> None:
+    """Each for itself would be four million steps."""
+    count = 2000
+    chain = [node(at, "Reroute", [("", "*", at - 1)]) for at in range(2, count)]
+    links = [(at, at, 0, at + 1, 0) for at in range(1, count - 1)]
+    ends = [save(count + at, count + at) for at in range(count)]
+    links += [(count + at, count - 1, 0, count + at, 0) for at in range(count)]
+    steps = Sources(read_workflow(workflow([empty(), *chain, *ends], links)), DEFINITIONS)
+    root = Scope(read_workflow(workflow([empty(), *chain, *ends], links)).root)
+    for each in ends:
+        found = root.sheet.nodes[str(each["id"])]
+        assert steps.source(root, found, steps.inputs(found)[0]) == NodeOutput("1", 0)
+    assert len(steps._ends) == 2 * count - 2
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        {"nodes": 1},
+        {"nodes": [{"type": "EmptyImage"}], "config": {"0": 5}},
+        {"nodes": [{"type": "EmptyImage"}], "config": {"0": {"input": {"width": 5}}}},
+        {"nodes": [{"type": "EmptyImage"}], "links": 5, "external": [[], [1], 5, [{}, {}]]},
+        {"nodes": [{"type": "Odd"}]},
+    ],
+)
+def test_a_group_of_another_shape_breaks_nothing(group: dict[str, Any]) -> None:
+    value = workflow([empty(), node(5, "workflow>mine")], extra={"groupNodes": {"mine": group}})
+    definitions = {**DEFINITIONS, "Odd": {"input": {}, "output": 5}}
+    assert "1" in convert_workflow(value, definitions)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-20, 30) | st.text(max_size=5) | st.sampled_from(list(DEFINITIONS)),
+    lambda children: (
+        st.lists(children, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "id",
+                    "type",
+                    "inputs",
+                    "outputs",
+                    "links",
+                    "link",
+                    "name",
+                    "widget",
+                    "nodes",
+                    "mode",
+                    "linkIds",
+                    "extra",
+                ]
+            ),
+            children,
+            max_size=5,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(nodes=st.lists(anything, max_size=5), links=anything, definitions=anything, extra=anything)
+def test_no_file_breaks_the_conversion(nodes: list[Any], links: Any, definitions: Any, extra: Any) -> None:
+    value = {"nodes": nodes, "links": links, "definitions": {"subgraphs": definitions}, "extra": {"groupNodes": extra}}
+    assert is_editor_file(value)
+    try:
+        graph = convert_workflow(value, DEFINITIONS)
+    except ComfyRelayError:
+        return
+    assert graph == convert_workflow(json.loads(json.dumps(value)), DEFINITIONS)
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> dict[str, Any]:
+    """Nodes of every kind that passes a picture on, some bypassed, each fed by some node before it."""
+    nodes, links = [empty()], []
+    for node_id in range(2, draw(st.integers(2, 12)) + 1):
+        source, at = draw(st.integers(1, node_id - 1)), 2 * node_id
+        links.append((at, source, 0, node_id, 0))
+        kind = draw(st.sampled_from(["ImageInvert", "ImageScaleBy", "ImageBlend", "Reroute"]))
+        mode: dict[str, Any] = {"mode": draw(st.sampled_from([0, 0, 4]))}
+        if kind == "ImageBlend":
+            links.append((at + 1, draw(st.integers(1, node_id - 1)), 0, node_id, 1))
+            slots = [("image1", "IMAGE", at), ("image2", "IMAGE", at + 1)]
+            nodes.append(node(node_id, kind, slots, values=[0.5, "multiply"], **mode))
+        elif kind == "Reroute":
+            nodes.append(node(node_id, kind, [("", "*", at)], [("", "*")]))
+        else:
+            values = ["area", 2.0] if kind == "ImageScaleBy" else []
+            nodes.append(node(node_id, kind, [("image", "IMAGE", at)], values=values, **mode))
+    links.append((1, len(nodes), 0, 99, 0))
+    return workflow([*nodes, save(99, 1)], links)
+
+
+@given(value=chains())
+def test_a_converted_graph_is_one_that_the_server_takes(value: dict[str, Any]) -> None:
+    assert graph_problems(convert_workflow(value, DEFINITIONS), DEFINITIONS) == []

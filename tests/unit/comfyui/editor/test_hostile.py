@@ -1,0 +1,206 @@
+"""Files that are made to break what reads them: refused in words, and at once."""
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comfyrelay.comfyui.editor import sources
+from comfyrelay.comfyui.editor.groups import Group, read_group
+from comfyrelay.comfyui.editor.loading import as_graph, load_workflow
+from comfyrelay.comfyui.editor.workflow import BYPASSED, MUTED
+from comfyrelay.comfyui.graphs.graph import MOST_BYTES
+from comfyrelay.errors import ComfyRelayError, GraphError, NotInstalled
+from tests.support.editor_files import DEFINITIONS, empty, invert, node, save, subgraph, workflow
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "workflow.json"
+    file.write_text(text)
+    return file
+
+
+def test_of_a_file_of_50_mb_no_more_is_read_than_a_workflow_may_have(tmp_path: Path) -> None:
+    file = tmp_path / "workflow.json"
+    with file.open("wb") as opened:
+        opened.truncate(50 * 2**20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(GraphError, match="at most 16 MB"):
+            load_workflow(file)
+        assert tracemalloc.get_traced_memory()[1] < 2 * MOST_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("text", ["[" * 5_000_000, '{"a":' * 3_000_000, '{"nodes": [' + "[" * 100_000 + "]" * 100_000])
+def test_what_is_nested_without_end_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(GraphError, match="nested too deeply"):
+        load_workflow(written(tmp_path, text))
+
+
+def test_what_is_nested_as_deep_as_json_can_be_read_is_refused_or_read(tmp_path: Path) -> None:
+    deep: Any = 0
+    for _ in range(400):
+        deep = [deep]
+    value = workflow([empty() | {"widgets_values": deep, "properties": {"deep": deep}}, save(3, 1)], [(1, 1, 0, 3, 0)])
+    graph = as_graph(load_workflow(written(tmp_path, json.dumps(value))), DEFINITIONS)
+    assert graph["3"]["class_type"] == "SaveImage"
+
+
+def test_nodes_in_a_circle_are_refused(tmp_path: Path) -> None:
+    value = workflow([invert(1, 1), invert(2, 2), save(3, 3)], [(1, 2, 0, 1, 0), (2, 1, 0, 2, 0), (3, 2, 0, 3, 0)])
+    with pytest.raises(GraphError, match="in a circle, so that none can run first: 1, 2, 3"):
+        as_graph(load_workflow(written(tmp_path, json.dumps(value))), DEFINITIONS)
+
+
+def test_subgraphs_in_a_circle_are_refused(tmp_path: Path) -> None:
+    inner = [{"id": 5, "type": "b", "inputs": [], "outputs": []}]
+    other = [{"id": 6, "type": "a", "inputs": [], "outputs": []}]
+    value = workflow([{"id": 1, "type": "a", "inputs": [], "outputs": []}], [])
+    value["definitions"] = {"subgraphs": [subgraph("a", inner, [], [], []), subgraph("b", other, [], [], [])]}
+    with pytest.raises(ComfyRelayError):
+        as_graph(load_workflow(written(tmp_path, json.dumps(value))), DEFINITIONS)
+
+
+@pytest.mark.parametrize("slot", [-1, -5])
+def test_a_link_from_an_output_that_cannot_be_leads_nowhere(slot: int) -> None:
+    bypassed = workflow([empty() | {"mode": 4}, save(9, 1)], [(1, 1, slot, 9, 0)])
+    assert "images" not in as_graph(bypassed, {**DEFINITIONS, "EmptyImage": {"output": []}})["9"]["inputs"]
+
+
+def test_a_group_of_many_nodes_that_is_used_often_is_refused_before_it_takes_up_memory() -> None:
+    value = workflow([{"id": number, "type": "workflow>g"} for number in range(4000)])
+    value["extra"] = {"groupNodes": {"g": {"nodes": [{}] * 15_000}}}
+    tracemalloc.start()
+    try:
+        with pytest.raises(GraphError, match=r"more than 20,000 nodes"):
+            as_graph(value, DEFINITIONS)
+        # two uses are as much as a workflow may have; all of them would be 50 GB
+        assert tracemalloc.get_traced_memory()[1] < 100 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_group_is_read_once_however_often_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+
+    def counted(*given: Any) -> Group:
+        read.append(given)
+        return read_group(*given)
+
+    monkeypatch.setattr(sources, "read_group", counted)
+    value = workflow([{"id": number, "type": "workflow>g"} for number in range(100)])
+    value["extra"] = {"groupNodes": {"g": {"nodes": [empty()]}}}
+    assert len(as_graph(value, DEFINITIONS)) == 100
+    assert len(read) == 1
+
+
+@pytest.mark.parametrize("slot", [-1, -3, -100])
+@pytest.mark.parametrize("mode", [0, BYPASSED])
+def test_a_link_from_an_output_before_the_first_leads_from_nowhere(slot: int, mode: int) -> None:
+    sub = subgraph("sub", [empty(5), save(6, 7)], [(7, -10, slot, 6, 0), (8, 5, slot, -20, 0)], [], [("o", "*", [8])])
+    group = {"nodes": [empty(), save(0, 1)], "links": [[0, slot, 1, 0, "IMAGE"]]}
+    links = [(1, 1, slot, 9, 0), (2, 2, slot, 10, 0), (3, 3, slot, 11, 0)]
+    origins = [invert(1, 0, mode=mode), node(2, "sub", mode=mode), node(3, "workflow>g", mode=mode)]
+    value = workflow([*origins, save(9, 1), save(10, 2), save(11, 3)], links)
+    value |= {"definitions": {"subgraphs": [sub]}, "extra": {"groupNodes": {"g": group}}}
+    graph = as_graph(value, DEFINITIONS)
+    savers = [each for each in graph.values() if each["class_type"] == "SaveImage"]
+    assert len(savers) == (3 if mode else 5)
+    assert all("images" not in each["inputs"] for each in savers)
+
+
+def prompt_of(text: str) -> str:
+    value = workflow([node(1, "CLIPTextEncode", values=[text])])
+    return str(as_graph(value, DEFINITIONS)["1"]["inputs"]["text"])
+
+
+# Each would take hours, were it gone through again for each of its letters.
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [
+        ("a" * 1_000_000, "a" * 1_000_000),
+        ("/*a" * 300_000, "/*a" * 300_000),
+        ("/*a//\n" * 100_000, "/*a\n" * 100_000),
+        ("/**/a" * 100_000, "a" * 100_000),
+        ("{a" * 300_000, "a" * 300_000),
+        ("{a" * 150_000 + "}" * 150_000, "a" * 150_000),
+        ("\\{" * 150_000, "{" * 150_000),
+    ],
+    ids=lambda text: text[:8],
+)
+def test_a_prompt_is_gone_through_once_whatever_it_is_made_of(text: str, sent: str) -> None:
+    assert prompt_of(text) == sent
+
+
+def test_subgraphs_that_show_each_others_fields_are_followed_as_deep_as_subgraphs_go() -> None:
+    def shows(name: str, inside: str) -> dict[str, Any]:
+        return subgraph(name, [node(1, inside, [("a", "INT", 1)])], [(1, -10, 0, 1, 0)], [("a", "INT", [1])], [])
+
+    sampler = node(8, "KSampler", [("seed", "INT", 5, "seed")])
+    muted = node(7, "0", [("a", "INT", 3)], mode=MUTED)
+    top = subgraph("top", [muted, sampler], [(3, -10, 0, 7, 0), (5, -10, 0, 8, 0)], [("b", "INT", [3, 5])], [])
+    chain = [shows(str(at), str(at + 1)) for at in range(2000)]
+    value = workflow([node(1, "top", [("b", "INT", None)])]) | {"definitions": {"subgraphs": [top, *chain]}}
+    with pytest.raises(GraphError, match="beyond 50 levels"):
+        as_graph(value, DEFINITIONS)
+
+
+# Each of these would take hours, or more memory than there is.
+
+
+def test_many_inputs_of_a_subgraph_that_is_used_often_are_found_at_once() -> None:
+    many, last = range(20_000), list(range(19_980, 20_000))
+    taker = node(5, "ImageInvert", [(f"n{at}", "IMAGE", at) for at in many])
+    sub = subgraph("sub", [taker], [(at, -10, at, 5, 0) for at in many], [(f"n{at}", "IMAGE", last) for at in many], [])
+    holder = node(1, "sub", [(f"n{at}", "IMAGE", 1) for at in many])
+    value = workflow([holder, empty(2)], [(1, 2, 0, 1, 0)]) | {"definitions": {"subgraphs": [sub]}}
+    graph = as_graph(value, DEFINITIONS)
+    assert [each["inputs"].get("n19999") for each in graph.values()] == [None, ["2", 0]]
+
+
+def test_a_node_with_many_inputs_in_a_subgraph_that_is_used_often_is_refused() -> None:
+    sub = subgraph("sub", [node(5, "ImageInvert", [(f"n{at}", "*", None) for at in range(20_000)])], [], [], [])
+    value = workflow([node(at, "sub") for at in range(10_000)]) | {"definitions": {"subgraphs": [sub]}}
+    with pytest.raises(GraphError, match=r"more than 1,000,000 inputs"):
+        as_graph(value, DEFINITIONS)
+
+
+def test_a_group_with_many_open_inputs_is_read_at_once() -> None:
+    value = workflow([node(1, "workflow>g"), save(2, None)])
+    inside = node(0, "Unknown", [(f"n{at}", "*", None) for at in range(50_000)])
+    value["extra"] = {"groupNodes": {"g": {"nodes": [inside]}}}
+    with pytest.raises(NotInstalled):
+        as_graph(value, DEFINITIONS)
+
+
+def test_a_long_title_is_not_told_for_each_use_of_its_subgraph() -> None:
+    sub = subgraph("sub", [node(5, "Unknown" * 10_000, title="x" * 1_000_000)], [], [], [])
+    value = workflow([node(at, "sub") for at in range(5000)]) | {"definitions": {"subgraphs": [sub]}}
+    with pytest.raises(NotInstalled) as refused:
+        as_graph(value, DEFINITIONS)
+    assert len(refused.value.detail) < 2_000_000
+
+
+def test_an_id_as_long_as_a_text_is_refused() -> None:
+    sub = subgraph("sub", [empty(5) | {"id": "5" * 1_000_000}], [], [], [])
+    value = workflow([node(at, "sub") for at in range(5000)]) | {"definitions": {"subgraphs": [sub]}}
+    with pytest.raises(GraphError, match="longer than 100 characters"):
+        as_graph(value, DEFINITIONS)
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"input": {"required": {"a": ["INT"]}}, "input_order": {"required": 5}},
+        {"input": {"required": {"a": ["INT"]}}, "input_order": {"required": [["a"]]}},
+        {"input": {"required": {"a": ["COMFY_DYNAMICCOMBO_V3", {"options": 5}]}}},
+        {"input": {}, "output": 5},
+    ],
+)
+def test_a_definition_of_another_shape_than_expected_says_nothing(definition: dict[str, Any]) -> None:
+    value = workflow([node(1, "X"), node(2, "X", mode=BYPASSED), save(3, 1)], [(1, 2, 0, 3, 0)])
+    assert as_graph(value, {**DEFINITIONS, "X": definition})["1"]["class_type"] == "X"

@@ -1,0 +1,99 @@
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from comfyrelay.comfyui.client.uploads import Attachment
+from comfyrelay.comfyui.graphs.hash import workflow_hash
+from comfyrelay.comfyui.pool.ticket import JobOptions, Ticket, make_ticket
+from comfyrelay.errors import GraphError, InvalidInput
+from tests.support.pool import NOW, invert, plain
+
+
+def made(graph: Any, **options: Any) -> Ticket:
+    return make_ticket(graph, cast(JobOptions, options), sequence=1, created_at=NOW)
+
+
+def test_a_ticket_keeps_the_graph_as_it_was() -> None:
+    graph = invert(1)
+    ticket = made(graph)
+    graph["1"]["inputs"]["color"] = 2
+    assert orjson.loads(ticket.graph) == invert(1)
+
+
+def test_a_ticket_keeps_the_metadata_as_it_was() -> None:
+    metadata = {"user": "u1"}
+    ticket = made(invert(), metadata=metadata)
+    metadata["user"] = "u2"
+    assert ticket.metadata == {"user": "u1"}
+
+
+def test_jobs_of_one_workflow_share_a_bucket_whatever_their_values() -> None:
+    assert made(invert(1)).bucket == made(invert(2)).bucket
+    assert made(invert(1)).bucket.workflow_hash == workflow_hash(invert())
+    assert made(plain()).bucket != made(invert()).bucket
+    assert made(invert(), preferred_clients=["a", "b"]).bucket == made(invert(), preferred_clients=("b", "a")).bucket
+
+
+def test_large_seeds_are_kept_exactly() -> None:
+    graph = plain()
+    graph["1"]["inputs"]["seed"] = 2**64 - 1
+    assert orjson.loads(made(graph).graph)["1"]["inputs"]["seed"] == 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    ("graph", "why"),
+    [
+        ({}, "no nodes"),
+        ([], "object"),
+        ({"nodes": [], "links": []}, "Export"),
+        ({"1": {"inputs": {}}}, "class_type"),
+        ({"1": {"class_type": "A"}}, "inputs"),
+        ({"1": {"class_type": "A", "inputs": {"x": object()}}}, "JSON"),
+    ],
+)
+def test_what_is_not_a_graph_is_refused(graph: Any, why: str) -> None:
+    with pytest.raises(GraphError, match=why):
+        made(graph)
+
+
+def test_nodes_that_are_not_there_are_refused() -> None:
+    with pytest.raises(GraphError, match="99"):
+        made(invert(), include_outputs=["99"])
+    with pytest.raises(GraphError, match="Photo"):
+        made(invert(), attachments=[Attachment(node="Photo", input="image", source=b"")])
+
+
+def test_an_attachment_must_say_where_it_goes() -> None:
+    with pytest.raises(InvalidInput, match="either a node and its input, or a placeholder"):
+        made(invert(), attachments=[Attachment(source=b"")])
+    with pytest.raises(InvalidInput, match="one name"):
+        made(invert(), attachments=[Attachment(placeholder="__IMG__", folder="../x", source=b"")])
+
+
+def test_an_attachment_with_a_placeholder_needs_no_node() -> None:
+    attachment = Attachment(placeholder="__IMG__", source=b"")
+    assert made(invert(), attachments=[attachment]).attachments == (attachment,)
+
+
+def test_a_ticket_keeps_extra_data_as_it_was() -> None:
+    extra_data = {"extra_pnginfo": {"workflow": [1]}}
+    ticket = made(invert(), extra_data=extra_data)
+    extra_data["extra_pnginfo"]["workflow"].append(2)
+    assert ticket.extra_data == {"extra_pnginfo": {"workflow": [1]}}
+    assert made(invert()).extra_data is None
+
+
+def test_extra_data_is_json() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        made(invert(), extra_data={"x": object()})
+    assert set(caught.value.errors) == {"extra_data"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("max_attempts", 0), ("retry_delay", -1.0), ("give_up_after_seconds", -1.0)]
+)
+def test_options_out_of_range_are_refused(field: str, value: float) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        made(invert(), **{field: value})
+    assert set(caught.value.errors) == {field}

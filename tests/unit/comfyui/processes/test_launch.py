@@ -1,0 +1,198 @@
+"""Processes share models and custom nodes, and nothing that they write."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.comfyui.graphs.foreign_files import UPLOAD_FOLDER
+from comfyrelay.comfyui.processes.gpus import Gpu
+from comfyrelay.comfyui.processes.installs import Install, InstallKind, install_at
+from comfyrelay.comfyui.processes.launch import ProcessLaunch, empty_folders, launch, lend_inputs, make_folders
+from comfyrelay.comfyui.processes.log import KEPT, LAST_LINES, Log, last_lines_in
+from comfyrelay.comfyui.processes.options import CareSettings
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.settings import load
+from comfyrelay.worker.settings import WorkerSettings, load_worker_settings
+from tests.support.comfyui_install import Dressed
+
+GPU = Gpu(key="GPU-1", variables={"CUDA_VISIBLE_DEVICES": "GPU-1"})
+PYTHON = Path("/opt/venv/bin/python")
+
+
+def launched(install: Install, folder: Path) -> ProcessLaunch:
+    return launch(install, python=PYTHON, arguments=["--lowvram"], gpu=GPU, folder=folder, port=8200)
+
+
+def test_it_is_started_on_its_gpu_with_what_its_version_knows(tmp_path: Path) -> None:
+    dressed = Dressed(tmp_path / "ComfyUI")
+    made = launched(install_at(dressed.folder), tmp_path / "one")
+    words = list(made.argv)
+    assert words[:2] == [str(PYTHON), str(dressed.folder / "main.py")]
+    assert words[words.index("--database-url") + 1] == f"sqlite:///{tmp_path}/one/user/comfyui.db"
+    assert words[-1] == "--lowvram"
+    assert made.environment["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    (dressed.folder / "comfy" / "cli_args.py").write_text("an older one")
+    assert not {"--database-url", "--user-directory"} & set(launched(install_at(dressed.folder), tmp_path).argv)
+
+
+def test_the_desktop_app_is_told_where_its_models_are(tmp_path: Path) -> None:
+    install = Install(
+        kind=InstallKind.DESKTOP,
+        named=tmp_path / "b",
+        code=tmp_path / "c",
+        base=tmp_path / "b",
+        extra_models=tmp_path / "e",
+    )
+    words = " ".join(launched(install, tmp_path / "one").argv)
+    assert f"--base-directory {tmp_path}/b --extra-model-paths-config {tmp_path}/e" in words
+
+
+def test_the_portable_build_does_not_see_what_its_user_has_installed_elsewhere(tmp_path: Path) -> None:
+    install = Install(kind=InstallKind.PORTABLE, named=tmp_path, code=tmp_path / "ComfyUI")
+    assert launched(install, tmp_path / "one").argv[1] == "-s"
+
+
+def test_our_secrets_are_not_for_custom_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FLEET_SECRET", "COMFY_CLOUD_API_KEY", "COMFYRELAY_WORKER_FLEET_SECRET", "VIRTUAL_ENV", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://mine.test")
+    dressed = Dressed(tmp_path / "ComfyUI")
+    given = launched(install_at(dressed.folder), tmp_path / "one").environment
+    assert [name for name, value in given.items() if value == "http://mine.test"] == ["HTTP_PROXY"]
+
+
+def test_threads_of_pytorch_that_wait_leave_the_cores_to_others_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install = install_at(Dressed(tmp_path / "ComfyUI").folder)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert launched(install, tmp_path / "one").environment["OMP_WAIT_POLICY"] == "PASSIVE"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert launched(install, tmp_path / "one").environment["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
+def test_files_of_the_users_own_input_folder_are_found_and_never_removed(tmp_path: Path) -> None:
+    dressed = Dressed(tmp_path / "ComfyUI")
+    own = dressed.folder / "input"
+    (own / "face.png").write_bytes(b"face")
+    (own / UPLOAD_FOLDER).mkdir()
+    make_folders(tmp_path / "one")
+    for _ in range(2):
+        assert lend_inputs(own, tmp_path / "one" / "input") == []
+    assert (tmp_path / "one" / "input" / "face.png").read_bytes() == b"face"
+    assert [each.name for each in (tmp_path / "one" / "input").iterdir()] == ["face.png"]
+    empty_folders(tmp_path / "one")
+    assert (own / "face.png").read_bytes() == b"face"
+    assert not (tmp_path / "one" / "input").exists()
+
+
+@pytest.mark.parametrize("has_hard_links", [True, False])
+def test_where_links_are_not_allowed_folders_and_files_are_lent_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_hard_links: bool
+) -> None:
+    def refuse(*_given: object, **_named: object) -> None:
+        raise OSError(1314, "A required privilege is not held by the client")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    if not has_hard_links:
+        monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(launch, "MOST_COPIED_BYTES", 15)
+    own, lent = tmp_path / "input", tmp_path / "one" / "input"
+    make_folders(tmp_path / "one")
+    for name in ("face.png", "film.mp4", "3d/model.glb"):
+        (own / name).parent.mkdir(parents=True, exist_ok=True)
+        (own / name).write_bytes(b"0123456789 too large" if name == "film.mp4" else name.encode())
+    too_large = [] if has_hard_links else [str(own / "film.mp4")]
+    assert lend_inputs(own, lent) == too_large
+    (own / "3d" / "late.glb").write_bytes(b"late")
+    assert lend_inputs(own, lent) == too_large
+    found = {each.relative_to(lent).as_posix(): each.read_bytes() for each in lent.rglob("*") if each.is_file()}
+    lent_too = {} if too_large else {"film.mp4": b"0123456789 too large"}
+    assert found == {"face.png": b"face.png", "3d/model.glb": b"3d/model.glb", "3d/late.glb": b"late", **lent_too}
+    empty_folders(tmp_path / "one")
+    assert (own / "3d" / "late.glb").read_bytes() == b"late"
+
+
+def test_what_was_saved_in_the_editor_stays(tmp_path: Path) -> None:
+    make_folders(tmp_path / "one")
+    saved = tmp_path / "one" / "user" / "default" / "workflows" / "mine.json"
+    saved.parent.mkdir(parents=True)
+    saved.write_text("{}")
+    empty_folders(tmp_path / "one")
+    assert saved.read_text() == "{}"
+
+
+class TestSettings:
+    def test_arguments_are_words_and_none_that_we_choose(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COMFYRELAY_WORKER_COMFYUI_DIR", "/opt/ComfyUI")
+        monkeypatch.setenv("COMFYRELAY_WORKER_COMFYUI_ARGS", "--lowvram --extra 'a b'")
+        monkeypatch.setenv("COMFYRELAY_WORKER_PER_GPU", "2")
+        care = load_worker_settings().care
+        assert care is not None
+        assert (care.arguments, care.first_count) == (("--lowvram", "--extra", "a b"), 2)
+        # also shortened, as ComfyUI would take them
+        for taken, named in {
+            "--port=8188": "--port",
+            "--out /x": "--output-directory",
+            "--default-device 1": "--default",
+        }.items():
+            monkeypatch.setenv("COMFYRELAY_WORKER_COMFYUI_ARGS", taken)
+            with pytest.raises(ConfigurationError, match=rf"COMFYUI_ARGS.*ComfyRelay chooses {named}"):
+                load_worker_settings()
+
+    @pytest.mark.parametrize("count", ["0", "17", "many"])
+    def test_a_count_is_a_small_number_or_auto(self, monkeypatch: pytest.MonkeyPatch, count: str) -> None:
+        monkeypatch.setenv("COMFYRELAY_WORKER_PER_GPU", count)
+        with pytest.raises(ConfigurationError, match="PER_GPU"):
+            load_worker_settings()
+
+    def test_what_is_started_here_has_no_address_of_somebody_elses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COMFYRELAY_WORKER_COMFYUI_DIR", "/opt/ComfyUI")
+        monkeypatch.setenv("COMFYUI_BASE_URL", "http://127.0.0.1:8188")
+        with pytest.raises(ConfigurationError, match="leave out COMFYUI_BASE_URL"):
+            load_worker_settings()
+
+    def test_a_key_of_comfy_cloud_does_not_replace_it(self) -> None:
+        settings = WorkerSettings(comfyui_dir=Path("/opt/ComfyUI"), comfy_cloud_api_key="key")
+        assert settings.providers == ["self_hosted", "cloud"]
+
+    def test_nothing_is_started_where_nothing_is_said(self) -> None:
+        assert load(CareSettings).care is None
+
+
+class TestLog:
+    def test_its_last_lines_are_at_hand_with_progress_bars_in_their_last_state(self, tmp_path: Path) -> None:
+        log = Log(tmp_path / "comfyui.log")
+        log.write("got pröm".encode()[:-2])
+        log.write("öm".encode()[1:] + b"\r\n 25%|#\r 50%|##\r")
+        log.write(b"100%|####\n")
+        assert log.last_lines == ["got pröm", "100%|####"]
+        log.write(b"no end yet")
+        assert log.last_lines[-1] == "no end yet"
+        log.write(b"\n" + b"".join(b"line %d\n" % number for number in range(200)))
+        assert (len(log.last_lines), log.last_lines[-1]) == (LAST_LINES, "line 199")
+        log.begin("python main.py")
+        assert log.last_lines == []
+
+    def test_who_only_looks_sees_the_same(self, tmp_path: Path) -> None:
+        log = Log(tmp_path / "comfyui.log")
+        assert last_lines_in(log.path) == []
+        log.begin("python main.py")
+        log.write(b"x" * 400_000 + b"\n 50%|##\r100%|####\n" + b"".join(b"line %d\n" % n for n in range(58)))
+        assert last_lines_in(log.path) == log.last_lines
+        assert last_lines_in(log.path)[1:3] == ["100%|####", "line 0"]
+
+    def test_it_does_not_grow_without_end(self, tmp_path: Path) -> None:
+        log = Log(tmp_path / "comfyui.log", most_bytes=100)
+        for number in range(50):
+            log.write(b"%07d\n" % number * 10)
+        files = sorted(tmp_path.iterdir())
+        assert [each.name for each in files] == ["comfyui.log", *(f"comfyui.log.{n}" for n in range(1, KEPT + 1))]
+        assert all(each.stat().st_size <= 100 for each in files)
+        assert files[0].read_bytes().startswith(b"0000049")
+
+    def test_a_full_disk_costs_lines_of_the_file_only(self, tmp_path: Path) -> None:
+        (tmp_path / "comfyui.log").symlink_to("/dev/full")
+        log = Log(tmp_path / "comfyui.log")
+        log.write(b"OSError: [Errno 28] No space left on device\n")
+        assert log.last_lines == ["OSError: [Errno 28] No space left on device"]

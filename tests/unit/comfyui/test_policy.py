@@ -1,0 +1,391 @@
+"""What a tenant's graph may do: no node that is known to be dangerous, and no file but those of its job."""
+
+import json
+import string
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comfyrelay.comfyui import ComfyClient
+from comfyrelay.comfyui.graphs.dangerous import DANGERS, danger_of
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.policy import GraphPolicy
+from comfyrelay.errors import GraphNotAllowed
+from tests.support.graphs import invert, invert_file, invert_video
+
+OWN = ("__IMG__", "{{clip}}")
+LINK = ["3", 0]
+TEXT = ["STRING", {}]
+
+
+def grown(name: str, spec: list[Any]) -> list[Any]:
+    return ["COMFY_AUTOGROW_V3", {"template": {"input": {"required": {name: spec}}, "prefix": name}}]
+
+
+INFO: dict[str, Any] = {
+    "LoadImage": {"input": {"required": {"image": [["a.png"], {"image_upload": True}]}}},
+    "VHS_LoadVideo": {"input": {"required": {"video": [["a.mp4"], {"video_upload": True}]}}},
+    "Frames": {"input": {"required": {"directory": ["STRING", {"vhs_path_extensions": []}]}}},
+    "OpenThing": {"input": {"required": {"image": TEXT, "image_path": TEXT, "imagePath": TEXT, "save_dir": TEXT}}},
+    "Checkpoint": {"input": {"required": {"ckpt_name": [["sd/xl.safetensors"]], "kind": [["a", "b"]]}}},
+    "Style": {"input": {"required": {"style_file": [["old.csv"]], "file_format": [["png"]], "folder": [["mine"]]}}},
+    "Typed": {
+        "input": {
+            "required": {"image": ["IMAGE"], "path": ["SPLINE"], "filenames": ["VHS_FILENAMES"]},
+            "optional": {"files": ["GEMINI_INPUT_FILES"], "file_3d": ["FILE_3D_GLB,FILE_3D"]},
+        }
+    },
+    "SaveImage": {"input": {"required": {"images": ["IMAGE"], "filename_prefix": TEXT}}},
+    "Several": {
+        "input": {
+            "required": {"path": ["STRING,INT", {}], "file": ["INT, STRING", {}], "directory": ["PATH", {}]},
+            "optional": {"video": ["STRING,VIDEO", {}], "url": ["COMFY_MATCHTYPE_V3", {}], "image": ["IMAGE,MASK"]},
+        }
+    },
+    "Dynamic": {
+        "input": {
+            "required": {
+                "src": [
+                    "COMFY_DYNAMICCOMBO_V3",
+                    {
+                        "options": [
+                            {"key": "file", "inputs": {"required": {"image": ["COMBO", {"image_upload": True}]}}},
+                            {"key": "link", "inputs": {"optional": {"image": ["IMAGE"], "mask": ["MASK"]}}},
+                            {"key": "many", "inputs": {"required": {"more": grown("path", TEXT)}}},
+                        ]
+                    },
+                ],
+                "images": grown("image", ["IMAGE"]),
+                "names": grown("image", TEXT),
+                "slot": ["COMFY_DYNAMICSLOT_V3", {"inputs": {"required": {"file_path": TEXT}}}],
+            }
+        }
+    },
+    "Format": {
+        "input": {
+            "required": {
+                "format": [
+                    "COMFY_DYNAMICCOMBO_V3",
+                    {"options": [{"key": "mp4", "inputs": {"required": {"codec": [["h264"]], "crf": ["INT", {}]}}}]},
+                ]
+            }
+        }
+    },
+    "Join": {"input": {"required": {"string_a": TEXT, "string_b": TEXT}}},
+}
+
+
+def node(class_type: str, **inputs: Any) -> Graph:
+    return {"7": {"class_type": class_type, "inputs": inputs}}
+
+
+def refusal(
+    graph: Graph, policy: GraphPolicy | None = None, *, info: dict[str, Any] | None = None, is_effect: bool = False
+) -> str | None:
+    try:
+        (policy or GraphPolicy()).check(graph, own=OWN, object_info=info, is_effect=is_effect)
+    except GraphNotAllowed as error:
+        return error.detail
+    return None
+
+
+class TestClasses:
+    @pytest.mark.parametrize(
+        ("class_type", "why"),
+        [
+            ("PyExec", "runs code"),
+            ("Exec Python Code Script", "runs code"),
+            ("SRL Eval", "runs code"),
+            ("ACE_Expression_Eval", "runs code"),
+            ("Shell Command", "runs code"),
+            ("Terminal", "runs code"),
+            ("JavascriptExecutor", "runs code"),
+            ("Environment Variable", "reads the machine"),
+            ("WebcamCaptureCV2", "reads the machine"),
+            ("Load Image From Url (mtb)", "calls addresses"),
+            ("HTTPPost", "calls addresses"),
+            ("Send Http Request", "calls addresses"),
+            ("SendToDiscordWebhook", "calls addresses"),
+            ("CivitAI Downloader", "calls addresses"),
+            ("VHS_LoadImagesPath", "reads or writes paths"),
+            ("VHS_LoadVideoPath", "reads or writes paths"),
+            ("VHS_LoadImages", "reads or writes paths"),
+            ("Load Image Batch", "reads or writes paths"),
+            ("Image Save", "reads or writes paths"),
+            ("Save Text File", "reads or writes paths"),
+            ("LoadText|pysssss", "reads or writes paths"),
+            ("LoadImagesFromDir //Inspire", "reads or writes paths"),
+            ("LoadImagesFromFolderKJ", "reads or writes paths"),
+            ("easy imagesCountInDirectory", "reads or writes paths"),
+            ("LoadImageOutput", "reads or writes paths"),
+        ],
+    )
+    def test_a_class_that_is_known_to_be_dangerous_is_refused_by_its_name(self, class_type: str, why: str) -> None:
+        sentence = refusal(node(class_type))
+        assert sentence is not None
+        assert sentence.startswith(f"{class_type} (7) may not be in a graph of yours: it {why}")
+        assert "ask the administrator" in sentence
+
+    @pytest.mark.parametrize(
+        "class_type",
+        [
+            *("LoadImage", "LoadVideo", "LoadAudio", "SaveImage", "SaveVideo", "KSampler", "CLIPTextEncode"),
+            *(
+                "CheckpointLoaderSimple",
+                "LoraLoader",
+                "PreviewImage",
+                "PreviewAny",
+                "VHS_VideoCombine",
+                "VHS_LoadVideo",
+            ),
+            *("SaveImageWebsocket", "StringConcatenate", "ImageScale", "ShowText|pysssss", "ControlNetApplyAdvanced"),
+            *("DownloadAndLoadFlorence2Model", "LoadTextEncoderModel", "ImpactExecutionOrderController", "Softplus"),
+            *("LTXDirector", "CreateShapeImageOnPath", "FaceDetailer", "UltimateSDUpscale", "easy fullLoader"),
+        ],
+    )
+    def test_what_most_graphs_are_made_of_is_not(self, class_type: str) -> None:
+        assert refusal(node(class_type)) is None
+
+    def test_the_list_is_written_as_names_are_compared(self) -> None:
+        words = [each for patterns in DANGERS.values() for each in patterns.split()]
+        assert all(set(each.strip("*")) <= set(string.ascii_lowercase + string.digits) for each in words)
+        assert [each for each in words if len(each.strip("*")) < 3] == []
+        assert len(words) == len(set(words))
+
+    def test_an_administrator_denies_more_and_allows_what_is_on_the_list(self) -> None:
+        policy = GraphPolicy(denied=["Preview*", "My [Node]"], allowed=["PyExec", "Load * From Path*"])
+        assert "has denied it" in str(refusal(node("PreviewAny"), policy))
+        assert "has denied it" in str(refusal(node("My [Node]"), policy))
+        assert refusal(node("My N"), policy) is None
+        assert refusal(node("PyExec"), policy) is None
+        assert refusal(node("Load Image From Path [DVB]"), policy) is None
+        assert refusal(node("PythonExec"), policy) is not None
+
+    def test_with_an_allow_list_there_is_nothing_else(self) -> None:
+        policy = GraphPolicy(mode="allow", allowed=["LoadImage", "Save*"], denied=["SaveLatent"])
+        assert refusal(node("LoadImage", image="__IMG__"), policy) is None
+        assert refusal(node("SaveImage"), policy) is None
+        assert "is not on the administrator's list" in str(refusal(node("KSampler"), policy))
+        assert "has denied it" in str(refusal(node("SaveLatent"), policy))
+
+    def test_switched_off_it_says_nothing(self) -> None:
+        policy = GraphPolicy(mode="off", denied=["*"])
+        assert refusal(node("PyExec", path="/etc/passwd"), policy) is None
+        assert policy.why_not("PyExec") is None
+
+    @pytest.mark.parametrize("mode", ["deny", "allow", "off"])
+    def test_where_several_share_a_machine_no_mode_and_no_effect_lets_files_of_others_be_named(self, mode: Any) -> None:
+        policy = GraphPolicy(mode=mode, allowed=["LoadImage"], is_shared=True)
+        for name in ("secret.png", "x.png [output]", "/etc/passwd"):
+            foreign = node("LoadImage", image=name)
+            policy_says = (refusal(foreign, policy, info=INFO), refusal(foreign, policy, info=INFO, is_effect=True))
+            assert all("which is not a file of this job" in str(each) for each in policy_says)
+
+    def test_nodes_and_links_of_an_effect_are_its_administrators(self) -> None:
+        policy = GraphPolicy(denied=["PreviewAny"], is_shared=True)
+        for graph in (node("PyExec", code="1"), node("PreviewAny"), node("OpenThing", directory=["3", 0])):
+            assert refusal(graph, policy) is not None
+            assert refusal(graph, policy, is_effect=True) is None
+
+
+class TestPaths:
+    @pytest.mark.parametrize(
+        ("class_type", "name"),
+        [
+            ("LoadImage", "image"),
+            ("VHS_LoadVideo", "video"),
+            ("Frames", "directory"),
+            ("OpenThing", "image"),
+            ("OpenThing", "image_path"),
+            ("OpenThing", "imagePath"),
+            ("OpenThing", "save_dir"),
+            ("OpenThing", "not_declared_file"),
+            ("Checkpoint", "ckpt_name"),
+            ("SaveImage", "filename_prefix"),
+            ("Several", "path"),
+            ("Several", "file"),
+            ("Several", "directory"),
+            ("Several", "video"),
+            ("Several", "url"),
+            ("Dynamic", "src"),
+            ("Dynamic", "src.image"),
+            ("Dynamic", "src.more.path0"),
+            ("Dynamic", "src.more"),
+            ("Dynamic", "names.image0"),
+            ("Dynamic", "slot.file_path"),
+            ("Dynamic", "slot.not_declared_file"),
+        ],
+    )
+    def test_an_input_that_names_a_file_may_not_be_linked(self, class_type: str, name: str) -> None:
+        graph = {**node(class_type, **{name: LINK}), "3": node("Join", string_a="/et", string_b="c/passwd")["7"]}
+        sentence = refusal(graph, info=INFO)
+        assert sentence is not None
+        assert sentence.startswith(f"{class_type} (7): input '{name}' ")
+
+    @pytest.mark.parametrize(
+        ("class_type", "name"),
+        [
+            ("LoadImage", "image"),
+            ("LoadVideo", "file"),
+            ("VHS_LoadVideo", "video"),
+            ("Unknown", "path"),
+            ("Unknown", "image_path_2"),
+            ("Unknown", "fileName"),
+            ("Unknown", "base_url"),
+            ("Unknown", "output_directory"),
+            ("Unknown", "file_name_prefix"),
+            ("Unknown", "filename_prefix"),
+            ("LoraLoader", "lora_name"),
+            ("Unknown", "IMAGEPATH"),
+            ("Unknown", "imagepath"),
+            ("Unknown", "imageurl"),
+            ("Unknown", "path_a"),
+            ("Unknown", "file_to_load"),
+            ("Unknown", "paths_list"),
+            ("Unknown", "src.file_path"),
+        ],
+    )
+    def test_where_no_definition_is_known_its_name_tells(self, class_type: str, name: str) -> None:
+        assert refusal(node(class_type, **{name: LINK})) is not None
+        # a prefix is replaced before the run, and a model may be named
+        if name not in ("filename_prefix", "lora_name"):
+            assert refusal(node(class_type, **{name: "elsewhere"})) is not None
+            assert refusal(node(class_type, **{name: ["elsewhere"]})) is not None
+        assert refusal(node(class_type, **{name: "__IMG__"})) is None
+
+    @pytest.mark.parametrize(
+        ("class_type", "inputs"),
+        [
+            ("Typed", {"image": LINK, "path": LINK, "filenames": LINK, "files": LINK, "file_3d": LINK}),
+            ("Checkpoint", {"kind": LINK, "ckpt_name": "sd/xl.safetensors"}),
+            ("Style", {"style_file": "old.csv", "file_format": "png"}),
+            ("SaveImage", {"images": LINK, "filename_prefix": "../../a/b"}),
+            ("Unknown", {"image": LINK, "video": LINK, "text": LINK, "path_type": LINK, "file_format": "png"}),
+            ("Unknown", {"font_file": "Roboto-Bold.ttf", "overwrite_file": True, "subfolder": "", "filenames": LINK}),
+            ("Unknown", {"model_path": "sd/xl.safetensors"}),
+            ("OpenThing", {"image": "iVBORw0KGgo" * 1000}),
+            ("OpenThing", {"save_dir": "", "image_path": ""}),
+            ("Several", {"image": LINK, "path": 7}),
+            ("Dynamic", {"src": "link", "src.mask": LINK, "images.image0": LINK, "images.image1": LINK, "images": {}}),
+            ("Dynamic", {"src": "file", "src.image": "__IMG__", "names.image0": "__IMG__"}),
+            ("Format", {"format": "mp4", "format.codec": "h264", "format.crf": LINK, "filename_prefix": "x"}),
+            ("Format", {"format": LINK}),
+            # as savers and loaders of public packs have them
+            (
+                "Unknown",
+                {
+                    "filename_delimiter": "_",
+                    "filename_number_padding": 4,
+                    "file_extension": "png",
+                    "path_type": "relative",
+                    "profile": "main",
+                    "color_profile": LINK,
+                    "curl": "tight",
+                    "base_url": "",
+                },
+            ),
+            ("Unknown", {"lora_path": "styles/input.safetensors", "unet_path": "temp.gguf", "file_3d": LINK}),
+            ("Unknown", {"text": "a path to a file", "prompt": "output/or input, and/or path", "style": "./sketch"}),
+            ("Join", {"string_a": "path: a winding road", "string_b": "files/folders everywhere, 4k"}),
+        ],
+    )
+    def test_links_of_other_kinds_and_what_names_no_file_pass(self, class_type: str, inputs: dict[str, Any]) -> None:
+        info = INFO if class_type in INFO else None
+        assert refusal(node(class_type, **inputs), info=info) is None
+
+    @pytest.mark.parametrize(
+        ("class_type", "inputs"),
+        [
+            ("Style", {"style_file": "new.csv"}),
+            ("Style", {"folder": "mine"}),
+            ("OpenThing", {"image": "secret"}),
+            ("OpenThing", {"image_path": "notes.txt"}),
+            ("OpenThing", {"image_path": "__IMG__ [output]"}),
+            ("OpenThing", {"image_path": "comfyrelay/__IMG__"}),
+            ("OpenThing", {"image_path": {"__value__": "x"}}),
+            ("OpenThing", {"image_path": "output/x.safetensors"}),
+            ("OpenThing", {"image_path": "x.safetensors"}),
+            ("OpenThing", {"checkpoint_file": "OUTPUT/x.safetensors"}),
+            ("OpenThing", {"checkpoint_file": "./temp\\x.ckpt"}),
+            ("Several", {"path": "secret.txt"}),
+            ("Several", {"directory": "."}),
+            ("Dynamic", {"src.image": "a.png [output]"}),
+            ("Dynamic", {"src.image": ""}),
+            ("Dynamic", {"src.more.path0": "secret"}),
+            ("Join", {"string_a": "output/*"}),
+            ("Join", {"string_a": "**/x"}),
+            ("Join", {"string_a": "a.png [temp]"}),
+            ("Join", {"string_a": "/etc/passwd"}),
+        ],
+    )
+    def test_a_literal_that_is_no_file_of_the_job_is_refused(self, class_type: str, inputs: dict[str, Any]) -> None:
+        sentence = refusal(node(class_type, **inputs), info=INFO)
+        assert sentence is not None
+        assert f"{class_type} (7): input '{next(iter(inputs))}' names " in sentence
+
+    @pytest.mark.parametrize(
+        ("class_type", "name"), [("LoadImage", "image"), ("LoadVideo", "file"), ("Unknown", "image_path")]
+    )
+    def test_an_empty_name_is_that_of_the_folder(self, class_type: str, name: str) -> None:
+        assert refusal(node(class_type, **{name: ""})) is not None
+
+    @pytest.mark.parametrize("value", [{"image": "secret"}, ["file", "secret"], {"image": ["3", 0]}, LINK])
+    def test_an_object_in_place_of_a_choice_brings_no_file_along(self, value: Any) -> None:
+        assert "may name any file" in str(refusal(node("Dynamic", src=value), info=INFO))
+
+    def test_whatever_comfyui_takes_for_a_link_is_one(self) -> None:
+        for link in (["3", 0], ["3", True], ["3", 0.0]):
+            assert "is linked" in str(refusal(node("Checkpoint", ckpt_name=link), info=INFO))
+
+    def test_dynamic_prompts_may_have_patterns(self) -> None:
+        assert refusal(node("Join", string_a="__animals/*__", string_b="a *big* cat and/or dog")) is None
+
+    async def test_graphs_of_a_real_catalogue(self, comfy: ComfyClient) -> None:
+        for info in (await comfy.object_info(), None):
+            for graph in (invert(), invert_file("__IMG__"), invert_video("{{clip}}")):
+                assert refusal(graph, info=info) is None
+            for graph in (invert_file("example.png"), invert_video("clip.mp4")):
+                assert refusal(graph, info=info) is not None
+
+
+class TestHostileGraphs:
+    JSON = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=10,
+    )
+    NAMES = st.text() | st.sampled_from(["filename_prefix", "image", "path", "Path1", "url", "", "prefix", "ckpt_name"])
+    VALUES = JSON | st.sampled_from([LINK, "__IMG__", "[output]", "*/", "..", ["", 1.5]])
+    NODES = st.fixed_dictionaries(
+        {
+            "class_type": st.text(min_size=1) | st.sampled_from([*INFO, "PyExec", "*", "[", "x" * 300]),
+            "inputs": st.dictionaries(NAMES, VALUES, max_size=4),
+        }
+    )
+
+    @given(
+        st.dictionaries(st.text(), NODES, max_size=4),
+        st.dictionaries(st.sampled_from([*INFO, "x"]), JSON, max_size=3),
+        st.sampled_from(["deny", "allow"]),
+        st.lists(st.text() | st.sampled_from(["*", "**", "a*b*", "["]), max_size=3),
+    )
+    def test_nothing_crashes_it(self, graph: Graph, info: dict[str, Any], mode: Any, patterns: list[str]) -> None:
+        sentence = refusal(graph, GraphPolicy(mode=mode, allowed=patterns, denied=patterns[1:]), info={**INFO, **info})
+        assert sentence is None or len(sentence) < 10_000
+        json.dumps(sentence)
+
+    @pytest.mark.parametrize(
+        "letter", ["a", "A", "*", "/", ".", "..", "[", "~", " ", "\n", "__IMG__", "aA", "/*", "\\"]
+    )
+    def test_a_long_name_or_text_takes_time_by_its_length_alone(self, letter: str) -> None:
+        # backtracking would need days for these, whatever the machine
+        text = letter * 200_000
+        refusal(node(text, **{text: text, "path": text, "image": text}), info=INFO)
+        refusal(node("OpenThing", **{text: LINK, "image_path": text}), info=INFO)
+        danger_of(text)
+
+    def test_of_very_many_problems_a_few_are_named(self) -> None:
+        graph = {str(number): node("PyExec" * 20, path="/etc")["7"] for number in range(50_000)}
+        assert len(str(refusal(graph))) < 5_000

@@ -1,0 +1,90 @@
+"""The client understands what a real ComfyUI said."""
+
+import json
+from typing import Any
+
+import pytest
+
+from comfyrelay.comfyui.graphs.explain import explain_refusal
+from comfyrelay.comfyui.outputs import result_of
+from comfyrelay.comfyui.runs.events import RunEvent
+from comfyrelay.comfyui.runs.history import failure_in
+from comfyrelay.comfyui.runs.progress import RunProgress
+from comfyrelay.errors import ComfyError
+from tests.support.paths import RECORDINGS
+
+
+def recording(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RECORDINGS / f"{name}.json").read_text("utf-8"))
+    return found
+
+
+def events_of(name: str) -> tuple[RunProgress, list[str], dict[str, Any]]:
+    """What the socket said about the first prompt of a recording, and the history entry of that prompt."""
+    exchanges = recording(name)["http"]
+    prompt_id = exchanges[0]["response"]["prompt_id"]
+    events: list[RunEvent] = []
+    progress = RunProgress(graph=exchanges[0]["request"]["prompt"], prompt_id=prompt_id, on_event=events.append)
+    for message in recording(name)["ws"]:
+        if message["data"].get("prompt_id") == prompt_id:
+            progress.take(message["type"], message["data"])
+    entry = next(each["response"][prompt_id] for each in exchanges if prompt_id in (each["response"] or {}))
+    return progress, [type(event).__name__ for event in events], entry
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds", "files"),
+    [
+        ("image_invert", ["Started", *["NodeStarted"] * 3, "Output"], ["out_00001_.png"]),
+        ("image_invert_cached", ["Started", "Output"], ["out_00001_.png"]),
+        (
+            "image_to_video",
+            ["Started", *["NodeStarted"] * 3, "Output", *["NodeStarted"] * 2, "Output"],
+            ["clip_00001_.mp4", "web_00001_.webm"],
+        ),
+        ("video_invert", ["Started", *["NodeStarted"] * 5, "Output"], ["inv_00001_.mp4"]),
+    ],
+)
+def test_recorded_successes(name: str, kinds: list[str], files: list[str]) -> None:
+    progress, told, entry = events_of(name)
+    assert told == kinds
+    assert progress.succeeded
+    assert progress.over
+    assert failure_in(entry) is None
+    assert [file.filename for file in result_of(entry["outputs"], prompt_id="p").files] == files
+    # what the socket told is what the history has
+    assert progress.outputs == entry["outputs"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("error_execution", "LoadImage (1): the file is not an image that can be read"),
+        ("interrupted", "The run was interrupted on the server by somebody else."),
+        ("pending_deleted", "The run was interrupted on the server by somebody else."),
+    ],
+)
+def test_recorded_failures(name: str, text: str) -> None:
+    progress, _, entry = events_of(name)
+    assert progress.over
+    failure = failure_in(entry)
+    assert isinstance(failure, ComfyError)
+    assert failure.detail == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("error_missing_node", "NoSuchNode (2): this node is not installed on the server"),
+        (
+            "error_missing_model",
+            "CheckpointLoaderSimple (1): the model 'nope.safetensors' is not installed on the server "
+            "(input 'ckpt_name')",
+        ),
+        ("error_missing_input_file", "LoadImage (1): the file 'missing.png' is not on the server (input 'image')"),
+        ("error_no_outputs", "The graph has no output node: add one that saves or previews something."),
+        ("error_required_input_missing", "SaveImage (3): input 'images' is not connected"),
+    ],
+)
+def test_recorded_refusals(name: str, text: str) -> None:
+    assert explain_refusal(recording(name)["http"][0]["response"]).detail == text

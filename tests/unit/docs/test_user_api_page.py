@@ -1,0 +1,29 @@
+"""The page about the user API leaves no route out."""
+
+import re
+
+import pytest
+from fastapi.routing import APIRoute
+
+from comfyrelay.server import user
+from comfyrelay.server.operations import files
+from tests.support.paths import ROOT
+
+PAGE = (ROOT / "docs" / "reference" / "api-user.md").read_text("utf-8")
+ROUTES = [
+    (method, route.path)
+    for router in (*user.ROUTERS, files.router)
+    for route in router.routes
+    if isinstance(route, APIRoute)
+    for method in sorted(route.methods or ())
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_every_route_is_documented(method: str, path: str) -> None:
+    plain = re.sub(r"\{\w+_id\}", "{id}", path).replace("{path:path}", "{path}")
+    verb = plain.rpartition("/")[2]
+    in_full = f"`{method} {plain}`" in PAGE
+    in_short = "{id}/" in plain and (f"`{method} …/{verb}`" in PAGE or f"`/{verb}`" in PAGE)
+    a_file = plain == "/files/{path}" and f"`{method}`" in PAGE
+    assert in_full or in_short or a_file

@@ -1,0 +1,282 @@
+"""The rule that sends a waiting job to the cloud, tried with generated queues, machines and money."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comfyrelay.domain.autoscaling.burst import (
+    NOBODY_LEFT,
+    BurstRunner,
+    BurstSnapshot,
+    Money,
+    WaitingJob,
+    accepted_wait,
+    decide_bursts,
+)
+from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
+from comfyrelay.domain.queue import lifecycle
+from comfyrelay.domain.queue.states import DispatchStatus, JobEventType, Provider
+from comfyrelay.errors import Fault
+from tests.support.world import START, queued_dispatch
+
+WORKFLOWS = st.integers(1, 3)
+SECONDS = st.sampled_from([0.5, 10.0, 60.0, 299.0, 300.0, 301.0, 5000.0])
+AMOUNTS = st.sampled_from([0, 1, 600, 6_000, 200_000])
+RUNNERS = st.builds(
+    BurstRunner,
+    machine=st.builds(
+        SeenMachine,
+        id=st.just("one"),
+        state=st.sampled_from(MachineState),
+        slots=st.integers(1, 3),
+        leases=st.integers(0, 3),
+        speed=st.sampled_from([0.5, 1.0, 2.0]),
+        boot_seconds_left=SECONDS,
+        busy_seconds_left=SECONDS,
+    ),
+    workflows=st.frozensets(WORKFLOWS),
+)
+JOBS = st.builds(
+    WaitingJob,
+    id=st.just(0),
+    workflow=WORKFLOWS,
+    seconds=SECONDS,
+    waited_seconds=SECONDS,
+    # most of them would go, if only they were let
+    accepts_seconds=st.sampled_from([0.5, 10.0, 60.0, 300.0, None]),
+    may_burst=st.sampled_from([True, True, True, True, False]),
+    has_burst=st.sampled_from([False, False, False, False, True]),
+    cloud_micros_per_second=st.sampled_from([1, 100, 100, 1000, None]),
+)
+CLOUDS = st.sampled_from([1, 20]).map(
+    lambda slots: BurstRunner(
+        machine=SeenMachine(id="cloud", state=MachineState.READY, slots=slots), workflows=frozenset({1, 2, 3})
+    )
+)
+
+
+def numbered(first: int) -> st.SearchStrategy[list[WaitingJob]]:
+    jobs = st.lists(JOBS, max_size=8)
+    return jobs.map(lambda found: [replace(each, id=first + number) for number, each in enumerate(found)])
+
+
+def snapshots() -> st.SearchStrategy[BurstSnapshot]:
+    of_workflows = st.dictionaries(WORKFLOWS, AMOUNTS, max_size=3)
+    return st.builds(
+        BurstSnapshot,
+        here=st.lists(RUNNERS, max_size=3),
+        cloud=st.lists(CLOUDS, min_size=1, max_size=2) | st.lists(RUNNERS, max_size=3),
+        queue=numbered(1),
+        cloud_queue=numbered(100),
+        money=st.builds(
+            Money,
+            limit_micros=st.none() | AMOUNTS,
+            spent_micros=st.sampled_from([0, 0, 600]),
+            workflow_limit_micros=of_workflows,
+            workflow_spent_micros=st.dictionaries(WORKFLOWS, st.sampled_from([0, 600]), max_size=3),
+        ),
+    )
+
+
+def went(snapshot: BurstSnapshot) -> list[WaitingJob]:
+    """Those of the queue that go to the cloud."""
+    ids = {each.dispatch_id for each in decide_bursts(snapshot).moves if each.to is Provider.CLOUD}
+    return [each for each in snapshot.queue if each.id in ids]
+
+
+@given(snapshots())
+def test_no_limit_of_money_is_ever_passed(snapshot: BurstSnapshot) -> None:
+    money, gone = snapshot.money, went(snapshot)
+    costs = sum(each.expected_cost_micros for each in gone)
+    if gone and money.limit_micros is not None:
+        assert money.spent_micros + costs <= money.limit_micros
+    for workflow, limit in money.workflow_limit_micros.items():
+        of_workflow = sum(each.expected_cost_micros for each in gone if each.workflow == workflow)
+        if of_workflow:
+            assert money.workflow_spent_micros.get(workflow, 0) + of_workflow <= limit
+
+
+@given(snapshots())
+def test_nothing_bursts_without_a_limit_and_a_price(snapshot: BurstSnapshot) -> None:
+    assert went(replace(snapshot, money=Money())) == []
+    assert all(each.cloud_micros_per_second is not None for each in went(snapshot))
+
+
+@given(snapshots())
+def test_only_what_may_and_accepts_no_longer_wait_bursts_and_once(snapshot: BurstSnapshot) -> None:
+    for job in went(snapshot):
+        assert job.may_burst
+        assert not job.has_burst
+        assert job.accepts_seconds is not None
+
+
+@given(snapshots())
+def test_the_same_snapshot_gives_the_same_plan(snapshot: BurstSnapshot) -> None:
+    assert decide_bursts(snapshot) == decide_bursts(replace(snapshot))
+
+
+@given(snapshots())
+def test_each_dispatch_moves_at_most_once_and_says_why(snapshot: BurstSnapshot) -> None:
+    plan = decide_bursts(snapshot)
+    ids = [each.dispatch_id for each in plan.moves]
+    assert len(ids) == len(set(ids))
+    assert not set(ids) & plan.stays.keys()
+    assert all(each.reason.endswith(".") for each in plan.moves)
+
+
+@given(snapshots())
+def test_who_has_an_idle_machine_and_nobody_before_it_stays_here(snapshot: BurstSnapshot) -> None:
+    idle = BurstRunner(machine=SeenMachine(id="idle", state=MachineState.READY), workflows=frozenset({1, 2, 3}))
+    first = [replace(each, waited_seconds=0.0) for each in snapshot.queue[:1]]
+    waiting = replace(snapshot, here=[idle], queue=first, cloud_queue=[])
+    assert went(waiting) == []
+
+
+@given(snapshots(), SECONDS)
+def test_who_accepts_more_never_goes_when_it_would_not_have_gone_for_less(snapshot: BurstSnapshot, more: float) -> None:
+    """For the first of a queue: those behind depend on who goes before them."""
+    one = replace(snapshot, queue=snapshot.queue[:1], cloud_queue=[])
+    patient = [
+        replace(each, accepts_seconds=None if each.accepts_seconds is None else each.accepts_seconds + more)
+        for each in one.queue
+    ]
+    assert len(went(replace(one, queue=patient))) <= len(went(one))
+
+
+@given(snapshots())
+def test_only_what_burst_comes_back_and_only_when_nobody_there_could_run_it(snapshot: BurstSnapshot) -> None:
+    able = {
+        workflow
+        for each in snapshot.cloud
+        if each.machine.state is not MachineState.DRAINING
+        for workflow in each.workflows
+    }
+    back = {each.dispatch_id for each in decide_bursts(snapshot).moves if each.to is Provider.SELF_HOSTED}
+    assert back == {each.id for each in snapshot.cloud_queue if each.has_burst and each.workflow not in able}
+
+
+def busy(*, seconds: float, workflows: Sequence[int] = (1,)) -> BurstRunner:
+    machine = SeenMachine(id="ours", state=MachineState.BUSY, leases=1, busy_seconds_left=seconds)
+    return BurstRunner(machine=machine, workflows=frozenset(workflows))
+
+
+CLOUD = BurstRunner(machine=SeenMachine(id="cloud", state=MachineState.READY, slots=2), workflows=frozenset({1}))
+
+
+def job(id_: int = 1, **values: object) -> WaitingJob:
+    fields = {"workflow": 1, "seconds": 60.0, "accepts_seconds": 300.0, "may_burst": True}
+    return WaitingJob(id=id_, **{**fields, "cloud_micros_per_second": 100, **values})  # type: ignore[arg-type]
+
+
+def plan_of(*jobs: WaitingJob, here: Sequence[BurstRunner] = (), limit: int | None = 1_000_000) -> list[str]:
+    snapshot = BurstSnapshot(here=here, cloud=[CLOUD], queue=jobs, money=Money(limit_micros=limit))
+    plan = decide_bursts(snapshot)
+    return [*(each.reason for each in plan.moves), *plan.stays.values()]
+
+
+def test_the_reason_says_what_the_wait_would_be_and_what_is_accepted() -> None:
+    assert plan_of(job(), here=[busy(seconds=720)]) == [
+        "Goes to Comfy Cloud: the wait here would be about 12 min, and you accept 5 min."
+    ]
+
+
+def test_where_no_machine_could_run_it_the_reason_says_so() -> None:
+    assert plan_of(job()) == ["Goes to Comfy Cloud: no machine here can run it, and you accept a wait of 5 min."]
+
+
+def test_a_machine_whose_gpu_is_too_small_could_not_run_it() -> None:
+    small = replace(busy(seconds=0), outgrown=frozenset({(1, "h")}))
+    assert len(plan_of(job(workflow_hash="h"), here=[small])) == 1
+    # another workflow of the same graph has its own workers
+    assert plan_of(job(workflow_hash="h"), here=[replace(small, outgrown=frozenset({(2, "h")}))]) == []
+
+
+def test_what_a_job_has_waited_counts() -> None:
+    assert plan_of(job(waited_seconds=200), here=[busy(seconds=90)]) == []
+    assert len(plan_of(job(waited_seconds=250), here=[busy(seconds=90)])) == 1
+
+
+def test_whoever_goes_leaves_its_place_to_those_behind() -> None:
+    queue = [job(number, seconds=200.0) for number in range(1, 6)]
+    plan = decide_bursts(
+        BurstSnapshot(here=[busy(seconds=0)], cloud=[CLOUD], queue=queue, money=Money(limit_micros=10**9))
+    )
+    # Here 0 s and 200 s are accepted; the third would wait for 400 s, and so would each behind it.
+    assert [each.dispatch_id for each in plan.moves] == [3, 4, 5]
+
+
+def test_a_job_stays_when_the_cloud_is_not_sooner() -> None:
+    full = BurstRunner(
+        machine=SeenMachine(id="cloud", state=MachineState.BUSY, leases=1, busy_seconds_left=2000),
+        workflows=frozenset({1}),
+    )
+    snapshot = BurstSnapshot(
+        here=[busy(seconds=1000)], cloud=[full], queue=[job()], money=Money(limit_micros=1_000_000)
+    )
+    plan = decide_bursts(snapshot)
+    assert (plan.moves, list(plan.stays.values())) == (
+        [],
+        ["It stays here: in Comfy Cloud it would not begin sooner."],
+    )
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        (None, "It stays here: no limit is set to what Comfy Cloud may cost for it."),
+        (5_999, "It stays here: what Comfy Cloud may cost in an hour is spent."),
+    ],
+)
+def test_a_job_that_stays_says_why(limit: int | None, text: str) -> None:
+    assert plan_of(job(), here=[busy(seconds=1000)], limit=limit) == [text]
+    assert len(plan_of(job(), here=[busy(seconds=1000)], limit=6_000)) == 1
+
+
+def test_what_nobody_runs_in_the_cloud_comes_back_unless_it_belongs_there() -> None:
+    burst, own = job(1, has_burst=True), job(2)
+    plan = decide_bursts(BurstSnapshot(here=[], cloud=[], queue=[], cloud_queue=[burst, own]))
+    assert [(each.dispatch_id, each.to, each.reason) for each in plan.moves] == [(1, Provider.SELF_HOSTED, NOBODY_LEFT)]
+
+
+def test_the_strictest_wait_that_is_set_counts() -> None:
+    assert accepted_wait(None, None, None) is None
+    assert accepted_wait(300, None, 60) == 60
+    assert accepted_wait(None, 0, 60) == 0
+
+
+class TestTheMoves:
+    """What the dispatch does with it."""
+
+    def test_a_queued_dispatch_goes_to_the_cloud_once(self) -> None:
+        move = lifecycle.burst(queued_dispatch(), expected_cost_micros=7, reason="because")
+        assert move is not None
+        assert (move.after.provider, move.after.expected_cost_micros, move.after.version) == (Provider.CLOUD, 7, 1)
+        assert (move.event_type, move.after.epoch, move.after.attempts) == (JobEventType.PROVIDER, 0, 0)
+        back = lifecycle.come_back(move.after, reason="nobody")
+        assert back is not None
+        assert back.after.provider == Provider.SELF_HOSTED
+        assert lifecycle.burst(back.after, expected_cost_micros=7, reason="again") is None
+
+    @pytest.mark.parametrize("status", [each for each in DispatchStatus if each is not DispatchStatus.QUEUED])
+    def test_nothing_but_a_queued_one_moves(self, status: DispatchStatus) -> None:
+        assert lifecycle.burst(queued_dispatch(status=status), expected_cost_micros=1, reason="") is None
+        there = queued_dispatch(status=status, provider=Provider.CLOUD, expected_cost_micros=1)
+        assert lifecycle.come_back(there, reason="") is None
+
+    def test_a_workflow_of_the_cloud_alone_never_comes_back(self) -> None:
+        assert lifecycle.come_back(queued_dispatch(provider=Provider.CLOUD), reason="") is None
+
+    def test_a_workers_fault_in_the_cloud_brings_it_back(self) -> None:
+        leased = queued_dispatch(
+            status="leased", provider=Provider.CLOUD, expected_cost_micros=9, attempts=1, leased_at=START
+        )
+        move = lifecycle.fail(leased, fault=Fault.WORKER, error="no", now=START)
+        assert move is not None
+        assert (move.after.provider, move.after.status) == (Provider.SELF_HOSTED, DispatchStatus.QUEUED)
+        assert move.reason == lifecycle.FAILED_IN_THE_CLOUD
+        own = lifecycle.fail(leased._replace(expected_cost_micros=None), fault=Fault.WORKER, error="no", now=START)
+        assert own is not None
+        assert (own.after.provider, own.reason) == (Provider.CLOUD, None)

@@ -1,0 +1,272 @@
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comfyrelay.domain.queue import lifecycle
+from comfyrelay.domain.queue.lifecycle import Dispatch, Move
+from comfyrelay.domain.queue.states import TERMINAL_DISPATCH, DispatchStatus, JobEventType, Outcome, PauseMode
+from comfyrelay.errors import Fault
+from tests.support.world import START as NOW
+from tests.support.world import queued_dispatch
+
+MINUTE = timedelta(minutes=1)
+
+Event = Callable[[Dispatch, datetime], Move | None]
+
+EVENTS: dict[str, Event] = {
+    "complete": lambda d, now: lifecycle.complete(d, now=now),
+    "fail (job)": lambda d, now: lifecycle.fail(d, fault=Fault.JOB, error="e", now=now),
+    "fail (worker)": lambda d, now: lifecycle.fail(d, fault=Fault.WORKER, error="e", now=now),
+    "fail (interrupted)": lambda d, now: lifecycle.fail(d, fault=Fault.INTERRUPTED, error="e", now=now),
+    "requeue": lambda d, now: lifecycle.requeue(d, reason="r", now=now),
+    "defer": lambda d, now: lifecycle.defer(d, reason="r", now=now, base=MINUTE, longest=5 * MINUTE),
+    "expire": lambda d, now: lifecycle.expire(d, now=now, grace=timedelta(0), is_wanted=False),
+    "exhaust": lambda d, now: lifecycle.exhaust(d, now=now),
+    "fail permanently": lambda d, now: lifecycle.fail_permanently(d, error="e", now=now),
+    "cancel": lambda d, now: lifecycle.cancel(d, now=now),
+    "pause after": lambda d, now: lifecycle.pause(d, mode=PauseMode.AFTER, now=now),
+    "pause now": lambda d, now: lifecycle.pause(d, mode=PauseMode.NOW, now=now),
+    "resume": lambda d, now: lifecycle.resume(d, now=now),
+    "priority": lambda d, _: lifecycle.set_priority(d, priority=7),
+}
+
+
+def lease(dispatch: Dispatch, now: datetime = NOW) -> Dispatch:
+    return lifecycle.lease(
+        dispatch,
+        worker_id="w",
+        lease_token=f"token-{dispatch.epoch + 1}",
+        request_id=None,
+        is_prefetch=False,
+        ttl=15 * MINUTE,
+        now=now,
+    ).after
+
+
+def leased(**values: object) -> Dispatch:
+    return lease(queued_dispatch())._replace(**values)  # type: ignore[arg-type]
+
+
+def after(move: Move | None) -> Dispatch:
+    assert move is not None
+    return move.after
+
+
+class TestComplete:
+    def test_it_ends_the_lease_and_takes_its_time_from_it(self) -> None:
+        done = after(lifecycle.complete(leased(), now=NOW + MINUTE))
+        assert (done.status, done.finished_at, done.duration_seconds) == ("completed", NOW + MINUTE, 60)
+        assert (done.lease_token, done.worker_id, done.leased_at, done.lease_expires_at) == (None, None, None, None)
+
+    @pytest.mark.parametrize(("late", "seconds"), [(None, 60), (20.0, 40), (0.0, 60), (3600.0, 0)])
+    def test_a_job_that_was_fetched_early_took_as_long_as_it_ran_and_no_longer_than_its_lease(
+        self, late: float | None, seconds: float
+    ) -> None:
+        now = NOW + MINUTE
+        began_at = lifecycle.began_at(leased(), after_seconds=late, now=now)
+        assert began_at == now - timedelta(seconds=seconds)
+        assert after(lifecycle.complete(leased(), now=now, began_at=began_at)).duration_seconds == seconds
+
+    def test_it_wins_over_a_requested_cancel(self) -> None:
+        canceling = after(lifecycle.cancel(leased(), now=NOW))
+        assert after(lifecycle.complete(canceling, now=NOW)).status == "completed"
+
+    def test_only_a_lease_completes(self) -> None:
+        assert lifecycle.complete(queued_dispatch(), now=NOW) is None
+
+
+class TestFail:
+    def test_a_job_s_fault_is_final(self) -> None:
+        move = lifecycle.fail(leased(), fault=Fault.JOB, error="bad graph", now=NOW)
+        assert (after(move).status, after(move).last_error) == ("failed", "bad graph")
+
+    def test_a_worker_s_fault_is_tried_again_until_the_attempts_are_used_up(self) -> None:
+        statuses = [
+            after(lifecycle.fail(leased(attempts=n), fault=Fault.WORKER, error="e", now=NOW)).status for n in (1, 2, 3)
+        ]
+        assert statuses == ["queued", "queued", "failed"]
+
+    def test_a_retry_may_be_put_off(self) -> None:
+        move = lifecycle.fail(leased(), fault=Fault.WORKER, error="e", now=NOW, retry_after=MINUTE)
+        assert after(move).available_at == NOW + MINUTE
+
+    def test_an_interruption_gives_the_attempt_back(self) -> None:
+        move = lifecycle.fail(leased(attempts=3), fault=Fault.INTERRUPTED, error="spot", now=NOW)
+        assert (after(move).status, after(move).attempts) == ("queued", 2)
+
+
+class TestRequeue:
+    def test_it_gives_the_attempt_back_and_keeps_the_epoch(self) -> None:
+        back = after(lifecycle.requeue(leased(), reason="shutdown", now=NOW))
+        assert (back.attempts, back.epoch, back.last_error) == (0, 1, "Requeued: shutdown")
+
+    def test_it_keeps_its_place(self) -> None:
+        back = after(lifecycle.requeue(leased(rank=42, priority=3), reason="shutdown", now=NOW))
+        assert (back.rank, back.priority) == (42, 3)
+
+
+class TestDefer:
+    def test_each_time_it_waits_twice_as_long_up_to_a_limit(self) -> None:
+        waits = []
+        for deferrals in range(5):
+            move = EVENTS["defer"](leased(deferrals=deferrals), NOW)
+            assert after(move).deferrals == deferrals + 1
+            waits.append((after(move).available_at - NOW) / MINUTE)
+        assert waits == [1, 2, 4, 5, 5]
+
+    def test_it_costs_no_attempt_and_is_told_from_a_requeue(self) -> None:
+        move = EVENTS["defer"](leased(), NOW)
+        assert after(move).attempts == 0
+        assert move is not None
+        assert move.ended is Outcome.DEFERRED
+
+
+class TestExpire:
+    def test_a_lease_expires_at_its_exact_end(self) -> None:
+        end = NOW + 15 * MINUTE
+        assert EVENTS["expire"](leased(), end - timedelta(microseconds=1)) is None
+        assert after(EVENTS["expire"](leased(), end)).status == "queued"
+
+    def test_it_uses_the_attempt(self) -> None:
+        end = NOW + 15 * MINUTE
+        assert after(EVENTS["expire"](leased(), end)).attempts == 1
+        assert after(EVENTS["expire"](leased(attempts=3), end)).status == "failed"
+
+    @pytest.mark.parametrize("is_wanted", [True, False])
+    def test_a_lease_that_has_not_expired_stays_whoever_waits_for_its_job(self, is_wanted: bool) -> None:
+        """A heartbeat may have come since the reaper looked."""
+        held = leased()
+        assert held.lease_expires_at is not None
+        before = held.lease_expires_at - timedelta(microseconds=1)
+        assert lifecycle.expire(held, now=before, grace=timedelta(0), is_wanted=is_wanted) is None
+
+    @pytest.mark.parametrize("is_wanted", [True, False])
+    @pytest.mark.parametrize("attempts", [1, 3])
+    def test_a_late_lease_ends_when_somebody_could_begin_it_anew_or_the_grace_is_over(
+        self, attempts: int, is_wanted: bool
+    ) -> None:
+        late = NOW + 20 * MINUTE
+        held = leased(attempts=attempts)
+        ended = lifecycle.expire(held, now=late - timedelta(microseconds=1), grace=5 * MINUTE, is_wanted=is_wanted)
+        assert (ended is not None) == (is_wanted and attempts < 3)
+        assert lifecycle.expire(held, now=late, grace=5 * MINUTE, is_wanted=is_wanted) is not None
+
+
+class TestRequests:
+    @pytest.mark.parametrize("event", ["fail (job)", "fail (worker)", "fail (interrupted)", "requeue", "expire"])
+    def test_a_requested_cancel_turns_every_other_end_into_canceled(self, event: str) -> None:
+        canceling = after(lifecycle.cancel(leased(), now=NOW))
+        assert canceling.status == "leased"
+        assert after(EVENTS[event](canceling, NOW + 15 * MINUTE)).status == "canceled"
+
+    @pytest.mark.parametrize("event", ["fail (worker)", "fail (interrupted)", "requeue", "expire"])
+    @pytest.mark.parametrize("mode", list(PauseMode))
+    def test_a_requested_pause_turns_every_way_back_into_paused(self, event: str, mode: PauseMode) -> None:
+        pausing = after(lifecycle.pause(leased(), mode=mode, now=NOW))
+        move = EVENTS[event](pausing, NOW + 15 * MINUTE)
+        assert after(move).status == "paused"
+        assert move is not None
+        assert move.event_type is JobEventType.PAUSED
+
+    def test_what_nobody_works_on_is_canceled_at_once(self) -> None:
+        assert after(lifecycle.cancel(queued_dispatch(), now=NOW)).status == "canceled"
+        assert after(lifecycle.cancel(queued_dispatch(status=DispatchStatus.PAUSED), now=NOW)).status == "canceled"
+
+    def test_a_second_request_changes_nothing(self) -> None:
+        for event in ("cancel", "pause now"):
+            once = after(EVENTS[event](leased(), NOW))
+            assert EVENTS[event](once, NOW) is None
+
+    def test_a_pause_may_be_hardened_but_not_softened(self) -> None:
+        soft = after(EVENTS["pause after"](leased(), NOW))
+        hard = after(EVENTS["pause now"](soft, NOW))
+        assert hard.pause_mode == PauseMode.NOW
+        assert EVENTS["pause after"](hard, NOW) is None
+
+    @pytest.mark.parametrize("is_prefetch", [True, False])
+    def test_a_pause_asks_for_what_was_only_fetched(self, is_prefetch: bool) -> None:
+        pausing = after(EVENTS["pause after"](leased()._replace(is_prefetch=is_prefetch), NOW))
+        assert (pausing.release_requested_at is not None) == is_prefetch
+
+    def test_resume_withdraws_a_request(self) -> None:
+        pausing = after(EVENTS["pause now"](leased(), NOW))
+        resumed = after(lifecycle.resume(pausing, now=NOW))
+        assert (resumed.status, resumed.pause_requested_at, resumed.pause_mode) == ("leased", None, None)
+
+    def test_a_resumed_dispatch_does_not_go_before_its_time(self) -> None:
+        paused = queued_dispatch(status=DispatchStatus.PAUSED, available_at=NOW + MINUTE)
+        assert after(lifecycle.resume(paused, now=NOW)).available_at == NOW + MINUTE
+
+    @pytest.mark.parametrize(
+        ("cancel", "mode", "release", "word"),
+        [
+            (None, None, None, None),
+            (None, PauseMode.AFTER, None, None),
+            (None, PauseMode.AFTER, NOW, "release"),
+            (None, PauseMode.NOW, NOW, "pause"),
+            (NOW, PauseMode.NOW, NOW, "cancel"),
+        ],
+    )
+    def test_the_stop_request_is_the_strongest_that_was_asked_for(
+        self, cancel: datetime | None, mode: PauseMode | None, release: datetime | None, word: str | None
+    ) -> None:
+        said = lifecycle.stop_request(cancel_requested_at=cancel, pause_mode=mode, release_requested_at=release)
+        assert said == word
+
+
+class TestExhaust:
+    @pytest.mark.parametrize("status", [DispatchStatus.QUEUED, DispatchStatus.PAUSED])
+    def test_a_waiting_dispatch_without_attempts_fails(self, status: DispatchStatus) -> None:
+        assert after(lifecycle.exhaust(queued_dispatch(status=status, attempts=3), now=NOW)).status == "failed"
+
+    def test_one_with_attempts_left_or_in_somebody_s_hands_does_not(self) -> None:
+        assert lifecycle.exhaust(queued_dispatch(attempts=2), now=NOW) is None
+        assert lifecycle.exhaust(leased(attempts=3), now=NOW) is None
+
+
+@pytest.mark.parametrize("status", sorted(TERMINAL_DISPATCH))
+@pytest.mark.parametrize("event", EVENTS)
+def test_terminal_states_absorb_every_event(status: DispatchStatus, event: str) -> None:
+    ended = queued_dispatch(status=status, finished_at=NOW, attempts=3)
+    assert EVENTS[event](ended, NOW + 60 * MINUTE) is None
+
+
+steps = st.lists(st.sampled_from(["lease", *EVENTS]), max_size=40)
+
+
+@given(steps=steps, max_attempts=st.integers(1, 4))
+def test_through_any_life_the_counters_grow_and_the_rows_keep_their_shape(steps: list[str], max_attempts: int) -> None:
+    dispatch, now = queued_dispatch(max_attempts=max_attempts), NOW
+    for step in steps:
+        now += 5 * MINUTE
+        before = dispatch
+        if step == "lease":
+            may_lease = before.status == DispatchStatus.QUEUED and not before.attempts_used_up
+            dispatch = lease(before, now) if may_lease else before
+        elif (move := EVENTS[step](before, now)) is not None:
+            assert move.before == before
+            assert move.after.version == before.version + 1
+            assert (move.ended is not None) == (before.is_leased and not move.after.is_leased)
+            dispatch = move.after
+        assert dispatch.epoch >= before.epoch
+        assert dispatch.version >= before.version
+        assert 0 <= dispatch.attempts <= max_attempts
+        assert dispatch.is_leased == (dispatch.lease_token is not None) == (dispatch.lease_expires_at is not None)
+        assert dispatch.is_terminal == (dispatch.finished_at is not None)
+        assert not before.is_terminal or dispatch == before
+        if not dispatch.is_leased:
+            assert (dispatch.cancel_requested_at, dispatch.pause_requested_at, dispatch.pause_mode) == (None,) * 3
+
+
+@given(ends=st.lists(st.sampled_from(["expire", "fail (worker)"]), min_size=4, max_size=4), most=st.integers(1, 4))
+def test_a_dispatch_whose_workers_always_fail_ends_after_exactly_its_attempts(ends: list[str], most: int) -> None:
+    dispatch, now, leases = queued_dispatch(max_attempts=most), NOW, 0
+    while not dispatch.is_terminal:
+        dispatch = lease(dispatch, now)
+        now += 15 * MINUTE
+        dispatch = after(EVENTS[ends[leases]](dispatch, now))
+        leases += 1
+    assert (dispatch.status, leases) == ("failed", most)

@@ -1,0 +1,77 @@
+"""Which relief a job gets that ran out of memory, and which GPUs are larger than others."""
+
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comfyrelay.domain.queue.memory import (
+    GIB,
+    Relief,
+    has_it_alone,
+    in_gib,
+    is_larger,
+    is_too_small,
+    largest_gpu,
+    relief,
+)
+from comfyrelay.errors import OutOfMemory
+from comfyrelay.worker.comfyui.out_of_memory import runs_again, too_large_for
+
+sizes = st.integers(GIB // 2, 200 * GIB)
+
+
+def test_each_relief_is_tried_once_and_in_order() -> None:
+    for moved, there in product((False, True), repeat=2):
+        assert relief(ran_alone=False, has_moved=moved, is_larger_there=there) is Relief.ALONE
+    assert relief(ran_alone=True, has_moved=False, is_larger_there=True) is Relief.LARGER
+    assert relief(ran_alone=True, has_moved=False, is_larger_there=False) is Relief.NONE
+    assert relief(ran_alone=True, has_moved=True, is_larger_there=True) is Relief.NONE
+
+
+@given(one=sizes, other=sizes)
+def test_a_gpu_is_larger_than_another_or_too_small_for_what_did_not_fit_into_it(one: int, other: int) -> None:
+    assert is_larger(one, other) is not is_too_small(one, other)
+    assert not (is_larger(one, other) and is_larger(other, one))
+
+
+def test_gpus_of_one_size_are_not_larger_than_each_other_and_of_an_unknown_one_nothing_is_known() -> None:
+    assert not is_larger(int(24.2 * GIB), 24 * GIB)
+    assert is_larger(32 * GIB, 24 * GIB)
+    assert not is_larger(None, GIB)
+    assert not is_too_small(None, GIB)
+    assert largest_gpu([None, 8 * GIB, 0, 24 * GIB]) == 24 * GIB
+    assert largest_gpu([None, 0]) is None
+
+
+def test_a_gpu_of_which_others_hold_more_than_a_tenth_is_nobodys_alone() -> None:
+    assert has_it_alone(24 * GIB, 0)
+    assert has_it_alone(20 * GIB, 2 * GIB)
+    assert not has_it_alone(20 * GIB, 2 * GIB + 1)
+
+
+def test_who_ran_out_beside_other_programs_is_told_so() -> None:
+    error = OutOfMemory("KSampler (3): there was not enough memory")
+    error.others_bytes = 6 * GIB
+    assert too_large_for(error, {}) == (
+        "KSampler (3): there was not enough memory, while other programs held 6 GiB of the GPU. "
+        "End what else uses that GPU, or try again when it is done."
+    )
+    assert runs_again(error).endswith("while other programs held 6 GiB of the GPU: it runs elsewhere.")
+
+
+def test_who_ran_out_alone_is_told_what_to_do() -> None:
+    error = OutOfMemory("KSampler (3): there was not enough memory")
+    error.gpu_bytes = 24 * GIB
+    assert too_large_for(error, {}) == (
+        "KSampler (3): there was not enough memory, even with the 24 GiB of the GPU to itself. Use fewer pixels or "
+        "frames, a smaller batch or a smaller model, or run it on a GPU with more memory."
+    )
+
+
+def test_sizes_are_said_as_people_say_them() -> None:
+    assert [in_gib(each) for each in (25_757_220_864, int(23.6 * GIB), int(1.5 * GIB))] == [
+        "24 GiB",
+        "24 GiB",
+        "1.5 GiB",
+    ]

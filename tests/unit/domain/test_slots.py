@@ -1,0 +1,84 @@
+"""Which job is on which slot of a worker."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from comfyrelay.domain.queue.progress import Progress
+from comfyrelay.domain.queue.slots import HeldJob, WorkerSlot, slots_of
+from comfyrelay.domain.queue.states import WorkerState
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+TWO = [{"server": "comfyui-1", "name": "A"}, {"server": "comfyui-2", "name": "B", "away": "It does not answer."}]
+
+
+def held(job_id: str, *, is_prefetch: bool = False, age: float = 0.0, **progress: Any) -> HeldJob:
+    return HeldJob(
+        tenant_id="t",
+        job_id=job_id,
+        shard="main",
+        workflow_id=1,
+        worker_id="gpu-1",
+        is_prefetch=is_prefetch,
+        leased_at=NOW - timedelta(seconds=age),
+        progress=Progress.read(progress),
+    )
+
+
+def slots(*jobs: HeldJob, devices: Any = TWO, state: WorkerState = WorkerState.BUSY, **more: Any) -> list[WorkerSlot]:
+    given = {"max_concurrency": 2, "comfyui": None, **more}
+    return slots_of(worker_id="gpu-1", name="Big one", state=state, devices=devices, held=jobs, **given)
+
+
+def on(found: list[WorkerSlot]) -> list[str | None]:
+    return [each.held.job_id if each.held is not None else None for each in found]
+
+
+def test_a_job_is_on_the_server_that_it_runs_on() -> None:
+    found = slots(held("j", server="comfyui-2", phase="running"))
+    assert on(found) == [None, "j"]
+    assert [each.state for each in found] == [WorkerState.IDLE, WorkerState.BUSY]
+    assert [(each.gpu, each.away) for each in found] == [("A", None), ("B", "It does not answer.")]
+
+
+def test_what_is_told_of_a_shared_gpu_is_on_each_of_its_slots() -> None:
+    shared = {"name": "A", "on_gpu": 2, "packing": "2 at once: nothing waits."}
+    found = slots(devices=[{"server": "comfyui-1", **shared}, {"server": "comfyui-2", **shared}])
+    assert [(each.on_gpu, each.packing) for each in found] == [(2, "2 at once: nothing waits.")] * 2
+
+
+def test_one_that_has_no_place_yet_takes_a_free_one() -> None:
+    assert on(slots(held("new"), held("j", server="comfyui-1", phase="running"))) == ["j", "new"]
+
+
+def test_one_that_was_only_fetched_is_on_none() -> None:
+    assert on(slots(held("j", server="comfyui-1"), held("next", is_prefetch=True, phase="waiting"))) == ["j", None]
+
+
+def test_what_is_only_being_stored_makes_room_for_what_runs() -> None:
+    old = held("old", age=100, server="comfyui-1", phase="storing")
+    assert on(slots(old, held("new", server="comfyui-1", phase="running"))) == ["new", None]
+
+
+def test_a_server_with_several_slots_has_as_many_slots() -> None:
+    cloud = [{"server": "comfy-cloud", "name": "Comfy Cloud", "slots": 3}]
+    jobs = [held(name, server="comfy-cloud", phase="running") for name in "ab"]
+    assert on(slots(*jobs, devices=cloud)) == ["a", "b", None]
+
+
+@pytest.mark.parametrize("comfyui", [None, "x", [1], [{"gpus": []}], [{"gpus": [{"name": "A", "memory_total": 7}]}]])
+def test_an_older_worker_has_as_many_slots_as_jobs_at_once(comfyui: Any) -> None:
+    found = slots(held("j", phase="running"), devices=None, comfyui=comfyui)
+    assert on(found) == ["j", None]
+    known = isinstance(comfyui, list) and comfyui[0] == {"gpus": [{"name": "A", "memory_total": 7}]}
+    assert (found[0].gpu, found[0].memory_total) == (("A", 7) if known else (None, None))
+
+
+@pytest.mark.parametrize("state", [WorkerState.OFFLINE, WorkerState.DRAINING, WorkerState.REVOKED, WorkerState.IDLE])
+def test_slots_without_a_job_are_what_their_worker_is(state: WorkerState) -> None:
+    assert [each.state for each in slots(state=state)] == [state, state]
+
+
+def test_one_that_runs_where_its_worker_has_no_place_is_on_none() -> None:
+    assert on(slots(held("j", server={}, phase="running"))) == [None, None]

@@ -1,0 +1,631 @@
+"""Describing a graph: its values become typed properties, and filled with the defaults it is the same graph again."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comfyrelay.comfyui.client.client import ComfyClient
+from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
+from comfyrelay.domain.properties import ASSET_TYPES, Property
+from comfyrelay.errors import GraphError
+from comfyrelay.protocol import user as wire
+from comfyrelay.services.catalogue.checks import read_properties
+from comfyrelay.services.catalogue.graph_import import NewWorkflow
+from comfyrelay.services.forms.describe import MOST_PROPERTIES, Described, describe
+from comfyrelay.services.jobs.submission.requests import Item, JobRequest
+from comfyrelay.simulator import Simulator
+from tests.support import graphs as small
+from tests.support.form_graphs import (
+    ALL,
+    FLUX,
+    LTX,
+    OBJECT_INFO,
+    SDXL,
+    SVD,
+    VIDEO_TO_VIDEO,
+    WAN,
+    WAN_22,
+    WAN_WRAPPER,
+    definition,
+    node,
+)
+from tests.support.simulator_files import OBJECT_INFO_RECORDED
+from tests.support.world import SqliteBackend, World, open_world
+
+every_graph = pytest.mark.parametrize("graph", ALL.values(), ids=ALL)
+# as a real server with nothing installed says it
+RECORDED = json.loads(OBJECT_INFO_RECORDED.read_text())
+with_and_without = pytest.mark.parametrize(
+    "object_info", [OBJECT_INFO, RECORDED, None], ids=["defined", "recorded", "guessed"]
+)
+
+
+def prop(described: Described, key: str) -> dict[str, Any]:
+    return next(each for each in described.properties if each["key"] == key)
+
+
+def keys(described: Described) -> list[str]:
+    return [each["key"] for each in described.properties]
+
+
+def changed(graph: Graph, node_id: str, **inputs: Any) -> Graph:
+    copy = deepcopy(graph)
+    copy[node_id]["inputs"].update(inputs)
+    return copy
+
+
+def places(described: Described, key: str) -> set[tuple[str, str]]:
+    """The inputs whose value a property is."""
+    placeholder = prop(described, key)["placeholder"]
+    return {
+        (node_id, name)
+        for node_id, each in described.graph.items()
+        for name, value in each["inputs"].items()
+        if value == placeholder
+    }
+
+
+def filled(described: Described, files: Mapping[str, str] | None = None) -> Graph:
+    """The graph as a worker runs it, with the defaults and these files."""
+    values = {
+        each["placeholder"]: (files or {})[each["key"]] if each["type"] in ASSET_TYPES else each["default_value"]
+        for each in described.properties
+    }
+    return replace_placeholders(described.graph, values)
+
+
+def files_of(graph: Graph, described: Described) -> dict[str, str]:
+    """The files that the graph named itself."""
+    return {
+        each["key"]: graph[node_id]["inputs"][name]
+        for each in described.properties
+        if each["type"] in ASSET_TYPES
+        for node_id, name in places(described, each["key"])
+    }
+
+
+@pytest.fixture
+async def world(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[World]:
+    """The desk is on SQLite."""
+    async with open_world(sqlite_backend, tmp_path) as world:
+        yield world
+
+
+class TestTheSameGraphAgain:
+    @every_graph
+    @with_and_without
+    def test_with_the_defaults_and_its_own_files(self, graph: Graph, object_info: dict[str, Any] | None) -> None:
+        described = describe(graph, object_info)
+        assert filled(described, files_of(graph, described)) == graph
+
+    @every_graph
+    def test_it_is_left_as_it_was(self, graph: Graph) -> None:
+        before = deepcopy(graph)
+        describe(graph, OBJECT_INFO)
+        assert graph == before
+
+    @every_graph
+    async def test_through_the_engine(self, graph: Graph, world: World) -> None:
+        described = describe(graph, OBJECT_INFO)
+        user = await world.user()
+        body = wire.NewWorkflow.model_validate(_body(described))
+        new = NewWorkflow(**body.model_dump(mode="json"))
+        workflow = (await world.engine.catalogue.own_workflows.add(user.tenant_id, new)).workflow
+        worker = await world.worker(await world.fleet(workflow))
+        payload = {}
+        input_file_id = None
+        for each in described.properties:
+            if each.get("role") == "seed":
+                # without a word it would be another one
+                payload[each["key"]] = each["default_value"]
+            if each["type"] in ASSET_TYPES:
+                file_id = await world.engine.accounts.tenancy.add_file(
+                    user, path=f"uploads/{each['key']}", mime_type=f"{each['type']}/x", size=1
+                )
+                if each["is_primary_input"]:
+                    input_file_id = file_id
+                else:
+                    payload[each["key"]] = file_id
+        item = Item(input_payload=payload, input_file_id=input_file_id)
+        await world.engine.jobs.submit.submit(
+            JobRequest(
+                tenant_id=user.tenant_id,
+                user_id=user.id,
+                idempotency_key="k",
+                workflow_slug=workflow.slug,
+                item=item,
+            )
+        )
+        leased = await world.lease(worker)
+        assert leased is not None
+        own = files_of(graph, described)
+        names = {asset.placeholder: own[asset.key] for asset in leased.snapshot.assets}
+        assert replace_placeholders(leased.graph, names) == graph
+        assert leased.snapshot.output_node_id == described.output_node_id
+
+    @given(st.data())
+    def test_whatever_its_values_are(self, data: st.DataObject) -> None:
+        texts = st.text(max_size=20) | st.sampled_from(
+            ["{{PROMPT}}", "{{{PROMPT}}}", "{{SEED}} x", "a.png", "/a b.mp4", "\0", "\ud800"]
+        )
+        plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts
+        value = plain | st.lists(plain, max_size=3) | st.tuples(st.sampled_from("0123"), st.just(0)).map(list)
+        names = st.sampled_from(["text", "seed", "image", "positive", "negative", "conditioning", "value", "", "é"])
+        nodes = st.fixed_dictionaries(
+            {
+                "class_type": st.sampled_from([*OBJECT_INFO, "Unknown", "🐈"]),
+                "inputs": st.dictionaries(names, value, max_size=5),
+                "_meta": st.fixed_dictionaries({"title": st.text(max_size=10)}),
+            }
+        )
+        graph = data.draw(st.dictionaries(st.sampled_from("0123456"), nodes, min_size=1))
+        try:
+            described = describe(graph, data.draw(st.sampled_from([OBJECT_INFO, None])))
+        except GraphError:
+            return
+        read_properties(described.properties)
+        assert json.loads(json.dumps(described.properties)) == described.properties
+        own = files_of(graph, described)
+        assert filled(described, own) == {node_id: graph[node_id] for node_id in described.graph}
+
+    def test_nodes_that_no_output_needs_are_left_out_and_ask_for_no_file(self) -> None:
+        described = describe({**SDXL, "99": node("LoadImage", image="forgotten.png")}, OBJECT_INFO)
+        assert "99" not in described.graph
+        assert "image" not in keys(described)
+
+    def test_a_text_that_looks_like_a_placeholder_stays_a_text(self) -> None:
+        graph = changed(SDXL, "6", text="say {{SEED}} and {{PROMPT}}")
+        described = describe(graph, OBJECT_INFO)
+        assert filled(described) == graph
+        assert prop(described, "seed")["placeholder"] == "{{SEED_2}}"
+
+
+def _body(described: Described) -> dict[str, Any]:
+    """What is sent to the user API."""
+    return {
+        "graph": described.graph,
+        "properties": described.properties,
+        "output_node_id": described.output_node_id,
+        "output_extension": described.output_extension,
+        "output_mime_type": described.output_mime_type,
+    }
+
+
+class TestRoles:
+    @pytest.mark.parametrize(
+        ("graph", "roles"),
+        [
+            (SDXL, {"prompt": ("6", "text"), "negative_prompt": ("7", "text"), "seed": ("3", "seed")}),
+            (
+                WAN,
+                {
+                    "prompt": ("93", "text"),
+                    "negative_prompt": ("89", "text"),
+                    "image": ("97", "image"),
+                    "seed": ("86", "noise_seed"),
+                },
+            ),
+            (
+                WAN_22,
+                {"prompt": ("6", "text"), "negative_prompt": ("7", "text"), "seed": ("57", "noise_seed")},
+            ),
+            (SVD, {"image": ("23", "image"), "seed": ("3", "seed")}),
+            (
+                LTX,
+                {
+                    "prompt": ("6", "text"),
+                    "negative_prompt": ("7", "text"),
+                    "image": ("78", "image"),
+                    "seed": ("72", "noise_seed"),
+                },
+            ),
+            (
+                WAN_WRAPPER,
+                {
+                    "prompt": ("16", "positive_prompt"),
+                    "negative_prompt": ("16", "negative_prompt"),
+                    "image": ("58", "image"),
+                    "seed": ("27", "seed"),
+                },
+            ),
+            (
+                VIDEO_TO_VIDEO,
+                {"prompt": ("6", "text"), "video": ("1", "video"), "image": ("2", "image"), "seed": ("10", "value")},
+            ),
+            (FLUX, {"prompt": ("50", "value"), "seed": ("25", "noise_seed")}),
+        ],
+        ids=ALL,
+    )
+    @with_and_without
+    def test_are_recognised(
+        self, graph: Graph, roles: dict[str, tuple[str, str]], object_info: dict[str, Any] | None
+    ) -> None:
+        described = describe(graph, object_info)
+        assert {role: places(described, key) for role, key in described.roles.items()} == {
+            role: {place} for role, place in roles.items()
+        }
+        assert keys(described)[: len(roles)] == list(described.roles.values()) == list(roles)
+
+    def test_an_encoder_that_takes_the_prompt_twice_is_one_property(self) -> None:
+        encoder = node(
+            "CLIPTextEncodeSDXL", text_g="a red fox", text_l="a red fox", width=1024, height=1024, clip=["4", 1]
+        )
+        described = describe({**SDXL, "6": encoder}, OBJECT_INFO)
+        assert places(described, "prompt") == {("6", "text_g"), ("6", "text_l")}
+
+    def test_two_different_texts_of_one_encoder_are_two_properties(self) -> None:
+        encoder = node("CLIPTextEncodeSDXL", text_g="a red fox in the snow", text_l="a fox", clip=["4", 1])
+        described = describe({**SDXL, "6": encoder}, OBJECT_INFO)
+        assert places(described, "prompt") == {("6", "text_g")}
+        assert prop(described, "clip_text_encode_sdxl_text_l")["default_value"] == "a fox"
+
+    def test_two_samplers_with_one_seed_are_one_property(self) -> None:
+        second = node("KSampler", seed=SDXL["3"]["inputs"]["seed"], positive=["6", 0], latent_image=["3", 0])
+        described = describe({**changed(SDXL, "8", samples=["20", 0]), "20": second}, OBJECT_INFO)
+        assert places(described, "seed") == {("3", "seed"), ("20", "seed")}
+
+    def test_of_two_samplers_the_first_has_the_prompt_and_the_seed(self) -> None:
+        detail = {
+            "1": node("CLIPTextEncode", text="a face, with very much detail in it", clip=["4", 1]),
+            "2": node("KSampler", seed=5, positive=["1", 0], negative=["7", 0], latent_image=["3", 0]),
+        }
+        described = describe({**changed(SDXL, "8", samples=["2", 0]), **detail}, OBJECT_INFO)
+        assert places(described, "prompt") == {("6", "text")}
+        assert places(described, "seed") == {("3", "seed")}
+        assert prop(described, "ksampler_seed")["default_value"] == 5
+
+    def test_every_further_seed_is_offered_early_and_called_one(self) -> None:
+        more = {
+            "1": node("PrimitiveInt", value=7),
+            "2": node("KSampler", seed=["1", 0], positive=["6", 0], negative=["7", 0], latent_image=["3", 0]),
+            "20": node("KSamplerAdvanced", add_noise="disable", noise_seed=0, positive=["6", 0], latent_image=["2", 0]),
+        }
+        described = describe({**changed(SDXL, "8", samples=["20", 0]), **more}, OBJECT_INFO)
+        assert keys(described)[:5] == [
+            *("prompt", "negative_prompt", "seed"),
+            *("primitive_int_seed", "ksampler_advanced_noise_seed"),
+        ]
+        seeds = [Property.from_json(each) for each in described.properties]
+        assert [each.default_value for each in seeds if each.is_seed] == [SDXL["3"]["inputs"]["seed"], 7, 0]
+
+    def test_a_prompt_is_found_through_nodes_that_change_both_sides(self) -> None:
+        graph = changed(SDXL, "3", positive=["20", 0], negative=["20", 1])
+        described = describe({**graph, "20": node("ControlNet", positive=["6", 0], negative=["7", 0])}, OBJECT_INFO)
+        assert (places(described, "prompt"), places(described, "negative_prompt")) == ({("6", "text")}, {("7", "text")})
+
+    def test_a_prompt_is_found_through_nodes_of_unknown_names_if_the_server_says_what_they_take(self) -> None:
+        info = {**OBJECT_INFO, "Odd": definition(x=["CONDITIONING"])}
+        described = describe({**changed(SDXL, "3", positive=["20", 0]), "20": node("Odd", x=["6", 0])}, info)
+        assert places(described, "prompt") == {("6", "text")}
+
+    def test_a_prompt_is_found_through_a_switch_and_is_never_the_negative_one(self) -> None:
+        switched = changed(SDXL, "6", text=["20", 0])
+        switch = node("Switch", on_true=["21", 0], on_false=["22", 0], switch=True)
+        graph = {**switched, "20": switch, "21": node("Words", string="a red fox"), "22": node("Empty", string="")}
+        assert places(describe(graph), "prompt") == {("21", "string")}
+        graph["20"] = node("MakePrompt", image=["5", 0])
+        described = describe(graph)
+        assert "prompt" not in described.roles
+        assert places(described, "negative_prompt") == {("7", "text")}
+
+    def test_the_seed_is_that_of_a_sampler_that_makes_noise(self) -> None:
+        first = node("KSamplerAdvanced", add_noise="disable", noise_seed=4, positive=["6", 0], negative=["7", 0])
+        described = describe({**changed(SDXL, "3", latent_image=["20", 0]), "20": first}, OBJECT_INFO)
+        assert places(described, "seed") == {("3", "seed")}
+
+    def test_a_negative_prompt_that_is_only_the_prompt_emptied_is_none(self) -> None:
+        assert "negative_prompt" not in describe(VIDEO_TO_VIDEO, OBJECT_INFO).roles
+        other = {**VIDEO_TO_VIDEO, "7": node("ConditioningZeroOut", conditioning=["20", 0])}
+        described = describe({**other, "20": node("CLIPTextEncode", text="has no effect", clip=["9", 1])}, OBJECT_INFO)
+        assert "negative_prompt" not in described.roles
+
+    def test_without_a_sampler_names_and_titles_tell(self) -> None:
+        graph = {
+            "1": node("SomeVideoService", prompt="a boat", negative_prompt="rain", seed=3, image=["2", 0]),
+            "2": node("LoadImage", image="boat.png"),
+            "3": node("SaveVideo", video=["1", 0]),
+        }
+        assert describe(graph).roles == {
+            "prompt": "prompt",
+            "negative_prompt": "negative_prompt",
+            "image": "image",
+            "seed": "seed",
+        }
+        titled = {
+            "1": node("Encode", "Negative", text="rain"),
+            "2": node("Encode", "Positive", text="a boat"),
+            "3": node("OddSampler", yes=["2", 0], no=["1", 0]),
+            "4": node("SaveImage", images=["3", 0]),
+        }
+        described = describe(titled)
+        assert (places(described, "prompt"), places(described, "negative_prompt")) == ({("2", "text")}, {("1", "text")})
+
+    def test_the_image_that_a_video_begins_with_is_the_primary_input(self) -> None:
+        graph = {**WAN, "1": node("LoadImage", "Last frame", image="end.png")}
+        graph = changed(graph, "98", end_image=["1", 0])
+        described = describe(graph, OBJECT_INFO)
+        assert places(described, "image") == {("97", "image")}
+        assert [each["key"] for each in described.properties if each["is_primary_input"]] == ["image"]
+        assert prop(described, "last_frame_image")["required"] is True
+
+    def test_an_image_that_only_helps_is_not_the_primary_input(self) -> None:
+        pose = {
+            "1": node("LoadImage", image="pose.png"),
+            "2": node("ControlNetApply", image=["1", 0], positive=["6", 0]),
+        }
+        start = {"40": node("LoadImage", image="me.png"), "41": node("VAEEncode", pixels=["40", 0])}
+        graph = changed({**SDXL, **pose, **start}, "3", positive=["2", 0], latent_image=["41", 0])
+        assert places(describe(graph, OBJECT_INFO), "image") == {("40", "image")}
+
+    def test_the_first_frame_goes_before_a_video(self) -> None:
+        graph = {**WAN, "1": node("VHS_LoadVideo", video="moves.mp4")}
+        described = describe(changed(graph, "98", frames=["1", 0]), OBJECT_INFO)
+        assert [each["key"] for each in described.properties if each["is_primary_input"]] == ["image"]
+        assert described.roles["video"] == "video"
+
+    def test_the_same_file_in_two_nodes_is_sent_once(self) -> None:
+        graph = {**WAN, "1": node("LoadImage", image="fox.png"), "2": node("CLIPVisionEncode", image=["1", 0])}
+        described = describe(changed(graph, "98", clip_vision_output=["2", 0]), OBJECT_INFO)
+        assert places(described, "image") == {("97", "image"), ("1", "image")}
+
+
+class TestTypes:
+    def test_ranges_and_choices_are_the_servers(self) -> None:
+        described = describe(SDXL, OBJECT_INFO)
+        steps, sampler = prop(described, "steps"), prop(described, "ksampler_sampler_name")
+        assert (steps["type"], steps["minimum"], steps["maximum"], steps["step"]) == ("number", 1, 10_000, 1)
+        assert prop(described, "ksampler_cfg")["step"] == 0.1
+        assert prop(describe(WAN_22, OBJECT_INFO), "length")["step"] == 4
+        assert (sampler["type"], sampler["choices"]) == ("choice", ["euler", "dpmpp_2m", "uni_pc"])
+
+    def test_without_the_servers_word_the_value_tells(self) -> None:
+        described = describe(changed(SVD, "14", flag=True, note="x"))
+        assert prop(described, "steps")["type"] == "number"
+        assert prop(described, "ksampler_sampler_name")["type"] == "text"
+        assert prop(described, "video_linear_cfg_guidance_flag")["type"] == "boolean"
+        assert "minimum" not in prop(described, "steps")
+
+    def test_a_model_that_is_not_installed_stays_what_the_graph_says(self) -> None:
+        described = describe(changed(SDXL, "4", ckpt_name="mine.safetensors"), OBJECT_INFO)
+        model = prop(described, "load_checkpoint_ckpt_name")
+        assert model["choices"] == ["sdxl/base.safetensors", "other.safetensors", "mine.safetensors"]
+        assert model["default_value"] == "mine.safetensors"
+
+    def test_a_value_out_of_range_takes_the_bound_away_that_it_breaks(self) -> None:
+        cfg = prop(describe(changed(SDXL, "3", cfg=200), OBJECT_INFO), "ksampler_cfg")
+        assert (cfg["minimum"], "maximum" in cfg) == (0.0, False)
+        cfg = prop(describe(changed(SDXL, "3", cfg=-1), OBJECT_INFO), "ksampler_cfg")
+        assert ("minimum" in cfg, cfg["maximum"]) == (False, 100.0)
+
+    def test_a_list_too_long_for_a_property_becomes_a_text(self) -> None:
+        info = {
+            **OBJECT_INFO,
+            "CheckpointLoaderSimple": definition(ckpt_name=[[f"{n}.safetensors" for n in range(5000)]]),
+        }
+        described = describe(changed(SDXL, "4", ckpt_name="7.safetensors"), info)
+        assert prop(described, "load_checkpoint_ckpt_name")["type"] == "text"
+
+    @pytest.mark.parametrize(
+        ("loader", "kind"),
+        [
+            (node("LoadImage", image="x.png [output]"), "image"),
+            (node("VHS_LoadVideo", video="x.gif"), "video"),
+            (node("VHS_LoadVideoPath", video="/home/me/My Clips/x.mp4"), "video"),
+            (node("VHS_LoadVideoPath", video=""), "video"),
+            (node("LoadAudio", audio="x.mp3"), "audio"),
+            (node("PackLoadVideo", video="my clip 7.mp4"), "video"),
+            (node("SomeLoader", path="C:\\pictures\\x one.jpg"), "image"),
+        ],
+    )
+    def test_a_file_is_an_input_of_its_kind_and_has_no_default(self, loader: dict[str, Any], kind: str) -> None:
+        described = describe({"1": loader, "2": node("SaveImage", images=["1", 0])}, OBJECT_INFO)
+        (found,) = (each for each in described.properties if each["type"] in ASSET_TYPES)
+        assert (found["key"], found["type"], found["default_value"], found["required"]) == (kind, kind, None, True)
+        assert found["is_primary_input"] is True
+        assert described.roles[kind] == kind
+
+    def test_a_prompt_that_ends_like_a_file_is_a_text(self) -> None:
+        for info in (OBJECT_INFO, None):
+            described = describe(changed(SDXL, "6", text="a cat, in the style of cat.png"), info)
+            assert prop(described, "prompt")["type"] == "text"
+
+    def test_lists_objects_and_what_the_editor_adds_stay_as_they_are(self) -> None:
+        graph = changed(SDXL, "3", control_after_generate="randomize", points={"a": 1}, curve=[1, 2, 3], nothing=None)
+        described = describe(graph, OBJECT_INFO)
+        inputs = described.graph["3"]["inputs"]
+        assert {name: inputs[name] for name in ("control_after_generate", "points", "curve", "nothing")} == {
+            "control_after_generate": "randomize",
+            "points": {"a": 1},
+            "curve": [1, 2, 3],
+            "nothing": None,
+        }
+
+    def test_a_graph_with_more_values_than_a_workflow_takes_keeps_the_first_and_all_that_matters(self) -> None:
+        many = {f"{n}": node("Add", a=["3", 0], b=n, c=n) for n in range(1000, 1400)}
+        described = describe({**WAN, **many}, OBJECT_INFO)
+        assert len(described.properties) == MOST_PROPERTIES
+        assert keys(described)[:4] == ["prompt", "negative_prompt", "image", "seed"]
+        wire.NewWorkflow.model_validate(_body(described))
+
+
+class TestKeys:
+    def test_are_title_and_input_and_the_second_of_a_name_has_the_nodes_id(self) -> None:
+        found = keys(describe(WAN, OBJECT_INFO))
+        assert len(set(found)) == len(found)
+        assert {"wan_image_to_video_batch_size", "ksampler_advanced_cfg", "ksampler_advanced_cfg_85"} <= set(found)
+
+    def test_inputs_whose_names_differ_only_in_marks_have_keys_of_their_own(self) -> None:
+        graph = {
+            "7": node("Odd", None, **{"a b": 1, "a_b": 2, "a-b": 3, "": 4}),
+            "8": node("SaveImage", images=["7", 0]),
+        }
+        assert keys(describe(graph)) == ["odd_a_b", "odd_a_b_7", "odd_a_b_7_2", "odd_value"]
+
+    def test_do_not_depend_on_the_order_in_the_file(self) -> None:
+        backwards = {node_id: {**each, "inputs": each["inputs"]} for node_id, each in reversed(list(WAN.items()))}
+        assert keys(describe(backwards, OBJECT_INFO)) == keys(describe(WAN, OBJECT_INFO))
+
+    def test_a_title_without_plain_letters_gives_way_to_the_class(self) -> None:
+        graph = {**SDXL, "5": node("EmptyLatentImage", "空", width=8, height=8, batch_size=1)}
+        assert "empty_latent_image_batch_size" in keys(describe(graph, OBJECT_INFO))
+
+    def test_a_node_called_prompt_does_not_take_the_prompts_name(self) -> None:
+        graph = {**SDXL, "5": node("EmptyLatentImage", "Negative", prompt=8, width=8)}
+        described = describe(graph, OBJECT_INFO)
+        assert prop(described, "negative_prompt")["default_value"] == "blurry"
+        assert prop(described, "negative_prompt_5")["default_value"] == 8
+
+
+class TestOutput:
+    @pytest.mark.parametrize(
+        ("graph", "expected"),
+        [
+            (SDXL, ("9", "png", "image/png")),
+            (WAN, ("108", "mp4", "video/mp4")),
+            (WAN_22, ("61", "mp4", "video/mp4")),
+            (SVD, ("10", "webp", "image/webp")),
+            (LTX, ("41", "webp", "image/webp")),
+            (WAN_WRAPPER, ("30", "mp4", "video/mp4")),
+            (VIDEO_TO_VIDEO, ("12", "webm", "video/webm")),
+            (FLUX, ("9", "png", "image/png")),
+        ],
+        ids=ALL,
+    )
+    @with_and_without
+    def test_is_what_the_graph_saves(
+        self, graph: Graph, expected: tuple[str, str, str], object_info: dict[str, Any] | None
+    ) -> None:
+        found = describe(graph, object_info)
+        assert (found.output_node_id, found.output_extension, found.output_mime_type) == expected
+
+    @pytest.mark.parametrize(
+        ("format_", "extension"),
+        [("image/gif", "gif"), ("video/ProRes", "mov"), ("video/h264-mp4", "mp4"), ("video/nvenc_hevc-mp4", "mp4")],
+    )
+    def test_the_format_of_a_saver_is_its_word_and_no_property(self, format_: str, extension: str) -> None:
+        found = describe(changed(WAN_WRAPPER, "30", format=format_), OBJECT_INFO)
+        assert found.output_extension == extension
+        assert found.graph["30"]["inputs"]["format"] == format_
+
+    def test_a_video_goes_before_its_frames_and_a_file_before_a_preview(self) -> None:
+        frames = {
+            "200": node("SaveImage", images=["202", 0]),
+            "201": node("PreviewImage", images=["202", 0]),
+            "202": node("ImageScaleBy", image=["203", 0]),
+            "203": node("ImageFromBatch", image=["87", 0]),
+        }
+        assert describe({**frames, **WAN}, OBJECT_INFO).output_node_id == "108"
+        assert describe({**SDXL, "1": node("PreviewImage", images=["8", 0])}, OBJECT_INFO).output_node_id == "9"
+
+    def test_a_saver_that_nobody_described_goes_before_what_only_shows(self) -> None:
+        graph = {
+            **SDXL,
+            "9": node("Image Saver", extension="jpg", images=["8", 0]),
+            "10": node("ShowAny", any=["9", 0]),
+        }
+        found = describe(graph, OBJECT_INFO)
+        assert (found.output_node_id, found.output_extension) == ("9", "jpg")
+
+    @pytest.mark.parametrize(
+        ("shower", "inputs"),
+        [
+            ("PreviewAny", {"source": ["*", {}]}),
+            ("ShowText|pysssss", {"text": ["STRING", {"forceInput": True}]}),
+            ("Save Text File", {"text": ["STRING", {}], "path": ["STRING", {}], "mode": [["new", "append"], {}]}),
+            ("easy showAnything", {"anything": ["*", {}]}),
+        ],
+    )
+    def test_a_graph_that_only_shows_texts_makes_a_text(self, shower: str, inputs: dict[str, Any]) -> None:
+        name, known = next(iter(inputs)), {shower: definition(output=True, **inputs)}
+        shown: dict[str, Any] = {name: ["1", 0]}
+        graph = {"1": node("StringConcatenate", string_a="a", string_b="b"), "2": node(shower, **shown)}
+        # also where only the name of its class tells
+        for info in (known, *([] if "Anything" in shower else [None])):
+            found = describe(graph, info)
+            assert (found.output_node_id, found.output_extension, found.output_mime_type) == ("2", "txt", "text/plain")
+        # beside a picture, the picture is the output
+        both = {**SDXL, "200": node(shower, **{name: "x"})}
+        assert describe(both, {**OBJECT_INFO, **known}).output_node_id == "9"
+
+    @with_and_without
+    def test_a_graph_that_sends_its_images_makes_images(self, object_info: dict[str, Any] | None) -> None:
+        found = describe({**SDXL, "9": node("SaveImageWebsocket", images=["8", 0])}, object_info)
+        assert (found.output_node_id, found.output_extension) == ("9", "png")
+
+    def test_of_two_images_the_later_one_is_the_result(self) -> None:
+        upscaled = {"1": node("ImageScaleBy", image=["8", 0], scale_by=2.0), "2": node("SaveImage", images=["1", 0])}
+        assert describe({**SDXL, **upscaled}, OBJECT_INFO).output_node_id == "2"
+
+    def test_a_graph_that_saves_nothing_is_refused(self) -> None:
+        with pytest.raises(GraphError, match="no output node"):
+            describe({"6": SDXL["6"], "4": SDXL["4"]}, OBJECT_INFO)
+
+
+class TestRefusals:
+    def test_a_file_of_the_editor_gets_an_explanation(self) -> None:
+        with pytest.raises(GraphError, match=r"Export \(API\)"):
+            describe({"last_node_id": 9, "nodes": [{"id": 1, "type": "KSampler"}], "links": []}, OBJECT_INFO)
+
+    @pytest.mark.parametrize("broken", [{}, [], None, {"1": {}}, {"1": {"class_type": "A"}}])
+    def test_what_is_no_graph_is_refused(self, broken: object) -> None:
+        with pytest.raises(GraphError):
+            describe(broken, OBJECT_INFO)
+
+    @pytest.mark.timeout(20)
+    def test_a_deep_or_circular_graph_is_no_trap(self) -> None:
+        count = 3000
+        chain = {
+            str(n): node("ConditioningCombine", conditioning=[str(n + 1), 0], positive=[str((n * 7) % count), 0])
+            for n in range(count)
+        }
+        chain["0"] = node("SaveImage", images=["1", 0])
+        assert describe(chain, OBJECT_INFO).output_node_id == "0"
+
+
+class TestOnTheStandIn:
+    @pytest.fixture
+    async def comfy(self) -> AsyncIterator[ComfyClient]:
+        async with Simulator() as simulator, ComfyClient(simulator.url) as client:
+            yield client
+
+    @pytest.mark.parametrize(
+        ("graph", "roles", "extension"),
+        [
+            (small.invert(), {}, "png"),
+            (small.invert_file(), {"image": "image"}, "png"),
+            (small.clip(), {}, "mp4"),
+            (small.invert_video(), {"video": "video"}, "mp4"),
+        ],
+        ids=["image", "image to image", "clip", "video to video"],
+    )
+    async def test_its_own_word_describes_graphs_and_they_run(
+        self, graph: Graph, roles: dict[str, str], extension: str, comfy: ComfyClient
+    ) -> None:
+        described = describe(graph, await comfy.object_info())
+        assert (described.roles, described.output_extension) == (roles, extension)
+        assert filled(described, files_of(graph, described)) == graph
+        names = {
+            key: (await comfy.upload(small.PNG if kind == "image" else small.MP4, name=f"in.{kind[0]}")).reference
+            for kind, key in roles.items()
+        }
+        result = await comfy.run(filled(described, names))
+        assert any(file.node_id == described.output_node_id for file in result.files)
+        assert result.files_of(described.output_node_id)[0].filename.endswith(f".{extension}")
+        assert result.files_of(described.output_node_id)[0].mime_type == described.output_mime_type
+
+
+def test_a_choice_that_is_linked_disturbs_no_prompt() -> None:
+    graph = {
+        "1": {"class_type": "Styler", "inputs": {"text": "hello", "style": ["4", 0]}},
+        "2": {"class_type": "KSampler", "inputs": {"positive": ["1", 0], "seed": 5}},
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0]}},
+        "4": {"class_type": "Pick", "inputs": {"v": "a"}},
+    }
+    styler = {"input": {"required": {"text": ["STRING"], "style": [["a", "b"]]}}}
+    assert describe(graph, {"Styler": styler, "SaveImage": {"output_node": True}}).roles["prompt"]

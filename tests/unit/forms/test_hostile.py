@@ -1,0 +1,94 @@
+"""Graphs that are made to break what describes them, and ordinary ones that did."""
+
+from typing import Any
+
+import pytest
+
+from comfyrelay.services.forms.describe import describe
+from tests.support.form_graphs import definition, node
+
+
+def prompted(**styler: Any) -> dict[str, Any]:
+    return {
+        "1": node("Styler", text="a cat", **styler),
+        "2": node("KSampler", positive=["1", 0], seed=5),
+        "3": node("SaveImage", images=["2", 0]),
+        "9": node("Pick", v="a"),
+    }
+
+
+def test_a_choice_that_is_listed_as_its_type_may_be_linked_on_the_way_to_a_prompt() -> None:
+    info = {"Styler": definition(text=["STRING"], style=[["a", "b"]]), "SaveImage": definition(output=True)}
+    described = describe(prompted(style=["9", 0]), info)
+    assert described.roles["prompt"] == "prompt"
+
+
+@pytest.mark.parametrize("value", [3, "foo", "photo.png", True])
+@pytest.mark.parametrize("kind", [[1, {"a": 1}], list(range(1500)), {"x": 1}, None])
+def test_an_input_whose_type_is_no_word_is_described_by_its_value(kind: Any, value: Any) -> None:
+    info = {"Draw": {"output_node": True, "input": {"required": {"a": [kind]}}}}
+    described = describe({"1": node("Draw", a=value)}, info)
+    assert described.properties[0]["default_value"] in (value, None)
+
+
+def node_of(class_type: str, inputs: dict[str, Any]) -> dict[str, Any]:
+    return {"class_type": class_type, "inputs": inputs}
+
+
+def linked(count: int, each: int, class_type: str, name: str, **values: Any) -> dict[str, Any]:
+    """So many nodes, each with links to so many of those after it, and a saver of the first."""
+    nodes = {
+        str(at): node_of(class_type, {f"{name}_{to - at}": [str(to), 0] for to in range(at + 1, min(at + each, count))})
+        for at in range(count)
+    }
+    for one in nodes.values():
+        one["inputs"] |= values
+    return {**nodes, "saver": node("SaveImage", images=["0", 0])}
+
+
+# Each of these would take minutes or hours, were it gone through again for each of its parts.
+
+
+def test_a_name_of_many_digits_is_a_name() -> None:
+    described = describe({"1": node_of("SaveImage", {"1" * 300_000 + "a": 5})})
+    assert [each["default_value"] for each in described.properties] == [5]
+
+
+def test_a_text_of_many_brackets_is_a_text() -> None:
+    text = "{" * 300_000 + "DRAW_A" + "}" * 300_000
+    described = describe({"1": node("Draw", a=text), "2": node("SaveImage", images=["1", 0])})
+    (found,) = described.properties
+    assert (found["default_value"], found["placeholder"]) == (text, "{{DRAW_A_2}}")
+
+
+def test_a_placeholder_is_none_that_stands_in_a_text() -> None:
+    text = "{{DRAW_A}} {{{DRAW_A_2}}} {{X_3}} {{DRAW_A_5}}"
+    described = describe({"1": node("Draw", a=text), "2": node("SaveImage", images=["1", 0])})
+    assert described.properties[0]["placeholder"] == "{{DRAW_A_4}}"
+
+
+def test_of_many_savers_the_last_one_is_the_result() -> None:
+    graph = linked(2000, 40, "SaveImage", "images")
+    assert describe(graph).output_node_id == "saver"
+
+
+def test_seeds_may_come_by_many_ways() -> None:
+    graph = linked(1000, 8, "Draw", "seed") | {"999": node("Draw", seed=7)}
+    described = describe(graph)
+    assert [each["default_value"] for each in described.properties] == [7]
+
+
+def test_many_files_may_go_by_many_ways() -> None:
+    graph = linked(1500, 25, "LoadImage", "image", image="a.png")
+    described = describe(graph)
+    assert [each["type"] for each in described.properties] == ["image"]
+
+
+def test_many_outputs_of_a_node_with_many_texts_are_one_way() -> None:
+    graph = {
+        "1": node_of("Draw", {f"text_{at}": "a cat" for at in range(5000)}),
+        "2": node_of("Join", {f"text_{at}": ["1", at] for at in range(5000)}),
+        "3": node("KSampler", positive=["2", 0]),
+        "4": node("SaveImage", images=["3", 0]),
+    }
+    assert describe(graph).roles["prompt"] == "prompt"

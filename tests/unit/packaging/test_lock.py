@@ -1,0 +1,62 @@
+"""What make installs is written down, so that what passed once passes again."""
+
+import re
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.paths import ROOT
+
+LOCKS = ("desk.txt", "dev.txt", "node.txt", "server.txt", "worker.txt")
+_PIN = re.compile(r"^([a-z0-9-]+)==(\S+?)(?: ; (.+?))? \\$", re.M)
+
+
+def _text(name: str) -> str:
+    return (ROOT / "requirements" / name).read_text("utf-8")
+
+
+def _pins(name: str) -> set[tuple[str, ...]]:
+    return set(_PIN.findall(_text(name)))
+
+
+def _asked_for(*extras: str, groups: tuple[str, ...]) -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    optional, grouped = project["project"]["optional-dependencies"], project["dependency-groups"]
+    texts = [*project["project"]["dependencies"]]
+    for each in extras:
+        texts += optional[each]
+    for each in groups:
+        texts += grouped[each]
+    return {str(canonicalize_name(Requirement(each).name)) for each in texts} - {"comfyrelay"}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_the_lock_names_versions_and_hashes_and_no_place_that_they_come_from(name: str) -> None:
+    lines = [line for line in _text(name).splitlines() if not line.startswith("#")]
+    assert all(_PIN.match(line) or re.fullmatch(r" +--hash=sha256:[0-9a-f]{64}( \\)?", line) for line in lines)
+
+
+def test_what_the_desk_a_server_a_worker_and_the_developers_ask_for_is_in_the_lock() -> None:
+    desk = _asked_for("desk", "media", "server", "simulator", groups=("build",))
+    everything = desk | _asked_for("aws", "kubernetes", "s3", groups=("bench", "build", "dev"))
+    server = _asked_for("aws", "kubernetes", "media", "s3", "server", groups=("build",))
+    assert _asked_for(groups=("build",)) <= {name for name, *_ in _pins("worker.txt")}
+    assert server <= {name for name, *_ in _pins("server.txt")}
+    assert desk <= {name for name, *_ in _pins("desk.txt")}
+    assert everything <= {name for name, *_ in _pins("dev.txt")}
+
+
+@pytest.mark.parametrize("name", ["desk.txt", "server.txt", "worker.txt"])
+def test_what_is_installed_has_the_versions_that_are_tested(name: str) -> None:
+    tested = {(name, version) for name, version, _ in _pins("dev.txt")}
+    assert {(name, version) for name, version, _ in _pins(name)} <= tested
+
+
+def test_a_server_has_nothing_that_only_developers_need() -> None:
+    assert {name for name, *_ in _pins("server.txt")} & {"aiohttp", "apprise", "moto", "pytest", "playwright"} == set()
+
+
+def test_a_worker_has_nothing_that_only_servers_need() -> None:
+    assert {name for name, *_ in _pins("worker.txt")} & {"asyncpg", "fastapi", "grpcio", "sqlalchemy", "boto3"} == set()

@@ -1,0 +1,369 @@
+"""The wire is described once, and who receives ignores what it does not know."""
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from enum import Enum
+from inspect import signature
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+
+from comfyrelay import client
+from comfyrelay.client.calls import Calls
+from comfyrelay.client.events import parsed
+from comfyrelay.desk.routes.scripts import router as script_routes
+from comfyrelay.domain.queue.states import JobStatus
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.errors import ComfyRelayError, Conflict, ControlPlaneUnreachable, InvalidInput, NotFound
+from comfyrelay.protocol import admin, base, desk, jobs, user, worker
+from comfyrelay.protocol.problems import refusal_in
+from comfyrelay.server.http.problems import problem_response
+from comfyrelay.server.user.jobs import router as job_routes
+from comfyrelay.server.worker.api import router as worker_routes
+from comfyrelay.services.catalogue.workflows import Workflows
+from comfyrelay.services.jobs.batches import BatchRequest
+from comfyrelay.services.jobs.submission.requests import Item, JobRequest
+from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.services.queue.settle import Report
+from comfyrelay.services.workers.workers import Workers
+from comfyrelay.storage.headers import check_content_type
+from comfyrelay.worker import control, lease
+from comfyrelay.worker.control import Control
+from tests.support.leases import make_lease
+
+MODULES = (admin, base, desk, jobs, user, worker)
+HELD = make_lease()
+ANSWERS: dict[str, dict[str, Any]] = {
+    "register": {"worker_id": "w", "token": "t", "workflows_assigned": [], "fleet_slug": "f", "stage": "production"},
+    "poll": {"job": HELD.job.model_dump(mode="json")},
+    "heartbeat": {"lease_expires_at": "2030-01-01T00:00:00Z", "stop": None, "urls": HELD.urls.model_dump()},
+    "complete": {"status": "completed"},
+    "fail": {"status": "failed"},
+    "requeue": {"status": "queued"},
+    "deregister": {"released": 0},
+}
+
+
+def models(kind: type[BaseModel]) -> list[type[BaseModel]]:
+    found = {each for module in MODULES for each in vars(module).values() if isinstance(each, type)}
+    return sorted(
+        (each for each in found if issubclass(each, kind) and each is not kind), key=lambda each: each.__name__
+    )
+
+
+def with_news(value: Any) -> Any:
+    """The same with a field more in each object that has the names of fields."""
+    if isinstance(value, dict):
+        return {**{key: with_news(each) for key, each in value.items()}, "of_a_newer_version": "1"}
+    return [with_news(each) for each in value] if isinstance(value, list) else value
+
+
+def is_closed(annotation: Any) -> bool:
+    """Whether somewhere in it there is a set of words without a way out."""
+    inner = get_args(annotation)
+    if get_origin(annotation) is Literal or (isinstance(annotation, type) and issubclass(annotation, Enum)):
+        return True
+    is_open = get_origin(annotation) in (Union, UnionType) and str in inner
+    return not is_open and any(map(is_closed, inner))
+
+
+def body_of(routes: Any, path: str) -> object:
+    [route] = [each for each in routes.routes if isinstance(each, APIRoute) and each.path == path]
+    return route.endpoint.__annotations__["body"]
+
+
+def test_server_worker_and_client_have_the_same_models() -> None:
+    assert body_of(worker_routes, "/api/worker/heartbeat") is worker.Heartbeat is vars(control)["Heartbeat"]
+    assert body_of(worker_routes, "/api/worker/complete") is worker.Complete is vars(control)["Complete"]
+    assert vars(lease)["LeasedJob"] is worker.LeasedJob
+    assert client.Job is jobs.Job
+    assert client.Batch is jobs.Batch
+    assert client.JobEvent is jobs.JobEvent
+    assert body_of(job_routes, "/api/ai-jobs/bulk") is jobs.BulkRequest
+    assert body_of(script_routes, "/api/desk/script/preview") is desk.ScriptJob
+
+
+def test_the_protocol_needs_no_web_framework() -> None:
+    names = ", ".join(each.__name__ for each in MODULES)
+    program = f"import sys, {names}, comfyrelay.client, comfyrelay.worker.control; print('fastapi' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "False"
+
+
+@pytest.mark.parametrize("model", models(base.Request))
+def test_requests_to_the_user_and_admin_api_are_strict(model: type[BaseModel]) -> None:
+    assert model.model_config["extra"] == "forbid"
+    assert model.model_json_schema()["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("model", models(base.WorkerRequest))
+def test_requests_of_workers_may_have_fields_that_the_server_does_not_know(model: type[BaseModel]) -> None:
+    assert model.model_config["extra"] == "ignore"
+
+
+# Of the models of the worker protocol, what must be there.
+NEEDED: dict[str, Any] = {
+    "assets": {},
+    "dispatch_id": 1,
+    "download_url": "u",
+    "fleet_slug": "f",
+    "input_payload": {"workflow": {}},
+    "key": "k",
+    "lacking": {},
+    "lease_expires_at": "2030-01-01T00:00:00Z",
+    "lease_token": "t",
+    "mime_type": "image/png",
+    "output_url": "u",
+    "placeholder": "p",
+    "released": 0,
+    "server": "gpu-0",
+    "sha256": "0" * 64,
+    "size": 1,
+    "status": "completed",
+    "token": "t",
+    "worker_id": "w",
+    "workflow": {},
+}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [each for each in vars(worker).values() if isinstance(each, type) and each.__module__ == worker.__name__],
+)
+def test_between_versions_of_a_worker_and_a_server_absent_and_null_mean_the_default(model: type[BaseModel]) -> None:
+    needed = {name: NEEDED[name] for name, field in model.model_fields.items() if field.is_required()}
+    plain = model.model_validate(needed).model_dump()
+    more = model.model_validate({**needed, "of_a_newer_version": 1})
+    assert more.model_dump(exclude={"of_a_newer_version"}) == plain
+    for name in model.model_fields.keys() - needed.keys():
+        assert model.model_validate({**needed, name: None}).model_dump() == plain, name
+    assert model.model_validate({**dict.fromkeys(model.model_fields), **needed}).model_dump() == plain
+
+
+def spoiled(annotation: Any, text: str) -> list[Any]:
+    """Values of a type with this text in each place where the type has room for one."""
+    inner = get_args(annotation)
+    if get_origin(annotation) in (list, tuple):
+        return [[each] for each in spoiled(inner[0], text)]
+    if get_origin(annotation) is dict or annotation is Any:
+        return [{"a": text}, {text: 1}, {"a": [{"b": text}]}]
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        fields = annotation.model_fields.items()
+        return [{name: each} for name, field in fields for each in spoiled(field.annotation, text)]
+    if annotation is str:
+        return [text]
+    return [value for each in inner for value in spoiled(each, text)] if get_origin(annotation) is not Literal else []
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"])
+@pytest.mark.parametrize("model", [*models(base.Request), *models(base.WorkerRequest)])
+def test_no_text_of_a_request_has_what_a_database_cannot_keep(model: type[BaseModel], text: str) -> None:
+    """One that did would fail the whole transaction that its call shares with others."""
+    for name, field in model.model_fields.items():
+        for value in spoiled(field.annotation, text):
+            with pytest.raises(ValidationError) as refused:
+                model.model_validate({name: value})
+            wrong = {error["loc"][0] for error in refused.value.errors() if error["type"] != "missing"}
+            assert name in wrong, (name, value)
+
+
+@pytest.mark.parametrize("mime_type", ["image/png\0", "image", "a/b\r\nX: y", ""])
+def test_an_output_has_a_type_that_storage_takes(mime_type: str) -> None:
+    with pytest.raises(ValidationError, match="mime_type"):
+        worker.StoredOutput(size=1, mime_type=mime_type)
+    with pytest.raises(InvalidInput):
+        check_content_type(mime_type)
+
+
+@pytest.mark.parametrize("mime_type", ["image/png", 'text/plain; charset="utf-8"', "video/mp4; codecs=avc1"])
+def test_a_type_that_storage_takes_may_be_an_outputs(mime_type: str) -> None:
+    assert worker.StoredOutput(size=1, mime_type=mime_type).mime_type == check_content_type(mime_type)
+
+
+def test_an_output_is_no_larger_than_a_database_can_count() -> None:
+    with pytest.raises(ValidationError, match="size"):
+        worker.StoredOutput(size=2**63, mime_type="image/png")
+
+
+@pytest.mark.parametrize("model", models(base.AnswerBody))
+def test_answers_may_have_fields_that_their_receiver_does_not_know(model: type[BaseModel]) -> None:
+    assert model.model_config["extra"] == "allow"
+
+
+@pytest.mark.parametrize("model", models(base.AnswerBody))
+def test_answers_may_have_words_that_their_receiver_does_not_know(model: type[BaseModel]) -> None:
+    assert [name for name, field in model.model_fields.items() if is_closed(field.annotation)] == []
+
+
+def test_one_job_of_a_status_that_a_client_does_not_know_leaves_the_page_readable() -> None:
+    optional: dict[str, Any] = {name: None for name, field in jobs.Job.model_fields.items() if field.is_required()}
+    job = {**optional, "id": "j", "status": "queued", "item_no": 0, "priority": 0, "attempts": 0, "max_attempts": 3}
+    job |= {"reserved_tokens": 0, "cost_micros": 0, "outputs": [], "created_at": "2026-01-01T00:00:00Z"}
+    page = base.Page[jobs.Job].model_validate({"items": [job, {**job, "status": "archived"}]})
+    assert [each.status for each in page.items] == [JobStatus.QUEUED, "archived"]
+    assert isinstance(page.items[0].status, JobStatus)
+    assert not page.items[1].has_ended
+
+
+def test_the_documentation_has_the_words_that_an_answer_may_have() -> None:
+    schema = jobs.Job.model_json_schema()
+    assert schema["properties"]["status"]["anyOf"] == [{"$ref": "#/$defs/JobStatus"}, {"type": "string"}]
+    assert schema["$defs"]["JobStatus"]["enum"] == list(JobStatus)
+
+
+@pytest.mark.parametrize("stop", [None, "cancel", "of a newer version"])
+async def test_a_worker_ignores_what_a_newer_control_plane_adds(stop: str | None) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        data = ANSWERS[request.url.path.rpartition("/")[2]]
+        data = {**data, "stop": stop} if "stop" in data else data
+        return httpx.Response(200, json=with_news({"data": data}))
+
+    plane = Control("http://plane.test", worker_id="w")
+    plane._http = httpx.AsyncClient(base_url="http://plane.test", transport=httpx.MockTransport(answer))
+    plane.token = (await plane.register({"X-Fleet-Secret": "secret"}, {"fleet_slug": "f"})).token
+    leased = await plane.poll({"wait_seconds": 0.0})
+    assert leased is not None
+    assert leased.name == HELD.name
+    assert leased.urls.output_url == HELD.urls.output_url
+    assert await plane.heartbeat(leased) == ("cancel" if stop == "cancel" else None)
+    run = worker.RunReport(seed=1)
+    output = worker.StoredOutput(size=1, mime_type="image/png")
+    await plane.complete(leased, run, output=output, provider_job_id="p")
+    await plane.requeue(leased, run, reason="leaving")
+    await plane.deregister(reason="shutdown")
+    await plane.close()
+
+
+async def test_what_is_not_an_answer_of_a_control_plane_is_no_verdict_about_a_lease() -> None:
+    plane = Control("http://plane.test", worker_id="w")
+    strange = httpx.MockTransport(lambda _: httpx.Response(200, json={"data": {"of": "somebody else"}}))
+    plane._http = httpx.AsyncClient(base_url="http://plane.test", transport=strange)
+    plane.token = "t"
+    with pytest.raises(ControlPlaneUnreachable):
+        await plane.heartbeat(make_lease())
+    assert not plane.is_up
+    await plane.close()
+
+
+async def test_a_client_passes_on_what_a_newer_server_adds() -> None:
+    calls = Calls("http://server.test")
+    answered: dict[str, Any] = {"id": "b", "label": None, "total": 1, "done": 0, "progress": 0.0}
+    answered |= {
+        "expected_seconds": None,
+        "counts": {"queued": 1},
+        "held": None,
+        "created_at": "2026-01-01T00:00:00Z",
+        "of_a_newer_version": {"a": 1},
+    }
+    answer = httpx.MockTransport(lambda _: httpx.Response(200, json={"data": answered, "message": "OK", "more": 1}))
+    calls.http = httpx.AsyncClient(base_url="http://server.test", transport=answer)
+    batch = await calls.get("/api/batches/b", jobs.Batch)
+    assert batch.total == 1
+    assert json.loads(batch.model_dump_json()) == answered
+    await calls.close()
+
+
+@pytest.mark.parametrize("id_", [None, 7])
+async def test_an_event_is_read_as_it_was_sent(id_: int | None) -> None:
+    event = jobs.JobEvent(type="job:canceled", data={"text": "a\nb"}, id=id_)
+
+    async def lines() -> AsyncIterator[str]:
+        for line in event.as_sent().split("\n"):
+            yield line
+
+    assert [each async for each in parsed(lines())] == [event]
+    assert event.is_last
+
+
+@pytest.mark.parametrize("error", [NotFound("Gone."), Conflict("Taken."), InvalidInput("No.", errors={"a": "b"})])
+def test_a_refusal_is_read_as_the_error_that_it_was(error: ComfyRelayError) -> None:
+    sent = problem_response(error)
+    assert sent is not None
+    read = refusal_in(httpx.Response(sent.status_code, content=bytes(sent.body)))
+    assert type(read) is type(error)
+    assert vars(read) == vars(error)
+
+
+@pytest.mark.parametrize("body", [{}, {"type": "urn:comfyrelay:not_found"}, {"type": "about:blank", "detail": "Off"}])
+def test_what_has_not_the_fields_of_a_problem_is_the_answer_of_somebody_else(body: dict[str, str]) -> None:
+    assert refusal_in(httpx.Response(404, json=body)) is None
+
+
+async def test_a_client_says_what_a_server_would_refuse() -> None:
+    calls = Calls("http://server.test")
+    with pytest.raises(InvalidInput) as refused:
+        await calls.send("/api/presets", user.Preset, user.NewPreset, name="", values={}, surprise=1)
+    assert set(refused.value.errors) == {"name", "surprise"}
+    await calls.close()
+
+
+def test_a_body_takes_from_a_record_what_it_has_and_no_more() -> None:
+    record = User(id="u", tenant_id="t", email="ada@example.com", name="Ada", is_admin=False)
+    more = {"created_at": "2026-01-01T00:00:00Z", "expires_at": None, "is_session": False, "is_current": False}
+    assert set(user.Token.of(record, **more).model_dump()) == {"id", "name", *more}
+    assert set(user.User.of(record).model_dump()) == set(user.User.model_fields)
+
+
+def test_a_misspelt_field_is_not_sent_in_silence() -> None:
+    with pytest.raises(TypeError, match="User has no field is_administrator"):
+        user.User.of(User(id="u", tenant_id="t", email="e", name="n", is_admin=False), is_administrator=True)
+    with pytest.raises(TypeError, match="Deregister has no field why"):
+        base.checked(worker.Deregister, why="shutdown")
+
+
+def test_a_request_is_handed_on_by_its_names() -> None:
+    item = jobs.Item(input_payload={"prompt": "a cat"})
+    batch = jobs.NewBatch(items=[item], label="Cats")
+    # as they are: models stay models
+    assert batch.fields()["items"] == [item]
+    assert batch.fields().keys() == jobs.NewBatch.model_fields.keys()
+    assert batch.fields(jobs.Submission).keys() == jobs.Submission.model_fields.keys()
+    assert "items" not in batch.fields(but=("items",))
+    with pytest.raises(TypeError, match="NewBatch has no field item"):
+        batch.fields(but=("item",))
+
+
+@pytest.mark.parametrize(
+    ("model", "but", "taker"),
+    [
+        (jobs.Submission, set(), JobRequest),
+        (jobs.Submission, set(), BatchRequest),
+        (jobs.Item, set(), Item),
+        (worker.EndOfLease, set(), Report),
+        (worker.Poll, {"capabilities", "devices", "wait_seconds"}, LeaseRequest),
+        (worker.Register, {"registration_key", "dry_run"}, Workers.register),
+        (admin.NewCatalogueWorkflow, set(), Workflows.create),
+    ],
+)
+def test_who_is_handed_a_request_by_its_names_has_the_same(
+    model: type[BaseModel], but: set[str], taker: Callable[..., Any]
+) -> None:
+    assert model.model_fields.keys() - signature(taker).parameters.keys() == but
+
+
+def test_no_number_in_a_request_of_an_administrator_is_a_truth_or_a_text() -> None:
+    checked: list[str] = []
+    for model in vars(admin).values():
+        if not (isinstance(model, type) and issubclass(model, base.Request)):
+            continue
+        for name, field in model.model_fields.items():
+            if not any(each in (int, float) for each in _leaves(field.annotation)) or "Scalar" in str(field):
+                continue
+            for value in (True, "1"):
+                with pytest.raises(ValidationError) as refused:
+                    model.model_validate({name: value})
+                assert any(error["loc"][0] == name and error["input"] == value for error in refused.value.errors())
+            checked.append(f"{model.__name__}.{name}")
+    assert {"NewCredits.amount", "NewEffect.credits_cost", "FleetPatch.max_workers", "NewPriority.priority"} <= {
+        *checked
+    }
+
+
+def _leaves(kind: Any) -> list[Any]:
+    inner = get_args(kind)
+    return [leaf for each in inner for leaf in _leaves(each)] if inner else [kind]

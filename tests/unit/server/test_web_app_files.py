@@ -1,0 +1,127 @@
+"""How the web app is served, and what stands in its place while it is not built."""
+
+import gzip
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from runpy import run_path
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request, Response
+
+from comfyrelay.web.app_files import APP, PAGES, is_page, make_router, nowhere
+from tests.support.paths import ROOT
+
+SERVER_PAGES = ("/studio/effects/clip", "/wallet", "/console/workers", "/sign-in", "/sign-up", "/reset/abc", "/setup")
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    (tmp_path / "assets").mkdir()
+    for page in {*PAGES.values()}:
+        (tmp_path / f"{page}.html").write_text(f'<script src="/assets/{page}-1.js" nonce="__NONCE__"></script>')
+    (tmp_path / "assets" / "a-1.js").write_text("1")
+    (tmp_path / "built-from.txt").write_text("x")
+    return tmp_path
+
+
+async def asked(folder: Path, path: str, *origins: str, accepted: str = "gzip") -> httpx.Response:
+    app = FastAPI()
+
+    async def storage_origins(_request: Request) -> Sequence[str]:
+        return origins
+
+    app.include_router(make_router(app=folder, storage_origins=storage_origins))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://desk") as http:
+        return await http.get(path, headers={"Accept-Encoding": accepted})
+
+
+@pytest.mark.parametrize(
+    ("path", "area"),
+    [
+        ("/", "queue"),
+        ("/create", "create"),
+        ("/queue", "queue"),
+        ("/gallery", "gallery"),
+        ("/kit", "index"),
+        ("/jobs/123", "job"),
+        *((each, "index") for each in SERVER_PAGES),
+    ],
+)
+async def test_each_address_that_people_open_is_the_app_and_names_the_scripts_of_its_area(
+    built: Path, path: str, area: str
+) -> None:
+    assert is_page(path)
+    answer = await asked(built, path)
+    assert (answer.status_code, answer.headers["Cache-Control"]) == (200, "no-cache")
+    assert f"/assets/{area}-1.js" in answer.text
+
+
+async def test_no_script_or_style_is_inline_but_what_carries_the_number_of_this_answer(built: Path) -> None:
+    first, second = [await asked(built, "/", "https://bucket.example.com") for _ in range(2)]
+    policy = first.headers["Content-Security-Policy"]
+    [nonce] = re.findall(r"'nonce-([\w-]+)'", policy)
+    assert f'nonce="{nonce}"' in first.text
+    assert nonce not in second.text
+    assert "script-src 'self';" in policy
+    assert "unsafe" not in policy
+    assert "data:" not in policy
+    assert "media-src 'self' blob: https://bucket.example.com;" in policy
+
+
+async def test_files_with_their_hash_in_their_name_are_kept_for_ever(built: Path) -> None:
+    assert "immutable" in (await asked(built, "/assets/a-1.js")).headers["Cache-Control"]
+
+
+async def test_what_was_compressed_when_it_was_built_is_sent_so_to_those_who_can_read_it(built: Path) -> None:
+    (built / "assets" / "a-1.js.gz").write_bytes(gzip.compress(b"1"))
+    answer = await asked(built, "/assets/a-1.js")
+    assert (answer.text, answer.headers["Content-Encoding"]) == ("1", "gzip")
+    assert answer.headers["Content-Type"].startswith("text/javascript")
+    assert answer.headers["Vary"] == "Accept-Encoding"
+    assert (await asked(built, "/assets/a-1.js.gz")).status_code == 404
+    plain = await asked(built, "/assets/a-1.js", accepted="identity")
+    assert (plain.text, plain.headers.get("Content-Encoding")) == ("1", None)
+
+
+@pytest.mark.parametrize("path", ["/assets/b.js", "/assets/..%2Fbuilt-from.txt", "/assets/..%2Findex.html", "/nowhere"])
+async def test_nothing_else_is_served(built: Path, path: str) -> None:
+    assert (await asked(built, path)).status_code == 404
+
+
+async def test_who_opens_an_address_that_does_not_exist_is_told_so_by_the_app(built: Path) -> None:
+    async def answer_to(path: str, accept: str, method: str = "GET") -> Response | None:
+        headers = [(b"accept", accept.encode())]
+        scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
+        return await nowhere(Request(scope), app=built)
+
+    page = await answer_to("/nowhere", "text/html,*/*;q=0.8")
+    assert page is not None
+    assert (page.status_code, page.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+    assert b"/assets/index-1.js" in bytes(page.body)
+    for program in (("/nowhere", "*/*"), ("/api/nowhere", "text/html"), ("/nowhere", "text/html", "POST")):
+        assert await answer_to(*program) is None
+
+
+async def test_while_it_is_not_built_the_page_says_what_to_do(tmp_path: Path) -> None:
+    answer = await asked(tmp_path, "/queue")
+    assert answer.status_code == 503
+    assert "make up" in answer.text
+
+
+def test_what_the_app_may_ask_for_is_what_the_routes_say() -> None:
+    written = run_path(str(ROOT / "ui" / "openapi.py"))
+    assert written["PLACE"].read_text("utf-8") == written["schema"](), "run `make schema`"
+
+
+def test_the_lock_of_the_app_names_no_host() -> None:
+    assert "://" not in (ROOT / "ui" / "pnpm-lock.yaml").read_text("utf-8")
+
+
+@pytest.mark.usefixtures("built_app")
+def test_the_first_script_is_at_most_200_kb_as_it_is_sent() -> None:
+    names = re.findall(r'"/(assets/[^"]+\.js)"', (APP / "index.html").read_text("utf-8"))
+
+    assert names
+    assert sum((APP / f"{each}.gz").stat().st_size for each in names) <= 200_000

@@ -1,0 +1,98 @@
+"""What a worker keeps on its disk is there after a kill, belongs to one process, and is for nobody else to read."""
+
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.worker.state import State
+from tests.support.leases import make_lease
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    state = State(tmp_path / "worker")
+    state.open()
+    return state
+
+
+def again(state: State) -> State:
+    """As after a kill: the same folder, another process."""
+    state.close()
+    newer = State(state.folder)
+    newer.open()
+    return newer
+
+
+def test_one_process_uses_a_folder(state: State) -> None:
+    with pytest.raises(ConfigurationError, match="WORKER_ID of its own"):
+        State(state.folder).open()
+
+
+def test_a_folder_that_cannot_be_made_is_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="COMFYRELAY_WORKER_DATA_DIR"):
+        State(tmp_path / "file" / "worker").open()
+
+
+def test_the_token_is_kept(state: State) -> None:
+    assert state.kept_token() is None
+    state.keep_token("secret")
+    assert again(state).kept_token() == "secret"
+    assert (state.folder / "token.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_forgotten_or_broken_token_is_none(state: State) -> None:
+    state.keep_token("secret")
+    (state.folder / "token.json").write_text("{")
+    assert state.kept_token() is None
+    state.forget_token()
+    state.forget_token()
+    assert state.kept_token() is None
+
+
+def test_leases_are_found_again_with_their_runs_and_output(state: State) -> None:
+    lease = make_lease(input_name="a.mp4")
+    state.note(lease)
+    lease.urls = fresh = lease.urls.model_copy(update={"output_url": "http://127.0.0.1:9/newer"})
+    lease.began_after_seconds = 1.5
+    lease.about["argv"] = ["python", "mine.py"]
+    state.note(lease, runs=[("http://gpu", "prompt-1")], output={"path": "x"})
+    (held,) = again(state).held_leases()
+    assert (held.lease.job, held.lease.urls) == (lease.job, fresh)
+    assert (held.lease.began_after_seconds, held.lease.about) == (1.5, lease.about)
+    assert list(held.runs) == [("http://gpu", "prompt-1")]
+    assert held.output == {"path": "x"}
+
+
+def test_nothing_is_left_of_a_lease_that_ended(state: State) -> None:
+    lease = make_lease()
+    state.note(lease)
+    (state.folder_of(lease) / "output.png").write_bytes(b"x")
+    state.forget(lease)
+    assert state.held_leases() == []
+    assert list(state.work.iterdir()) == []
+
+
+def test_files_of_leases_that_are_not_held_are_removed_at_the_start(state: State) -> None:
+    held, gone = make_lease(1), make_lease(2)
+    state.note(held)
+    for lease in (held, gone):
+        (state.folder_of(lease) / "output.png").write_bytes(b"x")
+    assert [each.name for each in again(state).work.iterdir()] == [held.name]
+
+
+def test_a_broken_entry_does_not_keep_a_worker_from_starting(state: State) -> None:
+    (state.folder / "held" / "7-abc.json").write_text("{")
+    assert state.held_leases() == []
+    assert list((state.folder / "held").iterdir()) == []
+
+
+def test_runs_that_may_still_write_files_are_found_again_until_they_are_forgotten(state: State) -> None:
+    state.record_unfinished("comfyui-1", "p1")
+    state.record_unfinished("comfyui-2", "p2")
+    (state.folder / "left" / "p3.json").write_text("{")
+    state.forget_unfinished("p1")
+    state.forget_unfinished("p1")
+    assert again(state).unfinished_runs() == [("comfyui-2", "p2")]
+    assert [each.name for each in (state.folder / "left").iterdir()] == ["p2.json"]
