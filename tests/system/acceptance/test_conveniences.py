@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @pytest.mark.parametrize("name", ["look-dev", "medium", "production"])
 async def test_saved_presets_are_put_in_with_one_click(desk: House, page: Looking, name: str) -> None:
-    """There is one for a quick look, one in between and one for the final film."""
+    """There is a preset for a quick look, one in between and one for the final film."""
     form = await choose_script(page)
     await form.get_by_label("Positive").fill("a cat")
     await form.get_by_role("textbox", name="Input subdir").fill("cats")
@@ -30,7 +30,7 @@ async def test_saved_presets_are_put_in_with_one_click(desk: House, page: Lookin
 
 
 async def test_a_preset_of_ones_own_is_kept(desk: House) -> None:
-    """Values that are used often are saved under a name, and given to every job that names it."""
+    """Frequently used values are saved under a name and applied to every job that names it."""
     kept = await desk.client.create_preset("night", {"profile": "production", "tries": 2})
     wish = {"workflow_slug": "script", "input_subdir": "cats", "prompts": ["a cat"], "preset": "night"}
     [job_id] = await desk.items((await desk.client.add_batch(wish)).id)
@@ -41,7 +41,7 @@ async def test_a_preset_of_ones_own_is_kept(desk: House) -> None:
 
 
 async def test_many_jobs_are_made_of_several_folders_and_prompts(desk: House) -> None:
-    """Every folder with every prompt, in one go: for scripts a job each, for graphs a job for each of their files."""
+    """Every folder with every prompt at once: for scripts a job each, for graphs a job for each of their files."""
     wish = {"input_subdir": ["cats", "dogs"], "prompts": ["by day", "by night"], "seeds": None}
     batch = await desk.client.add_batch({"workflow_slug": "script", **wish, "values": {"randomize_seed": True}})
     assert batch.total == 4
@@ -56,7 +56,7 @@ async def test_many_jobs_are_made_of_several_folders_and_prompts(desk: House) ->
 
 
 async def test_an_output_folder_can_be_given_to_a_job(desk: House) -> None:
-    """Instead of the usual place, inside the folder of outputs, under a readable name."""
+    """Outputs go to another place inside the output folder, under a readable name."""
     wish = {"effect_slug": "invert-image", "input_subdir": "cats", "output_folder": "film/scene 1"}
     [job_id] = await desk.items((await desk.client.add_batch(wish)).id)
     await desk.ended(job_id)
@@ -64,7 +64,7 @@ async def test_an_output_folder_can_be_given_to_a_job(desk: House) -> None:
 
 
 async def test_generated_files_are_linked_directly(desk: House, page: Looking) -> None:
-    """Each file of a run has a link on the page, and its path on the disk is known."""
+    """Each file of a run has a link on the page and a known path on disk."""
     job_id = await desk.script(tries=2, randomize_seed=True)
     await desk.ended(job_id)
     files = (await desk.about(job_id)).files
@@ -81,7 +81,7 @@ async def test_generated_files_are_linked_directly(desk: House, page: Looking) -
 
 
 async def test_somebody_is_told_when_it_is_done_and_when_it_failed(tmp_path: Path) -> None:
-    """A webhook hears of completion and of failure, in words."""
+    """A webhook reports completion and failure as text."""
     async with receiving() as receiver:
         url = receiver.url.replace("http://", "json://")
         async with open_house(tmp_path, notify_urls=[url], notify_on=["completed", "failed"]) as house:
@@ -105,6 +105,6 @@ async def test_somebody_is_told_when_it_is_done_and_when_it_failed(tmp_path: Pat
     ids=["desktop", "telegram", "webhook"],
 )
 async def test_desktop_telegram_and_webhook_are_spoken(url: str, but: str) -> None:
-    """Each of these is a service that can be named in the settings, or for a batch."""
+    """Desktop, Telegram and webhook are services that can be named in the settings or for a batch."""
     why = why_unusable(url)
     assert why is None or (but and but in why)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_a_graph_that_comfyui_refuses_fails_the_job_with_the_words_of_its_nodes(desk: House) -> None:
-    """HTTP 400 is recognised in what the script prints; the job is failed, and says which node is wrong and why."""
+    """HTTP 400 is recognised in the script's output; the job fails and names the wrong node and the reason."""
     job_id = await desk.script(template="refused.json")
     found = await desk.ended(job_id)
     assert (found.status, found.error) == ("failed", "ImageInvert (3): input 'image' is not connected")
@@ -25,7 +25,7 @@ async def test_a_graph_that_comfyui_refuses_fails_the_job_with_the_words_of_its_
 
 
 async def test_a_graph_of_ones_own_that_is_refused_says_the_same(desk: House) -> None:
-    """It makes no difference whether a script sent the graph, or the queue itself."""
+    """The error is the same whether a script or the queue sent the graph."""
     wrong = {**invert(), "2": {"class_type": "ImageInvert", "inputs": {}}}
     made = await desk.client.add_graph(wrong, name="wrong")
     found = await desk.ended((await desk.client.submit(workflow_slug=made.workflow.slug)).id)
@@ -33,7 +33,7 @@ async def test_a_graph_of_ones_own_that_is_refused_says_the_same(desk: House) ->
 
 
 async def test_an_exit_code_other_than_0_fails_the_job_with_a_summary(desk: House) -> None:
-    """The code decides; why, is told in a sentence that was found in the output."""
+    """The exit code decides; the reason is a sentence found in the output."""
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ.", times=1))
     job_id = await desk.script()
     found = await desk.ended(job_id)
@@ -43,7 +43,7 @@ async def test_an_exit_code_other_than_0_fails_the_job_with_a_summary(desk: Hous
 
 
 async def test_a_timeout_while_queueing_keeps_all_output_and_offers_a_retry(desk: House, page: Looking) -> None:
-    """Whatever the script printed up to then is there to be read, and one click runs it again."""
+    """The output up to the timeout can be read, and one click runs the job again."""
     slow = desk.simulator.misbehave(SlowHttp(path="/prompt", seconds=600))
     # long enough for a server on a busy machine when it is tried again
     job_id = await desk.script(extra_args="--timeout 5")
@@ -62,13 +62,13 @@ async def test_a_timeout_while_queueing_keeps_all_output_and_offers_a_retry(desk
 async def test_a_trouble_that_passes_is_overcome_without_anybody(
     desk: House, trouble: ErrorBeforeQueueing | OutOfMemory
 ) -> None:
-    """An error that may not be there the next time is tried again by itself."""
+    """A temporary error is retried automatically."""
     desk.simulator.misbehave(trouble)
     assert (await desk.ended(await desk.graph())).status == "completed"
 
 
 async def test_what_does_not_pass_is_given_up_after_a_few_attempts(desk: House) -> None:
-    """Trying again has an end, and each attempt is on record."""
+    """Retries are limited, and each attempt is recorded."""
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="No space left on device"))
     job_id = await desk.graph()
     found = await desk.ended(job_id)
@@ -79,7 +79,7 @@ async def test_what_does_not_pass_is_given_up_after_a_few_attempts(desk: House) 
 async def test_what_ran_when_everything_died_is_put_back_with_one_click(
     tmp_path: Path, chromium: Browser, built_app: None
 ) -> None:
-    """After kill -9 no job is left as running: where it is set, a script's is failed, and its Retry finishes it."""
+    """After kill -9 no job stays running: if set, a script job is failed, and Retry finishes it."""
     config = config_in(tmp_path)
     async with Simulator(folder=tmp_path / "comfyui") as simulator:
         simulator.misbehave(SLOW)

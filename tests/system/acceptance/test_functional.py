@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_a_job_is_created_on_the_page_with_its_own_parameters(desk: House, page: Looking) -> None:
-    """A form takes folder, prompt, negative prompt, profile, template, tries and seed, for this job alone."""
+    """A form takes folder, prompt, negative prompt, profile, template, tries and seed for this job only."""
     form = await choose_script(page)
     await form.get_by_label("Positive").fill('a "cat" 🐈')
     await form.get_by_label("Negative").fill("blurry")
@@ -37,21 +37,21 @@ async def test_a_job_is_created_on_the_page_with_its_own_parameters(desk: House,
 
 
 async def test_the_negative_prompt_is_optional(desk: House) -> None:
-    """A job that has none runs, and its command does not speak of one."""
+    """A job without a negative prompt runs, and its command does not contain one."""
     job_id = await desk.script()
     assert (await desk.ended(job_id)).status == "completed"
     assert "--negative" not in (await desk.kept(job_id))["argv"]
 
 
 async def test_the_number_of_tries_is_that_of_the_job(desk: House) -> None:
-    """Every input is tried as often as the job says, and each try leaves a file."""
+    """Every input runs as often as the job says, and each try leaves a file."""
     job_id = await desk.script(tries=3, randomize_seed=True)
     assert (await desk.ended(job_id)).status == "completed"
     assert len((await desk.kept(job_id))["outputs"]) == 3
 
 
 async def test_the_seed_is_fixed_counted_up_or_drawn(desk: House) -> None:
-    """How the runs of one input come by their seeds is chosen with the job."""
+    """The job chooses how the runs of one input get their seeds."""
     seeded = await desk.client.add_graph(
         {
             "1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 7}},
@@ -74,7 +74,7 @@ async def test_the_seed_is_fixed_counted_up_or_drawn(desk: House) -> None:
 
 
 async def test_a_job_is_not_done_before_its_run_is(desk: House) -> None:
-    """The script is told to wait for ComfyUI, so what is called succeeded has made its files."""
+    """The script waits for ComfyUI, so a succeeded job has made its files."""
     desk.simulator.misbehave(HELD)
     job_id = await desk.script()
     await desk.until_said(job_id, "seed: ")
@@ -91,7 +91,7 @@ async def test_a_job_is_not_done_before_its_run_is(desk: House) -> None:
 
 
 async def test_a_job_is_pending_then_running_then_succeeded(desk: House, page: Looking) -> None:
-    """What waits, what runs and what went well are told apart."""
+    """Waiting, running and succeeded jobs are shown as such."""
     desk.simulator.misbehave(HELD)
     first = await desk.graph("first")
     await desk.until_running(first)
@@ -109,13 +109,13 @@ async def test_a_job_is_pending_then_running_then_succeeded(desk: House, page: L
 
 
 async def test_a_job_that_goes_wrong_is_failed(desk: House) -> None:
-    """A run that cannot be finished ends as failed, and not as anything else."""
+    """A run that cannot finish ends as failed."""
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ."))
     assert (await desk.ended(await desk.graph())).status == "failed"
 
 
 async def test_a_job_that_is_called_off_is_canceled(desk: House) -> None:
-    """What the user stops is neither failed nor done."""
+    """A job that the user stops is neither failed nor completed."""
     desk.simulator.misbehave(SLOW)
     job_id = await desk.graph()
     await desk.until_running(job_id)
@@ -124,7 +124,7 @@ async def test_a_job_that_is_called_off_is_canceled(desk: House) -> None:
 
 
 async def test_a_job_that_is_put_aside_is_paused(desk: House) -> None:
-    """What is held back stays where it is and does not run, though nothing else does."""
+    """A paused job keeps its place and does not run, even if nothing else runs."""
     desk.simulator.misbehave(HELD)
     first, held = await desk.graph("first"), await desk.graph("held")
     await desk.until_running(first)
@@ -140,7 +140,7 @@ async def test_a_job_that_is_put_aside_is_paused(desk: House) -> None:
 
 
 async def test_a_job_is_enqueued(desk: House) -> None:
-    """It is accepted while something else runs, and has its place in the line."""
+    """A job is accepted while another runs, and has its place in the queue."""
     desk.simulator.misbehave(SLOW)
     await desk.until_running(await desk.graph("running"))
     await desk.until_fetched(await desk.graph("fetched"))
@@ -150,7 +150,7 @@ async def test_a_job_is_enqueued(desk: House) -> None:
 
 
 async def test_a_waiting_job_is_canceled_and_never_runs(desk: House) -> None:
-    """Canceling what waits takes it out of the line at once."""
+    """Canceling a waiting job removes it from the queue at once."""
     desk.simulator.misbehave(HELD)
     await desk.until_running(await desk.graph("running"))
     job_id = await desk.graph("never")
@@ -162,7 +162,7 @@ async def test_a_waiting_job_is_canceled_and_never_runs(desk: House) -> None:
 
 
 async def test_a_running_job_is_canceled_and_its_run_ends(desk: House) -> None:
-    """Canceling what runs ends the script, and what it has given to ComfyUI."""
+    """Canceling a running job stops the script and its runs in ComfyUI."""
     desk.simulator.misbehave(SLOW)
     job_id = await desk.script()
     await desk.until_said(job_id, "seed: ")
@@ -174,7 +174,7 @@ async def test_a_running_job_is_canceled_and_its_run_ends(desk: House) -> None:
 
 
 async def test_a_paused_job_is_resumed(desk: House) -> None:
-    """What was put aside runs when it is let go."""
+    """A paused job runs after it is resumed."""
     desk.simulator.misbehave(SLOW)
     await desk.until_running(first := await desk.graph("first"))
     held = await desk.graph("held")
@@ -191,7 +191,7 @@ async def test_a_paused_job_is_resumed(desk: House) -> None:
     "button", ["Pause after the current job", "Pause after what runs"], ids=["of a batch", "of everything"]
 )
 async def test_a_pause_lets_the_present_item_finish(desk: House, page: Looking, button: str) -> None:
-    """Pausing stops what comes after the item that runs, and loses nothing of it."""
+    """A pause stops the items after the running one, and loses nothing of it."""
     desk.simulator.misbehave(HELD)
     batch_id, [first, *_] = await desk.graphs(3)
     await desk.until_running(first)
@@ -208,7 +208,7 @@ async def test_a_pause_lets_the_present_item_finish(desk: House, page: Looking, 
 
 
 async def test_pause_now_interrupts_the_present_item_and_puts_it_back(desk: House) -> None:
-    """Pausing at once frees the GPU; the item keeps its place, costs no attempt and runs when it is resumed."""
+    """A pause `now` frees the GPU; the item keeps its place, uses no attempt and runs when it is resumed."""
     desk.simulator.misbehave(SLOW)
     batch_id, [first, _] = await desk.graphs(2)
     await desk.until_running(first)
@@ -224,7 +224,7 @@ async def test_pause_now_interrupts_the_present_item_and_puts_it_back(desk: Hous
 
 
 async def test_a_failed_job_is_retried(desk: House) -> None:
-    """What failed runs once more with the same parameters, as a new job that names the old one."""
+    """A failed job can run again with the same parameters, as a new job that names the old one."""
     desk.simulator.misbehave(Fail(class_type="ImageInvert", times=1))
     job_id = await desk.script(positive="a red cat", extra_args="--seed 5")
     assert (await desk.ended(job_id)).status == "failed"
@@ -235,7 +235,7 @@ async def test_a_failed_job_is_retried(desk: House) -> None:
 
 
 async def test_jobs_are_moved_up_and_down(desk: House, page: Looking) -> None:
-    """The line is in the order that the user gives it, and runs in it."""
+    """The queue has the order that the user gives it, and runs in that order."""
     desk.simulator.misbehave(HELD)
     jobs = {name: await desk.graph(name) for name in ("running", "fetched", "one", "two", "three")}
     await page.open_queue()
@@ -251,7 +251,7 @@ async def test_jobs_are_moved_up_and_down(desk: House, page: Looking) -> None:
 
 
 async def test_what_a_script_prints_is_in_a_log_file_of_its_job(desk: House) -> None:
-    """Standard output and standard error are kept, in a file whose path is known, and with the job."""
+    """Standard output and standard error are kept with the job and in a file with a known path."""
     job_id = await desk.script(profile="medium")
     await desk.ended(job_id)
     text = Path((await desk.kept(job_id))["log"]).read_text("utf-8").splitlines()
@@ -265,7 +265,7 @@ async def test_what_a_script_prints_is_in_a_log_file_of_its_job(desk: House) -> 
 
 
 async def test_the_videos_that_a_script_saved_are_found_and_shown(desk: House, page: Looking) -> None:
-    """Paths of saved files are read in the log; the video can be watched and fetched on the page."""
+    """Paths of saved files are read from the log; the video can be watched and downloaded on the page."""
     job_id = await desk.script(tries=2, randomize_seed=True)
     await desk.ended(job_id)
     outputs = [Path(each) for each in (await desk.kept(job_id))["outputs"]]

@@ -33,7 +33,7 @@ WSL_MOUNTS = (("/", "ext4"), ("/mnt/c", "9p"))
 
 
 async def test_one_job_runs_at_a_time_unless_asked_otherwise(desk: House) -> None:
-    """Two runs would fight for the GPU's memory: ComfyUI never has more than one of ours, script or graph."""
+    """ComfyUI never runs more than one of our jobs, script or graph, so that two do not compete for GPU memory."""
     desk.simulator.misbehave(HELD)
     jobs = [await desk.graph("graph"), await desk.script(), await desk.graph("another")]
     for place, each in enumerate(jobs):
@@ -65,13 +65,13 @@ async def test_more_run_at_once_only_by_setting(tmp_path: Path) -> None:
 
 
 async def test_the_oldest_job_is_the_first_to_run(desk: House) -> None:
-    """First come, first served, as long as nobody says otherwise."""
+    """First come, first served by default."""
     desk.simulator.misbehave(HELD)
     await desk.run_in_this_order([await desk.graph(f"job {number}") for number in range(4)])
 
 
 async def test_a_higher_priority_goes_first(desk: House) -> None:
-    """A job may be given a priority, which goes before age."""
+    """A job can have a priority, which goes before age."""
     desk.simulator.misbehave(HELD)
     running = await desk.graph("running")
     await desk.until_running(running)
@@ -86,7 +86,7 @@ async def test_a_higher_priority_goes_first(desk: House) -> None:
 
 
 async def test_the_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> None:
-    """Whatever was accepted is in database files on the disk: jobs, their order, their pauses, history and logs."""
+    """Accepted jobs, their order, pauses, history and logs are in database files on disk."""
     async with Simulator(folder=tmp_path / "comfyui") as simulator:
         async with house_at(tmp_path, simulator, finish_seconds=0) as house:
             done = await house.script()
@@ -117,7 +117,7 @@ async def test_the_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> 
 
 
 async def test_such_a_job_is_failed_and_recoverable_where_that_is_set(tmp_path: Path) -> None:
-    """Who wants to decide sets it: then what ran is failed after a crash, says why, and one click runs it again."""
+    """If set, a job that ran during a crash is failed with the reason, and one click runs it again."""
     async with Simulator() as simulator, desk_process(tmp_path, simulator, interrupted_jobs="fail") as desk:
         job_id = await _killed_while_running(desk, simulator)
         await _ended(desk, job_id)
@@ -129,7 +129,7 @@ async def test_such_a_job_is_failed_and_recoverable_where_that_is_set(tmp_path: 
 
 
 async def test_a_job_that_ran_when_the_desk_was_killed_runs_again(tmp_path: Path) -> None:
-    """After a crash nothing is left as running, and no item is lost: what ran is run again, up to its attempts."""
+    """After a crash no job stays running and no item is lost: it runs again, up to its attempts."""
     async with Simulator() as simulator, desk_process(tmp_path, simulator) as desk:
         job_id = await _killed_while_running(desk, simulator)
         await _ended(desk, job_id)
@@ -140,7 +140,7 @@ async def test_a_job_that_ran_when_the_desk_was_killed_runs_again(tmp_path: Path
 
 
 async def test_a_job_runs_with_what_was_fixed_when_it_was_added(desk: House) -> None:
-    """Inputs, values, presets and workflows may change while it waits; the job does not."""
+    """Inputs, values, presets and workflows may change while a job waits; the job does not."""
     desk.simulator.misbehave(HELD)
     await desk.until_running(await desk.graph("running"))
     picture = desk.desk.input_folder / "snapshot" / "one.png"
@@ -165,7 +165,7 @@ async def test_a_job_runs_with_what_was_fixed_when_it_was_added(desk: House) -> 
 
 
 async def test_a_request_that_is_sent_twice_is_one_job(desk: House) -> None:
-    """Whoever does not know whether it arrived sends it again, and nothing runs twice."""
+    """A repeated request creates no second job."""
     wish: dict[str, Any] = {**await desk.a_graph(), "idempotency_key": "once"}
     first, again = await desk.client.submit(**wish), await desk.client.submit(**wish)
     assert first.id == again.id
@@ -176,7 +176,7 @@ async def test_a_request_that_is_sent_twice_is_one_job(desk: House) -> None:
 
 
 async def test_one_command_starts_it_and_another_makes_the_first_picture(tmp_path: Path) -> None:
-    """Nothing has to be set up: no token, no database, no model, and no ComfyUI to try it."""
+    """No setup is needed: no token, no database, no model, and no ComfyUI to try it."""
     environment = {"COMFYRELAY_DATA_DIR": str(tmp_path / "data"), "COMFYRELAY_PORT": str(free_port())}
     up = Service("desk", "up", environment=environment, log=tmp_path / "up.log")
     await up.start()
@@ -199,7 +199,7 @@ async def test_one_command_starts_it_and_another_makes_the_first_picture(tmp_pat
 
 
 async def test_a_windows_drive_is_told_from_a_disk_of_linux() -> None:
-    """In WSL the data goes to Linux's own disk, where SQLite is safe; a Windows drive is refused with advice."""
+    """In WSL the data goes to a Linux disk, where SQLite is safe; a Windows drive is refused with advice."""
     assert filesystem_of(Path("/mnt/c/Users/me/comfyrelay"), mounts=WSL_MOUNTS) in SHARED
     assert filesystem_of(Path("/home/me/.local/share/comfyrelay"), mounts=WSL_MOUNTS) not in SHARED
 

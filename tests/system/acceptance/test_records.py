@@ -31,7 +31,7 @@ async def test_a_job_keeps_its_parameters_its_state_and_its_times(desk: House) -
 
 
 async def test_a_job_keeps_where_its_log_is_and_what_went_wrong_last(desk: House) -> None:
-    """The path of the log file, and the last error in a sentence."""
+    """The path of the log file, and the last error as a sentence."""
     job_id = await desk.script(template="refused.json")
     found = await desk.ended(job_id)
     assert found.error == "ImageInvert (3): input 'image' is not connected"
@@ -39,7 +39,7 @@ async def test_a_job_keeps_where_its_log_is_and_what_went_wrong_last(desk: House
 
 
 async def test_an_attempt_keeps_its_times_its_exit_code_its_seed_and_its_outcome(desk: House) -> None:
-    """Each run of a job is on record with its number."""
+    """Each run of a job is recorded with its number."""
     job_id = await desk.script(extra_args="--seed 77")
     await desk.ended(job_id)
     [attempt] = (await desk.about(job_id)).attempts
@@ -50,7 +50,7 @@ async def test_an_attempt_keeps_its_times_its_exit_code_its_seed_and_its_outcome
 
 
 async def test_a_job_that_needs_several_attempts_keeps_all_of_them(desk: House) -> None:
-    """What went wrong before it went well is not forgotten."""
+    """Failed attempts are kept after a later success."""
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="No space left on device", times=1))
     job_id = await desk.graph()
     assert (await desk.ended(job_id)).status == "completed"
@@ -60,7 +60,7 @@ async def test_a_job_that_needs_several_attempts_keeps_all_of_them(desk: House) 
 
 
 async def test_an_event_keeps_its_job_its_time_its_kind_and_what_it_says(desk: House) -> None:
-    """Events are numbered per job, so that whoever was away hears what was missed."""
+    """Events are numbered per job, so that a client can catch up."""
     job_id = await desk.graph()
     await desk.ended(job_id)
     seen = [each async for each in desk.client.events(job_id) if each.id is not None]

@@ -35,7 +35,7 @@ async def a_link_out(desk: House) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("path", WAYS_OUT)
 async def test_no_input_folder_leads_out_of_the_folder_of_inputs(desk: House, path: str) -> None:
-    """`..`, absolute paths and links are refused for scripts and for batches, before anything is added."""
+    """`..`, absolute paths and links are refused for scripts and batches before anything is added."""
     with pytest.raises(ComfyRelayError) as refused:
         await desk.script(input_subdir=path)
     assert "input_subdir" in getattr(refused.value, "errors", {})
@@ -47,7 +47,7 @@ async def test_no_input_folder_leads_out_of_the_folder_of_inputs(desk: House, pa
 
 @pytest.mark.parametrize("path", [*WAYS_OUT, "../comfyui/input/cats/cat.png", "link.json"])
 async def test_no_template_leads_out_of_the_folder_of_templates(desk: House, path: str) -> None:
-    """A job names one of the graphs in that folder; what is not one of them is refused."""
+    """A job names one of the graphs in the template folder; any other is refused."""
     with pytest.raises(ComfyRelayError) as refused:
         await desk.script(template=path)
     assert "template" in getattr(refused.value, "errors", {})
@@ -56,7 +56,7 @@ async def test_no_template_leads_out_of_the_folder_of_templates(desk: House, pat
 @pytest.mark.parametrize("field", ["profile", "extra_args"])
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "--template-api=/etc/passwd", "--seed=../x"])
 async def test_no_other_parameter_of_a_script_can_be_a_path(desk: House, field: str, path: str) -> None:
-    """Profiles are those of the configuration, and further options have values that it allows."""
+    """Profiles come from the configuration, and further options have values that it allows."""
     with pytest.raises(ComfyRelayError) as refused:
         await desk.script(**{field: path})
     assert field in getattr(refused.value, "errors", {})
@@ -64,14 +64,14 @@ async def test_no_other_parameter_of_a_script_can_be_a_path(desk: House, field: 
 
 @pytest.mark.parametrize("path", ["../up", "/etc", "~/x", "C:\\x", "a/../../b"])
 async def test_no_output_folder_is_outside_the_folder_of_outputs(desk: House, path: str) -> None:
-    """A batch may have a folder of its own, inside the one that the configuration names."""
+    """A batch may have its own folder inside the configured output folder."""
     with pytest.raises(ComfyRelayError) as refused:
         await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "cats", "output_folder": path})
     assert "output_folder" in getattr(refused.value, "errors", {})
 
 
 async def test_no_name_that_a_user_gives_becomes_a_path(desk: House, tmp_path: Path) -> None:
-    """Labels and names of uploaded files are made harmless before they are part of a file's name."""
+    """Labels and names of uploaded files are sanitised before they become part of a file name."""
     before = {*desk.desk.output_folder.parent.iterdir()} | {desk.desk.output_folder}
     content = (desk.desk.input_folder / "cats" / "cat.png").read_bytes()
     about = {"mime_type": "image/png", "size": len(content), "original_filename": "../../../evil.png"}
@@ -91,7 +91,7 @@ async def test_no_name_that_a_user_gives_becomes_a_path(desk: House, tmp_path: P
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../../../etc/passwd", "cat.png [output]"])
 async def test_a_graph_that_is_brought_asks_for_the_files_that_it_names(desk: House, name: str) -> None:
-    """A graph that is brought works on what comes with its job: each file that it names becomes a file to choose."""
+    """An imported graph works on the files of its job: each file that it names becomes a file to choose."""
     made = await desk.client.add_graph(invert_file(name), name="mine")
     with pytest.raises(ComfyRelayError) as missing:
         await desk.client.submit(workflow_slug=made.workflow.slug, input_payload={"image": name})
@@ -102,7 +102,7 @@ async def test_a_graph_that_is_brought_asks_for_the_files_that_it_names(desk: Ho
 
 
 async def test_no_shell_ever_reads_what_a_user_wrote(desk: House) -> None:
-    """Arguments are a list: quotes, lines, wildcards and commands in a prompt arrive as they were typed."""
+    """Arguments are a list: quotes, newlines, wildcards and commands in a prompt arrive as typed."""
     prompt = "a \"cat\" 'n' dog; $(touch pwned) `touch pwned` | > pwned & * ~ \\ %s\n\n\tsecond line 🐈‍⬛"
     job_id = await desk.script(positive=prompt, negative="-rf /; touch pwned")
     assert (await desk.ended(job_id)).status == "completed"
@@ -113,7 +113,7 @@ async def test_no_shell_ever_reads_what_a_user_wrote(desk: House) -> None:
 
 
 async def test_what_is_run_comes_from_the_configuration_and_from_no_request(desk: House) -> None:
-    """Program, script, folder and variables cannot be said by a job: whoever may add jobs may not choose programs."""
+    """A job cannot choose program, script, folder or variables."""
     for field in ("python", "script", "working_folder", "environment", "arguments"):
         with pytest.raises(ComfyRelayError) as refused:
             await desk.script(**{field: "/bin/sh"})
@@ -124,7 +124,7 @@ async def test_what_is_run_comes_from_the_configuration_and_from_no_request(desk
     "headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Origin": "http://[bad"}]
 )
 async def test_no_page_of_somebody_else_reaches_the_desk(desk: House, headers: dict[str, str]) -> None:
-    """By default it listens on this machine only, and a page from elsewhere in the same browser is turned away."""
+    """By default the desk listens on this machine only, and pages of other sites are refused."""
     assert desk.ready.url.startswith("http://127.0.0.1:")
     body = {"workflow_slug": "script", "input_payload": {"positive": "a cat"}, "idempotency_key": "evil"}
     assert (await desk.http.post("/api/ai-jobs", json=body, headers=headers)).status_code == 403
@@ -137,7 +137,7 @@ async def test_no_page_of_somebody_else_reaches_the_desk(desk: House, headers: d
 
 @pytest.mark.parametrize("outcome", ["completed", "failed", "canceled"])
 async def test_every_command_can_be_looked_up_afterwards(desk: House, outcome: str) -> None:
-    """However a run ended, the exact list of its arguments is kept with the attempt, and the log begins with it."""
+    """However a run ended, its exact arguments are kept with the attempt, and the log starts with them."""
     if outcome != "completed":
         desk.simulator.misbehave(SLOW if outcome == "canceled" else Fail(class_type="ImageInvert"))
     job_id = await desk.script(positive='it\'s a "cat"')
@@ -154,7 +154,7 @@ async def test_every_command_can_be_looked_up_afterwards(desk: House, outcome: s
 
 
 async def test_every_log_can_be_read_afterwards(desk: House) -> None:
-    """What was printed by a run that was stopped is still there, in the file and with the job."""
+    """The output of a stopped run is kept, in the file and with the job."""
     desk.simulator.misbehave(SLOW)
     job_id = await desk.script()
     await desk.until_said(job_id, "seed: ")
@@ -165,7 +165,7 @@ async def test_every_log_can_be_read_afterwards(desk: House) -> None:
 
 
 async def test_what_happened_to_a_job_is_kept_in_its_order(desk: House) -> None:
-    """Every step of its life is an event with its time, and none is ever changed."""
+    """Every step of a job is an event with its time, and events never change."""
     desk.simulator.misbehave(HELD)
     await desk.until_running(await desk.graph("running"))
     await desk.graph("next")

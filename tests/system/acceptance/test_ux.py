@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_the_form_is_filled_in_with_what_is_usual(desk: House, page: Looking) -> None:
-    """A job needs one prompt and one folder; everything else has a value already that may be left alone."""
+    """A job needs one prompt and one folder; everything else has a default."""
     form = await choose_script(page)
     await expect(form.get_by_role("combobox", name="Template")).to_have_text("clip.json")
     await expect(form.get_by_role("combobox", name="Profile")).to_have_text("look-dev")
@@ -27,7 +27,7 @@ async def test_the_form_is_filled_in_with_what_is_usual(desk: House, page: Looki
 
 
 async def test_the_list_is_filtered_by_status(desk: House, page: Looking) -> None:
-    """A click shows what waits, runs, is done, failed, canceled or paused, and only that."""
+    """A click filters waiting, running, completed, failed, canceled or paused jobs."""
     await desk.ended(await desk.graph("good"))
     desk.simulator.misbehave(Fail(class_type="ImageInvert", times=1))
     await desk.ended(await desk.graph("bad"))
@@ -51,7 +51,7 @@ async def test_the_list_is_filtered_by_status(desk: House, page: Looking) -> Non
 
 
 async def test_the_list_is_searched(desk: House, page: Looking) -> None:
-    """Words of a label or of an error find a job, however they are written."""
+    """Terms of a label or an error find a job, in upper or lower case."""
     await desk.ended(await desk.graph("A red lighthouse"))
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ.", times=1))
     await desk.ended(await desk.graph("A green boat"))
@@ -63,7 +63,7 @@ async def test_the_list_is_searched(desk: House, page: Looking) -> None:
 
 
 async def test_the_log_of_a_running_job_is_live(desk: House, page: Looking) -> None:
-    """What the script prints is on the page while it still runs."""
+    """The script's output is on the page while it runs."""
     desk.simulator.misbehave(HELD)
     job_id = await desk.script(extra_args="--seed 123")
     await page.open_job(job_id)
@@ -77,7 +77,7 @@ async def test_the_log_of_a_running_job_is_live(desk: House, page: Looking) -> N
 
 
 async def test_what_comfyui_refuses_is_said_in_one_sentence(desk: House, page: Looking) -> None:
-    """A graph that ComfyUI answers with HTTP 400 is explained by the node that is wrong, not by a number."""
+    """A graph that ComfyUI refuses with HTTP 400 is explained by the wrong node, not by a number."""
     job_id = await desk.script(template="refused.json")
     await page.open_job(job_id)
     await page.status_is("Failed")
@@ -86,7 +86,7 @@ async def test_what_comfyui_refuses_is_said_in_one_sentence(desk: House, page: L
 
 
 async def test_a_node_that_fails_is_named(desk: House, page: Looking) -> None:
-    """When a node breaks during the run, its name and its own words are what is shown first."""
+    """If a node fails during the run, its name and message are shown first."""
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ.", times=1))
     await page.open_job(await desk.graph("unlucky"))
     await page.status_is("Failed")
@@ -94,7 +94,7 @@ async def test_a_node_that_fails_is_named(desk: House, page: Looking) -> None:
 
 
 async def test_a_timeout_is_called_one(desk: House, page: Looking) -> None:
-    """A ComfyUI that does not answer in time is told apart from one that says no."""
+    """A timeout of ComfyUI is distinguished from a refusal."""
     desk.simulator.misbehave(SlowHttp(path="/prompt", seconds=600))
     job_id = await desk.script(extra_args="--timeout 1")
     await page.open_job(job_id)
@@ -103,7 +103,7 @@ async def test_a_timeout_is_called_one(desk: House, page: Looking) -> None:
 
 
 async def test_a_comfyui_that_is_away_is_what_is_said_first(tmp_path: Path, chromium: Browser, built_app: None) -> None:
-    """A job that waits for a server that is not running says so, instead of seeming to be stuck."""
+    """A job that waits for an unreachable server says so."""
     nobody = f"http://127.0.0.1:{free_port()}"
     made = make_desk(tmp_path, comfyui_url=[nobody])
     async with made.open() as (_worker, ready), open_page(chromium, ready.url) as page:
@@ -117,7 +117,7 @@ async def test_a_comfyui_that_is_away_is_what_is_said_first(tmp_path: Path, chro
 
 
 async def test_the_command_of_a_script_is_on_the_page_before_it_runs(desk: House, page: Looking) -> None:
-    """Whoever adds a job sees the arguments as they will be, and what is wrong with them before it is added."""
+    """The user sees the command and its errors before a job is added."""
     form = await choose_script(page)
     await form.get_by_label("Positive").fill("it's a cat")
     await form.get_by_role("textbox", name="Input subdir").fill("../elsewhere")
@@ -133,7 +133,7 @@ async def test_the_command_of_a_script_is_on_the_page_before_it_runs(desk: House
 
 
 async def test_a_job_has_a_page_with_its_log_its_parameters_and_its_output(desk: House, page: Looking) -> None:
-    """Everything about one job is in one place, and has an address of its own."""
+    """Everything about one job is on one page with its own address."""
     job_id = await desk.script(positive="a cat yawns", profile="medium")
     await desk.ended(job_id)
     await page.open_job(job_id)
@@ -145,7 +145,7 @@ async def test_a_job_has_a_page_with_its_log_its_parameters_and_its_output(desk:
 
 
 async def test_the_queue_is_watched_and_steered_in_a_terminal(desk: House) -> None:
-    """Over SSH, without a browser: what runs and waits is shown, and a job is canceled by a command."""
+    """Over SSH, without a browser, the queue is shown and a job is canceled by a command."""
     desk.simulator.misbehave(SLOW)
     await desk.until_running(await desk.graph("busy"))
     await desk.until_fetched(waiting := await desk.graph("waiting one"))
