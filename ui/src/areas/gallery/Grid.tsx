@@ -1,24 +1,13 @@
-import {
-  type MouseEvent,
-  type PointerEvent,
-  type Ref,
-  useCallback,
-  useEffect,
-  useImperativeHandle,
-  useLayoutEffect,
-  useMemo,
-  useRef,
-  useState,
-} from "react";
-import { plain } from "./events";
-import styles from "./gallery.module.css";
-import { items } from "./items";
-import { type Group, kept, type Layout, layOut, type Measures, rowOf, rowsBetween } from "./layout";
+import { type MouseEvent, type ReactNode, type Ref, useImperativeHandle, useLayoutEffect, useRef } from "react";
+import styles from "./Grid.module.css";
+import { type Group, type Layout, rowOf } from "./layout";
 import { Tile } from "./Tile";
+import { tileIdAt, useTilePointer } from "./use-tile-pointer";
+import { useVisibleRows } from "./use-visible-rows";
 
 export interface GridHandle {
   layout: Layout;
-  /** Into sight, and with the keyboard's focus. */
+  /** Scrolls an output into view and focuses it. */
   focus: (id: string) => void;
   toTop: () => void;
   readonly scrolled: number;
@@ -26,8 +15,8 @@ export interface GridHandle {
 
 interface GridProps {
   groups: readonly Group[];
-  /** What is shown: another one begins at its top. */
-  shown: string;
+  /** Key of the shown view. */
+  viewKey: string;
   rowHeight: number;
   selected: ReadonlySet<string>;
   current: string | null;
@@ -35,100 +24,42 @@ interface GridProps {
   label: string;
   onOpen: (id: string, event: MouseEvent) => void;
   onCheck: (id: string, event: MouseEvent) => void;
-  /** It has the keyboard's focus. */
+  /** Called when a tile gets the focus. */
   onCurrent: (id: string) => void;
   onMenu: (id: string | null) => void;
   onScrolled: (isAtTop: boolean) => void;
   ref: Ref<GridHandle>;
-  children?: React.ReactNode;
+  children?: ReactNode;
 }
 
-/** This much above and below is ready before it is seen. */
-const AHEAD = 700;
-const NARROW = 560;
-const HOVER_MS = 140;
-const PRESS_MS = 450;
-const AT_TOP = 24;
-
-const measuresOf = (width: number, rowHeight: number): Measures => {
-  const isNarrow = width < NARROW;
-  return { width, rowHeight: isNarrow ? rowHeight * 0.62 : rowHeight, gap: isNarrow ? 4 : 8, headingHeight: 44 };
-};
-
-const places = new Map<string, number>();
-
-export function Grid({ groups, shown, rowHeight, selected, current, nameOf, label, ref, children, ...on }: GridProps) {
+/** Virtual grid of all outputs: only rows in view are rendered. */
+export function Grid({
+  groups,
+  viewKey,
+  rowHeight,
+  selected,
+  current,
+  nameOf,
+  label,
+  ref,
+  children,
+  ...on
+}: GridProps) {
   const scroller = useRef<HTMLDivElement>(null);
   const inner = useRef<HTMLDivElement>(null);
-  const [width, setWidth] = useState(0);
-  useLayoutEffect(() => {
-    const element = inner.current as HTMLDivElement;
-    const measure = () => setWidth(Math.floor(element.clientWidth));
-    measure();
-    const watching = new ResizeObserver(measure);
-    watching.observe(element);
-    return () => watching.disconnect();
-  }, []);
-  const layout = useMemo(() => layOut(groups, measuresOf(width || 1000, rowHeight)), [groups, width, rowHeight]);
-
-  const [range, setRange] = useState<readonly [number, number]>([0, 0]);
-  const newest = useRef(layout);
-  const updateRange = useCallback(() => {
-    const element = scroller.current;
-    if (!element) return;
-    const { scrollTop, clientHeight } = element;
-    const next = rowsBetween(newest.current.rows, scrollTop - AHEAD, scrollTop + clientHeight + AHEAD);
-    setRange((now) => (now[0] === next[0] && now[1] === next[1] ? now : next));
-  }, []);
-
-  const before = useRef<{ layout: Layout; shown: string } | null>(null);
-  useLayoutEffect(() => {
-    const element = scroller.current as HTMLDivElement;
-    const last = before.current;
-    newest.current = layout;
-    if (!width) return;
-    if (last?.shown !== shown) element.scrollTop = places.get(shown) ?? 0;
-    else if (last.layout !== layout && element.scrollTop > AT_TOP) {
-      element.scrollTop = kept(last.layout, layout, element.scrollTop);
-    }
-    before.current = { layout, shown };
-    updateRange();
-  }, [layout, shown, width, updateRange]);
-
   const { onScrolled } = on;
-  useEffect(() => {
-    const element = scroller.current as HTMLDivElement;
-    let frame = 0;
-    const scrolled = () => {
-      frame ||= requestAnimationFrame(() => {
-        frame = 0;
-        places.set(shown, element.scrollTop);
-        updateRange();
-        onScrolled(element.scrollTop <= AT_TOP);
-      });
-    };
-    const watching = new ResizeObserver(updateRange);
-    watching.observe(element);
-    element.addEventListener("scroll", scrolled, { passive: true });
-    return () => {
-      watching.disconnect();
-      cancelAnimationFrame(frame);
-      element.removeEventListener("scroll", scrolled);
-    };
-  }, [shown, updateRange, onScrolled]);
+  const options = { scroller, inner, groups, viewKey, rowHeight, onScrolled };
+  const { width, layout, rows, first, end, updateRange, rerender } = useVisibleRows(options);
+  const { hovered, handlers } = useTilePointer(on);
 
-  const [firstRow, endRow] = range;
-  const rows = layout.rows.slice(firstRow, endRow);
-  const first = rows[0]?.first ?? 0;
-  const end = rows.at(-1)?.end ?? 0;
-  useEffect(() => items.want(layout.ids.slice(first, end)), [layout, first, end]);
-
-  const wanted = useRef<string | null>(null);
+  const pendingFocus = useRef<string | null>(null);
   useLayoutEffect(() => {
-    if (!wanted.current) return;
-    const found = inner.current?.querySelector<HTMLElement>(`[data-id="${CSS.escape(wanted.current)}"] [data-open]`);
+    if (!pendingFocus.current) return;
+    const found = inner.current?.querySelector<HTMLElement>(
+      `[data-id="${CSS.escape(pendingFocus.current)}"] [data-open]`,
+    );
     if (!found) return;
-    wanted.current = null;
+    pendingFocus.current = null;
     found.focus({ preventScroll: true });
   });
   useImperativeHandle(ref, () => ({
@@ -141,51 +72,15 @@ export function Grid({ groups, shown, rowHeight, selected, current, nameOf, labe
       const [top, bottom] = [row.top - 52, row.top + row.height + 12];
       if (top < element.scrollTop) element.scrollTop = top;
       else if (bottom > element.scrollTop + element.clientHeight) element.scrollTop = bottom - element.clientHeight;
-      wanted.current = id;
+      pendingFocus.current = id;
       updateRange();
-      setRange((now) => [...now]);
+      rerender();
     },
     toTop: () => scroller.current?.scrollTo({ top: 0, behavior: "smooth" }),
     get scrolled() {
       return scroller.current?.scrollTop ?? 0;
     },
   }));
-
-  const [hovered, setHovered] = useState<string | null>(null);
-  const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
-  const press = useRef<ReturnType<typeof setTimeout>>(undefined);
-  const wasPressed = useRef(false);
-  const over = (event: PointerEvent) => {
-    if (event.pointerType !== "mouse" || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
-    const id = idAt(event.target);
-    if (id === hovered) return;
-    clearTimeout(timer.current);
-    setHovered(null);
-    if (id) timer.current = setTimeout(() => setHovered(id), HOVER_MS);
-  };
-  const out = () => {
-    clearTimeout(timer.current);
-    setHovered(null);
-  };
-  const clicked = (event: MouseEvent) => {
-    const id = idAt(event.target);
-    if (!id || wasPressed.current) return;
-    const isCheck = (event.target as Element).closest("[data-check]") !== null;
-    if (isCheck) on.onCheck(id, event);
-    else on.onOpen(id, event);
-  };
-  // a finger that stays selects
-  const pressed = (event: PointerEvent<HTMLDivElement>) => {
-    wasPressed.current = false;
-    const id = idAt(event.target);
-    if (event.pointerType === "mouse" || !id) return;
-    clearTimeout(press.current);
-    press.current = setTimeout(() => {
-      wasPressed.current = true;
-      on.onCheck(id, plain);
-    }, PRESS_MS);
-  };
-  const released = () => clearTimeout(press.current);
 
   const [from, to] = [rows[0]?.top ?? 0, (rows.at(-1)?.top ?? 0) + (rows.at(-1)?.height ?? 0)];
   const headings = layout.headings.filter(
@@ -196,27 +91,21 @@ export function Grid({ groups, shown, rowHeight, selected, current, nameOf, labe
   return (
     <div ref={scroller} className={styles.scroller} data-gallery>
       {/* biome-ignore lint/a11y/noStaticElementInteractions: the tiles in it are buttons */}
-      {/* biome-ignore lint/a11y/useKeyWithClickEvents: the tiles in it are buttons */}
       <div
         ref={inner}
         className={styles.inner}
         style={{ height: layout.height }}
-        onClick={clicked}
-        onPointerOver={over}
-        onPointerLeave={out}
-        onPointerDown={pressed}
-        onPointerUp={released}
-        onPointerCancel={released}
+        {...handlers}
         onFocus={(event) => {
-          const id = idAt(event.target);
+          const id = tileIdAt(event.target);
           if (id) on.onCurrent(id);
         }}
-        onContextMenuCapture={(event) => on.onMenu(idAt(event.target))}
+        onContextMenuCapture={(event) => on.onMenu(tileIdAt(event.target))}
       >
         {headings.map((each, index) => (
           <div
             key={each.key}
-            className={styles.lane}
+            className={styles.headingTrack}
             style={{
               top: each.top,
               height: (layout.headings[each.group + 1]?.top ?? layout.height) - each.top,
@@ -256,6 +145,3 @@ export function Grid({ groups, shown, rowHeight, selected, current, nameOf, labe
     </div>
   );
 }
-
-const idAt = (target: EventTarget): string | null =>
-  target instanceof Element ? (target.closest<HTMLElement>("[data-id]")?.dataset.id ?? null) : null;

@@ -13,19 +13,19 @@ import {
 import { Dialog } from "radix-ui";
 import { type ReactNode, useEffect, useRef, useState } from "react";
 import { here } from "@/api/client";
-import { useKeys } from "@/app/keyboard";
-import { useStored } from "@/app/stored";
 import { classes, EmptyState, IconButton } from "@/kit";
-import { kindOf, Media } from "@/kit/Media";
-import { Player } from "@/kit/Player";
+import { kindOf } from "@/kit/Media";
+import { useKeys } from "@/lib/keyboard";
+import { useLocalStorage } from "@/lib/local-storage";
 import { common } from "@/texts/common";
 import { gallery as texts } from "@/texts/gallery";
-import { Info } from "./Info";
+import { FullMedia } from "./FullMedia";
+import { InfoPanel } from "./InfoPanel";
 import type { Item } from "./item";
-import { items, useIsGone, useItem } from "./items";
+import { items, useIsMissing, useItem } from "./item-store";
 import { nameOf } from "./Tile";
 import styles from "./viewer.module.css";
-import { FIT, fitOf, type Size, type View, within, Zoom, zoomed } from "./Zoom";
+import { clampView, FIT, fitScale, type Size, type View, ZoomPane, zoomBy } from "./ZoomPane";
 
 interface LightboxProps {
   id: string;
@@ -35,7 +35,6 @@ interface LightboxProps {
   onClose: () => void;
   onMark: (item: Item, mark: "starred" | "rejected") => void;
   onSelect: () => void;
-  /** More that can be done with it. */
   actions: ReactNode;
 }
 
@@ -43,15 +42,19 @@ const STEP = 1.5;
 
 export function Lightbox({ id, order, isSelected, onShow, onClose, onMark, onSelect, actions }: LightboxProps) {
   const item = useItem(id);
-  const isGone = useIsGone(id);
+  const isGone = useIsMissing(id);
   const content = useRef<HTMLDivElement>(null);
-  const [view, setView] = useState<View>(FIT);
+  const [shownView, setShownView] = useState<{ id: string; view: View }>({ id, view: FIT });
+  // another output starts fitted
+  const view = shownView.id === id ? shownView.view : FIT;
+  const setView = (change: View | ((now: View) => View)) =>
+    setShownView((now) => {
+      const before = now.id === id ? now.view : FIT;
+      return { id, view: typeof change === "function" ? change(before) : change };
+    });
   const [pane, setPane] = useState<Size | null>(null);
-  const [info, setInfo] = useStored("gallery.info");
+  const [info, setInfo] = useLocalStorage("gallery.info");
   const place = order.indexOf(id);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: another one is seen as a whole first
-  useEffect(() => setView(FIT), [id]);
-
   useEffect(() => {
     const near = [id, ...[place + 1, place - 1].map((each) => order[each]).filter((each) => each !== undefined)];
     void items.all(near).then((found) => {
@@ -68,10 +71,10 @@ export function Lightbox({ id, order, isSelected, onShow, onClose, onMark, onSel
     if (video?.paused) void video.play();
     else video?.pause();
   };
-  // a player has its own full screen, and its controls stay where they are
+  // only pictures zoom: players have a full screen mode and controls
   const canZoom = item !== undefined && kindOf(item.mime_type) === "image";
-  const zoom = (factor: number) => canZoom && setView((now) => zoomed(now, factor));
-  const fit = fitOf(pane, item ?? {}, devicePixelRatio);
+  const zoom = (factor: number) => canZoom && setView((now) => zoomBy(now, factor));
+  const fit = fitScale(pane, item ?? {}, devicePixelRatio);
   const toggleInfo = () => setInfo(info === "1" ? null : "1");
   const { keys, verbs } = texts;
   const group = texts.title;
@@ -88,7 +91,7 @@ export function Lightbox({ id, order, isSelected, onShow, onClose, onMark, onSel
     { keys: "=", name: keys.zoomIn, group, run: () => zoom(STEP) },
     { keys: "-", name: keys.zoomOut, group, run: () => zoom(1 / STEP) },
     { keys: "0", name: keys.fit, group, run: () => setView(FIT) },
-    { keys: "1", name: keys.own, group, run: () => canZoom && fit && setView(within({ ...FIT, scale: 1 / fit })) },
+    { keys: "1", name: keys.own, group, run: () => canZoom && fit && setView(clampView({ ...FIT, scale: 1 / fit })) },
   ]);
   const name = item ? nameOf(item) : texts.tile.unnamed;
   return (
@@ -100,7 +103,7 @@ export function Lightbox({ id, order, isSelected, onShow, onClose, onMark, onSel
           aria-describedby={undefined}
           tabIndex={-1}
           onOpenAutoFocus={(event) => {
-            // keys work at once, and none of the buttons has been chosen
+            // shortcuts work at once; no button is focused
             event.preventDefault();
             content.current?.focus();
           }}
@@ -115,7 +118,7 @@ export function Lightbox({ id, order, isSelected, onShow, onClose, onMark, onSel
             toggleVideo();
           }}
           onClick={(event) => {
-            // a button that was clicked does not keep the space key
+            // a clicked button must not keep the space key
             const isButton = (event.target as Element).closest("button") !== null;
             if (event.detail > 0 && isButton && !document.querySelector("[data-owns-keys]")) content.current?.focus();
           }}
@@ -135,14 +138,14 @@ export function Lightbox({ id, order, isSelected, onShow, onClose, onMark, onSel
                     name={keys.zoomOut}
                     keys="-"
                     disabled={view.scale <= 1}
-                    onClick={() => setView((now) => zoomed(now, 1 / STEP))}
+                    onClick={() => setView((now) => zoomBy(now, 1 / STEP))}
                   />
                   <span>{texts.lightbox.zoom(view.scale, fit)}</span>
                   <IconButton
                     icon={Plus}
                     name={keys.zoomIn}
                     keys="+"
-                    onClick={() => setView((now) => zoomed(now, STEP))}
+                    onClick={() => setView((now) => zoomBy(now, STEP))}
                   />
                 </span>
               )}
@@ -179,9 +182,9 @@ export function Lightbox({ id, order, isSelected, onShow, onClose, onMark, onSel
           </div>
           <div className={styles.viewport} data-selected={isSelected || undefined}>
             {item ? (
-              <Zoom view={view} onView={setView} onSwipe={go} onPane={setPane} isFixed={!canZoom}>
-                <Whole key={item.id} item={item} />
-              </Zoom>
+              <ZoomPane view={view} onView={setView} onSwipe={go} onPane={setPane} isFixed={!canZoom}>
+                <FullMedia key={item.id} item={item} />
+              </ZoomPane>
             ) : (
               isGone && <EmptyState icon={ImageOff} title={texts.lightbox.gone} text={texts.lightbox.goneAdvice} />
             )}
@@ -204,49 +207,9 @@ export function Lightbox({ id, order, isSelected, onShow, onClose, onMark, onSel
               />
             )}
           </div>
-          {item && info === "1" && <Info item={item} onClose={toggleInfo} />}
+          {item && info === "1" && <InfoPanel item={item} onClose={toggleInfo} />}
         </Dialog.Content>
       </Dialog.Portal>
     </Dialog.Root>
-  );
-}
-
-/** The file itself; until it is there, its poster. */
-function Whole({ item }: { item: Item }) {
-  const [isGone, setGone] = useState(false);
-  const hasTried = useRef(false);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: a new address may work
-  useEffect(() => setGone(false), [item.url]);
-  // its address changes when it is fetched anew, and what plays must not begin again
-  const [file, setFile] = useState(item);
-  const kind = kindOf(item.mime_type);
-  const failed = () => {
-    if (hasTried.current) setGone(true);
-    else {
-      hasTried.current = true;
-      void items.renew([item.id]).then(() => setFile(items.get(item.id) ?? item));
-    }
-  };
-  const name = nameOf(item);
-  if (kind === "image" && !isGone) {
-    return (
-      <div className={styles.picture}>
-        {item.poster_url && <img src={here(file.poster_url ?? "")} alt="" aria-hidden draggable={false} />}
-        <img src={here(file.url)} alt={name} decoding="async" draggable={false} onError={failed} />
-      </div>
-    );
-  }
-  if (kind === "video" && !isGone) {
-    return (
-      <div className={styles.playing} onErrorCapture={failed}>
-        <Player file={file} name={name} autoPlay />
-      </div>
-    );
-  }
-  return (
-    <div className={classes(styles.other, kind === "text" && styles.reading)}>
-      {kind === "audio" && <strong>{name}</strong>}
-      <Media file={file} name={name} isWhole />
-    </div>
   );
 }

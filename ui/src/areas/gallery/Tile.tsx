@@ -13,11 +13,12 @@ import { memo, useEffect, useRef, useState } from "react";
 import { here } from "@/api/client";
 import { classes } from "@/kit";
 import { kindOf } from "@/kit/Media";
+import { useLatest } from "@/lib/use-latest";
 import { clock, common } from "@/texts/common";
 import { gallery as texts } from "@/texts/gallery";
-import styles from "./gallery.module.css";
 import type { Item } from "./item";
-import { items, useIsGone, useItem } from "./items";
+import { items, useIsMissing, useItem } from "./item-store";
+import styles from "./Tile.module.css";
 
 interface TileProps {
   id: string;
@@ -29,18 +30,17 @@ interface TileProps {
   total: number;
   isSelected: boolean;
   isCurrent: boolean;
-  /** The short preview runs. */
   isPlaying: boolean;
 }
 
-/** What an output is called where there is little room. */
+/** Short name of an output. */
 export const nameOf = (item: Item): string =>
   item.label ?? item.batch_label ?? item.prompt ?? (item.workflow_name || item.filename);
 
 export const lengthOf = (item: Item): string =>
   item.seconds ? clock(item.seconds) : kindOf(item.mime_type) === "image" ? texts.tile.still : "";
 
-function spoken(item: Item): string {
+function tileLabel(item: Item): string {
   const { tile, kinds } = texts;
   const about = [kinds[kindOf(item.mime_type)] ?? ""];
   if (item.seconds) about.push(clock(item.seconds));
@@ -50,11 +50,11 @@ function spoken(item: Item): string {
   return tile.name(nameOf(item), about);
 }
 
-/** What is done with it is heard by the grid, by `data-id`: there are many of them. */
+/** The grid handles its events by `data-id`: there are too many tiles for a handler each. */
 export const Tile = memo(function Tile({ id, left, top, width, height, ...rest }: TileProps) {
   const { place, total, isSelected, isCurrent, isPlaying } = rest;
   const item = useItem(id);
-  const isGone = useIsGone(id);
+  const isGone = useIsMissing(id);
   return (
     <div
       role="listitem"
@@ -68,11 +68,11 @@ export const Tile = memo(function Tile({ id, left, top, width, height, ...rest }
         type="button"
         className={styles.open}
         tabIndex={isCurrent ? 0 : -1}
-        aria-label={item ? spoken(item) : common.loading}
+        aria-label={item ? tileLabel(item) : common.loading}
         aria-current={isCurrent || undefined}
         data-open
       >
-        {item ? <Seen item={item} isPlaying={isPlaying} /> : isGone && <Lost item={undefined} />}
+        {item ? <TileMedia item={item} isPlaying={isPlaying} /> : isGone && <MissingMedia item={undefined} />}
         {item && (
           <span className={styles.caption}>
             <span>{nameOf(item)}</span>
@@ -102,21 +102,20 @@ export const Tile = memo(function Tile({ id, left, top, width, height, ...rest }
   );
 });
 
-function Seen({ item, isPlaying }: { item: Item; isPlaying: boolean }) {
+function TileMedia({ item, isPlaying }: { item: Item; isPlaying: boolean }) {
   const kind = kindOf(item.mime_type);
-  const [isLost, setLost] = useState(false);
-  const hasTried = useRef(false);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: another file may be there
-  useEffect(() => setLost(false), [item.url, item.poster_url]);
-  const failed = () => {
-    // its address may only be too old
-    if (hasTried.current) setLost(true);
+  const urls = `${item.url} ${item.poster_url}`;
+  const [brokenUrls, setBrokenUrls] = useState<string | null>(null);
+  const hasRetried = useRef(false);
+  const handleError = () => {
+    // the URL may have expired
+    if (hasRetried.current) setBrokenUrls(urls);
     else {
-      hasTried.current = true;
+      hasRetried.current = true;
       void items.renew([item.id]);
     }
   };
-  if (isLost) return <Lost item={item} />;
+  if (brokenUrls === urls) return <MissingMedia item={item} />;
   if (kind === "audio") {
     return (
       <span className={styles.sound}>
@@ -124,15 +123,22 @@ function Seen({ item, isPlaying }: { item: Item; isPlaying: boolean }) {
       </span>
     );
   }
-  if (kind === "text") return <Excerpt url={item.url} onError={failed} />;
-  if (kind === "other") return <Lost item={item} />;
+  if (kind === "text") return <Excerpt url={item.url} onError={handleError} />;
+  if (kind === "other") return <MissingMedia item={item} />;
   return (
     <>
       {item.poster_url || kind === "image" ? (
-        <img src={here(item.poster_url ?? item.url)} alt="" decoding="async" draggable={false} onError={failed} />
+        <img src={here(item.poster_url ?? item.url)} alt="" decoding="async" draggable={false} onError={handleError} />
       ) : (
-        // its poster is not made yet
-        <video src={`${here(item.url)}#t=0.01`} aria-hidden muted playsInline preload="metadata" onError={failed} />
+        // no poster yet
+        <video
+          src={`${here(item.url)}#t=0.01`}
+          aria-hidden
+          muted
+          playsInline
+          preload="metadata"
+          onError={handleError}
+        />
       )}
       {kind === "video" && !isPlaying && (
         <span className={styles.playable}>
@@ -147,7 +153,7 @@ function Seen({ item, isPlaying }: { item: Item; isPlaying: boolean }) {
   );
 }
 
-function Lost({ item }: { item: Item | undefined }) {
+function MissingMedia({ item }: { item: Item | undefined }) {
   const isOther = item && kindOf(item.mime_type) === "other";
   const Icon = isOther ? FileQuestion : ImageOff;
   return (
@@ -158,19 +164,20 @@ function Lost({ item }: { item: Item | undefined }) {
   );
 }
 
-const MOST_READ = 600;
+const MAX_EXCERPT = 600;
 
 function Excerpt({ url, onError }: { url: string; onError: () => void }) {
   const [text, setText] = useState<string | null>(null);
-  const failed = useRef(onError);
-  failed.current = onError;
+  const latestOnError = useLatest(onError);
   useEffect(() => {
     const stop = new AbortController();
-    fetch(here(url), { signal: stop.signal, headers: { Range: `bytes=0-${4 * MOST_READ}` } })
-      .then(async (answer) => (answer.ok ? setText((await answer.text()).slice(0, MOST_READ)) : failed.current()))
-      .catch(() => !stop.signal.aborted && failed.current());
+    fetch(here(url), { signal: stop.signal, headers: { Range: `bytes=0-${4 * MAX_EXCERPT}` } })
+      .then(async (answer) =>
+        answer.ok ? setText((await answer.text()).slice(0, MAX_EXCERPT)) : latestOnError.current(),
+      )
+      .catch(() => !stop.signal.aborted && latestOnError.current());
     return () => stop.abort();
-  }, [url]);
+  }, [url, latestOnError]);
   return (
     <span className={styles.excerpt}>
       <FileText aria-hidden />

@@ -1,8 +1,17 @@
 import { describe, expect, test } from "vitest";
+import type { InputValue } from "@/api/types";
 import { gallery } from "@/texts/gallery";
-import { differing } from "./differing";
-import { type Group, kept, layOut, neighbour, rowsBetween, withNew, without } from "./layout";
-import { FIT, fitOf, within, zoomed } from "./Zoom";
+import { findDifferences } from "./differences";
+import {
+  computeLayout,
+  type Group,
+  keepScroll,
+  neighborOf,
+  prependOutputs,
+  removeOutputs,
+  visibleRows,
+} from "./layout";
+import { clampView, FIT, fitScale, zoomBy } from "./ZoomPane";
 
 const group = (key: string, ...ratios: number[]): Group => ({
   key,
@@ -16,7 +25,7 @@ const many = (key: string, count: number) =>
 
 describe("the layout of the gallery", () => {
   test("rows fill the width, and pictures keep their shapes", () => {
-    const layout = layOut([many("a", 100)], MEASURES);
+    const layout = computeLayout([many("a", 100)], MEASURES);
     for (const { first, end, height } of layout.rows.slice(0, -1)) {
       const last = end - 1;
       expect((layout.left[last] ?? 0) + (layout.widths[last] ?? 0)).toBeCloseTo(1000, 0);
@@ -27,12 +36,12 @@ describe("the layout of the gallery", () => {
   });
 
   test("a last row of few is not blown up", () => {
-    const layout = layOut([group("a", 100)], MEASURES);
+    const layout = computeLayout([group("a", 100)], MEASURES);
     expect(layout.rows[0]?.height).toBe(200);
   });
 
   test("a shape that nobody could look at is cut, and one that is not known is shown as a page", () => {
-    const layout = layOut([group("a", 5000, 1, 0)], MEASURES);
+    const layout = computeLayout([group("a", 5000, 1, 0)], MEASURES);
     const [wide, narrow, unknown] = layout.widths;
     const heights = layout.rows.map((each) => each.height);
     expect((wide ?? 0) / (heights[0] ?? 1)).toBeLessThanOrEqual(3.001);
@@ -41,40 +50,40 @@ describe("the layout of the gallery", () => {
   });
 
   test("a group begins a new row below its heading", () => {
-    const layout = layOut([group("a", 100, 100), group("b", 100)], MEASURES);
+    const layout = computeLayout([group("a", 100, 100), group("b", 100)], MEASURES);
     expect(layout.headings.map((each) => each.key)).toEqual(["a", "b"]);
     expect(layout.rows).toHaveLength(2);
     expect(layout.rows[1]?.top).toBe((layout.headings[1]?.top ?? 0) + 40);
   });
 
   test("of 20,000 only the rows in sight are found", () => {
-    const layout = layOut([many("a", 20_000)], MEASURES);
-    const [first, end] = rowsBetween(layout.rows, 500_000, 501_000);
+    const layout = computeLayout([many("a", 20_000)], MEASURES);
+    const [first, end] = visibleRows(layout.rows, 500_000, 501_000);
     expect(end - first).toBeGreaterThan(3);
     expect(end - first).toBeLessThan(9);
     expect((layout.rows[first]?.top ?? 0) + (layout.rows[first]?.height ?? 0)).toBeGreaterThan(500_000);
-    expect(rowsBetween(layout.rows, layout.height + 1, layout.height + 2)).toEqual([
+    expect(visibleRows(layout.rows, layout.height + 1, layout.height + 2)).toEqual([
       layout.rows.length,
       layout.rows.length,
     ]);
   });
 
   test("arrows go to what is beside, above and below, and stop at the edges", () => {
-    const layout = layOut([group("a", 100, 100, 100, 100, 100, 100, 100, 100, 100, 100)], MEASURES);
+    const layout = computeLayout([group("a", 100, 100, 100, 100, 100, 100, 100, 100, 100, 100)], MEASURES);
     const across = layout.rows[0]?.end ?? 0;
-    expect(neighbour(layout, 0, "right")).toBe(1);
-    expect(neighbour(layout, 0, "left")).toBe(0);
-    expect(neighbour(layout, 1, "down")).toBe(across + 1);
-    expect(neighbour(layout, across + 1, "up")).toBe(1);
-    expect(neighbour(layout, 9, "right")).toBe(9);
+    expect(neighborOf(layout, 0, "right")).toBe(1);
+    expect(neighborOf(layout, 0, "left")).toBe(0);
+    expect(neighborOf(layout, 1, "down")).toBe(across + 1);
+    expect(neighborOf(layout, across + 1, "up")).toBe(1);
+    expect(neighborOf(layout, 9, "right")).toBe(9);
   });
 
   test("what one looks at stays where it is when something new comes before it", () => {
     const before = [many("today", 300)];
-    const after = withNew(before, [{ id: "new", key: "today", ratio: 300 }]);
-    const [old, next] = [layOut(before, MEASURES), layOut(after, MEASURES)];
+    const after = prependOutputs(before, [{ id: "new", key: "today", ratio: 300 }]);
+    const [old, next] = [computeLayout(before, MEASURES), computeLayout(after, MEASURES)];
     const scrolled = (old.rows[20]?.top ?? 0) + 30;
-    const moved = kept(old, next, scrolled);
+    const moved = keepScroll(old, next, scrolled);
     const seen = old.ids[old.rows[20]?.first ?? 0] as string;
     const row = next.rows.find(
       (each) => each.first <= (next.placeOf.get(seen) ?? 0) && each.end > (next.placeOf.get(seen) ?? 0),
@@ -83,7 +92,7 @@ describe("the layout of the gallery", () => {
   });
 
   test("what is new stands first in its group, and begins one where there is none", () => {
-    const found = withNew(
+    const found = prependOutputs(
       [group("mon", 100)],
       [
         { id: "c", key: "tue", ratio: 50 },
@@ -98,34 +107,38 @@ describe("the layout of the gallery", () => {
   });
 
   test("what was deleted goes, with a group that is empty then", () => {
-    const found = without([group("a", 100), group("b", 100, 50)], new Set(["a0", "b0"]));
+    const found = removeOutputs([group("a", 100), group("b", 100, 50)], new Set(["a0", "b0"]));
     expect(found).toEqual([{ key: "b", name: "b", ids: ["b1"], ratios: [50] }]);
   });
 });
 
 describe("how large a picture is shown", () => {
   test("is told of its own pixels, not of the pane", () => {
-    const fit = fitOf({ width: 1200, height: 844 }, { width: 512, height: 512 });
+    const fit = fitScale({ width: 1200, height: 844 }, { width: 512, height: 512 });
     expect(gallery.lightbox.zoom(1, fit)).toBe("Fit · 165 %");
     expect(gallery.lightbox.zoom(1 / (fit as number), fit)).toBe("100 %");
     expect(gallery.lightbox.zoom(1, null)).toBe("Fit");
   });
 
   test("is its own size where that is smaller than the pane, and zooming out stops there", () => {
-    const own = within({ ...FIT, scale: 0.6 });
+    const own = clampView({ ...FIT, scale: 0.6 });
     expect(own).toEqual({ scale: 0.6, x: 0, y: 0 });
-    expect(zoomed(own, 0.5).scale).toBe(0.6);
-    expect(zoomed(FIT, 0.5).scale).toBe(1);
+    expect(zoomBy(own, 0.5).scale).toBe(0.6);
+    expect(zoomBy(FIT, 0.5).scale).toBe(1);
   });
 });
 
 test("two outputs are told apart by the values that differ", () => {
-  const value = (key: string, said: unknown) => ({ key, label: key.toUpperCase(), value: said as never });
+  const value = (key: string, given: unknown) => ({
+    key,
+    label: key.toUpperCase(),
+    value: given as InputValue["value"],
+  });
   const a = [value("steps", 20), value("seed", 18446744073709551614n), value("cfg", 7)];
   const b = [value("steps", 30), value("seed", 18446744073709551615n), value("cfg", 7)];
-  expect(differing([a, b])).toEqual([
+  expect(findDifferences([a, b])).toEqual([
     { label: "STEPS", values: ["20", "30"] },
     { label: "SEED", values: ["18446744073709551614", "18446744073709551615"] },
   ]);
-  expect(differing([a, a])).toEqual([]);
+  expect(findDifferences([a, a])).toEqual([]);
 });

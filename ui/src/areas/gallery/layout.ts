@@ -50,10 +50,10 @@ const WIDEST = 3;
 /** A last row that is nearly full is filled; a single picture at its end is not blown up. */
 const NEARLY_FULL = 0.8;
 
-export const shapeOf = (ratio: number): number =>
+export const aspectOf = (ratio: number): number =>
   ratio > 0 ? Math.min(WIDEST, Math.max(NARROWEST, ratio / 100)) : UNKNOWN;
 
-export function layOut(groups: readonly Group[], { width, rowHeight, gap, headingHeight }: Measures): Layout {
+export function computeLayout(groups: readonly Group[], { width, rowHeight, gap, headingHeight }: Measures): Layout {
   const count = groups.reduce((sum, each) => sum + each.ids.length, 0);
   const left = new Float32Array(count);
   const widths = new Float32Array(count);
@@ -67,7 +67,7 @@ export function layOut(groups: readonly Group[], { width, rowHeight, gap, headin
   for (const [number, group] of groups.entries()) {
     headings.push({ top, group: number, key: group.key, name: group.name, count: group.ids.length });
     top += headingHeight;
-    const shapes = group.ratios.map(shapeOf);
+    const shapes = group.ratios.map(aspectOf);
     let start = 0;
     while (start < shapes.length) {
       const { end, height } = nextRow(shapes, start, width, rowHeight, gap);
@@ -99,8 +99,8 @@ function nextRow(shapes: readonly number[], start: number, width: number, wanted
     const filled = heightOf(sum + shape, end - start + 1, width, gap);
     if (filled <= wanted) {
       // with this one it is too low, without it too high: whichever is nearer
-      const without = end > start ? heightOf(sum, end - start, width, gap) : Number.POSITIVE_INFINITY;
-      if (without - wanted < wanted - filled) return { end, height: without };
+      const removeOutputs = end > start ? heightOf(sum, end - start, width, gap) : Number.POSITIVE_INFINITY;
+      if (removeOutputs - wanted < wanted - filled) return { end, height: removeOutputs };
       return { end: end + 1, height: filled };
     }
     sum += shape;
@@ -113,19 +113,19 @@ const heightOf = (sum: number, count: number, width: number, gap: number): numbe
   Math.max(1, (width - gap * (count - 1)) / sum);
 
 /** The rows that touch what can be seen between two heights. */
-export function rowsBetween(rows: readonly Row[], from: number, to: number): [first: number, end: number] {
-  const first = firstAt(rows, (row) => row.top + row.height > from);
+export function visibleRows(rows: readonly Row[], from: number, to: number): [first: number, end: number] {
+  const first = firstIndex(rows, (row) => row.top + row.height > from);
   return [
     first,
     Math.max(
       first,
-      firstAt(rows, (row) => row.top >= to),
+      firstIndex(rows, (row) => row.top >= to),
     ),
   ];
 }
 
 /** The first for which it holds, of rows for which it does from one on. */
-function firstAt<T>(items: readonly T[], holds: (item: T) => boolean): number {
+function firstIndex<T>(items: readonly T[], holds: (item: T) => boolean): number {
   let low = 0;
   let high = items.length;
   while (low < high) {
@@ -136,12 +136,12 @@ function firstAt<T>(items: readonly T[], holds: (item: T) => boolean): number {
   return low;
 }
 
-export const rowOf = (layout: Layout, place: number): number => firstAt(layout.rows, (row) => row.end > place);
+export const rowOf = (layout: Layout, place: number): number => firstIndex(layout.rows, (row) => row.end > place);
 
 export type Step = "left" | "right" | "up" | "down";
 
 /** The one beside, above or below; itself at the edges. */
-export function neighbour(layout: Layout, place: number, step: Step): number {
+export function neighborOf(layout: Layout, place: number, step: Step): number {
   if (step === "left") return Math.max(0, place - 1);
   if (step === "right") return Math.min(layout.ids.length - 1, place + 1);
   const row = layout.rows[rowOf(layout, place) + (step === "up" ? -1 : 1)];
@@ -157,8 +157,8 @@ export function neighbour(layout: Layout, place: number, step: Step): number {
 const middleOf = (layout: Layout, place: number): number => (layout.left[place] ?? 0) + (layout.widths[place] ?? 0) / 2;
 
 /** Where to scroll to so that what one looks at stays where it is, although something changed above it. */
-export function kept(before: Layout, after: Layout, scrolled: number): number {
-  for (let row = rowsBetween(before.rows, scrolled, Number.POSITIVE_INFINITY)[0]; row < before.rows.length; row += 1) {
+export function keepScroll(before: Layout, after: Layout, scrolled: number): number {
+  for (let row = visibleRows(before.rows, scrolled, Number.POSITIVE_INFINITY)[0]; row < before.rows.length; row += 1) {
     const { top, first, end } = before.rows[row] as Row;
     for (let place = first; place < end; place += 1) {
       const found = after.placeOf.get(before.ids[place] as string);
@@ -170,7 +170,7 @@ export function kept(before: Layout, after: Layout, scrolled: number): number {
 }
 
 /** With new outputs before all others; each goes to the group of its key, which may be new. */
-export function withNew(
+export function prependOutputs(
   groups: readonly Group[],
   found: readonly { id: string; key: string; ratio: number }[],
 ): readonly Group[] {
@@ -185,7 +185,7 @@ export function withNew(
   return next;
 }
 
-export const without = (groups: readonly Group[], gone: ReadonlySet<string>): readonly Group[] =>
+export const removeOutputs = (groups: readonly Group[], gone: ReadonlySet<string>): readonly Group[] =>
   groups
     .map((group) => {
       if (!group.ids.some((id) => gone.has(id))) return group;

@@ -1,6 +1,6 @@
 // Which outputs are selected. Where a range begins is the one that was touched last.
 
-import { MOST_LISTED } from "@/app/search";
+import { MAX_LIST_IN_URL } from "@/lib/search-params";
 
 export interface Selection {
   ids: ReadonlySet<string>;
@@ -10,42 +10,42 @@ export interface Selection {
 export const NONE: Selection = { ids: new Set(), last: null };
 export const ALL = "all";
 
-export function toggled({ ids }: Selection, id: string): Selection {
+export function toggleSelected({ ids }: Selection, id: string): Selection {
   const next = new Set(ids);
   if (!next.delete(id)) next.add(id);
   return { ids: next, last: id };
 }
 
 /** From the one touched last to this one; those selected before stay. */
-export function extended(selection: Selection, order: readonly string[], id: string): Selection {
+export function extendSelection(selection: Selection, order: readonly string[], id: string): Selection {
   const [from, to] = [order.indexOf(selection.last ?? id), order.indexOf(id)];
   if (to < 0) return selection;
-  if (from < 0) return toggled(selection, id);
+  if (from < 0) return toggleSelected(selection, id);
   const between = order.slice(Math.min(from, to), Math.max(from, to) + 1);
   return { ids: new Set([...selection.ids, ...between]), last: selection.last ?? id };
 }
 
-export const everything = (order: readonly string[]): Selection => ({ ids: new Set(order), last: order[0] ?? null });
+export const selectAllOf = (order: readonly string[]): Selection => ({ ids: new Set(order), last: order[0] ?? null });
 
 /** Without those that are not there any more. */
-export function remaining(selection: Selection, has: (id: string) => boolean): Selection {
+export function keepExisting(selection: Selection, has: (id: string) => boolean): Selection {
   const ids = [...selection.ids].filter(has);
   return ids.length === selection.ids.size ? selection : { ids: new Set(ids), last: selection.last };
 }
 
-export function written({ ids }: Selection, total: number): string | undefined {
+export function formatSelection({ ids }: Selection, total: number): string | undefined {
   if (!ids.size) return undefined;
   if (ids.size === total && total > 1) return ALL;
-  return ids.size > MOST_LISTED ? undefined : [...ids].join(",");
+  return ids.size > MAX_LIST_IN_URL ? undefined : [...ids].join(",");
 }
 
-export function read(text: string | undefined, order: readonly string[]): Selection {
+export function parseSelection(text: string | undefined, order: readonly string[]): Selection {
   if (!text) return NONE;
-  if (text === ALL) return everything(order);
+  if (text === ALL) return selectAllOf(order);
   const ids = text.split(",").filter(Boolean);
   return { ids: new Set(ids), last: ids.at(-1) ?? null };
 }
 
 /** In the order in which they are shown. */
-export const inOrder = (ids: ReadonlySet<string>, order: readonly string[]): string[] =>
+export const sortByOrder = (ids: ReadonlySet<string>, order: readonly string[]): string[] =>
   order.filter((each) => ids.has(each));

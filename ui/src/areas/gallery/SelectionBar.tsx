@@ -14,14 +14,14 @@ import {
 import { Button, IconButton, Menu, type MenuItem } from "@/kit";
 import { SelectionTray } from "@/kit/SelectionTray";
 import { gallery as texts } from "@/texts/gallery";
-import type { useActions } from "./actions";
-import { MOST_COMPARED } from "./Compare";
-import type { Asking } from "./Dialogs";
-import { collections } from "./data";
-import styles from "./gallery.module.css";
-import { items } from "./items";
+import { MAX_COMPARED } from "./Compare";
+import type { DialogRequest } from "./GalleryDialog";
+import { items } from "./item-store";
+import { collections } from "./queries";
+import styles from "./SelectionBar.module.css";
+import type { useActions } from "./use-actions";
 
-interface TrayProps {
+interface SelectionBarProps {
   ids: readonly string[];
   total: number;
   collection: string | undefined;
@@ -29,14 +29,14 @@ interface TrayProps {
   onAll: () => void;
   onClear: () => void;
   onCompare: () => void;
-  onAsk: (asking: Asking) => void;
+  onAsk: (request: DialogRequest) => void;
 }
 
 /** The collections to put outputs into, and a new one. */
-export function useCollecting(
+export function useCollectionMenu(
   ids: readonly string[],
   actions: ReturnType<typeof useActions>,
-  onAsk: (asking: Asking) => void,
+  onAsk: (request: DialogRequest) => void,
 ): readonly (readonly MenuItem[])[] {
   const { data = [] } = useQuery(collections);
   const known = ids.map((id) => items.get(id));
@@ -50,13 +50,13 @@ export function useCollecting(
   ];
 }
 
-export function Tray({ ids, total, collection, actions, onAll, onClear, onCompare, onAsk }: TrayProps) {
+export function SelectionBar({ ids, total, collection, actions, onAll, onClear, onCompare, onAsk }: SelectionBarProps) {
   const { verbs } = texts;
   const { data } = useQuery(collections);
   const shown = data?.find((each) => each.id === collection);
-  const collecting = useCollecting(ids, actions, onAsk);
+  const collecting = useCollectionMenu(ids, actions, onAsk);
   const only = ids.length === 1 ? items.get(ids[0] ?? "") : undefined;
-  const canCompare = ids.length >= 2 && ids.length <= MOST_COMPARED;
+  const canCompare = ids.length >= 2 && ids.length <= MAX_COMPARED;
   return (
     <div className={styles.trayPlace}>
       <SelectionTray count={ids.length} onClear={onClear}>

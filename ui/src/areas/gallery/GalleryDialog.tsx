@@ -2,47 +2,62 @@ import { useQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { sentence } from "@/api/problem";
 import { desk } from "@/api/queries";
-import { leave } from "@/app/leaving";
 import { Button, Dialog, Field, Switch, TextField, toast, toastProblem } from "@/kit";
+import { deleteWithUndo } from "@/kit/undoable-delete";
 import { common } from "@/texts/common";
 import { gallery as texts } from "@/texts/gallery";
-import { aboutJob, type Collection, useVerbs } from "./data";
 import styles from "./gallery.module.css";
-import { items } from "./items";
+import { items } from "./item-store";
+import { useOutputMutations } from "./output-mutations";
+import { aboutJob, type Collection } from "./queries";
 
 /** What is asked before something is done. */
-export type Asking =
+export type DialogRequest =
   | { kind: "delete" | "copy"; ids: readonly string[] }
   /** A new one, for these. */
   | { kind: "collect"; ids: readonly string[] }
   | { kind: "rename" | "remove"; collection: Collection };
 
-interface AskProps {
-  asking: Asking;
+interface GalleryDialogProps {
+  request: DialogRequest;
   onClose: () => void;
   onDeleted: () => void;
   onCollection: (id: string | undefined) => void;
 }
 
-export function Ask({ asking, onClose, onDeleted, onCollection }: AskProps) {
-  switch (asking.kind) {
+export function GalleryDialog({ request, onClose, onDeleted, onCollection }: GalleryDialogProps) {
+  switch (request.kind) {
     case "delete":
-      return <Deleting ids={asking.ids} onClose={onClose} onDeleted={onDeleted} />;
+      return <DeleteDialog ids={request.ids} onClose={onClose} onDeleted={onDeleted} />;
     case "copy":
-      return <Copying ids={asking.ids} onClose={onClose} />;
+      return <CopyDialog ids={request.ids} onClose={onClose} />;
     case "collect":
-      return <Naming ids={asking.ids} onClose={onClose} onMade={onCollection} />;
+      return <CollectionDialog ids={request.ids} onClose={onClose} onMade={onCollection} />;
     case "rename":
-      return <Naming collection={asking.collection} ids={[]} onClose={onClose} onMade={() => undefined} />;
+      return <CollectionDialog collection={request.collection} ids={[]} onClose={onClose} onMade={() => undefined} />;
     case "remove":
-      return <Removing collection={asking.collection} onClose={onClose} onRemoved={() => onCollection(undefined)} />;
+      return (
+        <DeleteCollectionDialog
+          collection={request.collection}
+          onClose={onClose}
+          onRemoved={() => onCollection(undefined)}
+        />
+      );
   }
 }
 
-const MOST_NAMED = 5;
+const MAX_NAMED = 5;
 
-function Deleting({ ids, onClose, onDeleted }: { ids: readonly string[]; onClose: () => void; onDeleted: () => void }) {
-  const verbs = useVerbs();
+function DeleteDialog({
+  ids,
+  onClose,
+  onDeleted,
+}: {
+  ids: readonly string[];
+  onClose: () => void;
+  onDeleted: () => void;
+}) {
+  const verbs = useOutputMutations();
   const [keeps, setKeeps] = useState(false);
   const { data: here } = useQuery(desk);
   const only = ids.length === 1 ? items.get(ids[0] ?? "") : undefined;
@@ -60,7 +75,7 @@ function Deleting({ ids, onClose, onDeleted }: { ids: readonly string[]; onClose
     }
   };
   const run = () => {
-    leave(ids, deleting.goes(ids.length), go);
+    deleteWithUndo(ids, deleting.goes(ids.length), go);
     onDeleted();
   };
   return (
@@ -83,10 +98,10 @@ function Deleting({ ids, onClose, onDeleted }: { ids: readonly string[]; onClose
         <div className={styles.files}>
           <p>{deleting.files}</p>
           <ul>
-            {files.slice(0, MOST_NAMED).map((each) => (
+            {files.slice(0, MAX_NAMED).map((each) => (
               <li key={each}>{each}</li>
             ))}
-            {files.length > MOST_NAMED && <li>{deleting.andMore(files.length - MOST_NAMED)}</li>}
+            {files.length > MAX_NAMED && <li>{deleting.andMore(files.length - MAX_NAMED)}</li>}
           </ul>
         </div>
       )}
@@ -94,8 +109,8 @@ function Deleting({ ids, onClose, onDeleted }: { ids: readonly string[]; onClose
   );
 }
 
-function Copying({ ids, onClose }: { ids: readonly string[]; onClose: () => void }) {
-  const verbs = useVerbs();
+function CopyDialog({ ids, onClose }: { ids: readonly string[]; onClose: () => void }) {
+  const verbs = useOutputMutations();
   const [folder, setFolder] = useState("");
   const [problem, setProblem] = useState<string | null>(null);
   const [isBusy, setBusy] = useState(false);
@@ -144,15 +159,15 @@ function Copying({ ids, onClose }: { ids: readonly string[]; onClose: () => void
   );
 }
 
-interface NamingProps {
+interface CollectionDialogProps {
   ids: readonly string[];
   collection?: Collection;
   onClose: () => void;
   onMade: (id: string) => void;
 }
 
-function Naming({ ids, collection, onClose, onMade }: NamingProps) {
-  const verbs = useVerbs();
+function CollectionDialog({ ids, collection, onClose, onMade }: CollectionDialogProps) {
+  const verbs = useOutputMutations();
   const [name, setName] = useState(collection?.name ?? "");
   const [problem, setProblem] = useState<string | null>(null);
   const [isBusy, setBusy] = useState(false);
@@ -205,14 +220,14 @@ function Naming({ ids, collection, onClose, onMade }: NamingProps) {
   );
 }
 
-interface RemovingProps {
+interface DeleteCollectionDialogProps {
   collection: Collection;
   onClose: () => void;
   onRemoved: () => void;
 }
 
-function Removing({ collection, onClose, onRemoved }: RemovingProps) {
-  const verbs = useVerbs();
+function DeleteCollectionDialog({ collection, onClose, onRemoved }: DeleteCollectionDialogProps) {
+  const verbs = useOutputMutations();
   const words = texts.collections;
   const run = async () => {
     try {

@@ -1,8 +1,9 @@
-import { type PointerEvent, type ReactNode, useEffect, useRef } from "react";
+import { type PointerEvent, type ReactNode, useCallback, useEffect, useRef } from "react";
 import { classes } from "@/kit";
-import styles from "./viewer.module.css";
+import { useLatest } from "@/lib/use-latest";
+import styles from "./ZoomPane.module.css";
 
-/** How much larger than fitting, and how far moved, in parts of the pane: so panes of other sizes can follow. */
+/** Scale relative to fitting, and offset in fractions of the pane, so panes of other sizes can share a view. */
 export interface View {
   scale: number;
   x: number;
@@ -14,19 +15,19 @@ const MOST = 16;
 const LEAST = 0.05;
 const SWIPE = 60;
 
-/** Nothing is moved out of its pane. */
-export function within({ scale, x, y }: View): View {
+/** Keeps the picture inside its pane. */
+export function clampView({ scale, x, y }: View): View {
   const zoom = Math.min(MOST, Math.max(LEAST, scale));
-  const room = Math.max(0, (zoom - 1) / 2);
-  return { scale: zoom, x: Math.min(room, Math.max(-room, x)), y: Math.min(room, Math.max(-room, y)) };
+  const slack = Math.max(0, (zoom - 1) / 2);
+  return { scale: zoom, x: Math.min(slack, Math.max(-slack, x)), y: Math.min(slack, Math.max(-slack, y)) };
 }
 
-/** Larger by `factor`, while the point at (`x`, `y`) from the middle stays where it is. */
-export function zoomed(view: View, factor: number, x = 0, y = 0): View {
-  // smaller than fitting is only what was made so: a small picture at its own size
+/** Zooms by `factor` around the point (`x`, `y`), measured from the center. */
+export function zoomBy(view: View, factor: number, x = 0, y = 0): View {
+  // below 1 only for a small picture at its actual size
   const scale = Math.min(MOST, Math.max(Math.min(1, view.scale), view.scale * factor));
   const grown = scale / view.scale;
-  return within({ scale, x: x - (x - view.x) * grown, y: y - (y - view.y) * grown });
+  return clampView({ scale, x: x - (x - view.x) * grown, y: y - (y - view.y) * grown });
 }
 
 export interface Size {
@@ -34,8 +35,8 @@ export interface Size {
   height: number;
 }
 
-/** How many pixels of the screen one of a picture has, while it fits its pane; null where that is not known. */
-export function fitOf(
+/** Screen pixels per picture pixel while it fits its pane; null if unknown. */
+export function fitScale(
   pane: Size | null,
   picture: Partial<Record<keyof Size, number | null>>,
   ratio = 1,
@@ -44,53 +45,48 @@ export function fitOf(
   return Math.min(pane.width / picture.width, pane.height / picture.height) * ratio;
 }
 
-interface ZoomProps {
+interface ZoomPaneProps {
   view: View;
   onView: (change: (view: View) => View) => void;
   onSwipe?: (direction: 1 | -1) => void;
-  /** How large its pane is. */
   onPane?: (size: Size) => void;
-  /** It cannot be enlarged, only swiped away. */
+  /** Only swipes, no zoom. */
   isFixed?: boolean;
   children: ReactNode;
 }
 
-export function Zoom({ view, onView, onSwipe, onPane, isFixed = false, children }: ZoomProps) {
+export function ZoomPane({ view, onView, onSwipe, onPane, isFixed = false, children }: ZoomPaneProps) {
   const pane = useRef<HTMLDivElement>(null);
   const fingers = useRef(new Map<number, { x: number; y: number }>());
   const started = useRef<{ x: number; y: number } | null>(null);
-  const newest = useRef(onView);
-  newest.current = onView;
-
-  const newestOnPane = useRef(onPane);
-  newestOnPane.current = onPane;
+  const latestOnView = useLatest(onView);
+  const latestOnPane = useLatest(onPane);
   useEffect(() => {
     const seen = new ResizeObserver(([entry]) => {
-      if (entry) newestOnPane.current?.({ width: entry.contentRect.width, height: entry.contentRect.height });
+      if (entry) latestOnPane.current?.({ width: entry.contentRect.width, height: entry.contentRect.height });
     });
     if (pane.current) seen.observe(pane.current);
     return () => seen.disconnect();
-  }, []);
+  }, [latestOnPane]);
 
-  const at = (event: { clientX: number; clientY: number }) => {
+  const at = useCallback((event: { clientX: number; clientY: number }) => {
     const box = (pane.current as HTMLDivElement).getBoundingClientRect();
     return { x: (event.clientX - box.left) / box.width - 0.5, y: (event.clientY - box.top) / box.height - 0.5 };
-  };
+  }, []);
 
-  // biome-ignore lint/correctness/useExhaustiveDependencies: `at` reads the pane of the moment
   useEffect(() => {
     const element = pane.current;
     if (!element || isFixed) return;
-    // React's own listener may not keep the page from scrolling
+    // React registers passive wheel listeners, which cannot prevent scrolling
     const wheel = (event: WheelEvent) => {
       event.preventDefault();
       const { x, y } = at(event);
       const factor = Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.0018));
-      newest.current((now) => zoomed(now, factor, x, y));
+      latestOnView.current((now) => zoomBy(now, factor, x, y));
     };
     element.addEventListener("wheel", wheel, { passive: false });
     return () => element.removeEventListener("wheel", wheel);
-  }, [isFixed]);
+  }, [isFixed, at, latestOnView]);
 
   const down = (event: PointerEvent<HTMLDivElement>) => {
     if (event.button !== 0 || (event.target as Element).closest("button, input")) return;
@@ -111,9 +107,9 @@ export function Zoom({ view, onView, onSwipe, onPane, isFixed = false, children 
         Math.hypot(before.x - other.x, before.y - other.y),
         Math.hypot(now.x - other.x, now.y - other.y),
       ];
-      onView((each) => zoomed(each, farther / (far || 1), (now.x + other.x) / 2, (now.y + other.y) / 2));
+      onView((each) => zoomBy(each, farther / (far || 1), (now.x + other.x) / 2, (now.y + other.y) / 2));
     } else if (view.scale > 1) {
-      onView((each) => within({ ...each, x: each.x + now.x - before.x, y: each.y + now.y - before.y }));
+      onView((each) => clampView({ ...each, x: each.x + now.x - before.x, y: each.y + now.y - before.y }));
     }
   };
   const up = (event: PointerEvent<HTMLDivElement>) => {
@@ -137,7 +133,7 @@ export function Zoom({ view, onView, onSwipe, onPane, isFixed = false, children 
       onDoubleClick={(event) => {
         if (isFixed || (event.target as Element).closest("button, input, pre")) return;
         const place = at(event);
-        onView((now) => (now.scale > 1 ? FIT : zoomed(now, 2.5, place.x, place.y)));
+        onView((now) => (now.scale > 1 ? FIT : zoomBy(now, 2.5, place.x, place.y)));
       }}
     >
       <div

@@ -11,7 +11,9 @@ export interface Difference {
 const MOST = 12;
 
 /** Values that are not the same everywhere; seeds are whole to their last digit. */
-export function differing(made: readonly (readonly Pick<InputValue, "key" | "label" | "value">[])[]): Difference[] {
+export function findDifferences(
+  made: readonly (readonly Pick<InputValue, "key" | "label" | "value">[])[],
+): Difference[] {
   const labels = new Map(made.flatMap((inputs) => inputs.map(({ key, label }) => [key, label] as const)));
   const found = [...labels].map(([key, label]) => ({
     label,

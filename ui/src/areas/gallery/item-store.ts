@@ -6,19 +6,19 @@ import { get } from "@/api/client";
 import { onTabChange } from "@/api/tabs";
 import type { Item } from "./item";
 
-const AT_ONCE = 60;
+const IDS_PER_REQUEST = 60;
 /** A scroll goes by many; what is still wanted after this is fetched. */
 const SETTLE_MS = 60;
 /** URLs work for a quarter of an hour. */
 const FRESH_MS = 5 * 60_000;
 
-interface Kept {
+interface Cached {
   item: Item;
   at: number;
 }
 
-export class Items {
-  private readonly kept = new Map<string, Kept>();
+export class ItemStore {
+  private readonly cached = new Map<string, Cached>();
   private readonly missing = new Set<string>();
   private readonly asked = new Set<string>();
   private readonly watching = new Set<() => void>();
@@ -38,7 +38,7 @@ export class Items {
   };
 
   get(id: string): Item | undefined {
-    return this.kept.get(id)?.item;
+    return this.cached.get(id)?.item;
   }
 
   /** Whether the server said that there is none. */
@@ -63,24 +63,24 @@ export class Items {
 
   /** Their URLs do not work any more, or somebody else has changed them. */
   async renew(ids: readonly string[]): Promise<void> {
-    const known = ids.filter((id) => this.kept.has(id));
+    const known = ids.filter((id) => this.cached.has(id));
     for (const id of known) {
-      const found = this.kept.get(id);
-      if (found) this.kept.set(id, { ...found, at: 0 });
+      const found = this.cached.get(id);
+      if (found) this.cached.set(id, { ...found, at: 0 });
     }
     await this.load(known);
   }
 
   /** Any of them may have been changed by somebody else: those in sight are fetched anew, the rest when they are seen. */
   async renewAll(): Promise<void> {
-    for (const [id, found] of this.kept) this.kept.set(id, { ...found, at: 0 });
+    for (const [id, found] of this.cached) this.cached.set(id, { ...found, at: 0 });
     await this.load(this.wanted);
   }
 
   put(items: readonly Item[]): void {
     const at = this.now();
     for (const item of items) {
-      this.kept.set(item.id, { item, at });
+      this.cached.set(item.id, { item, at });
       this.missing.delete(item.id);
     }
     if (items.length) this.notify();
@@ -88,8 +88,8 @@ export class Items {
 
   change(ids: Iterable<string>, change: (item: Item) => Item): void {
     for (const id of ids) {
-      const found = this.kept.get(id);
-      if (found) this.kept.set(id, { ...found, item: change(found.item) });
+      const found = this.cached.get(id);
+      if (found) this.cached.set(id, { ...found, item: change(found.item) });
       this.touched.set(id, ++this.changes);
     }
     this.notify();
@@ -97,8 +97,8 @@ export class Items {
 
   private async load(ids: readonly string[]): Promise<void> {
     const due = ids.filter((id) => !this.asked.has(id) && !this.missing.has(id) && !this.isFresh(id));
-    const parts = Array.from({ length: Math.ceil(due.length / AT_ONCE) }, (_each, index) =>
-      due.slice(index * AT_ONCE, (index + 1) * AT_ONCE),
+    const parts = Array.from({ length: Math.ceil(due.length / IDS_PER_REQUEST) }, (_each, index) =>
+      due.slice(index * IDS_PER_REQUEST, (index + 1) * IDS_PER_REQUEST),
     );
     await Promise.all(parts.map((each) => this.loadSome(each)));
   }
@@ -121,7 +121,7 @@ export class Items {
   }
 
   private isFresh(id: string): boolean {
-    const found = this.kept.get(id);
+    const found = this.cached.get(id);
     return found !== undefined && this.now() - found.at < FRESH_MS;
   }
 
@@ -130,7 +130,7 @@ export class Items {
   }
 }
 
-export const items = new Items(async (ids) => {
+export const items = new ItemStore(async (ids) => {
   const { items: found } = await get("/api/gallery/items", { query: { ids: ids.join(",") } });
   return found as Item[];
 });
@@ -138,4 +138,4 @@ export const items = new Items(async (ids) => {
 onTabChange(({ outputs }) => void (outputs ? items.renew(outputs) : items.renewAll()));
 
 export const useItem = (id: string): Item | undefined => useSyncExternalStore(items.watch, () => items.get(id));
-export const useIsGone = (id: string): boolean => useSyncExternalStore(items.watch, () => items.isGone(id));
+export const useIsMissing = (id: string): boolean => useSyncExternalStore(items.watch, () => items.isGone(id));

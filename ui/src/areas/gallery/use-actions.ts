@@ -6,9 +6,9 @@ import { here, post } from "@/api/client";
 import { desk } from "@/api/queries";
 import { toast, toastProblem } from "@/kit";
 import { gallery as texts } from "@/texts/gallery";
-import { type Mark, useVerbs } from "./data";
 import type { Item } from "./item";
-import { items } from "./items";
+import { items } from "./item-store";
+import { type Mark, useOutputMutations } from "./output-mutations";
 
 /** Hand a file to the browser's downloads. */
 function save(url: string, name?: string): void {
@@ -19,7 +19,7 @@ function save(url: string, name?: string): void {
 }
 
 export function useActions() {
-  const verbs = useVerbs();
+  const verbs = useOutputMutations();
   const navigate = useNavigate();
   const { data: isDesk } = useQuery({ ...desk, select: (found) => found !== null });
 

@@ -3,12 +3,15 @@ import { Link } from "@tanstack/react-router";
 import { Copy } from "lucide-react";
 import { type ReactNode, useEffect, useRef, useState } from "react";
 import { Chip, Heading, IconButton, Skeleton, TextArea, toast, toastProblem } from "@/kit";
-import { Facts, Inspector } from "@/kit/Inspector";
+import { Facts } from "@/kit/Facts";
+import { Inspector } from "@/kit/Inspector";
+import { useLatest } from "@/lib/use-latest";
 import { clock, size } from "@/texts/common";
 import { gallery as texts } from "@/texts/gallery";
-import { aboutJob, collections, useVerbs } from "./data";
+import styles from "./InfoPanel.module.css";
 import type { Item } from "./item";
-import styles from "./viewer.module.css";
+import { useOutputMutations } from "./output-mutations";
+import { aboutJob, collections } from "./queries";
 
 export async function copyText(text: string, message: string): Promise<void> {
   try {
@@ -19,23 +22,22 @@ export async function copyText(text: string, message: string): Promise<void> {
   }
 }
 
-/** Where the file of an output is on this machine; null where that is not known. */
-export function usePath(item: Item | undefined): string | null {
+/** Path of the output file on this machine; null if unknown. */
+export function useOutputPath(item: Item | undefined): string | null {
   const { data } = useQuery({ ...aboutJob(item?.job_id ?? ""), enabled: item !== undefined });
   const own = data?.files.find((each) => (item?.number === 1 ? each.is_output : each.name === item?.filename));
   return own ? String(own.path) : null;
 }
 
-const shownValue = (value: unknown): string =>
+const formatValue = (value: unknown): string =>
   typeof value === "string" ? value : typeof value === "object" ? JSON.stringify(value) : String(value);
 
-/** Everything that is known of an output. */
-export function Info({ item, onClose }: { item: Item; onClose: () => void }) {
+export function InfoPanel({ item, onClose }: { item: Item; onClose: () => void }) {
   const { data: about, isPending } = useQuery(aboutJob(item.job_id));
-  const { data: gathered } = useQuery(collections);
-  const path = usePath(item);
+  const { data: allCollections } = useQuery(collections);
+  const path = useOutputPath(item);
   const { info } = texts;
-  const inside = gathered?.filter((each) => item.collections.includes(each.id)) ?? [];
+  const inside = allCollections?.filter((each) => item.collections.includes(each.id)) ?? [];
   const whole = about?.inputs.find((each) => item.prompt && String(each.value).startsWith(item.prompt.slice(0, 40)));
   const prompt = whole ? String(whole.value) : item.prompt;
   const values = about?.inputs.filter((each) => each !== whole) ?? [];
@@ -104,7 +106,7 @@ export function Info({ item, onClose }: { item: Item; onClose: () => void }) {
                 facts={values.map((each) => [
                   each.label,
                   <span key={each.key} className={each.is_default ? styles.byDefault : undefined}>
-                    {shownValue(each.value)}
+                    {formatValue(each.value)}
                   </span>,
                 ])}
               />
@@ -118,24 +120,22 @@ export function Info({ item, onClose }: { item: Item; onClose: () => void }) {
   );
 }
 
-/** Kept when one leaves it, and when another output is shown. */
+/** Saved on blur, and when another output is shown. */
 function Note({ item }: { item: Item }) {
-  const verbs = useVerbs();
+  const mutations = useOutputMutations();
   const [text, setText] = useState(item.note ?? "");
-  const newest = useRef({ text, kept: item.note ?? "" });
-  newest.current.text = text;
+  const saved = useRef(item.note ?? "");
   const save = () => {
-    const now = newest.current;
-    if (now.text.trim() === now.kept) return;
-    now.kept = now.text.trim();
-    verbs
-      .note(item.id, now.kept)
+    const note = text.trim();
+    if (note === saved.current) return;
+    saved.current = note;
+    mutations
+      .note(item.id, note)
       .then(() => toast({ text: texts.info.noteSaved, tone: "good" }))
       .catch(toastProblem);
   };
-  const saving = useRef(save);
-  saving.current = save;
-  useEffect(() => () => saving.current(), []);
+  const latestSave = useLatest(save);
+  useEffect(() => () => latestSave.current(), [latestSave]);
   return (
     <section className={styles.section}>
       <Heading>{texts.info.note}</Heading>
@@ -149,7 +149,7 @@ function Note({ item }: { item: Item }) {
         onBlur={save}
         onKeyDown={(event) => {
           if (event.key !== "Escape") return;
-          // leaves the field, not the page
+          // leave the field, keep the lightbox open
           event.stopPropagation();
           event.currentTarget.blur();
         }}

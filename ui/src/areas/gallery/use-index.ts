@@ -1,0 +1,59 @@
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useEffect, useMemo } from "react";
+import { GALLERY_LIMIT } from "@/api/prefetch";
+import { usePendingDeletes } from "@/kit/undoable-delete";
+import type { Item } from "./item";
+import { items } from "./item-store";
+import { prependOutputs } from "./layout";
+import { type GalleryQuery, type Index, index, type Newest, newest, removeFromIndex } from "./queries";
+
+const pad = (value: number): string => String(value).padStart(2, "0");
+
+/** The day of a moment, where one lives. */
+export function dayOf(at: string | number): string {
+  const date = new Date(at);
+  return `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
+}
+
+export const ratioOf = ({ width, height }: Pick<Item, "width" | "height">): number =>
+  width && height ? Math.round((100 * width) / height) : 0;
+
+/** The index, with what is made while one looks at it. */
+export function useIndex(query: GalleryQuery) {
+  const client = useQueryClient();
+  const found = useQuery(index(query));
+  const { data: page } = useQuery(newest(query));
+  const { data, isPlaceholderData } = found;
+  const isByTime = (query.by || "day") === "day" && query.sort !== "oldest";
+  useEffect(() => {
+    if (page) items.put(page.items as Item[]);
+  }, [page]);
+  // the newest need not wait for all the others
+  const first = useMemo(
+    () => (page?.items.length && !data && isByTime ? prependOutputs([], page.items.map(placed)) : null),
+    [page, data, isByTime],
+  );
+  // either may come first; an index that does not change is the very same, so that this ends
+  useEffect(() => {
+    if (!page || !data || isPlaceholderData) return;
+    const known = new Set(data.groups.flatMap((group) => group.ids));
+    const added = page.items.filter((each) => !known.has(each.id));
+    if (!added.length && page.total === data.total) return;
+    const { queryKey } = index(query);
+    if (isByTime && added.length < GALLERY_LIMIT && data.total + added.length === page.total) {
+      client.setQueryData<Index>(queryKey, {
+        groups: prependOutputs(data.groups, added.map(placed)),
+        total: page.total,
+      });
+    } else void client.invalidateQueries({ queryKey });
+  }, [page, data, isPlaceholderData, isByTime, query, client]);
+  const leaving = usePendingDeletes();
+  const shown = useMemo(() => (data && leaving.size ? removeFromIndex(data, leaving) : data), [data, leaving]);
+  return { ...found, data: shown, first };
+}
+
+const placed = (each: Newest["items"][number]) => ({
+  id: each.id,
+  key: dayOf(each.created_at),
+  ratio: ratioOf(each),
+});
