@@ -1,4 +1,4 @@
-"""Every example on the page for library users runs."""
+"""Every example of the run-graphs guide runs."""
 
 import asyncio
 import os
@@ -22,18 +22,18 @@ SHOWN = [
     ["0% Input", "33% ImageInvert", "67% SaveImage", "made 1 file"],
     ["SaveImage (3): input 'images' is not connected"],
     ["10 done"],
-    # a strategy prints nothing by itself
+    # the strategy example prints nothing
     [],
     ["7 image/png"],
 ]
 
 
-def test_the_page_has_as_many_examples_as_are_tried() -> None:
+def test_every_example_has_an_expected_output() -> None:
     assert len(EXAMPLES) == len(SHOWN)
 
 
 @pytest.mark.parametrize(("example", "shown"), list(zip(EXAMPLES, SHOWN, strict=True)))
-async def test_an_example_runs_and_prints_what_it_should(example: str, shown: list[str], tmp_path: Path) -> None:
+async def test_example_prints_expected_output(example: str, shown: list[str], tmp_path: Path) -> None:
     (tmp_path / "graph.json").write_bytes(orjson.dumps(invert_file()))
     (tmp_path / "cat.png").write_bytes(PNG)
     async with Simulator() as one, Simulator() as other:

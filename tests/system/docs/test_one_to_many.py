@@ -1,4 +1,4 @@
-"""The way from one machine to many is a way that can be gone: its commands are run as they stand on the page."""
+"""The commands of the tutorial "From one machine to many" run as written."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "tutorial" / "from-one-machine-to-many.md"
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
 
 
-async def test_a_server_and_its_first_worker_run_a_job_by_the_commands_of_the_page(tmp_path: Path) -> None:
+async def test_tutorial_commands_start_a_server_and_a_worker_that_run_jobs(tmp_path: Path) -> None:
     (tmp_path / "graph.json").write_bytes(orjson.dumps(invert()))
     async with Simulator() as comfyui:
         commands = "set -eu\n" + "\n".join(BLOCKS).replace("8430", str(free_port()))

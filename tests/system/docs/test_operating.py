@@ -1,4 +1,4 @@
-"""Operate a fleet: the page is walked through as it stands, by an administrator in a browser."""
+"""An administrator follows the guide "Operate a fleet" in a browser."""
 
 import re
 from collections.abc import AsyncIterator
@@ -20,13 +20,13 @@ ERROR = "the tensors do not fit"
 
 
 def page_says(*sentences: str) -> None:
-    """What is done next stands on the page, in these words."""
+    """Check that the guide contains these sentences."""
     for each in sentences:
         assert each in TEXT
 
 
 def button(where: Page | Locator, name: str) -> Locator:
-    """One that the page calls so."""
+    """A button that the guide names."""
     page_says(f"**{name}**")
     return where.get_by_role("button", name=name, exact=True)
 
@@ -39,7 +39,7 @@ async def system(real_postgres_backend: PostgresBackend, s3_server: str) -> Asyn
             yield system
 
 
-async def test_the_page_leads_through_the_day_of_an_administrator(system: System, chromium: Browser) -> None:
+async def test_guide_matches_the_console(system: System, chromium: Browser) -> None:
     effect = await system.plain_effect("portrait")
     async with open_as("admin", chromium, system) as (page, heard):
         first = await system.plain(effect)

@@ -1,4 +1,4 @@
-"""A studio in an hour: the page is walked through as it stands, in a terminal and in a browser."""
+"""The tutorial "A studio in an hour" works as written, in a terminal and in a browser."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S
 
 
 class Terminal:
-    """One in which commands are typed, each going on by itself."""
+    """Runs commands in the background."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -55,7 +55,7 @@ class Terminal:
 
 
 async def printed(log: Path) -> str:
-    """The address that the server prints for its first administrator."""
+    """The address that the server printed for its first administrator."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         # another process writes the file, and cannot tell
         while (found := PRINTED.search(log.read_text() if log.exists() else "")) is None:  # noqa: ASYNC110
@@ -63,7 +63,7 @@ async def printed(log: Path) -> str:
     return found[1]
 
 
-async def test_the_page_leads_to_a_finished_job(tmp_path: Path, chromium: Browser) -> None:
+async def test_tutorial_leads_to_a_finished_job(tmp_path: Path, chromium: Browser) -> None:
     terminal = Terminal(tmp_path)
     async with Simulator() as comfyui:
         try:

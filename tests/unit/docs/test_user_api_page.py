@@ -1,4 +1,4 @@
-"""The page about the user API leaves no route out."""
+"""The user API page documents every route."""
 
 import re
 
