@@ -1,10 +1,10 @@
-"""Where the tables of a database and their definitions in the code disagree."""
+"""Compare the tables of a database with their definitions."""
 
 from typing import Any
 
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection
+from sqlalchemy import CheckConstraint, Connection, MetaData, inspect
 
 from comfyrelay.store.database import Database
 from comfyrelay.store.migrate import Schema
@@ -20,4 +20,23 @@ def _differences(connection: Connection, schema: Schema) -> list[object]:
         return is_reflected or item.info.get("only") in {None, connection.dialect.name}
 
     opts = {"compare_type": True, "compare_server_default": True, "include_object": belongs}
-    return list(compare_metadata(MigrationContext.configure(connection, opts=opts), schema.metadata))
+    found = compare_metadata(MigrationContext.configure(connection, opts=opts), schema.metadata)
+    # Alembic does not compare check constraints.
+    checks = _checks_of(connection, schema.metadata) ^ _defined_checks(connection, schema.metadata)
+    return [*found, *sorted(checks)]
+
+
+def _checks_of(connection: Connection, metadata: MetaData) -> set[tuple[str, str]]:
+    found = inspect(connection)
+    tables = set(metadata.tables) & set(found.get_table_names())
+    return {(table, str(each["name"])) for table in tables for each in found.get_check_constraints(table)}
+
+
+def _defined_checks(connection: Connection, metadata: MetaData) -> set[tuple[str, str]]:
+    names = connection.dialect.identifier_preparer
+    return {
+        (table.name, str(names.format_constraint(each)))
+        for table in metadata.tables.values()
+        for each in table.constraints
+        if isinstance(each, CheckConstraint)
+    }

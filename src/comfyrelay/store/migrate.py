@@ -53,6 +53,8 @@ async def upgrade(database: Database, schema: Schema, *, to: str | None = None) 
                 "Name an empty one, or ComfyRelay's own."
             )
         require_known(before, schema, database.name)
+        if before is not None and before > wanted:
+            raise ConfigurationError(f"The schema of {database.name} is {before} and cannot be downgraded to {wanted}.")
         if before != wanted:
             await tx.run_sync(_upgrade, schema, wanted)
         return before

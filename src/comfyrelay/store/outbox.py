@@ -27,7 +27,7 @@ class OutboxEntry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Submission:
+class PendingSubmission:
     """Jobs of one shard that are not in the queue yet."""
 
     id: int
@@ -86,9 +86,9 @@ async def entries_by_ids(tx: Tx, ids: Sequence[int]) -> list[OutboxEntry]:
     return [_entry(row) for row in await tx.execute(query)]
 
 
-async def submit(tx: Tx, job_ids: Sequence[str]) -> Submission:
+async def submit(tx: Tx, job_ids: Sequence[str]) -> PendingSubmission:
     (row,) = await tx.fetch(_submit, with_rows([{"job_ids": list(job_ids)}]))
-    return Submission(id=row.id, job_ids=job_ids)
+    return PendingSubmission(id=row.id, job_ids=job_ids)
 
 
 @cache
@@ -98,9 +98,9 @@ def _submit(dialect: str) -> Executable:
     return query.returning(tenant.outbox.c.id)
 
 
-async def submissions(tx: Tx, *, limit: int, after_id: int = 0, older_than_seconds: float = 0) -> list[Submission]:
+async def submissions(tx: Tx, *, limit: int, after_id: int = 0, older_than_seconds: float = 0) -> list[PendingSubmission]:
     found = await tx.fetch(_submissions, {"after_id": after_id, "since": -older_than_seconds, "most": limit})
-    return [Submission(id=row.id, job_ids=json_value(row.job_ids)) for row in found]
+    return [PendingSubmission(id=row.id, job_ids=json_value(row.job_ids)) for row in found]
 
 
 @cache

@@ -207,8 +207,8 @@ class TestWhatAWorkerIs:
         await desk.api.worker(capabilities={"node_types": ["A"], "models": []})
         central = desk.api.engine.databases.central
         at = "'2026-01-01 12:00:00.000000'"
-        await execute(central, f"INSERT INTO workflow_needs VALUES ('h', '[\"B\"]', '[]', {at})")
-        await execute(central, "INSERT INTO worker_gaps VALUES ('gpu-1', 'h', '[\"B\"]', '[]', '[]')")
+        await execute(central, f"INSERT INTO workflow_requirements VALUES ('h', '[\"B\"]', '[]', {at})")
+        await execute(central, "INSERT INTO worker_missing_requirements VALUES ('gpu-1', 'h', '[\"B\"]', '[]', '[]')")
         await execute(
             central,
             "INSERT INTO machines (key, fleet_id, provider_id, worker_id, instance_type, price_per_hour, ordered_at) "

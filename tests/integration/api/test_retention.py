@@ -11,13 +11,13 @@ import pytest
 
 from comfyrelay.domain.ids import upload_path
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.records.jobs import Job
-from comfyrelay.services.jobs.submission.requests import Item, JobRequest
+from comfyrelay.domain.records.jobs import JobRecord
+from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.services.operations.retention import GRACE_SECONDS, Retained
 from comfyrelay.services.outbox import LONGEST_UPLOAD_SECONDS
-from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.settings import Settings
 from comfyrelay.store.database import Boundary, Database
 from tests.support.api import Api, Caller, open_api
@@ -51,23 +51,23 @@ class Attic:
     async def video(self, name: str = "clip.mp4") -> str:
         return await self.api.engine.accounts.tenancy.add_video(self.user, original_file_id=await self.file(name))
 
-    async def submit(self, key: str = "k", **item: Any) -> Job:
+    async def submit(self, key: str = "k", **item: Any) -> JobRecord:
         request = JobRequest(
             tenant_id=self.user.tenant_id,
             user_id=self.user.id,
             idempotency_key=key,
             effect_id=self.effect_id,
-            item=Item(**item),
+            item=ItemRequest(**item),
         )
         return await self.api.engine.jobs.submit.submit(request)
 
-    async def lease(self, *, upload: bool = True) -> LeasedJob:
+    async def lease(self, *, upload: bool = True) -> LeasedDispatch:
         [leased] = await self.api.engine.queue.leasing.lease(LeaseRequest(worker_id="gpu-1", providers=["self_hosted"]))
         if upload:
             await self.api.engine.objects.put(self.output_of(leased), b"out")
         return leased
 
-    def output_of(self, leased: LeasedJob) -> str:
+    def output_of(self, leased: LeasedDispatch) -> str:
         return upload_path(
             tenant_id=self.user.tenant_id,
             job_id=leased.dispatch.tenant_job_id,
@@ -75,7 +75,7 @@ class Attic:
             extension="mp4",
         )
 
-    async def complete(self, leased: LeasedJob) -> None:
+    async def complete(self, leased: LeasedDispatch) -> None:
         await self.api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
 
     async def processed(self, name: str = "clip.mp4") -> str:
@@ -328,7 +328,7 @@ class TestOutputsThatLost:
         assert (await attic.api.engine.operations.retention.run_once()).strays == 1
         names = {attic.output_of(each).rpartition("/")[2] for each in (lost, won)}
         assert await attic.objects() & names == {attic.output_of(won).rpartition("/")[2]}
-        assert await execute(attic.shard, "SELECT * FROM stray_outputs") == []
+        assert await execute(attic.shard, "SELECT * FROM orphaned_outputs") == []
 
     async def test_what_a_failed_job_uploaded_is_removed(self, attic: Attic) -> None:
         await attic.submit(input_file_id=await attic.file("a.mp4"))
@@ -361,12 +361,12 @@ class TestOutputsThatLost:
     async def test_a_job_that_was_never_leased_is_not_looked_at(self, attic: Attic) -> None:
         job = await attic.submit(input_file_id=await attic.file("a.mp4"))
         await attic.api.engine.queue.control.cancel(job.tenant_id, job.id)
-        assert await execute(attic.shard, "SELECT * FROM stray_outputs") == []
+        assert await execute(attic.shard, "SELECT * FROM orphaned_outputs") == []
 
 
 @pytest.mark.parametrize("boundary", Boundary)
-@pytest.mark.parametrize("step", [Step.RETENTION_MARK, Step.RETENTION_REMOVE, Step.REMOVE_FORGET])
-async def test_a_crash_at_any_step_leaves_nothing_behind(attic: Attic, step: Step, boundary: Boundary) -> None:
+@pytest.mark.parametrize("step", [TransactionStep.RETENTION_MARK, TransactionStep.RETENTION_REMOVE, TransactionStep.REMOVE_FORGET])
+async def test_a_crash_at_any_step_leaves_nothing_behind(attic: Attic, step: TransactionStep, boundary: Boundary) -> None:
     video_id = await attic.processed()
     await attic.file("unused.mp4")
     await attic.submit("failed", input_file_id=await attic.file("a.mp4"))

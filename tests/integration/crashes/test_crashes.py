@@ -23,10 +23,10 @@ from comfyrelay.domain.queue.states import PauseMode, Stage
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ComfyRelayError, Conflict, Fault, LeaseLost, NotFound
 from comfyrelay.services.autoscaling.usage import By
-from comfyrelay.services.jobs.submission.requests import Item
+from comfyrelay.services.jobs.submission.requests import ItemRequest
 from comfyrelay.services.queue.heartbeats import Heartbeat
-from comfyrelay.services.queue.settle import Output, Report, Verb
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.queue.settle import SettledOutput, Report, Verb
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS
 from comfyrelay.store.central import catalogue, tenants
 from comfyrelay.store.central import tables as central
@@ -120,7 +120,7 @@ async def submit_a_batch_with_reuse(world: World) -> Script:
     """Two of its items are answered, and one runs."""
     desk = await world.desk()
     await _made(world, desk)
-    items = [Item(), Item(), Item(input_payload={"prompt": "another"})]
+    items = [ItemRequest(), ItemRequest(), ItemRequest(input_payload={"prompt": "another"})]
     act = partial(submit_batch, world, desk.user, desk.effect, items, key="once", reuse=True)
     return Script(act=act, ends=["completed"] * 4, balances=[980])
 
@@ -172,7 +172,7 @@ async def retry_what_failed_of_a_batch(world: World) -> Script:
 
 async def relay_a_submission(world: World) -> Script:
     desk = await world.desk()
-    await interrupted(world, Step.SUBMIT_ENQUEUE, desk.submit)
+    await interrupted(world, TransactionStep.SUBMIT_ENQUEUE, desk.submit)
     return Script(act=world.relay, ends=["completed"], balances=[990])
 
 
@@ -226,7 +226,7 @@ async def complete_with_an_upload(world: World) -> Script:
     desk = await world.desk(workflow=text)
     job, leased = await desk.leased()
     await world.engine.objects.put(leased.output_path, b"hello")
-    output = Output(size=5, mime_type="text/plain", extension="", sha256=hashlib.sha256(b"hello").hexdigest())
+    output = SettledOutput(size=5, mime_type="text/plain", extension="", sha256=hashlib.sha256(b"hello").hexdigest())
     report = Report(verb=Verb.COMPLETE, dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, output=output)
 
     async def only_the_output_is_left() -> None:
@@ -419,7 +419,7 @@ async def run_reaper(world: World) -> None:
 async def recover_an_entry(world: World) -> Script:
     desk = await world.desk()
     _, leased = await desk.leased()
-    await interrupted(world, Step.DELIVER_APPLY, lambda: world.complete(leased))
+    await interrupted(world, TransactionStep.DELIVER_APPLY, lambda: world.complete(leased))
     return Script(act=world.relay, ends=["completed"], balances=[990])
 
 
@@ -451,7 +451,7 @@ async def cancel_what_runs(world: World) -> Script:
 
 async def cancel_what_is_not_in_the_queue_yet(world: World) -> Script:
     desk = await world.desk()
-    await interrupted(world, Step.SUBMIT_ENQUEUE, lambda: desk.submit(key="once"))
+    await interrupted(world, TransactionStep.SUBMIT_ENQUEUE, lambda: desk.submit(key="once"))
     shard = await world.engine.databases.shard_of(desk.user.tenant_id)
     [(job_id,)] = await execute(shard, "SELECT id FROM ai_jobs")
     return Script(
@@ -626,15 +626,15 @@ async def draw_an_input(world: World) -> Script:
     await world.engine.objects.put(path, png())
     await world.engine.accounts.tenancy.add_file(desk.user, path=path, mime_type="image/png")
     shard = await world.engine.databases.shard_of(tenant_id)
-    await shard.run(Step.TENANT, lambda tx: media.use_files(tx, tenant_id, [path]))
+    await shard.run(TransactionStep.TENANT, lambda tx: media.use_files(tx, tenant_id, [path]))
 
     async def it_has_a_poster_once_the_claim_has_run_out() -> None:
         await world.advance(DRAW_SECONDS)
         await world.engine.jobs.drawing.run_once()
         [file] = await execute(
-            await world.engine.databases.shard_of(tenant_id), "SELECT poster, draw_due_at FROM files"
+            await world.engine.databases.shard_of(tenant_id), "SELECT poster, poster_due_at FROM files"
         )
-        assert file.draw_due_at is None
+        assert file.poster_due_at is None
         assert await world.engine.objects.exists(poster_path(path, file.poster))
 
     async def draw() -> None:
@@ -703,7 +703,7 @@ async def register(world: World) -> Script:
 async def repair_a_lost_entry(world: World) -> Script:
     desk = await world.desk()
     _, leased = await desk.leased()
-    await interrupted(world, Step.DELIVER_APPLY, lambda: world.complete(leased))
+    await interrupted(world, TransactionStep.DELIVER_APPLY, lambda: world.complete(leased))
     await execute(world.engine.databases.central, "DELETE FROM outbox")
     return repair(world, ends=["completed"], balances=[990])
 
@@ -804,7 +804,7 @@ async def take_a_minute(world: World) -> Script:
     return Script(act=lambda: world.engine.scaling.figures.claim_minute("cloudwatch"), ends=[], balances=[1000])
 
 
-async def interrupted(world: World, step: Step, act: Callable[[], Awaitable[object]]) -> None:
+async def interrupted(world: World, step: TransactionStep, act: Callable[[], Awaitable[object]]) -> None:
     """A step that an earlier process began and did not commit."""
     die_on(world, step, Boundary.BEFORE_COMMIT)
     with suppress(Crash):
@@ -813,69 +813,69 @@ async def interrupted(world: World, step: Step, act: Callable[[], Awaitable[obje
 
 
 # Which transactions each scenario comes through, and how often.
-VERDICT = {Step.DELIVER_APPLY: 1, Step.DELIVER_FORGET: 1}
-SCENARIOS: Mapping[Scenario, Mapping[Step, int]] = {
-    submit: {Step.FITTING: 1, Step.SUBMIT_JOB: 1, Step.SUBMIT_ENQUEUE: 1, Step.SUBMIT_FORGET: 1},
-    submit_for_a_video: {Step.SUBMIT_JOB: 1},
-    submit_a_batch: {Step.SUBMIT_JOB: 1, Step.SUBMIT_ENQUEUE: 1},
-    submit_with_reuse: {Step.REUSE: 1, Step.SUBMIT_JOB: 1},
-    submit_a_batch_with_reuse: {Step.REUSE: 1, Step.SUBMIT_JOB: 1, Step.SUBMIT_ENQUEUE: 1},
-    run_out_of_memory: {Step.SETTLE: 1, **VERDICT},
-    retry: {Step.SUBMIT_JOB: 1, Step.SUBMIT_ENQUEUE: 1},
-    retry_what_failed_of_a_batch: {Step.SUBMIT_JOB: 1},
-    relay_a_submission: {Step.SUBMIT_ENQUEUE: 1, Step.SUBMIT_FORGET: 1},
-    lease: {Step.LEASE: 1, **VERDICT},
-    lease_and_find_the_shard_down: {Step.LEASE: 1, Step.DEFER: 1},
-    lease_and_find_the_graph_gone: {Step.DEFER: 1},
-    heartbeat: {Step.HEARTBEAT: 1, Step.HEARTBEAT_LOGS: 1},
-    complete: {Step.SETTLE: 1, **VERDICT},
-    complete_with_an_upload: {Step.SETTLE: 1, **VERDICT},
-    complete_in_two_shards_at_once: {Step.SETTLE: 1, Step.DELIVER_APPLY: 2},
-    fail: {Step.SETTLE: 1, **VERDICT},
-    fail_and_hold_the_rest: {Step.SETTLE: 1, Step.HOLD: 1},
-    fail_on_this_worker: {Step.SETTLE: 1, Step.DELIVER_APPLY: 1},
-    requeue: {Step.SETTLE: 1, Step.DELIVER_APPLY: 1},
-    release: {Step.RELEASE: 1, Step.DELIVER_APPLY: 1},
-    deregister: {Step.RELEASE: 1},
-    revoke: {Step.WORKER: 1, Step.RELEASE: 1},
-    recall: {Step.RECALL: 1},
-    burst: {Step.BURST: 1, Step.DELIVER_APPLY: 1},
-    come_back_from_the_cloud: {Step.BURST: 1, Step.DELIVER_APPLY: 1},
-    fail_in_the_cloud: {Step.SETTLE: 1, Step.DELIVER_APPLY: 1},
-    reap: {Step.REAP: 1, Step.DELIVER_APPLY: 1},
-    reap_the_last_attempt: {Step.REAP: 1, **VERDICT},
+VERDICT = {TransactionStep.DELIVER_APPLY: 1, TransactionStep.DELIVER_FORGET: 1}
+SCENARIOS: Mapping[Scenario, Mapping[TransactionStep, int]] = {
+    submit: {TransactionStep.FITTING: 1, TransactionStep.SUBMIT_JOB: 1, TransactionStep.SUBMIT_ENQUEUE: 1, TransactionStep.SUBMIT_FORGET: 1},
+    submit_for_a_video: {TransactionStep.SUBMIT_JOB: 1},
+    submit_a_batch: {TransactionStep.SUBMIT_JOB: 1, TransactionStep.SUBMIT_ENQUEUE: 1},
+    submit_with_reuse: {TransactionStep.REUSE: 1, TransactionStep.SUBMIT_JOB: 1},
+    submit_a_batch_with_reuse: {TransactionStep.REUSE: 1, TransactionStep.SUBMIT_JOB: 1, TransactionStep.SUBMIT_ENQUEUE: 1},
+    run_out_of_memory: {TransactionStep.SETTLE: 1, **VERDICT},
+    retry: {TransactionStep.SUBMIT_JOB: 1, TransactionStep.SUBMIT_ENQUEUE: 1},
+    retry_what_failed_of_a_batch: {TransactionStep.SUBMIT_JOB: 1},
+    relay_a_submission: {TransactionStep.SUBMIT_ENQUEUE: 1, TransactionStep.SUBMIT_FORGET: 1},
+    lease: {TransactionStep.LEASE: 1, **VERDICT},
+    lease_and_find_the_shard_down: {TransactionStep.LEASE: 1, TransactionStep.DEFER: 1},
+    lease_and_find_the_graph_gone: {TransactionStep.DEFER: 1},
+    heartbeat: {TransactionStep.HEARTBEAT: 1, TransactionStep.HEARTBEAT_LOGS: 1},
+    complete: {TransactionStep.SETTLE: 1, **VERDICT},
+    complete_with_an_upload: {TransactionStep.SETTLE: 1, **VERDICT},
+    complete_in_two_shards_at_once: {TransactionStep.SETTLE: 1, TransactionStep.DELIVER_APPLY: 2},
+    fail: {TransactionStep.SETTLE: 1, **VERDICT},
+    fail_and_hold_the_rest: {TransactionStep.SETTLE: 1, TransactionStep.HOLD: 1},
+    fail_on_this_worker: {TransactionStep.SETTLE: 1, TransactionStep.DELIVER_APPLY: 1},
+    requeue: {TransactionStep.SETTLE: 1, TransactionStep.DELIVER_APPLY: 1},
+    release: {TransactionStep.RELEASE: 1, TransactionStep.DELIVER_APPLY: 1},
+    deregister: {TransactionStep.RELEASE: 1},
+    revoke: {TransactionStep.WORKER: 1, TransactionStep.RELEASE: 1},
+    recall: {TransactionStep.RECALL: 1},
+    burst: {TransactionStep.BURST: 1, TransactionStep.DELIVER_APPLY: 1},
+    come_back_from_the_cloud: {TransactionStep.BURST: 1, TransactionStep.DELIVER_APPLY: 1},
+    fail_in_the_cloud: {TransactionStep.SETTLE: 1, TransactionStep.DELIVER_APPLY: 1},
+    reap: {TransactionStep.REAP: 1, TransactionStep.DELIVER_APPLY: 1},
+    reap_the_last_attempt: {TransactionStep.REAP: 1, **VERDICT},
     recover_an_entry: VERDICT,
-    cancel: {Step.CONTROL: 1, **VERDICT},
-    cancel_what_runs: {Step.CONTROL: 1, Step.DELIVER_APPLY: 1},
-    cancel_what_is_not_in_the_queue_yet: {Step.SUBMIT_ENQUEUE: 1, Step.CONTROL: 1, Step.DELIVER_APPLY: 1},
-    cancel_a_batch: {Step.CONTROL: 1, Step.DELIVER_APPLY: 1},
-    pause_what_runs: {Step.CONTROL: 1, Step.DELIVER_APPLY: 1},
-    pause_and_resume: {Step.CONTROL: 2, Step.DELIVER_APPLY: 1},
-    set_priority: {Step.CONTROL: 1},
-    move: {Step.MOVE: 1},
-    credit: {Step.LEDGER: 1},
-    remove_a_video: {Step.REMOVE: 1, Step.REMOVE_FORGET: 1},
-    take_a_payment: {Step.PAYMENT: 1, Step.LEDGER: 1},
-    tell_of_an_end: {Step.WEBHOOK_CLAIM: 1, Step.WEBHOOK_NOTE: 1},
-    remove_an_upload_that_nothing_uses: {Step.RETENTION_MARK: 1, Step.RETENTION_REMOVE: 1, Step.REMOVE_FORGET: 1},
-    draw_an_input: {Step.DRAW_CLAIM: 1, Step.DRAW_NOTE: 1},
-    gather_in_a_collection: {Step.GALLERY: 1},
-    create_a_user: {Step.TENANT: 2},
-    create_what_a_fleet_runs: {Step.CATALOGUE: 3},
-    register: {Step.WORKER: 1},
+    cancel: {TransactionStep.CONTROL: 1, **VERDICT},
+    cancel_what_runs: {TransactionStep.CONTROL: 1, TransactionStep.DELIVER_APPLY: 1},
+    cancel_what_is_not_in_the_queue_yet: {TransactionStep.SUBMIT_ENQUEUE: 1, TransactionStep.CONTROL: 1, TransactionStep.DELIVER_APPLY: 1},
+    cancel_a_batch: {TransactionStep.CONTROL: 1, TransactionStep.DELIVER_APPLY: 1},
+    pause_what_runs: {TransactionStep.CONTROL: 1, TransactionStep.DELIVER_APPLY: 1},
+    pause_and_resume: {TransactionStep.CONTROL: 2, TransactionStep.DELIVER_APPLY: 1},
+    set_priority: {TransactionStep.CONTROL: 1},
+    move: {TransactionStep.MOVE: 1},
+    credit: {TransactionStep.LEDGER: 1},
+    remove_a_video: {TransactionStep.REMOVE: 1, TransactionStep.REMOVE_FORGET: 1},
+    take_a_payment: {TransactionStep.PAYMENT: 1, TransactionStep.LEDGER: 1},
+    tell_of_an_end: {TransactionStep.WEBHOOK_CLAIM: 1, TransactionStep.WEBHOOK_NOTE: 1},
+    remove_an_upload_that_nothing_uses: {TransactionStep.RETENTION_MARK: 1, TransactionStep.RETENTION_REMOVE: 1, TransactionStep.REMOVE_FORGET: 1},
+    draw_an_input: {TransactionStep.DRAW_CLAIM: 1, TransactionStep.DRAW_NOTE: 1},
+    gather_in_a_collection: {TransactionStep.GALLERY: 1},
+    create_a_user: {TransactionStep.TENANT: 2},
+    create_what_a_fleet_runs: {TransactionStep.CATALOGUE: 3},
+    register: {TransactionStep.WORKER: 1},
     scale_a_fleet: {
-        Step.LEAD: 1,
-        Step.LEARN: 1,
-        Step.SCALE_SEEN: 1,
-        Step.SCALE_INTENT: 1,
-        Step.SCALE_OUTCOME: 1,
+        TransactionStep.LEAD: 1,
+        TransactionStep.LEARN: 1,
+        TransactionStep.SCALE_SEEN: 1,
+        TransactionStep.SCALE_INTENT: 1,
+        TransactionStep.SCALE_OUTCOME: 1,
     },
-    count_what_a_lease_cost: {Step.USAGE: 2},
-    take_a_minute: {Step.MINUTE: 1},
-    repair_a_lost_entry: {Step.REPAIR: 1, Step.DELIVER_APPLY: 1},
-    repair_a_lost_dispatch: {Step.SUBMIT_ENQUEUE: 1, Step.REPAIR: 1},
-    repair_a_wallet: {Step.REPAIR: 1},
-    repair_an_orphan: {Step.REPAIR: 2},
+    count_what_a_lease_cost: {TransactionStep.USAGE: 2},
+    take_a_minute: {TransactionStep.MINUTE: 1},
+    repair_a_lost_entry: {TransactionStep.REPAIR: 1, TransactionStep.DELIVER_APPLY: 1},
+    repair_a_lost_dispatch: {TransactionStep.SUBMIT_ENQUEUE: 1, TransactionStep.REPAIR: 1},
+    repair_a_wallet: {TransactionStep.REPAIR: 1},
+    repair_an_orphan: {TransactionStep.REPAIR: 2},
 }
 # By the place where the process dies.
 CASES = {
@@ -884,14 +884,14 @@ CASES = {
         for scenario, steps in SCENARIOS.items()
         for nth in range(1, steps.get(step, 0) + 1)
     ]
-    for step in Step
+    for step in TransactionStep
     for boundary in Boundary
 }
 
 
 @pytest.mark.parametrize("boundary", Boundary)
-@pytest.mark.parametrize("step", Step)
-def test_every_boundary_of_every_step_has_a_scenario(step: Step, boundary: Boundary) -> None:
+@pytest.mark.parametrize("step", TransactionStep)
+def test_every_boundary_of_every_step_has_a_scenario(step: TransactionStep, boundary: Boundary) -> None:
     assert CASES[step, boundary], f"No scenario crashes {boundary} of {step}: add one to SCENARIOS."
 
 
@@ -901,7 +901,7 @@ def test_every_boundary_of_every_step_has_a_scenario(step: Step, boundary: Bound
     indirect=["backend"],
 )
 async def test_a_crash_loses_doubles_and_leaves_nothing(
-    world: World, step: Step, boundary: Boundary, scenario: Scenario, nth: int
+    world: World, step: TransactionStep, boundary: Boundary, scenario: Scenario, nth: int
 ) -> None:
     seen = Seen()
     script = await scenario(world)

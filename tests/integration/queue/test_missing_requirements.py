@@ -11,11 +11,11 @@ from sqlalchemy import select
 from comfyrelay.domain.capabilities import MOST_NAMES_KEPT, Equipment, Fitness, Needs
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
-from comfyrelay.domain.records.catalogue import Workflow
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.catalogue import WorkflowRecord
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import MissingOnWorkers
 from comfyrelay.services.catalogue.availability import UNUSED_SECONDS
-from comfyrelay.services.jobs.submission.requests import Item
+from comfyrelay.services.jobs.submission.requests import ItemRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.central.workers import workers
@@ -63,7 +63,7 @@ async def change(world: World, name: str, capabilities: dict[str, Any]) -> None:
     await world.engine.fleet.workers.note_capabilities(found, capabilities)
 
 
-async def why(world: World, job: Job) -> Waiting:
+async def why(world: World, job: JobRecord) -> Waiting:
     return await world.engine.queue.waiting.of_job(job.tenant_id, job.id)
 
 
@@ -178,9 +178,9 @@ async def test_a_choice_of_a_model_is_a_need_of_its_own(world: World) -> None:
     assert (await world.submit(desk.user, desk.effect)).status == "queued"
     assert [each["name"] for each in (await refusal(desk, input_payload=large)).missing] == ["large.safetensors"]
     with pytest.raises(MissingOnWorkers):
-        await submit_batch(world, desk.user, desk.effect, [Item(), Item(input_payload=large)])
+        await submit_batch(world, desk.user, desk.effect, [ItemRequest(), ItemRequest(input_payload=large)])
     batch = await submit_batch(
-        world, desk.user, desk.effect, [Item(input_payload=large), Item()], wait_for_missing=True
+        world, desk.user, desk.effect, [ItemRequest(input_payload=large), ItemRequest()], wait_for_missing=True
     )
     assert batch.counts == {"queued": 2}
     await world.lease("gpu-1")
@@ -244,7 +244,7 @@ async def test_of_thousands_of_names_some_are_kept(world: World) -> None:
     assert "Node0049 (no worker has it), and more. Install" in error.detail
     await worker(world, desk.fleet, NO_MODEL, name="later")
     async with world.engine.databases.central.read() as tx:
-        rows = (await tx.execute(select(central.worker_gaps))).all()
+        rows = (await tx.execute(select(central.worker_missing_requirements))).all()
     assert [len(each.node_types) for each in rows] == [MOST_NAMES_KEPT] * 3
     missing = await world.engine.catalogue.fitting.of_workflow(desk.workflow, shows_names=True)
     assert missing is not None
@@ -269,7 +269,7 @@ async def test_a_worker_is_judged_where_nobody_waits_for_it(world: World, monkey
 
 async def needs(world: World) -> int:
     async with world.engine.databases.central.read() as tx:
-        return len((await tx.execute(select(central.workflow_needs))).all())
+        return len((await tx.execute(select(central.workflow_requirements))).all())
 
 
 async def test_what_no_job_needs_any_more_is_forgotten_and_learned_again(world: World) -> None:
@@ -292,7 +292,7 @@ async def test_what_was_used_lately_is_kept(world: World) -> None:
 
 
 async def test_a_worker_that_registers_while_a_job_is_submitted_is_held_against_it(world: World) -> None:
-    workflow: Workflow = await world.workflow()
+    workflow: WorkflowRecord = await world.workflow()
     desk = await a_desk(world, ALL)
     fleet = await world.fleet(workflow, desk.workflow)
     for number in range(5):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.domain.queue.wait_reasons import Reason
-from comfyrelay.domain.records.workers import AuditEntry
+from comfyrelay.domain.records.workers import NewAuditEntry
 from comfyrelay.errors import ConfigurationError, Fault
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.settle import Report, Verb
@@ -59,7 +59,7 @@ async def test_what_a_failed_transaction_had_put_off_is_never_written(world: Wor
     central = world.engine.databases.central
 
     async def fail(tx: Tx) -> None:
-        await audit.record(tx, [AuditEntry(worker_id="ghost", event="register")])
+        await audit.record(tx, [NewAuditEntry(worker_id="ghost", event="register")])
         raise RuntimeError("after the write")
 
     with pytest.raises(RuntimeError, match="after the write"):

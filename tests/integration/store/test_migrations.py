@@ -1,4 +1,4 @@
-"""Schemas, and where tenants live."""
+"""Schema upgrades, and how tenants are placed on shards."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -56,7 +56,7 @@ class TestSchema:
         for database, schema in databases.schemas():
             assert await differences(database, schema) == []
 
-    async def test_a_difference_would_be_seen(self, databases: Databases) -> None:
+    async def test_missing_table_is_a_difference(self, databases: Databases) -> None:
         await databases.upgrade()
         await execute(databases.central, "DROP TABLE payment_events")
         assert await differences(databases.central, migrate.Schema.CENTRAL) != []
@@ -67,18 +67,18 @@ class TestSchema:
         second = await databases.upgrade()
         assert second == {name: (head, head) for name, (_, head) in first.items()}
 
-    async def test_an_empty_database_is_out_of_date(self, databases: Databases) -> None:
+    async def test_empty_database_is_out_of_date(self, databases: Databases) -> None:
         with pytest.raises(SchemaOutOfDate, match=r"central, main.*comfyrelay db upgrade"):
             await databases.require_current()
         await databases.upgrade()
         await databases.require_current()
 
-    async def test_one_database_that_is_behind_is_named(self, databases: Databases) -> None:
+    async def test_error_names_the_outdated_database(self, databases: Databases) -> None:
         await migrate.upgrade(databases.central, migrate.Schema.CENTRAL)
         with pytest.raises(SchemaOutOfDate, match="The schema of main is"):
             await databases.require_current()
 
-    async def test_two_concurrent_upgrades_both_succeed(self, empty: Empty, databases: Databases) -> None:
+    async def test_concurrent_upgrades_both_succeed(self, empty: Empty, databases: Databases) -> None:
         other = databases_at(empty)
         both = (databases.central, other.central)
         answers = await asyncio.gather(*(migrate.upgrade(each, migrate.Schema.CENTRAL) for each in both))
@@ -88,29 +88,29 @@ class TestSchema:
 
 
 class TestOtherDatabases:
-    """One that is newer, of something else, or in the wrong place is recognised, and left as it is."""
+    """A newer, foreign or swapped database is refused and left unchanged."""
 
-    async def test_a_newer_schema_names_the_version_that_does_not_know_it(self, databases: Databases) -> None:
+    async def test_newer_schema_is_refused(self, databases: Databases) -> None:
         await databases.upgrade()
         await execute(databases.central, "UPDATE alembic_version SET version_num = 'central_9999'")
         for refused in (databases.upgrade, databases.require_current):
             with pytest.raises(ConfigurationError, match=r"central is central_9999, and ComfyRelay [\d.]+ knows"):
                 await refused()
 
-    async def test_a_shard_in_the_place_of_central_is_named(self, empty: Empty, databases: Databases) -> None:
+    async def test_shard_configured_as_central_is_refused(self, empty: Empty, databases: Databases) -> None:
         await databases.upgrade()
         swapped = databases_at((empty[1], empty[0]))
         with pytest.raises(ConfigurationError, match="COMFYRELAY_DATABASE_URL"):
             await swapped.upgrade()
         await swapped.close()
 
-    async def test_a_database_of_something_else_gets_no_tables_of_ours(self, databases: Databases) -> None:
+    async def test_foreign_database_is_refused(self, databases: Databases) -> None:
         await execute(databases.shards["main"], "CREATE TABLE customers (id integer)")
         with pytest.raises(ConfigurationError, match=r"none of ComfyRelay's \(customers"):
             await databases.upgrade()
         assert await migrate.current(databases.shards["main"]) is None
 
-    async def test_a_file_that_is_no_database_is_one_sentence(self, tmp_path: Path) -> None:
+    async def test_file_that_is_no_database_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "central.db").write_text("no database, but much longer than the header of one is: " * 10)
         databases = databases_at((f"sqlite:///{tmp_path}/central.db", f"sqlite:///{tmp_path}/tenant.db"))
         with pytest.raises(ConfigurationError, match="is no SQLite database"):
@@ -140,7 +140,7 @@ class TestShards:
         found = [await shard_of(world, each.tenant_id) for each in users]
         assert found == ["b", "a", "b", "a", "b"]
 
-    async def test_a_tenant_s_rows_are_in_its_shard_and_nowhere_else(self, world: World) -> None:
+    async def test_rows_of_a_tenant_are_only_in_its_shard(self, world: World) -> None:
         desk = await world.desk()
         await desk.submit()
         home = await shard_of(world, desk.user.tenant_id)
@@ -150,25 +150,25 @@ class TestShards:
         }
         assert counts == {name: int(name == home) for name in ("a", "b")}
 
-    async def test_a_tenant_is_found_through_its_row(self, world: World) -> None:
+    async def test_tenant_is_found_through_its_row(self, world: World) -> None:
         user = await world.user(shard="b")
         async with other_process(world, ["a", "b"]) as other:
             assert (await other.databases.shard_of(user.tenant_id)).name == "b"
             assert await other.accounts.ledger.balance(user.tenant_id) == 1000
 
-    async def test_a_shard_added_later_takes_new_tenants_and_moves_none(self, world: World) -> None:
+    async def test_added_shard_takes_new_tenants_and_moves_none(self, world: World) -> None:
         async with other_process(world, ["a"]) as before:
             old = [await before.accounts.tenancy.create_user(email=f"old{n}@example.org") for n in range(3)]
         new = [await world.user() for _ in range(3)]
         assert [await shard_of(world, each.tenant_id) for each in old] == ["a", "a", "a"]
         assert [await shard_of(world, each.tenant_id) for each in new] == ["b", "b", "b"]
 
-    async def test_a_shard_that_a_process_does_not_know_is_unavailable_to_it(self, world: World) -> None:
+    async def test_unconfigured_shard_is_unavailable(self, world: World) -> None:
         user = await world.user(shard="b")
         async with other_process(world, ["a"]) as other:
             with pytest.raises(DatabaseUnavailable):
                 await other.accounts.ledger.balance(user.tenant_id)
 
-    async def test_a_tenant_cannot_be_placed_in_a_shard_that_does_not_exist(self, world: World) -> None:
+    async def test_tenant_in_an_unknown_shard_is_refused(self, world: World) -> None:
         with pytest.raises(InvalidInput):
             await world.user(shard="nowhere")

@@ -62,7 +62,7 @@ INSERT INTO machines (key, fleet_id, worker_id, ordered_at, ended_at)
 SELECT 'm' || n, 1 + n % 5, 'w' || n, now() - make_interval(secs => n), CASE WHEN n % 100 > 0 THEN now() END
   FROM generate_series(1, 20000) AS n;
 
-INSERT INTO scaling_decisions (fleet_id, created_at, policy, desired, launch, "end", outcome, reason, seen)
+INSERT INTO autoscaling_decisions (fleet_id, created_at, policy, desired, launch, "end", outcome, reason, seen)
 SELECT 1 + n % 50, now(), 'fast', 1, '[]', '[]', '{{}}', 'x', '{{}}' FROM generate_series(1, 20000) AS n;
 
 INSERT INTO bursts (dispatch_id, workflow_id, stage, created_at, ended_at, expected_cost_micros, reason, seen)
@@ -256,14 +256,15 @@ async def test_where_nobody_lacks_anything_a_submission_reads_no_worker(central:
         await central.execute(
             """
             INSERT INTO worker_workflows (worker_id, workflow_id) SELECT worker_id, 1 FROM workers;
-            INSERT INTO workflow_needs (workflow_hash, node_types, models, used_at) VALUES ('h1', '[]', '[]', now());
+            INSERT INTO workflow_requirements (workflow_hash, node_types, models, used_at)
+            VALUES ('h1', '[]', '[]', now());
             """
         )
         nodes = await explain(central, query, run=True)
     finally:
         await transaction.rollback()
     names = {each.get("Relation Name") for each in nodes if each["Actual Loops"]}
-    assert "workflow_needs" in names
+    assert "workflow_requirements" in names
     assert names.isdisjoint({"workers", "worker_workflows"})
 
 
@@ -290,7 +291,7 @@ async def test_dispatches_set_aside_have_an_index_of_their_own(
     central: asyncpg.Connection, status: DispatchStatus
 ) -> None:
     nodes = await explain(central, await listing(DispatchFilter(status=status)))
-    assert indexes(nodes) == {"ix_ai_job_dispatches_set_aside"}
+    assert indexes(nodes) == {"ix_ai_job_dispatches_stopped"}
     assert not scans_everything(nodes)
 
 
@@ -388,7 +389,7 @@ SCALING: dict[str, tuple[Any, set[str], int]] = {
     "types": (machines.by_worker_query(["w1", "w2"]), {"ix_machines_worker"}, 2),
     "decisions": (
         decisions.newest_query(1, before_id=None, limit=51),
-        {"ix_scaling_decisions_fleet_id_id"},
+        {"ix_autoscaling_decisions_fleet_id_id"},
         51,
     ),
     "completed jobs": (

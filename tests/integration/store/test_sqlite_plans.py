@@ -100,6 +100,6 @@ async def test_files_that_are_to_be_drawn_are_found_through_an_index(shard: Data
     steps = await execute(shard, "EXPLAIN QUERY PLAN " + statement.replace("?", "1"))
     read = [str(step.detail) for step in steps if "files" in step.detail]
     assert read == [
-        "SEARCH files USING INDEX ix_files_undrawn (draw_due_at<?)",
+        "SEARCH files USING INDEX ix_files_poster_due (poster_due_at<?)",
         "SEARCH files USING COVERING INDEX sqlite_autoindex_files_1 (id=?)",
     ]

@@ -1,6 +1,6 @@
-"""Every upgrade from every revision: the rows are still there, and the schema is the one that the code defines.
+"""A database at any earlier revision, with a row in each table, upgrades without losing a value.
 
-Migrations are found, not listed: a new one is tested by being added.
+Migrations are found by their file names, so a new one is tested as soon as it exists.
 """
 
 import shutil
@@ -14,6 +14,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from sqlalchemy import Boolean, Column, Connection, Float, Integer, MetaData, Table, Text, inspect, select
 
+from comfyrelay.errors import ConfigurationError
 from comfyrelay.store import migrate
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.migrate import Schema
@@ -22,8 +23,8 @@ from tests.support.schema_differences import differences
 Rows = dict[str, dict[str, Any]]
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-# What a constraint wants in a column; all other columns take any value of their type.
-WORDS = {
+# Values that constraints require. All other columns take any value of their type.
+VALUES = {
     "status": "queued",
     "stage": "production",
     "provider": "self_hosted",
@@ -31,23 +32,25 @@ WORDS = {
     "registration_source": "fleet",
     "type": "ADJUSTMENT",
 }
-WORDS_OF_TABLE: dict[str, dict[str, Any]] = {
+VALUES_OF_TABLE: dict[str, dict[str, Any]] = {
     "account_links": {"kind": "reset"},
     "webhook_deliveries": {"status": "pending", "due_at": AT},
 }
 
 
 def _starts() -> list[ParameterSet]:
-    """With every change from the first revision, and from the newest two, which have all tables; in `make long` from
-    any."""
+    """Every revision of both schemas. `make test` starts at the first and the newest two; `make test-all` at all.
+
+    The step from the second newest revision is the one that a change adds, so it always runs.
+    """
     found = []
     for schema in Schema:
-        first, *others = migrate.revisions(schema)
-        now = {first, *others[-2:]}
-        # the step from the version before is the one that a change adds
-        marks = {each: [] if each in now else [pytest.mark.long] for each in (first, *others)}
-        marks[others[-2]] = [pytest.mark.everyday]
-        found += [pytest.param(schema, each, marks=those) for each, those in marks.items()]
+        revisions = migrate.revisions(schema)
+        usual = {revisions[0], *revisions[-2:]}
+        for revision in revisions:
+            mark = pytest.mark.everyday if revision in revisions[-2:-1] else pytest.mark.long
+            marks = [] if revision in usual - set(revisions[-2:-1]) else [mark]
+            found.append(pytest.param(schema, revision, marks=marks))
     return found
 
 
@@ -56,13 +59,13 @@ STEPS = _starts()
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def server(request: pytest.FixtureRequest) -> str | None:
-    """Where PostgreSQL is, if the test is about it."""
+    """The URL of the PostgreSQL server, or None for SQLite."""
     return request.getfixturevalue("postgres_url") if request.param == "postgresql" else None
 
 
 @pytest.fixture
 async def database(server: str | None, tmp_path: Path) -> AsyncIterator[Database]:
-    """An empty one."""
+    """An empty database."""
     if server is None:
         found = Database("upgraded", f"sqlite:///{tmp_path}/upgraded.db")
         yield found
@@ -85,9 +88,9 @@ def tables_of(connection: Connection) -> list[Table]:
     return [table for table in found.sorted_tables if table.name != "alembic_version"]
 
 
-def value_of(column: Column[Any], words: dict[str, Any], dialect: str) -> Any:
-    if column.name in words or column.name.endswith("_at"):
-        value = words.get(column.name, AT)
+def value_of(column: Column[Any], values: dict[str, Any], dialect: str) -> Any:
+    if column.name in values or column.name.endswith("_at"):
+        value = values.get(column.name, AT)
         is_text_time = value is AT and dialect == "sqlite"
         return f"{AT:%Y-%m-%d %H:%M:%S.%f}" if is_text_time else value
     if isinstance(column.type, Boolean):
@@ -100,14 +103,14 @@ def value_of(column: Column[Any], words: dict[str, Any], dialect: str) -> Any:
 
 
 def row_for(table: Table, dialect: str) -> dict[str, Any]:
-    """Every key is the same, so that each row refers to those of other tables."""
-    words = {**WORDS, **WORDS_OF_TABLE.get(table.name, {})}
-    wanted = [each for each in table.columns if not each.nullable or each.name in WORDS_OF_TABLE.get(table.name, {})]
-    return {column.name: value_of(column, words, dialect) for column in wanted}
+    """All keys have the same value, so foreign keys hold."""
+    values = {**VALUES, **VALUES_OF_TABLE.get(table.name, {})}
+    wanted = [each for each in table.columns if not each.nullable or each.name in VALUES_OF_TABLE.get(table.name, {})]
+    return {column.name: value_of(column, values, dialect) for column in wanted}
 
 
 async def fill(database: Database) -> Rows:
-    """One row in every table."""
+    """Insert one row into each table."""
 
     def work(connection: Connection) -> Rows:
         tables = tables_of(connection)
@@ -128,7 +131,7 @@ def read_rows(connection: Connection) -> Rows:
 
 
 async def lost(database: Database, before: Rows) -> list[str]:
-    """What is not as it was: tables and values that are gone or different. Columns may come and go."""
+    """Return the tables and values that are missing or differ. Columns may be added and removed."""
 
     def work(connection: Connection) -> list[str]:
         after = read_rows(connection)
@@ -147,9 +150,7 @@ async def lost(database: Database, before: Rows) -> list[str]:
 
 
 @pytest.mark.parametrize(("schema", "start"), STEPS)
-async def test_rows_of_any_revision_survive_every_step_up_to_the_newest(
-    database: Database, schema: Schema, start: str
-) -> None:
+async def test_rows_survive_each_step_to_the_newest_revision(database: Database, schema: Schema, start: str) -> None:
     await migrate.upgrade(database, schema, to=start)
     rows = await fill(database)
     assert rows
@@ -163,16 +164,14 @@ async def test_rows_of_any_revision_survive_every_step_up_to_the_newest(
 
 
 @pytest.mark.parametrize(("schema", "start"), STEPS)
-async def test_one_upgrade_leads_from_any_revision_to_the_newest(
-    database: Database, schema: Schema, start: str
-) -> None:
+async def test_any_revision_upgrades_to_the_newest_at_once(database: Database, schema: Schema, start: str) -> None:
     await migrate.upgrade(database, schema, to=start)
     assert await migrate.upgrade(database, schema) == (start, migrate.head(schema))
     assert await differences(database, schema) == []
 
 
-class TestTheTestItself:
-    """It would notice a migration that loses something, and one that makes something else than is defined."""
+class TestNextMigration:
+    """These checks detect a next migration that loses data or does not match the table definitions."""
 
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -184,29 +183,53 @@ class TestTheTestItself:
         migrate.head.cache_clear()
 
     def add(self, folder: Path, upgrade: str) -> str:
-        """A migration after the newest."""
+        """Add a migration after the newest one; returns the revision before it."""
         newest = migrate.revisions(Schema.CENTRAL)[-1]
-        (folder / "central" / "versions" / "9999_another.py").write_text(
-            f"from alembic import op\n\nrevision = 'central_9999'\ndown_revision = {newest!r}\n\n\n"
+        number = int(newest.rpartition("_")[2]) + 1
+        (folder / "central" / "versions" / f"{number:04}_next.py").write_text(
+            f"from alembic import op\n\nrevision = 'central_{number:04}'\ndown_revision = {newest!r}\n\n\n"
             f"def upgrade() -> None:\n    {upgrade}\n"
         )
         return newest
 
-    async def test_rows_that_a_migration_removes(self, database: Database, folder: Path) -> None:
+    async def test_filled_database_is_upgraded(self, database: Database, folder: Path) -> None:
+        newest = self.add(folder, "op.execute('UPDATE alembic_version SET version_num = version_num')")
+        await migrate.upgrade(database, Schema.CENTRAL, to=newest)
+        rows = await fill(database)
+        assert await migrate.upgrade(database, Schema.CENTRAL) == (newest, migrate.revisions(Schema.CENTRAL)[-1])
+        assert await lost(database, rows) == []
+        assert await differences(database, Schema.CENTRAL) == []
+
+    async def test_downgrade_is_refused(self, database: Database, folder: Path) -> None:
+        newest = self.add(folder, "op.execute('UPDATE alembic_version SET version_num = version_num')")
+        await migrate.upgrade(database, Schema.CENTRAL)
+        with pytest.raises(ConfigurationError, match=f"cannot be downgraded to {newest}"):
+            await migrate.upgrade(database, Schema.CENTRAL, to=newest)
+
+    async def test_deleted_row_is_detected(self, database: Database, folder: Path) -> None:
         newest = self.add(folder, "op.execute('DELETE FROM payment_events')")
         await migrate.upgrade(database, Schema.CENTRAL, to=newest)
         rows = await fill(database)
-        assert await migrate.upgrade(database, Schema.CENTRAL) == (newest, "central_9999")
+        await migrate.upgrade(database, Schema.CENTRAL)
         assert {each.partition(".")[0] for each in await lost(database, rows)} == {"payment_events"}
 
-    async def test_a_value_that_a_migration_changes(self, database: Database, folder: Path) -> None:
+    async def test_changed_value_is_detected(self, database: Database, folder: Path) -> None:
         newest = self.add(folder, "op.execute('UPDATE fleets SET max_workers = 7')")
         await migrate.upgrade(database, Schema.CENTRAL, to=newest)
         rows = await fill(database)
         await migrate.upgrade(database, Schema.CENTRAL)
         assert await lost(database, rows) == ["fleets.max_workers"]
 
-    async def test_a_table_that_nobody_defined(self, database: Database, folder: Path) -> None:
-        self.add(folder, "op.execute('CREATE TABLE another (id integer)')")
+    @pytest.mark.parametrize(
+        "upgrade",
+        [
+            "op.execute('CREATE TABLE another (id integer)')",
+            "op.drop_index('ix_users_admins', 'users')",
+            "with op.batch_alter_table('effects') as t: t.drop_constraint(op.f('ck_effects_credits_cost'))",
+        ],
+        ids=["table", "index", "check constraint"],
+    )
+    async def test_undefined_change_is_detected(self, database: Database, folder: Path, upgrade: str) -> None:
+        self.add(folder, upgrade)
         await migrate.upgrade(database, Schema.CENTRAL)
         assert await differences(database, Schema.CENTRAL) != []

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 
 from sqlalchemy import insert, select, update
 
-from comfyrelay.domain.records.accounts import Token, User
+from comfyrelay.domain.records.accounts import TokenRecord, User
 from comfyrelay.store.central.tables import api_tokens, users
 from comfyrelay.store.central.tenants import USER_COLUMNS
 from comfyrelay.store.database import Tx
 from comfyrelay.store.types import relay_now
 
-_TOKEN = [api_tokens.c[name] for name in Token.__dataclass_fields__]
+_TOKEN = [api_tokens.c[name] for name in TokenRecord.__dataclass_fields__]
 
 
 async def create(
     tx: Tx, *, id_: str, user_id: str, name: str, token_hash: str, lifetime_seconds: float | None
-) -> Token:
+) -> TokenRecord:
     query = insert(api_tokens).values(
         id=id_,
         user_id=user_id,
@@ -24,7 +24,7 @@ async def create(
         created_at=relay_now(),
         expires_at=None if lifetime_seconds is None else relay_now(lifetime_seconds),
     )
-    return Token(**(await tx.execute(query.returning(*_TOKEN))).one()._mapping)
+    return TokenRecord(**(await tx.execute(query.returning(*_TOKEN))).one()._mapping)
 
 
 async def owner(tx: Tx, token_hash: str) -> User | None:
@@ -54,7 +54,7 @@ async def id_of(tx: Tx, token_hash: str) -> str | None:
     return found
 
 
-async def of_user(tx: Tx, user_id: str, *, before_id: str | None = None, limit: int = 200) -> Sequence[Token]:
+async def of_user(tx: Tx, user_id: str, *, before_id: str | None = None, limit: int = 200) -> Sequence[TokenRecord]:
     """Those that still work, newest first, page by page through `before_id`."""
     query = (
         select(*_TOKEN)
@@ -68,7 +68,7 @@ async def of_user(tx: Tx, user_id: str, *, before_id: str | None = None, limit: 
     )
     if before_id is not None:
         query = query.where(api_tokens.c.id < before_id)
-    return [Token(**row._mapping) for row in await tx.execute(query)]
+    return [TokenRecord(**row._mapping) for row in await tx.execute(query)]
 
 
 async def revoke_all_named(tx: Tx, user_id: str, name: str) -> None:

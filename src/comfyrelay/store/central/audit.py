@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Select, Text, insert, select
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.records.workers import AuditEntry, AuditRecord
+from comfyrelay.domain.records.workers import NewAuditEntry, AuditRecord
 from comfyrelay.store.central.tables import worker_audit_logs
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first
@@ -19,7 +19,7 @@ _RECORD = [worker_audit_logs.c[name] for name in AuditRecord.__dataclass_fields_
 DECISIONS = ("approve", "revoke")
 
 
-async def record(tx: Tx, entries: Sequence[AuditEntry]) -> None:
+async def record(tx: Tx, entries: Sequence[NewAuditEntry]) -> None:
     if entries:
         await tx.write(_record, with_rows(entries))
 

@@ -9,8 +9,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.gallery import prompt_placeholder
-from comfyrelay.domain.records.catalogue import Effect, Workflow, WorkflowVersion
-from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord, WorkflowVersionRecord
+from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.errors import Conflict
 from comfyrelay.store.central.tables import (
     effects,
@@ -25,36 +25,38 @@ from comfyrelay.store.paging import one_page
 from comfyrelay.store.row_parameters import ids_table, rows_table, with_ids, with_rows
 from comfyrelay.store.types import json_value, relay_now
 
-_WORKFLOW_FIELDS = tuple(Workflow.__dataclass_fields__)
-_EFFECT_FIELDS = tuple(Effect.__dataclass_fields__)
+_WORKFLOW_FIELDS = tuple(WorkflowRecord.__dataclass_fields__)
+_EFFECT_FIELDS = tuple(EffectRecord.__dataclass_fields__)
 _WORKFLOW = [workflows.c[name] for name in _WORKFLOW_FIELDS]
 _EFFECT = [effects.c[name] for name in _EFFECT_FIELDS]
-FLEET_COLUMNS = [fleets.c[name] for name in Fleet.__dataclass_fields__]
-_VERSION = [workflow_versions.c[name] for name in WorkflowVersion.__dataclass_fields__]
+# Columns whose name differs from the field of the record.
+_FLEET_COLUMN_OF = {"scaling": "autoscaling"}
+FLEET_COLUMNS = [fleets.c[_FLEET_COLUMN_OF.get(name, name)].label(name) for name in FleetRecord.__dataclass_fields__]
+_VERSION = [workflow_versions.c[name] for name in WorkflowVersionRecord.__dataclass_fields__]
 _VERSIONED = ("graph_path", "properties", "output_node_id", "output_extension", "output_mime_type")
 _PRESENT = workflows.c.deleted_at.is_(None)
 
 
-async def create_workflow(tx: Tx, **values: Any) -> Workflow:
+async def create_workflow(tx: Tx, **values: Any) -> WorkflowRecord:
     query = insert(workflows).values(**values, created_at=relay_now(), updated_at=relay_now())
     try:
         row = (await tx.execute(query.returning(*_WORKFLOW))).one()
     except IntegrityError as error:
         raise Conflict(f"There is already a workflow {values['slug']!r}.") from error
-    made = Workflow(**row._mapping)
+    made = WorkflowRecord(**row._mapping)
     await _keep_version(tx, made)
     return made
 
 
-async def update_workflow(tx: Tx, workflow_id: int, **values: Any) -> Workflow:
+async def update_workflow(tx: Tx, workflow_id: int, **values: Any) -> WorkflowRecord:
     query = update(workflows).where(workflows.c.id == workflow_id).values(**values, updated_at=relay_now())
-    changed = Workflow(**(await tx.execute(query.returning(*_WORKFLOW))).one()._mapping)
+    changed = WorkflowRecord(**(await tx.execute(query.returning(*_WORKFLOW))).one()._mapping)
     if values.keys() & set(_VERSIONED):
         await _keep_version(tx, changed)
     return changed
 
 
-async def _keep_version(tx: Tx, workflow: Workflow) -> None:
+async def _keep_version(tx: Tx, workflow: WorkflowRecord) -> None:
     """What it runs from now on, unless that is what it ran before; one that waits cannot be run yet."""
     newest = await version(tx, workflow.id)
     runs = {name: getattr(workflow, name) for name in _VERSIONED}
@@ -65,35 +67,35 @@ async def _keep_version(tx: Tx, workflow: Workflow) -> None:
     await tx.execute(query)
 
 
-async def version(tx: Tx, workflow_id: int, number: int | None = None) -> WorkflowVersion | None:
+async def version(tx: Tx, workflow_id: int, number: int | None = None) -> WorkflowVersionRecord | None:
     """This one, or the newest."""
     query = select(*_VERSION).where(workflow_versions.c.workflow_id == workflow_id)
     if number is not None:
         query = query.where(workflow_versions.c.number == number)
     row = (await tx.execute(query.order_by(workflow_versions.c.number.desc()).limit(1))).one_or_none()
-    return WorkflowVersion(**row._mapping) if row else None
+    return WorkflowVersionRecord(**row._mapping) if row else None
 
 
 async def list_versions(
     tx: Tx, workflow_id: int, *, before: int | None, limit: int
-) -> tuple[list[WorkflowVersion], int | None]:
+) -> tuple[list[WorkflowVersionRecord], int | None]:
     """The newest first, and the number to go on before."""
     v = workflow_versions.c
     query = select(*_VERSION).where(v.workflow_id == workflow_id).order_by(v.number.desc()).limit(limit + 1)
     if before is not None:
         query = query.where(v.number < before)
     rows, after = one_page((await tx.execute(query)).all(), "number", limit=limit)
-    return [WorkflowVersion(**row._mapping) for row in rows], after
+    return [WorkflowVersionRecord(**row._mapping) for row in rows], after
 
 
-async def workflow(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> Workflow | None:
+async def workflow(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> WorkflowRecord | None:
     rows = await tx.fetch(_workflow_by_slug if slug is not None else _workflow_by_id, {"slug": slug, "id": id_})
     return _as_workflow(rows[0]) if rows else None
 
 
-def _as_workflow(values: Sequence[Any]) -> Workflow:
+def _as_workflow(values: Sequence[Any]) -> WorkflowRecord:
     found = dict(zip(_WORKFLOW_FIELDS, values, strict=True))
-    return Workflow(**{**found, **{name: json_value(found[name]) for name in ("properties", "waiting")}})
+    return WorkflowRecord(**{**found, **{name: json_value(found[name]) for name in ("properties", "waiting")}})
 
 
 @cache
@@ -106,19 +108,19 @@ def _workflow_by_id(_dialect: str) -> Executable:
     return select(*_WORKFLOW).where(workflows.c.id == bindparam("id", type_=BigInteger()), _PRESENT)
 
 
-async def lock_workflow(tx: Tx, slug: str, *, to_delete: bool = False) -> Workflow | None:
+async def lock_workflow(tx: Tx, slug: str, *, to_delete: bool = False) -> WorkflowRecord | None:
     """The workflow, held against others who change it; with `to_delete` also against those who begin to use it."""
     query = select(*_WORKFLOW).where(workflows.c.slug == slug, _PRESENT)
     row = (await tx.execute(query.with_for_update(key_share=not to_delete))).one_or_none()
-    return Workflow(**row._mapping) if row else None
+    return WorkflowRecord(**row._mapping) if row else None
 
 
-async def workflow_to_use(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> Workflow | None:
+async def workflow_to_use(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> WorkflowRecord | None:
     """The workflow, which is neither changed nor deleted until the transaction ends."""
     condition = workflows.c.slug == slug if slug is not None else workflows.c.id == id_
     query = select(*_WORKFLOW).where(condition, _PRESENT).with_for_update(read=True)
     row = (await tx.execute(query)).one_or_none()
-    return Workflow(**row._mapping) if row else None
+    return WorkflowRecord(**row._mapping) if row else None
 
 
 class Priced(NamedTuple):
@@ -145,7 +147,7 @@ def _existing_workflows(dialect: str) -> Executable:
 
 async def list_workflows(
     tx: Tx, *, tenant_id: str | None, is_active: bool | None, after_slug: str | None, limit: int
-) -> tuple[list[Workflow], str | None]:
+) -> tuple[list[WorkflowRecord], str | None]:
     """The catalogue's workflows, or a tenant's own, by slug; and the slug to go on after."""
     query = select(*_WORKFLOW).where(_PRESENT).order_by(workflows.c.slug).limit(limit + 1)
     query = query.where(workflows.c.tenant_id.is_(None) if tenant_id is None else workflows.c.tenant_id == tenant_id)
@@ -154,7 +156,7 @@ async def list_workflows(
     if after_slug is not None:
         query = query.where(workflows.c.slug > after_slug)
     rows, after = one_page((await tx.execute(query)).all(), "slug", limit=limit)
-    return [Workflow(**row._mapping) for row in rows], after
+    return [WorkflowRecord(**row._mapping) for row in rows], after
 
 
 async def delete_workflow(tx: Tx, workflow_id: int) -> None:
@@ -165,16 +167,16 @@ async def delete_workflow(tx: Tx, workflow_id: int) -> None:
     await tx.execute(query.values(deleted_at=relay_now(), updated_at=relay_now(), is_active=False))
 
 
-async def workflow_ever(tx: Tx, workflow_id: int) -> Workflow | None:
+async def workflow_ever(tx: Tx, workflow_id: int) -> WorkflowRecord | None:
     """The workflow, deleted or not: what ran is still told by it."""
     row = (await tx.execute(select(*_WORKFLOW).where(workflows.c.id == workflow_id))).one_or_none()
-    return Workflow(**row._mapping) if row else None
+    return WorkflowRecord(**row._mapping) if row else None
 
 
-async def workflows_ever(tx: Tx, ids: Iterable[int]) -> dict[int, Workflow]:
+async def workflows_ever(tx: Tx, ids: Iterable[int]) -> dict[int, WorkflowRecord]:
     """By id, deleted or not."""
     query = select(*_WORKFLOW).where(workflows.c.id.in_(set(ids)))
-    return {row.id: Workflow(**row._mapping) for row in await tx.execute(query)}
+    return {row.id: WorkflowRecord(**row._mapping) for row in await tx.execute(query)}
 
 
 async def workflow_ids_named(tx: Tx, tenant_id: str, slug: str) -> list[int]:
@@ -217,31 +219,31 @@ async def workflows_called(tx: Tx, tenant_id: str, *, slug: str | None = None, p
     return frozenset((await tx.scalars(select(workflows.c.id).where(called, visible))).all())
 
 
-async def create_effect(tx: Tx, **values: Any) -> Effect:
+async def create_effect(tx: Tx, **values: Any) -> EffectRecord:
     query = insert(effects).values(**values, created_at=relay_now(), updated_at=relay_now())
     try:
         row = (await tx.execute(query.returning(*_EFFECT))).one()
     except IntegrityError as error:
         raise Conflict(f"There is already an effect {values['slug']!r}.") from error
-    return Effect(**row._mapping)
+    return EffectRecord(**row._mapping)
 
 
-async def update_effect(tx: Tx, effect_id: int, **values: Any) -> Effect:
+async def update_effect(tx: Tx, effect_id: int, **values: Any) -> EffectRecord:
     query = update(effects).where(effects.c.id == effect_id).values(**values, updated_at=relay_now())
-    return Effect(**(await tx.execute(query.returning(*_EFFECT))).one()._mapping)
+    return EffectRecord(**(await tx.execute(query.returning(*_EFFECT))).one()._mapping)
 
 
-async def effect(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> Effect | None:
+async def effect(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> EffectRecord | None:
     rows = await tx.fetch(_effect_by_slug if slug is not None else _effect_by_id, {"slug": slug, "id": id_})
     return _as_effect(rows[0]) if rows else None
 
 
-def _as_effect(values: Sequence[Any]) -> Effect:
+def _as_effect(values: Sequence[Any]) -> EffectRecord:
     found = dict(zip(_EFFECT_FIELDS, values, strict=True))
-    return Effect(**{**found, **{name: json_value(found[name]) for name in ("property_overrides", "asset_hashes")}})
+    return EffectRecord(**{**found, **{name: json_value(found[name]) for name in ("property_overrides", "asset_hashes")}})
 
 
-async def effect_to_run(tx: Tx, id_: int) -> tuple[Effect | None, Workflow | None]:
+async def effect_to_run(tx: Tx, id_: int) -> tuple[EffectRecord | None, WorkflowRecord | None]:
     """The effect, and the workflow that it runs, in one query: every submission asks for both."""
     rows = await tx.fetch(_effect_to_run, {"id": id_})
     if not rows:
@@ -272,7 +274,7 @@ def _effect_by_id(_dialect: str) -> Executable:
 
 async def list_effects(
     tx: Tx, *, workflow_id: int | None, is_active: bool | None, after_slug: str | None, limit: int
-) -> tuple[list[Effect], str | None]:
+) -> tuple[list[EffectRecord], str | None]:
     query = select(*_EFFECT).order_by(effects.c.slug).limit(limit + 1)
     if workflow_id is not None:
         query = query.where(effects.c.workflow_id == workflow_id)
@@ -281,18 +283,18 @@ async def list_effects(
     if after_slug is not None:
         query = query.where(effects.c.slug > after_slug)
     rows, after = one_page((await tx.execute(query)).all(), "slug", limit=limit)
-    return [Effect(**row._mapping) for row in rows], after
+    return [EffectRecord(**row._mapping) for row in rows], after
 
 
-async def effects_of(tx: Tx, workflow_id: int) -> list[Effect]:
+async def effects_of(tx: Tx, workflow_id: int) -> list[EffectRecord]:
     query = select(*_EFFECT).where(effects.c.workflow_id == workflow_id).order_by(effects.c.slug)
-    return [Effect(**row._mapping) for row in await tx.execute(query)]
+    return [EffectRecord(**row._mapping) for row in await tx.execute(query)]
 
 
-async def lock_effect(tx: Tx, slug: str) -> Effect | None:
+async def lock_effect(tx: Tx, slug: str) -> EffectRecord | None:
     query = select(*_EFFECT).where(effects.c.slug == slug).with_for_update(key_share=True)
     row = (await tx.execute(query)).one_or_none()
-    return Effect(**row._mapping) if row else None
+    return EffectRecord(**row._mapping) if row else None
 
 
 async def delete_effect(tx: Tx, slug: str) -> bool:
@@ -319,21 +321,25 @@ def _note_processing_times(dialect: str) -> Executable:
     return update(effects).values(last_processing_time_seconds=locked.c.seconds).where(effects.c.id == locked.c.id)
 
 
-async def create_fleet(tx: Tx, **values: Any) -> Fleet:
-    query = insert(fleets).values(**values, created_at=relay_now())
+def fleet_values(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {_FLEET_COLUMN_OF.get(name, name): value for name, value in fields.items()}
+
+
+async def create_fleet(tx: Tx, **values: Any) -> FleetRecord:
+    query = insert(fleets).values(**fleet_values(values), created_at=relay_now())
     try:
         row = (await tx.execute(query.returning(*FLEET_COLUMNS))).one()
     except IntegrityError as error:
         raise Conflict(f"There is already a {values['stage']} fleet {values['slug']!r}.") from error
-    return Fleet(**row._mapping)
+    return FleetRecord(**row._mapping)
 
 
-async def fleet(tx: Tx, *, stage: str, slug: str, lock: bool = False) -> Fleet | None:
+async def fleet(tx: Tx, *, stage: str, slug: str, lock: bool = False) -> FleetRecord | None:
     query = select(*FLEET_COLUMNS).where(fleets.c.stage == stage, fleets.c.slug == slug)
     if lock:
         query = query.with_for_update(key_share=True)
     row = (await tx.execute(query)).one_or_none()
-    return Fleet(**row._mapping) if row else None
+    return FleetRecord(**row._mapping) if row else None
 
 
 async def map_workflows(tx: Tx, fleet_id: int, workflow_ids: Sequence[int]) -> None:

@@ -7,10 +7,10 @@ from sqlalchemy import func, select
 
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import (
+    autoscaling_decisions,
     fleets,
     reconcile_runs,
     samples,
-    scaling_decisions,
     tenants,
     worker_audit_logs,
     workers,
@@ -41,7 +41,8 @@ class WorkerStanding(NamedTuple):
 
 async def newest(tx: Tx) -> Newest:
     """One statement, by the primary keys."""
-    keys = [d.c.id, worker_audit_logs.c.id, scaling_decisions.c.id, tenants.c.id, samples.c.minute, reconcile_runs.c.id]
+    tables = (d, worker_audit_logs, autoscaling_decisions, tenants)
+    keys = [*(each.c.id for each in tables), samples.c.minute, reconcile_runs.c.id]
     newest_of = [select(func.max(key)).scalar_subquery() for key in keys]
     ended = select(func.count(reconcile_runs.c.ended_at)).scalar_subquery()
     return Newest._make((await tx.execute(select(*newest_of, ended))).one())
@@ -62,7 +63,7 @@ async def audited(tx: Tx, after_id: int, *, limit: int) -> list[tuple[int, str]]
 
 async def fleets_decided(tx: Tx, after_id: int) -> list[str]:
     """The fleets for which something was decided after that, with their stages."""
-    decided = select(scaling_decisions.c.fleet_id).where(scaling_decisions.c.id > after_id)
+    decided = select(autoscaling_decisions.c.fleet_id).where(autoscaling_decisions.c.id > after_id)
     query = select(fleets.c.stage, fleets.c.slug).where(fleets.c.id.in_(decided))
     return [f"{row.stage}/{row.slug}" for row in await tx.execute(query)]
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from sqlalchemy import exists, func, select
 
-from comfyrelay.domain.records.catalogue import Effect, Workflow
+from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.store.central.tables import effects, workflow_fleets, workflows
 from comfyrelay.store.database import Tx
 
-_EFFECT = [effects.c[name].label(f"effect_{name}") for name in Effect.__dataclass_fields__]
-_WORKFLOW = [workflows.c[name].label(f"workflow_{name}") for name in Workflow.__dataclass_fields__]
+_EFFECT = [effects.c[name].label(f"effect_{name}") for name in EffectRecord.__dataclass_fields__]
+_WORKFLOW = [workflows.c[name].label(f"workflow_{name}") for name in WorkflowRecord.__dataclass_fields__]
 _OFFERED = effects.c.is_active & workflows.c.is_active
 
 
@@ -19,8 +19,8 @@ _OFFERED = effects.c.is_active & workflows.c.is_active
 class UsableEffect:
     """An effect that may be used, and the workflow behind it."""
 
-    effect: Effect
-    workflow: Workflow
+    effect: EffectRecord
+    workflow: WorkflowRecord
 
 
 async def offers(tx: Tx, *, after_id: int = 0, limit: int = 50) -> list[UsableEffect]:
@@ -42,8 +42,8 @@ def _offers() -> Any:
 def _offer(row: Any) -> UsableEffect:
     fields = row._mapping
     return UsableEffect(
-        effect=Effect(**{name: fields[f"effect_{name}"] for name in Effect.__dataclass_fields__}),
-        workflow=Workflow(**{name: fields[f"workflow_{name}"] for name in Workflow.__dataclass_fields__}),
+        effect=EffectRecord(**{name: fields[f"effect_{name}"] for name in EffectRecord.__dataclass_fields__}),
+        workflow=WorkflowRecord(**{name: fields[f"workflow_{name}"] for name in WorkflowRecord.__dataclass_fields__}),
     )
 
 
@@ -54,39 +54,39 @@ async def slugs(tx: Tx, effect_ids: Iterable[int]) -> dict[int, str]:
 
 
 def _own(tenant_id: str) -> Any:
-    columns = [workflows.c[name] for name in Workflow.__dataclass_fields__]
+    columns = [workflows.c[name] for name in WorkflowRecord.__dataclass_fields__]
     return select(*columns).where(workflows.c.tenant_id == tenant_id, workflows.c.deleted_at.is_(None))
 
 
-async def own_workflows(tx: Tx, tenant_id: str, *, before_id: int | None = None, limit: int = 50) -> list[Workflow]:
+async def own_workflows(tx: Tx, tenant_id: str, *, before_id: int | None = None, limit: int = 50) -> list[WorkflowRecord]:
     """A tenant's own workflows, newest first, page by page through `before_id`."""
     query = _own(tenant_id).order_by(workflows.c.id.desc()).limit(limit)
     if before_id is not None:
         query = query.where(workflows.c.id < before_id)
-    return [Workflow(**row._mapping) for row in await tx.execute(query)]
+    return [WorkflowRecord(**row._mapping) for row in await tx.execute(query)]
 
 
 async def count_own(tx: Tx, tenant_id: str) -> int:
     return await tx.scalar(select(func.count()).select_from(_own(tenant_id).subquery())) or 0
 
 
-async def own_workflow(tx: Tx, tenant_id: str, slug: str) -> Workflow | None:
+async def own_workflow(tx: Tx, tenant_id: str, slug: str) -> WorkflowRecord | None:
     row = (await tx.execute(_own(tenant_id).where(workflows.c.slug == slug))).one_or_none()
-    return Workflow(**row._mapping) if row else None
+    return WorkflowRecord(**row._mapping) if row else None
 
 
-async def own_with_graph(tx: Tx, tenant_id: str, graph_path: str) -> list[Workflow]:
+async def own_with_graph(tx: Tx, tenant_id: str, graph_path: str) -> list[WorkflowRecord]:
     """A tenant's workflows of this graph, oldest first."""
     query = _own(tenant_id).where(workflows.c.graph_path == graph_path).order_by(workflows.c.id)
-    return [Workflow(**row._mapping) for row in await tx.execute(query)]
+    return [WorkflowRecord(**row._mapping) for row in await tx.execute(query)]
 
 
-async def waiting(tx: Tx, *, after_id: int = 0, limit: int) -> list[Workflow]:
+async def waiting(tx: Tx, *, after_id: int = 0, limit: int) -> list[WorkflowRecord]:
     """Everybody's own workflows that wait for nodes, page by page through `after_id`."""
-    columns = [workflows.c[name] for name in Workflow.__dataclass_fields__]
+    columns = [workflows.c[name] for name in WorkflowRecord.__dataclass_fields__]
     query = select(*columns).where(workflows.c.waiting.is_not(None), workflows.c.deleted_at.is_(None))
     query = query.where(workflows.c.id > after_id, workflows.c.tenant_id.is_not(None))
-    return [Workflow(**row._mapping) for row in await tx.execute(query.order_by(workflows.c.id).limit(limit))]
+    return [WorkflowRecord(**row._mapping) for row in await tx.execute(query.order_by(workflows.c.id).limit(limit))]
 
 
 async def has_fleet(tx: Tx, workflow_id: int) -> bool:

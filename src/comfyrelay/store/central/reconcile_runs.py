@@ -4,17 +4,17 @@ from typing import Any
 
 from sqlalchemy import delete, insert, select, update
 
-from comfyrelay.domain.records.operations import ReconcileRun
+from comfyrelay.domain.records.operations import ReconcileRunRecord
 from comfyrelay.store.central.tables import reconcile_runs as r
 from comfyrelay.store.database import Tx
 from comfyrelay.store.types import relay_now
 
-_RUN = [r.c[name] for name in ReconcileRun.__dataclass_fields__]
+_RUN = [r.c[name] for name in ReconcileRunRecord.__dataclass_fields__]
 
 
-async def begin(tx: Tx) -> ReconcileRun:
+async def begin(tx: Tx) -> ReconcileRunRecord:
     row = (await tx.execute(insert(r).values(started_at=relay_now()).returning(*_RUN))).one()
-    return ReconcileRun(**row._mapping)
+    return ReconcileRunRecord(**row._mapping)
 
 
 async def goes_on(tx: Tx, *, for_seconds: float) -> bool:
@@ -27,10 +27,10 @@ async def end(tx: Tx, run_id: int, **values: Any) -> None:
     await tx.execute(update(r).where(r.c.id == run_id).values(**values, ended_at=relay_now()))
 
 
-async def last(tx: Tx, *, limit: int) -> list[ReconcileRun]:
+async def last(tx: Tx, *, limit: int) -> list[ReconcileRunRecord]:
     """The newest first."""
     query = select(*_RUN).order_by(r.c.id.desc()).limit(limit)
-    return [ReconcileRun(**row._mapping) for row in await tx.execute(query)]
+    return [ReconcileRunRecord(**row._mapping) for row in await tx.execute(query)]
 
 
 async def forget(tx: Tx, *, keep: int) -> None:

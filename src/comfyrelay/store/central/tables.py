@@ -195,10 +195,10 @@ fleets = Table(
     Column("name", Text, nullable=False),
     Column("max_workers", Integer),
     # As of the worker that named some last; it may be gone.
-    Column("definitions_hash", Text),
+    Column("node_definitions_hash", Text),
     # What its machines are, and how many there should be: `domain/autoscaling/spec.py`. Null: nobody has said it.
     Column("machines", JsonText),
-    Column("scaling", JsonText),
+    Column("autoscaling", JsonText),
     Column("created_at", UtcTime, nullable=False),
     UniqueConstraint("stage", "slug"),
     one_of("stage", Stage),
@@ -228,7 +228,7 @@ workers = Table(
     # Of these, the providers that it says it serves: the rest is long.
     Column("providers", JsonText),
     # Of the definitions of its nodes, which are in object storage.
-    Column("definitions_hash", Text),
+    Column("node_definitions_hash", Text),
     # Its GPUs, as it told of them last: name, memory and load; and the hashes of the workflows that it has loaded.
     Column("devices", JsonText),
     Column("warm_hashes", JsonText),
@@ -273,8 +273,8 @@ machines = Table(
 partial_index("ix_machines_present", machines.c.fleet_id, where="ended_at IS NULL")
 partial_index("ix_machines_worker", machines.c.worker_id, where="worker_id IS NOT NULL")
 
-scaling_decisions = Table(
-    "scaling_decisions",
+autoscaling_decisions = Table(
+    "autoscaling_decisions",
     metadata,
     Column("id", BigId, primary_key=True),
     Column("fleet_id", BigInteger, ForeignKey("fleets.id", ondelete="CASCADE"), nullable=False),
@@ -373,8 +373,8 @@ workflow_blocks = Table(
     Column("blocked_until", UtcTime),
 )
 
-workflow_needs = Table(
-    "workflow_needs",
+workflow_requirements = Table(
+    "workflow_requirements",
     metadata,
     # What jobs of this hash need, as long as there are any: workers that come later are held against it, too.
     Column("workflow_hash", Text, primary_key=True),
@@ -383,12 +383,17 @@ workflow_needs = Table(
     Column("used_at", UtcTime, nullable=False),
 )
 
-worker_gaps = Table(
-    "worker_gaps",
+worker_missing_requirements = Table(
+    "worker_missing_requirements",
     metadata,
     # Only of workers that are known to lack something: they get no job of this hash.
     Column("worker_id", Text, ForeignKey("workers.worker_id", ondelete="CASCADE"), primary_key=True),
-    Column("workflow_hash", Text, ForeignKey("workflow_needs.workflow_hash", ondelete="CASCADE"), primary_key=True),
+    Column(
+        "workflow_hash",
+        Text,
+        ForeignKey("workflow_requirements.workflow_hash", ondelete="CASCADE"),
+        primary_key=True,
+    ),
     Column("node_types", JsonText, nullable=False),
     Column("models", JsonText, nullable=False),
     # the kinds of which the worker says nothing
@@ -516,7 +521,7 @@ partial_index(
 partial_index("ix_ai_job_dispatches_batch", ai_job_dispatches.c.batch_id, where="batch_id IS NOT NULL")
 # Few rows are ever in these states, so lists of them need not read past the completed ones.
 partial_index(
-    "ix_ai_job_dispatches_set_aside",
+    "ix_ai_job_dispatches_stopped",
     ai_job_dispatches.c.status,
     ai_job_dispatches.c.id,
     where="status IN ('failed', 'canceled', 'paused')",

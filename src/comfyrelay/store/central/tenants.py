@@ -6,18 +6,18 @@ from typing import Any
 from sqlalchemy import Select, func, insert, select, type_coerce, update
 from sqlalchemy.exc import IntegrityError
 
-from comfyrelay.domain.records.accounts import ListedTenant, ListedUser, Tenant, User
+from comfyrelay.domain.records.accounts import ListedTenant, ListedUser, TenantRecord, User
 from comfyrelay.errors import Conflict
 from comfyrelay.store.central.tables import api_tokens, tenants, users
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first
 from comfyrelay.store.types import UtcTime, relay_now
 
-_TENANT = [tenants.c[name] for name in Tenant.__dataclass_fields__]
+_TENANT = [tenants.c[name] for name in TenantRecord.__dataclass_fields__]
 USER_COLUMNS = [users.c[name] for name in User.__dataclass_fields__]
 
 
-async def create(tx: Tx, tenant: Tenant, **user: Any) -> User:
+async def create(tx: Tx, tenant: TenantRecord, **user: Any) -> User:
     query = insert(tenants).values(id=tenant.id, name=tenant.name, shard=tenant.shard, created_at=relay_now())
     await tx.execute(query)
     new_user = insert(users).values(**user, tenant_id=tenant.id, created_at=relay_now())
@@ -28,9 +28,9 @@ async def create(tx: Tx, tenant: Tenant, **user: Any) -> User:
     return User(**row._mapping)
 
 
-async def get(tx: Tx, tenant_id: str) -> Tenant | None:
+async def get(tx: Tx, tenant_id: str) -> TenantRecord | None:
     row = (await tx.execute(select(*_TENANT).where(tenants.c.id == tenant_id))).one_or_none()
-    return Tenant(**row._mapping) if row else None
+    return TenantRecord(**row._mapping) if row else None
 
 
 async def lock(tx: Tx, tenant_id: str) -> None:

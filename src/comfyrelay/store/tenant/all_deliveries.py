@@ -5,13 +5,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select
 
 from comfyrelay.domain.deliveries import DeliveryState, DeliveryStatus
-from comfyrelay.domain.records.webhooks import Delivery
+from comfyrelay.domain.records.webhooks import DeliveryRecord
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first
 from comfyrelay.store.tenant.tables import webhook_deliveries as d
 from comfyrelay.store.types import word
 
-_DELIVERY = [d.c[name] for name in Delivery.__dataclass_fields__]
+_DELIVERY = [d.c[name] for name in DeliveryRecord.__dataclass_fields__]
 _STATUS = {
     DeliveryState.DEAD: DeliveryStatus.GIVEN_UP,
     DeliveryState.FAILING: DeliveryStatus.PENDING,
@@ -22,7 +22,7 @@ _STATUS = {
 
 async def page(
     tx: Tx, *, standing: DeliveryState | None, tenant_id: str | None, before_id: str | None, limit: int
-) -> tuple[list[Delivery], str | None]:
+) -> tuple[list[DeliveryRecord], str | None]:
     """The newest first, and the id to go on before."""
     query = select(*_DELIVERY)
     if standing is not None:
@@ -42,7 +42,7 @@ async def page(
         return found
 
     rows, before = await newest_first(tx, query, d.c.id, limit=limit, loose=loose if is_loose else None)
-    return [Delivery(**row._mapping) for row in rows], before
+    return [DeliveryRecord(**row._mapping) for row in rows], before
 
 
 async def count(tx: Tx, status: DeliveryStatus, *, most: int) -> int:

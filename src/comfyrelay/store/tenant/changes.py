@@ -42,19 +42,19 @@ class JobChange(NamedTuple):
     # of jobs; of one that was removed, its batch's too
     ids: list[str]
     # of outputs; nothing where none was marked
-    marked: "Marked | None" = None
+    marked: "MarkedOutputs | None" = None
     # tokens came to the wallet
     is_credit: bool = False
 
 
-class Marked(NamedTuple):
+class MarkedOutputs(NamedTuple):
     """Outputs whose stars, rejects, notes or collections changed; without any, the collections alone did."""
 
     ids: frozenset[str]
     is_all: bool
 
-    def __or__(self, other: "Marked") -> "Marked":
-        return Marked(self.ids | other.ids, self.is_all or other.is_all)
+    def __or__(self, other: "MarkedOutputs") -> "MarkedOutputs":
+        return MarkedOutputs(self.ids | other.ids, self.is_all or other.is_all)
 
 
 async def write(tx: Tx, ids: Mapping[str, Iterable[str]]) -> None:
@@ -118,7 +118,7 @@ def _change(id_: int, tenant_id: str, txid: int, ids: list[str]) -> JobChange:
         return JobChange(id_, tenant_id, txid, [], is_credit=True)
     if not outputs:
         return JobChange(id_, tenant_id, txid, ids)
-    marked = Marked(frozenset(outputs - {_ALL, ""}), _ALL in outputs)
+    marked = MarkedOutputs(frozenset(outputs - {_ALL, ""}), _ALL in outputs)
     return JobChange(id_, tenant_id, txid, [each for each in ids if not each.startswith(_OUTPUT)], marked)
 
 

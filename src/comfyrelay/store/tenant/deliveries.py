@@ -11,7 +11,7 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.deliveries import DeliveryStatus
 from comfyrelay.domain.ids import new_id
-from comfyrelay.domain.records.webhooks import Delivery, TenantWebhook
+from comfyrelay.domain.records.webhooks import DeliveryRecord, TenantWebhook
 from comfyrelay.domain.webhooks import EndedJob
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, insert_into, rows_table, with_rows
@@ -46,7 +46,7 @@ class DeliveryOutcome:
 
 
 _WEBHOOK = [webhooks.c[name] for name in TenantWebhook.__dataclass_fields__]
-_DELIVERY = [d.c[name] for name in Delivery.__dataclass_fields__]
+_DELIVERY = [d.c[name] for name in DeliveryRecord.__dataclass_fields__]
 _ENDED = [ai_jobs.c[name] for name in EndedJob.__dataclass_fields__]
 _NEW = ("id", "job_id", "tenant_id", "url", "due_at", "created_at")
 
@@ -118,24 +118,24 @@ def _note(dialect: str) -> Executable:
     return update(d).values(values).where(d.c.id == r.c.id, is_current)
 
 
-async def of_job(tx: Tx, tenant_id: str, job_id: str) -> list[Delivery]:
+async def of_job(tx: Tx, tenant_id: str, job_id: str) -> list[DeliveryRecord]:
     query = select(*_DELIVERY).where(d.c.tenant_id == tenant_id, d.c.job_id == job_id)
-    return [Delivery(**row._mapping) for row in await tx.execute(query)]
+    return [DeliveryRecord(**row._mapping) for row in await tx.execute(query)]
 
 
 async def page(
     tx: Tx, tenant_id: str, *, status: DeliveryStatus | None = None, before_id: str | None = None, limit: int
-) -> list[Delivery]:
+) -> list[DeliveryRecord]:
     """All of a tenant's, newest first, page by page through `before_id`."""
     query = select(*_DELIVERY).where(d.c.tenant_id == tenant_id).order_by(d.c.id.desc()).limit(limit)
     if status is not None:
         query = query.where(d.c.status == status)
     if before_id is not None:
         query = query.where(d.c.id < before_id)
-    return [Delivery(**row._mapping) for row in await tx.execute(query)]
+    return [DeliveryRecord(**row._mapping) for row in await tx.execute(query)]
 
 
-async def send_again(tx: Tx, id_: str, *, tenant_id: str | None = None) -> Delivery | None:
+async def send_again(tx: Tx, id_: str, *, tenant_id: str | None = None) -> DeliveryRecord | None:
     """Make a delivery due now, whatever came of it, to where its job would be told of today. One that ended begins
     anew; of one that is pending the attempts go on counting, for whoever sends it this moment has an older one."""
     own = select(ai_jobs.c.webhook_url).where(ai_jobs.c.id == d.c.job_id).scalar_subquery()
@@ -155,7 +155,7 @@ async def send_again(tx: Tx, id_: str, *, tenant_id: str | None = None) -> Deliv
     if tenant_id is not None:
         query = query.where(d.c.tenant_id == tenant_id)
     row = (await tx.execute(query.returning(*_DELIVERY))).one_or_none()
-    return Delivery(**row._mapping) if row else None
+    return DeliveryRecord(**row._mapping) if row else None
 
 
 async def now(tx: Tx) -> datetime:

@@ -10,7 +10,7 @@ from sqlalchemy.sql import Executable
 from comfyrelay.domain.queue.lifecycle import BY_ADMINISTRATOR
 from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.queue.states import JobEventType
-from comfyrelay.domain.records.jobs import LogLine
+from comfyrelay.domain.records.jobs import LogLineRecord
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, rows_table, with_rows
 from comfyrelay.store.tenant.tables import job_events, job_logs
@@ -60,7 +60,7 @@ async def event_page(tx: Tx, tenant_id: str, job_id: str, *, after_seq: int, lim
     return [Event(**row._mapping) for row in found]
 
 
-async def log_page(tx: Tx, tenant_id: str, job_id: str, *, after_id: int, limit: int) -> list[LogLine]:
+async def log_page(tx: Tx, tenant_id: str, job_id: str, *, after_id: int, limit: int) -> list[LogLineRecord]:
     """A job's log lines, oldest first, page by page through `after_id`."""
     query = (
         select(job_logs.c.id, job_logs.c.line, job_logs.c.created_at)
@@ -68,4 +68,4 @@ async def log_page(tx: Tx, tenant_id: str, job_id: str, *, after_id: int, limit:
         .order_by(job_logs.c.id)
         .limit(limit)
     )
-    return [LogLine(**row._mapping) for row in await tx.execute(query)]
+    return [LogLineRecord(**row._mapping) for row in await tx.execute(query)]

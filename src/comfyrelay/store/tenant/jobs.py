@@ -30,7 +30,7 @@ from sqlalchemy.sql import Executable
 from comfyrelay.domain.queue.settlement import Attempt, Event, JobState, Settled
 from comfyrelay.domain.queue.states import ACTIVE_JOB, JobStatus, TransactionType, VideoStatus
 from comfyrelay.domain.queue.wait_reasons import CompletedItem
-from comfyrelay.domain.records.jobs import Job, NewJob
+from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
@@ -50,9 +50,9 @@ from comfyrelay.store.types import json_value, relay_now, word
 # So many of the newest jobs are searched for the values that they run with.
 MOST_SEARCHED = 20_000
 
-_JOB = [ai_jobs.c[name] for name in Job.__dataclass_fields__]
+_JOB = [ai_jobs.c[name] for name in JobRecord.__dataclass_fields__]
 _STATE = [ai_jobs.c[name] for name in JobState._fields]
-_NEW = tuple(name for name in NewJob.__dataclass_fields__ if name != "delay_seconds")
+_NEW = tuple(name for name in NewJobRecord.__dataclass_fields__ if name != "delay_seconds")
 _SETTLED = (
     "status",
     "priority",
@@ -72,7 +72,7 @@ _ATTEMPT = tuple(Attempt.__dataclass_fields__)
 _EVENT = ("job_id", "seq", "tenant_id", "type", "data")
 
 
-async def create(tx: Tx, new: Sequence[NewJob]) -> list[Job]:
+async def create(tx: Tx, new: Sequence[NewJobRecord]) -> list[JobRecord]:
     """Make the jobs, in the order given, and the event that each was queued."""
     rows = [{name: getattr(job, name) for name in (*_NEW, "delay_seconds")} for job in new]
     try:
@@ -81,7 +81,7 @@ async def create(tx: Tx, new: Sequence[NewJob]) -> list[Job]:
         if "foreign key" not in str(error).lower():
             raise
         raise Conflict("A file or video that this names was deleted just now.") from error
-    made = {row.id: Job(**row._mapping) for row in result}
+    made = {row.id: JobRecord(**row._mapping) for row in result}
     first = [{"job_id": each.id, "seq": 1, "tenant_id": each.tenant_id, "type": "job:queued"} for each in new]
     for row in first:
         row["data"] = {"status": JobStatus.QUEUED}
@@ -106,15 +106,15 @@ def _create_events(dialect: str) -> Executable:
     return insert(job_events).from_select([*_EVENT, "created_at"], rows)
 
 
-async def get(tx: Tx, tenant_id: str, job_id: str) -> Job | None:
+async def get(tx: Tx, tenant_id: str, job_id: str) -> JobRecord | None:
     query = select(*_JOB).where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.id == job_id)
     row = (await tx.execute(query)).one_or_none()
-    return Job(**row._mapping) if row else None
+    return JobRecord(**row._mapping) if row else None
 
 
-async def by_key(tx: Tx, tenant_id: str, idempotency_key: str) -> Job | None:
+async def by_key(tx: Tx, tenant_id: str, idempotency_key: str) -> JobRecord | None:
     rows = await tx.fetch(_by_key, {"tenant_id": tenant_id, "key": idempotency_key})
-    return Job(**rows[0]._mapping) if rows else None
+    return JobRecord(**rows[0]._mapping) if rows else None
 
 
 @cache
@@ -125,9 +125,9 @@ def _by_key(_dialect: str) -> Executable:
     )
 
 
-async def retry_of(tx: Tx, job_id: str) -> Job | None:
+async def retry_of(tx: Tx, job_id: str) -> JobRecord | None:
     row = (await tx.execute(select(*_JOB).where(ai_jobs.c.retry_of == job_id))).one_or_none()
-    return Job(**row._mapping) if row else None
+    return JobRecord(**row._mapping) if row else None
 
 
 async def retries_of(tx: Tx, job_ids: Collection[str]) -> dict[str, str]:
@@ -137,10 +137,10 @@ async def retries_of(tx: Tx, job_ids: Collection[str]) -> dict[str, str]:
     return {row.retry_of: row.id for row in found}
 
 
-async def by_ids(tx: Tx, job_ids: Iterable[str]) -> list[Job]:
+async def by_ids(tx: Tx, job_ids: Iterable[str]) -> list[JobRecord]:
     """The jobs, in the order in which they were made."""
     result = await tx.fetch(_by_ids, with_ids(job_ids))
-    return [Job(**row._mapping) for row in result]
+    return [JobRecord(**row._mapping) for row in result]
 
 
 @cache
@@ -262,8 +262,8 @@ def _has_value(
     return is_new & exists(select(literal(1)).select_from(each).where(holds(each.c.value)))
 
 
-async def listed(tx: Tx, tenant_id: str, **filters: Any) -> list[Job]:
-    return [Job(**row._mapping) for row in await tx.execute(list_query(tenant_id, **filters, dialect=tx.dialect))]
+async def listed(tx: Tx, tenant_id: str, **filters: Any) -> list[JobRecord]:
+    return [JobRecord(**row._mapping) for row in await tx.execute(list_query(tenant_id, **filters, dialect=tx.dialect))]
 
 
 async def count_listed(tx: Tx, tenant_id: str, **filters: Any) -> int:
@@ -311,7 +311,7 @@ async def write_settled(tx: Tx, settled: Sequence[Settled]) -> None:
     await changes.write(tx, _by_tenant([each.job for each in settled]))
 
 
-def _by_tenant(changed: Sequence[NewJob | JobState]) -> dict[str, list[str]]:
+def _by_tenant(changed: Sequence[NewJobRecord | JobState]) -> dict[str, list[str]]:
     theirs: dict[str, list[str]] = {}
     for each in changed:
         theirs.setdefault(each.tenant_id, []).append(each.id)
@@ -383,10 +383,10 @@ def _add_logs(dialect: str) -> Executable:
     return insert(job_logs).from_select([*names, "created_at"], rows)
 
 
-async def page_after(tx: Tx, *, after_id: str, limit: int) -> list[Job]:
+async def page_after(tx: Tx, *, after_id: str, limit: int) -> list[JobRecord]:
     """All jobs of the shard in the order of their ids, for the reconciler."""
     query = select(*_JOB).where(ai_jobs.c.id > after_id).order_by(ai_jobs.c.id).limit(limit)
-    return [Job(**row._mapping) for row in await tx.execute(query)]
+    return [JobRecord(**row._mapping) for row in await tx.execute(query)]
 
 
 async def active(tx: Tx, *, older_than_seconds: float, offset: int, limit: int) -> list[tuple[str, str]]:
@@ -426,7 +426,7 @@ async def unsettled(
     return list((await tx.scalars(found)).all()), row.last if row.jobs == limit else None
 
 
-async def newest_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[Job]:
+async def newest_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[JobRecord]:
     """The newest job of each chain of retries in a batch, in the batch's order."""
     retry = ai_jobs.alias("retry")
     query = (
@@ -435,7 +435,7 @@ async def newest_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[Job]:
         .where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.batch_id == batch_id, retry.c.id.is_(None))
         .order_by(ai_jobs.c.item_no)
     )
-    return [Job(**row._mapping) for row in await tx.execute(query)]
+    return [JobRecord(**row._mapping) for row in await tx.execute(query)]
 
 
 async def count_in_batches(tx: Tx, tenant_id: str, batch_ids: Sequence[str]) -> dict[str, dict[str, int]]:

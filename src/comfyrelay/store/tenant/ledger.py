@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, Text, bindparam, func, literal, select, updat
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.states import TransactionType
-from comfyrelay.domain.records.accounts import Transaction
+from comfyrelay.domain.records.accounts import TransactionRecord
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant.tables import ai_jobs, token_transactions, token_wallets
@@ -118,14 +118,14 @@ async def balances(tx: Tx, tenant_ids: Iterable[str]) -> dict[str, int]:
     return {row.tenant_id: row.balance for row in await tx.execute(query)}
 
 
-async def by_reference(tx: Tx, tenant_id: str, reference: str) -> Transaction | None:
+async def by_reference(tx: Tx, tenant_id: str, reference: str) -> TransactionRecord | None:
     t = token_transactions
     query = select(t).where(t.c.tenant_id == tenant_id, t.c.reference == reference)
     row = (await tx.execute(query)).one_or_none()
-    return Transaction(**row._mapping) if row else None
+    return TransactionRecord(**row._mapping) if row else None
 
 
-async def transactions(tx: Tx, tenant_id: str, *, limit: int = 100, before_id: int | None = None) -> list[Transaction]:
+async def transactions(tx: Tx, tenant_id: str, *, limit: int = 100, before_id: int | None = None) -> list[TransactionRecord]:
     """Newest first, page by page through `before_id`."""
     t = token_transactions
     query = (
@@ -137,13 +137,13 @@ async def transactions(tx: Tx, tenant_id: str, *, limit: int = 100, before_id: i
     )
     if before_id is not None:
         query = query.where(t.c.id < before_id)
-    return [Transaction(**row._mapping) for row in await tx.execute(query)]
+    return [TransactionRecord(**row._mapping) for row in await tx.execute(query)]
 
 
-async def of_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, list[Transaction]]:
-    found: dict[str, list[Transaction]] = {}
+async def of_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, list[TransactionRecord]]:
+    found: dict[str, list[TransactionRecord]] = {}
     for row in await tx.fetch(_of_jobs, with_ids(job_ids)):
-        found.setdefault(row.job_id, []).append(Transaction(**row._mapping))
+        found.setdefault(row.job_id, []).append(TransactionRecord(**row._mapping))
     return found
 
 
@@ -175,7 +175,7 @@ async def drifted_wallets(tx: Tx) -> dict[str, tuple[int, int]]:
     return {row.tenant_id: (row.balance, int(row.total)) for row in await tx.execute(query)}
 
 
-async def transactions_without_job(tx: Tx, *, limit: int) -> list[Transaction]:
+async def transactions_without_job(tx: Tx, *, limit: int) -> list[TransactionRecord]:
     """Job transactions whose job is gone, and whose tokens are still held."""
     t = token_transactions
     settled = t.alias("settled")
@@ -193,7 +193,7 @@ async def transactions_without_job(tx: Tx, *, limit: int) -> list[Transaction]:
         .where(t.c.type == TransactionType.JOB_RESERVE, ai_jobs.c.id.is_(None), ~ended)
         .limit(limit)
     )
-    return [Transaction(**row._mapping) for row in await tx.execute(query)]
+    return [TransactionRecord(**row._mapping) for row in await tx.execute(query)]
 
 
 async def set_balance(tx: Tx, tenant_id: str, balance: int) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Text, cast, delete, insert, or_, select, update
 
-from comfyrelay.domain.records.jobs import File
+from comfyrelay.domain.records.jobs import FileRecord
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import changes
 from comfyrelay.store.tenant.tables import ai_jobs, files, job_attempts, job_events, outputs, removals, videos
@@ -35,7 +35,7 @@ async def of_video(tx: Tx, tenant_id: str, video_id: str) -> list[str]:
     return list((await tx.scalars(query)).all())
 
 
-async def has_live_job(tx: Tx, tenant_id: str, found: Sequence[File], *, video_id: str | None = None) -> bool:
+async def has_live_job(tx: Tx, tenant_id: str, found: Sequence[FileRecord], *, video_id: str | None = None) -> bool:
     """Whether a job that has not ended needs one of the files, or the video."""
     # A job names its inputs by path, in the payload that was fixed when it was submitted. A tenant's live jobs are few.
     payload = cast(ai_jobs.c.input_payload, Text)
@@ -86,7 +86,7 @@ async def remove_files(tx: Tx, tenant_id: str, file_ids: Sequence[str], paths: I
     What names them as an output is left alone: one that is gone is not found. What is being drawn may be put beside a
     file that is gone already, by a process that dies then: such a file is removed once more when that is over.
     """
-    undrawn = select(files.c.path).where(files.c.id.in_(file_ids), files.c.draw_due_at.is_not(None))
+    undrawn = select(files.c.path).where(files.c.id.in_(file_ids), files.c.poster_due_at.is_not(None))
     drawn_late = set((await tx.scalars(undrawn)).all()).intersection(paths := set(paths))
     named = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.input_file_id.in_(file_ids)
     await tx.execute(update(ai_jobs).where(named).values(input_file_id=None))

@@ -15,13 +15,13 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.ids import shown_by
 from comfyrelay.domain.queue.states import VideoStatus
-from comfyrelay.domain.records.jobs import File
+from comfyrelay.domain.records.jobs import FileRecord
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
-from comfyrelay.store.tenant.tables import ai_jobs, files, stray_outputs, videos
+from comfyrelay.store.tenant.tables import ai_jobs, files, orphaned_outputs, videos
 from comfyrelay.store.types import relay_now
 
-_FILE = [files.c[name] for name in File.__dataclass_fields__]
+_FILE = [files.c[name] for name in FileRecord.__dataclass_fields__]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,8 +62,8 @@ async def old_videos(tx: Tx, *, older_than_seconds: float, after_id: str, limit:
     return [OldVideo(**row._mapping) for row in await tx.execute(query)]
 
 
-async def files_by_id(tx: Tx, file_ids: Iterable[str]) -> list[File]:
-    return [File(**row._mapping) for row in await tx.fetch(_files_by_id, with_ids(file_ids))]
+async def files_by_id(tx: Tx, file_ids: Iterable[str]) -> list[FileRecord]:
+    return [FileRecord(**row._mapping) for row in await tx.fetch(_files_by_id, with_ids(file_ids))]
 
 
 @cache
@@ -132,7 +132,7 @@ async def note_used(tx: Tx, file_ids: Iterable[str]) -> None:
     await tx.execute(update(files).where(files.c.id.in_(list(file_ids))).values(values))
 
 
-async def marked(tx: Tx, *, older_than_seconds: float, after_id: str, limit: int) -> list[tuple[File, bool]]:
+async def marked(tx: Tx, *, older_than_seconds: float, after_id: str, limit: int) -> list[tuple[FileRecord, bool]]:
     """Files that were marked so long ago, by id, and whether something uses them all the same."""
     used_since = and_(files.c.used_at.is_not(None), files.c.used_at >= files.c.removing_at)
     query = (
@@ -146,7 +146,7 @@ async def marked(tx: Tx, *, older_than_seconds: float, after_id: str, limit: int
         .limit(limit)
     )
     return [
-        (File(**{name: row._mapping[name] for name in File.__dataclass_fields__}), bool(row.is_used))
+        (FileRecord(**{name: row._mapping[name] for name in FileRecord.__dataclass_fields__}), bool(row.is_used))
         for row in await tx.execute(query)
     ]
 
@@ -164,14 +164,14 @@ async def write_stray(tx: Tx, strays: Iterable[Stray], *, after_seconds: float) 
 
 @cache
 def _write_stray(dialect: str) -> Executable:
-    r = rows_table(dialect, {**columns_of(stray_outputs, "job_id", "tenant_id"), "after_seconds": Double()})
+    r = rows_table(dialect, {**columns_of(orphaned_outputs, "job_id", "tenant_id"), "after_seconds": Double()})
     rows = select(r.c.job_id, r.c.tenant_id, relay_now(r.c.after_seconds)).where(literal(1) == 1)
-    query = insert_into(dialect, stray_outputs).from_select(["job_id", "tenant_id", "due_at"], rows)
+    query = insert_into(dialect, orphaned_outputs).from_select(["job_id", "tenant_id", "due_at"], rows)
     return query.on_conflict_do_nothing()
 
 
 async def due_strays(tx: Tx, *, limit: int) -> list[Stray]:
-    s = stray_outputs
+    s = orphaned_outputs
     query = select(s.c.job_id, s.c.tenant_id).where(s.c.due_at <= relay_now()).order_by(s.c.due_at).limit(limit)
     return [Stray(**row._mapping) for row in await tx.execute(query)]
 
@@ -185,4 +185,4 @@ async def known_paths(tx: Tx, disk: str, paths: Iterable[str]) -> set[str]:
 
 
 async def forget_strays(tx: Tx, job_ids: Iterable[str]) -> None:
-    await tx.execute(delete(stray_outputs).where(stray_outputs.c.job_id.in_(list(job_ids))))
+    await tx.execute(delete(orphaned_outputs).where(orphaned_outputs.c.job_id.in_(list(job_ids))))

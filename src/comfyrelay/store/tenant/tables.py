@@ -50,11 +50,11 @@ files = Table(
     Column("poster", Text),
     Column("preview", Text),
     # When a poster is to be made of it. Whoever does so puts this off first, so that nobody else does.
-    Column("draw_due_at", UtcTime),
+    Column("poster_due_at", UtcTime),
     UniqueConstraint("disk", "path"),
 )
 partial_index("ix_files_unused", files.c.id, where="used_at IS NULL AND removing_at IS NULL")
-partial_index("ix_files_undrawn", files.c.draw_due_at, where="draw_due_at IS NOT NULL")
+partial_index("ix_files_poster_due", files.c.poster_due_at, where="poster_due_at IS NOT NULL")
 partial_index("ix_files_removing", files.c.id, where="removing_at IS NOT NULL")
 
 batches = Table(
@@ -314,8 +314,8 @@ presets = Table(
     UniqueConstraint("tenant_id", "name"),
 )
 
-views = Table(
-    "views",
+saved_views = Table(
+    "saved_views",
     metadata,
     Column("id", Text, primary_key=True),
     Column("tenant_id", Text, nullable=False),
@@ -434,8 +434,8 @@ webhook_deliveries = Table(
 Index("ix_webhook_deliveries_status", webhook_deliveries.c.status, webhook_deliveries.c.id)
 partial_index("ix_webhook_deliveries_due", webhook_deliveries.c.due_at, where="status = 'pending'")
 
-stray_outputs = Table(
-    "stray_outputs",
+orphaned_outputs = Table(
+    "orphaned_outputs",
     metadata,
     # Jobs that have ended and were leased: what is not their output is removed when it is due.
     Column("job_id", Text, primary_key=True),

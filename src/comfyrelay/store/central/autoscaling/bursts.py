@@ -27,7 +27,7 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.lifecycle import Move
 from comfyrelay.domain.queue.states import DispatchStatus, Provider
-from comfyrelay.domain.records.workers import Burst
+from comfyrelay.domain.records.workers import BurstRecord
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import bursts, effects, tenants, worker_workflows, workers, workflows
 from comfyrelay.store.database import Tx
@@ -258,18 +258,18 @@ def _note(dialect: str) -> Executable:
     return update(bursts).values(values).where(bursts.c.dispatch_id == r.c.dispatch_id)
 
 
-async def of_dispatch(tx: Tx, dispatch_id: int) -> Burst | None:
+async def of_dispatch(tx: Tx, dispatch_id: int) -> BurstRecord | None:
     row = (await tx.execute(select(bursts).where(bursts.c.dispatch_id == dispatch_id))).one_or_none()
-    return Burst(**row._mapping) if row else None
+    return BurstRecord(**row._mapping) if row else None
 
 
 async def page(
     tx: Tx, *, workflow_id: int | None = None, before_id: int | None = None, limit: int
-) -> tuple[list[Burst], int | None]:
+) -> tuple[list[BurstRecord], int | None]:
     """The newest first, and the id to go on before."""
     query = select(bursts)
     if before_id is not None:
         query = query.where(bursts.c.id < before_id)
     loose = None if workflow_id is None else lambda c: [c.workflow_id == workflow_id]
     rows, before = await newest_first(tx, query, bursts.c.id, limit=limit, loose=loose)
-    return [Burst(**row._mapping) for row in rows], before
+    return [BurstRecord(**row._mapping) for row in rows], before

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Select, bindparam, case, func, insert, select, update
 from sqlalchemy.types import BigInteger
 
-from comfyrelay.domain.autoscaling.machines import Machine
+from comfyrelay.domain.autoscaling.machines import MachineRecord
 from comfyrelay.store.central.tables import machines as m
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import insert_into
@@ -15,15 +15,15 @@ from comfyrelay.store.types import relay_now
 
 ADOPTED_AT_ONCE = 100
 
-_MACHINE = [m.c[name] for name in Machine.__dataclass_fields__]
+_MACHINE = [m.c[name] for name in MachineRecord.__dataclass_fields__]
 
 
-async def order(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> list[Machine]:
+async def order(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> list[MachineRecord]:
     """Write down that these are going to be ordered."""
     if not rows:
         return []
     query = insert(m).values([{**each, "ordered_at": relay_now()} for each in rows]).returning(*_MACHINE)
-    return [Machine(**row._mapping) for row in await tx.execute(query)]
+    return [MachineRecord(**row._mapping) for row in await tx.execute(query)]
 
 
 async def adopt(tx: Tx, fleet_id: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -59,9 +59,9 @@ def present_query(fleet_ids: Collection[int]) -> Select[Any]:
     return select(*_MACHINE).where(m.c.ended_at.is_(None), m.c.fleet_id.in_(list(fleet_ids)))
 
 
-async def present(tx: Tx, fleet_ids: Collection[int]) -> list[Machine]:
+async def present(tx: Tx, fleet_ids: Collection[int]) -> list[MachineRecord]:
     """Those that have not ended, oldest orders first."""
-    found = [Machine(**row._mapping) for row in await tx.execute(present_query(fleet_ids))]
+    found = [MachineRecord(**row._mapping) for row in await tx.execute(present_query(fleet_ids))]
     return sorted(found, key=lambda each: (each.ordered_at, each.key))
 
 
@@ -75,10 +75,10 @@ def newest_query(_dialect: str = "") -> Select[Any]:
     )
 
 
-async def newest(tx: Tx, fleet_id: int, *, most: int) -> list[Machine]:
+async def newest(tx: Tx, fleet_id: int, *, most: int) -> list[MachineRecord]:
     """The newest orders of a fleet, whatever became of them."""
     rows = await tx.fetch(newest_query, {"fleet_id": fleet_id, "most": most})
-    return [Machine(**dict(row._mapping.items())) for row in rows]
+    return [MachineRecord(**dict(row._mapping.items())) for row in rows]
 
 
 async def change(tx: Tx, key: str, **values: Any) -> None:

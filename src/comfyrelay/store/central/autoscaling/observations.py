@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import BigInteger, Float, Integer, Select, bindparam, case, func, select
 
 from comfyrelay.domain.queue.states import DispatchStatus, Provider
-from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.store.central.catalogue import FLEET_COLUMNS
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import fleets, worker_audit_logs, workers, workflow_fleets
@@ -57,16 +57,16 @@ class Arrival(NamedTuple):
     created_at: datetime
 
 
-async def fleets_of(tx: Tx) -> list[Fleet]:
+async def fleets_of(tx: Tx) -> list[FleetRecord]:
     """All fleets, in the order in which they were made: there are few."""
-    return [Fleet(**row._mapping) for row in await tx.execute(select(*FLEET_COLUMNS).order_by(fleets.c.id))]
+    return [FleetRecord(**row._mapping) for row in await tx.execute(select(*FLEET_COLUMNS).order_by(fleets.c.id))]
 
 
-async def fleets_with(tx: Tx, workflow_id: int, *, stage: str) -> list[Fleet]:
+async def fleets_with(tx: Tx, workflow_id: int, *, stage: str) -> list[FleetRecord]:
     """The fleets of a stage that run a workflow."""
     its = select(workflow_fleets.c.fleet_id).where(workflow_fleets.c.workflow_id == workflow_id)
     query = select(*FLEET_COLUMNS).where(fleets.c.stage == stage, fleets.c.id.in_(its)).order_by(fleets.c.id)
-    return [Fleet(**row._mapping) for row in await tx.execute(query)]
+    return [FleetRecord(**row._mapping) for row in await tx.execute(query)]
 
 
 async def workflows_of(tx: Tx, fleet_ids: Collection[int]) -> dict[int, set[int]]:

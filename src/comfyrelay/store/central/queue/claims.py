@@ -16,8 +16,8 @@ from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.queue import memory, missing_requirements
 from comfyrelay.store.central.queue.dispatches import COLUMNS, LEASES, from_row
 from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import worker_missing_requirements as missing
 from comfyrelay.store.central.tables import (
-    worker_gaps,
     worker_workflows,
     workers,
     workflow_blocks,
@@ -119,7 +119,7 @@ def _facts(dialect: str) -> Executable:
     )
     assigned, pinned = ids.scalar_subquery(), ids.where(workflows.c.keep_loaded).scalar_subquery()
     blocks = select(func.count()).where(workflow_blocks.c.worker_id == workers.c.worker_id).scalar_subquery()
-    gaps_there = select(worker_gaps.c.worker_id).where(worker_gaps.c.worker_id == workers.c.worker_id).exists()
+    gaps_there = select(missing.c.worker_id).where(missing.c.worker_id == workers.c.worker_id).exists()
     for_it_alone = d.c.only_worker.is_not(None) & (d.c.only_worker == workers.c.worker_id)
     is_chosen = select(d.c.id).where(d.c.status == word(DispatchStatus.QUEUED), for_it_alone).exists()
     return select(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import BigInteger, Float, Integer, Select, Text, bindparam, select, text
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.queue.routing import HeldDispatch, Queued
+from comfyrelay.domain.queue.routing import HeldDispatch, QueuedDispatch
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.queue.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
@@ -16,7 +16,7 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, rows_table, with_ids, with_rows
 from comfyrelay.store.types import relay_now, word
 
-_QUEUED = [d.c[name] for name in Queued.__dataclass_fields__]
+_QUEUED = [d.c[name] for name in QueuedDispatch.__dataclass_fields__]
 _NAMES = ", ".join(f"q.{each.name}" for each in _QUEUED)
 
 # From one kind to the next through the hot index: what is queued behind the first few of a kind is never read.
@@ -113,10 +113,10 @@ def _queued(dialect: str) -> Executable:
     return SQLITE if dialect == "sqlite" else POSTGRES
 
 
-async def queued(tx: Tx, *, most: int, down_shards: Sequence[str]) -> list[Queued]:
+async def queued(tx: Tx, *, most: int, down_shards: Sequence[str]) -> list[QueuedDispatch]:
     """Of each stage, provider and workflow, the first dispatches that could be leased now; at most so many."""
     rows = await tx.fetch(_queued, {"most": most, "down_shards": list(down_shards)})
-    return [Queued(**row._mapping) for row in rows]
+    return [QueuedDispatch(**row._mapping) for row in rows]
 
 
 async def prefetched(tx: Tx, *, for_seconds: float, most: int) -> list[HeldDispatch]:

@@ -10,7 +10,8 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.memory import LARGER_PERCENT
-from comfyrelay.store.central.tables import machines, worker_gaps, worker_workflows, workers, workflow_blocks
+from comfyrelay.store.central.tables import machines, worker_workflows, workers, workflow_blocks
+from comfyrelay.store.central.tables import worker_missing_requirements as missing
 from comfyrelay.store.central.tables import workflow_memory as m
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, insert_into, with_ids
@@ -50,8 +51,8 @@ def _larger(
     """The workers with more memory that are there and could run it, or that a machine will be which is starting: one of
     the kind that they are."""
     o, assigned = workers.alias("o"), worker_workflows.alias("assigned")
-    lacks = select(worker_gaps.c.worker_id).where(
-        worker_gaps.c.worker_id == o.c.worker_id, worker_gaps.c.workflow_hash == workflow_hash
+    lacks = select(missing.c.worker_id).where(
+        missing.c.worker_id == o.c.worker_id, missing.c.workflow_hash == workflow_hash
     )
     is_blocked = select(workflow_blocks.c.worker_id).where(
         workflow_blocks.c.worker_id == o.c.worker_id,
@@ -61,7 +62,7 @@ def _larger(
     is_online = (
         ~o.c.is_draining
         & (o.c.last_seen_at >= relay_now(bindparam("stale", type_=Float())))
-        & ~lacks.correlate_except(worker_gaps).exists()
+        & ~lacks.correlate_except(missing).exists()
         & ~is_blocked.correlate_except(workflow_blocks).exists()
     )
     starts = select(machines.c.key).where(

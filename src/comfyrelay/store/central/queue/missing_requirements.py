@@ -24,7 +24,9 @@ from sqlalchemy.sql import Executable
 from comfyrelay.domain.capabilities import MOST_NAMES_KEPT, Fitness, Lacking, NeedKind, Needs, known_until
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import worker_gaps, worker_workflows, workers, workflow_needs
+from comfyrelay.store.central.tables import worker_missing_requirements as missing
+from comfyrelay.store.central.tables import worker_workflows, workers
+from comfyrelay.store.central.tables import workflow_requirements as requirements
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.types import relay_now, word
@@ -77,7 +79,7 @@ def _may_run() -> ColumnElement[bool]:
 @cache
 def verdicts_query(dialect: str) -> Select[Any]:
     r = ids_table(dialect, Text)
-    n, g = workflow_needs, worker_gaps
+    n, g = requirements, missing
     its_gap = (g.c.worker_id == workers.c.worker_id) & (g.c.workflow_hash == n.c.workflow_hash)
     some_lack = select(g.c.worker_id).select_from(g, worker_workflows, workers).where(its_gap, _may_run())
     able = (
@@ -101,7 +103,7 @@ async def note_used(tx: Tx, hashes: Collection[str]) -> None:
 @cache
 def _note_used(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
-    return update(workflow_needs).values(used_at=relay_now()).where(workflow_needs.c.workflow_hash == r.c.id)
+    return update(requirements).values(used_at=relay_now()).where(requirements.c.workflow_hash == r.c.id)
 
 
 async def reports(tx: Tx) -> dict[str, Any]:
@@ -147,15 +149,15 @@ async def write_needs(tx: Tx, new: Mapping[str, Needs]) -> None:
 @cache
 def _write_needs(dialect: str) -> Executable:
     names = ("workflow_hash", "node_types", "models")
-    r = rows_table(dialect, columns_of(workflow_needs, *names))
+    r = rows_table(dialect, columns_of(requirements, *names))
     # the WHERE keeps SQLite's parser from taking the ON of ON CONFLICT for a join's
     rows = select(*(r.c[name] for name in names), relay_now()).where(r.c.workflow_hash.is_not(None))
-    return insert_into(dialect, workflow_needs).from_select([*names, "used_at"], rows).on_conflict_do_nothing()
+    return insert_into(dialect, requirements).from_select([*names, "used_at"], rows).on_conflict_do_nothing()
 
 
 async def hashes(tx: Tx) -> set[str]:
     """Those whose needs are known."""
-    return set((await tx.scalars(select(workflow_needs.c.workflow_hash))).all())
+    return set((await tx.scalars(select(requirements.c.workflow_hash))).all())
 
 
 async def needs_of(tx: Tx, wanted: Collection[str]) -> list[RawNeeds]:
@@ -165,7 +167,7 @@ async def needs_of(tx: Tx, wanted: Collection[str]) -> list[RawNeeds]:
 
 @cache
 def _needs_of(dialect: str) -> Executable:
-    r, n = ids_table(dialect, Text), workflow_needs
+    r, n = ids_table(dialect, Text), requirements
     raw = (cast(n.c[name], Text).label(name) for name in ("node_types", "models"))
     return select(n.c.workflow_hash, *raw).join(r, n.c.workflow_hash == r.c.id)
 
@@ -189,20 +191,20 @@ async def write(tx: Tx, found: Mapping[Pair, Fitness]) -> None:
 
 @cache
 def _write(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(worker_gaps, *_GAP))
+    r = rows_table(dialect, columns_of(missing, *_GAP))
     rows = select(*(r.c[name] for name in _GAP)).where(r.c.worker_id.is_not(None))
-    query = insert_into(dialect, worker_gaps).from_select(list(_GAP), rows)
+    query = insert_into(dialect, missing).from_select(list(_GAP), rows)
     changed = {name: query.excluded[name] for name in _GAP[2:]}
     return query.on_conflict_do_update(index_elements=["worker_id", "workflow_hash"], set_=changed)
 
 
 async def clear_worker(tx: Tx, worker_id: str) -> None:
-    await tx.execute(delete(worker_gaps).where(worker_gaps.c.worker_id == worker_id))
+    await tx.execute(delete(missing).where(missing.c.worker_id == worker_id))
 
 
 async def of_workflow(tx: Tx, hashes: Collection[str], *, workflow_id: int, stage: str) -> list[Lacking]:
     """What those that may be given jobs of these hashes lack for all of them together."""
-    g = worker_gaps
+    g = missing
     query = (
         select(g, workers.c.display_name)
         .select_from(g, worker_workflows, workers)
@@ -218,8 +220,8 @@ async def of_workflow(tx: Tx, hashes: Collection[str], *, workflow_id: int, stag
 
 async def of_hash(tx: Tx, workflow_hash: str) -> dict[str, Lacking]:
     """By worker, what those that lack something lack for jobs of this hash."""
-    query = select(worker_gaps, workers.c.display_name).join(workers, workers.c.worker_id == worker_gaps.c.worker_id)
-    rows = await tx.execute(query.where(worker_gaps.c.workflow_hash == workflow_hash))
+    query = select(missing, workers.c.display_name).join(workers, workers.c.worker_id == missing.c.worker_id)
+    rows = await tx.execute(query.where(missing.c.workflow_hash == workflow_hash))
     return {row.worker_id: _lacking([row]) for row in rows}
 
 
@@ -243,7 +245,7 @@ async def pairs_of(tx: Tx, worker_ids: Iterable[str]) -> set[Pair]:
 @cache
 def _pairs_of(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
-    return select(worker_gaps.c.worker_id, worker_gaps.c.workflow_hash).join(r, worker_gaps.c.worker_id == r.c.id)
+    return select(missing.c.worker_id, missing.c.workflow_hash).join(r, missing.c.worker_id == r.c.id)
 
 
 def unfinished_query() -> Select[Any]:
@@ -256,7 +258,7 @@ def unfinished_query() -> Select[Any]:
 async def forget_unused(tx: Tx, *, unused_seconds: float) -> int:
     """Forget the needs that no job has had for so long, with what workers lack of them; returns how many."""
     unfinished = set((await tx.scalars(unfinished_query())).all())
-    old = select(workflow_needs.c.workflow_hash).where(workflow_needs.c.used_at < relay_now(-unused_seconds))
+    old = select(requirements.c.workflow_hash).where(requirements.c.used_at < relay_now(-unused_seconds))
     gone = [each for each in await tx.scalars(old) if each not in unfinished]
     if gone:
         await tx.write(_forget, with_ids(gone))
@@ -266,4 +268,4 @@ async def forget_unused(tx: Tx, *, unused_seconds: float) -> int:
 @cache
 def _forget(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
-    return delete(workflow_needs).where(workflow_needs.c.workflow_hash.in_(select(r.c.id)))
+    return delete(requirements).where(requirements.c.workflow_hash.in_(select(r.c.id)))

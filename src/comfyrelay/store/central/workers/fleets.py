@@ -9,9 +9,9 @@ from sqlalchemy import Select, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 
 from comfyrelay.domain.queue.states import DispatchStatus, Provider
-from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.errors import Conflict
-from comfyrelay.store.central.catalogue import FLEET_COLUMNS
+from comfyrelay.store.central.catalogue import FLEET_COLUMNS, fleet_values
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import fleets, worker_audit_logs, workers, workflow_fleets, workflows
 from comfyrelay.store.database import Tx
@@ -33,7 +33,7 @@ class FinishedWork:
     mean_seconds: float | None
 
 
-async def page(tx: Tx, *, stage: str | None, after_id: int | None, limit: int) -> tuple[list[Fleet], int | None]:
+async def page(tx: Tx, *, stage: str | None, after_id: int | None, limit: int) -> tuple[list[FleetRecord], int | None]:
     """Fleets in the order in which they were made, and the id to go on after."""
     query = select(*FLEET_COLUMNS).order_by(fleets.c.id).limit(limit + 1)
     if stage is not None:
@@ -41,19 +41,19 @@ async def page(tx: Tx, *, stage: str | None, after_id: int | None, limit: int) -
     if after_id is not None:
         query = query.where(fleets.c.id > after_id)
     rows, after = one_page((await tx.execute(query)).all(), "id", limit=limit)
-    return [Fleet(**row._mapping) for row in rows], after
+    return [FleetRecord(**row._mapping) for row in rows], after
 
 
 async def slug_of(tx: Tx, fleet_id: int) -> str:
     return str(await tx.scalar(select(fleets.c.slug).where(fleets.c.id == fleet_id)))
 
 
-async def change(tx: Tx, fleet_id: int, **values: Any) -> Fleet:
-    query = update(fleets).where(fleets.c.id == fleet_id).values(**values).returning(*FLEET_COLUMNS)
-    return Fleet(**(await tx.execute(query)).one()._mapping)
+async def change(tx: Tx, fleet_id: int, **values: Any) -> FleetRecord:
+    query = update(fleets).where(fleets.c.id == fleet_id).values(**fleet_values(values)).returning(*FLEET_COLUMNS)
+    return FleetRecord(**(await tx.execute(query)).one()._mapping)
 
 
-async def remove(tx: Tx, fleet: Fleet) -> None:
+async def remove(tx: Tx, fleet: FleetRecord) -> None:
     try:
         await tx.execute(delete(fleets).where(fleets.c.id == fleet.id))
     except IntegrityError as error:

@@ -7,46 +7,47 @@ from comfyrelay.store.database import Tx
 
 
 async def of_worker(tx: Tx, worker_id: str) -> str | None:
-    found: str | None = await tx.scalar(select(workers.c.definitions_hash).where(workers.c.worker_id == worker_id))
+    found: str | None = await tx.scalar(select(workers.c.node_definitions_hash).where(workers.c.worker_id == worker_id))
     return found
 
 
 async def note(tx: Tx, worker_id: str, sha256: str) -> None:
     """Its fleet keeps the name when the worker is gone: one that is asleep is still known."""
-    await tx.execute(update(workers).where(workers.c.worker_id == worker_id).values(definitions_hash=sha256))
+    await tx.execute(update(workers).where(workers.c.worker_id == worker_id).values(node_definitions_hash=sha256))
     its = select(workers.c.fleet_id).where(workers.c.worker_id == worker_id).scalar_subquery()
-    await tx.execute(update(fleets).where(fleets.c.id == its).values(definitions_hash=sha256))
+    await tx.execute(update(fleets).where(fleets.c.id == its).values(node_definitions_hash=sha256))
 
 
 async def disown(tx: Tx, worker_id: str) -> None:
     """The fleet of a worker that is trusted no more keeps what another worker of it has, and not what this one had."""
-    of_it = select(workers.c.fleet_id, workers.c.definitions_hash).where(workers.c.worker_id == worker_id)
+    of_it = select(workers.c.fleet_id, workers.c.node_definitions_hash).where(workers.c.worker_id == worker_id)
     row = (await tx.execute(of_it)).one_or_none()
-    if row is None or row.definitions_hash is None:
+    if row is None or row.node_definitions_hash is None:
         return
     of_others = (
-        select(workers.c.definitions_hash)
+        select(workers.c.node_definitions_hash)
         .where(workers.c.fleet_id == row.fleet_id, workers.c.worker_id != worker_id, workers.c.is_approved)
-        .where(workers.c.definitions_hash.is_not(None))
+        .where(workers.c.node_definitions_hash.is_not(None))
         # its own first, where another has the same
-        .order_by(workers.c.definitions_hash != row.definitions_hash, workers.c.created_at.desc())
+        .order_by(workers.c.node_definitions_hash != row.node_definitions_hash, workers.c.created_at.desc())
         .limit(1)
     )
     newest = await tx.scalar(of_others)
-    query = update(fleets).where(fleets.c.id == row.fleet_id, fleets.c.definitions_hash == row.definitions_hash)
-    await tx.execute(query.values(definitions_hash=newest))
+    is_same = fleets.c.node_definitions_hash == row.node_definitions_hash
+    query = update(fleets).where(fleets.c.id == row.fleet_id, is_same)
+    await tx.execute(query.values(node_definitions_hash=newest))
 
 
 async def of_stage(tx: Tx, stage: str, *, limit: int) -> list[str]:
     """Those of the approved workers, newest first, then those that the fleets had last; each once."""
     of_workers = (
-        select(workers.c.definitions_hash)
-        .where(workers.c.stage == stage, workers.c.is_approved, workers.c.definitions_hash.is_not(None))
+        select(workers.c.node_definitions_hash)
+        .where(workers.c.stage == stage, workers.c.is_approved, workers.c.node_definitions_hash.is_not(None))
         .order_by(workers.c.created_at.desc(), workers.c.worker_id)
     )
     of_fleets = (
-        select(fleets.c.definitions_hash)
-        .where(fleets.c.stage == stage, fleets.c.definitions_hash.is_not(None))
+        select(fleets.c.node_definitions_hash)
+        .where(fleets.c.stage == stage, fleets.c.node_definitions_hash.is_not(None))
         .order_by(fleets.c.id)
     )
     found = [*(await tx.scalars(of_workers)), *(await tx.scalars(of_fleets))]
@@ -55,5 +56,5 @@ async def of_stage(tx: Tx, stage: str, *, limit: int) -> list[str]:
 
 async def named(tx: Tx) -> set[str]:
     """All that some worker or fleet has."""
-    columns = (workers.c.definitions_hash, fleets.c.definitions_hash)
+    columns = (workers.c.node_definitions_hash, fleets.c.node_definitions_hash)
     return set((await tx.scalars(union(*(select(each).where(each.is_not(None)) for each in columns)))).all())

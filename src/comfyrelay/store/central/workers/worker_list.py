@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Float, Select, Text, bindparam, case, cast
 
 from comfyrelay.domain.queue.states import DispatchStatus, WorkerState
 from comfyrelay.domain.queue.worker_order import SortedWorker, WorkerSort
-from comfyrelay.domain.records.workers import BlockedHash, Equipped, LackedHash, ListedWorker, WorkerJob, WorkerMachine
+from comfyrelay.domain.records.workers import BlockedHash, Equipped, LackedHash, ListedWorker, WorkerJobRecord, WorkerMachine
 from comfyrelay.store.central.queue.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import (
@@ -16,12 +16,12 @@ from comfyrelay.store.central.tables import (
     instance_identities,
     machines,
     worker_audit_logs,
-    worker_gaps,
     worker_workflows,
     workers,
     workflow_blocks,
     workflows,
 )
+from comfyrelay.store.central.tables import worker_missing_requirements as missing
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
 from comfyrelay.store.row_parameters import ids_table, with_ids
@@ -178,13 +178,13 @@ async def get(tx: Tx, worker_id: str, *, stale_seconds: float) -> tuple[ListedWo
     return _worker(fields), capabilities
 
 
-async def jobs_of(tx: Tx, worker_ids: Sequence[str]) -> dict[str, list[WorkerJob]]:
+async def jobs_of(tx: Tx, worker_ids: Sequence[str]) -> dict[str, list[WorkerJobRecord]]:
     """By worker, what it has, the longest first."""
     if not worker_ids:
         return {}
-    found: dict[str, list[WorkerJob]] = {}
+    found: dict[str, list[WorkerJobRecord]] = {}
     for row in await tx.fetch(jobs_query, with_ids(worker_ids)):
-        job = WorkerJob(**{**dict(row._mapping.items()), "progress": json_value(row.progress)})
+        job = WorkerJobRecord(**{**dict(row._mapping.items()), "progress": json_value(row.progress)})
         found.setdefault(job.worker_id, []).append(job)
     return found
 
@@ -224,8 +224,8 @@ async def hashes_known_to(tx: Tx, worker_id: str) -> dict[str, str]:
 
 
 async def lacks_of(tx: Tx, worker_id: str) -> list[LackedHash]:
-    columns = [worker_gaps.c[name] for name in LackedHash.__dataclass_fields__]
-    query = select(*columns).where(worker_gaps.c.worker_id == worker_id).order_by(worker_gaps.c.workflow_hash)
+    columns = [missing.c[name] for name in LackedHash.__dataclass_fields__]
+    query = select(*columns).where(missing.c.worker_id == worker_id).order_by(missing.c.workflow_hash)
     return [LackedHash(**row._mapping) for row in await tx.execute(query)]
 
 

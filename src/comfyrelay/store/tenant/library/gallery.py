@@ -66,7 +66,7 @@ _GLIMPSE = [
 ]
 
 
-class Collected(NamedTuple):
+class CollectionRow(NamedTuple):
     """A collection, how many outputs are in it, and the newest of them that has a poster, if one has."""
 
     id: str
@@ -303,7 +303,7 @@ async def count_collections(tx: Tx, tenant_id: str) -> int:
     return int(await tx.scalar(select(func.count()).where(collections.c.tenant_id == tenant_id)))
 
 
-async def all_collections(tx: Tx, tenant_id: str, *, id_: str | None = None) -> list[Collected]:
+async def all_collections(tx: Tx, tenant_id: str, *, id_: str | None = None) -> list[CollectionRow]:
     """By name; or the one."""
     # the newest that has something to show: a sound or a text would leave the cover empty
     order = func.row_number().over(
@@ -338,7 +338,7 @@ async def all_collections(tx: Tx, tenant_id: str, *, id_: str | None = None) -> 
     )
     if id_ is not None:
         query = query.where(collections.c.id == id_)
-    return [Collected._make(row) for row in await tx.execute(query)]
+    return [CollectionRow._make(row) for row in await tx.execute(query)]
 
 
 async def add_to(tx: Tx, tenant_id: str, collection_id: str, ids: Iterable[str]) -> None:

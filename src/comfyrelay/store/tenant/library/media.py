@@ -10,7 +10,7 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.domain.queue.settlement import BatchHold
-from comfyrelay.domain.records.jobs import Batch, File, Video
+from comfyrelay.domain.records.jobs import BatchRecord, FileRecord, VideoRecord
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant.tables import batches, files, videos
@@ -28,9 +28,9 @@ class VideoChange:
     processing_details: Mapping[str, Any] | None = None
 
 
-_FILE = [files.c[name] for name in File.__dataclass_fields__]
-_VIDEO = [videos.c[name] for name in Video.__dataclass_fields__]
-_BATCH = [batches.c[name] for name in Batch.__dataclass_fields__]
+_FILE = [files.c[name] for name in FileRecord.__dataclass_fields__]
+_VIDEO = [videos.c[name] for name in VideoRecord.__dataclass_fields__]
+_BATCH = [batches.c[name] for name in BatchRecord.__dataclass_fields__]
 _NEW_FILE = ("id", "tenant_id", "user_id", "disk", "path", "mime_type", "size", "content_hash", "original_filename")
 _OUTPUT = (
     *("id", "tenant_id", "user_id", "disk", "path", "mime_type", "size", "content_hash", "metadata"),
@@ -49,10 +49,10 @@ def _create_files(dialect: str) -> Executable:
     return insert(files).from_select([*_NEW_FILE, "created_at"], rows)
 
 
-async def files_of(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, File]:
+async def files_of(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, FileRecord]:
     """Those of the files that are the tenant's own, with all that is known of them."""
     result = await tx.fetch(_files_of, {**with_ids(file_ids), "tenant_id": tenant_id})
-    return {row.id: File(**row._mapping) for row in result}
+    return {row.id: FileRecord(**row._mapping) for row in result}
 
 
 @cache
@@ -107,7 +107,7 @@ def _write_outputs(dialect: str) -> Executable:
     r = rows_table(dialect, {**columns_of(files, *_OUTPUT), "undrawn": Boolean()})
     due = case((r.c.undrawn, relay_now()))
     rows = select(*(r.c[name] for name in _OUTPUT), relay_now(), relay_now(), due).where(literal(1) == 1)
-    query = insert_into(dialect, files).from_select([*_OUTPUT, "created_at", "used_at", "draw_due_at"], rows)
+    query = insert_into(dialect, files).from_select([*_OUTPUT, "created_at", "used_at", "poster_due_at"], rows)
     return query.on_conflict_do_nothing()
 
 
@@ -124,7 +124,7 @@ def _use_files(dialect: str) -> Executable:
     # not a join: SQLite would go through all rows for each file, which takes half a minute for 5,000
     named = files.c.disk.is_not(None) & files.c.path.in_(select(r.c.path))
     is_shown = or_(files.c.mime_type.startswith("image/"), files.c.mime_type.startswith("video/"))
-    values = {"used_at": relay_now(), "draw_due_at": case((is_shown, relay_now()))}
+    values = {"used_at": relay_now(), "poster_due_at": case((is_shown, relay_now()))}
     return update(files).values(values).where(own, named, files.c.used_at.is_(None))
 
 
@@ -132,18 +132,18 @@ async def create_video(tx: Tx, **values: Any) -> None:
     await tx.execute(insert(videos).values(**values, created_at=relay_now(), updated_at=relay_now()))
 
 
-async def video(tx: Tx, tenant_id: str, video_id: str) -> Video | None:
+async def video(tx: Tx, tenant_id: str, video_id: str) -> VideoRecord | None:
     return (await videos_of(tx, tenant_id, [video_id])).get(video_id)
 
 
-async def videos_of(tx: Tx, tenant_id: str, video_ids: Iterable[str]) -> dict[str, Video]:
+async def videos_of(tx: Tx, tenant_id: str, video_ids: Iterable[str]) -> dict[str, VideoRecord]:
     """Those of the videos that are the tenant's own."""
     result = await tx.fetch(_videos_of, {**with_ids(video_ids), "tenant_id": tenant_id})
     return {row.id: _video(row) for row in result}
 
 
-def _video(row: Any) -> Video:
-    return Video(**{**row._mapping, "processing_details": json_value(row.processing_details)})
+def _video(row: Any) -> VideoRecord:
+    return VideoRecord(**{**row._mapping, "processing_details": json_value(row.processing_details)})
 
 
 @cache
@@ -153,7 +153,7 @@ def _videos_of(dialect: str) -> Executable:
     return select(*_VIDEO).join(r, videos.c.id == r.c.id).where(own)
 
 
-async def video_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[Video]:
+async def video_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[VideoRecord]:
     """A tenant's videos, newest first, page by page through `before_id`."""
     query = select(*_VIDEO).where(videos.c.tenant_id == tenant_id).order_by(videos.c.id.desc()).limit(limit)
     if before_id is not None:
@@ -194,15 +194,15 @@ def _change_videos(dialect: str) -> Executable:
     )
 
 
-async def videos_of_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, Video]:
+async def videos_of_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, VideoRecord]:
     """Videos that follow one of these jobs: job id → video."""
     query = select(*_VIDEO).where(videos.c.job_id.in_(list(job_ids)))
-    return {row.job_id: Video(**row._mapping) for row in await tx.execute(query)}
+    return {row.job_id: VideoRecord(**row._mapping) for row in await tx.execute(query)}
 
 
-async def create_batch(tx: Tx, **values: Any) -> Batch:
+async def create_batch(tx: Tx, **values: Any) -> BatchRecord:
     query = insert(batches).values(**values, created_at=relay_now()).returning(*_BATCH)
-    return Batch(**(await tx.execute(query)).one()._mapping)
+    return BatchRecord(**(await tx.execute(query)).one()._mapping)
 
 
 async def hold_batches(tx: Tx, holds: Sequence[BatchHold]) -> None:
@@ -226,20 +226,20 @@ async def release_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[str]:
     return list(held["jobs"])
 
 
-async def batch_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[Batch]:
+async def batch_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[BatchRecord]:
     """A tenant's batches, newest first, page by page through `before_id`."""
     query = select(*_BATCH).where(batches.c.tenant_id == tenant_id).order_by(batches.c.id.desc()).limit(limit)
     if before_id is not None:
         query = query.where(batches.c.id < before_id)
-    return [Batch(**row._mapping) for row in await tx.execute(query)]
+    return [BatchRecord(**row._mapping) for row in await tx.execute(query)]
 
 
-async def batches_of(tx: Tx, tenant_id: str, batch_ids: Iterable[str]) -> list[Batch]:
+async def batches_of(tx: Tx, tenant_id: str, batch_ids: Iterable[str]) -> list[BatchRecord]:
     query = select(*_BATCH).where(batches.c.tenant_id == tenant_id, batches.c.id.in_(list(batch_ids)))
-    return [Batch(**row._mapping) for row in await tx.execute(query)]
+    return [BatchRecord(**row._mapping) for row in await tx.execute(query)]
 
 
-async def batch(tx: Tx, tenant_id: str, *, id_: str | None = None, key: str | None = None) -> Batch | None:
+async def batch(tx: Tx, tenant_id: str, *, id_: str | None = None, key: str | None = None) -> BatchRecord | None:
     condition = batches.c.id == id_ if id_ is not None else batches.c.idempotency_key == key
     row = (await tx.execute(select(*_BATCH).where(batches.c.tenant_id == tenant_id, condition))).one_or_none()
-    return Batch(**row._mapping) if row else None
+    return BatchRecord(**row._mapping) if row else None

@@ -6,36 +6,36 @@ from sqlalchemy import BigInteger, Float, bindparam, select, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.updates import MediaFacts
-from comfyrelay.domain.records.jobs import File
+from comfyrelay.domain.records.jobs import FileRecord
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import files
 from comfyrelay.store.types import relay_now
 
-_FILE = [files.c[name] for name in File.__dataclass_fields__]
+_FILE = [files.c[name] for name in FileRecord.__dataclass_fields__]
 
 
-async def claim(tx: Tx, *, limit: int, lease_seconds: float) -> list[File]:
+async def claim(tx: Tx, *, limit: int, lease_seconds: float) -> list[FileRecord]:
     """Take files that are due, so that nobody else draws them for a while."""
     rows = await tx.fetch(_claim, {"limit": limit, "lease_seconds": lease_seconds})
-    return [File(**row._mapping) for row in rows]
+    return [FileRecord(**row._mapping) for row in rows]
 
 
 @cache
 def _claim(_dialect: str) -> Executable:
     due = (
         select(files.c.id)
-        .where(files.c.draw_due_at <= relay_now(), files.c.removing_at.is_(None))
-        .order_by(files.c.draw_due_at)
+        .where(files.c.poster_due_at <= relay_now(), files.c.removing_at.is_(None))
+        .order_by(files.c.poster_due_at)
         .limit(bindparam("limit", type_=BigInteger()))
         .with_for_update(skip_locked=True)
         .cte("due")
     )
     later = relay_now(bindparam("lease_seconds", type_=Float()))
-    return update(files).values(draw_due_at=later).where(files.c.id == due.c.id).returning(*_FILE)
+    return update(files).values(poster_due_at=later).where(files.c.id == due.c.id).returning(*_FILE)
 
 
 async def note(tx: Tx, file_id: str, media: MediaFacts) -> bool:
     """Write down what was made of a file; whether it is still there."""
     values = {name: getattr(media, name) for name in ("width", "height", "seconds", "poster", "preview")}
-    query = update(files).values(**values, draw_due_at=None).where(files.c.id == file_id).returning(files.c.id)
+    query = update(files).values(**values, poster_due_at=None).where(files.c.id == file_id).returning(files.c.id)
     return (await tx.execute(query)).one_or_none() is not None

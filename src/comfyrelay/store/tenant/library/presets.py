@@ -5,35 +5,35 @@ from typing import Any
 from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from comfyrelay.domain.records.catalogue import Preset
+from comfyrelay.domain.records.catalogue import PresetRecord
 from comfyrelay.errors import Conflict
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import presets
 from comfyrelay.store.types import relay_now
 
-_PRESET = [presets.c[name] for name in Preset.__dataclass_fields__]
+_PRESET = [presets.c[name] for name in PresetRecord.__dataclass_fields__]
 
 
-async def create(tx: Tx, **values: Any) -> Preset:
+async def create(tx: Tx, **values: Any) -> PresetRecord:
     query = insert(presets).values(**values, created_at=relay_now()).returning(*_PRESET)
     try:
-        return Preset(**(await tx.execute(query)).one()._mapping)
+        return PresetRecord(**(await tx.execute(query)).one()._mapping)
     except IntegrityError as error:
         raise Conflict(f"There is already a preset {values['name']!r}.") from error
 
 
-async def page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[Preset]:
+async def page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[PresetRecord]:
     """Newest first, page by page through `before_id`."""
     query = select(*_PRESET).where(presets.c.tenant_id == tenant_id).order_by(presets.c.id.desc()).limit(limit)
     if before_id is not None:
         query = query.where(presets.c.id < before_id)
-    return [Preset(**row._mapping) for row in await tx.execute(query)]
+    return [PresetRecord(**row._mapping) for row in await tx.execute(query)]
 
 
-async def named(tx: Tx, tenant_id: str, name: str) -> Preset | None:
+async def named(tx: Tx, tenant_id: str, name: str) -> PresetRecord | None:
     query = select(*_PRESET).where(presets.c.tenant_id == tenant_id, presets.c.name == name)
     row = (await tx.execute(query)).one_or_none()
-    return Preset(**row._mapping) if row else None
+    return PresetRecord(**row._mapping) if row else None
 
 
 async def remove(tx: Tx, tenant_id: str, preset_id: str) -> bool:

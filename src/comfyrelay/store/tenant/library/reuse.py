@@ -8,20 +8,20 @@ from sqlalchemy import Text, bindparam, select
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.states import JobStatus
-from comfyrelay.domain.records.jobs import File
+from comfyrelay.domain.records.jobs import FileRecord
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, with_ids
 from comfyrelay.store.tenant.tables import ai_jobs, files
 from comfyrelay.store.types import json_value, word
 
-_FILE = [files.c[name] for name in File.__dataclass_fields__]
+_FILE = [files.c[name] for name in FileRecord.__dataclass_fields__]
 
 
 class ReusableJob(NamedTuple):
     """A job that is done, and its output."""
 
     job_id: str
-    file: File
+    file: FileRecord
     metadata: Any
     # nobody has made a poster of it yet, and somebody will
     is_undrawn: bool
@@ -34,9 +34,9 @@ async def made(tx: Tx, tenant_id: str, fingerprints: Collection[str]) -> dict[tu
     return {
         (row.fingerprint, row.stage): ReusableJob(
             row.job_id,
-            File(**{name: row._mapping[name] for name in File.__dataclass_fields__}),
+            FileRecord(**{name: row._mapping[name] for name in FileRecord.__dataclass_fields__}),
             None if row.metadata is None else json_value(row.metadata),
-            row.draw_due_at is not None,
+            row.poster_due_at is not None,
         )
         for row in rows
     }
@@ -47,7 +47,7 @@ def made_query(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
     job = (ai_jobs.c.fingerprint, ai_jobs.c.stage, ai_jobs.c.id.label("job_id"))
     return (
-        select(*job, *_FILE, files.c["metadata"], files.c.draw_due_at)
+        select(*job, *_FILE, files.c["metadata"], files.c.poster_due_at)
         .join(r, ai_jobs.c.fingerprint == r.c.id)
         .join(files, files.c.id == ai_jobs.c.output_file_id)
         .where(

@@ -6,28 +6,28 @@ from sqlalchemy import delete, insert, select
 
 from comfyrelay.domain.records.jobs import SavedView
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant.tables import views
+from comfyrelay.store.tenant.tables import saved_views as v
 from comfyrelay.store.types import relay_now
 
-_VIEW = [views.c[name] for name in SavedView.__dataclass_fields__]
+_VIEW = [v.c[name] for name in SavedView.__dataclass_fields__]
 
 
 async def of_area(tx: Tx, tenant_id: str, area: str) -> list[SavedView]:
     """In the order in which they were kept."""
-    query = select(*_VIEW).where(views.c.tenant_id == tenant_id, views.c.area == area).order_by(views.c.id)
+    query = select(*_VIEW).where(v.c.tenant_id == tenant_id, v.c.area == area).order_by(v.c.id)
     return [SavedView(**row._mapping) for row in await tx.execute(query)]
 
 
 async def keep(tx: Tx, *, id_: str, tenant_id: str, area: str, name: str, search: Mapping[str, str]) -> SavedView:
     """In place of the one of that name."""
-    same = views.c.tenant_id == tenant_id, views.c.area == area, views.c.name == name
-    await tx.execute(delete(views).where(*same))
+    same = v.c.tenant_id == tenant_id, v.c.area == area, v.c.name == name
+    await tx.execute(delete(v).where(*same))
     values = {"id": id_, "tenant_id": tenant_id, "area": area, "name": name, "search": dict(search)}
-    made = insert(views).values(**values, created_at=relay_now()).returning(*_VIEW)
+    made = insert(v).values(**values, created_at=relay_now()).returning(*_VIEW)
     return SavedView(**(await tx.execute(made)).one()._mapping)
 
 
 async def remove(tx: Tx, tenant_id: str, view_id: str) -> bool:
     """Whether there was one."""
-    query = delete(views).where(views.c.tenant_id == tenant_id, views.c.id == view_id)
-    return (await tx.execute(query.returning(views.c.id))).first() is not None
+    query = delete(v).where(v.c.tenant_id == tenant_id, v.c.id == view_id)
+    return (await tx.execute(query.returning(v.c.id))).first() is not None
