@@ -1,11 +1,13 @@
-"""MkDocs hook: publish the pages outside `docs/`, and make links between repository files work on the site.
+"""MkDocs hook: publish the pages outside `docs/`, and make pages that are written for GitHub work on the site.
 
-Pages link to each other by their paths in the repository, so that they also work on GitHub. The site has no `docs/`
-level: every link is rewritten to the path that its target has there.
+- Pages link to each other by their paths in the repository. The site has no `docs/` level: every link is rewritten to
+  the path that its target has there.
+- GitHub nests text in a list item by 2 or 3 spaces, MkDocs only by 4.
 """
 
 import posixpath
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -15,6 +17,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[2]
 OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "ui/README.md")
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)")
+_NESTED = re.compile(r" {2,3}(?=\S)")
 _ALL_DECISIONS = "adr/0*.md"
 
 
@@ -49,4 +52,15 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
         target = posixpath.normpath(posixpath.join(folder, link[1])).removeprefix("docs/")
         return f"]({posixpath.relpath(target, posixpath.dirname(site_path) or '.')}"
 
-    return _LINK.sub(rewrite, markdown)
+    return "\n".join(_indent_nested(_LINK.sub(rewrite, markdown).splitlines()))
+
+
+def _indent_nested(lines: list[str]) -> Iterator[str]:
+    is_code, indent = False, ""
+    for line in lines:
+        is_fence = line.lstrip().startswith("```")
+        if not is_code:
+            nested = _NESTED.match(line)
+            indent = " " * (4 - len(nested[0])) if nested else ""
+        yield indent + line if line else line
+        is_code ^= is_fence
