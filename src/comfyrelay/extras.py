@@ -29,7 +29,7 @@ _SIMULATOR = frozenset({"PIL", "aiohttp", "av"})
 MODULES: Mapping[str, frozenset[str]] = {
     "aws": frozenset({"asn1crypto", "boto3", "cryptography"}),
     "desk": _SERVER | _MEDIA | _SIMULATOR | {"apprise"},
-    "kubernetes": frozenset({"google", "grpc", "yaml"}),
+    "kubernetes": frozenset({"google", "grpc"}),
     "media": _MEDIA,
     "s3": frozenset({"boto3"}),
     "server": _SERVER,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.autoscaling.kubernetes.decision import Deciding
+from comfyrelay.autoscaling.kubernetes.decision import ReplicaDecisions
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import ProviderError
@@ -54,7 +54,7 @@ async def test_status_and_decisions_tell_what_is_there_and_what_was_decided(
 async def test_decisions_tell_which_number_a_cluster_was_told(fleets: Fleets, env: Mapping[str, str]) -> None:
     await fleets.change(machines={"provider": "kubernetes"})
     await fleets.submit()
-    await Deciding(fleets.world.engine.scaling, None).desired_of(Stage.PRODUCTION, fleets.fleet)
+    await ReplicaDecisions(fleets.world.engine.scaling, None).desired_replicas(Stage.PRODUCTION, fleets.fleet)
     listed = await commands.run("fleet", "decisions", fleets.fleet, env=env)
     assert "asked for 1" in listed.out
 

@@ -1,1 +1,1 @@
-"""A fleet in a cluster: KEDA is told how many machines there should be, and Kubernetes makes and ends them."""
+"""Autoscaling in a cluster: KEDA reads the replica count of a fleet, and Kubernetes creates and deletes the pods."""

@@ -1,5 +1,4 @@
-"""Which pod ends when a fleet gets smaller: the one that has had nothing to do for longest, and never a busy one while
-there is another."""
+"""Set the deletion cost of pods, so that a shrinking fleet loses its longest idle pod first and busy pods last."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import structlog
 
-from comfyrelay.autoscaling.kubernetes.desired import DesiredOf
-from comfyrelay.autoscaling.kubernetes.pods import Pods, labels_of
+from comfyrelay.autoscaling.kubernetes.desired import GetDesired
+from comfyrelay.autoscaling.kubernetes.pods import Pods, pod_labels
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
 from comfyrelay.domain.queue.states import Stage
@@ -18,69 +17,69 @@ from comfyrelay.errors import ComfyRelayError
 
 log = structlog.get_logger(__name__)
 
-# Costs are whole numbers of 32 bits, and 0 where nobody says anything: as for a pod that is still starting.
-MOST = 2**31 - 1
-LEAST = -(2**31)
-# What is written to a pod costs the cluster something: less than this is no difference.
-SAME_SECONDS = 10
-EVERY_SECONDS = 5.0
+# Costs are 32-bit integers. A pod without one, such as a starting pod, has 0.
+MAX_COST = 2**31 - 1
+MIN_COST = -(2**31)
+# Smaller changes are not written: each write is a call to the cluster's API.
+TOLERANCE_SECONDS = 10
+INTERVAL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FleetPods:
+class ScaledFleet:
     namespace: str
     stage: Stage
     slug: str
 
 
-def costs_of(machines: Sequence[SeenMachine], now: datetime) -> dict[str, int]:
-    """By machine. An idle one's is the second since when it is idle, so that it need not be written again while that
-    lasts, counted so that it is below that of a pod which starts."""
-    found = {}
+def deletion_costs(machines: Sequence[SeenMachine], now: datetime) -> dict[str, int]:
+    """Cost by machine id. The cost of an idle machine is the time its idle period began, so it does not change while
+    the machine stays idle. It is shifted below 0, the cost of a starting pod."""
+    costs = {}
     for each in machines:
         if each.state is MachineState.BUSY:
-            found[each.id] = MOST
+            costs[each.id] = MAX_COST
         elif each.state is MachineState.READY:
             since = now - timedelta(seconds=each.idle_seconds)
-            found[each.id] = min(LEAST + int((since - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()), -1)
-    return found
+            costs[each.id] = min(MIN_COST + int((since - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()), -1)
+    return costs
 
 
 class DeletionCosts:
     def __init__(self, pods: Pods) -> None:
         self._pods = pods
-        self._fleets: dict[FleetPods, None] = {}
+        self._fleets: dict[ScaledFleet, None] = {}
 
-    def follow(self, fleet: FleetPods) -> None:
-        """From now on; only in the namespace in which pods can be looked at."""
+    def track(self, fleet: ScaledFleet) -> None:
+        """Ignore fleets of other namespaces: the service account cannot read their pods."""
         if fleet.namespace == self._pods.namespace:
             self._fleets[fleet] = None
 
-    async def run(self, desired_of: DesiredOf) -> None:
+    async def run(self, get_desired: GetDesired) -> None:
         while True:
-            await self.run_once(desired_of)
-            await asyncio.sleep(EVERY_SECONDS)
+            await self.run_once(get_desired)
+            await asyncio.sleep(INTERVAL_SECONDS)
 
-    async def run_once(self, desired_of: DesiredOf) -> None:
+    async def run_once(self, get_desired: GetDesired) -> None:
         for fleet in list(self._fleets):
             try:
-                await self._write(fleet, (await desired_of(fleet.stage, fleet.slug)).machines)
+                await self._write(fleet, (await get_desired(fleet.stage, fleet.slug)).machines)
             except (ComfyRelayError, httpx.HTTPError) as error:
-                # pods then end in another order, and still finish their jobs
+                # pods are then deleted in another order, and still finish their jobs
                 log.warning("scaler.deletion_costs_failed", fleet=fleet.slug, error=str(error))
 
-    async def _write(self, fleet: FleetPods, machines: Sequence[SeenMachine]) -> None:
-        costs = costs_of(machines, utc_now())
+    async def _write(self, fleet: ScaledFleet, machines: Sequence[SeenMachine]) -> None:
+        costs = deletion_costs(machines, utc_now())
         if not costs:
             return
-        for pod in await self._pods.list(labels_of(fleet.slug, fleet.stage)):
+        for pod in await self._pods.list(pod_labels(fleet.slug, fleet.stage)):
             cost = costs.get(pod.name)
-            if cost is not None and not pod.is_ending and not _is_same(pod.deletion_cost, cost):
+            if cost is not None and not pod.is_terminating and not _is_current(pod.deletion_cost, cost):
                 await self._pods.set_deletion_cost(pod.name, cost)
 
 
-def _is_same(said: str | None, cost: int) -> bool:
+def _is_current(annotation: str | None, cost: int) -> bool:
     try:
-        return said is not None and abs(int(said) - cost) < SAME_SECONDS
+        return annotation is not None and abs(int(annotation) - cost) < TOLERANCE_SECONDS
     except ValueError:
         return False

@@ -1,4 +1,4 @@
-"""What a cluster is told of a fleet."""
+"""The replica count of a fleet, as reported to KEDA."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from comfyrelay.domain.queue.states import Stage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Desired:
-    """How many machines a fleet should have, why, and those that it has; each is called as its pod is."""
+class DesiredReplicas:
+    """`machines` are the current pods of the fleet; the id of a machine is the name of its pod."""
 
     count: int
     reason: str
@@ -20,5 +20,5 @@ class Desired:
         return sum(each.state is not MachineState.DRAINING for each in self.machines)
 
 
-# `NotFound` when there is no such fleet; any other error when it cannot be known now
-DesiredOf = Callable[[Stage, str], Awaitable[Desired]]
+# Raises `NotFound` if the fleet does not exist, and another `ComfyRelayError` if the count is unknown right now.
+GetDesired = Callable[[Stage, str], Awaitable[DesiredReplicas]]

@@ -1,6 +1,7 @@
-"""The pods of a cluster, through its API, as the service account of this pod may."""
+"""The pods of this namespace, read and annotated through the cluster's API with the pod's service account."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,64 +10,68 @@ from ssl import create_default_context
 
 import httpx
 
-from comfyrelay.autoscaling.kubernetes.names import label_value
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.errors import ConfigurationError
+from comfyrelay.errors import ConfigurationError, InvalidInput
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
-FLEET_LABEL = "comfyrelay/autoscaling"
+FLEET_LABEL = "comfyrelay/fleet"
 STAGE_LABEL = "comfyrelay/stage"
+# A label value has at most 63 characters. No uppercase or `_`: the Helm chart also uses the slug in names.
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pod:
-    """`deletion_cost` is what somebody wrote, whatever that is."""
+    """`deletion_cost` is the raw annotation."""
 
     name: str
     created_at: datetime
-    is_ending: bool = False
+    is_terminating: bool = False
     deletion_cost: str | None = None
 
 
-def labels_of(slug: str, stage: Stage) -> dict[str, str]:
-    """By which the pods of a fleet are found."""
-    return {FLEET_LABEL: label_value(slug), STAGE_LABEL: str(stage)}
+def pod_labels(slug: str, stage: Stage) -> dict[str, str]:
+    """Labels that select the pods of a fleet."""
+    if not _LABEL.fullmatch(slug):
+        raise InvalidInput(
+            f"Kubernetes does not accept {slug!r} as a name. Use a fleet whose slug has only lowercase letters, digits "
+            "and hyphens, at most 63."
+        )
+    return {FLEET_LABEL: slug, STAGE_LABEL: str(stage)}
 
 
 class Pods:
-    """Those of the namespace that this pod is in: it may look at no others."""
-
     def __init__(self, client: httpx.AsyncClient, *, account: Path) -> None:
         self._client = client
         self._account = account
         self.namespace = _read(account / "namespace")
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[Pod]:
-        """Those with these labels that have not ended."""
+        """Pods with these labels, without completed ones."""
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
-        found = await self._call("GET", "", params={"labelSelector": selector})
+        answer = await self._call("GET", "", params={"labelSelector": selector})
         return [
             Pod(
                 name=each["metadata"]["name"],
                 created_at=datetime.fromisoformat(each["metadata"]["creationTimestamp"]),
-                is_ending="deletionTimestamp" in each["metadata"],
+                is_terminating="deletionTimestamp" in each["metadata"],
                 deletion_cost=(each["metadata"].get("annotations") or {}).get(DELETION_COST),
             )
-            for each in found.json()["items"]
-            # one that was evicted, or whose node is gone, may be listed for long
+            for each in answer.json()["items"]
+            # evicted pods, and pods of a lost node, can stay in the list for long
             if each.get("status", {}).get("phase") not in ("Failed", "Succeeded")
         ]
 
     async def set_deletion_cost(self, name: str, cost: int) -> None:
-        """Of the pods of a Deployment that gets smaller, the cheapest end first. One that is gone is no error."""
+        """A shrinking Deployment deletes the pods with the lowest cost first. A missing pod is no error."""
         await self._call("PATCH", f"/{name}", json={"metadata": {"annotations": {DELETION_COST: str(cost)}}})
 
     async def close(self) -> None:
         await self._client.aclose()
 
     async def _call(self, method: str, path: str, **more: object) -> httpx.Response:
-        # it is renewed every hour
+        # read on each call: the cluster renews the token every hour
         headers = {"Authorization": f"Bearer {_read(self._account / 'token')}"}
         if method == "PATCH":
             headers["Content-Type"] = "application/merge-patch+json"
@@ -77,18 +82,18 @@ class Pods:
         return answer
 
 
-def pods_of_this_cluster(account: Path = ACCOUNT) -> Pods | None:
-    """`None` outside of a cluster."""
+def connect_to_cluster(account: Path = ACCOUNT) -> Pods | None:
+    """None outside a cluster."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not account.is_dir():
         return None
     address = f"[{host}]" if ":" in host else host
-    trusted = create_default_context(cafile=account / "ca.crt")
-    return Pods(httpx.AsyncClient(base_url=f"https://{address}:{port}", verify=trusted), account=account)
+    context = create_default_context(cafile=account / "ca.crt")
+    return Pods(httpx.AsyncClient(base_url=f"https://{address}:{port}", verify=context), account=account)
 
 
 def _read(path: Path) -> str:
     try:
         return path.read_text("utf-8").strip()
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}.") from None
+        raise ConfigurationError(f"Cannot read {path}: {error.strerror}.") from None

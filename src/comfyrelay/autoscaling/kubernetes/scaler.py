@@ -1,132 +1,130 @@
-"""An external scaler for KEDA: it is told the number that was decided, and at once when there is something to do."""
+"""An external scaler for KEDA: reports the desired replica count, and streams activation as soon as jobs wait."""
 
 import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
 import structlog
 
-from comfyrelay.autoscaling.kubernetes import messages
-from comfyrelay.autoscaling.kubernetes.deletion_cost import DeletionCosts, FleetPods
-from comfyrelay.autoscaling.kubernetes.desired import Desired, DesiredOf
-from comfyrelay.autoscaling.kubernetes.shared_wakeup import TICK_SECONDS, ScalingTurns, WaitForWakeup
+from comfyrelay.autoscaling.kubernetes.deletion_cost import DeletionCosts, ScaledFleet
+from comfyrelay.autoscaling.kubernetes.desired import DesiredReplicas, GetDesired
+from comfyrelay.autoscaling.kubernetes.externalscaler_pb2 import (
+    GetMetricSpecResponse,
+    GetMetricsRequest,
+    GetMetricsResponse,
+    IsActiveResponse,
+    MetricSpec,
+    MetricValue,
+    ScaledObjectRef,
+)
+from comfyrelay.autoscaling.kubernetes.externalscaler_pb2_grpc import (
+    ExternalScalerServicer,
+    add_ExternalScalerServicer_to_server,
+)
+from comfyrelay.autoscaling.kubernetes.shared_wakeup import TICK_SECONDS, WaitForWakeup, WakeupBroadcast
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput, NotFound
 
 log = structlog.get_logger(__name__)
 
 METRIC = "desired-machines"
-# Kubernetes divides the metric by the target: with 1, the metric is the number of pods.
+# Kubernetes divides the metric by the target. With a target of 1 the metric is the replica count.
 TARGET = 1
 STOP_SECONDS = 1.0
 
 T = TypeVar("T")
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
-class Scaler:
-    """The four calls of KEDA. What cannot be known is an error: KEDA then leaves the pods as they are."""
+class Scaler(ExternalScalerServicer):
+    """Answers an unknown count with an error: KEDA then keeps the current replicas."""
 
     def __init__(
-        self, desired_of: DesiredOf, turns: ScalingTurns, *, on_asked: Callable[[FleetPods], None] = lambda _fleet: None
+        self,
+        get_desired: GetDesired,
+        broadcast: WakeupBroadcast,
+        *,
+        on_request: Callable[[ScaledFleet], None] = lambda _fleet: None,
     ) -> None:
-        """`on_asked` is told of each fleet that is scaled."""
-        self._desired_of = desired_of
-        self._turns = turns
-        self._on_asked = on_asked
+        self._get_desired = get_desired
+        self._broadcast = broadcast
+        self._on_request = on_request
 
-    def handlers(self) -> grpc.GenericRpcHandler:
-        ref, request = messages.ScaledObjectRef, messages.GetMetricsRequest
-        stream = grpc.unary_stream_rpc_method_handler(self._stream_is_active, ref.FromString, _bytes)
-        return grpc.method_handlers_generic_handler(
-            messages.SERVICE,
-            {
-                "IsActive": grpc.unary_unary_rpc_method_handler(self._is_active, ref.FromString, _bytes),
-                "StreamIsActive": stream,
-                "GetMetricSpec": grpc.unary_unary_rpc_method_handler(self._metric_spec, ref.FromString, _bytes),
-                "GetMetrics": grpc.unary_unary_rpc_method_handler(self._metrics, request.FromString, _bytes),
-            },
-        )
+    async def IsActive(self, request: ScaledObjectRef, context: Context) -> IsActiveResponse:
+        desired = await _or_abort(context, self._desired(request))
+        return IsActiveResponse(result=desired.count > 0)
 
-    async def _is_active(self, ref: Any, context: Any) -> Any:
-        desired = await _or_abort(context, self._desired(ref))
-        return messages.IsActiveResponse(result=desired.count > 0)
-
-    async def _stream_is_active(self, ref: Any, context: Any) -> AsyncIterator[Any]:
-        """Tells it at once, and whenever it changes. A database that is away does not end the stream: KEDA would take
-        up to a minute to open another one."""
-        told: bool | None = None
-        await _or_abort(context, self._known(ref))
+    async def StreamIsActive(self, request: ScaledObjectRef, context: Context) -> AsyncIterator[IsActiveResponse]:
+        """Keep the stream open while the database is unreachable: KEDA takes up to a minute to reopen it."""
+        sent: bool | None = None
+        await _or_abort(context, _scaled_fleet(request))
         while True:
-            turn = self._turns.next
+            wakeup = self._broadcast.next
             try:
-                is_active = (await self._desired(ref)).count > 0
+                is_active = (await self._desired(request)).count > 0
             except NotFound as error:
                 await context.abort(grpc.StatusCode.NOT_FOUND, error.detail)
             except ComfyRelayError as error:
-                log.warning("scaler.unknown", fleet=ref.scalerMetadata.get("fleet"), error=str(error))
+                log.warning("scaler.unknown", fleet=request.scalerMetadata.get("fleet"), error=str(error))
             else:
-                if is_active != told:
-                    yield messages.IsActiveResponse(result=is_active)
-                    told = is_active
-            await turn.wait()
+                if is_active != sent:
+                    yield IsActiveResponse(result=is_active)
+                    sent = is_active
+            await wakeup.wait()
 
-    async def _metric_spec(self, ref: Any, context: Any) -> Any:
-        await _or_abort(context, self._known(ref))
-        spec = messages.MetricSpec(metricName=METRIC, targetSize=TARGET, targetSizeFloat=float(TARGET))
-        return messages.GetMetricSpecResponse(metricSpecs=[spec])
+    async def GetMetricSpec(self, request: ScaledObjectRef, context: Context) -> GetMetricSpecResponse:
+        await _or_abort(context, _scaled_fleet(request))
+        spec = MetricSpec(metricName=METRIC, targetSize=TARGET, targetSizeFloat=float(TARGET))
+        return GetMetricSpecResponse(metricSpecs=[spec])
 
-    async def _metrics(self, request: Any, context: Any) -> Any:
+    async def GetMetrics(self, request: GetMetricsRequest, context: Context) -> GetMetricsResponse:
         desired = await _or_abort(context, self._desired(request.scaledObjectRef))
-        value = messages.MetricValue(
-            metricName=METRIC, metricValue=desired.count, metricValueFloat=metric(desired.count, desired.present)
-        )
-        return messages.GetMetricsResponse(metricValues=[value])
+        value = metric_value(desired.count, desired.present)
+        metric = MetricValue(metricName=METRIC, metricValue=desired.count, metricValueFloat=value)
+        return GetMetricsResponse(metricValues=[metric])
 
-    async def _known(self, ref: Any) -> FleetPods:
-        return _fleet_of(ref)
-
-    async def _desired(self, ref: Any) -> Desired:
-        fleet = _fleet_of(ref)
-        desired = await self._desired_of(fleet.stage, fleet.slug)
-        self._on_asked(fleet)
+    async def _desired(self, ref: ScaledObjectRef) -> DesiredReplicas:
+        fleet = await _scaled_fleet(ref)
+        desired = await self._get_desired(fleet.stage, fleet.slug)
+        self._on_request(fleet)
         return desired
 
 
-def metric(count: int, present: int) -> float:
-    """What Kubernetes rounds up to `count`. It does nothing about a difference of a tenth, so that of ten machines the
-    tenth would stay: on the way down it is half a machine less."""
+def metric_value(count: int, present: int) -> float:
+    """A value that Kubernetes rounds up to `count`. Kubernetes ignores differences of up to a tenth, so it would keep
+    the tenth of ten machines; report half a machine less when scaling down."""
     return count - 0.5 if 0 < count < present else float(count)
 
 
 @asynccontextmanager
-async def serving(
-    desired_of: DesiredOf,
+async def serve_scaler(
+    get_desired: GetDesired,
     wait_for_wakeup: WaitForWakeup,
     *,
     bind: str,
     costs: DeletionCosts | None = None,
     tick_seconds: float = TICK_SECONDS,
 ) -> AsyncIterator[int]:
-    """Answer KEDA at `bind` until this is left; yields the port. `costs` are kept of the pods of those it asks for."""
-    turns = ScalingTurns(wait_for_wakeup, tick_seconds=tick_seconds)
-    scaler = Scaler(desired_of, turns, on_asked=costs.follow if costs is not None else lambda _fleet: None)
-    # another process at the same port would get every other call
+    """Yield the port. `costs` tracks each fleet that KEDA requests."""
+    broadcast = WakeupBroadcast(wait_for_wakeup, tick_seconds=tick_seconds)
+    scaler = Scaler(get_desired, broadcast, on_request=costs.track if costs is not None else lambda _fleet: None)
+    # with port reuse, a second process on the same port would get every other call
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    server.add_generic_rpc_handlers((scaler.handlers(),))
+    add_ExternalScalerServicer_to_server(scaler, server)
     try:
-        _try_to_listen(bind)
+        _check_bind(bind)
         port = server.add_insecure_port(bind)
     except (OSError, OverflowError, RuntimeError, ValueError):
-        raise ConfigurationError(f"Cannot listen at {bind}. Write an address and a free port: 0.0.0.0:8421.") from None
+        raise ConfigurationError(f"Cannot listen on {bind}. Set an address and a free port: 0.0.0.0:8421.") from None
     await server.start()
-    loops = [asyncio.create_task(turns.run())]
+    loops = [asyncio.create_task(broadcast.run())]
     if costs is not None:
-        loops.append(asyncio.create_task(costs.run(desired_of)))
+        loops.append(asyncio.create_task(costs.run(get_desired)))
     try:
         yield port
     finally:
@@ -137,8 +135,8 @@ async def serving(
         await server.stop(STOP_SECONDS)
 
 
-def _try_to_listen(bind: str) -> None:
-    """gRPC would write lines of its own about what it cannot bind."""
+def _check_bind(bind: str) -> None:
+    """Try the address first: gRPC prints its own error lines if it cannot bind."""
     host, _, port = bind.rpartition(":")
     if not host:
         raise ValueError(bind)
@@ -146,18 +144,19 @@ def _try_to_listen(bind: str) -> None:
     socket.create_server((host.strip("[]"), int(port)), family=family).close()
 
 
-def _fleet_of(ref: Any) -> FleetPods:
+async def _scaled_fleet(ref: ScaledObjectRef) -> ScaledFleet:
     metadata = dict(ref.scalerMetadata)
     slug = metadata.get("fleet")
     if not slug:
-        raise InvalidInput("The trigger names no fleet: write `fleet: SLUG` into its metadata.")
+        raise InvalidInput("The trigger names no fleet: add `fleet: SLUG` to its metadata.")
     stage = metadata.get("stage", Stage.PRODUCTION)
     if stage not in list(Stage):
-        raise InvalidInput(f"There is no stage {stage!r}: write one of {', '.join(Stage)} into the trigger's metadata.")
-    return FleetPods(namespace=ref.namespace, stage=Stage(stage), slug=slug)
+        raise InvalidInput(f"Unknown stage {stage!r}: set `stage` in the trigger's metadata to {' or '.join(Stage)}.")
+    return ScaledFleet(namespace=ref.namespace, stage=Stage(stage), slug=slug)
 
 
-async def _or_abort(context: Any, work: Awaitable[T]) -> T:
+async def _or_abort(context: Context, work: Awaitable[T]) -> T:
+    """Answer an error with its gRPC status."""
     try:
         return await work
     except InvalidInput as error:
@@ -167,8 +166,3 @@ async def _or_abort(context: Any, work: Awaitable[T]) -> T:
     except ComfyRelayError as error:
         await context.abort(grpc.StatusCode.UNAVAILABLE, error.detail)
     raise AssertionError("abort raises")
-
-
-def _bytes(message: Any) -> bytes:
-    found: bytes = message.SerializeToString()
-    return found

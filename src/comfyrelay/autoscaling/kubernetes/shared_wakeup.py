@@ -1,18 +1,18 @@
-"""One listener for wakeups, and everybody who waits for them: a wakeup is taken by whoever hears it first."""
+"""Broadcast wakeups: a wakeup reaches a single waiter, and each open KEDA stream needs it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
-# However many wakeups there are, this is how often everybody looks again at most.
+# Minimum time between two broadcasts.
 PAUSE_SECONDS = 0.25
-# Should every wakeup be lost.
+# Maximum time between two broadcasts, in case wakeups are lost.
 TICK_SECONDS = 5.0
 
-# waits for a wakeup, so many seconds at most
+# waits for a wakeup, for at most this many seconds
 WaitForWakeup = Callable[[float], Awaitable[bool]]
 
 
-class ScalingTurns:
+class WakeupBroadcast:
     def __init__(self, wait_for_wakeup: WaitForWakeup, *, tick_seconds: float = TICK_SECONDS) -> None:
         self._wait_for_wakeup = wait_for_wakeup
         self._tick_seconds = tick_seconds
@@ -20,7 +20,7 @@ class ScalingTurns:
 
     @property
     def next(self) -> asyncio.Event:
-        """Set when there is reason to look again. Take it before looking: what happens meanwhile is then not missed."""
+        """Set at the next broadcast. Get it before you read the state, so that no change in between is missed."""
         return self._next
 
     async def run(self) -> None:

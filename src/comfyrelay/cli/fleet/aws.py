@@ -1,4 +1,4 @@
-"""`comfyrelay fleet provision`, `deprovision`, `user-data` and `export terraform`: a fleet as an Auto Scaling group."""
+"""`comfyrelay fleet provision`, `deprovision` and `user-data`: a fleet as an Auto Scaling group."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from comfyrelay.cli.fleet.databases import HERE, with_databases
-from comfyrelay.cli.fleet.export import export_app, require_provider, write_files
+from comfyrelay.domain.autoscaling.spec import MachineProviderName
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound
 from comfyrelay.extras import require
@@ -22,10 +21,10 @@ from comfyrelay.extras import require
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from comfyrelay.autoscaling.providers.base import FleetMachines
+    from comfyrelay.autoscaling.providers.base import ProviderFleet
     from comfyrelay.autoscaling.provisioning.blueprint import Blueprint
     from comfyrelay.autoscaling.provisioning.provision import Change, Provisioner
-    from comfyrelay.domain.records.workers import Fleet
+    from comfyrelay.domain.records.workers import FleetRecord
     from comfyrelay.services.engine import Engine
 
 aws_app = typer.Typer()
@@ -150,46 +149,7 @@ def user_data(
     out.print(text, end="", highlight=False, markup=False, soft_wrap=True)
 
 
-@export_app.command("terraform", epilog=HERE)
-def export_terraform(
-    fleet: FleetSlug,
-    stage: FleetStage = Stage.PRODUCTION,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write it to this file.")] = None,
-    region: Region = None,
-    image: Image = None,
-    subnet: Subnet = None,
-    security_group: SecurityGroup = None,
-    instance_profile: InstanceProfile = None,
-    key_name: KeyName = None,
-    api_base_url: ApiBaseUrl = None,
-    budget_usd: BudgetUsd = None,
-    budget_email: BudgetEmail = None,
-    cloudwatch_fallback: Fallback = False,
-) -> None:
-    """Write the same that `provision` makes as Terraform. The fleet's secret is not in it: it is a variable."""
-    require("server")
-    from comfyrelay.autoscaling.provisioning.terraform import terraform
-
-    flags = _flags(
-        region=region,
-        subnets=subnet,
-        security_groups=security_group,
-        instance_profile=instance_profile,
-        key_name=key_name,
-        api_base_url=api_base_url,
-        budget_usd_per_month=budget_usd,
-        budget_email=budget_email,
-        cloudwatch_fallback=cloudwatch_fallback or None,
-    )
-    text = terraform(_drawn(_fleet(fleet, stage, image=image), flags))
-    if output is None:
-        out.print(text, end="", highlight=False, markup=False, soft_wrap=True)
-        return
-    write_files(output.parent, {output.name: text})
-    err.print(f"Written to {output}. Its secret is asked for as fleet_secret.", highlight=False, soft_wrap=True)
-
-
-async def _provision(fleet: FleetMachines, stage: Stage, flags: Mapping[str, Any], *, is_dry: bool) -> None:
+async def _provision(fleet: ProviderFleet, stage: Stage, flags: Mapping[str, Any], *, is_dry: bool) -> None:
     from comfyrelay.autoscaling.provisioning.options import SUBNETS
     from comfyrelay.autoscaling.provisioning.permissions import actions, permissions
     from comfyrelay.autoscaling.provisioning.provision import Action
@@ -223,7 +183,7 @@ async def _provision(fleet: FleetMachines, stage: Stage, flags: Mapping[str, Any
             )
 
 
-async def _deprovision(found: FleetMachines, flags: Mapping[str, Any], *, force: bool, is_dry: bool) -> None:
+async def _deprovision(found: ProviderFleet, flags: Mapping[str, Any], *, force: bool, is_dry: bool) -> None:
     from comfyrelay.autoscaling.providers.aws.names import Names
     from comfyrelay.autoscaling.provisioning.options import read_options
 
@@ -263,26 +223,28 @@ async def _provisioner(region: str) -> AsyncIterator[tuple[Provisioner, Any]]:
     except AwsError as error:
         if "credential" not in str(error).lower() and not error.aws_code.startswith(UNKNOWN_CALLER):
             raise
-        text = "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        raise ConfigurationError(f"{error} {text}; without an account see comfyrelay fleet export terraform.") from None
+        raise ConfigurationError(
+            f"{error} Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+        ) from None
     finally:
         await aws.close()
         await budgets.close()
 
 
-def _fleet(slug: str, stage: Stage, *, image: str | None = None) -> FleetMachines:
+def _fleet(slug: str, stage: Stage, *, image: str | None = None) -> ProviderFleet:
     from dataclasses import replace
 
-    from comfyrelay.autoscaling.providers.base import FleetMachines
+    from comfyrelay.autoscaling.providers.base import ProviderFleet
 
-    async def work(engine: Engine) -> Sequence[Fleet]:
+    async def work(engine: Engine) -> Sequence[FleetRecord]:
         return await engine.scaling.snapshots.fleets()
 
     for each in with_databases(work):
         if (each.slug, each.stage) == (slug, str(stage)):
             spec = each.machine_spec
-            require_provider(slug, str(spec.provider), "aws")
-            return FleetMachines(
+            if spec.provider != MachineProviderName.AWS:
+                raise InvalidInput(f"The fleet {slug} uses the provider {spec.provider}; this command is for aws.")
+            return ProviderFleet(
                 slug=slug,
                 stage=str(stage),
                 spec=replace(spec, image=image) if image else spec,
@@ -291,7 +253,7 @@ def _fleet(slug: str, stage: Stage, *, image: str | None = None) -> FleetMachine
     raise NotFound(f"There is no {stage} fleet {slug!r}.")
 
 
-def _drawn(fleet: FleetMachines, flags: Mapping[str, Any]) -> Blueprint:
+def _drawn(fleet: ProviderFleet, flags: Mapping[str, Any]) -> Blueprint:
     from comfyrelay.autoscaling.provisioning.blueprint import draw
     from comfyrelay.autoscaling.provisioning.options import read_options
     from comfyrelay.settings import load_settings

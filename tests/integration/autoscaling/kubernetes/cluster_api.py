@@ -1,4 +1,4 @@
-"""A simulator for the API of a cluster: its pods, over TLS, for whoever has the token of the service account."""
+"""A fake of the cluster API over TLS: it lists and patches pods, and checks the service account's token."""
 
 import ipaddress
 import ssl
@@ -91,7 +91,7 @@ class Cluster:
 
 
 def _certified(account: Path) -> ssl.SSLContext:
-    """For an authority of its own, whose certificate pods find beside their token."""
+    """Create a CA and store its certificate in the service account folder."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "kubernetes")])
     now = datetime.now(UTC)

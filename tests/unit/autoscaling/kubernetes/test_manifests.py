@@ -13,14 +13,14 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from typer.testing import CliRunner
-
 from comfyrelay.autoscaling.kubernetes.export import cluster_fleet, manifests
 from comfyrelay.autoscaling.kubernetes.manifests.workers import GPU
+from typer.testing import CliRunner
+
 from comfyrelay.autoscaling.kubernetes.pods import FLEET_LABEL, STAGE_LABEL
 from comfyrelay.cli.main import app
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import load_settings
@@ -225,8 +225,8 @@ def test_each_part_is_a_file_of_its_own(tmp_path: Path) -> None:
     assert sum(len(list(yaml.safe_load_all(each.read_text()))) for each in files) == len(exported())
 
 
-def fleet(**machines: Any) -> Fleet:
-    return Fleet(
+def fleet(**machines: Any) -> FleetRecord:
+    return FleetRecord(
         id=1,
         slug="gpus",
         stage="production",

@@ -1,1 +1,0 @@
-"""What a cluster is given to run a fleet: server, scaler and workers, each as the objects of Kubernetes."""

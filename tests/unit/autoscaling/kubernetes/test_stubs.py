@@ -1,0 +1,22 @@
+"""The committed gRPC modules match externalscaler.proto."""
+
+from pathlib import Path
+
+from grpc_tools import protoc
+
+from tests.support.paths import ROOT
+
+PROTO = "comfyrelay/autoscaling/kubernetes/externalscaler.proto"
+
+
+def test_generated_modules_match_the_proto(tmp_path: Path) -> None:
+    outputs = [f"--{each}_out={tmp_path}" for each in ("python", "pyi", "grpc_python")]
+    assert protoc.main(["protoc", f"-I{ROOT / 'src'}", *outputs, PROTO]) == 0
+    generated = sorted((tmp_path / PROTO).parent.iterdir())
+    assert [each.name for each in generated] == [
+        "externalscaler_pb2.py",
+        "externalscaler_pb2.pyi",
+        "externalscaler_pb2_grpc.py",
+    ]
+    for each in generated:
+        assert (ROOT / "src" / PROTO).with_name(each.name).read_text("utf-8") == each.read_text("utf-8"), each.name
