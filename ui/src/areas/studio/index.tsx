@@ -3,14 +3,16 @@ import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { SearchX, Sparkles } from "lucide-react";
 import { sentence } from "@/api/problem";
 import { effects } from "@/api/queries";
-import { SearchField } from "@/app/Header";
 import { Button, EmptyState, ErrorCard, Skeleton } from "@/kit";
 import { kindOf } from "@/kit/Media";
+import { SearchField } from "@/kit/SearchField";
 import { common } from "@/texts/common";
 import { studio as texts } from "@/texts/studio";
-import type { Offered } from "./data";
-import { Cover, Head, KIND_ICONS } from "./Frame";
-import styles from "./studio.module.css";
+import { Cover, KIND_ICONS } from "./Cover";
+import styles from "./cards.module.css";
+import type { StudioEffect } from "./queries";
+import { StudioHeader } from "./StudioHeader";
+import studioStyles from "./studio.module.css";
 
 export default function Studio() {
   const { q = "" } = useSearch({ from: "/studio" });
@@ -21,8 +23,11 @@ export default function Studio() {
   const setQuery = (next: string) => void navigate({ search: next ? { q: next } : {}, replace: true });
   return (
     <>
-      <Head title={texts.title} search={<SearchField value={q} onChange={setQuery} placeholder={texts.search} />} />
-      <div className={styles.content}>
+      <StudioHeader
+        title={texts.title}
+        search={<SearchField value={q} onChange={setQuery} placeholder={texts.search} />}
+      />
+      <div className={studioStyles.content}>
         {error && !data && (
           <ErrorCard
             title={sentence(error)}
@@ -68,7 +73,7 @@ function Loading() {
   );
 }
 
-function EffectCard({ effect }: { effect: Offered }) {
+function EffectCard({ effect }: { effect: StudioEffect }) {
   const kind = kindOf(effect.output_mime_type);
   const Icon = KIND_ICONS[kind];
   const seconds = effect.last_processing_time_seconds;

@@ -1,24 +1,33 @@
 import { describe, expect, it } from "vitest";
 import { studio } from "@/texts/studio";
-import { fits, hueOf, isFilm, isGone, isTechnical, STATES, stepOf, tookSeconds } from "./data";
-import { againIn } from "./sending";
+import {
+  currentStep,
+  isMissingOutput,
+  isTechnical,
+  isVideoUrl,
+  matchesState,
+  placeholderHue,
+  processingSeconds,
+  STATES,
+} from "./queries";
+import { retryDelay } from "./use-upload";
 
 describe("what is said of a video", () => {
   it("is gone when it is done and nothing of it is there", () => {
-    expect(isGone({ status: "completed", outputs: [] })).toBe(true);
-    expect(isGone({ status: "processing", outputs: [] })).toBe(false);
-    expect(isGone({ status: "failed", outputs: [] })).toBe(false);
+    expect(isMissingOutput({ status: "completed", outputs: [] })).toBe(true);
+    expect(isMissingOutput({ status: "processing", outputs: [] })).toBe(false);
+    expect(isMissingOutput({ status: "failed", outputs: [] })).toBe(false);
   });
 
   it("is at one of four steps, and in line while its worker runs another", () => {
     const step = (status: "queued" | "paused" | "processing" | "completed", isFetched = false) =>
-      stepOf({ status, is_only_fetched: isFetched });
+      currentStep({ status, is_only_fetched: isFetched });
     expect([step("queued"), step("paused"), step("processing"), step("completed")]).toEqual([1, 1, 2, 3]);
     expect(step("processing", true)).toBe(1);
   });
 
   it("is among those of its states", () => {
-    const of = (job: Parameters<typeof fits>[0]) => STATES.filter((each) => fits(job, each));
+    const of = (job: Parameters<typeof matchesState>[0]) => STATES.filter((each) => matchesState(job, each));
     expect(of({ status: "processing", is_only_fetched: true, is_expired: false })).toEqual(["waiting"]);
     expect(of({ status: "processing", is_only_fetched: false, is_expired: false })).toEqual(["running"]);
     expect(of({ status: "paused", is_only_fetched: false, is_expired: false })).toEqual(["paused"]);
@@ -40,13 +49,13 @@ describe("what is said of a video", () => {
   });
 
   it("is sent again after longer and longer pauses", () => {
-    expect([0, 1, 2, 9].map(againIn)).toEqual([2000, 4000, 8000, 60_000]);
+    expect([0, 1, 2, 9].map(retryDelay)).toEqual([2000, 4000, 8000, 60_000]);
   });
 
   it("took as long as its last run", () => {
     const times = { started_at: "2026-01-01T12:00:00Z", completed_at: "2026-01-01T12:00:09Z" };
-    expect(tookSeconds({ status: "completed", ...times })).toBe(9);
-    expect(tookSeconds({ status: "processing", ...times, completed_at: null })).toBeNull();
+    expect(processingSeconds({ status: "completed", ...times })).toBe(9);
+    expect(processingSeconds({ status: "processing", ...times, completed_at: null })).toBeNull();
   });
 
   it("tells the words of programs from those of people", () => {
@@ -86,13 +95,13 @@ describe("a failure", () => {
 describe("pictures of effects", () => {
   it("have colours of their own, always the same", () => {
     const names = ["film-look", "ink-drawing", "golden-hour", "slow-motion", "night-city"];
-    expect(new Set(names.map(hueOf)).size).toBe(names.length);
-    expect(names.map(hueOf)).toEqual(names.map(hueOf));
-    expect(hueOf("")).toBeLessThan(360);
+    expect(new Set(names.map(placeholderHue)).size).toBe(names.length);
+    expect(names.map(placeholderHue)).toEqual(names.map(placeholderHue));
+    expect(placeholderHue("")).toBeLessThan(360);
   });
 
   it("play where they are films, however they are signed", () => {
-    expect(isFilm("https://s3.test/a/preview.mp4?X-Amz-Signature=1.png")).toBe(true);
-    expect(isFilm("/files/preview.webp?name=a.mp4")).toBe(false);
+    expect(isVideoUrl("https://s3.test/a/preview.mp4?X-Amz-Signature=1.png")).toBe(true);
+    expect(isVideoUrl("/files/preview.webp?name=a.mp4")).toBe(false);
   });
 });

@@ -3,14 +3,17 @@ import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { Clapperboard, Hourglass, Trash2 } from "lucide-react";
 import { sentence } from "@/api/problem";
 import type { Job } from "@/api/types";
-import { howFar, titleOf } from "@/areas/job/rules";
+import { jobTitle } from "@/jobs/job";
+import { describeProgress } from "@/jobs/progress";
 import { Button, buttonClass, EmptyState, ErrorCard, FilterChip, Progress, Skeleton, StatusBadge } from "@/kit";
 import { kindOf, Media } from "@/kit/Media";
 import { ago } from "@/texts/common";
 import { studio } from "@/texts/studio";
-import { fits, isGone, myVideos, STATES, waits } from "./data";
-import { Head, Placeholder } from "./Frame";
-import styles from "./studio.module.css";
+import { Placeholder } from "./Cover";
+import styles from "./cards.module.css";
+import { isMissingOutput, isWaiting, matchesState, myVideos, STATES } from "./queries";
+import { StudioHeader } from "./StudioHeader";
+import studioStyles from "./studio.module.css";
 
 const texts = studio.list;
 
@@ -20,11 +23,11 @@ export default function Videos() {
   const navigate = useNavigate({ from: "/studio/videos" });
   const { data, error, hasNextPage, fetchNextPage, isFetchingNextPage } = useInfiniteQuery(myVideos(state));
   // a change that was heard of is shown at once, also where it belongs elsewhere now
-  const jobs = data?.pages.flatMap((each) => each.items).filter((each) => !state || fits(each, state));
+  const jobs = data?.pages.flatMap((each) => each.items).filter((each) => !state || matchesState(each, state));
   return (
     <>
-      <Head title={studio.videos} />
-      <div className={styles.content}>
+      <StudioHeader title={studio.videos} />
+      <div className={studioStyles.content}>
         <div className={styles.chips} role="group" aria-label={texts.filter}>
           <FilterChip isOn={!state} onClick={() => void navigate({ search: {} })}>
             {texts.all}
@@ -64,7 +67,7 @@ export default function Videos() {
           </EmptyState>
         )}
         {hasNextPage && (
-          <Button className={styles.more ?? ""} isBusy={isFetchingNextPage} onClick={() => void fetchNextPage()}>
+          <Button className={studioStyles.more ?? ""} isBusy={isFetchingNextPage} onClick={() => void fetchNextPage()}>
             {texts.more}
           </Button>
         )}
@@ -75,8 +78,8 @@ export default function Videos() {
 
 function VideoCard({ job }: { job: Job }) {
   const [output] = job.outputs;
-  const gone = isGone(job) ? (job.is_expired ? texts.expired : texts.deleted) : undefined;
-  const { part } = howFar(job.progress);
+  const gone = isMissingOutput(job) ? (job.is_expired ? texts.expired : texts.deleted) : undefined;
+  const { value: part } = describeProgress(job.progress);
   return (
     <Link to="/studio/videos/$id" params={{ id: job.id }} className={styles.card} data-state={job.status}>
       <span className={styles.cover}>
@@ -99,14 +102,14 @@ function VideoCard({ job }: { job: Job }) {
             {gone}
           </span>
         )}
-        {job.status === "processing" && !waits(job) && (
+        {job.status === "processing" && !isWaiting(job) && (
           <span className={styles.cardBar}>
             <Progress value={part} name={studio.video.running} />
           </span>
         )}
       </span>
       <span className={styles.cardText}>
-        <strong>{titleOf(job)}</strong>
+        <strong>{jobTitle(job)}</strong>
         <span>
           <StatusBadge status={gone ? "canceled" : job.is_only_fetched ? "queued" : job.status}>{gone}</StatusBadge>
           {ago(job.created_at)}

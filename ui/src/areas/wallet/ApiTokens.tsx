@@ -20,7 +20,7 @@ import {
 import { CopyField } from "@/kit/CopyField";
 import { ago, common } from "@/texts/common";
 import { wallet } from "@/texts/wallet";
-import { type Token, tokens } from "./data";
+import { type Token, tokens } from "./queries";
 import styles from "./wallet.module.css";
 
 const texts = wallet.api;
@@ -71,7 +71,7 @@ export function ApiTokens() {
         </Button>
       )}
       {isMaking && (
-        <Making
+        <NewTokenDialog
           onClose={() => setMaking(false)}
           onMade={(made) => {
             setMaking(false);
@@ -93,7 +93,7 @@ export function ApiTokens() {
       >
         <CopyField name={texts.token} value={secret ?? ""} />
       </Dialog>
-      {leaving && <Leaving token={leaving} onClose={() => setLeaving(null)} onDone={() => void fresh()} />}
+      {leaving && <RevokeDialog token={leaving} onClose={() => setLeaving(null)} onDone={() => void fresh()} />}
     </div>
   );
 }
@@ -128,7 +128,7 @@ function TokenRow({ token, onLeave }: { token: Token; onLeave: (token: Token) =>
   );
 }
 
-function Making({ onClose, onMade }: { onClose: () => void; onMade: (secret: string) => void }) {
+function NewTokenDialog({ onClose, onMade }: { onClose: () => void; onMade: (secret: string) => void }) {
   const [name, setName] = useState("");
   const [days, setDays] = useState("90");
   const [problem, setProblem] = useState<string | null>(null);
@@ -180,7 +180,7 @@ function Making({ onClose, onMade }: { onClose: () => void; onMade: (secret: str
   );
 }
 
-function Leaving({ token, onClose, onDone }: { token: Token; onClose: () => void; onDone: () => void }) {
+function RevokeDialog({ token, onClose, onDone }: { token: Token; onClose: () => void; onDone: () => void }) {
   const [isBusy, setBusy] = useState(false);
   const leave = async () => {
     setBusy(true);

@@ -2,11 +2,11 @@ import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { ArrowDownLeft, Check, Coins, Hourglass, type LucideIcon, RotateCcw, Scale, Wallet } from "lucide-react";
 import { sentence } from "@/api/problem";
-import { balance } from "@/areas/studio/data";
+import { balance } from "@/areas/studio/queries";
 import { Button, buttonClass, EmptyState, ErrorCard, Heading, Skeleton } from "@/kit";
 import { ago } from "@/texts/common";
 import { wallet as texts } from "@/texts/wallet";
-import { type Line, linesOf, transactions } from "./data";
+import { type LedgerLine, ledgerLines, transactions } from "./queries";
 import styles from "./wallet.module.css";
 
 const ICONS: Readonly<Record<string, LucideIcon>> = {
@@ -19,7 +19,7 @@ const ICONS: Readonly<Record<string, LucideIcon>> = {
 export function Balance() {
   const { data: purse } = useQuery(balance);
   const { data, error, hasNextPage, fetchNextPage, isFetchingNextPage } = useInfiniteQuery(transactions);
-  const lines = data && linesOf(data.pages.flatMap((each) => each.items));
+  const lines = data && ledgerLines(data.pages.flatMap((each) => each.items));
   return (
     <div className={styles.column}>
       <section className={styles.purse} aria-label={texts.balance}>
@@ -70,7 +70,7 @@ export function Balance() {
   );
 }
 
-function Row({ line: { transaction, type } }: { line: Line }) {
+function Row({ line: { transaction, type } }: { line: LedgerLine }) {
   const Icon = ICONS[type] ?? Scale;
   const { job_id: jobId, job_label: label, description, amount } = transaction;
   return (

@@ -1,5 +1,5 @@
 import { useNavigate, useSearch } from "@tanstack/react-router";
-import { Header } from "@/app/Header";
+import { Header } from "@/kit/Header";
 import { Tabs } from "@/kit/Tabs";
 import { wallet as texts } from "@/texts/wallet";
 import { ApiTokens } from "./ApiTokens";

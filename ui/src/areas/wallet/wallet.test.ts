@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { linesOf, type Transaction } from "./data";
+import { ledgerLines, type Transaction } from "./queries";
 
 const made = (id: number, type: string, amount: number, job: string | null): Transaction => ({
   id,
@@ -11,7 +11,7 @@ const made = (id: number, type: string, amount: number, job: string | null): Tra
   created_at: "2026-01-01T12:00:00Z",
 });
 
-it("tells what was reserved and used in one line, and what came back in two", () => {
+it("merges a reservation and its use into one line, but not a refund", () => {
   const found = [
     made(5, "JOB_REFUND", 7, "b"),
     made(4, "JOB_RESERVE", -7, "b"),
@@ -19,7 +19,7 @@ it("tells what was reserved and used in one line, and what came back in two", ()
     made(2, "JOB_RESERVE", -7, "a"),
     made(1, "PAYMENT_CREDIT", 20, null),
   ];
-  expect(linesOf(found).map(({ type, transaction }) => [type, transaction.amount])).toEqual([
+  expect(ledgerLines(found).map(({ type, transaction }) => [type, transaction.amount])).toEqual([
     ["JOB_REFUND", 7],
     ["JOB_RESERVE", -7],
     ["JOB_CONSUME", -7],

@@ -6,26 +6,26 @@ import { DropZone } from "@/kit/DropZone";
 import { kindOf } from "@/kit/Media";
 import { size } from "@/texts/common";
 import { studio } from "@/texts/studio";
-import type { Sender, Sending } from "./sending";
-import styles from "./studio.module.css";
+import styles from "./UploadField.module.css";
+import type { FileUpload, Uploader } from "./use-upload";
 
 const texts = studio.effect;
 
-interface UploadPlaceProps {
-  /** Of the files that it takes: image, video or audio. */
+interface UploadFieldProps {
+  /** image, video or audio */
   type: string;
-  sender: Sender;
+  uploader: Uploader;
   isDisabled: boolean;
   problem: string | null;
   onFiles: (files: readonly File[]) => void;
 }
 
-export function UploadPlace({ type, sender, isDisabled, problem, onFiles }: UploadPlaceProps) {
-  const { sending } = sender;
+export function UploadField({ type, uploader, isDisabled, problem, onFiles }: UploadFieldProps) {
+  const { upload } = uploader;
   return (
     <div className={styles.place} data-wrong={problem ? true : undefined}>
-      {sending ? (
-        <OnTheWay sending={sending} sender={sender} type={type} onFiles={onFiles} />
+      {upload ? (
+        <UploadStatus upload={upload} uploader={uploader} type={type} onFiles={onFiles} />
       ) : (
         <DropZone
           title={texts.drop[type] ?? texts.drop.video}
@@ -46,19 +46,19 @@ export function UploadPlace({ type, sender, isDisabled, problem, onFiles }: Uplo
   );
 }
 
-interface OnTheWayProps {
-  sending: Sending;
-  sender: Sender;
+interface UploadStatusProps {
+  upload: FileUpload;
+  uploader: Uploader;
   type: string;
   onFiles: (files: readonly File[]) => void;
 }
 
-function OnTheWay({ sending, sender, type, onFiles }: OnTheWayProps) {
+function UploadStatus({ upload, uploader, type, onFiles }: UploadStatusProps) {
   const chooser = useRef<HTMLInputElement>(null);
-  const { state, file, part } = sending;
+  const { state, file, part } = upload;
   return (
     <div className={styles.sending} data-state={state}>
-      <Preview sending={sending} />
+      <Preview upload={upload} />
       <div className={styles.sendingText}>
         <div className={styles.sendingHead}>
           <strong title={file.name}>{file.name}</strong>
@@ -89,19 +89,19 @@ function OnTheWay({ sending, sender, type, onFiles }: OnTheWayProps) {
             <p data-tone="bad">
               <CircleAlert aria-hidden />
               <span>
-                <strong>{texts.refused}.</strong> {sending.problem}
+                <strong>{texts.refused}.</strong> {upload.problem}
               </span>
             </p>
           )}
         </div>
         <div className={styles.actions}>
           {(state === "cut" || state === "refused") && (
-            <Button size="small" icon={RotateCcw} onClick={sender.retry}>
+            <Button size="small" icon={RotateCcw} onClick={uploader.retry}>
               {texts.retry}
             </Button>
           )}
           {(state === "sending" || state === "cut") && (
-            <Button size="small" icon={X} onClick={sender.cancel}>
+            <Button size="small" icon={X} onClick={uploader.cancel}>
               {texts.cancel}
             </Button>
           )}
@@ -127,8 +127,8 @@ function OnTheWay({ sending, sender, type, onFiles }: OnTheWayProps) {
   );
 }
 
-/** The file as it is here: nothing of it is fetched. */
-function Preview({ sending: { file, url } }: { sending: Sending }) {
+/** Shows the local file; nothing is fetched. */
+function Preview({ upload: { file, url } }: { upload: FileUpload }) {
   const kind = kindOf(typeOf(file));
   return (
     <div className={styles.preview}>

@@ -1,4 +1,4 @@
-// What the wallet asks the server for.
+// Wallet queries.
 
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { get } from "@/api/client";
@@ -10,8 +10,9 @@ type Schemas = components["schemas"];
 export type Transaction = Schemas["Transaction"];
 export type Token = Schemas["Token"];
 export type Delivery = Schemas["Delivery"];
+export type DeliveryStatus = Schemas["DeliveryStatus"];
 
-const ALONG = { initialPageParam: "", getNextPageParam: (page: Page<unknown>) => page.next_cursor };
+const CURSOR_PAGES = { initialPageParam: "", getNextPageParam: (page: Page<unknown>) => page.next_cursor };
 const LIMIT = 50;
 
 export const transactions = infiniteQueryOptions({
@@ -21,14 +22,14 @@ export const transactions = infiniteQueryOptions({
     const found = await get("/api/wallet", { query, signal });
     return { items: found.transactions, next_cursor: found.next_cursor };
   },
-  ...ALONG,
+  ...CURSOR_PAGES,
 });
 
 export const tokens = infiniteQueryOptions({
   queryKey: ["tokens"] as const,
   queryFn: async ({ pageParam, signal }): Promise<Page<Token>> =>
     get("/api/tokens", { query: { limit: 200, ...(pageParam && { cursor: pageParam }) }, signal }),
-  ...ALONG,
+  ...CURSOR_PAGES,
 });
 
 export const webhook = queryOptions({
@@ -38,29 +39,29 @@ export const webhook = queryOptions({
 
 const REFETCH_MS = 2000;
 
-export const deliveries = (status: string | undefined) =>
+export const deliveries = (status: DeliveryStatus | undefined) =>
   infiniteQueryOptions({
     queryKey: ["webhook", "deliveries", status] as const,
     queryFn: async ({ pageParam, signal }): Promise<Page<Delivery>> =>
       get("/api/deliveries", {
-        query: { limit: LIMIT, ...(status && { status }), ...(pageParam && { cursor: pageParam }) } as never,
+        query: { limit: LIMIT, ...(status && { status }), ...(pageParam && { cursor: pageParam }) },
         signal,
       }),
-    ...ALONG,
+    ...CURSOR_PAGES,
     staleTime: 0,
-    // what is on its way arrives, or does not
+    // no event says when a pending delivery is done
     refetchInterval: ({ state }) =>
       state.data?.pages.some((each) => each.items.some((one) => one.status === "pending")) ? REFETCH_MS : false,
   });
 
-export interface Line {
+export interface LedgerLine {
   transaction: Transaction;
-  /** `JOB_CONSUME` where what was reserved has been used. */
+  /** `JOB_CONSUME` if the reserved tokens were used. */
   type: string;
 }
 
-/** As people read it: what was reserved and then used is one line, with what it cost. */
-export function linesOf(found: readonly Transaction[]): Line[] {
+/** Merges a reservation and its use into one line with the cost. */
+export function ledgerLines(found: readonly Transaction[]): LedgerLine[] {
   const used = new Set(found.filter((each) => each.type === "JOB_CONSUME").map((each) => each.job_id));
   return found
     .filter((each) => each.type !== "JOB_CONSUME")

@@ -1,0 +1,62 @@
+import { Collapsible } from "@/areas/create/Collapsible";
+import { FileInputs } from "@/areas/create/FileInputs";
+import type { Form } from "@/areas/create/form";
+import { InputField } from "@/areas/create/InputField";
+import { primaryOf, sectionsOf } from "@/areas/create/inputs";
+import { isChanged } from "@/areas/create/values";
+import { Heading } from "@/kit";
+import { studio } from "@/texts/studio";
+import styles from "./EffectPage.module.css";
+import studioStyles from "./studio.module.css";
+
+const texts = studio.effect;
+
+export function EffectSettings({ form, isDisabled }: { form: Form; isDisabled: boolean }) {
+  const { choice, draft } = form;
+  const primary = primaryOf(choice);
+  const sections = sectionsOf(choice);
+  const files = sections.files.filter((each) => each !== primary);
+  if (choice.properties.every((each) => each === primary)) return null;
+  return (
+    <section className={studioStyles.part} aria-label={texts.settings}>
+      <Heading>{texts.settings}</Heading>
+      <form className={styles.form} onSubmit={(event) => event.preventDefault()} noValidate>
+        {files.map((each) => (
+          <FileInputs
+            key={each.key}
+            form={form}
+            input={each}
+            root={null}
+            folderProblem={null}
+            onSample={null}
+            isDisabled={isDisabled}
+          />
+        ))}
+        {sections.wide.map((each) => (
+          <InputField key={each.key} form={form} input={each} />
+        ))}
+        {sections.main.length > 0 && (
+          <div className={styles.fields}>
+            {sections.main.map((each) => (
+              <InputField key={each.key} form={form} input={each} />
+            ))}
+          </div>
+        )}
+        {sections.groups.map(({ name, inputs }) => (
+          <Collapsible
+            key={name}
+            className={styles.fold}
+            isNeeded={inputs.some((each) => each.key in form.problems || isChanged(each, choice, draft.texts))}
+          >
+            <summary>{name}</summary>
+            <div className={styles.fields}>
+              {inputs.map((each) => (
+                <InputField key={each.key} form={form} input={each} />
+              ))}
+            </div>
+          </Collapsible>
+        ))}
+      </form>
+    </section>
+  );
+}

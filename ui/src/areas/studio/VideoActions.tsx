@@ -1,0 +1,108 @@
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { Link, useNavigate } from "@tanstack/react-router";
+import { Ban, Download, RotateCcw, Upload } from "lucide-react";
+import { useState } from "react";
+import { here, post } from "@/api/client";
+import { keys } from "@/api/queries";
+import type { Job } from "@/api/types";
+import { hasEnded } from "@/jobs/job";
+import { Button, buttonClass, toastProblem } from "@/kit";
+import { size } from "@/texts/common";
+import { studio } from "@/texts/studio";
+import { balance, isMissingOutput, useEffectOf } from "./queries";
+import studioStyles from "./studio.module.css";
+import styles from "./VideoPage.module.css";
+
+const texts = studio.video;
+
+export function VideoActions({ job }: { job: Job }) {
+  const navigate = useNavigate();
+  const client = useQueryClient();
+  const effect = useEffectOf(job);
+  const [busy, setBusy] = useState<string | null>(null);
+  const [output] = job.outputs;
+  const run = async (what: string, work: () => Promise<{ data: { id: string } }>) => {
+    setBusy(what);
+    try {
+      const { data } = await work();
+      void client.invalidateQueries({ queryKey: keys.wallet });
+      if (data.id === job.id) void client.invalidateQueries({ queryKey: keys.job(job.id) });
+      else await navigate({ to: "/studio/videos/$id", params: { id: data.id } });
+    } catch (thrown) {
+      toastProblem(thrown);
+      // what it said may be old
+      void client.invalidateQueries({ queryKey: keys.job(job.id) });
+      void client.invalidateQueries({ queryKey: keys.wallet });
+    } finally {
+      setBusy(null);
+    }
+  };
+  const path = { job_id: job.id };
+  // where chance has a part in it, the same once more would be the same
+  const { again_tokens: price = 0 } = job;
+  const another = { new_seeds: job.seed !== null, expected_tokens: price };
+  const same = { new_seeds: false, expected_tokens: price };
+  const again = () => run("again", () => post("/api/ai-jobs/{job_id}/again", { path, body: another }));
+  const retry = () => run("again", () => post("/api/ai-jobs/{job_id}/retry", { path, body: same }));
+  const cancel = () => run("cancel", () => post("/api/ai-jobs/{job_id}/cancel", { path }));
+  const isLost = job.status === "failed" || job.status === "canceled";
+  const canAgain = job.status === "completed" && !isMissingOutput(job);
+  const canRetry = isLost && !job.retried_as;
+  const { data: purse } = useQuery(balance);
+  const lacks = purse !== undefined && purse.balance < price;
+  return (
+    <div className={styles.buttons}>
+      {output && (
+        <a
+          className={buttonClass({ look: "primary", size: "large", isWide: true })}
+          href={here(output.url)}
+          download={output.filename}
+        >
+          <Download aria-hidden />
+          {texts.download}
+          {typeof output.size === "number" && <span className={styles.light}>{size(output.size)}</span>}
+        </a>
+      )}
+      {job.retried_as && (
+        <Link to="/studio/videos/$id" params={{ id: job.retried_as }} className={buttonClass({ look: "primary" })}>
+          {texts.openNewer}
+        </Link>
+      )}
+      {canRetry && (
+        <Button icon={RotateCcw} look="primary" isBusy={busy === "again"} disabled={lacks} onClick={() => void retry()}>
+          {texts.retryCost(price)}
+        </Button>
+      )}
+      {canAgain && (
+        <Button icon={RotateCcw} isBusy={busy === "again"} disabled={lacks} onClick={() => void again()}>
+          {texts.againCost(price)}
+        </Button>
+      )}
+      {(canRetry || canAgain) && lacks && (
+        <p className={studioStyles.quiet} role="status">
+          {studio.effect.tooFew(price, purse.balance)}.
+        </p>
+      )}
+      {hasEnded(job) && effect && (
+        <Link
+          to="/studio/effects/$slug"
+          params={{ slug: effect.slug }}
+          className={buttonClass(isMissingOutput(job) ? { look: "primary" } : {})}
+        >
+          <Upload aria-hidden />
+          {texts.another}
+        </Link>
+      )}
+      {!hasEnded(job) && (
+        <Button
+          icon={Ban}
+          isBusy={busy === "cancel"}
+          disabled={Boolean(job.cancel_requested_at)}
+          onClick={() => void cancel()}
+        >
+          {texts.cancel}
+        </Button>
+      )}
+    </div>
+  );
+}
