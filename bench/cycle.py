@@ -12,11 +12,11 @@ import uvloop
 
 from bench.engine import Filled, count_rows, engine_on, fill, postgres_urls, vacuum
 from bench.postgres import Server, postgres_server
-from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.queue.settle import Output, Report, Verb
+from comfyrelay.services.queue.settle import Report, SettledOutput, Verb
 
-OUTPUT = Output(size=1, mime_type="video/mp4", extension="mp4")
+OUTPUT = SettledOutput(size=1, mime_type="video/mp4", extension="mp4")
 PROVIDERS = ("self_hosted",)
 
 # What a completed job leaves in its shard and in the central database, one row each.
@@ -52,7 +52,7 @@ async def one_at_a_time(filled: Filled) -> None:
     await asyncio.gather(*(work(worker) for worker in filled.workers))
 
 
-def _completed(leased: LeasedJob) -> Report:
+def _completed(leased: LeasedDispatch) -> Report:
     return Report(verb=Verb.COMPLETE, dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, output=OUTPUT)
 
 

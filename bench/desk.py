@@ -25,7 +25,7 @@ from bench.worker import picture
 from comfyrelay.client import Client
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.queue.settle import Output, Report, Verb
+from comfyrelay.services.queue.settle import Report, SettledOutput, Verb
 from comfyrelay.settings import Settings
 from comfyrelay.simulator import Simulator, Slow
 from comfyrelay.system.owner_secret import load_secret
@@ -53,7 +53,7 @@ SMALL_BATCH = 10
 ENDED_SHARE = 0.6
 FAILED_EVERY = 20
 ERROR = "HTTP 400: Value not in list: ckpt_name: 'wan2.2_i2v.safetensors' not in []"
-OUTPUT = Output(size=1, mime_type="image/png", extension="png")
+OUTPUT = SettledOutput(size=1, mime_type="image/png", extension="png")
 RARE = "the only zeppelin"
 GOAL_MS = 50.0
 GOAL_ADD_SECONDS = 10.0

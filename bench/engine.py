@@ -16,7 +16,7 @@ from bench.postgres import Server
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.batches import BatchRequest
-from comfyrelay.services.jobs.submission.requests import Item
+from comfyrelay.services.jobs.submission.requests import ItemRequest
 from comfyrelay.settings import Settings
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import files, videos
@@ -91,7 +91,7 @@ async def add_jobs(filled: Filled, user: User, effect_id: int, count: int) -> No
         user_id=user.id,
         idempotency_key=uuid.uuid4().hex,
         effect_id=effect_id,
-        items=[Item(video_id=each, input_payload={"prompt": f"number {n}"}) for n, each in enumerate(video_ids)],
+        items=[ItemRequest(video_id=each, input_payload={"prompt": f"number {n}"}) for n, each in enumerate(video_ids)],
     )
     await engine.jobs.batches.submit(request)
     filled.jobs += count

@@ -11,7 +11,7 @@ from bench.figure import Figure
 from comfyrelay.autoscaling.simulation.generator import Workload, generate
 from comfyrelay.autoscaling.simulation.simulator import simulate
 from comfyrelay.autoscaling.simulation.summary import SimulationSummary, summary
-from comfyrelay.autoscaling.simulation.world import Setting
+from comfyrelay.autoscaling.simulation.world import WorldSettings
 from comfyrelay.domain.autoscaling.spec import Policy
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -21,7 +21,7 @@ DAYS = 23.0
 
 
 def _one(seed: int, days: float) -> dict[Policy, SimulationSummary]:
-    requests, setting = generate(Workload(days=days), seed), Setting()
+    requests, setting = generate(Workload(days=days), seed), WorldSettings()
     return {each: summary(each, simulate(requests, each, setting, seed=seed), setting) for each in POLICIES}
 
 

@@ -17,7 +17,7 @@ from bench.engine import engine_on, postgres_urls
 from bench.figure import Figure
 from bench.postgres import Server, postgres_server
 from comfyrelay.autoscaling.loop import scaling
-from comfyrelay.autoscaling.providers.base import FleetMachines, LaunchResult, Observed, ObservedState, Order
+from comfyrelay.autoscaling.providers.base import LaunchResult, MachineOrder, Observed, ObservedState, ProviderFleet
 from comfyrelay.domain.autoscaling.spec import InstanceType
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.engine import Engine
@@ -50,10 +50,10 @@ class Provider:
     def get(self, _name: str, /) -> Provider:
         return self
 
-    async def observe(self, _fleet: FleetMachines) -> Sequence[Observed]:
+    async def observe(self, _fleet: ProviderFleet) -> Sequence[Observed]:
         return ()
 
-    async def launch(self, _fleet: FleetMachines, orders: Sequence[Order], *, total: int) -> LaunchResult:
+    async def launch(self, _fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:
         del total
         self.called_at = time.perf_counter()
         self.ordered += len(orders)
@@ -62,9 +62,9 @@ class Provider:
             launched=[Observed(id=each.key, state=ObservedState.PENDING, key=each.key) for each in orders]
         )
 
-    async def end(self, _fleet: FleetMachines, _ids: Sequence[str]) -> None: ...
+    async def end(self, _fleet: ProviderFleet, _ids: Sequence[str]) -> None: ...
 
-    async def prices(self, _fleet: FleetMachines) -> Sequence[InstanceType]:
+    async def prices(self, _fleet: ProviderFleet) -> Sequence[InstanceType]:
         return ()
 
     async def close(self) -> None: ...

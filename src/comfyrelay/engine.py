@@ -6,14 +6,14 @@ require("server")
 
 from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.queue.states import JobStatus, PauseMode, Provider, Stage
-from comfyrelay.services.catalogue.graph_import import NewWorkflow
+from comfyrelay.services.catalogue.graph_import import WorkflowImport
 from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.services.jobs.batches import BatchRequest
-from comfyrelay.services.jobs.submission.requests import Item, JobRequest
-from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
+from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.queue.settle import Output, Report
+from comfyrelay.services.queue.settle import Report, SettledOutput
 from comfyrelay.settings import Settings, load_settings
 
 __all__ = [
@@ -21,18 +21,18 @@ __all__ = [
     "Engine",
     "Heartbeat",
     "Hooks",
-    "Item",
+    "ItemRequest",
     "JobRequest",
     "JobStatus",
     "LeaseRequest",
-    "LeasedJob",
+    "LeasedDispatch",
     "MoveTo",
-    "NewWorkflow",
-    "Output",
     "PauseMode",
     "Provider",
     "Report",
     "Settings",
+    "SettledOutput",
     "Stage",
+    "WorkflowImport",
     "load_settings",
 ]

@@ -29,8 +29,8 @@ from comfyrelay.errors import ConfigurationError
 __all__ = [
     "ENV_PREFIX",
     "ArgumentsOnly",
+    "EffectiveSetting",
     "GraphPolicyMode",
-    "InForce",
     "Settings",
     "Stage",
     "config_path",
@@ -337,7 +337,7 @@ def load(model: type[S], *, table: str | None = None, plain_names: Mapping[str, 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class InForce:
+class EffectiveSetting:
     """A setting as it counts; what is secret has no value here. `source` is `environment`, `file` or `default`."""
 
     name: str
@@ -348,7 +348,7 @@ class InForce:
     description: str
 
 
-def in_force(settings: ArgumentsOnly) -> list[InForce]:
+def in_force(settings: ArgumentsOnly) -> list[EffectiveSetting]:
     """All settings of a process, and where each comes from."""
     model = type(settings)
     given, found = settings.model_fields_set, []
@@ -357,7 +357,7 @@ def in_force(settings: ArgumentsOnly) -> list[InForce]:
         variable = _variable(model, name)
         is_named = bool(os.environ.get(variable))
         found.append(
-            InForce(
+            EffectiveSetting(
                 name=name,
                 variable=variable,
                 value=None if not field.repr else values[name],

@@ -6,7 +6,7 @@ from typing import Any
 import boto3
 
 from comfyrelay.autoscaling.providers.aws.access import Aws
-from comfyrelay.autoscaling.providers.base import FleetMachines
+from comfyrelay.autoscaling.providers.base import ProviderFleet
 from comfyrelay.autoscaling.provisioning.blueprint import Blueprint, draw
 from comfyrelay.autoscaling.provisioning.options import read_options
 from comfyrelay.autoscaling.provisioning.provision import Action, Change, Provisioner, apply
@@ -70,8 +70,8 @@ class Account:
         max_machines: int = MAX_MACHINES,
         instance_types: Sequence[InstanceType] = TYPES,
         **options: Any,
-    ) -> FleetMachines:
-        return FleetMachines(
+    ) -> ProviderFleet:
+        return ProviderFleet(
             slug=slug,
             stage=stage,
             spec=MachineSpec(
@@ -84,17 +84,17 @@ class Account:
         )
 
 
-def drawn(fleet: FleetMachines) -> Blueprint:
+def drawn(fleet: ProviderFleet) -> Blueprint:
     options = read_options(fleet.spec.options, {})
     return draw(fleet, options, region=REGION, api_base_url=API, namespace="ComfyRelay")
 
 
-async def planned(fleet: FleetMachines, *, secret: str = SECRET) -> Sequence[Change]:
+async def planned(fleet: ProviderFleet, *, secret: str = SECRET) -> Sequence[Change]:
     aws = Aws()
     return await Provisioner(aws, budgets=aws).plan(drawn(fleet), secret=secret)
 
 
-async def provisioned(fleet: FleetMachines, *, secret: str = SECRET) -> list[tuple[Action, str]]:
+async def provisioned(fleet: ProviderFleet, *, secret: str = SECRET) -> list[tuple[Action, str]]:
     """Make it, and return what was done."""
     changes = await planned(fleet, secret=secret)
     await apply(changes)

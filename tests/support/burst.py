@@ -7,9 +7,9 @@ from typing import Any
 from comfyrelay.domain.autoscaling.burst import BurstDecision
 from comfyrelay.domain.queue.states import Provider, Stage, WorkflowProvider
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.records.catalogue import Effect, Workflow
-from comfyrelay.domain.records.jobs import Job
-from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
+from comfyrelay.domain.records.jobs import JobRecord
+from comfyrelay.services.queue.graph_building import LeasedDispatch
 from tests.support.world import World
 
 # A job takes 60 s as long as nothing is known of it: 6,000 millionths in the cloud.
@@ -23,13 +23,13 @@ class House:
 
     world: World
     user: User
-    workflow: Workflow
-    effect: Effect
+    workflow: WorkflowRecord
+    effect: EffectRecord
     own: str
     cloud: str
-    running: LeasedJob
+    running: LeasedDispatch
 
-    async def submit(self, count: int = 1, **values: Any) -> list[Job]:
+    async def submit(self, count: int = 1, **values: Any) -> list[JobRecord]:
         return [await self.world.submit(self.user, self.effect, **values) for _ in range(count)]
 
     async def look(self) -> Sequence[BurstDecision]:
@@ -37,15 +37,15 @@ class House:
         await self.world.settled()
         return found
 
-    async def providers(self, jobs: Sequence[Job]) -> list[str]:
+    async def providers(self, jobs: Sequence[JobRecord]) -> list[str]:
         return [(await self.world.dispatch(each)).provider for each in jobs]
 
-    async def lease_in_cloud(self) -> LeasedJob:
+    async def lease_in_cloud(self) -> LeasedDispatch:
         leased = await self.world.lease(self.cloud, providers=[Provider.CLOUD])
         assert leased is not None
         return leased
 
-    async def why(self, job: Job) -> str:
+    async def why(self, job: JobRecord) -> str:
         return (await self.world.engine.queue.waiting.of_job(job.tenant_id, job.id)).text
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from comfyrelay.client import Client, Job
 from comfyrelay.comfyui.pool.member import MemberTimings
-from comfyrelay.desk.desk import Desk, Ready, _for_one_person, _furnish
+from comfyrelay.desk.desk import Desk, DeskReady, _for_one_person, _furnish
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.services.engine import Engine
@@ -28,7 +28,7 @@ from tests.support.world import PATIENCE_SECONDS
 @dataclass
 class OpenDesk:
     client: Client
-    ready: Ready
+    ready: DeskReady
     desk: Desk
 
     async def ended(self, job_id: str) -> Job:

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from comfyrelay.protocol.worker import Asset, LeasedJob, Urls
+from comfyrelay.protocol.worker import AssetDownload, LeasedJob, Urls
 from comfyrelay.worker.lease import Lease
 
 
@@ -50,7 +50,7 @@ def make_lease(number: int = 17, **more: Any) -> Lease:
     return Lease(**{"job": leased, "urls": leased.urls, **more})
 
 
-def make_asset(key: str, *, content: bytes | None = None, **more: Any) -> Asset:
+def make_asset(key: str, *, content: bytes | None = None, **more: Any) -> AssetDownload:
     """With its content it is an effect asset, known by its hash; without, a user's own file."""
     fields = {
         "placeholder": f"__{key}__",
@@ -59,7 +59,7 @@ def make_asset(key: str, *, content: bytes | None = None, **more: Any) -> Asset:
         "type": "image",
         "is_primary_input": False,
     }
-    return Asset.model_validate({"key": key, **fields, **more})
+    return AssetDownload.model_validate({"key": key, **fields, **more})
 
 
 async def no_refresh() -> None:

@@ -8,18 +8,18 @@ from sqlalchemy import select
 
 from comfyrelay.autoscaling.loop import ScalingLoop
 from comfyrelay.autoscaling.providers.base import (
-    FleetMachines,
     LaunchRefused,
     LaunchResult,
+    MachineOrder,
     Observed,
     ObservedState,
-    Order,
+    ProviderFleet,
 )
-from comfyrelay.domain.autoscaling.machines import Machine, ScalingDecision
+from comfyrelay.domain.autoscaling.machines import MachineRecord, ScalingDecision
 from comfyrelay.domain.autoscaling.spec import InstanceType
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.records.catalogue import Effect
-from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.domain.records.catalogue import EffectRecord
+from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.store.central.autoscaling import machines
 from comfyrelay.store.central.tables import workers
 from tests.support.world import World
@@ -27,7 +27,7 @@ from tests.support.world import World
 MACHINES: dict[str, Any] = {"provider": "command", "options": {"boot_seconds": 100}}
 
 
-async def _nothing(_orders: Sequence[Order]) -> None: ...
+async def _nothing(_orders: Sequence[MachineOrder]) -> None: ...
 
 
 @dataclass
@@ -41,18 +41,18 @@ class Yard:
     ends: list[list[str]] = field(default_factory=list)
     refuses: list[LaunchRefused] = field(default_factory=list)
     fails: Exception | None = None
-    before: Callable[[Sequence[Order]], Awaitable[None]] = _nothing
-    after: Callable[[Sequence[Order]], Awaitable[None]] = _nothing
+    before: Callable[[Sequence[MachineOrder]], Awaitable[None]] = _nothing
+    after: Callable[[Sequence[MachineOrder]], Awaitable[None]] = _nothing
 
     def get(self, _name: str, /) -> "Yard":
         return self
 
-    async def observe(self, fleet: FleetMachines) -> Sequence[Observed]:
+    async def observe(self, fleet: ProviderFleet) -> Sequence[Observed]:
         if self.fails is not None:
             raise self.fails
         return [each for each in self.there.values() if each.id.startswith(f"{fleet.slug}.")]
 
-    async def launch(self, fleet: FleetMachines, orders: Sequence[Order], *, total: int) -> LaunchResult:
+    async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:
         self.launches.append([each.key for each in orders])
         self.totals.append(total)
         await self.before(orders)
@@ -68,14 +68,14 @@ class Yard:
         found = [each for each in self.there.values() if each.key in {order.key for order in made}]
         return LaunchResult(launched=found, refused=refused)
 
-    async def end(self, _fleet: FleetMachines, ids: Sequence[str]) -> None:
+    async def end(self, _fleet: ProviderFleet, ids: Sequence[str]) -> None:
         self.ends.append(list(ids))
         if self.fails is not None:
             raise self.fails
         for each in ids:
             self.there.pop(each, None)
 
-    async def prices(self, fleet: FleetMachines) -> Sequence[InstanceType]:
+    async def prices(self, fleet: ProviderFleet) -> Sequence[InstanceType]:
         return fleet.spec.instance_types
 
     async def close(self) -> None: ...
@@ -89,7 +89,7 @@ class Fleets:
     yard: Yard
     loop: ScalingLoop
     fleet: str
-    effect: Effect
+    effect: EffectRecord
     user: Any
 
     async def submit(self, jobs: int = 1) -> None:
@@ -126,14 +126,14 @@ class Fleets:
             names = [row.worker_id for row in await tx.execute(select(workers.c.worker_id))]
         await self.world.engine.fleet.workers.record_seen(names)
 
-    async def record(self, slug: str | None = None) -> Fleet:
+    async def record(self, slug: str | None = None) -> FleetRecord:
         found = await self.world.engine.scaling.snapshots.fleets()
         return next(each for each in found if each.slug == (slug or self.fleet))
 
-    async def present(self) -> list[Machine]:
+    async def present(self) -> list[MachineRecord]:
         return await self.world.engine.scaling.machines.present(await self.record())
 
-    async def orders(self) -> list[Machine]:
+    async def orders(self) -> list[MachineRecord]:
         """All that were ever ordered, the newest first."""
         async with self.world.engine.databases.central.read() as tx:
             return await machines.newest(tx, (await self.record()).id, most=1000)

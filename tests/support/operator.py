@@ -7,10 +7,10 @@ from typing import Any
 from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.states import Provider
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import Fault
 from comfyrelay.services.jobs.submission.requests import JobRequest
-from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.store.central.queue import dispatches
 from tests.support.api import Api, Caller, data_of
@@ -40,7 +40,7 @@ class Operating:
         """The jobs of a page of the queue."""
         return [each["job_id"] for each in (await self.get("/dispatches", **query))["items"]]
 
-    async def submit(self, **more: Any) -> Job:
+    async def submit(self, **more: Any) -> JobRecord:
         self._numbers += 1
         request = JobRequest(
             tenant_id=self.user.tenant_id,
@@ -54,28 +54,28 @@ class Operating:
         await self.api.engine.fleet.workers.register(worker_id=worker_id, fleet_slug=fleet, **more)
         return worker_id
 
-    async def lease(self, worker_id: str = "gpu-1") -> LeasedJob:
+    async def lease(self, worker_id: str = "gpu-1") -> LeasedDispatch:
         request = LeaseRequest(worker_id=worker_id, providers=[Provider.SELF_HOSTED])
         [leased] = await self.api.engine.queue.leasing.lease(request)
         return leased
 
-    async def complete(self, leased: LeasedJob) -> None:
+    async def complete(self, leased: LeasedDispatch) -> None:
         await self.api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
 
-    async def fail(self, leased: LeasedJob, error: str = "it broke", *, fault: Fault = Fault.JOB) -> None:
+    async def fail(self, leased: LeasedDispatch, error: str = "it broke", *, fault: Fault = Fault.JOB) -> None:
         await self.api.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error=error, fault=fault)
 
-    async def completed(self) -> Job:
+    async def completed(self) -> JobRecord:
         job = await self.submit()
         await self.complete(await self.lease())
         return job
 
-    async def failed(self, error: str = "it broke") -> Job:
+    async def failed(self, error: str = "it broke") -> JobRecord:
         job = await self.submit()
         await self.fail(await self.lease(), error)
         return job
 
-    async def dispatch(self, job: Job) -> Dispatch:
+    async def dispatch(self, job: JobRecord) -> Dispatch:
         async with self.api.engine.databases.central.read() as tx:
             return (await dispatches.by_job(tx, job.tenant_id, [job.id]))[job.id]
 

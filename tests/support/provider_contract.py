@@ -17,12 +17,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from comfyrelay.autoscaling.providers.base import (
-    FleetMachines,
     LaunchResult,
+    MachineOrder,
     MachineProvider,
     Observed,
     ObservedState,
-    Order,
+    ProviderFleet,
     RefusalKind,
 )
 from comfyrelay.domain.autoscaling.spec import MAX_MACHINES
@@ -41,19 +41,19 @@ class Site(ABC):
         """A new one, which remembers nothing of the others: as after a crash."""
 
     @abstractmethod
-    async def fleet(self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES) -> FleetMachines:
+    async def fleet(self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES) -> ProviderFleet:
         """A fleet with everything that must be there before its first launch; the same words are the same fleet."""
 
     @abstractmethod
-    async def existing(self, fleet: FleetMachines) -> int:
+    async def existing(self, fleet: ProviderFleet) -> int:
         """How many machines were made for it and are not gone, counted without the provider."""
 
     @abstractmethod
-    async def boot(self, fleet: FleetMachines) -> None:
+    async def boot(self, fleet: ProviderFleet) -> None:
         """Let what was launched, and what will be, come up."""
 
     @abstractmethod
-    async def refuse(self, fleet: FleetMachines) -> RefusalKind:
+    async def refuse(self, fleet: ProviderFleet) -> RefusalKind:
         """From now on nothing can be launched; this is what the provider has to call it."""
 
     @abstractmethod
@@ -76,8 +76,8 @@ async def opened(site: Site) -> AsyncIterator[MachineProvider]:
         await provider.close()
 
 
-def orders(*keys: str) -> list[Order]:
-    return [Order(key=key) for key in keys]
+def orders(*keys: str) -> list[MachineOrder]:
+    return [MachineOrder(key=key) for key in keys]
 
 
 async def until(is_so: Callable[[], Awaitable[bool]], *, patience_seconds: float = PATIENCE_SECONDS) -> None:
@@ -88,7 +88,7 @@ async def until(is_so: Callable[[], Awaitable[bool]], *, patience_seconds: float
 
 
 async def until_observed(
-    provider: MachineProvider, fleet: FleetMachines, count: int, state: ObservedState | None = None
+    provider: MachineProvider, fleet: ProviderFleet, count: int, state: ObservedState | None = None
 ) -> list[Observed]:
     """What is there, ending ones aside, once it is so many, all in this state."""
     found: list[Observed] = []
@@ -102,7 +102,7 @@ async def until_observed(
 
 
 async def launched(
-    provider: MachineProvider, fleet: FleetMachines, *keys: str, before: int = 0
+    provider: MachineProvider, fleet: ProviderFleet, *keys: str, before: int = 0
 ) -> tuple[LaunchResult, list[Observed]]:
     """Launch a machine for each key, next to those of before, and see them all."""
     result = await provider.launch(fleet, orders(*keys), total=before + len(keys))
@@ -110,7 +110,7 @@ async def launched(
     return result, await until_observed(provider, fleet, before + len(keys))
 
 
-async def gone(site: Site, provider: MachineProvider, fleet: FleetMachines, *, left: Sequence[str]) -> None:
+async def gone(site: Site, provider: MachineProvider, fleet: ProviderFleet, *, left: Sequence[str]) -> None:
     """Wait until these and only these are left, and see that nothing came in the place of others."""
     remaining = {each.id for each in await until_observed(provider, fleet, len(left))}
     assert remaining == set(left)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from comfyrelay.desk.scripts.runner import Progress, ScriptJob, ScriptResult, ScriptRunner, ScriptSettings
+from comfyrelay.desk.scripts.runner import ScriptJob, ScriptProgress, ScriptResult, ScriptRunner, ScriptSettings
 
 WAIT_SECONDS = 30.0
 
@@ -41,7 +41,7 @@ class ScriptRun:
         self.runner = ScriptRunner(settings, environment=environment, umask=umask)
         self.log_path = log_path
         self.lines: list[str] = []
-        self.progress: list[Progress] = []
+        self.progress: list[ScriptProgress] = []
         self._news = asyncio.Event()
 
     async def run(self, given: ScriptJob | None = None) -> ScriptResult:
@@ -63,7 +63,7 @@ class ScriptRun:
         self.lines.append(line)
         self._news.set()
 
-    async def on_progress(self, progress: Progress) -> None:
+    async def on_progress(self, progress: ScriptProgress) -> None:
         self.progress.append(progress)
 
 

@@ -19,15 +19,15 @@ from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.records.catalogue import Effect, Workflow
-from comfyrelay.domain.records.jobs import Job, Video
+from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
+from comfyrelay.domain.records.jobs import JobRecord, VideoRecord
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
-from comfyrelay.services.jobs.submission.requests import Item, JobRequest
-from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
+from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.queue.settle import Output
+from comfyrelay.services.queue.settle import SettledOutput
 from comfyrelay.settings import Settings
 from comfyrelay.store import outbox
 from comfyrelay.store.central import audit
@@ -42,7 +42,7 @@ from comfyrelay.store.tenant.library import media
 # How long a test waits for what must come: far longer than a busy machine takes. Only a failure waits to the end.
 PATIENCE_SECONDS = float(os.environ.get("TESTS_PATIENCE_SECONDS", "120"))
 START = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
-OUTPUT = Output(size=3, mime_type="video/mp4", extension="mp4", sha256="abc")
+OUTPUT = SettledOutput(size=3, mime_type="video/mp4", extension="mp4", sha256="abc")
 GRAPH = {
     "1": {"class_type": "CheckpointLoader", "inputs": {"ckpt_name": "model.safetensors"}},
     "2": {"class_type": "Prompt", "inputs": {"text": "{{PROMPT}}", "model": ["1", 0]}},
@@ -281,18 +281,18 @@ class World:
         self.users.append(user)
         return user
 
-    async def workflow(self, slug: str | None = None, **values: Any) -> Workflow:
+    async def workflow(self, slug: str | None = None, **values: Any) -> WorkflowRecord:
         values.setdefault("graph", GRAPH)
         values.setdefault("properties", [PROMPT])
         return await self.engine.catalogue.workflows.create(slug=slug or f"workflow-{self.number()}", **values)
 
-    async def effect(self, workflow: Workflow | None = None, *, cost: int = 10, **values: Any) -> Effect:
+    async def effect(self, workflow: WorkflowRecord | None = None, *, cost: int = 10, **values: Any) -> EffectRecord:
         workflow = workflow or await self.workflow()
         return await self.engine.catalogue.effects.create(
             slug=f"effect-{self.number()}", workflow_slug=workflow.slug, credits_cost=cost, **values
         )
 
-    async def fleet(self, *workflows: Workflow, stage: Stage = Stage.PRODUCTION) -> str:
+    async def fleet(self, *workflows: WorkflowRecord, stage: Stage = Stage.PRODUCTION) -> str:
         slug = f"fleet-{self.number()}"
         await self.engine.fleet.fleets.create(
             slug=slug, stage=stage, workflow_slugs=[each.slug for each in workflows], max_workers=10_000
@@ -309,7 +309,7 @@ class World:
         return worker_id
 
     async def desk(
-        self, *, concurrency: int = 1, tokens: int = 1000, cost: int = 10, workflow: Workflow | None = None
+        self, *, concurrency: int = 1, tokens: int = 1000, cost: int = 10, workflow: WorkflowRecord | None = None
     ) -> "Desk":
         """One user, one effect and one worker that may run it."""
         workflow = workflow or await self.workflow()
@@ -327,8 +327,8 @@ class World:
 
     # doing things
 
-    async def submit(self, user: User, effect: Effect, *, key: str | None = None, **values: Any) -> Job:
-        item = Item(
+    async def submit(self, user: User, effect: EffectRecord, *, key: str | None = None, **values: Any) -> JobRecord:
+        item = ItemRequest(
             input_payload=values.pop("input_payload", {}),
             input_file_id=values.pop("input_file_id", None),
             video_id=values.pop("video_id", None),
@@ -344,27 +344,27 @@ class World:
         )
         return await self.engine.jobs.submit.submit(request)
 
-    async def lease(self, worker: str, **values: Any) -> LeasedJob | None:
+    async def lease(self, worker: str, **values: Any) -> LeasedDispatch | None:
         values.setdefault("providers", [Provider.SELF_HOSTED])
         found = await self.engine.queue.leasing.lease(LeaseRequest(worker_id=worker, **values))
         await self.settled()
         return found[0] if found else None
 
-    async def leases(self, worker: str, limit: int, **values: Any) -> list[LeasedJob]:
+    async def leases(self, worker: str, limit: int, **values: Any) -> list[LeasedDispatch]:
         values.setdefault("providers", [Provider.SELF_HOSTED])
         found = await self.engine.queue.leasing.lease(LeaseRequest(worker_id=worker, limit=limit, **values))
         await self.settled()
         return found
 
-    async def complete(self, leased: LeasedJob, **values: Any) -> str:
+    async def complete(self, leased: LeasedDispatch, **values: Any) -> str:
         values.setdefault("output", OUTPUT)
         return (await self.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, **values)).status
 
-    async def fail(self, leased: LeasedJob, error: str = "it broke", **values: Any) -> str:
+    async def fail(self, leased: LeasedDispatch, error: str = "it broke", **values: Any) -> str:
         answer = await self.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error=error, **values)
         return answer.status
 
-    async def requeue(self, leased: LeasedJob, reason: str = "spot_interruption") -> str:
+    async def requeue(self, leased: LeasedDispatch, reason: str = "spot_interruption") -> str:
         answer = await self.engine.queue.settle.requeue(leased.dispatch_id, leased.lease_token, reason=reason)
         return answer.status
 
@@ -417,32 +417,32 @@ class World:
 
     # looking at things
 
-    async def job(self, job: Job) -> Job:
+    async def job(self, job: JobRecord) -> JobRecord:
         async with (await self.engine.databases.shard_of(job.tenant_id)).read() as tx:
             found = await jobs.get(tx, job.tenant_id, job.id)
         assert found is not None
         return found
 
-    async def dispatch(self, job: Job) -> Dispatch:
+    async def dispatch(self, job: JobRecord) -> Dispatch:
         async with self.engine.databases.central.read() as tx:
             return (await dispatches.by_job(tx, job.tenant_id, [job.id]))[job.id]
 
     async def balance(self, user: User) -> int:
         return await self.engine.accounts.ledger.balance(user.tenant_id)
 
-    async def transactions(self, job: Job) -> dict[str, int]:
+    async def transactions(self, job: JobRecord) -> dict[str, int]:
         async with (await self.engine.databases.shard_of(job.tenant_id)).read() as tx:
             return {each.type: each.amount for each in (await ledger.of_jobs(tx, [job.id])).get(job.id, [])}
 
-    async def attempts(self, job: Job) -> list[Any]:
+    async def attempts(self, job: JobRecord) -> list[Any]:
         async with (await self.engine.databases.shard_of(job.tenant_id)).read() as tx:
             return await jobs.attempts_of(tx, [job.id])
 
-    async def events(self, job: Job) -> list[str]:
+    async def events(self, job: JobRecord) -> list[str]:
         async with (await self.engine.databases.shard_of(job.tenant_id)).read() as tx:
             return [each.type for each in await history.events_after(tx, [Position(job.tenant_id, job.id, 0)])]
 
-    async def video(self, user: User, video_id: str) -> Video:
+    async def video(self, user: User, video_id: str) -> VideoRecord:
         async with (await self.engine.databases.shard_of(user.tenant_id)).read() as tx:
             found = await media.video(tx, user.tenant_id, video_id)
         assert found is not None
@@ -470,15 +470,15 @@ class World:
 class Desk:
     world: World
     user: User
-    workflow: Workflow
-    effect: Effect
+    workflow: WorkflowRecord
+    effect: EffectRecord
     fleet: str
     worker: str
 
-    async def submit(self, **values: Any) -> Job:
+    async def submit(self, **values: Any) -> JobRecord:
         return await self.world.submit(self.user, self.effect, **values)
 
-    async def leased(self, **values: Any) -> tuple[Job, LeasedJob]:
+    async def leased(self, **values: Any) -> tuple[JobRecord, LeasedDispatch]:
         """A job that the worker has just leased."""
         job = await self.submit(**values)
         leased = await self.world.lease(self.worker)
@@ -539,13 +539,15 @@ async def execute(database: Database, statement: str, **values: Any) -> list[Any
     return await database.run("test", work)
 
 
-async def submit_many(world: World, user: User, effect: Effect, count: int, *, priority: int = 0) -> list[Job]:
+async def submit_many(
+    world: World, user: User, effect: EffectRecord, count: int, *, priority: int = 0
+) -> list[JobRecord]:
     """A batch, which counts as one active job; its jobs in the order of the queue."""
     request = BatchRequest(
         tenant_id=user.tenant_id,
         user_id=user.id,
         idempotency_key=f"batch-{world.number()}",
-        items=[Item()] * count,
+        items=[ItemRequest()] * count,
         effect_id=effect.id,
         priority=priority,
     )
@@ -571,14 +573,16 @@ async def shard_down(world: World, name: str) -> AsyncIterator[None]:
 async def submit_batch(
     world: World,
     user: User,
-    effect: Effect,
-    items: int | Sequence[Item] = 3,
+    effect: EffectRecord,
+    items: int | Sequence[ItemRequest] = 3,
     *,
     key: str | None = None,
     **values: Any,
 ) -> BatchState:
     """A batch of these items, or of so many that are told apart by their prompts."""
-    chosen = [Item(input_payload={"prompt": f"item {n}"}) for n in range(items)] if isinstance(items, int) else items
+    chosen = (
+        [ItemRequest(input_payload={"prompt": f"item {n}"}) for n in range(items)] if isinstance(items, int) else items
+    )
     request = BatchRequest(
         tenant_id=user.tenant_id,
         user_id=user.id,

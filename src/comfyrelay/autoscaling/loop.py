@@ -15,22 +15,22 @@ from typing import Any, Protocol
 import structlog
 
 from comfyrelay.autoscaling.providers.base import (
-    FleetMachines,
     LaunchResult,
+    MachineOrder,
     MachineProvider,
     Observed,
     ObservedState,
-    Order,
+    ProviderFleet,
 )
 from comfyrelay.domain.autoscaling.decide import decide
 from comfyrelay.domain.autoscaling.decision_records import reason_class, what_was_seen
-from comfyrelay.domain.autoscaling.machines import Machine
+from comfyrelay.domain.autoscaling.machines import MachineRecord
 from comfyrelay.domain.autoscaling.observation import SeenFleet, Snapshot
 from comfyrelay.domain.autoscaling.plan import FleetPlan
 from comfyrelay.domain.autoscaling.reconcile import Sighting
 from comfyrelay.domain.autoscaling.spec import InstanceType, MachineSpec
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.errors import ComfyRelayError, LeadershipLost, ProviderError
 from comfyrelay.services.autoscaling.machines import Intent
 from comfyrelay.services.engine import Engine
@@ -176,7 +176,9 @@ class ScalingLoop:
             # A loop that ends on its first error would leave machines running for ever.
             log.exception("scaling.failed", during=what)
 
-    async def _try(self, work: Callable[[], Awaitable[list[Fleet]]], otherwise: list[Fleet]) -> list[Fleet]:
+    async def _try(
+        self, work: Callable[[], Awaitable[list[FleetRecord]]], otherwise: list[FleetRecord]
+    ) -> list[FleetRecord]:
         try:
             return await work()
         except ComfyRelayError:
@@ -189,32 +191,32 @@ class ScalingLoop:
 
     # fleets and their providers
 
-    async def _scaled(self) -> list[Fleet]:
+    async def _scaled(self) -> list[FleetRecord]:
         return [each for each in await self._scaling.snapshots.fleets() if each.is_scaled]
 
-    def _provider(self, fleet: Fleet) -> MachineProvider | None:
+    def _provider(self, fleet: FleetRecord) -> MachineProvider | None:
         try:
             return self._providers.get(str(fleet.machine_spec.provider))
         except ComfyRelayError as error:
             self._of(fleet).failure = error.detail
             return None
 
-    def _can_launch(self, fleet: Fleet) -> bool:
+    def _can_launch(self, fleet: FleetRecord) -> bool:
         provider = self._provider(fleet)
         return provider is not None and provider.can_launch
 
-    def _types(self, fleet: Fleet) -> Sequence[InstanceType]:
+    def _types(self, fleet: FleetRecord) -> Sequence[InstanceType]:
         """As they cost now, where that is known better than the fleet says it."""
         known = self._of(fleet)
         prices = known.prices if known.priced == fleet.machine_spec else None
         return prices or fleet.machine_spec.instance_types
 
-    def _of(self, fleet: Fleet) -> _Known:
+    def _of(self, fleet: FleetRecord) -> _Known:
         return self._known.setdefault(fleet.id, _Known())
 
     # looking
 
-    async def _check_fleet(self, fleet: Fleet) -> None:
+    async def _check_fleet(self, fleet: FleetRecord) -> None:
         provider = self._provider(fleet)
         if provider is None:
             return
@@ -236,7 +238,7 @@ class ScalingLoop:
         finally:
             self._busy_fleets.discard(fleet.id)
 
-    async def _observe(self, fleet: Fleet, provider: MachineProvider) -> list[Sighting] | None:
+    async def _observe(self, fleet: FleetRecord, provider: MachineProvider) -> list[Sighting] | None:
         """`None` when the provider cannot be asked: then the last that is known counts."""
         known = self._of(fleet)
         try:
@@ -251,7 +253,7 @@ class ScalingLoop:
         await self._learn_prices(fleet, provider)
         return found
 
-    async def _learn_prices(self, fleet: Fleet, provider: MachineProvider) -> None:
+    async def _learn_prices(self, fleet: FleetRecord, provider: MachineProvider) -> None:
         """Without them the last that are known count: machines are looked at, whatever they cost."""
         known, spec = self._of(fleet), fleet.machine_spec
         if known.priced != spec:
@@ -267,7 +269,7 @@ class ScalingLoop:
 
     # deciding and doing
 
-    async def _carry_out_alone(self, fleet: Fleet, seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> None:
+    async def _carry_out_alone(self, fleet: FleetRecord, seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> None:
         """What one fleet runs into keeps no other waiting; who leads no more is through with all of them."""
         try:
             await self._carry_out(fleet, seen, plan, snapshot)
@@ -276,7 +278,7 @@ class ScalingLoop:
         except Exception as error:
             log.warning("scaling.fleet_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error), exc_info=True)
 
-    async def _carry_out(self, fleet: Fleet, seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> None:
+    async def _carry_out(self, fleet: FleetRecord, seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> None:
         known = self._of(fleet)
         reason = plan.reason if known.failure is None else f"{plan.reason}; the provider failed: {known.failure}"
         does = not plan.is_nothing and not plan.is_report
@@ -293,11 +295,11 @@ class ScalingLoop:
         if provider is not None and (intent.ordered or intent.ending):
             self._begin(self._quietly("act", lambda: self._act(fleet, provider, intent)))
 
-    async def _last_recorded(self, fleet: Fleet) -> str | None:
+    async def _last_recorded(self, fleet: FleetRecord) -> str | None:
         found = (await self._scaling.views.decisions(Stage(fleet.stage), fleet.slug, limit=1)).items
         return reason_class(found[0].reason) if found else None
 
-    async def _act(self, fleet: Fleet, provider: MachineProvider, intent: Intent) -> None:
+    async def _act(self, fleet: FleetRecord, provider: MachineProvider, intent: Intent) -> None:
         outcome: dict[str, Any] = {"busy": list(intent.busy)} if intent.busy else {}
         if intent.ordered:
             outcome |= await self._launch(fleet, provider, intent.ordered)
@@ -306,12 +308,14 @@ class ScalingLoop:
         if intent.decision_id is not None:
             await self._scaling.machines.note_outcome(intent.decision_id, outcome)
 
-    async def _launch(self, fleet: Fleet, provider: MachineProvider, ordered: Sequence[Machine]) -> dict[str, Any]:
+    async def _launch(
+        self, fleet: FleetRecord, provider: MachineProvider, ordered: Sequence[MachineRecord]
+    ) -> dict[str, Any]:
         standing = await self._scaling.machines.standing(fleet, [each.key for each in ordered], is_end=False)
         fleet, wanted = standing.fleet, standing.machines
         if not wanted:
             return {"launched": 0}
-        orders = [Order(key=each.key, instance_type=each.instance_type) for each in wanted]
+        orders = [MachineOrder(key=each.key, instance_type=each.instance_type) for each in wanted]
         try:
             async with asyncio.timeout(PROVIDER_SECONDS):
                 result = await provider.launch(_machines(fleet), orders, total=standing.total)
@@ -327,7 +331,9 @@ class ScalingLoop:
         texts = sorted({text for _kind, text in refused.values()})
         return {"launched": len(launched), "refused": len(refused), **({"refusals": texts} if texts else {})}
 
-    async def _end(self, fleet: Fleet, provider: MachineProvider, ending: Sequence[Machine]) -> dict[str, Any]:
+    async def _end(
+        self, fleet: FleetRecord, provider: MachineProvider, ending: Sequence[MachineRecord]
+    ) -> dict[str, Any]:
         standing = await self._scaling.machines.standing(fleet, [each.key for each in ending], is_end=True)
         fleet = standing.fleet
         ids = [each.provider_id for each in standing.machines if each.provider_id is not None]
@@ -356,12 +362,12 @@ async def scaling(engine: Engine, providers: ProvidersByName) -> AsyncIterator[S
             await task
 
 
-def _machines(fleet: Fleet) -> FleetMachines:
+def _machines(fleet: FleetRecord) -> ProviderFleet:
     limits = fleet.scaling_spec.limits
-    return FleetMachines(slug=fleet.slug, stage=fleet.stage, spec=fleet.machine_spec, max_machines=limits.max_machines)
+    return ProviderFleet(slug=fleet.slug, stage=fleet.stage, spec=fleet.machine_spec, max_machines=limits.max_machines)
 
 
-def _require_believable(fleet: Fleet, machines: int) -> None:
+def _require_believable(fleet: FleetRecord, machines: int) -> None:
     most = fleet.scaling_spec.limits.max_machines
     if machines > max(FAR_TOO_MANY, FAR_TOO_MANY_TIMES * most):
         raise ProviderError(
@@ -382,7 +388,9 @@ def _sighting(each: Observed) -> Sighting:
     )
 
 
-def _results(wanted: Sequence[Machine], result: LaunchResult) -> tuple[dict[str, Sighting], dict[str, tuple[str, str]]]:
+def _results(
+    wanted: Sequence[MachineRecord], result: LaunchResult
+) -> tuple[dict[str, Sighting], dict[str, tuple[str, str]]]:
     """By key, what came of orders; those that are neither here nor refused are under way. A refusal speaks for every
     order of its type, and one that names no type for all."""
     left = {each.key: each for each in wanted}

@@ -181,7 +181,7 @@ def up(
     settings = load_settings().model_copy(update={name: value for name, value in given.items() if value is not None})
     require_free(settings)
     with _many_imports():
-        from comfyrelay.desk.desk import Desk, Ready
+        from comfyrelay.desk.desk import Desk, DeskReady
         from comfyrelay.desk.scripts.config import load_script_table
         from comfyrelay.desk.settings import load_desk_settings
         from comfyrelay.system.permissions import keep_private
@@ -195,7 +195,7 @@ def up(
     umask = keep_private(settings.data_dir)
     is_awaited = False
 
-    def ready(found: Ready) -> None:
+    def ready(found: DeskReady) -> None:
         nonlocal is_awaited
         is_awaited = len(found.silent) == len(found.comfyui)
         out.print(f"ComfyRelay {__version__} is up at [bold]{found.url}[/bold]", highlight=False)

@@ -34,12 +34,12 @@ def worker(
         return
     from comfyrelay.worker.agent import Agent
     from comfyrelay.worker.console import WorkerConsole
-    from comfyrelay.worker.metrics import Metrics
+    from comfyrelay.worker.metrics import WorkerMetrics
     from comfyrelay.worker.settings import load_worker_settings
 
     warn_of_unknown(err)
     settings = load_worker_settings()
-    metrics = Metrics()
+    metrics = WorkerMetrics()
 
     async def run() -> None:
         with WorkerConsole() as console:

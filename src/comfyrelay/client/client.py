@@ -16,7 +16,7 @@ from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
 from comfyrelay.protocol.admin import WorkerSummary
 from comfyrelay.protocol.desk import (
     AboutJob,
-    Desk,
+    DeskInfo,
     Link,
     NewDeskBatch,
     Now,
@@ -31,7 +31,7 @@ from comfyrelay.protocol.jobs import (
     Job,
     JobEvent,
     LogLine,
-    Move,
+    MoveRequest,
     NewBatch,
     NewJob,
     NewUpload,
@@ -46,10 +46,10 @@ from comfyrelay.protocol.user import (
     Effect,
     NewPreset,
     NewWorkflow,
+    OwnWorkflowPatch,
     Preset,
     WorkerSlot,
     Workflow,
-    WorkflowPatch,
 )
 
 Kind = Literal["job", "batch"]
@@ -226,11 +226,11 @@ class Client:
         return [each async for each in self._calls.pages("/api/workflows", Workflow, limit=LARGEST_PAGE)]
 
     async def rename_workflow(self, slug: str, name: str) -> Done[Workflow]:
-        return await self._calls.send(_workflow(slug), Workflow, WorkflowPatch, method="PATCH", name=name)
+        return await self._calls.send(_workflow(slug), Workflow, OwnWorkflowPatch, method="PATCH", name=name)
 
     async def replace_workflow(self, slug: str, graph: Mapping[str, Any]) -> Done[Workflow]:
         """Run another version of it from now on. Jobs that were submitted before keep their graph."""
-        return await self._calls.send(_workflow(slug), Workflow, WorkflowPatch, method="PATCH", graph=graph)
+        return await self._calls.send(_workflow(slug), Workflow, OwnWorkflowPatch, method="PATCH", graph=graph)
 
     async def remove_workflow(self, slug: str) -> Done[Deleted]:
         """No job can be made with it any more; those that were stay. `Conflict` while one of them has not ended."""
@@ -337,7 +337,7 @@ class Client:
         self, kind: Kind, id_: str, to: str | None = None, *, before: str | None = None
     ) -> Done[Job | Batch]:
         """To one end or one place on, or before the job or batch of that id."""
-        return await self._calls.send(f"{_path(kind, id_)}/move", BODIES[kind], Move, to=to, before=before)
+        return await self._calls.send(f"{_path(kind, id_)}/move", BODIES[kind], MoveRequest, to=to, before=before)
 
     async def retry(self, kind: Kind, id_: str, *, new_seeds: bool = False) -> Done[Job | Batch]:
         """A failed or canceled job again, as a new one; of a batch, the items that failed."""
@@ -446,9 +446,9 @@ class Client:
 
     # Only on a desk
 
-    async def desk(self) -> Desk:
+    async def desk(self) -> DeskInfo:
         """What the desk is made of; `NotFound` where there is none."""
-        return await self._calls.get("/api/desk", Desk)
+        return await self._calls.get("/api/desk", DeskInfo)
 
     async def is_desk(self) -> bool:
         try:

@@ -21,7 +21,7 @@ from comfyrelay.comfyui.outputs import OutputFile, RunResult
 from comfyrelay.comfyui.runs.events import (
     Finished,
     NodeStarted,
-    Output,
+    OutputReady,
     Preview,
     Printed,
     Queued,
@@ -41,8 +41,8 @@ __all__ = [
     "Graph",
     "NamedFile",
     "NodeStarted",
-    "Output",
     "OutputFile",
+    "OutputReady",
     "Preview",
     "Printed",
     "Queued",

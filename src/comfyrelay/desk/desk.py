@@ -20,15 +20,15 @@ from comfyrelay.desk.checks import examine_own
 from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.examples import EXAMPLES, write_sample
 from comfyrelay.desk.notifications.notifier import Notifier, Occasion, without_secrets
-from comfyrelay.desk.notifications.sender import Notifications
-from comfyrelay.desk.one_time_links import Links
+from comfyrelay.desk.notifications.sender import NotificationSender
+from comfyrelay.desk.one_time_links import OneTimeLinks
 from comfyrelay.desk.origin_check import LocalOnly, address_here, own_names
 from comfyrelay.desk.owner_auth import OwnerOnly
 from comfyrelay.desk.password import Password, Sessions, require_password
 from comfyrelay.desk.routes.desk import add_desk_routes
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.scripts.config import script_settings
-from comfyrelay.desk.scripts.frozen_inputs import Snapshots
+from comfyrelay.desk.scripts.frozen_inputs import FrozenInputs
 from comfyrelay.desk.scripts.server import ScriptServer
 from comfyrelay.desk.scripts.workflow import CLASS_TYPE, SLUG, ScriptCheck, furnish_script, snapshot_in, varied
 from comfyrelay.desk.settings import DeskSettings
@@ -39,7 +39,7 @@ from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.states import DispatchStatus, Stage, WorkflowKind
 from comfyrelay.domain.queue.updates import UploadedOutput
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.records.jobs import DispatchFilter, NewJob
+from comfyrelay.domain.records.jobs import DispatchFilter, NewJobRecord
 from comfyrelay.errors import ComfyError, Conflict, NotFound
 from comfyrelay.http_client import is_loopback
 from comfyrelay.protocol.desk import TryingOut
@@ -70,7 +70,7 @@ NO_LIMIT = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ready:
+class DeskReady:
     """A desk that is up."""
 
     url: str
@@ -97,7 +97,7 @@ class Desk:
     script: Mapping[str, Any] | None = None
     # the user's own, where this process has another: for scripts, and for what is copied out of the data folder
     umask: int | None = None
-    on_ready: Callable[[Ready], None] = lambda _ready: None
+    on_ready: Callable[[DeskReady], None] = lambda _ready: None
     on_status: Callable[[list[Lease]], None] | None = None
     # a ComfyUI came that was away when the desk was up, or since
     on_comfyui: Callable[[], None] = lambda: None
@@ -112,7 +112,7 @@ class Desk:
             await agent
 
     @asynccontextmanager
-    async def open(self, *, signals: bool = False) -> AsyncIterator[tuple["asyncio.Task[None]", Ready]]:
+    async def open(self, *, signals: bool = False) -> AsyncIterator[tuple["asyncio.Task[None]", DeskReady]]:
         """A desk that is up; the task is that of its worker, and ends when the worker has left."""
         settings = _for_one_person(self.settings)
         names = own_names(settings, self.desk.allowed_hosts)
@@ -124,13 +124,13 @@ class Desk:
             opened.callback(open_data_folder(settings.data_dir).give_up)
             write_sample(self.input_folder)
             script = self._script_settings()
-            snapshots = Snapshots(settings.data_dir / "script" / "snapshots", script) if script is not None else None
+            snapshots = FrozenInputs(settings.data_dir / "script" / "snapshots", script) if script is not None else None
             listeners = [opened.enter_context(closing(each)) for each in open_listeners(settings.host, settings.port)]
             address, pass_secret = _loopback(listeners[0]), token_urlsafe(32)
             forget_note = opened.enter_context(noted(settings.data_dir, address=address, secret=pass_secret))
             secrets = load_secrets(settings, is_only_server=True)
-            links = Links(settings.base_url)
-            notifications = Notifications(Notifier(self.desk.notify_urls, self.notify_on))
+            links = OneTimeLinks(settings.base_url)
+            notifications = NotificationSender(Notifier(self.desk.notify_urls, self.notify_on))
             trying = Trying(
                 settings.data_dir,
                 stage=Stage(settings.stage),
@@ -152,7 +152,7 @@ class Desk:
                 simulator = self._simulator = await opened.enter_async_context(
                     _simulator(settings.data_dir, self.desk.simulator_step_seconds)
                 )
-            ready = Ready(
+            ready = DeskReady(
                 url=settings.base_url,
                 data_dir=settings.data_dir,
                 comfyui=self._addresses,
@@ -220,7 +220,7 @@ class Desk:
         require_password(settings.data_dir, host=", ".join(others))
         return Password(settings.data_dir)
 
-    def _hooks(self, notifications: Notifications, trying: Trying, check: ScriptCheck | None) -> Hooks:
+    def _hooks(self, notifications: NotificationSender, trying: Trying, check: ScriptCheck | None) -> Hooks:
         return Hooks(
             on_ended=notifications.job_ended,
             checks={WorkflowKind.SCRIPT: check} if check is not None else {},
@@ -313,7 +313,9 @@ class Desk:
         for each in self._agents.values():
             each.refresh_models()
 
-    async def _keep_reused(self, job: NewJob, batch_label: str | None, output: UploadedOutput) -> dict[str, Any] | None:
+    async def _keep_reused(
+        self, job: NewJobRecord, batch_label: str | None, output: UploadedOutput
+    ) -> dict[str, Any] | None:
         return None if self._copies is None else await self._copies.keep_reused(job, batch_label, output)
 
     async def _remove_copies(self, attempts: Sequence[Attempt]) -> RemovedFiles:
@@ -351,11 +353,11 @@ class Desk:
     def _add_desk(
         self,
         app: FastAPI,
-        ready: Ready,
-        links: Links,
+        ready: DeskReady,
+        links: OneTimeLinks,
         *,
         password: Password | None,
-        notifications: Notifications,
+        notifications: NotificationSender,
         trying: Trying,
         script: ScriptSettings | None,
         simulator: "Simulator | None",
@@ -386,7 +388,7 @@ class Desk:
     def _examine(self, in_use: Sequence[str]) -> AsyncIterator[CheckFinding]:
         return examine_own(self.settings, self.desk, in_use, script=self.script)
 
-    def _beside_script(self, script: ScriptSettings, snapshots: Snapshots) -> WrapServer:
+    def _beside_script(self, script: ScriptSettings, snapshots: FrozenInputs) -> WrapServer:
         logs = self.settings.data_dir / "script" / "logs"
         umask = self._umask_of(script.output_folder or script.working_folder)
         return lambda comfy: ScriptServer(comfy, script, snapshots=snapshots, log_folder=logs, umask=umask)
@@ -494,7 +496,7 @@ async def _furnish(engine: Engine, settings: Settings) -> tuple[User, bool]:
     return user, True
 
 
-async def _sweep(snapshots: Snapshots, engine: Engine, user: User) -> None:
+async def _sweep(snapshots: FrozenInputs, engine: Engine, user: User) -> None:
     """Remove what was kept for script jobs that are no longer there."""
     workflow = (await engine.catalogue.workflows.get(SLUG)).workflow
     found = [each async for each in engine.jobs.views.snapshots(user.tenant_id, workflow_id=workflow.id)]

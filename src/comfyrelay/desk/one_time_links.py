@@ -10,7 +10,7 @@ MOST_LINKS = 100
 PATH = "/open"
 
 
-class Links:
+class OneTimeLinks:
     """Those that were handed out and not yet followed, in memory: a link does not outlive the desk."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:

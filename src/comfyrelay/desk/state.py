@@ -6,7 +6,7 @@ from pathlib import Path
 
 from comfyrelay.desk.notifications.notifier import Occasion
 from comfyrelay.desk.notifications.sender import NotSent
-from comfyrelay.desk.one_time_links import Links
+from comfyrelay.desk.one_time_links import OneTimeLinks
 from comfyrelay.desk.password import Password
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.simulated_jobs import Trying
@@ -34,7 +34,7 @@ class DeskState:
     not_sent: Collection[NotSent]
     # `[desk.script]`, where there is one
     script: ScriptSettings | None
-    links: Links
+    links: OneTimeLinks
     # opens the page, where other machines can reach it
     password: Password | None
 

@@ -36,7 +36,7 @@ class FindingKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class Inconsistency:
     kind: FindingKind
     text: str
     shard: str
@@ -65,8 +65,8 @@ class JobFacts:
     has_pending_update: bool
     has_submission: bool
 
-    def finding(self, kind: FindingKind, text: str) -> Finding:
-        return Finding(
+    def finding(self, kind: FindingKind, text: str) -> Inconsistency:
+        return Inconsistency(
             kind=kind,
             text=text,
             shard=self.shard,
@@ -84,14 +84,14 @@ class JobFacts:
         return -self.reserved_tokens if self.status == JobStatus.COMPLETED else 0
 
 
-def disagreements(facts: JobFacts) -> Sequence[Finding]:
+def disagreements(facts: JobFacts) -> Sequence[Inconsistency]:
     """What does not agree about a job. Whatever a pending update or submission explains is not a disagreement."""
     if facts.has_pending_update or facts.has_submission:
         return []
     return [*_queue(facts), *_ledger(facts), *_video(facts)]
 
 
-def _queue(facts: JobFacts) -> list[Finding]:
+def _queue(facts: JobFacts) -> list[Inconsistency]:
     dispatch, ended = facts.dispatch, facts.status in TERMINAL_JOB
     if dispatch is None:
         if ended:
@@ -107,7 +107,7 @@ def _queue(facts: JobFacts) -> list[Finding]:
     return []
 
 
-def _ledger(facts: JobFacts) -> list[Finding]:
+def _ledger(facts: JobFacts) -> list[Inconsistency]:
     found = []
     if TransactionType.JOB_RESERVE not in facts.transactions:
         found.append(facts.finding(FindingKind.MISSING_RESERVE, f"The job is {facts.status}, but holds no tokens."))
@@ -131,7 +131,7 @@ def _is_wrong(facts: JobFacts, owed: TransactionType) -> bool:
     return owed not in facts.transactions or facts.net != facts.expected_net
 
 
-def _video(facts: JobFacts) -> list[Finding]:
+def _video(facts: JobFacts) -> list[Inconsistency]:
     expected = video_status_of(facts.status)
     if facts.video_status in {None, VideoStatus.EXPIRED, expected}:
         return []

@@ -24,7 +24,7 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Odd:
+class InputWarning:
     """Something about inputs that their owner may not have meant: `name` is whose, `text` the whole sentence."""
 
     name: str
@@ -42,7 +42,7 @@ def in_words(width: int, height: int) -> str:
     return f"{width} × {height}"
 
 
-def odd_shapes(inputs: Sequence[Shape], *, wanted: tuple[int, int] | None) -> list[Odd]:
+def odd_shapes(inputs: Sequence[Shape], *, wanted: tuple[int, int] | None) -> list[InputWarning]:
     """Those of another shape than the result has or, where that is not known, than most of them have."""
     known = [each for each in inputs if each.width > 0 and each.height > 0]
     if wanted is not None:
@@ -58,12 +58,15 @@ def odd_shapes(inputs: Sequence[Shape], *, wanted: tuple[int, int] | None) -> li
     return _remarks(odd, f"Most of the others are {usual}.") if times > len(odd) else []
 
 
-def _remarks(odd: Sequence[Shape], why: str) -> list[Odd]:
+def _remarks(odd: Sequence[Shape], why: str) -> list[InputWarning]:
     if len(odd) <= _MOST_NAMED:
-        return [Odd(name=each.name, text=f"{each.name} is {in_words(each.width, each.height)}. {why}") for each in odd]
+        return [
+            InputWarning(name=each.name, text=f"{each.name} is {in_words(each.width, each.height)}. {why}")
+            for each in odd
+        ]
     first = odd[0]
     words = f"{first.name} and {len(odd) - 1} more have another shape."
-    return [Odd(name=first.name, text=f"{words} {why}")]
+    return [InputWarning(name=first.name, text=f"{words} {why}")]
 
 
 def _is_same(one: float, other: float) -> bool:

@@ -13,7 +13,7 @@ _EXTENSION = re.compile(r"\.[a-z0-9]{1,8}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NewUpload:
+class AnnouncedUpload:
     """What a user announces."""
 
     mime_type: str
@@ -22,7 +22,7 @@ class NewUpload:
     effect_id: int | None = None
 
 
-def check_upload(new: NewUpload, *, max_bytes: int) -> None:
+def check_upload(new: AnnouncedUpload, *, max_bytes: int) -> None:
     if not new.mime_type.startswith(MEDIA_TYPES):
         name = printable(new.original_filename)
         problem = f"{name} cannot be used here: it is {new.mime_type}, and only pictures, videos and audio can be."
@@ -32,7 +32,7 @@ def check_upload(new: NewUpload, *, max_bytes: int) -> None:
         raise TooLarge(f"{name} is too large: it has {size_of(new.size)}, and the limit is {size_of(max_bytes)}.")
 
 
-def extension_of(new: NewUpload) -> str:
+def extension_of(new: AnnouncedUpload) -> str:
     """What the name ends in, if that can be in a path; ComfyUI looks at it."""
     given = PurePosixPath(new.original_filename).suffix.lower()
     if _EXTENSION.fullmatch(given):

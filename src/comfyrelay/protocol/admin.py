@@ -382,7 +382,7 @@ class WorkerPage(Page[WorkerSummary]):
     counts: dict[str, int]
 
 
-class Block(AnswerBody):
+class WorkflowBlock(AnswerBody):
     """`workflow_slug` is null where it is not known any more which workflow it was."""
 
     workflow_hash: str
@@ -434,7 +434,7 @@ class WorkerMachine(AnswerBody):
 
 class WorkerDetails(WorkerSummary):
     workflow_slugs: list[str]
-    blocks: list[Block]
+    blocks: list[WorkflowBlock]
     loaded: list[Loaded]
     lacks: list[Lack]
     registration: Registration
@@ -491,7 +491,7 @@ class DispatchAudit(AnswerBody):
     entries: Page[AuditEntry]
 
 
-class Dispatch(AnswerBody):
+class DispatchSummary(AnswerBody):
     """`worker_id` holds the lease, `last_worker_id` held the newest one. A lease's token is its holder's alone."""
 
     id: int
@@ -553,7 +553,7 @@ class Retried(AnswerBody):
 
     job_id: str
     retry_of: str
-    dispatch: Dispatch | None
+    dispatch: DispatchSummary | None
 
 
 class WaitingDetails(AnswerBody):
@@ -860,7 +860,7 @@ class Setting(AnswerBody):
     description: str
 
 
-class SettingsInForce(AnswerBody):
+class EffectiveSettings(AnswerBody):
     version: str
     items: list[Setting]
 

@@ -55,7 +55,7 @@ Timezone = Annotated[str, Field(max_length=100), AfterValidator(_known_timezone)
 Names = Annotated[list[Line], Field(max_length=20_000)]
 
 
-class InstanceType(Request):
+class InstanceTypeBody(Request):
     """A job of 60 s takes 30 s on one with a speed of 2."""
 
     name: Line
@@ -63,7 +63,7 @@ class InstanceType(Request):
     speed: Annotated[float, Field(strict=True, ge=LEAST_SPEED, le=MOST_SPEED, allow_inf_nan=False)] = 1.0
 
 
-class Bundle(Request):
+class BundleBody(Request):
     node_types: Names = Field(default_factory=list)
     models: Names = Field(default_factory=list)
 
@@ -73,8 +73,8 @@ class FleetMachines(Request):
 
     provider: Line | None = None
     image: Line | None = None
-    instance_types: Annotated[list[InstanceType], Field(max_length=50)] | None = None
-    bundle: Bundle | None = None
+    instance_types: Annotated[list[InstanceTypeBody], Field(max_length=50)] | None = None
+    bundle: BundleBody | None = None
     slots: Annotated[Whole, Field(ge=1, le=MOST_SLOTS)] | None = None
     options: Annotated[Json | None, Field(description="what only the provider knows of")] = None
 
@@ -93,7 +93,7 @@ class FleetMachines(Request):
         return self
 
 
-class Schedule(Request):
+class ScheduleBody(Request):
     """Never fewer than `at_least` on these days (0 is Monday) between these times; an end before the begin is on the
     next day. 24:00 is the end of a day."""
 
@@ -119,7 +119,7 @@ class FleetScaling(Request):
     launches_per_minute: Annotated[Whole, Field(ge=1, le=MOST_LAUNCHES_PER_MINUTE)] | None = None
     cost_per_hour: Money | None = None
     failed_boots: Annotated[Whole, Field(ge=1, le=1000)] | None = None
-    schedules: Annotated[list[Schedule], Field(max_length=50)] | None = None
+    schedules: Annotated[list[ScheduleBody], Field(max_length=50)] | None = None
     last_idle_seconds: Annotated[float, Field(strict=True, ge=0, le=1e7, allow_inf_nan=False)] | None = None
     is_dry_run: bool | None = None
     is_paused: bool | None = None

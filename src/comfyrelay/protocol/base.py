@@ -13,7 +13,7 @@ M = TypeVar("M", bound=BaseModel)
 _ABSENT = object()
 
 
-class Sent(BaseModel):
+class SentBody(BaseModel):
     """What is sent to the server. Some characters no database keeps, and each text may end up in one. Fields that hold
     any JSON look for themselves; models within this one, too."""
 
@@ -39,13 +39,13 @@ class Sent(BaseModel):
         return {name: getattr(self, name) for name in part.model_fields if name not in but}
 
 
-class Request(Sent):
+class Request(SentBody):
     """A request to the user or admin API. An unknown field is a mistake that is better refused than ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class WorkerRequest(Sent):
+class WorkerRequest(SentBody):
     """A request of a worker, which may be newer or older than the server."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)

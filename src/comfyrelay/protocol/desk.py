@@ -169,7 +169,7 @@ class Notifications(AnswerBody):
     not_sent: list[NotSent]
 
 
-class Desk(AnswerBody):
+class DeskInfo(AnswerBody):
     """`comfyui` is where the jobs that are added now run; `trying_out` says which of them run on the simulator."""
 
     version: str
@@ -296,7 +296,7 @@ class RunFile(AnswerBody):
     is_output: bool
 
 
-class Attempt(AnswerBody):
+class JobAttempt(AnswerBody):
     """`started_at` is when its run began; while that is not over, when the worker took it. `about` is what is kept of
     the run: of a script `argv`, `exit_code`, `outputs`, `seed` and `log`."""
 
@@ -318,7 +318,7 @@ class AboutJob(AnswerBody):
     workflow_name: str
     inputs: list[InputValue]
     error_detail: str | None
-    attempts: list[Attempt]
+    attempts: list[JobAttempt]
     output_metadata: dict[str, Any] | None
     files: list[RunFile]
     deleted_with_it: list[Place]

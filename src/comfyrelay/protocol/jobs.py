@@ -76,7 +76,7 @@ class File(AnswerBody):
     created_at: datetime
 
 
-class StoredFile(File):
+class FileDetails(File):
     """With a URL that works for a while, and what was found in it."""
 
     url: str
@@ -166,7 +166,7 @@ class NewBatch(Submission):
     idempotency_key: Key | None = None
 
 
-class Waiting(AnswerBody):
+class JobWaiting(AnswerBody):
     reason: str
     text: str
     until: datetime | None
@@ -234,7 +234,7 @@ class Job(AnswerBody):
     cost_micros: int = 0
     expected_cost_micros: int | None = None
     error: str | None
-    waiting: Waiting | None
+    waiting: JobWaiting | None
     outputs: list[Output]
     created_at: datetime
     started_at: datetime | None
@@ -315,7 +315,7 @@ class JobRetry(Retry):
     expected_tokens: ExpectedTokens | None = None
 
 
-class Move(Request):
+class MoveRequest(Request):
     """To one end or one place on, or before or after another job or batch that waits."""
 
     model_config = example(to="top")

@@ -244,7 +244,7 @@ class SavedViews(AnswerBody):
     items: list[SavedView]
 
 
-class Property(Request):
+class OwnWorkflowProperty(Request):
     """An input of a graph of your own: the value takes the placeholder's place."""
 
     key: PropertyKey
@@ -265,7 +265,7 @@ class Property(Request):
     group: Line | None = None
 
 
-Properties = Annotated[list[Property], Field(max_length=200)]
+Properties = Annotated[list[OwnWorkflowProperty], Field(max_length=200)]
 NodeId = Annotated[str, Field(max_length=200, pattern=STORABLE)]
 Extension = Annotated[str, Field(pattern=r"^[a-z0-9]{1,8}$")]
 MediaType = Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[a-z0-9.+-]+$")]
@@ -287,7 +287,7 @@ class NewWorkflow(Request):
     ] = False
 
 
-class WorkflowPatch(Request):
+class OwnWorkflowPatch(Request):
     """What is not sent stays as it is. What describes a graph comes with one."""
 
     model_config = example(name="Mine, with more steps")

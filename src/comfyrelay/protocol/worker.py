@@ -64,7 +64,7 @@ def too_old(protocol: int) -> str:
     )
 
 
-class Register(WorkerRequest):
+class RegisterRequest(WorkerRequest):
     model_config = example(
         worker_id="gpu-1", fleet_slug="home", max_concurrency=1, capabilities={"gpus": [{"name": "RTX 4090"}]}
     )
@@ -127,7 +127,7 @@ class Device(WorkerRequest):
 Devices = Annotated[list[Device], Field(max_length=100)]
 
 
-class Poll(WorkerRequest):
+class PollRequest(WorkerRequest):
     model_config = example(worker_id="gpu-1", current_load=0, wait_seconds=30, request_id="gpu-1-000042", prefetch=1)
 
     worker_id: Name
@@ -145,7 +145,7 @@ class Poll(WorkerRequest):
     devices: Devices | None = None
 
 
-class Asset(WorkerAnswer):
+class AssetDownload(WorkerAnswer):
     """A file that a job needs. `content_hash` is there for effect assets only: those may be kept."""
 
     key: str
@@ -167,7 +167,7 @@ class Urls(WorkerAnswer):
 
 class InputPayload(WorkerAnswer):
     workflow: dict[str, Any]
-    assets: list[Asset] = Field(default_factory=list)
+    assets: list[AssetDownload] = Field(default_factory=list)
     output_node_id: str | None = None
     output_extension: str = "png"
     output_mime_type: str = "image/png"
@@ -212,7 +212,7 @@ class PollAnswer(WorkerAnswer):
     wants_logs: bool = False
 
 
-class AboutLease(WorkerRequest):
+class LeaseMessage(WorkerRequest):
     dispatch_id: RowId
     lease_token: Token
 
@@ -220,7 +220,7 @@ class AboutLease(WorkerRequest):
 _PROGRESS = Progress(value=0.6, phase=Phase.RUNNING, node="KSampler", step=12, steps=20).as_told()
 
 
-class Heartbeat(AboutLease):
+class HeartbeatRequest(LeaseMessage):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", progress=_PROGRESS, wait_seconds=20)
 
     # `Progress`, and whatever else there is: see `ToldProgress`
@@ -256,7 +256,7 @@ class RunReport(WorkerRequest):
     about: Json | None = None
 
 
-class EndOfLease(AboutLease, RunReport):
+class EndOfLease(LeaseMessage, RunReport):
     pass
 
 
@@ -281,7 +281,7 @@ class StoredOutput(WorkerRequest):
         return made
 
 
-class Complete(EndOfLease):
+class CompleteRequest(EndOfLease):
     model_config = example(
         dispatch_id=4711,
         lease_token="9f2c4e",
@@ -293,7 +293,7 @@ class Complete(EndOfLease):
     output: StoredOutput | None = None
 
 
-class Fail(EndOfLease):
+class FailRequest(EndOfLease):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", error_message="CUDA out of memory", fault="worker")
 
     error_message: Annotated[Text, _or_else(NO_ERROR_GIVEN)] = NO_ERROR_GIVEN
@@ -305,13 +305,13 @@ class Fail(EndOfLease):
     gpu_memory_bytes: Bytes | None = None
 
 
-class Requeue(EndOfLease):
+class RequeueRequest(EndOfLease):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", reason="spot_interruption")
 
     reason: Annotated[str, Field(max_length=500, pattern=STORABLE), _or_else(NO_REASON_GIVEN)] = NO_REASON_GIVEN
 
 
-class Deregister(WorkerRequest):
+class DeregisterRequest(WorkerRequest):
     model_config = example(reason="shutdown")
 
     reason: Annotated[str, Field(max_length=500, pattern=STORABLE)] = "shutdown"
@@ -336,7 +336,7 @@ def _in_all(lines: list[str]) -> list[str]:
     return lines
 
 
-class Logs(WorkerRequest):
+class LogsRequest(WorkerRequest):
     """The last lines of a worker's own log, without secrets, oldest first."""
 
     model_config = example(lines=['{"event": "worker.registered", "level": "info"}'])
@@ -348,7 +348,7 @@ class KeptLogs(WorkerAnswer):
     lines: int = 0
 
 
-class Settled(WorkerAnswer):
+class SettledAnswer(WorkerAnswer):
     status: str
 
 

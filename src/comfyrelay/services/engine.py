@@ -35,7 +35,7 @@ from comfyrelay.services.operations import Operations
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
 from comfyrelay.services.webhooks import Webhooks
-from comfyrelay.services.workers import Fleet
+from comfyrelay.services.workers import WorkerServices
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import open_objects
 from comfyrelay.store.notify import LocalNotifyChannel, NotifyChannel, PostgresNotifyChannel
@@ -128,7 +128,7 @@ class Engine:
             on_leased=self._leased,
             on_moved=partial(self._changed, "dispatches"),
         )
-        self.fleet = Fleet(
+        self.fleet = WorkerServices(
             context,
             self.queue,
             self.catalogue.graphs,

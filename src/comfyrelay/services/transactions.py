@@ -6,7 +6,7 @@ A crash can fall before or after the commit of any of them; the tests try them a
 from enum import StrEnum
 
 
-class Step(StrEnum):
+class TransactionStep(StrEnum):
     # submit and retry: tenant first, then central
     SUBMIT_JOB = "submit.job"
     SUBMIT_ENQUEUE = "submit.enqueue"

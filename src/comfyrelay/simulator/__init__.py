@@ -23,7 +23,7 @@ from comfyrelay.simulator.misbehaviour import (
     Stuck,
     Vary,
 )
-from comfyrelay.simulator.request_log import Log, Received
+from comfyrelay.simulator.request_log import Received, SimulatorLog
 from comfyrelay.simulator.server import Simulator
 
 __all__ = [
@@ -35,7 +35,6 @@ __all__ = [
     "ErrorBeforeQueueing",
     "Fail",
     "LateHistory",
-    "Log",
     "LostFile",
     "Misbehaviour",
     "MissingModel",
@@ -46,6 +45,7 @@ __all__ = [
     "SilentSocket",
     "SimulatedGpuOptions",
     "Simulator",
+    "SimulatorLog",
     "Slow",
     "SlowHttp",
     "Stuck",

@@ -5,7 +5,7 @@ import logging
 from aiohttp import web
 
 
-class Port:
+class ListenPort:
     def __init__(self, *, host: str, number: int) -> None:
         self._host = host
         self._number = number

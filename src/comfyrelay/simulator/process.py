@@ -8,9 +8,9 @@ from comfyrelay.simulator.active_misbehaviours import ActiveMisbehaviours
 from comfyrelay.simulator.folders import Folders
 from comfyrelay.simulator.gpu import SimulatedGpu
 from comfyrelay.simulator.misbehaviour import DropSocket, Restart, SilentSocket
-from comfyrelay.simulator.nodes.definitions import Listing, Listings
+from comfyrelay.simulator.nodes.definitions import ChoiceSource, Listings
 from comfyrelay.simulator.options import Options
-from comfyrelay.simulator.request_log import Log
+from comfyrelay.simulator.request_log import SimulatorLog
 from comfyrelay.simulator.running.cache import Cache
 from comfyrelay.simulator.running.executor import PromptRun, Workshop
 from comfyrelay.simulator.running.queue import PromptQueue
@@ -21,14 +21,14 @@ _IMAGES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", "
 _VIDEOS = frozenset({".mp4", ".webm", ".mov", ".mkv", ".avi"})
 
 
-class Process:
+class SimulatedProcess:
     def __init__(
         self,
         *,
         options: Options,
         folders: Folders,
         misbehaviours: ActiveMisbehaviours,
-        log: Log,
+        log: SimulatorLog,
         restart: Callable[[float], Awaitable[None]],
     ) -> None:
         self.options = options
@@ -70,10 +70,10 @@ class Process:
     @property
     def listings(self) -> Listings:
         return {
-            Listing.INPUT_IMAGES: self.folders.listed(_IMAGES),
-            Listing.INPUT_VIDEOS: self.folders.listed(_VIDEOS),
-            Listing.CHECKPOINTS: list(self.options.models.get("checkpoints", ())),
-            Listing.LORAS: list(self.options.models.get("loras", ())),
+            ChoiceSource.INPUT_IMAGES: self.folders.listed(_IMAGES),
+            ChoiceSource.INPUT_VIDEOS: self.folders.listed(_VIDEOS),
+            ChoiceSource.CHECKPOINTS: list(self.options.models.get("checkpoints", ())),
+            ChoiceSource.LORAS: list(self.options.models.get("loras", ())),
         }
 
     @property

@@ -11,7 +11,7 @@ class Received(NamedTuple):
 
 
 @dataclass(kw_only=True, slots=True)
-class Log:
+class SimulatorLog:
     # the latest ones: a server that runs for days must not fill the memory with them
     requests: deque[Received] = field(default_factory=lambda: deque(maxlen=10_000))
     prompts_queued: int = 0

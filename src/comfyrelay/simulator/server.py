@@ -17,9 +17,9 @@ from comfyrelay.simulator.folders import Folders
 from comfyrelay.simulator.gpu import SimulatedGpuOptions
 from comfyrelay.simulator.misbehaviour import Misbehaviour
 from comfyrelay.simulator.options import Options
-from comfyrelay.simulator.ports import Port
-from comfyrelay.simulator.process import Process
-from comfyrelay.simulator.request_log import Log
+from comfyrelay.simulator.ports import ListenPort
+from comfyrelay.simulator.process import SimulatedProcess
+from comfyrelay.simulator.request_log import SimulatorLog
 from comfyrelay.simulator.routes.control import ControlRoutes, check_origin, misbehaving
 from comfyrelay.simulator.routes.editor import EditorRoutes
 from comfyrelay.simulator.routes.files import FileRoutes
@@ -72,14 +72,14 @@ class Simulator:
             cloud=cloud,
             api_key=api_key,
         )
-        self.log = Log()
+        self.log = SimulatorLog()
         self._misbehaviours = ActiveMisbehaviours()
         for each in misbehaviour:
             self._misbehaviours.add(each)
-        self._port = Port(host=host, number=port)
-        self._file_port = Port(host=host, number=0)
+        self._port = ListenPort(host=host, number=port)
+        self._file_port = ListenPort(host=host, number=0)
         self._folders: Folders | None = None
-        self._process: Process | None = None
+        self._process: SimulatedProcess | None = None
         self._restarts: set[asyncio.Task[None]] = set()
 
     @property
@@ -119,7 +119,7 @@ class Simulator:
             )
             self._folders = Folders(base)
         await asyncio.to_thread(self._folders.prepare)
-        process = Process(
+        process = SimulatedProcess(
             options=self._options,
             folders=self._folders,
             misbehaviours=self._misbehaviours,
@@ -183,7 +183,7 @@ class Simulator:
         task.add_done_callback(self._restarts.discard)
 
 
-def native_app(process: Process) -> web.Application:
+def native_app(process: SimulatedProcess) -> web.Application:
     app = web.Application(
         client_max_size=process.options.max_upload_bytes, middlewares=[misbehaving(process), check_origin]
     )

@@ -98,7 +98,9 @@ def _submit(dialect: str) -> Executable:
     return query.returning(tenant.outbox.c.id)
 
 
-async def submissions(tx: Tx, *, limit: int, after_id: int = 0, older_than_seconds: float = 0) -> list[PendingSubmission]:
+async def submissions(
+    tx: Tx, *, limit: int, after_id: int = 0, older_than_seconds: float = 0
+) -> list[PendingSubmission]:
     found = await tx.fetch(_submissions, {"after_id": after_id, "since": -older_than_seconds, "most": limit})
     return [PendingSubmission(id=row.id, job_ids=json_value(row.job_ids)) for row in found]
 

@@ -14,11 +14,11 @@ from comfyrelay.worker.capacity import Capacity, capacity_for, most_on_gpu, time
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.devices import Devices
 from comfyrelay.worker.comfyui.managed import KeptServers
-from comfyrelay.worker.comfyui.node_definitions import Definitions
+from comfyrelay.worker.comfyui.node_definitions import NodeDefinitionSender
 from comfyrelay.worker.comfyui.orphaned_files import Leftovers
 from comfyrelay.worker.comfyui.packing import Packer
 from comfyrelay.worker.comfyui.servers import AHEAD_SECONDS, Servers, WrapServer
-from comfyrelay.worker.control import Control
+from comfyrelay.worker.control import ControlPlane
 from comfyrelay.worker.draining import drain
 from comfyrelay.worker.estimate import Typical
 from comfyrelay.worker.files.assets import AssetCache
@@ -26,17 +26,17 @@ from comfyrelay.worker.files.inputs import Inputs, asset_folder
 from comfyrelay.worker.files.run_folders import ComfyFolders
 from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.host.imds import Imds
-from comfyrelay.worker.host.machine import Machine, machine
+from comfyrelay.worker.host.machine import HostIdentity, machine
 from comfyrelay.worker.host.protection import Protection
 from comfyrelay.worker.host.scaling_group import ScalingGroup
 from comfyrelay.worker.host.shutdown_notices import Notice, Notices
 from comfyrelay.worker.job import OutputListener, Tools, Work
-from comfyrelay.worker.lease import Lease, Stop
-from comfyrelay.worker.metrics import Metrics
+from comfyrelay.worker.lease import Lease, LeaseStop
+from comfyrelay.worker.metrics import WorkerMetrics
 from comfyrelay.worker.poller import Poller
-from comfyrelay.worker.registration import Registration
+from comfyrelay.worker.registration import Registrar
 from comfyrelay.worker.settings import WorkerSettings
-from comfyrelay.worker.state import State
+from comfyrelay.worker.state import StateFolder
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +57,7 @@ class Agent:
         self,
         settings: WorkerSettings,
         *,
-        metrics: Metrics | None = None,
+        metrics: WorkerMetrics | None = None,
         on_status: Callable[[list[Lease]], None] | None = None,
         on_output: OutputListener | None = None,
         on_online: Callable[[], None] = lambda: None,
@@ -76,7 +76,7 @@ class Agent:
         `last_lines` are those of its log, without secrets, for administrators.
         """
         self._settings = settings
-        self._metrics = metrics or Metrics()
+        self._metrics = metrics or WorkerMetrics()
         self._on_status = on_status
         self._on_output = on_output
         self._on_online = on_online
@@ -103,7 +103,7 @@ class Agent:
         # those that it starts itself, while it lives
         self._kept: KeptServers | None = None
         self._packer: Packer | None = None
-        self._definitions: Definitions | None = None
+        self._definitions: NodeDefinitionSender | None = None
         self._devices: Devices | None = None
         # gets another token in place of one that was refused, from when there may be one until it signs off
         self._register: Callable[[str], Awaitable[None]] | None = None
@@ -158,8 +158,8 @@ class Agent:
             # last: until then a signal must not end the process in the middle of this
             await self._notices.close()
 
-    async def _run_on(self, this: Machine) -> None:
-        state = State(self._settings.data_dir / this.folder_name)
+    async def _run_on(self, this: HostIdentity) -> None:
+        state = StateFolder(self._settings.data_dir / this.folder_name)
         state.open()
         try:
             self._keep(state)
@@ -175,8 +175,8 @@ class Agent:
             state.close()
             await self._let_go_of_machine()
 
-    async def _live(self, this: Machine, state: State) -> None:
-        control = Control(
+    async def _live(self, this: HostIdentity, state: StateFolder) -> None:
+        control = ControlPlane(
             self._settings.api_base_url,
             worker_id=this.worker_id,
             devices=lambda: self._devices.current if self._devices is not None else [],
@@ -188,7 +188,7 @@ class Agent:
             upload_patience_seconds=UPLOAD_PATIENCE_SECONDS,
             on_bytes=self._metrics.transferred,
         )
-        registration = Registration(self._settings, control, state, imds=self._imds)
+        registration = Registrar(self._settings, control, state, imds=self._imds)
         working = asyncio.create_task(self._work(this, state, control, transfers, registration))
         notified = asyncio.create_task(self._notices.wait_newer(None))
         try:
@@ -208,7 +208,12 @@ class Agent:
             await control.close()
 
     async def _work(
-        self, this: Machine, state: State, control: Control, transfers: Transfers, registration: Registration
+        self,
+        this: HostIdentity,
+        state: StateFolder,
+        control: ControlPlane,
+        transfers: Transfers,
+        registration: Registrar,
     ) -> None:
         registration.require_settings()
         await self._servers.open()
@@ -235,7 +240,7 @@ class Agent:
                     # another call was refused as well, and has got a token meanwhile
                     return
                 capabilities = self._capabilities.current
-                is_at_work = any(each.lease.stop is not Stop.LOST for each in self._works)
+                is_at_work = any(each.lease.stop is not LeaseStop.LOST for each in self._works)
                 # more may have been started since
                 now = {"max_concurrency": self._servers.at_once, "capabilities": capabilities}
                 if await registration.enlist({**details, **now}, is_at_work=is_at_work):
@@ -244,7 +249,7 @@ class Agent:
                     self._bring_definitions()
 
         self._protect()
-        self._definitions = Definitions(control, self._servers)
+        self._definitions = NodeDefinitionSender(control, self._servers)
         tools = self._tools(control, state, transfers)
         registration.recall()
         self._register = register
@@ -284,7 +289,7 @@ class Agent:
             return False
         return True
 
-    async def _settle_after_kill(self, state: State, tools: Tools) -> None:
+    async def _settle_after_kill(self, state: StateFolder, tools: Tools) -> None:
         """What an earlier process held is settled before anything new begins."""
         for held in state.held_leases():
             work = Work(held.lease, tools)
@@ -295,7 +300,7 @@ class Agent:
             await asyncio.sleep(0)
 
     async def _drain(
-        self, notice: Notice, working: asyncio.Task[None], control: Control, registration: Registration
+        self, notice: Notice, working: asyncio.Task[None], control: ControlPlane, registration: Registrar
     ) -> None:
         log.info("worker.draining", reason=notice.reason, seconds=notice.seconds, jobs=len(self._works))
         working.cancel()
@@ -313,7 +318,7 @@ class Agent:
             # its leases expire by themselves; the token is kept, so that this name can be used again
             log.warning("worker.not_signed_off", why=str(error) or "the control plane does not answer")
 
-    def _tools(self, control: Control, state: State, transfers: Transfers) -> Tools:
+    def _tools(self, control: ControlPlane, state: StateFolder, transfers: Transfers) -> Tools:
         assets = asset_folder(state.folder)
         folders = ComfyFolders(self._comfyui_folders, asset_folder=assets)
 
@@ -351,7 +356,7 @@ class Agent:
             on_disk_error=self._on_disk_error,
         )
 
-    def _keep(self, state: State) -> None:
+    def _keep(self, state: StateFolder) -> None:
         if (care := self._settings.care) is not None:
             self._kept = KeptServers(care, self._servers, folder=state.folder, held=lambda: self.held)
 
@@ -445,7 +450,7 @@ class Agent:
         if self._on_status is not None:
             self._on_status(self.held)
 
-    async def _some_server(self, registration: Registration, *, before_waiting: Callable[[], Awaitable[None]]) -> None:
+    async def _some_server(self, registration: Registrar, *, before_waiting: Callable[[], Awaitable[None]]) -> None:
         try:
             async with asyncio.timeout(3.0):
                 await self._online.wait()
@@ -461,7 +466,7 @@ class Agent:
             await registration.sign_off()
             await self._online.wait()
 
-    def _find_group(self, this: Machine) -> None:
+    def _find_group(self, this: HostIdentity) -> None:
         name = self._settings.asg_name
         if name and this.instance_id and this.region:
             self._group = ScalingGroup(name, instance_id=this.instance_id, region=this.region)

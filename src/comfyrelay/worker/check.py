@@ -24,12 +24,12 @@ from comfyrelay.system.command_lines import setting_line
 from comfyrelay.system.folder_lock import FolderLock
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.servers import Servers
-from comfyrelay.worker.control import Control
+from comfyrelay.worker.control import ControlPlane
 from comfyrelay.worker.host.imds import Imds
-from comfyrelay.worker.host.machine import Machine, machine
-from comfyrelay.worker.registration import Registration, explain, missing_in
+from comfyrelay.worker.host.machine import HostIdentity, machine
+from comfyrelay.worker.registration import Registrar, explain, missing_in
 from comfyrelay.worker.settings import ENV_PREFIX, WorkerSettings
-from comfyrelay.worker.state import State
+from comfyrelay.worker.state import StateFolder
 
 # What is said of a ComfyUI begins like this when it does.
 ANSWERS = "It answers"
@@ -137,7 +137,7 @@ async def _about_install(
     return CheckFinding(verdict=Verdict.FINE, about=about, text=text)
 
 
-def _about_machine(this: Machine, settings: WorkerSettings) -> CheckFinding:
+def _about_machine(this: HostIdentity, settings: WorkerSettings) -> CheckFinding:
     name = f"This worker is called {this.worker_id}."
     if this.instance_id is None:
         if settings.asg_name:
@@ -156,7 +156,7 @@ def _about_machine(this: Machine, settings: WorkerSettings) -> CheckFinding:
     )
 
 
-def _about_folder(settings: WorkerSettings, this: Machine) -> CheckFinding:
+def _about_folder(settings: WorkerSettings, this: HostIdentity) -> CheckFinding:
     folder = settings.data_dir / this.folder_name
     # the folder, or the one above it that is there; one that may not be looked into counts as not there
     place = next(each for each in (folder, *folder.parents) if os.path.exists(each))  # noqa: PTH110
@@ -218,9 +218,9 @@ async def _about_cloud(client: CloudClient) -> CheckFinding:
 
 
 async def _about_control(
-    settings: WorkerSettings, this: Machine, servers: Servers, imds: Imds | None
+    settings: WorkerSettings, this: HostIdentity, servers: Servers, imds: Imds | None
 ) -> AsyncIterator[CheckFinding]:
-    control = Control(settings.api_base_url, worker_id=this.worker_id)
+    control = ControlPlane(settings.api_base_url, worker_id=this.worker_id)
     about = f"control plane {control.url}"
     try:
         await control.check()
@@ -230,7 +230,7 @@ async def _about_control(
         capabilities = Capabilities(servers, settings.capabilities)
         await capabilities.refresh()
         # a folder of its own is not needed to ask
-        registration = Registration(settings, control, State(settings.data_dir / this.folder_name), imds=imds)
+        registration = Registrar(settings, control, StateFolder(settings.data_dir / this.folder_name), imds=imds)
         details = {
             "max_concurrency": servers.at_once,
             "capabilities": capabilities.current,

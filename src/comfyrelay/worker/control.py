@@ -25,29 +25,29 @@ from comfyrelay.protocol.problems import refusal_in
 from comfyrelay.protocol.progress import Progress
 from comfyrelay.protocol.worker import (
     PROTOCOL,
-    Complete,
-    Deregister,
+    CompleteRequest,
+    DeregisterRequest,
     Device,
-    Fail,
+    FailRequest,
     HasDefinitions,
-    Heartbeat,
     HeartbeatAnswer,
+    HeartbeatRequest,
     KeptLogs,
     KnownDefinitions,
-    Logs,
-    Poll,
+    LogsRequest,
     PollAnswer,
-    Register,
+    PollRequest,
     Registered,
+    RegisterRequest,
     Released,
-    Requeue,
+    RequeueRequest,
     RunReport,
-    Settled,
+    SettledAnswer,
     StoredOutput,
     WouldRegister,
 )
 from comfyrelay.text import storable
-from comfyrelay.worker.lease import Lease, PreviewTarget, Stop
+from comfyrelay.worker.lease import Lease, LeaseStop, PreviewTarget
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +58,7 @@ ANSWER_SECONDS = 20.0
 LONGEST_PAUSE_SECONDS = 15.0
 
 
-class Control:
+class ControlPlane:
     """What it refuses is one of our errors; no answer, or one that is not its own, is `ControlPlaneUnreachable`."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Control:
 
     async def poll(self, wish: Mapping[str, Any]) -> Lease | None:
         """Ask for a job. The same `request_id` gets the same lease, so an answer that was lost loses no job."""
-        body = checked(Poll, worker_id=self.worker_id, **wish, **self._about_devices())
+        body = checked(PollRequest, worker_id=self.worker_id, **wish, **self._about_devices())
         answer = await self._call("poll", body, PollAnswer, waits=body.wait_seconds)
         self._send_lines_soon(answer.wants_logs)
         job = answer.job
@@ -119,10 +119,10 @@ class Control:
         logs: list[str] | None = None,
         wait_seconds: float = 0.0,
         fresh_urls: bool = False,
-    ) -> Stop | None:
+    ) -> LeaseStop | None:
         """Extend a lease and hear whether to stop; newer URLs are taken over. `LeaseLost` when it is no longer ours."""
         body = checked(
-            Heartbeat,
+            HeartbeatRequest,
             **_named(lease),
             progress=progress.as_told() if progress is not None else None,
             logs=logs or [],
@@ -139,12 +139,12 @@ class Control:
             until = time.monotonic() + answer.preview_seconds
             lease.preview = PreviewTarget(url=answer.preview_url, headers=answer.preview_headers, until=until)
             lease.watched.notify()
-        return Stop(answer.stop) if answer.stop in tuple(Stop) else None
+        return LeaseStop(answer.stop) if answer.stop in tuple(LeaseStop) else None
 
     async def complete(self, lease: Lease, run: RunReport, *, output: StoredOutput, provider_job_id: str) -> None:
         """`InvalidInput` when the output is not there or not readable: the lease is kept."""
-        body = checked(Complete, **_named(lease), **dict(run), output=output, provider_job_id=provider_job_id)
-        await self._call_held("complete", body, Settled, waits=60.0)
+        body = checked(CompleteRequest, **_named(lease), **dict(run), output=output, provider_job_id=provider_job_id)
+        await self._call_held("complete", body, SettledAnswer, waits=60.0)
 
     async def fail(
         self,
@@ -158,7 +158,7 @@ class Control:
         gpu_memory_bytes: int | None = None,
     ) -> None:
         body = checked(
-            Fail,
+            FailRequest,
             **_named(lease),
             **dict(run),
             error_message=storable(error),
@@ -167,11 +167,11 @@ class Control:
             code=code,
             gpu_memory_bytes=gpu_memory_bytes,
         )
-        await self._call_held("fail", body, Settled)
+        await self._call_held("fail", body, SettledAnswer)
 
     async def requeue(self, lease: Lease, run: RunReport, *, reason: str) -> None:
-        body = checked(Requeue, **_named(lease), **dict(run), reason=storable(reason))
-        await self._call_held("requeue", body, Settled)
+        body = checked(RequeueRequest, **_named(lease), **dict(run), reason=storable(reason))
+        await self._call_held("requeue", body, SettledAnswer)
 
     async def has_definitions(self, sha256: str) -> bool:
         """Say which definitions of nodes this worker has; false when they are not known there."""
@@ -186,10 +186,10 @@ class Control:
 
     async def send_logs(self, lines: list[str]) -> None:
         """The last lines of this worker's log, for an administrator who looks."""
-        await self._call("logs", checked(Logs, lines=lines), KeptLogs)
+        await self._call("logs", checked(LogsRequest, lines=lines), KeptLogs)
 
     async def deregister(self, *, reason: str) -> None:
-        await self._call("deregister", checked(Deregister, reason=reason), Released)
+        await self._call("deregister", checked(DeregisterRequest, reason=reason), Released)
 
     async def check(self) -> None:
         """Whether somebody answers like a control plane."""
@@ -217,7 +217,7 @@ class Control:
         return {"devices": devices} if devices else {}
 
     async def _join(self, proof: Mapping[str, str], details: Mapping[str, Any], answer: type[A]) -> A:
-        body = checked(Register, worker_id=self.worker_id, protocol=PROTOCOL, version=__version__, **details)
+        body = checked(RegisterRequest, worker_id=self.worker_id, protocol=PROTOCOL, version=__version__, **details)
         return await self._send("register", body, answer, headers=proof, seconds=60.0)
 
     async def _call_held(self, call: str, body: WorkerRequest, answer: type[A], *, waits: float = 0.0) -> A:

@@ -7,7 +7,7 @@ from comfyrelay.protocol.progress import BEFORE_RUN, Phase
 from comfyrelay.worker.estimate import Typical, fits, seconds_left
 from comfyrelay.worker.host.shutdown_notices import Notice, Notices
 from comfyrelay.worker.job import Work
-from comfyrelay.worker.lease import Stop
+from comfyrelay.worker.lease import LeaseStop
 
 # Kept of the notice for giving jobs back and signing off.
 MARGIN_SECONDS = 15.0
@@ -72,7 +72,7 @@ async def _wait_for_change(notice: Notice, notices: Notices, tasks: Collection[a
 
 def _give_back(work: Work, notice: Notice) -> None:
     work.drain_reason = notice.reason
-    work.lease.must_stop(Stop.DRAINING)
+    work.lease.must_stop(LeaseStop.DRAINING)
 
 
 def _margin(notice: Notice) -> float:

@@ -10,8 +10,8 @@ from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidde
 from comfyrelay.protocol.progress import BEFORE_RUN, Progress
 from comfyrelay.text import storable
 from comfyrelay.wakeup import Wakeup
-from comfyrelay.worker.control import Control
-from comfyrelay.worker.lease import Lease, Stop
+from comfyrelay.worker.control import ControlPlane
+from comfyrelay.worker.lease import Lease, LeaseStop
 
 log = structlog.get_logger(__name__)
 
@@ -21,11 +21,11 @@ LONGEST_WAIT_SECONDS = 30.0
 MOST_LOGS = 1000
 
 
-class Heartbeats:
+class HeartbeatLoop:
     """One task listens: its heartbeat waits at the control plane until there is something to hear, or it is time for
     the next. Another sends news, when there is any."""
 
-    def __init__(self, control: Control, lease: Lease, *, interval_seconds: float) -> None:
+    def __init__(self, control: ControlPlane, lease: Lease, *, interval_seconds: float) -> None:
         self._control = control
         self._lease = lease
         self._wait_seconds = min(interval_seconds, LONGEST_WAIT_SECONDS)
@@ -126,7 +126,7 @@ class Heartbeats:
             self._failed(error)
 
     def _is_over(self) -> bool:
-        return self._lease.stop is Stop.LOST
+        return self._lease.stop is LeaseStop.LOST
 
     async def _beat(self, **told: Any) -> None:
         loop = asyncio.get_running_loop()
@@ -135,7 +135,7 @@ class Heartbeats:
         self.answered_at, self.sent_at = loop.time(), max(self.sent_at, sent_at)
         if stop is None:
             return
-        if stop is Stop.RELEASE and self._lease.phase not in BEFORE_RUN:
+        if stop is LeaseStop.RELEASE and self._lease.phase not in BEFORE_RUN:
             # what runs here already would only be lost
             return
         self._lease.must_stop(stop)
@@ -143,7 +143,7 @@ class Heartbeats:
     def _failed(self, error: Exception) -> None:
         """Whatever it is, the heartbeats go on: without them the lease would be lost, and nobody could stop the job."""
         if isinstance(error, LeaseLost | Unauthorized | Forbidden):
-            self._lease.must_stop(Stop.LOST)
+            self._lease.must_stop(LeaseStop.LOST)
         elif isinstance(error, InvalidInput):
             # a control plane of another version, most likely
             log.warning("worker.heartbeat_refused", dispatch_id=self._lease.dispatch_id, why=error.detail)

@@ -19,13 +19,13 @@ from comfyrelay.comfyui.graphs.nodes import title_of
 from comfyrelay.comfyui.graphs.policy import GraphPolicy
 from comfyrelay.comfyui.pool import (
     JobAccepted,
-    JobEvent,
     JobNoted,
     JobPreview,
     JobPrinted,
     JobProgress,
     JobRetrying,
     JobStarted,
+    PoolJobEvent,
 )
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import (
@@ -52,18 +52,18 @@ from comfyrelay.protocol.worker import RunReport
 from comfyrelay.worker.comfyui.orphaned_files import Leftovers
 from comfyrelay.worker.comfyui.out_of_memory import runs_again, too_large_for
 from comfyrelay.worker.comfyui.servers import Ran, Servers
-from comfyrelay.worker.control import Control, patiently
+from comfyrelay.worker.control import ControlPlane, patiently
 from comfyrelay.worker.estimate import Typical
 from comfyrelay.worker.files.inputs import Inputs, job_folder
-from comfyrelay.worker.files.outputs import Collected, collect, collect_more, others
+from comfyrelay.worker.files.outputs import CollectedOutput, collect, collect_more, others
 from comfyrelay.worker.files.run_folders import ComfyFolders
 from comfyrelay.worker.files.transfers import Transfers
-from comfyrelay.worker.heartbeats import Heartbeats
-from comfyrelay.worker.lease import Lease, Stop
-from comfyrelay.worker.metrics import Metrics
-from comfyrelay.worker.previews import Previews
+from comfyrelay.worker.heartbeats import HeartbeatLoop
+from comfyrelay.worker.lease import Lease, LeaseStop
+from comfyrelay.worker.metrics import WorkerMetrics
+from comfyrelay.worker.previews import PreviewUploader
 from comfyrelay.worker.settings import WorkerSettings
-from comfyrelay.worker.state import HeldLease, State
+from comfyrelay.worker.state import HeldLease, StateFolder
 
 log = structlog.get_logger(__name__)
 
@@ -79,22 +79,22 @@ _NOT_OURS = (LeaseLost, NotFound, Unauthorized, Forbidden)
 
 
 # Returns what is to be said of it in the job's log, if anything.
-OutputListener = Callable[[Lease, Collected], Awaitable[str | None]]
+OutputListener = Callable[[Lease, CollectedOutput], Awaitable[str | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
     """What all jobs of a worker share."""
 
-    control: Control
+    control: ControlPlane
     servers: Servers
-    state: State
+    state: StateFolder
     transfers: Transfers
     inputs: Inputs
     folders: ComfyFolders
     leftovers: Leftovers
     typical: Typical
-    metrics: Metrics
+    metrics: WorkerMetrics
     settings: WorkerSettings
     policy: GraphPolicy
     # classes of nodes that ComfyUI never sees: whoever runs them looks at the files that they name
@@ -116,8 +116,10 @@ class Work:
         # why it is given back, if it is because this worker leaves
         self.drain_reason = "shutdown"
         self._tools = tools
-        self._heartbeats = Heartbeats(tools.control, lease, interval_seconds=tools.settings.heartbeat_interval_seconds)
-        self._previews = Previews(lease, tools.transfers)
+        self._heartbeats = HeartbeatLoop(
+            tools.control, lease, interval_seconds=tools.settings.heartbeat_interval_seconds
+        )
+        self._previews = PreviewUploader(lease, tools.transfers)
         self._ran = Ran()
         # runs that others look after now
         self._handed_over: set[tuple[str, str]] = set()
@@ -210,7 +212,7 @@ class Work:
         stopped = asyncio.create_task(self.lease.stopped.wait())
         try:
             await asyncio.wait({doing, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if not doing.done() and self.lease.phase is Phase.SETTLING and self.lease.stop is not Stop.DRAINING:
+            if not doing.done() and self.lease.phase is Phase.SETTLING and self.lease.stop is not LeaseStop.DRAINING:
                 # the report is on its way, and the control plane decides whether it still counts
                 await asyncio.wait({doing})
         finally:
@@ -224,7 +226,7 @@ class Work:
         elif self.lease.stop is not None:
             await self._stopped(self.lease.stop)
 
-    async def _settle_after_kill(self, collected: Collected | None) -> None:
+    async def _settle_after_kill(self, collected: CollectedOutput | None) -> None:
         killed_jobs = self._tools.settings.killed_jobs
         if not self._tools.control.token:
             # nobody would believe us
@@ -261,7 +263,7 @@ class Work:
             log.exception("worker.job_broke", **self._names)
             await self._fail(f"The worker failed unexpectedly ({type(error).__name__}).", Fault.WORKER)
 
-    async def _made(self) -> Collected:
+    async def _made(self) -> CollectedOutput:
         """From inputs to an output on this machine's disk."""
         lease, tools = self.lease, self._tools
         graph = check_graph(lease.graph)
@@ -279,7 +281,7 @@ class Work:
             self._wait_for_server()
             return await self._run(graph, attachments)
 
-    async def _run(self, graph: Graph, attachments: Sequence[Attachment]) -> Collected:
+    async def _run(self, graph: Graph, attachments: Sequence[Attachment]) -> CollectedOutput:
         lease, tools = self.lease, self._tools
         async with self._previews.being_sent():
             result = await tools.servers.run(
@@ -324,7 +326,7 @@ class Work:
         graph = {name: node for name, node in lease.graph.items() if node["class_type"] not in self._tools.own_nodes}
         self._tools.policy.check(graph, own=own, object_info=info, is_effect=lease.job.effect_id is not None)
 
-    async def _store(self, collected: Collected, *, prompt_id: str) -> None:
+    async def _store(self, collected: CollectedOutput, *, prompt_id: str) -> None:
         """Upload the output and say so, however long the control plane is away."""
         lease, tools = self.lease, self._tools
         started_at = asyncio.get_running_loop().time()
@@ -374,19 +376,19 @@ class Work:
                 gpu_memory_bytes=gpu_bytes,
             )
 
-    async def _stopped(self, why: Stop) -> None:
+    async def _stopped(self, why: LeaseStop) -> None:
         self._clean_server()
-        if why is Stop.LOST:
+        if why is LeaseStop.LOST:
             raise LeaseLost
-        if why is Stop.DRAINING and self._was_killed:
+        if why is LeaseStop.DRAINING and self._was_killed:
             # as it is written down: the next process tells of it
             raise asyncio.CancelledError
         # should the control plane not hear of it now: it was stopped in order, so the next process must not call it
         # killed, and may still bring an output
-        output = self._output if why is Stop.DRAINING else None
+        output = self._output if why is LeaseStop.DRAINING else None
         with suppress(OSError):
             self._tools.state.note(self.lease, runs=self._ran.runs if output else (), output=output)
-        reason = {Stop.RELEASE: "released", Stop.DRAINING: self.drain_reason}.get(why, why.value)
+        reason = {LeaseStop.RELEASE: "released", LeaseStop.DRAINING: self.drain_reason}.get(why, why.value)
         await self._requeue(reason)
 
     async def _fail(
@@ -431,7 +433,7 @@ class Work:
         def on_pause(error: ComfyRelayError, _seconds: float) -> None:
             nonlocal since, next_log
             now = loop.time()
-            if self.lease.stop is Stop.LOST:
+            if self.lease.stop is LeaseStop.LOST:
                 raise LeaseLost
             if now - self._heartbeats.answered_at > AWAY_SECONDS:
                 since = now
@@ -444,7 +446,7 @@ class Work:
 
         await patiently(verdict, on_pause=on_pause)
 
-    def _on_event(self, event: JobEvent) -> None:
+    def _on_event(self, event: PoolJobEvent) -> None:
         lease = self.lease
         # one that waits in ComfyUI's queue has not begun, and may be taken back
         has_begun = isinstance(event, JobStarted) or (isinstance(event, JobAccepted) and not event.position)
@@ -559,8 +561,8 @@ def _cache_key(lease: Lease, own_nodes: Set[str]) -> str | None:
     return hashlib.sha256(json.dumps([lease.job.tenant_id, lease.graph, assets], sort_keys=True).encode()).hexdigest()
 
 
-def _recalled(output: Mapping[str, Any] | None) -> Collected | None:
-    collected = Collected.from_json(output) if output else None
+def _recalled(output: Mapping[str, Any] | None) -> CollectedOutput | None:
+    collected = CollectedOutput.from_json(output) if output else None
     return collected if collected is not None and Path(collected.path).is_file() else None
 
 

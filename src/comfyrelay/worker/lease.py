@@ -13,7 +13,7 @@ from comfyrelay.protocol.worker import InputPayload, LeasedJob, Urls
 from comfyrelay.wakeup import Wakeup
 
 
-class Stop(StrEnum):
+class LeaseStop(StrEnum):
     """Why a job must not go on here."""
 
     CANCEL = "cancel"
@@ -63,7 +63,7 @@ class Lease:
     watched: Wakeup = field(default_factory=Wakeup)
     # what is to be kept of its run however that ends; names that begin with _ are for this machine alone
     about: dict[str, Any] = field(default_factory=dict)
-    stop: Stop | None = None
+    stop: LeaseStop | None = None
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -100,8 +100,8 @@ class Lease:
         """For how long somebody is known to watch."""
         return self.preview.seconds_left if self.preview is not None else 0.0
 
-    def must_stop(self, why: Stop) -> None:
+    def must_stop(self, why: LeaseStop) -> None:
         """The first reason counts, but a lost lease beats all: then nothing may be said about the job any more."""
-        if self.stop is None or why is Stop.LOST:
+        if self.stop is None or why is LeaseStop.LOST:
             self.stop = why
         self.stopped.set()

@@ -67,7 +67,7 @@ class _Figures:
     busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PROVIDERS, 0.0))
 
 
-class Metrics:
+class WorkerMetrics:
     """The figures of one worker, in a registry of its own."""
 
     def __init__(self) -> None:

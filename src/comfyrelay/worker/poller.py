@@ -17,7 +17,7 @@ from comfyrelay.errors import (
 from comfyrelay.worker.capacity import Capacity
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.servers import Servers
-from comfyrelay.worker.control import LONGEST_PAUSE_SECONDS, Control
+from comfyrelay.worker.control import LONGEST_PAUSE_SECONDS, ControlPlane
 from comfyrelay.worker.lease import Lease
 
 log = structlog.get_logger(__name__)
@@ -31,7 +31,7 @@ class Poller:
 
     def __init__(
         self,
-        control: Control,
+        control: ControlPlane,
         *,
         capacity: Callable[[], Capacity | None],
         servers: Servers,

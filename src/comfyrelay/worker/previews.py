@@ -27,7 +27,7 @@ MOST_PIXELS = 64 * 1024**2
 _JPEG = b"\xff\xd8\xff"
 
 
-class Previews:
+class PreviewUploader:
     def __init__(self, lease: Lease, transfers: Transfers, *, pause_seconds: float = PAUSE_SECONDS) -> None:
         self._lease = lease
         self._transfers = transfers

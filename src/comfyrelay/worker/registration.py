@@ -17,10 +17,10 @@ from comfyrelay.errors import (
     Unauthorized,
 )
 from comfyrelay.protocol.worker import PROTOCOL, Registered, WouldRegister
-from comfyrelay.worker.control import Control, patiently
+from comfyrelay.worker.control import ControlPlane, patiently
 from comfyrelay.worker.host.imds import Imds
 from comfyrelay.worker.settings import WorkerSettings
-from comfyrelay.worker.state import State
+from comfyrelay.worker.state import StateFolder
 
 log = structlog.get_logger(__name__)
 
@@ -30,12 +30,12 @@ LATER_SECONDS = 30.0
 CUT_OFF_SECONDS = 5.0
 
 
-class Registration:
+class Registrar:
     def __init__(
         self,
         settings: WorkerSettings,
-        control: Control,
-        state: State,
+        control: ControlPlane,
+        state: StateFolder,
         *,
         imds: Imds | None = None,
         later_seconds: float = LATER_SECONDS,
@@ -195,7 +195,7 @@ def missing_in(settings: WorkerSettings) -> list[str]:
     return missing
 
 
-def explain(error: ComfyRelayError, settings: WorkerSettings, control: Control) -> str:
+def explain(error: ComfyRelayError, settings: WorkerSettings, control: ControlPlane) -> str:
     """Why the control plane does not let us in, and what can be done."""
     fleet = f"{settings.fleet_stage} fleet {settings.fleet_slug!r}"
     match error:

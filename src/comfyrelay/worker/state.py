@@ -47,7 +47,7 @@ class _LeftFile(BaseModel):
     folder: str | None = None
 
 
-class State:
+class StateFolder:
     """A folder that one process uses at a time.
 
     token.json          how the control plane knows us

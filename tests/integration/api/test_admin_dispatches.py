@@ -9,7 +9,7 @@ import pytest
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import Fault
 from comfyrelay.services.jobs.batches import BatchRequest
-from comfyrelay.services.jobs.submission.requests import Item
+from comfyrelay.services.jobs.submission.requests import ItemRequest
 from comfyrelay.store.central.queue import dispatch_list
 from tests.support.api import Api, problem_of
 from tests.support.operator import Operating, operate
@@ -119,7 +119,7 @@ class TestLooking:
                 user_id=desk.user.id,
                 idempotency_key="batch",
                 effect_id=desk.effect_id,
-                items=[Item(), Item()],
+                items=[ItemRequest(), ItemRequest()],
             )
         )
         assert len(await desk.ids(batch=batch.id)) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from comfyrelay.domain.webhooks import WAITS_SECONDS
 from comfyrelay.services.operations import reconcile_runs as reconcile_service
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.services.webhooks import overview
 from comfyrelay.services.webhooks.overview import MOST_COUNTED
 from comfyrelay.settings import ENV_PREFIX
@@ -185,7 +185,7 @@ class TestFindings:
 
     async def test_one_goes_on_at_a_time_in_all_processes(self, desk: Operating) -> None:
         central = desk.api.engine.databases.central
-        await central.run(Step.REPAIR, reconcile_runs.begin)
+        await central.run(TransactionStep.REPAIR, reconcile_runs.begin)
         assert (await desk.get("/reconcile/findings"))["running"]["ended_at"] is None
         problem_of(await desk.call("POST", "/reconcile"), 409)
         # its process is gone

@@ -328,7 +328,7 @@ async def test_who_never_reads_keeps_no_place(api: Api, user: Caller, monkeypatc
             await asyncio.Event().wait()
 
     async with asyncio.timeout(PATIENCE_SECONDS):
-        await streams.EventStream(told()).stream_response(send)
+        await streams.EventStreamResponse(told()).stream_response(send)
     assert (sent, hub.followers) == (["http.response.start", "http.response.body"], 0)
 
 

@@ -14,8 +14,8 @@ from PIL import Image
 
 from comfyrelay.domain.ids import job_folder, shown_by
 from comfyrelay.services.outbox import LONGEST_UPLOAD_SECONDS
-from comfyrelay.services.queue.settle import Output, Report, Verb
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.queue.settle import Report, SettledOutput, Verb
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary
 from tests.support.api import Api, Caller, open_api, problem_of
 from tests.support.api_calls import lease, lease_of, png, submit
@@ -64,7 +64,9 @@ class House:
         await self.api.engine.operations.retention.run_once()
 
     def report(self, data: bytes) -> Report:
-        output = Output(size=len(data), mime_type="image/png", extension="", sha256=hashlib.sha256(data).hexdigest())
+        output = SettledOutput(
+            size=len(data), mime_type="image/png", extension="", sha256=hashlib.sha256(data).hexdigest()
+        )
         return Report(verb=Verb.COMPLETE, **lease_of(self.job), output=output)
 
 
@@ -215,7 +217,7 @@ async def test_a_complete_that_is_repeated_after_a_crash_finds_its_way(house: Ho
     await house.put(png("blue"))
 
     async def die(step: str, at: Boundary) -> None:
-        if (step, at) == (Step.SETTLE, boundary):
+        if (step, at) == (TransactionStep.SETTLE, boundary):
             raise Crash
 
     house.api.engine.databases.central.crash = die

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import payments
 from comfyrelay.store.database import Boundary
 from tests.support.api import Api, data_of, open_api, problem_of
@@ -174,9 +174,9 @@ async def test_without_a_secret_there_is_no_such_endpoint(api: Api) -> None:
 
 
 @pytest.mark.parametrize("boundary", Boundary)
-@pytest.mark.parametrize("step", [Step.PAYMENT, Step.LEDGER])
+@pytest.mark.parametrize("step", [TransactionStep.PAYMENT, TransactionStep.LEDGER])
 async def test_a_crash_between_the_databases_is_healed_when_the_event_comes_again(
-    shop: Api, step: Step, boundary: Boundary
+    shop: Api, step: TransactionStep, boundary: Boundary
 ) -> None:
     async def die(at: str, where: Boundary) -> None:
         if (at, where) == (step, boundary):

@@ -17,8 +17,8 @@ from comfyrelay.errors import StorageUnavailable
 from comfyrelay.media.info import Drawn
 from comfyrelay.services.jobs.removal import GRACE_SECONDS
 from comfyrelay.services.outbox import LONGEST_UPLOAD_SECONDS
-from comfyrelay.services.queue.settle import Output, Report, Verb
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.queue.settle import Report, SettledOutput, Verb
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary, Database
 from comfyrelay.store.tenant.library import media
 from comfyrelay.store.tenant.removals import DRAW_SECONDS
@@ -209,11 +209,11 @@ async def test_one_who_is_killed_between_poster_and_settlement_leaves_nothing_fo
     job = await submit(wall.user, wall.effect_id)
     leased, data = await lease(wall.worker), media_samples.image("PNG", frames=2)
     await wall.worker.http.put(leased["output_url"], content=data, headers=leased["output_headers"])
-    output = Output(size=len(data), mime_type="image/png", extension="", sha256=hashlib.sha256(data).hexdigest())
+    output = SettledOutput(size=len(data), mime_type="image/png", extension="", sha256=hashlib.sha256(data).hexdigest())
     report = Report(verb=Verb.COMPLETE, **lease_of(leased), output=output)
 
     async def die(step: str, at: Boundary) -> None:
-        if (step, at) == (Step.SETTLE, boundary):
+        if (step, at) == (TransactionStep.SETTLE, boundary):
             raise Crash
 
     central = wall.api.engine.databases.central
@@ -238,7 +238,7 @@ async def test_one_who_is_killed_while_an_input_is_drawn_is_followed_by_another(
     file_id = await _used(wall, png())
 
     async def die(step: str, at: Boundary) -> None:
-        if (step, at) == (Step.DRAW_NOTE, boundary):
+        if (step, at) == (TransactionStep.DRAW_NOTE, boundary):
             raise Crash
 
     wall.shard.crash = die
@@ -266,7 +266,7 @@ async def test_a_file_that_is_removed_while_it_is_drawn_leaves_no_poster(
         await put(to, data)
 
     async def die(step: str, _at: Boundary) -> None:
-        if dies and step == Step.DRAW_NOTE:
+        if dies and step == TransactionStep.DRAW_NOTE:
             raise Crash
 
     monkeypatch.setattr(wall.api.engine.objects, "put", removed_meanwhile)
@@ -315,5 +315,5 @@ async def _used(wall: Wall, data: bytes, **more: str) -> str:
     """A file that a job has named."""
     file_id = await upload(wall.user, data, **more)
     paths = [await wall.path(file_id)]
-    await wall.shard.run(Step.TENANT, lambda tx: media.use_files(tx, wall.tenant_id, paths))
+    await wall.shard.run(TransactionStep.TENANT, lambda tx: media.use_files(tx, wall.tenant_id, paths))
     return file_id

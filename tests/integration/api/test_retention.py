@@ -365,8 +365,12 @@ class TestOutputsThatLost:
 
 
 @pytest.mark.parametrize("boundary", Boundary)
-@pytest.mark.parametrize("step", [TransactionStep.RETENTION_MARK, TransactionStep.RETENTION_REMOVE, TransactionStep.REMOVE_FORGET])
-async def test_a_crash_at_any_step_leaves_nothing_behind(attic: Attic, step: TransactionStep, boundary: Boundary) -> None:
+@pytest.mark.parametrize(
+    "step", [TransactionStep.RETENTION_MARK, TransactionStep.RETENTION_REMOVE, TransactionStep.REMOVE_FORGET]
+)
+async def test_a_crash_at_any_step_leaves_nothing_behind(
+    attic: Attic, step: TransactionStep, boundary: Boundary
+) -> None:
     video_id = await attic.processed()
     await attic.file("unused.mp4")
     await attic.submit("failed", input_file_id=await attic.file("a.mp4"))

@@ -6,7 +6,7 @@ import pytest
 
 from comfyrelay.errors import InvalidInput
 from comfyrelay.services.jobs.batches import BatchRequest
-from comfyrelay.services.jobs.submission.requests import Item
+from comfyrelay.services.jobs.submission.requests import ItemRequest
 from tests.support.api import Api, Caller, data_of, problem_of
 from tests.support.api_calls import complete, fail, lease, submit
 
@@ -51,7 +51,7 @@ class TestSubmitting:
             tenant_id=user.user.tenant_id,
             user_id=user.user.id,
             idempotency_key="k",
-            items=[Item()],
+            items=[ItemRequest()],
             effect_id=effect,
             notify_urls=urls,
         )

@@ -17,8 +17,8 @@ from comfyrelay.domain.webhooks import INTO_PRIVATE, WAITS_SECONDS, is_public, n
 from comfyrelay.server.http.context import REDELIVERIES_FACTOR
 from comfyrelay.services.jobs.submission.requests import JobRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.transactions import Step
-from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS, Deliveries
+from comfyrelay.services.transactions import TransactionStep
+from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS, DeliveryService
 from comfyrelay.services.webhooks.sender import WebhookSender
 from comfyrelay.store.database import Boundary
 from tests.support.api import Api, Caller, data_of, open_api, problem_of
@@ -174,7 +174,7 @@ class TestWhatIsTold:
         shard = house.api.engine.databases.shards["main"]
 
         async def die(step: str, where: Boundary) -> None:
-            if (step, where) == (Step.DELIVER_APPLY, boundary):
+            if (step, where) == (TransactionStep.DELIVER_APPLY, boundary):
                 raise Crash
 
         shard.crash = die
@@ -249,7 +249,7 @@ class TestTryingAgain:
             quick = await house.submit(webhook_url=other.url, key="quick")
             await house.complete()
             hasty = WebhookSender(allow_private=True, timeout_seconds=2)
-            await Deliveries(house.api.engine.databases, hasty, on_noted=lambda: None).run_once()
+            await DeliveryService(house.api.engine.databases, hasty, on_noted=lambda: None).run_once()
         assert (await house.deliveries(quick))[0]["status"] == "delivered"
         [delivery] = await house.deliveries(slow)
         assert (delivery["status"], delivery["last_error"]) == ("pending", "There was no answer within 2 seconds.")
@@ -258,7 +258,9 @@ class TestTryingAgain:
         async with receiving() as other:
             house.receiver.free.clear()
             await house.ended(key="slow")
-            sender = Deliveries(house.api.engine.databases, WebhookSender(allow_private=True), on_noted=lambda: None)
+            sender = DeliveryService(
+                house.api.engine.databases, WebhookSender(allow_private=True), on_noted=lambda: None
+            )
             assert await sender.start_due() == 1
             await house.receiver.wait_for(1)
             await house.submit(webhook_url=other.url, key="quick")
@@ -271,7 +273,7 @@ class TestTryingAgain:
         noting, may_go = asyncio.Event(), asyncio.Event()
 
         async def hold(step: str, boundary: Boundary) -> None:
-            if (step, boundary) == (Step.WEBHOOK_NOTE, Boundary.BEFORE_COMMIT):
+            if (step, boundary) == (TransactionStep.WEBHOOK_NOTE, Boundary.BEFORE_COMMIT):
                 noting.set()
                 await may_go.wait()
 
@@ -297,7 +299,7 @@ class TestTryingAgain:
         for key in ("a", "b", "c", "d"):
             await house.ended(key=key)
         house.receiver.free.clear()
-        other = Deliveries(house.api.engine.databases, WebhookSender(allow_private=True), on_noted=lambda: None)
+        other = DeliveryService(house.api.engine.databases, WebhookSender(allow_private=True), on_noted=lambda: None)
         both = asyncio.gather(house.send(), other.run_once())
         await house.receiver.wait_for(4)
         house.receiver.free.set()
@@ -310,7 +312,7 @@ class TestTryingAgain:
         shard = house.api.engine.databases.shards["main"]
 
         async def die(step: str, where: Boundary) -> None:
-            if (step, where) == (Step.WEBHOOK_NOTE, Boundary.BEFORE_COMMIT):
+            if (step, where) == (TransactionStep.WEBHOOK_NOTE, Boundary.BEFORE_COMMIT):
                 raise Crash
 
         shard.crash = die
@@ -420,7 +422,7 @@ class TestTryingItOut:
 
 class TestWhereTo:
     async def test_private_addresses_are_refused_when_it_comes_to_sending(self, house: House) -> None:
-        careful = Deliveries(house.api.engine.databases, WebhookSender(allow_private=False), on_noted=lambda: None)
+        careful = DeliveryService(house.api.engine.databases, WebhookSender(allow_private=False), on_noted=lambda: None)
         job_id = await house.ended()
         await careful.run_once()
         assert house.receiver.heard == []

@@ -14,9 +14,9 @@ from PIL import Image
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.protocol import worker as wire
 from comfyrelay.services.jobs.submission.requests import JobRequest
-from comfyrelay.services.queue.heartbeats import Heartbeat, HeartbeatAnswer
+from comfyrelay.services.queue.heartbeats import Heartbeat, HeartbeatResult
 from comfyrelay.services.queue.lease_payload import Handover
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.workers import workers
 from comfyrelay.store.database import Boundary
 from tests.support.api import FLEET_SECRET, SECRETS, Api, Caller, data_of, open_api, problem_of
@@ -371,7 +371,7 @@ class TestPoll:
         written: list[str] = []
 
         async def note(step: str, at: Boundary) -> None:
-            if step == Step.WORKER and at is Boundary.AFTER_COMMIT:
+            if step == TransactionStep.WORKER and at is Boundary.AFTER_COMMIT:
                 written.append(step)
 
         api.engine.databases.central.crash = note
@@ -477,7 +477,7 @@ class TestHeartbeat:
         api.engine.queue.stops._tick_seconds = 10 * PATIENCE_SECONDS
         beat = api.engine.queue.heartbeats.beat
 
-        async def beat_and_cancel(given: Heartbeat) -> HeartbeatAnswer:
+        async def beat_and_cancel(given: Heartbeat) -> HeartbeatResult:
             answer = await beat(given)
             if answer.stop is None:
                 await api.engine.queue.control.cancel(made.user.tenant_id, made.job_id)

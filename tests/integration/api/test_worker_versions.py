@@ -71,8 +71,8 @@ class TestRegistration:
 
     async def test_nulls_everywhere_are_taken(self, api: Api) -> None:
         await submitted(api)
-        worker = await api.worker(**nulls(wire.Register))
-        assert await poll(worker, **nulls(wire.Poll)) is not None
+        worker = await api.worker(**nulls(wire.RegisterRequest))
+        assert await poll(worker, **nulls(wire.PollRequest)) is not None
 
 
 class TestPoll:

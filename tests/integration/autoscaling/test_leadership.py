@@ -8,7 +8,7 @@ import pytest
 from comfyrelay.errors import LeadershipLost
 from comfyrelay.services.autoscaling.leadership import Leadership
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.autoscaling import durations
 from comfyrelay.store.database import Tx
 from tests.support.world import World
@@ -39,7 +39,7 @@ def patient(leadership: Leadership) -> None:
 
 async def write(leadership: Leadership, value: int) -> None:
     patient(leadership)
-    await leadership.run(Step.LEARN, lambda tx: durations.set_position(tx, "test", value))
+    await leadership.run(TransactionStep.LEARN, lambda tx: durations.set_position(tx, "test", value))
 
 
 async def written(world: World) -> int | None:
@@ -56,7 +56,7 @@ async def test_one_leads_and_the_other_waits(world: World, both: tuple[Leadershi
     assert current is not None
     assert (current.holder, current.term) == ("first", 1)
     with pytest.raises(LeadershipLost):
-        await second.run(Step.LEARN, lambda tx: durations.set_position(tx, "test", 1))
+        await second.run(TransactionStep.LEARN, lambda tx: durations.set_position(tx, "test", 1))
     assert await written(world) is None
 
 
@@ -148,5 +148,5 @@ async def test_nobody_takes_it_while_the_leader_is_writing(world: World, both: t
         await durations.set_position(tx, "test", 1)
         order.append("written")
 
-    await asyncio.gather(first.run(Step.LEARN, slow), claim())
+    await asyncio.gather(first.run(TransactionStep.LEARN, slow), claim())
     assert order == ["written", "claimed"]

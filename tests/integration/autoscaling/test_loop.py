@@ -11,15 +11,15 @@ import pytest
 
 from comfyrelay.autoscaling.loop import ScalingLoop, scaling
 from comfyrelay.autoscaling.providers.base import (
-    FleetMachines,
     LaunchRefused,
+    MachineOrder,
     Observed,
     ObservedState,
-    Order,
+    ProviderFleet,
     RefusalKind,
 )
 from comfyrelay.domain.autoscaling.decision_records import reason_class
-from comfyrelay.domain.autoscaling.machines import Ended
+from comfyrelay.domain.autoscaling.machines import MachineEndReason
 from comfyrelay.domain.autoscaling.observation import MachineState
 from comfyrelay.domain.autoscaling.reconcile import Sighting
 from comfyrelay.domain.autoscaling.spec import InstanceType
@@ -49,7 +49,7 @@ class TestLaunching:
     async def test_it_is_written_down_before_it_is_ordered(self, fleets: Fleets) -> None:
         known: list[set[str]] = []
 
-        async def before(_orders: Sequence[Order]) -> None:
+        async def before(_orders: Sequence[MachineOrder]) -> None:
             known.append({each.key for each in await fleets.present()})
 
         fleets.yard.before = before
@@ -104,7 +104,7 @@ class TestLaunching:
         types = [{"name": "cheap", "price_per_hour": 0.5}, {"name": "dear", "price_per_hour": 1.5}]
         fleets = await open_fleets(world, instance_types=types)
 
-        async def choose(orders: Sequence[Order]) -> None:
+        async def choose(orders: Sequence[MachineOrder]) -> None:
             for each in orders:
                 id_ = f"{fleets.fleet}.{each.key}"
                 chosen = Observed(id=id_, state=ObservedState.RUNNING, key=each.key, instance_type="dear")
@@ -115,7 +115,7 @@ class TestLaunching:
             await fleets.submit()
             await fleets.decide()
         else:
-            await choose([Order(key="another")])
+            await choose([MachineOrder(key="another")])
             await fleets.look()
         [machine] = await fleets.present()
         assert (machine.instance_type, machine.price_per_hour) == ("dear", 1.5)
@@ -180,7 +180,7 @@ class TestEnding:
         await fleets.look()
         assert await fleets.present() == []
         [machine] = await fleets.orders()
-        assert machine.ended == Ended.UNNEEDED
+        assert machine.ended == MachineEndReason.UNNEEDED
 
     async def test_the_reference_acts_as_alarms_do_a_minute_after_what_was_published(self, world: World) -> None:
         fleets = await open_fleets(world, scaling={"policy": "reference"})
@@ -308,7 +308,7 @@ class TestEnding:
         await fleets.world.engine.fleet.workers.deregister(worker)
         await fleets.look()
         assert await fleets.present() == []
-        assert (await fleets.orders())[0].ended == Ended.GONE
+        assert (await fleets.orders())[0].ended == MachineEndReason.GONE
         await fleets.submit()
         await fleets.decide()
         assert len(fleets.yard.launches) == 2
@@ -336,7 +336,7 @@ class TestEnding:
         await fleets.pass_time(61)
         await fleets.round()
         assert fleets.yard.ends == [[worker]]
-        assert (await fleets.orders())[0].ended == Ended.CLOSED
+        assert (await fleets.orders())[0].ended == MachineEndReason.CLOSED
 
     async def test_one_whose_worker_fell_silent_is_ended(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
@@ -366,7 +366,7 @@ class TestFailures:
         await fleets.round()
         assert len(fleets.yard.launches) == 3
         assert len(fleets.yard.ends) == 3
-        assert {each.ended for each in await fleets.orders()} == {Ended.BOOT_FAILED}
+        assert {each.ended for each in await fleets.orders()} == {MachineEndReason.BOOT_FAILED}
         assert (await fleets.seen()).failed_boots == 3
         [last, *_] = await fleets.decisions()
         assert "3 launches in a row never became a worker" in last.reason
@@ -405,7 +405,7 @@ class TestFailures:
     ) -> None:
         asked = []
 
-        async def prices(fleet: FleetMachines) -> Sequence[InstanceType]:
+        async def prices(fleet: ProviderFleet) -> Sequence[InstanceType]:
             asked.append(fleet.slug)
             raise ProviderError("Prices are away.")
 
@@ -454,7 +454,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("when", ["before", "after"])
     async def test_who_leads_after_a_crash_orders_the_same_machine(self, fleets: Fleets, when: str) -> None:
-        async def die(_orders: Sequence[Order]) -> None:
+        async def die(_orders: Sequence[MachineOrder]) -> None:
             raise Crash(when)
 
         setattr(fleets.yard, when, die)
@@ -518,7 +518,7 @@ class TestMoney:
         await fleets.decide()
         assert [each.instance_type for each in await fleets.present()] == ["new"]
 
-        async def prices(_fleet: FleetMachines) -> Sequence[InstanceType]:
+        async def prices(_fleet: ProviderFleet) -> Sequence[InstanceType]:
             raise ProviderError("Prices are away.")
 
         monkeypatch.setattr(fleets.yard, "prices", prices)
@@ -609,7 +609,7 @@ class TestDecisions:
 
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
     async def test_an_order_that_nobody_answered_is_not_placed_again_meanwhile(self, fleets: Fleets, how: str) -> None:
-        async def fail(_orders: Sequence[Order]) -> None:
+        async def fail(_orders: Sequence[MachineOrder]) -> None:
             raise ProviderError("away")
 
         fleets.yard.before = fail
@@ -626,7 +626,7 @@ class TestDecisions:
 
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
     async def test_an_order_that_nobody_took_before_it_is_no_boot_that_failed(self, fleets: Fleets, how: str) -> None:
-        async def fail(_orders: Sequence[Order]) -> None:
+        async def fail(_orders: Sequence[MachineOrder]) -> None:
             raise ProviderError("away")
 
         fleets.yard.before = fail
@@ -639,7 +639,7 @@ class TestDecisions:
         await fleets.change(scaling={how: False})
         await fleets.round()
         assert (await fleets.seen()).failed_boots == 0
-        assert {each.ended for each in await fleets.orders() if each.ended_at} == {Ended.UNANSWERED}
+        assert {each.ended for each in await fleets.orders() if each.ended_at} == {MachineEndReason.UNANSWERED}
         assert len(fleets.yard.there) == 4
 
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
@@ -696,7 +696,7 @@ class TestDecisions:
 async def test_the_loop_runs_by_itself_and_launches_when_a_job_comes(fleets: Fleets) -> None:
     launched = asyncio.Event()
 
-    async def after(_orders: Sequence[Order]) -> None:
+    async def after(_orders: Sequence[MachineOrder]) -> None:
         launched.set()
 
     fleets.yard.after = after

@@ -9,7 +9,7 @@ import pytest
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.autoscaling.usage import OVERLAP, By, UsageKind, UsageRow
 from comfyrelay.services.queue.settle import Report, Verb
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import tables
 from comfyrelay.store.central.autoscaling import usage
 from comfyrelay.store.database import Boundary
@@ -43,7 +43,7 @@ async def add_machine(world: World, desk: Desk, **values: object) -> None:
         fleet_id = await tx.scalar(tables.fleets.select().where(tables.fleets.c.slug == desk.fleet))
     row = {"key": f"m{world.number()}", "fleet_id": fleet_id, "ordered_at": world.clock.now, **values}
     await world.engine.databases.central.run(
-        Step.CATALOGUE, lambda tx: tx.execute(tables.machines.insert().values(**row))
+        TransactionStep.CATALOGUE, lambda tx: tx.execute(tables.machines.insert().values(**row))
     )
 
 
@@ -223,7 +223,7 @@ class TestExactlyOnce:
         self, world: World, desk: Desk, boundary: Boundary
     ) -> None:
         await finish(world, desk, 10)
-        crashed = world.crash_on(Step.USAGE, boundary)
+        crashed = world.crash_on(TransactionStep.USAGE, boundary)
         with pytest.raises(Crash):
             await world.engine.scaling.usage.run_once()
         assert crashed
@@ -246,7 +246,7 @@ class TestExactlyOnce:
             counted: list[int] = []
 
             async def between(step: str, boundary: Boundary) -> None:
-                if step == Step.SETTLE and boundary is Boundary.BEFORE_COMMIT and not counted:
+                if step == TransactionStep.SETTLE and boundary is Boundary.BEFORE_COMMIT and not counted:
                     counted.append(0)
                     await world.engine.queue.settle.report_many(
                         [Report(verb=Verb.COMPLETE, dispatch_id=early.dispatch_id, lease_token=early.lease_token)]

@@ -20,11 +20,11 @@ import pytest
 
 from comfyrelay.domain.consistency import FindingKind
 from comfyrelay.domain.ids import output_path
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import LeaseLost
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.queue.graph_building import LeasedJob
-from comfyrelay.services.queue.settle import Output, Report, Verb
+from comfyrelay.services.queue.graph_building import LeasedDispatch
+from comfyrelay.services.queue.settle import Report, SettledOutput, Verb
 from comfyrelay.settings import Settings
 from comfyrelay.store.notify import LocalNotifyChannel
 from comfyrelay.store.tenant.library import media
@@ -143,8 +143,8 @@ class Tenant:
     """A user of one shard, with jobs in many states."""
 
     desk: Desk
-    jobs: dict[str, Job] = field(default_factory=dict)
-    leases: dict[str, LeasedJob] = field(default_factory=dict)
+    jobs: dict[str, JobRecord] = field(default_factory=dict)
+    leases: dict[str, LeasedDispatch] = field(default_factory=dict)
 
     async def submit(self, *names: str) -> None:
         for name in names:
@@ -163,7 +163,7 @@ class Tenant:
             leased, engine, content = self.leases[name], self.desk.world.engine, name.encode()
             await engine.objects.put(leased.output_path, content)
             digest = hashlib.sha256(content).hexdigest()
-            output = Output(size=len(content), mime_type="text/plain", extension="txt", sha256=digest)
+            output = SettledOutput(size=len(content), mime_type="text/plain", extension="txt", sha256=digest)
             # as the server does it: what counts, and must be in a backup, is a copy
             await engine.queue.outputs.complete(
                 Report(

@@ -13,7 +13,7 @@ from comfyrelay.comfyui import (
     ComfyClient,
     Finished,
     NodeStarted,
-    Output,
+    OutputReady,
     Preview,
     Queued,
     RunEvent,
@@ -126,7 +126,7 @@ class TestEvents:
         assert len(previews) == 2
         assert previews[0].node_id == "2"
         Image.open(io.BytesIO(previews[0].image)).verify()
-        assert [event.node_id for event in events if isinstance(event, Output)] == ["3"]
+        assert [event.node_id for event in events if isinstance(event, OutputReady)] == ["3"]
         assert isinstance(events[-1], Finished)
         assert events[-1].result.file.node_id == "3"
 

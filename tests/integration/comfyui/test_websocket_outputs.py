@@ -11,8 +11,8 @@ from PIL import Image
 from comfyrelay.comfyui import ComfyClient
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.outputs import OutputFile
-from comfyrelay.comfyui.pool import JobStatus, SqliteQueue, WorkflowPool
-from comfyrelay.comfyui.runs.events import Output, Preview, RunEvent
+from comfyrelay.comfyui.pool import PoolJobStatus, SqliteQueue, WorkflowPool
+from comfyrelay.comfyui.runs.events import OutputReady, Preview, RunEvent
 from comfyrelay.comfyui.runs.frames import parse_frame
 from comfyrelay.comfyui.runs.progress import RunProgress
 from comfyrelay.errors import OutputGone, TooLarge
@@ -44,7 +44,7 @@ async def test_images_that_a_node_sends_over_the_socket_are_outputs(comfy: Comfy
     assert [file.mime_type for file in result.files] == ["image/png"] * 3
     assert all(size_of(file) == (8, 6) for file in result.files)
     assert await comfy.download(result.file, tmp_path / "out.png") == len(result.file.content or b"")
-    told = [event.files for event in events if isinstance(event, Output)]
+    told = [event.files for event in events if isinstance(event, OutputReady)]
     assert told == [result.files, result.files]
 
 
@@ -101,7 +101,7 @@ async def test_a_durable_queue_keeps_them(simulator: Simulator, tmp_path: Path) 
         result = await job
     async with WorkflowPool([simulator.url], queue=SqliteQueue(path)) as pool:
         again = pool.job(job.id)
-        assert (again.status, await again) == (JobStatus.COMPLETED, result)
+        assert (again.status, await again) == (PoolJobStatus.COMPLETED, result)
         await asyncio.wait_for(again.download(result.files[1], tmp_path / "out.png"), 10)
     assert (tmp_path / "out.png").read_bytes() == result.files[1].content
 

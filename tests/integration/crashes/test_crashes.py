@@ -25,7 +25,7 @@ from comfyrelay.errors import ComfyRelayError, Conflict, Fault, LeaseLost, NotFo
 from comfyrelay.services.autoscaling.usage import By
 from comfyrelay.services.jobs.submission.requests import ItemRequest
 from comfyrelay.services.queue.heartbeats import Heartbeat
-from comfyrelay.services.queue.settle import SettledOutput, Report, Verb
+from comfyrelay.services.queue.settle import Report, SettledOutput, Verb
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS
 from comfyrelay.store.central import catalogue, tenants
@@ -815,11 +815,20 @@ async def interrupted(world: World, step: TransactionStep, act: Callable[[], Awa
 # Which transactions each scenario comes through, and how often.
 VERDICT = {TransactionStep.DELIVER_APPLY: 1, TransactionStep.DELIVER_FORGET: 1}
 SCENARIOS: Mapping[Scenario, Mapping[TransactionStep, int]] = {
-    submit: {TransactionStep.FITTING: 1, TransactionStep.SUBMIT_JOB: 1, TransactionStep.SUBMIT_ENQUEUE: 1, TransactionStep.SUBMIT_FORGET: 1},
+    submit: {
+        TransactionStep.FITTING: 1,
+        TransactionStep.SUBMIT_JOB: 1,
+        TransactionStep.SUBMIT_ENQUEUE: 1,
+        TransactionStep.SUBMIT_FORGET: 1,
+    },
     submit_for_a_video: {TransactionStep.SUBMIT_JOB: 1},
     submit_a_batch: {TransactionStep.SUBMIT_JOB: 1, TransactionStep.SUBMIT_ENQUEUE: 1},
     submit_with_reuse: {TransactionStep.REUSE: 1, TransactionStep.SUBMIT_JOB: 1},
-    submit_a_batch_with_reuse: {TransactionStep.REUSE: 1, TransactionStep.SUBMIT_JOB: 1, TransactionStep.SUBMIT_ENQUEUE: 1},
+    submit_a_batch_with_reuse: {
+        TransactionStep.REUSE: 1,
+        TransactionStep.SUBMIT_JOB: 1,
+        TransactionStep.SUBMIT_ENQUEUE: 1,
+    },
     run_out_of_memory: {TransactionStep.SETTLE: 1, **VERDICT},
     retry: {TransactionStep.SUBMIT_JOB: 1, TransactionStep.SUBMIT_ENQUEUE: 1},
     retry_what_failed_of_a_batch: {TransactionStep.SUBMIT_JOB: 1},
@@ -847,7 +856,11 @@ SCENARIOS: Mapping[Scenario, Mapping[TransactionStep, int]] = {
     recover_an_entry: VERDICT,
     cancel: {TransactionStep.CONTROL: 1, **VERDICT},
     cancel_what_runs: {TransactionStep.CONTROL: 1, TransactionStep.DELIVER_APPLY: 1},
-    cancel_what_is_not_in_the_queue_yet: {TransactionStep.SUBMIT_ENQUEUE: 1, TransactionStep.CONTROL: 1, TransactionStep.DELIVER_APPLY: 1},
+    cancel_what_is_not_in_the_queue_yet: {
+        TransactionStep.SUBMIT_ENQUEUE: 1,
+        TransactionStep.CONTROL: 1,
+        TransactionStep.DELIVER_APPLY: 1,
+    },
     cancel_a_batch: {TransactionStep.CONTROL: 1, TransactionStep.DELIVER_APPLY: 1},
     pause_what_runs: {TransactionStep.CONTROL: 1, TransactionStep.DELIVER_APPLY: 1},
     pause_and_resume: {TransactionStep.CONTROL: 2, TransactionStep.DELIVER_APPLY: 1},
@@ -857,7 +870,11 @@ SCENARIOS: Mapping[Scenario, Mapping[TransactionStep, int]] = {
     remove_a_video: {TransactionStep.REMOVE: 1, TransactionStep.REMOVE_FORGET: 1},
     take_a_payment: {TransactionStep.PAYMENT: 1, TransactionStep.LEDGER: 1},
     tell_of_an_end: {TransactionStep.WEBHOOK_CLAIM: 1, TransactionStep.WEBHOOK_NOTE: 1},
-    remove_an_upload_that_nothing_uses: {TransactionStep.RETENTION_MARK: 1, TransactionStep.RETENTION_REMOVE: 1, TransactionStep.REMOVE_FORGET: 1},
+    remove_an_upload_that_nothing_uses: {
+        TransactionStep.RETENTION_MARK: 1,
+        TransactionStep.RETENTION_REMOVE: 1,
+        TransactionStep.REMOVE_FORGET: 1,
+    },
     draw_an_input: {TransactionStep.DRAW_CLAIM: 1, TransactionStep.DRAW_NOTE: 1},
     gather_in_a_collection: {TransactionStep.GALLERY: 1},
     create_a_user: {TransactionStep.TENANT: 2},

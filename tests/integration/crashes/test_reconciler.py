@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.consistency import Finding, FindingKind
+from comfyrelay.domain.consistency import FindingKind, Inconsistency
 from comfyrelay.domain.queue.states import Provider
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.operations.repair import MENDED_AT_ONCE, SAFE
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary, Database
 from comfyrelay.store.notify import LocalNotifyChannel
 from tests.integration.crashes.cases import on_both
@@ -44,7 +44,7 @@ Seed = Callable[[World], Awaitable[Seeded]]
 class QuietDesk(Desk):
     """Where nothing of a submission is under way any more: of what is, nothing is found."""
 
-    async def submit(self, **values: Any) -> Job:
+    async def submit(self, **values: Any) -> JobRecord:
         job = await super().submit(**values)
         delivery = self.world.engine.outbox.delivery
         with delivery._calm.waiting():
@@ -259,7 +259,7 @@ async def update_is_stuck(world: World) -> Seeded:
 
 async def submission_is_stuck(world: World) -> Seeded:
     desk = await quiet_desk(world)
-    await interrupted(world, Step.SUBMIT_ENQUEUE, desk.submit)
+    await interrupted(world, TransactionStep.SUBMIT_ENQUEUE, desk.submit)
     await world.advance(61)
     return Seeded(desk=desk, ends=["completed"], balance=990)
 
@@ -366,7 +366,7 @@ async def test_very_many_that_came_apart_are_looked_at_a_few_at_a_time(
     async def suspects(_shard: str) -> list[str]:
         return [f"job-{number:04}" for number in range(2 * MENDED_AT_ONCE + 1)]
 
-    async def mend(_shard: str, job_ids: Sequence[str], _kinds: object) -> list[Finding]:
+    async def mend(_shard: str, job_ids: Sequence[str], _kinds: object) -> list[Inconsistency]:
         looked_at.append(len(job_ids))
         return []
 
@@ -432,7 +432,7 @@ async def test_a_busy_system_is_clean_and_left_alone(world: World) -> None:
     running = await world.leases(desk.worker, 1)
     assert len(running) == 1
     await world.submit(other, desk.effect)
-    await interrupted(world, Step.SUBMIT_ENQUEUE, lambda: world.submit(other, desk.effect))
+    await interrupted(world, TransactionStep.SUBMIT_ENQUEUE, lambda: world.submit(other, desk.effect))
     told_late = await world.submit(other, desk.effect)
     await undelivered(world, lambda: world.engine.queue.control.set_priority(told_late.tenant_id, told_late.id, 3))
     await undelivered(world, lambda: world.leases(desk.worker, 10, providers=list(Provider)))
@@ -456,10 +456,10 @@ async def test_a_busy_system_is_clean_and_left_alone(world: World) -> None:
 
 async def undelivered(world: World, act: Callable[[], Awaitable[object]]) -> None:
     """A verdict that an earlier process wrote and did not deliver."""
-    await interrupted(world, Step.DELIVER_APPLY, act)
+    await interrupted(world, TransactionStep.DELIVER_APPLY, act)
 
 
-async def interrupted(world: World, step: Step, act: Callable[[], Awaitable[object]]) -> None:
+async def interrupted(world: World, step: TransactionStep, act: Callable[[], Awaitable[object]]) -> None:
     die_on(world, step, Boundary.BEFORE_COMMIT)
     with suppress(Crash):
         await act()
@@ -486,7 +486,7 @@ async def forget_transaction(shard: Database, type_: str, *, balance: int) -> No
     await execute(shard, "UPDATE token_wallets SET balance = :balance", balance=balance)
 
 
-async def add_transaction(desk: Desk, job: Job, type_: str, amount: int, *, balance: int) -> None:
+async def add_transaction(desk: Desk, job: JobRecord, type_: str, amount: int, *, balance: int) -> None:
     shard = await shard_of(desk)
     await execute(
         shard,

@@ -28,13 +28,13 @@ from hypothesis.stateful import (
 from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.queue.states import PauseMode, Provider
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.records.catalogue import Effect
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.catalogue import EffectRecord
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import ComfyRelayError, Conflict, Fault, InsufficientTokens, LeaseLost, TooManyActiveJobs
-from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
 from tests.support.crashes import Death, die_on, drain
@@ -48,10 +48,25 @@ RICH, POOR = 1000, 35
 CONCURRENCY = 2
 # What the rules below can come through; the rest is catalogue and registry.
 OTHERS = {
-    *(Step.TENANT, Step.CATALOGUE, Step.WORKER, Step.HOLD, Step.REPAIR, Step.DEFER, Step.REMOVE, Step.REMOVE_FORGET),
-    *(Step.PAYMENT, Step.WEBHOOK_CLAIM, Step.WEBHOOK_NOTE, Step.RETENTION_MARK, Step.RETENTION_REMOVE),
+    *(
+        TransactionStep.TENANT,
+        TransactionStep.CATALOGUE,
+        TransactionStep.WORKER,
+        TransactionStep.HOLD,
+        TransactionStep.REPAIR,
+        TransactionStep.DEFER,
+        TransactionStep.REMOVE,
+        TransactionStep.REMOVE_FORGET,
+    ),
+    *(
+        TransactionStep.PAYMENT,
+        TransactionStep.WEBHOOK_CLAIM,
+        TransactionStep.WEBHOOK_NOTE,
+        TransactionStep.RETENTION_MARK,
+        TransactionStep.RETENTION_REMOVE,
+    ),
 }
-STEPS = sorted(set(Step) - OTHERS)
+STEPS = sorted(set(TransactionStep) - OTHERS)
 PICK = st.integers(min_value=0, max_value=5)
 
 
@@ -75,11 +90,11 @@ class RandomWalk(RuleBasedStateMachine):
         self.stack = AsyncExitStack()
         self.seen = Seen()
         self.users: list[User] = []
-        self.effects: list[Effect] = []
+        self.effects: list[EffectRecord] = []
         self.workers: list[str] = []
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, JobRecord] = {}
         self.batches: list[tuple[str, str]] = []
-        self.leases: list[LeasedJob] = []
+        self.leases: list[LeasedDispatch] = []
         self.calls: list[Call] = []
         self.death: Death | None = None
         self.dies = False
@@ -137,7 +152,7 @@ class RandomWalk(RuleBasedStateMachine):
 
     @precondition(lambda self: self.death is None)
     @rule(step=st.sampled_from(STEPS), boundary=st.sampled_from(Boundary), nth=st.integers(1, 2), dies=st.booleans())
-    def arm(self, step: Step, boundary: Boundary, nth: int, dies: bool) -> None:
+    def arm(self, step: TransactionStep, boundary: Boundary, nth: int, dies: bool) -> None:
         """The next rule meets a crash, if it comes that far. A process that does not die has lost a connection."""
         if dies:
             self.death = die_on(self.world, step, boundary, nth=nth)
@@ -147,8 +162,11 @@ class RandomWalk(RuleBasedStateMachine):
         self.dies = dies
 
     @precondition(lambda self: self.death is None)
-    @rule(step=st.sampled_from([Step.DELIVER_APPLY, Step.DELIVER_FORGET]), boundary=st.sampled_from(Boundary))
-    def arm_delivery(self, step: Step, boundary: Boundary) -> None:
+    @rule(
+        step=st.sampled_from([TransactionStep.DELIVER_APPLY, TransactionStep.DELIVER_FORGET]),
+        boundary=st.sampled_from(Boundary),
+    )
+    def arm_delivery(self, step: TransactionStep, boundary: Boundary) -> None:
         """Almost every rule ends in a delivery, and much of what can go wrong goes wrong there."""
         self.arm(step=step, boundary=boundary, nth=1, dies=True)
 
@@ -317,18 +335,18 @@ class RandomWalk(RuleBasedStateMachine):
 
     # helpers
 
-    def picked(self, pick: int) -> Job:
+    def picked(self, pick: int) -> JobRecord:
         """Jobs by how new they are: most sequences are about the newest."""
         return list(self.jobs.values())[-1 - pick % len(self.jobs)]
 
-    def leased(self, pick: int) -> LeasedJob:
+    def leased(self, pick: int) -> LeasedDispatch:
         """Leases by how new they are; those further back are old ones that have long been lost."""
         return self.leases[-1 - pick % len(self.leases)]
 
     def speak(
         self,
         name: str,
-        leased: LeasedJob,
+        leased: LeasedDispatch,
         work: Callable[[], Awaitable[str]],
         fits: Callable[[Any, Any], bool],
     ) -> None:

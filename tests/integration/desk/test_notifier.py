@@ -7,7 +7,7 @@ import pytest
 
 from comfyrelay.desk.notifications.notifier import (
     BatchNow,
-    Ended,
+    EndedNotice,
     Notification,
     NotificationRules,
     Notifier,
@@ -35,8 +35,8 @@ SECRETS = {
 }
 
 
-def ended(status: str = "completed", *, seconds: float = 0, error: str | None = None) -> Ended:
-    return Ended(name="cat", status=status, completed_at=START + timedelta(seconds=seconds), error=error)
+def ended(status: str = "completed", *, seconds: float = 0, error: str | None = None) -> EndedNotice:
+    return EndedNotice(name="cat", status=status, completed_at=START + timedelta(seconds=seconds), error=error)
 
 
 def batch(**counts: int) -> BatchNow:
@@ -44,7 +44,7 @@ def batch(**counts: int) -> BatchNow:
 
 
 def titles(
-    rules: NotificationRules, job: Ended, batch: BatchNow | None = None, *, active: int = 1, seen: float = 100
+    rules: NotificationRules, job: EndedNotice, batch: BatchNow | None = None, *, active: int = 1, seen: float = 100
 ) -> list[str]:
     found = rules.of_end(job, batch, active=active, read_at=START + timedelta(seconds=seen))
     return [each.title for each in found]

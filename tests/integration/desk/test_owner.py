@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from comfyrelay.client import Client
 from comfyrelay.desk.desk import FLEET, STAND_IN, WORKER
-from comfyrelay.desk.one_time_links import LINK_SECONDS, Links
+from comfyrelay.desk.one_time_links import LINK_SECONDS, OneTimeLinks
 from comfyrelay.errors import ConfigurationError, ControlPlaneUnreachable, Unauthorized
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.system.owner_secret import SECRET_FILE, load_secret, noted, pass_for
@@ -113,7 +113,7 @@ async def test_a_page_of_another_port_changes_nothing_with_the_session(untouched
 
 def test_a_link_that_is_old_opens_nothing() -> None:
     now = 0.0
-    links = Links("http://127.0.0.1:1", clock=lambda: now)
+    links = OneTimeLinks("http://127.0.0.1:1", clock=lambda: now)
     first, second = (httpx.URL(links.make()).params["link"] for _ in range(2))
     now = LINK_SECONDS - 1
     assert links.redeem(first)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.desk.scripts.output_parser import Reading
-from comfyrelay.desk.scripts.runner import Progress
+from comfyrelay.desk.scripts.runner import ScriptProgress
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.simulator import Simulator
 from tests.support.script_runs import ScriptRun, is_alive, job, pids_in, settings_in, until
@@ -61,7 +61,7 @@ async def test_a_script_that_succeeds(tmp_path: Path) -> None:
     assert result.outputs == [tmp_path / "work" / "clip.mp4"]
     assert list(result.argv) == heard.runner.command(job())
     assert heard.lines == ["[1/1] cat.png", "100%|##| 4/4 [00:01<00:01]", "seed: 77", "Saved: clip.mp4"]
-    assert heard.progress[-1] == Progress(1.0, 1, 1)
+    assert heard.progress[-1] == ScriptProgress(1.0, 1, 1)
     command, *rest = heard.log.splitlines()
     assert command.startswith(f"$ {sys.executable} {tmp_path / 'script.py'} --wait --profile look-dev")
     assert rest == heard.lines

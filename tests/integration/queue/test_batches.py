@@ -12,7 +12,7 @@ from sqlalchemy import event
 
 from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.queue.states import PauseMode, WorkflowKind
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import (
     IdempotencyConflict,
     InsufficientTokens,
@@ -22,8 +22,8 @@ from comfyrelay.errors import (
 )
 from comfyrelay.services.engine import Hooks
 from comfyrelay.services.jobs.batches import BatchState
-from comfyrelay.services.jobs.submission.requests import Item
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.jobs.submission.requests import ItemRequest
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import jobs
@@ -76,7 +76,7 @@ async def state(desk: Desk, batch: BatchState) -> BatchState:
     return await desk.world.engine.jobs.batches.state(desk.user.tenant_id, batch.id)
 
 
-async def jobs_of(desk: Desk, batch: BatchState) -> list[Job]:
+async def jobs_of(desk: Desk, batch: BatchState) -> list[JobRecord]:
     """The newest try of every item, in the batch's order."""
     async with (await desk.world.engine.databases.shard_of(desk.user.tenant_id)).read() as tx:
         return await jobs.newest_in_batch(tx, desk.user.tenant_id, batch.id)
@@ -90,7 +90,7 @@ async def prompts(desk: Desk, worker: str, count: int) -> list[str]:
 
 async def submit_and_crash(desk: Desk, items: int) -> BatchState:
     """A batch that was accepted, and whose process died before it reached the queue."""
-    desk.world.crash_on(Step.SUBMIT_JOB, Boundary.AFTER_COMMIT)
+    desk.world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
         await submit_batch(desk.world, desk.user, desk.effect, items, key="lost")
     desk.world.on_boundary(None)
@@ -127,9 +127,9 @@ async def test_thousands_of_items_cost_as_many_statements_as_ten(world: World, i
     video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     await submit_batch(world, desk.user, desk.effect, 1)
     async with statements(world) as few:
-        await submit_batch(world, desk.user, desk.effect, [Item(video_id=video)] * 10)
+        await submit_batch(world, desk.user, desk.effect, [ItemRequest(video_id=video)] * 10)
     async with statements(world) as many:
-        batch = await submit_batch(world, desk.user, desk.effect, [Item(video_id=video)] * items)
+        batch = await submit_batch(world, desk.user, desk.effect, [ItemRequest(video_id=video)] * items)
     assert many == few
     assert many["central"] > 0
     assert batch.counts == {"queued": items}
@@ -151,7 +151,7 @@ async def test_the_relay_keeps_the_order_of_the_batch(world: World) -> None:
 
 async def test_batches_are_leased_in_the_order_in_which_they_came(world: World) -> None:
     desk = await world.desk(concurrency=10)
-    first = [Item(input_payload={"prompt": f"first {n}"}) for n in range(3)]
+    first = [ItemRequest(input_payload={"prompt": f"first {n}"}) for n in range(3)]
     await submit_batch(world, desk.user, desk.effect, first)
     await world.advance(1)
     await submit_batch(world, desk.user, desk.effect, 3)
@@ -172,7 +172,7 @@ async def test_a_batch_tells_how_far_it_is(world: World) -> None:
 
 async def test_one_bad_item_refuses_the_whole_batch_and_is_named(world: World) -> None:
     desk = await world.desk()
-    items = [Item(), Item(), Item(input_payload={"prompt": 7, "seed": 1})]
+    items = [ItemRequest(), ItemRequest(), ItemRequest(input_payload={"prompt": 7, "seed": 1})]
     with pytest.raises(InvalidInput, match="Item 2") as refused:
         await submit_batch(world, desk.user, desk.effect, items)
     assert refused.value.errors == {
@@ -256,7 +256,7 @@ async def test_a_verb_on_thousands_of_items_costs_as_many_statements_as_on_ten(w
 async def test_a_verb_on_thousands_of_items_writes_one_outbox_row(world: World, items: int) -> None:
     desk = await world.desk(tokens=100_000)
     batch = await submit_batch(world, desk.user, desk.effect, items)
-    world.crash_on(Step.CONTROL, Boundary.AFTER_COMMIT)
+    world.crash_on(TransactionStep.CONTROL, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
         await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id)
     assert await world.count(central.outbox) == 1
@@ -320,7 +320,7 @@ async def test_a_batch_that_is_canceled_before_it_reached_the_queue_leaves_nothi
 
 async def test_the_priority_of_a_batch_puts_it_first(world: World) -> None:
     desk = await world.desk(concurrency=10)
-    first = [Item(input_payload={"prompt": "first"})]
+    first = [ItemRequest(input_payload={"prompt": "first"})]
     await submit_batch(world, desk.user, desk.effect, first)
     batch = await submit_batch(world, desk.user, desk.effect, 2)
     assert await world.engine.queue.control.set_batch_priority(desk.user.tenant_id, batch.id, 5) == 2
@@ -333,7 +333,7 @@ async def test_the_priority_of_a_batch_puts_it_first(world: World) -> None:
 async def three_batches(desk: Desk) -> list[BatchState]:
     made = []
     for name in "abc":
-        items = [Item(input_payload={"prompt": f"{name}{n}"}) for n in range(3)]
+        items = [ItemRequest(input_payload={"prompt": f"{name}{n}"}) for n in range(3)]
         made.append(await submit_batch(desk.world, desk.user, desk.effect, items))
         await desk.world.advance(1)
     return made

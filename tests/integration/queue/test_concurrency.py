@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.store.notify import LocalNotifyChannel
 from tests.support.world import OUTPUT, PostgresBackend, World, execute, open_world, submit_many
@@ -42,9 +42,9 @@ async def queued(world: World) -> int:
     return int((await execute(world.engine.databases.central, query))[0].n)
 
 
-async def claim_until_empty(world: World, server: Engine, worker: str) -> list[LeasedJob]:
+async def claim_until_empty(world: World, server: Engine, worker: str) -> list[LeasedDispatch]:
     """A claim that gets nothing proves little: others may hold the next rows this very moment."""
-    claimed: list[LeasedJob] = []
+    claimed: list[LeasedDispatch] = []
     while True:
         found = await server.queue.leasing.lease(LeaseRequest(worker_id=worker, providers=["self_hosted"], limit=5))
         claimed.extend(found)

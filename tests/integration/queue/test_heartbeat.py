@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.queue.states import PauseMode
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import LeaseLost
-from comfyrelay.services.queue.graph_building import LeasedJob
-from comfyrelay.services.queue.heartbeats import LONGEST_LINE, Heartbeat, HeartbeatAnswer
+from comfyrelay.services.queue.graph_building import LeasedDispatch
+from comfyrelay.services.queue.heartbeats import LONGEST_LINE, Heartbeat, HeartbeatResult
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.tenant import history
 from tests.support.world import START, Desk, World, execute, shard_down, submit_many
@@ -20,11 +20,11 @@ async def desk(world: World) -> Desk:
     return await world.desk()
 
 
-def heartbeat(leased: LeasedJob, **values: Any) -> Heartbeat:
+def heartbeat(leased: LeasedDispatch, **values: Any) -> Heartbeat:
     return Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, **values)
 
 
-async def beat(world: World, leased: LeasedJob, **values: Any) -> HeartbeatAnswer:
+async def beat(world: World, leased: LeasedDispatch, **values: Any) -> HeartbeatResult:
     return await world.engine.queue.heartbeats.beat(heartbeat(leased, **values))
 
 
@@ -33,7 +33,7 @@ async def progress(world: World) -> Any:
         return (await tx.execute(central.ai_job_dispatches.select())).one().progress
 
 
-async def logs(world: World, job: Job) -> list[str]:
+async def logs(world: World, job: JobRecord) -> list[str]:
     async with (await world.engine.databases.shard_of(job.tenant_id)).read() as tx:
         return [each.line for each in await history.log_page(tx, job.tenant_id, job.id, after_id=0, limit=1000)]
 
@@ -43,7 +43,7 @@ class TestExtension:
         job, leased = await desk.leased()
         await world.advance(600)
         answer = await beat(world, leased)
-        assert answer == HeartbeatAnswer(lease_expires_at=START + timedelta(seconds=1500), stop=None)
+        assert answer == HeartbeatResult(lease_expires_at=START + timedelta(seconds=1500), stop=None)
         assert (await world.dispatch(job)).lease_expires_at == answer.lease_expires_at
 
     async def test_a_lease_that_is_kept_alive_is_never_reaped(self, world: World, desk: Desk) -> None:
@@ -76,7 +76,7 @@ class TestExtension:
         await world.engine.queue.control.cancel(asked.dispatch.tenant_id, asked.dispatch.tenant_job_id)
         answers = await world.engine.queue.heartbeats.beat_many([heartbeat(each) for each in (kept, ended, asked)])
         assert isinstance(answers[1], LeaseLost)
-        assert [each.stop for each in answers if isinstance(each, HeartbeatAnswer)] == [None, "cancel"]
+        assert [each.stop for each in answers if isinstance(each, HeartbeatResult)] == [None, "cancel"]
 
 
 class TestProgress:
@@ -95,7 +95,7 @@ class TestProgress:
         _, leased = await desk.leased()
         beats = [heartbeat(leased, progress={"step": 1}), heartbeat(leased, progress={"step": 2}), heartbeat(leased)]
         answers = await world.engine.queue.heartbeats.beat_many(beats)
-        assert all(isinstance(each, HeartbeatAnswer) for each in answers)
+        assert all(isinstance(each, HeartbeatResult) for each in answers)
         assert await progress(world) == {"step": 2}
 
     async def test_a_new_lease_begins_without_it(self, world: World, desk: Desk) -> None:

@@ -8,13 +8,13 @@ import pytest
 from comfyrelay.domain.bulk import BulkAction
 from comfyrelay.domain.queue.states import JobStatus, PauseMode
 from comfyrelay.domain.queue.wait_reasons import Reason
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import Fault, InsufficientTokens
 from comfyrelay.services.jobs.batches import BatchState
 from comfyrelay.services.jobs.bulk import BulkFilter
-from comfyrelay.services.jobs.submission.requests import Item
-from comfyrelay.services.queue.graph_building import LeasedJob
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.jobs.submission.requests import ItemRequest
+from comfyrelay.services.queue.graph_building import LeasedDispatch
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import history, jobs
 from comfyrelay.store.tenant.history import Position
@@ -33,7 +33,7 @@ async def resume(desk: Desk, batch: BatchState) -> int:
     return await desk.world.engine.jobs.batches.resume(desk.user.tenant_id, batch.id)
 
 
-async def jobs_of(desk: Desk, batch: BatchState) -> list[Job]:
+async def jobs_of(desk: Desk, batch: BatchState) -> list[JobRecord]:
     async with (await desk.world.engine.databases.shard_of(desk.user.tenant_id)).read() as tx:
         return await jobs.newest_in_batch(tx, desk.user.tenant_id, batch.id)
 
@@ -46,7 +46,7 @@ async def held(world: World, items: int = 4, **desk: Any) -> tuple[Desk, BatchSt
     return found, batch
 
 
-async def fail_next(world: World, worker: str, code: str | None = "not_installed", **values: Any) -> LeasedJob:
+async def fail_next(world: World, worker: str, code: str | None = "not_installed", **values: Any) -> LeasedDispatch:
     leased = await world.lease(worker)
     assert leased is not None
     await world.fail(leased, MISSING, code=code, **values)
@@ -179,7 +179,7 @@ async def test_other_batches_and_items_with_other_models_go_on(world: World) -> 
     choice = {"key": "model", "type": "text", "placeholder": "{{MODEL}}", "user_configurable": True}
     graph = {**GRAPH, "1": {"class_type": "CheckpointLoader", "inputs": {"ckpt_name": "{{MODEL}}"}}}
     desk = await world.desk(workflow=await world.workflow(graph=graph, properties=[PROMPT, choice]))
-    items = [Item(input_payload={"model": f"{name}.safetensors"}) for name in ("a", "a", "b")]
+    items = [ItemRequest(input_payload={"model": f"{name}.safetensors"}) for name in ("a", "a", "b")]
     batch = await submit_batch(world, desk.user, desk.effect, items)
     other = await submit_batch(world, desk.user, desk.effect, items[:1])
     await fail_next(world, desk.worker)
@@ -239,7 +239,7 @@ async def test_a_crash_before_the_rest_is_held_costs_one_more_item(world: World,
     batch = await submit_batch(world, desk.user, desk.effect, 4)
     leased = await world.lease(desk.worker)
     assert leased is not None
-    world.crash_on(Step.HOLD, boundary)
+    world.crash_on(TransactionStep.HOLD, boundary)
     with pytest.raises(Crash):
         await world.fail(leased, MISSING, code="not_installed")
     await world.restart()

@@ -9,11 +9,11 @@ from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.queue.states import JobEventType, JobStatus, PauseMode
 from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import Conflict, Fault, InsufficientTokens, LeaseLost, NotFound, TooManyActiveJobs
-from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.heartbeats import Heartbeat
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs
@@ -23,23 +23,23 @@ REFUNDED = {"JOB_RESERVE": -10, "JOB_REFUND": 10}
 CONSUMED = {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
 
 
-async def cancel(world: World, job: Job) -> Job:
+async def cancel(world: World, job: JobRecord) -> JobRecord:
     return await world.engine.queue.control.cancel(job.tenant_id, job.id)
 
 
-async def pause(world: World, job: Job, mode: PauseMode = PauseMode.AFTER) -> Job:
+async def pause(world: World, job: JobRecord, mode: PauseMode = PauseMode.AFTER) -> JobRecord:
     return await world.engine.queue.control.pause(job.tenant_id, job.id, mode=mode)
 
 
-async def resume(world: World, job: Job) -> Job:
+async def resume(world: World, job: JobRecord) -> JobRecord:
     return await world.engine.queue.control.resume(job.tenant_id, job.id)
 
 
-async def move(world: World, job: Job, to: MoveTo) -> None:
+async def move(world: World, job: JobRecord, to: MoveTo) -> None:
     await world.engine.queue.control.move(job.tenant_id, job.id, to)
 
 
-async def stop_request(world: World, leased: LeasedJob) -> str | None:
+async def stop_request(world: World, leased: LeasedDispatch) -> str | None:
     beat = Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token)
     return (await world.engine.queue.heartbeats.beat(beat)).stop
 
@@ -52,7 +52,7 @@ class TestAWaitingHeartbeatIsWoken:
         world.engine.queue.stops._tick_seconds = 10 * PATIENCE_SECONDS
         return await world.desk()
 
-    async def woken_by(self, world: World, leased: LeasedJob, act: Awaitable[object]) -> None:
+    async def woken_by(self, world: World, leased: LeasedDispatch, act: Awaitable[object]) -> None:
         with world.engine.queue.stops.watching(leased.dispatch_id) as wakeup:
             await act
             assert await wakeup.wait(PATIENCE_SECONDS)
@@ -92,12 +92,12 @@ class TestAWaitingHeartbeatIsWoken:
             await stop_request(world, leased)
 
 
-async def status(world: World, job: Job) -> tuple[str, str]:
+async def status(world: World, job: JobRecord) -> tuple[str, str]:
     """The job's state as its tenant and as the queue sees it."""
     return (await world.job(job)).status, (await world.dispatch(job)).status
 
 
-async def submit_in_order(desk: Desk, count: int, *, user: User | None = None, priority: int = 0) -> list[Job]:
+async def submit_in_order(desk: Desk, count: int, *, user: User | None = None, priority: int = 0) -> list[JobRecord]:
     """Jobs that come one after the other."""
     made = []
     for _ in range(count):
@@ -115,9 +115,9 @@ async def queue_order(desk: Desk) -> list[str]:
     return [each.dispatch.tenant_job_id for each in leased]
 
 
-async def submit_and_crash(desk: Desk, **values: object) -> Job:
+async def submit_and_crash(desk: Desk, **values: object) -> JobRecord:
     """A job that was accepted, and whose process died before it reached the queue."""
-    desk.world.crash_on(Step.SUBMIT_JOB, Boundary.AFTER_COMMIT)
+    desk.world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
         await desk.submit(key="lost", **values)
     desk.world.on_boundary(None)
@@ -554,7 +554,7 @@ async def test_a_move_reaches_a_job_that_is_not_in_the_queue_yet(world: World) -
 async def test_a_cancel_that_crashed_half_way_is_finished_by_the_relay(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
-    world.crash_on(Step.CONTROL, Boundary.AFTER_COMMIT)
+    world.crash_on(TransactionStep.CONTROL, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
         await cancel(world, job)
     assert await status(world, job) == ("queued", "canceled")
@@ -606,13 +606,13 @@ async def test_another_tenants_batch_is_not_found(world: World) -> None:
 # retry
 
 
-async def failed_job(desk: Desk, **values: object) -> Job:
+async def failed_job(desk: Desk, **values: object) -> JobRecord:
     job, leased = await desk.leased(**values)
     await desk.world.fail(leased)
     return await desk.world.job(job)
 
 
-async def retry(world: World, job: Job) -> Job:
+async def retry(world: World, job: JobRecord) -> JobRecord:
     return await world.engine.jobs.submit.retry(job.tenant_id, job.id)
 
 
@@ -715,7 +715,7 @@ async def test_a_retry_stays_in_its_batch(world: World) -> None:
 async def test_a_retry_that_a_crash_kept_from_the_queue_is_brought_there_by_the_relay(world: World) -> None:
     desk = await world.desk()
     old = await failed_job(desk)
-    world.crash_on(Step.SUBMIT_JOB, Boundary.AFTER_COMMIT)
+    world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
         await retry(world, old)
     await world.relay()

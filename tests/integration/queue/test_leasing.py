@@ -11,10 +11,10 @@ import pytest
 from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.domain.queue.states import PauseMode, Provider, Stage
 from comfyrelay.errors import ComfyRelayError, Forbidden
-from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.queue import blocks
 from tests.support.world import (
     START,
@@ -39,7 +39,7 @@ def request(worker: str, **values: object) -> LeaseRequest:
     return replace(LeaseRequest(worker_id=worker, providers=[Provider.SELF_HOSTED]), **values)  # type: ignore[arg-type]
 
 
-def job_ids(leased: list[LeasedJob] | ComfyRelayError | None) -> list[str]:
+def job_ids(leased: list[LeasedDispatch] | ComfyRelayError | None) -> list[str]:
     assert isinstance(leased, list)
     return [each.dispatch.tenant_job_id for each in leased]
 
@@ -49,7 +49,7 @@ async def job_id(world: World, worker: str, **values: object) -> str | None:
     return leased.dispatch.tenant_job_id if leased else None
 
 
-async def stop_request(world: World, leased: LeasedJob) -> str | None:
+async def stop_request(world: World, leased: LeasedDispatch) -> str | None:
     beat = Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token)
     return (await world.engine.queue.heartbeats.beat(beat)).stop
 
@@ -419,14 +419,14 @@ class TestPrefetch:
         elsewhere = await world.worker(await world.fleet(await world.workflow()))
         pair, until = (blocked, ahead.dispatch.workflow_hash), world.clock.now + timedelta(hours=1)
         block = Block(failure_count=3, blocked_until=until)
-        await world.engine.databases.central.run(Step.WORKER, lambda tx: blocks.write(tx, pair, block))
+        await world.engine.databases.central.run(TransactionStep.WORKER, lambda tx: blocks.write(tx, pair, block))
         await world.engine.fleet.workers.set_draining(draining, is_draining=True)
         await desk.submit()
         assert await world.lease(busy) is not None
         assert await self.recalled(world, blocked, draining, busy, elsewhere, desk.worker) == 0
         assert await self.recalled(world, await world.worker(desk.fleet), providers=["cloud"]) == 0
 
-    async def held_for(self, world: World, desk: Desk, *, seconds: float) -> LeasedJob:
+    async def held_for(self, world: World, desk: Desk, *, seconds: float) -> LeasedDispatch:
         """A job that a busy worker took ahead so long ago."""
         await desk.leased()
         await desk.submit()

@@ -11,7 +11,7 @@ from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.errors import Unauthorized
 from comfyrelay.services.accounts.sign_in import hash_of
-from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.polls import FEW, Polls
 from comfyrelay.store.central.queue import blocks
@@ -21,7 +21,7 @@ from tests.support.world import PATIENCE_SECONDS, Desk, World, graph_of
 
 LONG = PATIENCE_SECONDS
 MANY = 2 * FEW + 4
-Waiting = asyncio.Task[list[LeasedJob]]
+Waiting = asyncio.Task[list[LeasedDispatch]]
 
 
 class Deaf(LocalNotifyChannel):

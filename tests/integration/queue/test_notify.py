@@ -11,10 +11,10 @@ import pytest
 
 from comfyrelay.errors import Forbidden
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.polls import Polls
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.notify import CHANNEL, MOST_WORDS, LocalNotifyChannel, PostgresNotifyChannel
 from tests.support.world import PATIENCE_SECONDS, Desk, PostgresBackend, World, open_world, submit_many
@@ -35,7 +35,7 @@ async def desk(world: World) -> Desk:
     return await world.desk()
 
 
-def poll(polls: Polls, worker: str, *, wait_seconds: float = LONG) -> "asyncio.Task[list[LeasedJob]]":
+def poll(polls: Polls, worker: str, *, wait_seconds: float = LONG) -> "asyncio.Task[list[LeasedDispatch]]":
     request = LeaseRequest(worker_id=worker, providers=["self_hosted"])
     return asyncio.create_task(polls.poll(request, wait_seconds=wait_seconds))
 
@@ -127,7 +127,7 @@ class TestParkedPolls:
         busy = await world.worker(await world.fleet(other))
         steps.clear()
         assert await poll(polls, busy, wait_seconds=0) == []
-        assert steps == [Step.LEASE] * 2
+        assert steps == [TransactionStep.LEASE] * 2
         assert not idle.done()
 
     async def test_a_worker_that_is_not_approved_any_more_hears_it_at_the_next_look(
@@ -193,9 +193,9 @@ class TestLeavingPolls:
         given_back = asyncio.Event()
 
         async def hang_up(step: str, at: Boundary) -> None:
-            if step == Step.LEASE and at is boundary:
+            if step == TransactionStep.LEASE and at is boundary:
                 waiting.cancel()
-            if step == Step.SETTLE and at is Boundary.AFTER_COMMIT:
+            if step == TransactionStep.SETTLE and at is Boundary.AFTER_COMMIT:
                 given_back.set()
 
         world.on_boundary(hang_up)
@@ -220,7 +220,7 @@ class TestLeavingPolls:
         stopping: list[asyncio.Task[None]] = []
 
         async def stop(step: str, at: Boundary) -> None:
-            if step == Step.LEASE and at is Boundary.AFTER_COMMIT:
+            if step == TransactionStep.LEASE and at is Boundary.AFTER_COMMIT:
                 stopping.append(asyncio.create_task(polls.stop()))
                 await asyncio.sleep(0)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import tables as tenant
@@ -40,7 +40,7 @@ async def test_an_update_that_cannot_be_applied_holds_up_neither_its_neighbours_
 async def test_a_submission_that_cannot_be_enqueued_holds_up_no_other(world: World) -> None:
     desk = await world.desk(concurrency=9)
     for _ in range(3):
-        await interrupted(world, Step.SUBMIT_ENQUEUE, desk.submit)
+        await interrupted(world, TransactionStep.SUBMIT_ENQUEUE, desk.submit)
     shard = await world.engine.databases.shard_of(desk.user.tenant_id)
 
     async def spoil(tx: Tx) -> None:

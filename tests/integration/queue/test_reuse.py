@@ -8,10 +8,10 @@ import pytest
 
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.records.jobs import File, Job
+from comfyrelay.domain.records.jobs import FileRecord, JobRecord
 from comfyrelay.errors import TooManyActiveJobs
-from comfyrelay.services.jobs.submission.requests import Item
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.jobs.submission.requests import ItemRequest
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import retention
 from comfyrelay.store.tenant import tables as tenant
@@ -40,14 +40,14 @@ async def desk(world: World) -> Desk:
     return await world.desk(concurrency=10)
 
 
-async def output_of(world: World, job: Job) -> File | None:
+async def output_of(world: World, job: JobRecord) -> FileRecord | None:
     found = await world.job(job)
     async with (await world.engine.databases.shard_of(job.tenant_id)).read() as tx:
         files = await retention.files_by_id(tx, [found.output_file_id or ""])
     return files[0] if files else None
 
 
-async def finish(world: World, desk: Desk, job: Job) -> Job:
+async def finish(world: World, desk: Desk, job: JobRecord) -> JobRecord:
     """Let a job that was submitted run, and make an output that is really there."""
     leased = await world.lease(desk.worker)
     assert leased is not None
@@ -58,7 +58,7 @@ async def finish(world: World, desk: Desk, job: Job) -> Job:
     return await world.job(job)
 
 
-async def done(world: World, desk: Desk, **values: Any) -> Job:
+async def done(world: World, desk: Desk, **values: Any) -> JobRecord:
     return await finish(world, desk, await desk.submit(**values))
 
 
@@ -208,10 +208,10 @@ async def test_it_does_not_count_as_active(world: World) -> None:
     for _ in range(5):
         await desk.submit(input_payload={"prompt": "active"})
     assert (await desk.submit(reuse=True, input_payload=known)).status == "completed"
-    items = [Item(input_payload=known)] * 2
+    items = [ItemRequest(input_payload=known)] * 2
     assert (await submit_batch(world, desk.user, desk.effect, items, reuse=True)).counts == {"completed": 2}
     with pytest.raises(TooManyActiveJobs):
-        await submit_batch(world, desk.user, desk.effect, [*items, Item(input_payload=new)], reuse=True)
+        await submit_batch(world, desk.user, desk.effect, [*items, ItemRequest(input_payload=new)], reuse=True)
     with pytest.raises(TooManyActiveJobs):
         await desk.submit(reuse=True, input_payload=new)
 
@@ -234,7 +234,7 @@ async def test_of_a_batch_those_that_are_done_are_answered_and_the_rest_runs(wor
 
 async def test_a_batch_of_which_all_is_done_ends_at_once(world: World, desk: Desk) -> None:
     await done(world, desk, input_payload={"prompt": "same"})
-    items = [Item(input_payload={"prompt": "same"})] * 3
+    items = [ItemRequest(input_payload={"prompt": "same"})] * 3
     batch = await submit_batch(world, desk.user, desk.effect, items, reuse=True)
     assert (batch.counts, batch.expected_seconds) == ({"completed": 3}, None)
     assert await _count(world, desk, tenant.outbox) == 0
@@ -253,7 +253,7 @@ async def test_its_video_and_its_webhook_follow_as_with_any_job(world: World, de
 async def test_a_copy_that_nobody_stands_for_is_removed(world: World, desk: Desk) -> None:
     """As after a crash between the copy and the job."""
     await done(world, desk)
-    crashed = world.crash_on(Step.SUBMIT_JOB, Boundary.BEFORE_COMMIT)
+    crashed = world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.BEFORE_COMMIT)
     with pytest.raises(Crash):
         await desk.submit(reuse=True)
     assert crashed

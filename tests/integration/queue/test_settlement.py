@@ -12,12 +12,12 @@ import pytest
 from comfyrelay.domain.ids import output_id
 from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.states import PauseMode
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import DatabaseUnavailable, Fault, LeaseLost
-from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.heartbeats import Heartbeat
-from comfyrelay.services.queue.settle import Output, Report, Settlement, Verb
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.queue.settle import Report, SettledOutput, Settlement, Verb
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store import outbox
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Boundary
@@ -30,20 +30,20 @@ async def desk(world: World) -> Desk:
     return await world.desk()
 
 
-async def beat(world: World, leased: LeasedJob, **values: Any) -> None:
+async def beat(world: World, leased: LeasedDispatch, **values: Any) -> None:
     heartbeat = Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, **values)
     await world.engine.queue.heartbeats.beat(heartbeat)
 
 
-async def complete(world: World, leased: LeasedJob, **values: Any) -> None:
+async def complete(world: World, leased: LeasedDispatch, **values: Any) -> None:
     await world.complete(leased, **values)
 
 
-async def fail(world: World, leased: LeasedJob, **values: Any) -> None:
+async def fail(world: World, leased: LeasedDispatch, **values: Any) -> None:
     await world.fail(leased, **values)
 
 
-async def requeue(world: World, leased: LeasedJob, **values: Any) -> None:
+async def requeue(world: World, leased: LeasedDispatch, **values: Any) -> None:
     await world.engine.queue.settle.requeue(leased.dispatch_id, leased.lease_token, reason="shutdown", **values)
 
 
@@ -53,7 +53,7 @@ EVERYTHING_A_WORKER_SAYS: list[Say] = [beat, complete, fail, requeue]
 
 @dataclass(frozen=True)
 class Snapshot:
-    job: Job
+    job: JobRecord
     dispatch: Dispatch
     transactions: dict[str, int]
     attempts: list[Any]
@@ -61,7 +61,7 @@ class Snapshot:
     audit: list[str]
 
 
-async def snapshot(world: World, desk: Desk, job: Job) -> Snapshot:
+async def snapshot(world: World, desk: Desk, job: JobRecord) -> Snapshot:
     return Snapshot(
         job=await world.job(job),
         dispatch=await world.dispatch(job),
@@ -77,7 +77,7 @@ async def entries(world: World, shard: str) -> list[OutboxEntry]:
         return await outbox.entries(tx, shard, limit=100)
 
 
-async def files(world: World, job: Job) -> list[Any]:
+async def files(world: World, job: JobRecord) -> list[Any]:
     shard = await world.engine.databases.shard_of(job.tenant_id)
     return await execute(shard, "SELECT * FROM files WHERE tenant_id = :tenant", tenant=job.tenant_id)
 
@@ -104,7 +104,7 @@ class TestComplete:
 
     async def test_the_output_is_a_file_of_the_tenant_s(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
-        output = Output(size=5, mime_type="video/webm", extension="mp4", sha256="cafe", metadata={"frames": 8})
+        output = SettledOutput(size=5, mime_type="video/webm", extension="mp4", sha256="cafe", metadata={"frames": 8})
         await world.complete(leased, output=output)
         (file,) = await files(world, job)
         assert (file.size, file.mime_type, file.content_hash, file.user_id) == (5, "video/webm", "cafe", desk.user.id)
@@ -154,7 +154,7 @@ class TestComplete:
                 verb=Verb.COMPLETE,
                 dispatch_id=leased.dispatch_id,
                 lease_token=leased.lease_token,
-                output=Output(size=5, mime_type="video/mp4", extension="mp4"),
+                output=SettledOutput(size=5, mime_type="video/mp4", extension="mp4"),
                 began_after_seconds=70,
             )
         )
@@ -322,19 +322,19 @@ class TestRequeue:
         assert await world.requeue(leased) == "canceled"
 
 
-async def reap(world: World, _: LeasedJob) -> None:
+async def reap(world: World, _: LeasedDispatch) -> None:
     await world.expire()
 
 
-async def give_back(world: World, leased: LeasedJob) -> None:
+async def give_back(world: World, leased: LeasedDispatch) -> None:
     await world.requeue(leased)
 
 
-async def take_away(world: World, leased: LeasedJob) -> None:
+async def take_away(world: World, leased: LeasedDispatch) -> None:
     await world.engine.fleet.workers.release(leased.dispatch.worker_id or "", reason="revoked")
 
 
-async def take_away_and_lease_again(world: World, leased: LeasedJob) -> None:
+async def take_away_and_lease_again(world: World, leased: LeasedDispatch) -> None:
     await take_away(world, leased)
     assert await world.lease(leased.dispatch.worker_id or "") is not None
 
@@ -468,7 +468,7 @@ class TestLetters:
     @pytest.fixture
     async def untold(
         self, world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
-    ) -> tuple[Job, str, OutboxEntry, OutboxEntry]:
+    ) -> tuple[JobRecord, str, OutboxEntry, OutboxEntry]:
         """A job that was begun and completed while its shard could not be told: the job, the shard, the two entries."""
         job = await desk.submit()
         shard = await world.engine.databases.shard_name_of(job.tenant_id)
@@ -486,7 +486,7 @@ class TestLetters:
         return job, shard, started, completed
 
     async def test_out_of_order_they_wait_for_each_other(
-        self, world: World, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
+        self, world: World, untold: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, shard, started, completed = untold
         assert await world.engine.outbox.applying.apply(shard, [completed]) == []
@@ -497,14 +497,14 @@ class TestLetters:
         assert (await world.job(job)).status == "completed"
 
     async def test_together_they_are_put_in_order(
-        self, world: World, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
+        self, world: World, untold: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, shard, started, completed = untold
         assert len(await world.engine.outbox.applying.apply(shard, [completed, started])) == 2
         assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
 
     async def test_doubled_they_count_once(
-        self, world: World, desk: Desk, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
+        self, world: World, desk: Desk, untold: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, shard, started, completed = untold
         await world.engine.outbox.applying.apply(shard, [started, started, completed, completed])
@@ -517,7 +517,7 @@ class TestLetters:
         assert len(await files(world, job)) == 1
 
     async def test_delivered_by_several_processes_at_once_they_count_once(
-        self, world: World, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
+        self, world: World, untold: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, shard, started, completed = untold
         await asyncio.gather(*(world.engine.outbox.applying.apply(shard, [started, completed]) for _ in range(4)))
@@ -525,7 +525,7 @@ class TestLetters:
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
 
     async def test_late_they_say_what_was_so_at_the_time(
-        self, world: World, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
+        self, world: World, untold: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, *_ = untold
         await world.advance(3600)
@@ -563,7 +563,7 @@ async def test_completes_that_arrive_together_share_their_transactions_and_are_a
     settled = []
 
     async def count(step: str, boundary: Boundary) -> None:
-        if step == Step.SETTLE and boundary is Boundary.AFTER_COMMIT:
+        if step == TransactionStep.SETTLE and boundary is Boundary.AFTER_COMMIT:
             settled.append(step)
 
     world.on_boundary(count)

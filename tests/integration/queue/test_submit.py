@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import (
     Conflict,
     DatabaseUnavailable,
@@ -19,9 +19,9 @@ from comfyrelay.errors import (
     TooLarge,
     TooManyActiveJobs,
 )
-from comfyrelay.services.jobs.submission.requests import Item, JobRequest
-from comfyrelay.services.queue.graph_building import LeasedJob
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
+from comfyrelay.services.queue.graph_building import LeasedDispatch
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
@@ -80,7 +80,7 @@ async def make_desk(
     )
 
 
-async def run(desk: Desk, **values: Any) -> LeasedJob:
+async def run(desk: Desk, **values: Any) -> LeasedDispatch:
     """Submit and lease: what the worker gets to see."""
     return (await desk.leased(**values))[1]
 
@@ -182,7 +182,7 @@ SEED = {
 }
 
 
-def seed_in(leased: LeasedJob) -> int:
+def seed_in(leased: LeasedDispatch) -> int:
     seed = leased.graph["2"]["inputs"]["strength"]
     assert isinstance(seed, int)
     return seed
@@ -487,7 +487,7 @@ async def test_one_users_jobs_do_not_count_for_another(world: World) -> None:
 async def test_submissions_at_the_same_time_never_exceed_the_limit(world: World) -> None:
     desk = await world.desk()
     answers = await asyncio.gather(*(desk.submit() for _ in range(12)), return_exceptions=True)
-    assert sum(isinstance(each, Job) for each in answers) == 5
+    assert sum(isinstance(each, JobRecord) for each in answers) == 5
     assert sum(isinstance(each, TooManyActiveJobs) for each in answers) == 7
     assert await desk.balance() == 950
 
@@ -542,7 +542,7 @@ async def test_an_unknown_effect_is_not_found(world: World) -> None:
 async def test_an_effect_that_is_switched_off_is_not_found(world: World) -> None:
     desk = await world.desk()
     await world.engine.databases.central.run(
-        Step.CATALOGUE, lambda tx: catalogue.update_effect(tx, desk.effect.id, is_active=False)
+        TransactionStep.CATALOGUE, lambda tx: catalogue.update_effect(tx, desk.effect.id, is_active=False)
     )
     with pytest.raises(NotFound):
         await desk.submit()
@@ -568,7 +568,7 @@ async def test_a_tenants_own_workflow_runs_for_its_owner_without_a_price(world: 
     graph = {"2": {"class_type": "Prompt", "inputs": {"text": "{{PROMPT}}"}}}
     workflow = await world.workflow("own", tenant_id=user.tenant_id, graph=graph)
     worker = await world.worker(await world.fleet(workflow))
-    item = Item(input_payload={"prompt": "a dog"})
+    item = ItemRequest(input_payload={"prompt": "a dog"})
     job = await world.engine.jobs.submit.submit(request_for(user, workflow_slug="own", item=item))
     leased = await world.lease(worker)
     assert leased is not None
@@ -581,10 +581,10 @@ async def test_a_text_that_stands_in_a_graph_often_may_not_fill_the_memory(world
     user = await world.user()
     graph = {str(at): {"class_type": "Prompt", "inputs": {"text": "{{PROMPT}} {{PROMPT}}"}} for at in range(500)}
     await world.workflow("own", tenant_id=user.tenant_id, graph=graph)
-    item = Item(input_payload={"prompt": "a" * 100_000})
+    item = ItemRequest(input_payload={"prompt": "a" * 100_000})
     with pytest.raises(TooLarge, match="shorter texts"):
         await world.engine.jobs.submit.submit(request_for(user, workflow_slug="own", item=item))
-    item = Item(input_payload={"prompt": "a" * 1_000})
+    item = ItemRequest(input_payload={"prompt": "a" * 1_000})
     await world.engine.jobs.submit.submit(request_for(user, workflow_slug="own", item=item))
 
 
@@ -610,7 +610,7 @@ async def test_a_later_override_does_not_change_a_job_that_waits(world: World) -
     await desk.submit()
     overrides = {"strength": 0.1, "prompt": "something else"}
     await world.engine.databases.central.run(
-        Step.CATALOGUE,
+        TransactionStep.CATALOGUE,
         lambda tx: catalogue.update_effect(tx, desk.effect.id, property_overrides=overrides, credits_cost=99),
     )
     leased = await world.lease(desk.worker)
@@ -636,7 +636,7 @@ async def test_a_job_remembers_what_it_cost_when_it_was_submitted(world: World) 
     desk = await world.desk()
     job, leased = await desk.leased()
     await world.engine.databases.central.run(
-        Step.CATALOGUE, lambda tx: catalogue.update_effect(tx, desk.effect.id, credits_cost=500)
+        TransactionStep.CATALOGUE, lambda tx: catalogue.update_effect(tx, desk.effect.id, credits_cost=500)
     )
     await world.fail(leased)
     assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
@@ -665,7 +665,7 @@ async def test_a_job_with_another_model_file_has_another_workflow_hash(world: Wo
 
 async def test_a_job_that_a_crash_kept_from_the_queue_is_brought_there_by_the_relay(world: World) -> None:
     desk = await world.desk()
-    crashed = world.crash_on(Step.SUBMIT_JOB, Boundary.AFTER_COMMIT)
+    crashed = world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
         await desk.submit()
     assert crashed
@@ -677,7 +677,7 @@ async def test_a_job_that_a_crash_kept_from_the_queue_is_brought_there_by_the_re
 
 async def test_a_crash_before_the_commit_means_that_nothing_was_accepted(world: World) -> None:
     desk = await world.desk()
-    world.crash_on(Step.SUBMIT_JOB, Boundary.BEFORE_COMMIT)
+    world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.BEFORE_COMMIT)
     with pytest.raises(Crash):
         await desk.submit(key="once")
     await world.relay()
@@ -688,7 +688,7 @@ async def test_a_crash_before_the_commit_means_that_nothing_was_accepted(world: 
 
 async def test_a_repeated_submission_makes_the_dispatch_that_a_crash_prevented(world: World) -> None:
     desk = await world.desk()
-    world.crash_on(Step.SUBMIT_JOB, Boundary.AFTER_COMMIT)
+    world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
         await desk.submit(key="once")
     job = await desk.submit(key="once")
@@ -701,7 +701,7 @@ async def test_a_job_is_accepted_although_the_queue_cannot_be_written(world: Wor
     desk = await world.desk()
 
     async def refuse(step: str, _: Boundary) -> None:
-        if step == Step.SUBMIT_ENQUEUE:
+        if step == TransactionStep.SUBMIT_ENQUEUE:
             raise DatabaseUnavailable(name="central")
 
     world.on_boundary(refuse)
@@ -717,7 +717,7 @@ async def test_a_job_is_accepted_although_the_queue_cannot_be_written(world: Wor
 
 async def test_a_crash_after_the_dispatch_was_made_does_not_make_a_second(world: World) -> None:
     desk = await world.desk()
-    world.crash_on(Step.SUBMIT_ENQUEUE, Boundary.AFTER_COMMIT)
+    world.crash_on(TransactionStep.SUBMIT_ENQUEUE, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
         await desk.submit()
     await world.relay()
@@ -738,9 +738,9 @@ async def test_submissions_leave_the_outbox_together_once_their_jobs_are_in_the_
 
     world.on_boundary(note)
     await asyncio.gather(*(desk.submit() for _ in range(4)))
-    assert Step.SUBMIT_FORGET not in steps
+    assert TransactionStep.SUBMIT_FORGET not in steps
     await world.settled()
-    assert steps.count(Step.SUBMIT_FORGET) == 1
+    assert steps.count(TransactionStep.SUBMIT_FORGET) == 1
     assert await world.count() == 4
     assert await _submissions(desk) == 0
 
@@ -751,7 +751,7 @@ async def test_a_submission_that_could_not_leave_the_outbox_is_found_there_and_m
     desk = await world.desk()
 
     async def refuse(step: str, _: Boundary) -> None:
-        if step == Step.SUBMIT_FORGET:
+        if step == TransactionStep.SUBMIT_FORGET:
             raise DatabaseUnavailable(name="main")
 
     world.on_boundary(refuse)
@@ -773,7 +773,7 @@ async def test_a_submission_that_leaves_late_takes_no_other_with_it(
     shard = await world.engine.databases.shard_name_of(desk.user.tenant_id)
     await world.engine.outbox.recovery.enqueue_pending(shard)
     assert await _submissions(desk) == 0
-    world.crash_on(Step.SUBMIT_ENQUEUE, Boundary.BEFORE_COMMIT)
+    world.crash_on(TransactionStep.SUBMIT_ENQUEUE, Boundary.BEFORE_COMMIT)
     with pytest.raises(Crash):
         await desk.submit()
     world.on_boundary(None)
@@ -790,7 +790,7 @@ async def _submissions(desk: Desk) -> int:
 
 async def test_the_relay_leaves_a_delayed_job_its_delay(world: World) -> None:
     desk = await world.desk()
-    world.crash_on(Step.SUBMIT_JOB, Boundary.AFTER_COMMIT)
+    world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
         await desk.submit(delay_seconds=60)
     await world.advance(30)
@@ -802,7 +802,7 @@ async def test_the_relay_leaves_a_delayed_job_its_delay(world: World) -> None:
 
 async def test_a_job_whose_workflow_is_gone_before_it_is_queued_fails_and_is_refunded(world: World) -> None:
     desk = await world.desk()
-    world.crash_on(Step.SUBMIT_JOB, Boundary.AFTER_COMMIT)
+    world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
         await desk.submit(key="once")
     await _forget_workflow(desk)
@@ -825,7 +825,7 @@ async def _forget_workflow(desk: Desk) -> None:
         ):
             await tx.execute(table.delete().where(table.c[column] == desk.workflow.id))
 
-    await desk.world.engine.databases.central.run(Step.CATALOGUE, work)
+    await desk.world.engine.databases.central.run(TransactionStep.CATALOGUE, work)
 
 
 # videos

@@ -7,12 +7,12 @@ import pytest
 
 from comfyrelay.domain.queue.states import PauseMode, Stage
 from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import DatabaseUnavailable, Fault, NotFound
 from tests.support.world import Desk, World, submit_batch
 
 
-async def why(world: World, job: Job) -> Waiting:
+async def why(world: World, job: JobRecord) -> Waiting:
     return await world.engine.queue.waiting.of_job(job.tenant_id, job.id)
 
 

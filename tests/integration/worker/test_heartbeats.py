@@ -13,9 +13,9 @@ from aiohttp.test_utils import TestServer
 
 from comfyrelay.protocol.progress import Phase
 from comfyrelay.protocol.worker import Device
-from comfyrelay.worker.control import Control
-from comfyrelay.worker.heartbeats import NEWS_SECONDS, Heartbeats
-from comfyrelay.worker.lease import Lease, Stop
+from comfyrelay.worker.control import ControlPlane
+from comfyrelay.worker.heartbeats import NEWS_SECONDS, HeartbeatLoop
+from comfyrelay.worker.lease import Lease, LeaseStop
 from tests.support.leases import make_lease
 from tests.support.world import PATIENCE_SECONDS
 
@@ -54,14 +54,14 @@ class Plane:
 @asynccontextmanager
 async def pulsing(
     phase: Phase = Phase.RUNNING, *, devices: Sequence[Device] = ()
-) -> AsyncIterator[tuple[Plane, Heartbeats]]:
+) -> AsyncIterator[tuple[Plane, HeartbeatLoop]]:
     plane = Plane(make_lease(phase=phase))
     app = web.Application()
     app.router.add_post("/api/worker/heartbeat", plane.answer)
     async with TestServer(app) as server:
-        control = Control(str(server.make_url("")).rstrip("/"), worker_id="gpu-1", devices=lambda: list(devices))
+        control = ControlPlane(str(server.make_url("")).rstrip("/"), worker_id="gpu-1", devices=lambda: list(devices))
         control.token = "token"
-        heartbeats = Heartbeats(control, plane.lease, interval_seconds=30)
+        heartbeats = HeartbeatLoop(control, plane.lease, interval_seconds=30)
         heartbeats.start()
         try:
             yield plane, heartbeats
@@ -122,7 +122,7 @@ async def test_a_job_that_has_not_begun_is_given_back_when_it_is_asked_for(phase
     async with pulsing(phase) as (plane, _):
         plane.say("release")
         await asyncio.wait_for(plane.lease.stopped.wait(), PATIENCE_SECONDS)
-        assert plane.lease.stop is Stop.RELEASE
+        assert plane.lease.stop is LeaseStop.RELEASE
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.STORING, Phase.SETTLING])
@@ -135,7 +135,7 @@ async def test_a_job_that_has_begun_goes_on_when_it_is_asked_for(phase: Phase) -
         assert plane.lease.stop is None
         plane.say("cancel")
         await asyncio.wait_for(plane.lease.stopped.wait(), PATIENCE_SECONDS)
-        assert plane.lease.stop is Stop.CANCEL
+        assert plane.lease.stop is LeaseStop.CANCEL
 
 
 async def test_a_stop_is_heard_by_the_heartbeat_that_waits_for_it() -> None:

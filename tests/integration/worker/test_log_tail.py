@@ -15,14 +15,14 @@ from rich.console import Console
 
 from comfyrelay.protocol.worker import MOST_LOG_BYTES, MOST_LOG_LINES
 from comfyrelay.worker.console import WorkerConsole
-from comfyrelay.worker.control import Control
+from comfyrelay.worker.control import ControlPlane
 from comfyrelay.worker.log_tail import LONGEST_LINE, RecentLines
 from tests.support.leases import make_lease
 from tests.support.world import PATIENCE_SECONDS
 
 
 @asynccontextmanager
-async def plane(lines: list[str] | None) -> AsyncIterator[tuple[Control, "asyncio.Queue[Any]", dict[str, int]]]:
+async def plane(lines: list[str] | None) -> AsyncIterator[tuple[ControlPlane, "asyncio.Queue[Any]", dict[str, int]]]:
     """A control plane that wants logs, what it was sent, and the status with which it answers."""
     sent: asyncio.Queue[Any] = asyncio.Queue()
     status = {"logs": 200}
@@ -43,7 +43,7 @@ async def plane(lines: list[str] | None) -> AsyncIterator[tuple[Control, "asynci
     app.router.add_post("/api/worker/logs", logs)
     async with TestServer(app) as server:
         url = str(server.make_url("")).rstrip("/")
-        control = Control(url, worker_id="gpu-1", last_lines=None if lines is None else lambda: lines)
+        control = ControlPlane(url, worker_id="gpu-1", last_lines=None if lines is None else lambda: lines)
         control.token = "token"
         try:
             yield control, sent, status

@@ -14,7 +14,7 @@ from comfyrelay.errors import ConfigurationError
 from comfyrelay.protocol.progress import Phase
 from comfyrelay.worker.comfyui.packing import GpuStatus
 from comfyrelay.worker.lease import Lease
-from comfyrelay.worker.metrics import Metrics
+from comfyrelay.worker.metrics import WorkerMetrics
 from tests.support.console_program import lease
 
 
@@ -44,7 +44,7 @@ class Worker:
     """Figures that are served, and what they are read from."""
 
     def __init__(self) -> None:
-        self.metrics = Metrics()
+        self.metrics = WorkerMetrics()
         self.close = self.metrics.serve(0, "127.0.0.1")
         self.cache, self.control, self.servers = Cache(), Control(), Servers()
         self.held: list[Lease] = []
@@ -156,7 +156,7 @@ async def test_a_port_that_is_taken_is_a_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"port {port} .*--metrics-port"):
-            Metrics().serve(port, "127.0.0.1")
+            WorkerMetrics().serve(port, "127.0.0.1")
 
 
 async def test_once_closed_nobody_answers() -> None:
@@ -179,7 +179,9 @@ async def test_nobody_is_named(worker: Worker) -> None:
 
 def test_every_figure_is_documented() -> None:
     page = Path("docs/howto/workers.md").read_text()
-    names = {family.name for family in Metrics().registry.collect() if family.name.startswith("comfyrelay_worker_")}
+    names = {
+        family.name for family in WorkerMetrics().registry.collect() if family.name.startswith("comfyrelay_worker_")
+    }
     assert len(names) == 12
     assert [name for name in names if name not in page] == []
 

@@ -10,8 +10,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from comfyrelay.comfyui.graphs.node_definitions import merge, pack, unpack
-from comfyrelay.worker.comfyui.node_definitions import Definitions
-from comfyrelay.worker.control import Control
+from comfyrelay.worker.comfyui.node_definitions import NodeDefinitionSender
+from comfyrelay.worker.control import ControlPlane
 from tests.integration.worker.test_servers import loader, odd_comfyui, open_servers
 from tests.support.world import PATIENCE_SECONDS
 
@@ -47,14 +47,14 @@ class Plane:
 
 
 @asynccontextmanager
-async def bringing(plane: Plane, *infos: dict[str, Any]) -> AsyncIterator[Definitions]:
+async def bringing(plane: Plane, *infos: dict[str, Any]) -> AsyncIterator[NodeDefinitionSender]:
     app = web.Application(client_max_size=2**24)
     app.router.add_post("/api/worker/definitions", plane.handle)
     app.router.add_put("/api/worker/definitions/{sha256}", plane.handle)
     async with TestServer(app) as server, _comfyuis(*infos) as urls, open_servers(*urls) as servers:
-        control = Control(str(server.make_url("")).rstrip("/"), worker_id="gpu-1")
+        control = ControlPlane(str(server.make_url("")).rstrip("/"), worker_id="gpu-1")
         control.token = "secret"
-        definitions = Definitions(control, servers)
+        definitions = NodeDefinitionSender(control, servers)
         keeping = asyncio.create_task(definitions.keep())
         try:
             yield definitions

@@ -17,7 +17,7 @@ from comfyrelay.worker.comfyui.recovery import MARK
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.files.run_folders import ComfyFolders
 from comfyrelay.worker.settings import WorkerSettings
-from comfyrelay.worker.state import State
+from comfyrelay.worker.state import StateFolder
 from tests.support.api_calls import png
 from tests.support.graphs import invert
 from tests.support.network_proxy import END_OF_FORM, Proxy
@@ -31,8 +31,8 @@ async def simulator() -> AsyncIterator[Simulator]:
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> State:
-    state = State(tmp_path / "worker")
+def state(tmp_path: Path) -> StateFolder:
+    state = StateFolder(tmp_path / "worker")
     state.open()
     return state
 
@@ -45,7 +45,7 @@ async def servers(simulator: Simulator) -> AsyncIterator[Servers]:
 
 
 @pytest.fixture
-async def leftovers(simulator: Simulator, state: State, servers: Servers) -> AsyncIterator[Leftovers]:
+async def leftovers(simulator: Simulator, state: StateFolder, servers: Servers) -> AsyncIterator[Leftovers]:
     leftovers = Leftovers(
         state, servers=servers, folders=ComfyFolders(lambda: [simulator.folder], asset_folder="assets")
     )
@@ -75,13 +75,13 @@ async def failed_run(simulator: Simulator, **extra_data: str) -> str:
     return prompt_ids[0]
 
 
-async def until_forgotten(state: State) -> None:
+async def until_forgotten(state: StateFolder) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while state.unfinished_runs():  # noqa: ASYNC110  (files tell nobody)
             await asyncio.sleep(0.01)
 
 
-async def test_the_files_of_our_runs_go(simulator: Simulator, state: State, leftovers: Leftovers) -> None:
+async def test_the_files_of_our_runs_go(simulator: Simulator, state: StateFolder, leftovers: Leftovers) -> None:
     prompt_id = await failed_run(simulator, **{MARK: "1-abc"})
     leftovers.add([("comfyui-1", prompt_id)])
     assert state.unfinished_runs() == [("comfyui-1", prompt_id)]
@@ -89,7 +89,7 @@ async def test_the_files_of_our_runs_go(simulator: Simulator, state: State, left
     assert previews(simulator) == []
 
 
-async def test_those_of_others_stay(simulator: Simulator, state: State, leftovers: Leftovers) -> None:
+async def test_those_of_others_stay(simulator: Simulator, state: StateFolder, leftovers: Leftovers) -> None:
     """A script's prompts are among its runs, and what they make is its user's."""
     prompt_id = await failed_run(simulator)
     leftovers.add([("comfyui-1", prompt_id)])
@@ -99,19 +99,21 @@ async def test_those_of_others_stay(simulator: Simulator, state: State, leftover
         assert prompt_id in (await http.get(f"{simulator.url}/history")).json()
 
 
-async def test_what_is_no_run_of_a_server_here_is_not_written_down(state: State, leftovers: Leftovers) -> None:
+async def test_what_is_no_run_of_a_server_here_is_not_written_down(state: StateFolder, leftovers: Leftovers) -> None:
     leftovers.add([("comfy-cloud", "p1"), ("comfyui-1", "../../p2"), ("comfyui-1", "")])
     assert state.unfinished_runs() == []
 
 
-async def test_a_server_that_is_gone_from_the_settings_is_not_waited_for(state: State, leftovers: Leftovers) -> None:
+async def test_a_server_that_is_gone_from_the_settings_is_not_waited_for(
+    state: StateFolder, leftovers: Leftovers
+) -> None:
     state.record_unfinished("comfyui-2", "p1")
     leftovers.recall()
     assert state.unfinished_runs() == []
 
 
 async def test_a_server_that_was_taken_away_meanwhile_is_not_waited_for(
-    simulator: Simulator, state: State, servers: Servers, leftovers: Leftovers
+    simulator: Simulator, state: StateFolder, servers: Servers, leftovers: Leftovers
 ) -> None:
     prompt_id = await failed_run(simulator, **{MARK: "1-abc"})
     await simulator.stop()
@@ -121,7 +123,7 @@ async def test_a_server_that_was_taken_away_meanwhile_is_not_waited_for(
 
 
 async def test_a_server_that_is_away_is_waited_for_by_the_next_process(
-    simulator: Simulator, state: State, leftovers: Leftovers
+    simulator: Simulator, state: StateFolder, leftovers: Leftovers
 ) -> None:
     prompt_id = await failed_run(simulator, **{MARK: "1-abc"})
     await simulator.stop()
@@ -147,7 +149,7 @@ async def beyond(network: Proxy) -> AsyncIterator[Servers]:
     await servers.close()
 
 
-def sweeper(simulator: Simulator, state: State, servers: Servers) -> Leftovers:
+def sweeper(simulator: Simulator, state: StateFolder, servers: Servers) -> Leftovers:
     return Leftovers(state, servers=servers, folders=ComfyFolders(lambda: [simulator.folder], asset_folder="assets"))
 
 
@@ -177,14 +179,14 @@ async def until_read(simulator: Simulator) -> None:
             await asyncio.sleep(0.01)
 
 
-async def until_no_upload(state: State) -> None:
+async def until_no_upload(state: StateFolder) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while state.unanswered_uploads():  # noqa: ASYNC110  (files tell nobody)
             await asyncio.sleep(0.01)
 
 
 async def test_an_input_that_is_read_when_its_job_is_over_goes(
-    simulator: Simulator, state: State, network: Proxy, beyond: Servers
+    simulator: Simulator, state: StateFolder, network: Proxy, beyond: Servers
 ) -> None:
     leftovers = sweeper(simulator, state, beyond)
     await abandon_upload(network, beyond)
@@ -200,7 +202,7 @@ async def test_an_input_that_is_read_when_its_job_is_over_goes(
 
 
 async def test_an_input_that_is_read_after_its_worker_was_killed_goes(
-    simulator: Simulator, state: State, network: Proxy, beyond: Servers
+    simulator: Simulator, state: StateFolder, network: Proxy, beyond: Servers
 ) -> None:
     await abandon_upload(network, beyond)
     leftovers = sweeper(simulator, state, beyond)
@@ -238,14 +240,14 @@ async def test_an_input_that_was_never_sent_is_nobodys_to_wait_for(
     assert not servers.named["comfyui-1"].take_unanswered_upload(FOLDER)
 
 
-async def test_where_no_folder_of_comfyui_is_known_no_input_is_waited_for(state: State, servers: Servers) -> None:
+async def test_where_no_folder_of_comfyui_is_known_no_input_is_waited_for(state: StateFolder, servers: Servers) -> None:
     leftovers = Leftovers(state, servers=servers, folders=ComfyFolders(list, asset_folder="assets"))
     leftovers.add_upload("comfyui-1", FOLDER)
     assert state.unanswered_uploads() == []
 
 
 async def test_a_server_that_hangs_for_good_is_not_waited_for_for_ever(
-    simulator: Simulator, state: State, network: Proxy, beyond: Servers, monkeypatch: pytest.MonkeyPatch
+    simulator: Simulator, state: StateFolder, network: Proxy, beyond: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("comfyrelay.worker.comfyui.orphaned_files.LONGEST_HANG_SECONDS", 0.1)
     leftovers = sweeper(simulator, state, beyond)
@@ -262,7 +264,7 @@ async def test_an_input_is_waited_for_by_one_only(network: Proxy, beyond: Server
 
 
 async def test_an_upload_to_a_server_that_is_gone_from_the_settings_is_not_waited_for(
-    simulator: Simulator, state: State, servers: Servers, leftovers: Leftovers
+    simulator: Simulator, state: StateFolder, servers: Servers, leftovers: Leftovers
 ) -> None:
     """What it has read by then goes all the same."""
     await run_with_input(servers)

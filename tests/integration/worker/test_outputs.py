@@ -13,7 +13,7 @@ import pytest
 from comfyrelay.comfyui import ComfyClient, OutputFile, RunResult
 from comfyrelay.errors import NoOutput, OutputGone, ServerUnreachable, TooLarge
 from comfyrelay.simulator import LostFile, Simulator
-from comfyrelay.worker.files.outputs import Collected, collect, collect_more, pick
+from comfyrelay.worker.files.outputs import CollectedOutput, collect, collect_more, pick
 from tests.support.graphs import clip, invert, words
 from tests.support.leases import hanging_up, make_lease, open_storage
 
@@ -110,7 +110,7 @@ async def test_a_file_is_saved_with_all_that_is_known_of_it(comfy: ComfyClient, 
             "seconds": result.seconds,
         },
     }
-    assert Collected.from_json(json.loads(json.dumps(collected.to_json()))) == collected
+    assert CollectedOutput.from_json(json.loads(json.dumps(collected.to_json()))) == collected
 
 
 async def test_another_kind_than_expected_is_told_as_it_is(comfy: ComfyClient, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 from comfyrelay.worker import previews
 from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.lease import Lease, PreviewTarget
-from comfyrelay.worker.previews import MOST_BYTES, Previews, shrunk
+from comfyrelay.worker.previews import MOST_BYTES, PreviewUploader, shrunk
 from tests.support.leases import Storage, answering, make_lease, open_storage
 from tests.support.world import PATIENCE_SECONDS
 
@@ -29,11 +29,11 @@ SMALL = picture(32, "JPEG")
 
 
 @asynccontextmanager
-async def sending(*, pause_seconds: float = 0.0) -> AsyncIterator[tuple[Storage, Lease, Previews]]:
+async def sending(*, pause_seconds: float = 0.0) -> AsyncIterator[tuple[Storage, Lease, PreviewUploader]]:
     async with open_storage() as storage:
         transfers = Transfers()
         lease = make_lease()
-        made = Previews(lease, transfers, pause_seconds=pause_seconds)
+        made = PreviewUploader(lease, transfers, pause_seconds=pause_seconds)
         try:
             async with made.being_sent():
                 yield storage, lease, made
@@ -80,7 +80,7 @@ async def test_of_many_pictures_the_newest_is_sent_once_in_a_while() -> None:
 async def test_after_the_run_nothing_is_sent() -> None:
     async with open_storage() as storage:
         transfers, lease = Transfers(), make_lease()
-        made = Previews(lease, transfers)
+        made = PreviewUploader(lease, transfers)
         async with made.being_sent():
             pass
         watch(storage, lease)

@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.graphs.hash import workflow_hash
-from comfyrelay.comfyui.pool import JobEvent
+from comfyrelay.comfyui.pool import PoolJobEvent
 from comfyrelay.errors import ComfyError, Fault, NodeFailed, NotInstalled
 from comfyrelay.simulator import Fail, SimulatedGpuOptions, Simulator, Stuck
 from comfyrelay.simulator.gpu import GIB
@@ -78,7 +78,7 @@ async def test_of_many_warm_workflows_the_newest_of_each_server_are_told() -> No
     async with Simulator() as first, Simulator() as second, open_servers(first.url, second.url, online=2) as servers:
         accepted = asyncio.Event()
 
-        async def run(graph: Graph, on_event: Callable[[JobEvent], None] = lambda _: None) -> str:
+        async def run(graph: Graph, on_event: Callable[[PoolJobEvent], None] = lambda _: None) -> str:
             ran = Ran()
             await servers.run(make_lease(), graph, (), ran=ran, on_event=on_event, on_move=lambda: None)
             return f"{ran.client_id} {workflow_hash(graph)}"
@@ -125,7 +125,7 @@ class TestNoServerIsLeft:
             accepted, moved = asyncio.Event(), asyncio.Event()
 
             async def run(
-                on_event: Callable[[JobEvent], None] = lambda _: None, on_move: Callable[[], None] = lambda: None
+                on_event: Callable[[PoolJobEvent], None] = lambda _: None, on_move: Callable[[], None] = lambda: None
             ) -> None:
                 await servers.run(make_lease(), invert(), (), ran=Ran(), on_event=on_event, on_move=on_move)
 

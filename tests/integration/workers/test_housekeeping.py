@@ -9,7 +9,7 @@ import pytest
 from comfyrelay.errors import Forbidden
 from comfyrelay.services.engine import Hooks
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary
 from tests.support.world import PostgresBackend, SqliteBackend, World, open_world
 
@@ -84,7 +84,7 @@ async def test_a_worker_that_leases_while_it_is_looked_at_is_not_removed(
         removed: list[int] = []
 
         async def between(step: str, boundary: Boundary) -> None:
-            if step == Step.LEASE and boundary is Boundary.BEFORE_COMMIT and not removed:
+            if step == TransactionStep.LEASE and boundary is Boundary.BEFORE_COMMIT and not removed:
                 removed.append(await world.engine.fleet.workers.remove_stale(2 * HOUR))
 
         world.on_boundary(between)

@@ -14,11 +14,11 @@ from cryptography.hazmat.primitives.serialization import pkcs7
 
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.services.workers.identity import Identities
-from comfyrelay.worker.control import Control
+from comfyrelay.worker.control import ControlPlane
 from comfyrelay.worker.host.imds import Imds
-from comfyrelay.worker.registration import Registration
+from comfyrelay.worker.registration import Registrar
 from comfyrelay.worker.settings import WorkerSettings
-from comfyrelay.worker.state import State
+from comfyrelay.worker.state import StateFolder
 from tests.integration.workers.identity_documents import (
     ACCOUNT,
     INSTANCE,
@@ -207,13 +207,13 @@ class TestWorker:
     """The worker's side, with a simulator for EC2's metadata."""
 
     @asynccontextmanager
-    async def joining(self, api: Api, folder: Path, metadata: Metadata, **settings: Any) -> AsyncIterator[Registration]:
-        control = Control("http://relay.test", worker_id=INSTANCE)
+    async def joining(self, api: Api, folder: Path, metadata: Metadata, **settings: Any) -> AsyncIterator[Registrar]:
+        control = ControlPlane("http://relay.test", worker_id=INSTANCE)
         await control._http.aclose()
         control._http = api.anybody.http
         imds = Imds(metadata.url)
         given = WorkerSettings(fleet_slug="home-clip", **settings)
-        yield Registration(given, control, State(folder), imds=imds)
+        yield Registrar(given, control, StateFolder(folder), imds=imds)
         await imds.close()
 
     async def test_it_shows_the_document_where_it_has_no_secret(self, small: Api, tmp_path: Path) -> None:
@@ -246,8 +246,8 @@ class TestWorker:
             assert metadata.asked[IDENTITY] == 0
 
     def test_one_of_the_two_must_be_there(self, tmp_path: Path) -> None:
-        registration = Registration(
-            WorkerSettings(fleet_slug="x"), Control("http://relay.test", worker_id="w"), State(tmp_path)
+        registration = Registrar(
+            WorkerSettings(fleet_slug="x"), ControlPlane("http://relay.test", worker_id="w"), StateFolder(tmp_path)
         )
         with pytest.raises(ConfigurationError, match="FLEET_SECRET is not set"):
             registration.require_settings()

@@ -9,7 +9,7 @@ from comfyrelay.domain.queue.states import Stage, WorkflowKind
 from comfyrelay.errors import Conflict, Forbidden, InvalidInput, LeaseLost, NotFound
 from comfyrelay.services.engine import Hooks
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import audit
 from comfyrelay.store.central.workers import workers
 from comfyrelay.store.database import Boundary
@@ -199,7 +199,7 @@ class TestLeaving:
         leaving: list[asyncio.Task[int]] = []
 
         async def leave(step: str, boundary: Boundary) -> None:
-            if step == Step.LEASE and boundary is Boundary.BEFORE_COMMIT:
+            if step == TransactionStep.LEASE and boundary is Boundary.BEFORE_COMMIT:
                 leaving.append(asyncio.create_task(world.engine.fleet.workers.deregister(desk.worker)))
                 if world.backend == "postgresql":
                     await somebody_waits_for_a_lock()

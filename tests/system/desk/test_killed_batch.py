@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.protocol.desk import Attempt
+from comfyrelay.protocol.desk import JobAttempt
 from comfyrelay.simulator import Simulator, Slow
 from comfyrelay.simulator.active_misbehaviours import ActiveMisbehaviour
 from tests.support.world import PATIENCE_SECONDS
@@ -19,7 +19,7 @@ async def until_happened(what: ActiveMisbehaviour[Slow]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def attempts_of(desk: DeskProcess, job_id: str) -> list[Attempt]:
+async def attempts_of(desk: DeskProcess, job_id: str) -> list[JobAttempt]:
     about = await desk.client.about(job_id)
     assert about is not None
     return about.attempts

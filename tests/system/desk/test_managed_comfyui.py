@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from comfyrelay.cli.main import app
 from comfyrelay.comfyui.processes.log import last_lines_in
-from comfyrelay.comfyui.processes.process import Process
+from comfyrelay.comfyui.processes.process import ManagedProcess
 from comfyrelay.desk.doctor import examine
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.worker.check import Verdict
@@ -32,7 +32,7 @@ async def test_its_jobs_run_there_tell_how_it_died_and_it_leaves_with_the_desk(
 ) -> None:
     if is_seen_first_by == "worker":
         # both look for it, and on a busy machine a job may begin before the keeper has seen that it is up
-        monkeypatch.setattr(Process, "answers", _answers_in_its_second_life(dressed))
+        monkeypatch.setattr(ManagedProcess, "answers", _answers_in_its_second_life(dressed))
     dressed.behave(misbehave=[STUCK])
     made = make_desk(
         tmp_path / "desk",
@@ -63,10 +63,10 @@ async def test_its_jobs_run_there_tell_how_it_died_and_it_leaves_with_the_desk(
     assert dressed.living == []
 
 
-def _answers_in_its_second_life(dressed: Dressed) -> Callable[[Process], Awaitable[bool]]:
-    answers = Process.answers
+def _answers_in_its_second_life(dressed: Dressed) -> Callable[[ManagedProcess], Awaitable[bool]]:
+    answers = ManagedProcess.answers
 
-    async def only_then(process: Process) -> bool:
+    async def only_then(process: ManagedProcess) -> bool:
         return len(dressed.lives) > 1 and await answers(process)
 
     return only_then

@@ -16,7 +16,7 @@ from comfyrelay.protocol.user import WorkerSlot
 from comfyrelay.simulator.gpu import GIB
 from comfyrelay.worker import agent
 from comfyrelay.worker.comfyui import packing
-from comfyrelay.worker.metrics import Metrics
+from comfyrelay.worker.metrics import WorkerMetrics
 from tests.support.comfyui_install import Dressed
 from tests.support.desk import OpenDesk, make_desk, opened
 from tests.support.simulated_gpus import picture
@@ -38,7 +38,7 @@ async def test_there_are_more_while_jobs_wait_and_one_without_work_and_everybody
 ) -> None:
     quick = partial(packing.Packer, limits=ALWAYS, spare=lambda _own: 16.0, loads=dict, look_seconds=0.1)
     monkeypatch.setattr(agent, "Packer", quick)
-    metrics = Metrics()
+    metrics = WorkerMetrics()
     monkeypatch.setattr(agent, "Metrics", lambda: metrics)
     dressed = Dressed(tmp_path / "ComfyUI")
     gpu = {"folder": str(tmp_path / "gpu"), "memory_bytes": 24 * GIB, "context_bytes": GIB, "model_bytes": 2 * GIB}
@@ -90,6 +90,6 @@ async def keep_adding(desk: OpenDesk, workflow: str) -> None:
             await asyncio.sleep(0.05)
 
 
-def on_gpu(metrics: Metrics) -> float:
+def on_gpu(metrics: WorkerMetrics) -> float:
     found = [sample for each in metrics.registry.collect() for sample in each.samples]
     return next(each.value for each in found if each.name == "comfyrelay_worker_comfyui_on_gpu")

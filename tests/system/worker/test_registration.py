@@ -10,10 +10,10 @@ import pytest
 from comfyrelay import __version__
 from comfyrelay.protocol.worker import PROTOCOL
 from comfyrelay.simulator.misbehaviour import Stuck
-from comfyrelay.worker.control import Control
-from comfyrelay.worker.registration import Registration
+from comfyrelay.worker.control import ControlPlane
+from comfyrelay.worker.registration import Registrar
 from comfyrelay.worker.settings import WorkerSettings
-from comfyrelay.worker.state import State
+from comfyrelay.worker.state import StateFolder
 from tests.support.api import FLEET_SECRET
 from tests.support.whole_system import FLEET, System
 
@@ -30,11 +30,11 @@ REGISTER = "POST /api/worker/register"
 async def test_who_is_not_let_in_asks_again_until_there_is_room(system: System, tmp_path: Path, name: str) -> None:
     await system.plain_effect()
     first = await system.started("gpu-1")
-    state = State(tmp_path / "second")
+    state = StateFolder(tmp_path / "second")
     state.open()
-    control = Control(system.api.url, worker_id=name)
+    control = ControlPlane(system.api.url, worker_id=name)
     own = WorkerSettings(api_base_url=system.api.url, fleet_secret=FLEET_SECRET, fleet_slug=FLEET)
-    waiting = asyncio.create_task(Registration(own, control, state, later_seconds=0.1).enlist({"max_concurrency": 1}))
+    waiting = asyncio.create_task(Registrar(own, control, state, later_seconds=0.1).enlist({"max_concurrency": 1}))
     try:
         # one by the other worker; twice it was refused
         await system.api.until_asked(REGISTER, 1 + 3)

@@ -19,7 +19,7 @@ from comfyrelay.domain.autoscaling.learning import (
     seconds_ago,
     seconds_left,
 )
-from comfyrelay.domain.autoscaling.machines import Ended, Machine
+from comfyrelay.domain.autoscaling.machines import MachineEndReason, MachineRecord
 from comfyrelay.domain.autoscaling.spec import InstanceType, MachineProviderName, MachineSpec
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -29,12 +29,12 @@ def ago(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
 
 
-def machine(ordered: float = 0, *, booted_in: float | None = None, **more: Any) -> Machine:
+def machine(ordered: float = 0, *, booted_in: float | None = None, **more: Any) -> MachineRecord:
     registered = None if booted_in is None else ago(ordered - booted_in)
-    return Machine(key="k", fleet_id=1, ordered_at=ago(ordered), registered_at=registered, **more)
+    return MachineRecord(key="k", fleet_id=1, ordered_at=ago(ordered), registered_at=registered, **more)
 
 
-def refused(kind: str, instance_type: str | None, *, seconds: float = 5) -> Machine:
+def refused(kind: str, instance_type: str | None, *, seconds: float = 5) -> MachineRecord:
     return machine(seconds, ended_at=ago(seconds), reason=refusal(kind, "No: none."), instance_type=instance_type)
 
 
@@ -116,9 +116,9 @@ def test_boots_take_as_long_as_three_quarters_of_the_newest_did() -> None:
 
 
 def test_boots_that_failed_are_counted_back_to_the_last_worker() -> None:
-    failed = machine(50, ended_at=NOW, reason=f"{Ended.BOOT_FAILED}: no worker after 400 s")
-    gone = machine(60, ended_at=NOW, reason=str(Ended.GONE_BOOTING))
-    unneeded = machine(55, ended_at=NOW, reason=str(Ended.UNNEEDED))
+    failed = machine(50, ended_at=NOW, reason=f"{MachineEndReason.BOOT_FAILED}: no worker after 400 s")
+    gone = machine(60, ended_at=NOW, reason=str(MachineEndReason.GONE_BOOTING))
+    unneeded = machine(55, ended_at=NOW, reason=str(MachineEndReason.UNNEEDED))
     rows = [machine(5), failed, unneeded, refused("capacity", None), gone, machine(90, booted_in=9), failed]
     assert failed_boots(rows, NOW) == [failed, gone]
 
@@ -126,7 +126,7 @@ def test_boots_that_failed_are_counted_back_to_the_last_worker() -> None:
 def test_a_clock_that_went_back_keeps_nobody_from_launching() -> None:
     """What was written down a day ahead is past, else it would count for a day."""
     ahead = -86_400
-    failed = machine(ahead, ended_at=ago(ahead), reason=f"{Ended.BOOT_FAILED}: no worker after 400 s")
+    failed = machine(ahead, ended_at=ago(ahead), reason=f"{MachineEndReason.BOOT_FAILED}: no worker after 400 s")
     types = [InstanceType(name="a")]
     assert failed_boots([failed], NOW) == []
     assert launches_ago([machine(ahead)], NOW) == []
@@ -160,7 +160,7 @@ def test_refusals_are_no_launches() -> None:
         (refused("throttled", None, seconds=16), ["a", "b"], False),
     ],
 )
-def test_a_type_that_was_refused_lately_is_not_tried(row: Machine, left: list[str], all_refused: bool) -> None:
+def test_a_type_that_was_refused_lately_is_not_tried(row: MachineRecord, left: list[str], all_refused: bool) -> None:
     types = [InstanceType(name="a"), InstanceType(name="b")]
     found = available_types(types, [row], NOW)
     assert ([each.name for each in found.types], found.all_refused) == (left, all_refused)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.autoscaling.providers import registry
-from comfyrelay.autoscaling.providers.base import FleetMachines, MachineProvider, RefusalKind
+from comfyrelay.autoscaling.providers.base import MachineProvider, ProviderFleet, RefusalKind
 from comfyrelay.autoscaling.providers.registry import GROUP, Providers, Surroundings, names
 from comfyrelay.autoscaling.providers.static import StaticProvider
 from comfyrelay.domain.autoscaling.spec import InstanceType, MachineProviderName, MachineSpec
@@ -14,7 +14,7 @@ from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import Settings
 from tests.support.provider_contract import orders
 
-FLEET = FleetMachines(
+FLEET = ProviderFleet(
     slug="home",
     stage="production",
     spec=MachineSpec(instance_types=(InstanceType(name="mine", price_per_hour=0.2),)),

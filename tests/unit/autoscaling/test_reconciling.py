@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.autoscaling.machines import Ended, Machine
+from comfyrelay.domain.autoscaling.machines import MachineEndReason, MachineRecord
 from comfyrelay.domain.autoscaling.reconcile import Reconciled, RegisteredWorker, Sighting, reconcile
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -15,15 +15,15 @@ def ago(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
 
 
-def machine(key: str = "a", ordered: float = 30, **more: Any) -> Machine:
-    return Machine(key=key, fleet_id=1, ordered_at=ago(ordered), **more)
+def machine(key: str = "a", ordered: float = 30, **more: Any) -> MachineRecord:
+    return MachineRecord(key=key, fleet_id=1, ordered_at=ago(ordered), **more)
 
 
-def launched(key: str = "a", ordered: float = 30, **more: Any) -> Machine:
+def launched(key: str = "a", ordered: float = 30, **more: Any) -> MachineRecord:
     return machine(key, ordered, provider_id=f"i-{key}", launched_at=ago(ordered), **more)
 
 
-def found(*machines: Machine, sightings: list[Sighting] | None, **more: Any) -> Reconciled:
+def found(*machines: MachineRecord, sightings: list[Sighting] | None, **more: Any) -> Reconciled:
     workers: dict[str, RegisteredWorker] = more.pop("workers", {})
     given: dict[str, Any] = {"absent_since": {}, "missing_since": {}, "boot_seconds": 100.0, "prices": {}, **more}
     return reconcile(machines, sightings, workers, now=NOW, **given)
@@ -105,7 +105,7 @@ def test_an_order_that_nobody_answered_is_placed_again(ordered: float, again: li
 @pytest.mark.parametrize(("ordered", "is_dropped"), [(419, False), (420, True)])
 def test_an_order_that_nobody_answered_for_too_long_is_dropped(ordered: float, is_dropped: bool) -> None:
     judged = found(machine(ordered=ordered), sightings=[])
-    assert judged.changes == ({"a": {"ended_at": ..., "reason": Ended.UNANSWERED}} if is_dropped else {})
+    assert judged.changes == ({"a": {"ended_at": ..., "reason": MachineEndReason.UNANSWERED}} if is_dropped else {})
     assert judged.order_again == ([] if is_dropped else ["a"])
     assert judged.end == {}
     # whether it was made is not known
@@ -116,12 +116,12 @@ def test_an_order_that_nobody_answered_for_too_long_is_dropped(ordered: float, i
 def test_one_that_was_just_made_may_not_be_listed_yet(ordered: float, missing: float, is_gone: bool) -> None:
     judged = found(launched(ordered=ordered), sightings=[], missing_since={"a": ago(missing)})
     assert judged.missing == ["a"]
-    assert judged.changes == ({"a": {"ended_at": ..., "reason": Ended.GONE_BOOTING}} if is_gone else {})
+    assert judged.changes == ({"a": {"ended_at": ..., "reason": MachineEndReason.GONE_BOOTING}} if is_gone else {})
 
 
 def test_one_whose_worker_left_and_that_is_not_listed_is_gone() -> None:
     judged = found(launched(registered_at=ago(5)), sightings=[])
-    assert judged.changes == {"a": {"ended_at": ..., "reason": Ended.GONE}}
+    assert judged.changes == {"a": {"ended_at": ..., "reason": MachineEndReason.GONE}}
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_one_answer_without_a_machine_and_one_whose_worker_speaks_tell_of_no_end
     row = launched(ordered=900, registered_at=ago(800))
     workers = {"i-a": RegisteredWorker(registered_at=ago(800), last_seen_at=ago(heard))}
     judged = found(row, sightings=[], workers=workers, missing_since={"a": ago(missing)})
-    assert judged.changes == ({"a": {"ended_at": ..., "reason": Ended.GONE}} if is_gone else {})
+    assert judged.changes == ({"a": {"ended_at": ..., "reason": MachineEndReason.GONE}} if is_gone else {})
 
 
 def test_nothing_is_gone_while_the_provider_cannot_be_asked() -> None:

@@ -19,8 +19,8 @@ from comfyrelay.autoscaling.simulation.generator import Workload, generate, mode
 from comfyrelay.autoscaling.simulation.plot import BOTTOM, HEIGHT, LEFT, LETTER, RIGHT, TOP, WIDTH, trade_off
 from comfyrelay.autoscaling.simulation.simulator import Simulation, SimulationOutcome, scaling_of, simulate
 from comfyrelay.autoscaling.simulation.summary import SimulationSummary, lower_bound, quantile, summary
-from comfyrelay.autoscaling.simulation.traces import Request, from_history, parse_trace, read_trace
-from comfyrelay.autoscaling.simulation.world import Setting
+from comfyrelay.autoscaling.simulation.traces import TraceRequest, from_history, parse_trace, read_trace
+from comfyrelay.autoscaling.simulation.world import WorldSettings
 from comfyrelay.cli.fleet.app import fleet_app
 from comfyrelay.cli.fleet.simulate import _show
 from comfyrelay.domain.autoscaling.spec import Policy
@@ -28,18 +28,18 @@ from comfyrelay.errors import InvalidInput
 from tests.support.observations import OURS
 from tests.support.world import START
 
-SPOT = Setting(evictions_per_hour=2.0, refused_share=0.3)
+SPOT = WorldSettings(evictions_per_hour=2.0, refused_share=0.3)
 HEADER = "arrival_seconds,duration_seconds,workflow,model\n"
 runner = CliRunner()
 
 
-def steady(every: float, *, hours: float, seconds: float = 30.0) -> Sequence[Request]:
-    return [Request(number * every, seconds, "w", "m") for number in range(int(hours * 3600 / every))]
+def steady(every: float, *, hours: float, seconds: float = 30.0) -> Sequence[TraceRequest]:
+    return [TraceRequest(number * every, seconds, "w", "m") for number in range(int(hours * 3600 / every))]
 
 
 requests = st.lists(
     st.builds(
-        Request,
+        TraceRequest,
         st.floats(0, 5_000),
         st.floats(0, 600),
         st.sampled_from(("a", "b")),
@@ -53,10 +53,10 @@ requests = st.lists(
 @given(requests, st.sampled_from(Policy), st.integers(0, 9), st.booleans())
 @settings(max_examples=20, deadline=None)
 def test_every_request_is_served_and_the_fleet_returns_to_none(
-    arriving: Sequence[Request], policy: Policy, seed: int, is_spot: bool
+    arriving: Sequence[TraceRequest], policy: Policy, seed: int, is_spot: bool
 ) -> None:
     """A simulation ends only when no machine is left."""
-    setting = SPOT if is_spot else Setting()
+    setting = SPOT if is_spot else WorldSettings()
     simulation = Simulation(arriving, scaling_of(policy, setting), setting, seed=seed)
     outcome = simulation.run()
     assert all(each >= 0 for each in outcome.waits)
@@ -83,31 +83,31 @@ def test_the_same_seed_gives_the_same_outcome(policy: Policy) -> None:
 
 
 def test_the_first_request_waits_for_the_boot_and_one_second_for_the_decision() -> None:
-    setting = Setting(boot_spread=0.0)
+    setting = WorldSettings(boot_spread=0.0)
     for policy in OURS:
-        assert simulate([Request(100.0, 30.0, "w", "m")], policy, setting).waits == [181.0]
+        assert simulate([TraceRequest(100.0, 30.0, "w", "m")], policy, setting).waits == [181.0]
 
 
 def test_the_reference_takes_two_minutes_to_decide() -> None:
     """Submitted just after a minute: published at the next, and acted upon at the one after."""
-    outcome = simulate([Request(60.5, 30.0, "w", "m")], Policy.REFERENCE, Setting(boot_spread=0.0))
+    outcome = simulate([TraceRequest(60.5, 30.0, "w", "m")], Policy.REFERENCE, WorldSettings(boot_spread=0.0))
     assert outcome.waits == [119.5 + 180.0]
 
 
 def test_the_reference_ends_its_machines_fifteen_minutes_after_the_last_job() -> None:
-    outcome = simulate([Request(60.0, 30.0, "w", "m")], Policy.REFERENCE, Setting(boot_spread=0.0))
+    outcome = simulate([TraceRequest(60.0, 30.0, "w", "m")], Policy.REFERENCE, WorldSettings(boot_spread=0.0))
     idle = outcome.machine_seconds - 180.0 - 52.0
     assert 900.0 <= idle <= 900.0 + 3 * 60.0
 
 
 def test_our_last_machine_ends_fifteen_minutes_after_its_job() -> None:
-    outcome = simulate([Request(60.0, 30.0, "w", "m")], Policy.CHEAP, Setting(boot_spread=0.0))
+    outcome = simulate([TraceRequest(60.0, 30.0, "w", "m")], Policy.CHEAP, WorldSettings(boot_spread=0.0))
     assert 900.0 <= outcome.machine_seconds - 180.0 - 52.0 <= 900.0 + 20.0
 
 
 def test_a_model_is_loaded_where_it_is_not_yet() -> None:
-    setting = Setting(boot_spread=0.0)
-    same = [Request(0.0, 10.0, "w", "m"), Request(400.0, 10.0, "w", "m")]
+    setting = WorldSettings(boot_spread=0.0)
+    same = [TraceRequest(0.0, 10.0, "w", "m"), TraceRequest(400.0, 10.0, "w", "m")]
     other = [same[0], same[1]._replace(model="n")]
     assert (
         simulate(other, Policy.CHEAP, setting).busy_seconds - simulate(same, Policy.CHEAP, setting).busy_seconds == 22
@@ -115,14 +115,16 @@ def test_a_model_is_loaded_where_it_is_not_yet() -> None:
 
 
 def test_a_job_whose_machine_is_taken_away_runs_again() -> None:
-    outcome = simulate([Request(0.0, 3000.0, "w", "m")], Policy.BALANCED, Setting(evictions_per_hour=1.0), seed=3)
+    outcome = simulate(
+        [TraceRequest(0.0, 3000.0, "w", "m")], Policy.BALANCED, WorldSettings(evictions_per_hour=1.0), seed=3
+    )
     assert outcome.evictions > 0
     assert outcome.lost_seconds > 0
     assert outcome.busy_seconds >= 3000.0
 
 
 def test_launches_that_are_refused_are_tried_again() -> None:
-    outcome = simulate([Request(0.0, 30.0, "w", "m")], Policy.BALANCED, Setting(refused_share=0.8), seed=3)
+    outcome = simulate([TraceRequest(0.0, 30.0, "w", "m")], Policy.BALANCED, WorldSettings(refused_share=0.8), seed=3)
     assert outcome.refusals > 0
     assert outcome.waits[0] > 0
 
@@ -145,7 +147,7 @@ def test_generated_requests_are_as_asked_for() -> None:
 def test_our_policies_beat_the_reference_on_a_small_sample_of_the_figures() -> None:
     """One seed and three days of what `bench` measures on ten and twenty-three, with goals that are wider."""
     arriving = generate(Workload(days=3), seed=2)
-    setting = Setting()
+    setting = WorldSettings()
     found = {each: summary(each, simulate(arriving, each, setting, seed=2), setting) for each in Policy}
     reference, balanced, cheap = (found[each] for each in (Policy.REFERENCE, Policy.BALANCED, Policy.CHEAP))
     assert balanced.wait_p95 <= 0.4 * reference.wait_p95
@@ -170,7 +172,7 @@ def test_a_simulation_takes_a_bounded_number_of_steps_for_each_request() -> None
 
 def test_a_trace_is_read_in_order_of_arrival_whatever_the_order_of_columns() -> None:
     found = parse_trace(["model,workflow,arrival_seconds,duration_seconds\n", "m,w,9,1\n", "\n", "n,w,2.5,3\n"])
-    assert found == [Request(0.0, 3.0, "w", "n"), Request(6.5, 1.0, "w", "m")]
+    assert found == [TraceRequest(0.0, 3.0, "w", "n"), TraceRequest(6.5, 1.0, "w", "m")]
 
 
 def test_arrivals_may_be_the_time_of_a_clock() -> None:
@@ -215,16 +217,16 @@ def test_a_trace_that_is_not_text_or_not_there_is_refused(tmp_path: Path) -> Non
 
 
 def test_the_bound_waits_only_when_all_machines_are_busy() -> None:
-    together = [Request(0.0, 10.0, "w", "m")] * 3
-    found = lower_bound(together, Setting(max_machines=2))
+    together = [TraceRequest(0.0, 10.0, "w", "m")] * 3
+    found = lower_bound(together, WorldSettings(max_machines=2))
     assert (found.wait_p50, found.wait_p99) == (0.0, 10.0)
     assert found.machine_hours == pytest.approx(30 / 3600)
 
 
 def test_the_plot_is_an_svg_with_a_mark_for_each() -> None:
     arriving = steady(60.0, hours=0.5)
-    found = [summary(each, simulate(arriving, each), Setting()) for each in OURS]
-    found.append(lower_bound(arriving, Setting()))
+    found = [summary(each, simulate(arriving, each), WorldSettings()) for each in OURS]
+    found.append(lower_bound(arriving, WorldSettings()))
     svg = ElementTree.fromstring(trade_off(found, "30 <requests>", "boot 180 s"))
     texts = [each for each in svg.findall("{http://www.w3.org/2000/svg}text") if each.get("x")]
     assert {"30 <requests>", "boot 180 s", "dashed: what our policies offer"} <= {each.text for each in texts}
@@ -241,7 +243,7 @@ def test_the_plot_is_an_svg_with_a_mark_for_each() -> None:
 
 
 def test_nothing_at_all_has_a_summary() -> None:
-    assert summary("fast", SimulationOutcome(), Setting()).wait_p99 == 0.0
+    assert summary("fast", SimulationOutcome(), WorldSettings()).wait_p99 == 0.0
 
 
 # the command
@@ -336,7 +338,7 @@ def test_a_fleets_own_past_becomes_requests() -> None:
             self.workflow_hash = "hash"
 
     assert from_history([Done(50.0), Done(20.0)]) == [
-        Request(0.0, 12.0, "w", "hash"),
-        Request(30.0, 12.0, "w", "hash"),
+        TraceRequest(0.0, 12.0, "w", "hash"),
+        TraceRequest(30.0, 12.0, "w", "hash"),
     ]
     assert from_history([]) == []

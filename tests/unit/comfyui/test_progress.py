@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.comfyui.graphs.graph import Graph
-from comfyrelay.comfyui.runs.events import NodeStarted, Output, Queued, RunEvent, Started, Step
+from comfyrelay.comfyui.runs.events import NodeStarted, OutputReady, Queued, RunEvent, Started, Step
 from comfyrelay.comfyui.runs.frames import PreviewFrame, parse_frame
 from comfyrelay.comfyui.runs.history import cached_nodes, failure_in, position_in, run_seconds
 from comfyrelay.comfyui.runs.progress import RunProgress
@@ -43,7 +43,7 @@ def test_a_run_is_told_in_order() -> None:
         ("execution_success", {}),
         ("executing", {"node": None}),
     )
-    assert [type(event) for event in events] == [Started, NodeStarted, Step, NodeStarted, Output]
+    assert [type(event) for event in events] == [Started, NodeStarted, Step, NodeStarted, OutputReady]
     sampler = events[1]
     assert isinstance(sampler, NodeStarted)
     assert (sampler.class_type, sampler.title, sampler.progress) == ("KSampler", "Sampler", 0.25)

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.desk.scripts.frozen_inputs import HIDDEN, Snapshots
+from comfyrelay.desk.scripts.frozen_inputs import HIDDEN, FrozenInputs
 from tests.support.script_runs import job, settings_in
 
 
 def test_two_jobs_of_the_same_inputs_may_be_added_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_in(tmp_path)
     (settings.input_folder / "cats" / "a.png").write_bytes(b"cat")
-    snapshots = Snapshots(tmp_path / "snapshots", settings)
+    snapshots = FrozenInputs(tmp_path / "snapshots", settings)
     copy, others = shutil.copy2, []
 
     def while_another_is_added(*args: Any, **more: Any) -> Any:

@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.desk.scripts.errors import error_sentence
-from comfyrelay.desk.scripts.output_parser import TAIL_CHARACTERS, Progress, Reading, new_media, saved_files
+from comfyrelay.desk.scripts.output_parser import TAIL_CHARACTERS, Reading, ScriptProgress, new_media, saved_files
 
 
 @pytest.mark.parametrize(
     ("line", "progress"),
     [
-        (" 45%|████▌     | 9/20 [00:03<00:04,  2.50it/s]", Progress(0.45)),
-        ("Sampling:  33%|###  | 1/3 [00:30<01:00, 30.00s/it]", Progress(1 / 3)),
-        ("progress: 12.5%", Progress(0.125)),
-        ("100 %", Progress(1.0)),
-        ("step 5/20", Progress(0.25)),
-        ("step 5 of 20", Progress(0.25)),
-        ("[2/4] cat.png", Progress(0.25, 2, 4)),
-        ("[2/4] 50% KSampler", Progress(0.375, 2, 4)),
-        ("Processing 3/10: cat.png", Progress(0.2, 3, 10)),
-        ("Image 1 of 2", Progress(0.0, 1, 2)),
-        ("[4/4] 100%", Progress(1.0, 4, 4)),
+        (" 45%|████▌     | 9/20 [00:03<00:04,  2.50it/s]", ScriptProgress(0.45)),
+        ("Sampling:  33%|###  | 1/3 [00:30<01:00, 30.00s/it]", ScriptProgress(1 / 3)),
+        ("progress: 12.5%", ScriptProgress(0.125)),
+        ("100 %", ScriptProgress(1.0)),
+        ("step 5/20", ScriptProgress(0.25)),
+        ("step 5 of 20", ScriptProgress(0.25)),
+        ("[2/4] cat.png", ScriptProgress(0.25, 2, 4)),
+        ("[2/4] 50% KSampler", ScriptProgress(0.375, 2, 4)),
+        ("Processing 3/10: cat.png", ScriptProgress(0.2, 3, 10)),
+        ("Image 1 of 2", ScriptProgress(0.0, 1, 2)),
+        ("[4/4] 100%", ScriptProgress(1.0, 4, 4)),
         # none of these says how far it is
         ("nothing to see", None),
         ("VRAM 80% used", None),
@@ -39,7 +39,7 @@ from comfyrelay.desk.scripts.output_parser import TAIL_CHARACTERS, Progress, Rea
         ("Positive: 50% grey, 1/2 of a face", None),
     ],
 )
-def test_progress(line: str, progress: Progress | None) -> None:
+def test_progress(line: str, progress: ScriptProgress | None) -> None:
     assert Reading().add(line) == progress
 
 
@@ -156,7 +156,7 @@ def test_what_a_prompt_says_is_not_taken_for_what_the_script_says(tmp_path: Path
     assert "forged" not in error_sentence(reading.tail, 1).lower()
     # and what the script says itself counts
     new.write_bytes(b"x")
-    assert reading.add("[1/2] cat.png · seed: 42") == Progress(0.0, 1, 2)
+    assert reading.add("[1/2] cat.png · seed: 42") == ScriptProgress(0.0, 1, 2)
     reading.add(f"Saved: {new}")
     assert reading.seed == 42
     assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == [new]

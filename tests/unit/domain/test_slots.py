@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.queue.progress import Progress
-from comfyrelay.domain.queue.slots import HeldJob, WorkerSlot, slots_of
+from comfyrelay.domain.queue.slots import HeldJob, SlotState, slots_of
 from comfyrelay.domain.queue.states import WorkerState
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -26,12 +26,12 @@ def held(job_id: str, *, is_prefetch: bool = False, age: float = 0.0, **progress
     )
 
 
-def slots(*jobs: HeldJob, devices: Any = TWO, state: WorkerState = WorkerState.BUSY, **more: Any) -> list[WorkerSlot]:
+def slots(*jobs: HeldJob, devices: Any = TWO, state: WorkerState = WorkerState.BUSY, **more: Any) -> list[SlotState]:
     given = {"max_concurrency": 2, "comfyui": None, **more}
     return slots_of(worker_id="gpu-1", name="Big one", state=state, devices=devices, held=jobs, **given)
 
 
-def on(found: list[WorkerSlot]) -> list[str | None]:
+def on(found: list[SlotState]) -> list[str | None]:
     return [each.held.job_id if each.held is not None else None for each in found]
 
 

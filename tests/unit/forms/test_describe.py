@@ -16,9 +16,9 @@ from comfyrelay.domain.properties import ASSET_TYPES, Property
 from comfyrelay.errors import GraphError
 from comfyrelay.protocol import user as wire
 from comfyrelay.services.catalogue.checks import read_properties
-from comfyrelay.services.catalogue.graph_import import NewWorkflow
+from comfyrelay.services.catalogue.graph_import import WorkflowImport
 from comfyrelay.services.forms.describe import MOST_PROPERTIES, Described, describe
-from comfyrelay.services.jobs.submission.requests import Item, JobRequest
+from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.simulator import Simulator
 from tests.support import graphs as small
 from tests.support.form_graphs import (
@@ -115,7 +115,7 @@ class TestTheSameGraphAgain:
         described = describe(graph, OBJECT_INFO)
         user = await world.user()
         body = wire.NewWorkflow.model_validate(_body(described))
-        new = NewWorkflow(**body.model_dump(mode="json"))
+        new = WorkflowImport(**body.model_dump(mode="json"))
         workflow = (await world.engine.catalogue.own_workflows.add(user.tenant_id, new)).workflow
         worker = await world.worker(await world.fleet(workflow))
         payload = {}
@@ -132,7 +132,7 @@ class TestTheSameGraphAgain:
                     input_file_id = file_id
                 else:
                     payload[each["key"]] = file_id
-        item = Item(input_payload=payload, input_file_id=input_file_id)
+        item = ItemRequest(input_payload=payload, input_file_id=input_file_id)
         await world.engine.jobs.submit.submit(
             JobRequest(
                 tenant_id=user.tenant_id,

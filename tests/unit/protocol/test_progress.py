@@ -8,7 +8,7 @@ import pytest
 
 from comfyrelay.domain.queue.wait_reasons import is_only_fetched
 from comfyrelay.protocol.progress import Phase, Progress
-from comfyrelay.protocol.worker import Heartbeat
+from comfyrelay.protocol.worker import HeartbeatRequest
 
 TOLD = {
     "value": 0.4,
@@ -64,7 +64,7 @@ def test_a_job_has_begun_unless_its_worker_says_that_it_has_not(phase: Any, has_
 
 
 def test_the_example_of_a_heartbeat_is_one_that_is_understood() -> None:
-    schema = Heartbeat.model_json_schema()
+    schema = HeartbeatRequest.model_json_schema()
     [example] = schema["examples"]
     progress = example["progress"]
     assert Progress.read(progress).as_told() == progress

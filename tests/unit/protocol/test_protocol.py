@@ -28,13 +28,13 @@ from comfyrelay.server.user.jobs import router as job_routes
 from comfyrelay.server.worker.api import router as worker_routes
 from comfyrelay.services.catalogue.workflows import Workflows
 from comfyrelay.services.jobs.batches import BatchRequest
-from comfyrelay.services.jobs.submission.requests import Item, JobRequest
+from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Report
 from comfyrelay.services.workers.workers import Workers
 from comfyrelay.storage.headers import check_content_type
 from comfyrelay.worker import control, lease
-from comfyrelay.worker.control import Control
+from comfyrelay.worker.control import ControlPlane
 from tests.support.leases import make_lease
 
 MODULES = (admin, base, desk, jobs, user, worker)
@@ -79,8 +79,8 @@ def body_of(routes: Any, path: str) -> object:
 
 
 def test_server_worker_and_client_have_the_same_models() -> None:
-    assert body_of(worker_routes, "/api/worker/heartbeat") is worker.Heartbeat is vars(control)["Heartbeat"]
-    assert body_of(worker_routes, "/api/worker/complete") is worker.Complete is vars(control)["Complete"]
+    assert body_of(worker_routes, "/api/worker/heartbeat") is worker.HeartbeatRequest is vars(control)["Heartbeat"]
+    assert body_of(worker_routes, "/api/worker/complete") is worker.CompleteRequest is vars(control)["Complete"]
     assert vars(lease)["LeasedJob"] is worker.LeasedJob
     assert client.Job is jobs.Job
     assert client.Batch is jobs.Batch
@@ -223,7 +223,7 @@ async def test_a_worker_ignores_what_a_newer_control_plane_adds(stop: str | None
         data = {**data, "stop": stop} if "stop" in data else data
         return httpx.Response(200, json=with_news({"data": data}))
 
-    plane = Control("http://plane.test", worker_id="w")
+    plane = ControlPlane("http://plane.test", worker_id="w")
     plane._http = httpx.AsyncClient(base_url="http://plane.test", transport=httpx.MockTransport(answer))
     plane.token = (await plane.register({"X-Fleet-Secret": "secret"}, {"fleet_slug": "f"})).token
     leased = await plane.poll({"wait_seconds": 0.0})
@@ -240,7 +240,7 @@ async def test_a_worker_ignores_what_a_newer_control_plane_adds(stop: str | None
 
 
 async def test_what_is_not_an_answer_of_a_control_plane_is_no_verdict_about_a_lease() -> None:
-    plane = Control("http://plane.test", worker_id="w")
+    plane = ControlPlane("http://plane.test", worker_id="w")
     strange = httpx.MockTransport(lambda _: httpx.Response(200, json={"data": {"of": "somebody else"}}))
     plane._http = httpx.AsyncClient(base_url="http://plane.test", transport=strange)
     plane.token = "t"
@@ -313,7 +313,7 @@ def test_a_misspelt_field_is_not_sent_in_silence() -> None:
     with pytest.raises(TypeError, match="User has no field is_administrator"):
         user.User.of(User(id="u", tenant_id="t", email="e", name="n", is_admin=False), is_administrator=True)
     with pytest.raises(TypeError, match="Deregister has no field why"):
-        base.checked(worker.Deregister, why="shutdown")
+        base.checked(worker.DeregisterRequest, why="shutdown")
 
 
 def test_a_request_is_handed_on_by_its_names() -> None:
@@ -333,10 +333,10 @@ def test_a_request_is_handed_on_by_its_names() -> None:
     [
         (jobs.Submission, set(), JobRequest),
         (jobs.Submission, set(), BatchRequest),
-        (jobs.Item, set(), Item),
+        (jobs.Item, set(), ItemRequest),
         (worker.EndOfLease, set(), Report),
-        (worker.Poll, {"capabilities", "devices", "wait_seconds"}, LeaseRequest),
-        (worker.Register, {"registration_key", "dry_run"}, Workers.register),
+        (worker.PollRequest, {"capabilities", "devices", "wait_seconds"}, LeaseRequest),
+        (worker.RegisterRequest, {"registration_key", "dry_run"}, Workers.register),
         (admin.NewCatalogueWorkflow, set(), Workflows.create),
     ],
 )

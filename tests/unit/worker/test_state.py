@@ -5,44 +5,44 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.worker.state import State
+from comfyrelay.worker.state import StateFolder
 from tests.support.leases import make_lease
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> State:
-    state = State(tmp_path / "worker")
+def state(tmp_path: Path) -> StateFolder:
+    state = StateFolder(tmp_path / "worker")
     state.open()
     return state
 
 
-def again(state: State) -> State:
+def again(state: StateFolder) -> StateFolder:
     """As after a kill: the same folder, another process."""
     state.close()
-    newer = State(state.folder)
+    newer = StateFolder(state.folder)
     newer.open()
     return newer
 
 
-def test_one_process_uses_a_folder(state: State) -> None:
+def test_one_process_uses_a_folder(state: StateFolder) -> None:
     with pytest.raises(ConfigurationError, match="WORKER_ID of its own"):
-        State(state.folder).open()
+        StateFolder(state.folder).open()
 
 
 def test_a_folder_that_cannot_be_made_is_said_to_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="COMFYRELAY_WORKER_DATA_DIR"):
-        State(tmp_path / "file" / "worker").open()
+        StateFolder(tmp_path / "file" / "worker").open()
 
 
-def test_the_token_is_kept(state: State) -> None:
+def test_the_token_is_kept(state: StateFolder) -> None:
     assert state.kept_token() is None
     state.keep_token("secret")
     assert again(state).kept_token() == "secret"
     assert (state.folder / "token.json").stat().st_mode & 0o077 == 0
 
 
-def test_a_forgotten_or_broken_token_is_none(state: State) -> None:
+def test_a_forgotten_or_broken_token_is_none(state: StateFolder) -> None:
     state.keep_token("secret")
     (state.folder / "token.json").write_text("{")
     assert state.kept_token() is None
@@ -51,7 +51,7 @@ def test_a_forgotten_or_broken_token_is_none(state: State) -> None:
     assert state.kept_token() is None
 
 
-def test_leases_are_found_again_with_their_runs_and_output(state: State) -> None:
+def test_leases_are_found_again_with_their_runs_and_output(state: StateFolder) -> None:
     lease = make_lease(input_name="a.mp4")
     state.note(lease)
     lease.urls = fresh = lease.urls.model_copy(update={"output_url": "http://127.0.0.1:9/newer"})
@@ -65,7 +65,7 @@ def test_leases_are_found_again_with_their_runs_and_output(state: State) -> None
     assert held.output == {"path": "x"}
 
 
-def test_nothing_is_left_of_a_lease_that_ended(state: State) -> None:
+def test_nothing_is_left_of_a_lease_that_ended(state: StateFolder) -> None:
     lease = make_lease()
     state.note(lease)
     (state.folder_of(lease) / "output.png").write_bytes(b"x")
@@ -74,7 +74,7 @@ def test_nothing_is_left_of_a_lease_that_ended(state: State) -> None:
     assert list(state.work.iterdir()) == []
 
 
-def test_files_of_leases_that_are_not_held_are_removed_at_the_start(state: State) -> None:
+def test_files_of_leases_that_are_not_held_are_removed_at_the_start(state: StateFolder) -> None:
     held, gone = make_lease(1), make_lease(2)
     state.note(held)
     for lease in (held, gone):
@@ -82,13 +82,13 @@ def test_files_of_leases_that_are_not_held_are_removed_at_the_start(state: State
     assert [each.name for each in again(state).work.iterdir()] == [held.name]
 
 
-def test_a_broken_entry_does_not_keep_a_worker_from_starting(state: State) -> None:
+def test_a_broken_entry_does_not_keep_a_worker_from_starting(state: StateFolder) -> None:
     (state.folder / "held" / "7-abc.json").write_text("{")
     assert state.held_leases() == []
     assert list((state.folder / "held").iterdir()) == []
 
 
-def test_runs_that_may_still_write_files_are_found_again_until_they_are_forgotten(state: State) -> None:
+def test_runs_that_may_still_write_files_are_found_again_until_they_are_forgotten(state: StateFolder) -> None:
     state.record_unfinished("comfyui-1", "p1")
     state.record_unfinished("comfyui-2", "p2")
     (state.folder / "left" / "p3.json").write_text("{")

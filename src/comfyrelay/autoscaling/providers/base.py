@@ -10,7 +10,7 @@ from comfyrelay.domain.autoscaling.spec import InstanceType, MachineSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FleetMachines:
+class ProviderFleet:
     """A fleet as its provider knows it."""
 
     slug: str
@@ -20,7 +20,7 @@ class FleetMachines:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
+class MachineOrder:
     """One machine that is wanted. The same key again is the same machine: whoever repeats an order gets no second."""
 
     key: str
@@ -77,20 +77,20 @@ class MachineProvider(Protocol):
     # whether it can launch and end machines, or only tell of them
     can_launch: bool
 
-    async def observe(self, fleet: FleetMachines) -> Sequence[Observed]:
+    async def observe(self, fleet: ProviderFleet) -> Sequence[Observed]:
         """Every machine of the fleet that exists or is being made. `ProviderError` when it cannot be known."""
         ...
 
-    async def launch(self, fleet: FleetMachines, orders: Sequence[Order], *, total: int) -> LaunchResult:
+    async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:
         """Make a machine for each order that has none. `total` is how many the fleet then has, for providers that are
         told a number. Repeating a call changes nothing; what is refused is told, not raised."""
         ...
 
-    async def end(self, fleet: FleetMachines, ids: Sequence[str]) -> None:
+    async def end(self, fleet: ProviderFleet, ids: Sequence[str]) -> None:
         """End these machines; one that is gone already is no error. They are not replaced."""
         ...
 
-    async def prices(self, fleet: FleetMachines) -> Sequence[InstanceType]:
+    async def prices(self, fleet: ProviderFleet) -> Sequence[InstanceType]:
         """The fleet's instance types with what they cost now, as far as that can be asked."""
         ...
 

@@ -22,12 +22,12 @@ from pydantic import (
 )
 
 from comfyrelay.autoscaling.providers.base import (
-    FleetMachines,
     LaunchRefused,
     LaunchResult,
+    MachineOrder,
     Observed,
     ObservedState,
-    Order,
+    ProviderFleet,
     RefusalKind,
 )
 from comfyrelay.autoscaling.providers.programs import folder_name, plain_environment, program
@@ -66,7 +66,7 @@ MoneyIfAny = Annotated[
 ]
 
 
-class _Machine(BaseModel):
+class _ReportedMachine(BaseModel):
     id: Name
     state: ObservedState = ObservedState.RUNNING
     key: NameIfAny = None
@@ -92,11 +92,11 @@ class _Price(BaseModel):
 
 
 class _Machines(BaseModel):
-    machines: list[_Machine]
+    machines: list[_ReportedMachine]
 
 
 class _Launched(BaseModel):
-    machines: list[_Machine] = Field(default_factory=list)
+    machines: list[_ReportedMachine] = Field(default_factory=list)
     refused: list[_Refusal] = Field(default_factory=list)
 
 
@@ -140,10 +140,10 @@ class CommandProvider:
         self._programs = programs
         self._timeout_seconds = timeout_seconds
 
-    async def observe(self, fleet: FleetMachines) -> Sequence[Observed]:
+    async def observe(self, fleet: ProviderFleet) -> Sequence[Observed]:
         return await self._observe_or_raise(fleet)
 
-    async def launch(self, fleet: FleetMachines, orders: Sequence[Order], *, total: int) -> LaunchResult:
+    async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:
         """Keys that are there are not ordered again, whatever the script would make of them. What is not known, as
         after a script that took too long, is raised: whoever orders the same again finds out."""
         async with self._turn(fleet):
@@ -164,7 +164,7 @@ class CommandProvider:
             refused.append(LaunchRefused(kind=RefusalKind.QUOTA, text=text))
         return LaunchResult(launched=[*known, *(each.observed() for each in said.machines)], refused=refused)
 
-    async def end(self, fleet: FleetMachines, ids: Sequence[str]) -> None:
+    async def end(self, fleet: ProviderFleet, ids: Sequence[str]) -> None:
         # an id of another fleet's machine, or none at all, is not for the script to stumble over
         known = {each.id for each in await self._observe_or_raise(fleet)} if ids else set()
         if ended := [each for each in ids if each in known]:
@@ -173,7 +173,7 @@ class CommandProvider:
             except _Failed as failed:
                 raise ProviderError(failed.text) from None
 
-    async def prices(self, fleet: FleetMachines) -> Sequence[InstanceType]:
+    async def prices(self, fleet: ProviderFleet) -> Sequence[InstanceType]:
         try:
             said = await self._ask(fleet, "prices", _Prices)
         except _Failed as failed:
@@ -185,19 +185,19 @@ class CommandProvider:
 
     async def close(self) -> None: ...
 
-    async def _observe_or_raise(self, fleet: FleetMachines) -> list[Observed]:
+    async def _observe_or_raise(self, fleet: ProviderFleet) -> list[Observed]:
         try:
             return await self._observe(fleet)
         except _Failed as failed:
             raise ProviderError(failed.text) from None
 
-    async def _observe(self, fleet: FleetMachines) -> list[Observed]:
+    async def _observe(self, fleet: ProviderFleet) -> list[Observed]:
         found = [each.observed() for each in (await self._ask(fleet, "observe", _Machines)).machines]
         if len({each.id for each in found}) < len(found):
             raise ProviderError(f"The script of the fleet {fleet.slug} named a machine twice in its answer to observe.")
         return found
 
-    async def _ask(self, fleet: FleetMachines, word: str, answer: type[A], **more: Any) -> A:
+    async def _ask(self, fleet: ProviderFleet, word: str, answer: type[A], **more: Any) -> A:
         """Run the script and read its answer. `_Failed` when it says that it did nothing, `ProviderError` when nobody
         can know what it did."""
         name = str(fleet.spec.options.get("command", ""))
@@ -240,7 +240,7 @@ class CommandProvider:
                 raise _failure(f"{name} {word}", code, _last_words(stderr))
             return _read(f"{name} {word}", answer, stdout)
 
-    def _environment(self, fleet: FleetMachines) -> Mapping[str, str]:
+    def _environment(self, fleet: ProviderFleet) -> Mapping[str, str]:
         secrets = self._secrets.get(fleet.stage, ())
         if not secrets:
             raise ConfigurationError(
@@ -260,7 +260,7 @@ class CommandProvider:
         }
 
     @asynccontextmanager
-    async def _turn(self, fleet: FleetMachines) -> AsyncIterator[None]:
+    async def _turn(self, fleet: ProviderFleet) -> AsyncIterator[None]:
         """One launches in a fleet at a time, at least on this host: between looking and launching nobody else does."""
         lock = FolderLock(self._folder / folder_name(fleet.stage) / folder_name(fleet.slug))
         try:

@@ -25,12 +25,12 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from comfyrelay.autoscaling.providers.base import (
-    FleetMachines,
     LaunchRefused,
     LaunchResult,
+    MachineOrder,
     Observed,
     ObservedState,
-    Order,
+    ProviderFleet,
     RefusalKind,
 )
 from comfyrelay.autoscaling.providers.programs import folder_name, plain_environment, program
@@ -115,13 +115,13 @@ class LocalProvider:
         self._simulator = simulator
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
-    async def observe(self, fleet: FleetMachines) -> Sequence[Observed]:
+    async def observe(self, fleet: ProviderFleet) -> Sequence[Observed]:
         return await self._aside(lambda: self._observe(fleet))
 
-    async def launch(self, fleet: FleetMachines, orders: Sequence[Order], *, total: int) -> LaunchResult:  # noqa: ARG002
+    async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:  # noqa: ARG002
         return await self._aside(lambda: self._launch(fleet, orders))
 
-    async def end(self, fleet: FleetMachines, ids: Sequence[str]) -> None:
+    async def end(self, fleet: ProviderFleet, ids: Sequence[str]) -> None:
         def end() -> None:
             for each in self._there(fleet):
                 if each.id in ids:
@@ -129,13 +129,13 @@ class LocalProvider:
 
         await self._aside(end)
 
-    async def prices(self, fleet: FleetMachines) -> Sequence[InstanceType]:
+    async def prices(self, fleet: ProviderFleet) -> Sequence[InstanceType]:
         return fleet.spec.instance_types
 
     async def close(self) -> None:
         """Machines go on: whoever comes next finds them."""
 
-    def _observe(self, fleet: FleetMachines) -> list[Observed]:
+    def _observe(self, fleet: ProviderFleet) -> list[Observed]:
         there = self._there(fleet)
         for machine in there:
             # whoever ordered it may have died before its process was started, and who sees it orders it no more
@@ -145,7 +145,7 @@ class LocalProvider:
                     self._start(fleet, machine)
         return [each.observed() for each in there]
 
-    def _launch(self, fleet: FleetMachines, orders: Sequence[Order]) -> LaunchResult:
+    def _launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder]) -> LaunchResult:
         try:
             template = self._template(fleet)
         except ConfigurationError as error:
@@ -154,13 +154,13 @@ class LocalProvider:
         launched: list[Observed] = []
         refused: list[LaunchRefused] = []
 
-        def refuse(order: Order, kind: RefusalKind, text: str) -> None:
+        def refuse(order: MachineOrder, kind: RefusalKind, text: str) -> None:
             refused.append(LaunchRefused(kind=kind, text=text, instance_type=order.instance_type))
 
         with _turn(folder):
             _remove_old(folder)
             for order in orders:
-                machine = _Machine(folder / folder_name(order.key))
+                machine = _LocalMachine(folder / folder_name(order.key))
                 if not machine.is_known:
                     there = self._there(fleet)
                     if len(there) >= fleet.max_machines:
@@ -177,7 +177,7 @@ class LocalProvider:
                     refuse(order, RefusalKind.THROTTLED, f"The machine {machine.id} has been there, and is gone.")
         return LaunchResult(launched=launched, refused=refused)
 
-    def _start(self, fleet: FleetMachines, machine: "_Machine") -> None:
+    def _start(self, fleet: ProviderFleet, machine: "_LocalMachine") -> None:
         """One too many does no harm: it does not get the lock, or finds that the key has begun."""
         order = machine.ordered
         slots = {name: str(value).replace("{slot}", str(order["slot"])) for name, value in order["environment"].items()}
@@ -198,7 +198,7 @@ class LocalProvider:
         log = machine.folder / "machine.log"
         self._children[machine.id] = detached.start(argv, folder=machine.folder, environment=environment, log=log)
 
-    def _template(self, fleet: FleetMachines) -> dict[str, Any]:
+    def _template(self, fleet: ProviderFleet) -> dict[str, Any]:
         """What machines of a fleet run; `ConfigurationError` when they could not."""
         try:
             options = LocalOptions.model_validate(dict(fleet.spec.options))
@@ -228,7 +228,7 @@ class LocalProvider:
             "answer_seconds": options.answer_seconds,
         }
 
-    def _secret(self, fleet: FleetMachines) -> str:
+    def _secret(self, fleet: ProviderFleet) -> str:
         found = self._secrets.get(fleet.stage, ())
         if not found:
             raise ConfigurationError(
@@ -237,13 +237,13 @@ class LocalProvider:
             )
         return found[0]
 
-    def _there(self, fleet: FleetMachines) -> list["_Machine"]:
+    def _there(self, fleet: ProviderFleet) -> list["_LocalMachine"]:
         folder = self._folder_of(fleet)
         # a file in its place is no fleet without machines
         found = sorted(each for each in folder.iterdir() if each.is_dir()) if folder.exists() else []
-        return [machine for machine in map(_Machine, found) if machine.is_there]
+        return [machine for machine in map(_LocalMachine, found) if machine.is_there]
 
-    def _folder_of(self, fleet: FleetMachines) -> Path:
+    def _folder_of(self, fleet: ProviderFleet) -> Path:
         # two stages have two folders, and a missing one is empty only if what is above it can be read
         if self._folder.exists():
             next(iter(self._folder.iterdir()), None)
@@ -258,7 +258,7 @@ class LocalProvider:
             raise ProviderError(f"The machines in {self._folder} cannot be read: {error}.") from error
 
 
-class _Machine:
+class _LocalMachine:
     """One folder, and the process that holds it."""
 
     def __init__(self, folder: Path) -> None:
@@ -309,7 +309,7 @@ class _Machine:
             launched_at=self.launched_at,
         )
 
-    def order(self, fleet: FleetMachines, order: Order, template: Mapping[str, Any], *, slot: int) -> None:
+    def order(self, fleet: ProviderFleet, order: MachineOrder, template: Mapping[str, Any], *, slot: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         prices = {each.name: each.price_per_hour for each in fleet.spec.instance_types}
         self._order = {
@@ -368,7 +368,7 @@ def _turn(folder: Path) -> Iterator[None]:
         lock.give_up()
 
 
-def _free_slot(there: Sequence[_Machine]) -> int:
+def _free_slot(there: Sequence[_LocalMachine]) -> int:
     taken = {each.ordered["slot"] for each in there}
     return next(slot for slot in range(len(taken) + 1) if slot not in taken)
 
@@ -376,7 +376,7 @@ def _free_slot(there: Sequence[_Machine]) -> int:
 def _remove_old(folder: Path) -> None:
     before = utc_now() - timedelta(days=KEPT_DAYS)
     for path in folder.iterdir():
-        machine = _Machine(path)
+        machine = _LocalMachine(path)
         # one that cannot be read, or removed, is no reason to launch nothing
         with suppress(OSError, ValueError, KeyError):
             if path.is_dir() and machine.is_known and machine.launched_at < before and not machine.is_there:

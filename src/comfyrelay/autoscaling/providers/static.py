@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from comfyrelay.autoscaling.providers.base import (
-    FleetMachines,
     LaunchRefused,
     LaunchResult,
+    MachineOrder,
     Observed,
-    Order,
+    ProviderFleet,
     RefusalKind,
 )
 from comfyrelay.domain.autoscaling.spec import InstanceType
@@ -21,17 +21,17 @@ class StaticProvider:
     def __init__(self, whose: str = "It has the workers that somebody starts.") -> None:
         self._whose = whose
 
-    async def observe(self, fleet: FleetMachines) -> Sequence[Observed]:  # noqa: ARG002
+    async def observe(self, fleet: ProviderFleet) -> Sequence[Observed]:  # noqa: ARG002
         return ()
 
-    async def launch(self, fleet: FleetMachines, orders: Sequence[Order], *, total: int) -> LaunchResult:  # noqa: ARG002
+    async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:  # noqa: ARG002
         text = f"Nothing can be launched for the fleet {fleet.slug}. {self._whose}"
         return LaunchResult(refused=[LaunchRefused(kind=RefusalKind.SETUP, text=text) for _ in orders[:1]])
 
-    async def end(self, fleet: FleetMachines, ids: Sequence[str]) -> None:
+    async def end(self, fleet: ProviderFleet, ids: Sequence[str]) -> None:
         """Whoever started them ends them."""
 
-    async def prices(self, fleet: FleetMachines) -> Sequence[InstanceType]:
+    async def prices(self, fleet: ProviderFleet) -> Sequence[InstanceType]:
         return fleet.spec.instance_types
 
     async def close(self) -> None: ...

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from comfyrelay.autoscaling.providers.aws.names import FLEET_TAG, HOOK, NAME_TAG, STAGE_TAG, Names
-from comfyrelay.autoscaling.providers.base import FleetMachines
+from comfyrelay.autoscaling.providers.base import ProviderFleet
 from comfyrelay.autoscaling.provisioning.options import AwsOptions
 from comfyrelay.autoscaling.provisioning.user_data import HOOK_SECONDS, user_data
 from comfyrelay.domain.autoscaling.baseline import BACKLOG_TARGET
@@ -48,7 +48,7 @@ class Blueprint:
     fallback: Fallback | None
 
 
-def draw(fleet: FleetMachines, options: AwsOptions, *, region: str, api_base_url: str, namespace: str) -> Blueprint:
+def draw(fleet: ProviderFleet, options: AwsOptions, *, region: str, api_base_url: str, namespace: str) -> Blueprint:
     """`namespace` is that of the metrics in CloudWatch. `InvalidInput` when something is missing that only the operator
     knows."""
     _check(fleet, options)
@@ -73,7 +73,7 @@ def draw(fleet: FleetMachines, options: AwsOptions, *, region: str, api_base_url
     )
 
 
-def _check(fleet: FleetMachines, options: AwsOptions) -> None:
+def _check(fleet: ProviderFleet, options: AwsOptions) -> None:
     errors = {
         name: text
         for name, is_missing, text in (
@@ -97,7 +97,7 @@ def _check(fleet: FleetMachines, options: AwsOptions) -> None:
         raise InvalidInput(errors=errors)
 
 
-def _launch_template(fleet: FleetMachines, names: Names, options: AwsOptions, script: str) -> dict[str, Any]:
+def _launch_template(fleet: ProviderFleet, names: Names, options: AwsOptions, script: str) -> dict[str, Any]:
     profile = options.instance_profile or ""
     tags = [{"Key": name, "Value": value} for name, value in names.tags.items()]
     made: dict[str, Any] = {
@@ -129,7 +129,7 @@ def _launch_template(fleet: FleetMachines, names: Names, options: AwsOptions, sc
     return made
 
 
-def _group(fleet: FleetMachines, names: Names, options: AwsOptions) -> dict[str, Any]:
+def _group(fleet: ProviderFleet, names: Names, options: AwsOptions) -> dict[str, Any]:
     return {
         "AutoScalingGroupName": names.group,
         "MixedInstancesPolicy": {

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from comfyrelay.autoscaling.providers.aws.access import Aws, AwsError
-from comfyrelay.autoscaling.providers.base import FleetMachines
+from comfyrelay.autoscaling.providers.base import ProviderFleet
 
 # Spot quotas count virtual CPUs of whole families, by the letters that their types begin with.
 _QUOTAS = (
@@ -24,7 +24,7 @@ class Quota:
     is_enough: bool
 
 
-async def check_quotas(aws: Aws, fleet: FleetMachines) -> Sequence[Quota]:
+async def check_quotas(aws: Aws, fleet: ProviderFleet) -> Sequence[Quota]:
     """For each family of the fleet's types, and for those that could not be looked at."""
     by_code: dict[tuple[str, str], list[str]] = {}
     unknown = []
@@ -42,7 +42,7 @@ async def check_quotas(aws: Aws, fleet: FleetMachines) -> Sequence[Quota]:
     return found
 
 
-async def _check(aws: Aws, fleet: FleetMachines, code: str, family: str, types: Sequence[str]) -> Quota:
+async def _check(aws: Aws, fleet: ProviderFleet, code: str, family: str, types: Sequence[str]) -> Quota:
     quota = f"Spot quota for {family} instances ({code})"
     try:
         allowed = await _allowed(aws, code)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import log, sqrt
 from random import Random
 
-from comfyrelay.autoscaling.simulation.traces import DAY_SECONDS, Request
+from comfyrelay.autoscaling.simulation.traces import DAY_SECONDS, TraceRequest
 
 # the 95th percentile of the normal distribution
 Z95 = 1.6448536
@@ -28,7 +28,7 @@ class Workload:
     workflows: int = 4
 
 
-def generate(workload: Workload, seed: int) -> Sequence[Request]:
+def generate(workload: Workload, seed: int) -> Sequence[TraceRequest]:
     draw = Random(seed)
     pause, ends_burst = _bursts(workload)
     mu, sigma = _log_normal(workload.duration_mean_seconds, workload.duration_p95_seconds)
@@ -36,7 +36,7 @@ def generate(workload: Workload, seed: int) -> Sequence[Request]:
     weights = model_shares(workload)
     end = workload.days * DAY_SECONDS
     now = 0.0
-    found: list[Request] = []
+    found: list[TraceRequest] = []
     while True:
         mean = pause if draw.random() < ends_burst else workload.gap_seconds
         now += draw.expovariate(1 / mean)
@@ -44,7 +44,7 @@ def generate(workload: Workload, seed: int) -> Sequence[Request]:
             return found
         model = draw.choices(models, weights)[0]
         found.append(
-            Request(now, draw.lognormvariate(mu, sigma), f"workflow{model % workload.workflows}", f"model{model}")
+            TraceRequest(now, draw.lognormvariate(mu, sigma), f"workflow{model % workload.workflows}", f"model{model}")
         )
 
 

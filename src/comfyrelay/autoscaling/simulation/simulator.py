@@ -9,8 +9,14 @@ from heapq import heappop, heappush
 from math import inf
 from random import Random
 
-from comfyrelay.autoscaling.simulation.traces import Request
-from comfyrelay.autoscaling.simulation.world import Setting, SimulatedMachine, SimulatedQueue, WaitingRequest, seen
+from comfyrelay.autoscaling.simulation.traces import TraceRequest
+from comfyrelay.autoscaling.simulation.world import (
+    SimulatedMachine,
+    SimulatedQueue,
+    WaitingRequest,
+    WorldSettings,
+    seen,
+)
 from comfyrelay.domain.autoscaling import learning
 from comfyrelay.domain.autoscaling.baseline import METRIC_SECONDS, Alarms
 from comfyrelay.domain.autoscaling.decide import decide
@@ -59,15 +65,15 @@ class SimulationOutcome:
 class Simulation:
     def __init__(
         self,
-        requests: Sequence[Request],
+        requests: Sequence[TraceRequest],
         scaling: ScalingSpec,
-        setting: Setting | None = None,
+        setting: WorldSettings | None = None,
         *,
         seed: int = 0,
         progress: Progress | None = None,
     ) -> None:
         self._requests = requests
-        self._setting = setting or Setting()
+        self._setting = setting or WorldSettings()
         self._scaling = scaling
         self._is_reference = scaling.policy is Policy.REFERENCE
         self._progress = progress
@@ -325,7 +331,7 @@ def _at(seconds: float) -> datetime:
     return BEGIN + timedelta(seconds=seconds)
 
 
-def scaling_of(policy: Policy, setting: Setting) -> ScalingSpec:
+def scaling_of(policy: Policy, setting: WorldSettings) -> ScalingSpec:
     return ScalingSpec(
         policy=policy,
         limits=Limits(max_machines=setting.max_machines, launches_per_minute=setting.max_machines),
@@ -334,12 +340,12 @@ def scaling_of(policy: Policy, setting: Setting) -> ScalingSpec:
 
 
 def simulate(
-    requests: Sequence[Request],
+    requests: Sequence[TraceRequest],
     policy: Policy,
-    setting: Setting | None = None,
+    setting: WorldSettings | None = None,
     *,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> SimulationOutcome:
-    setting = setting or Setting()
+    setting = setting or WorldSettings()
     return Simulation(requests, scaling_of(policy, setting), setting, seed=seed, progress=progress).run()

@@ -6,8 +6,8 @@ from heapq import heapify, heapreplace
 from math import ceil
 
 from comfyrelay.autoscaling.simulation.simulator import SimulationOutcome
-from comfyrelay.autoscaling.simulation.traces import Request
-from comfyrelay.autoscaling.simulation.world import Setting
+from comfyrelay.autoscaling.simulation.traces import TraceRequest
+from comfyrelay.autoscaling.simulation.world import WorldSettings
 
 CLAIRVOYANT = "clairvoyant"
 
@@ -32,7 +32,7 @@ class SimulationSummary:
     decisions: int = 0
 
 
-def summary(policy: str, outcome: SimulationOutcome, setting: Setting) -> SimulationSummary:
+def summary(policy: str, outcome: SimulationOutcome, setting: WorldSettings) -> SimulationSummary:
     jobs, hours = len(outcome.waits), outcome.machine_seconds / 3600
     waits = sorted(outcome.waits)
     return SimulationSummary(
@@ -60,7 +60,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[max(0, ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
-def lower_bound(requests: Sequence[Request], setting: Setting) -> SimulationSummary:
+def lower_bound(requests: Sequence[TraceRequest], setting: WorldSettings) -> SimulationSummary:
     """Of somebody who knows all that will come: all machines that are allowed are up whenever a request needs one, with
     its model loaded. In order of arrival, nobody waits less. What it costs is the work alone: a machine is paid for
     while it works, and never boots or idles. No policy that keeps the order is below either; none reaches both."""

@@ -27,7 +27,7 @@ class PastJob(Protocol):
     def workflow_hash(self) -> str: ...
 
 
-class Request(NamedTuple):
+class TraceRequest(NamedTuple):
     """`arrival_seconds` counts from the first request; `duration_seconds` is without loading the model."""
 
     arrival_seconds: float
@@ -36,7 +36,7 @@ class Request(NamedTuple):
     model: str
 
 
-def read_trace(file: Path) -> Sequence[Request]:
+def read_trace(file: Path) -> Sequence[TraceRequest]:
     try:
         with file.open(newline="", encoding="utf-8-sig") as text:
             return parse_trace(text, file.name)
@@ -46,7 +46,7 @@ def read_trace(file: Path) -> Sequence[Request]:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from None
 
 
-def parse_trace(lines: Iterable[str], name: str = "the trace") -> Sequence[Request]:
+def parse_trace(lines: Iterable[str], name: str = "the trace") -> Sequence[TraceRequest]:
     rows = _rows(lines, name)
     header = [each.strip() for each in next(rows, (1, []))[1]]
     missing = [each for each in COLUMNS if each not in header]
@@ -66,7 +66,7 @@ def parse_trace(lines: Iterable[str], name: str = "the trace") -> Sequence[Reque
             raise InvalidInput(f"{where}: {len(row)} values where {len(header)} columns are named.")
         arrival, duration, workflow, model = (row[place].strip() for place in places)
         found.append(
-            Request(
+            TraceRequest(
                 _seconds(arrival, f"{where}: arrival_seconds"),
                 _seconds(duration, f"{where}: duration_seconds"),
                 workflow,
@@ -78,7 +78,7 @@ def parse_trace(lines: Iterable[str], name: str = "the trace") -> Sequence[Reque
     return _from_the_first(sorted(found), name)
 
 
-def _from_the_first(found: Sequence[Request], name: str) -> Sequence[Request]:
+def _from_the_first(found: Sequence[TraceRequest], name: str) -> Sequence[TraceRequest]:
     """Arrivals may be told as the time of a clock, in seconds since 1970: what counts is the time since the first."""
     begin, end = found[0].arrival_seconds, found[-1].arrival_seconds
     days = (end - begin) / DAY_SECONDS
@@ -99,7 +99,7 @@ def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
         raise InvalidInput(f"{name}, line {reader.line_num}: {error}.") from None
 
 
-def from_history(done: Iterable[PastJob]) -> Sequence[Request]:
+def from_history(done: Iterable[PastJob]) -> Sequence[TraceRequest]:
     """Jobs that ran, as requests. The hash of its workflow stands for the models that a job needed; the time that it
     took to load them is in its duration already."""
     found = sorted(done, key=lambda each: each.created_at)
@@ -107,7 +107,9 @@ def from_history(done: Iterable[PastJob]) -> Sequence[Request]:
         return []
     begin = found[0].created_at
     return [
-        Request((each.created_at - begin).total_seconds(), each.duration_seconds, each.workflow, each.workflow_hash)
+        TraceRequest(
+            (each.created_at - begin).total_seconds(), each.duration_seconds, each.workflow, each.workflow_hash
+        )
         for each in found
     ]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from comfyrelay.autoscaling.simulation.traces import Request
+from comfyrelay.autoscaling.simulation.traces import TraceRequest
 from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
 
 # As the server hands out jobs: what a machine has loaded goes first among so many, unless the first waits too long.
@@ -15,7 +15,7 @@ LEAST_SECONDS_LEFT = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
+class WorldSettings:
     """Where requests run. Boot times vary evenly by `boot_spread` to both sides."""
 
     boot_seconds: float = 180.0
@@ -31,7 +31,7 @@ class Setting:
 
 class WaitingRequest(NamedTuple):
     number: int
-    request: Request
+    request: TraceRequest
 
 
 @dataclass(slots=True, eq=False)
@@ -96,7 +96,7 @@ class SimulatedQueue:
 
 
 def seen(
-    machine: SimulatedMachine, now: float, boot_seconds: float, run_seconds: float, setting: Setting
+    machine: SimulatedMachine, now: float, boot_seconds: float, run_seconds: float, setting: WorldSettings
 ) -> SeenMachine:
     """A machine as the scaling loop would see it: what it runs ends when such jobs mostly do."""
     age = now - machine.launched_at

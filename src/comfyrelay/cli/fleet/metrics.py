@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from comfyrelay.cli.fleet.databases import HERE, with_databases
-from comfyrelay.cli.fleet.tables import Row, show
+from comfyrelay.cli.fleet.tables import TableRow, show
 
 if TYPE_CHECKING:
     from comfyrelay.services.autoscaling.usage import UsageRow
@@ -93,15 +93,15 @@ def costs(
         out.print("machines cost: of all of the machines' time, booting and idle too.", highlight=False)
 
 
-def _costs(row: UsageRow, *, machines: bool) -> Row:
+def _costs(row: UsageRow, *, machines: bool) -> TableRow:
     name = row.name if row.stage is None else f"{row.stage}/{row.name}"
     ran = row.busy_seconds + row.lost_seconds
     cells = [name, str(row.jobs), _hours(row.busy_seconds), _hours(row.lost_seconds)]
     if not machines:
-        return Row((*cells, money(row.cost, ran)))
+        return TableRow((*cells, money(row.cost, ran)))
     idle, boot = row.idle_seconds or 0.0, row.boot_seconds or 0.0
     in_all = money(row.machine_cost or 0.0, ran + idle + boot)
-    return Row((*cells, _hours(idle), _hours(boot), money(row.cost, ran), in_all))
+    return TableRow((*cells, _hours(idle), _hours(boot), money(row.cost, ran), in_all))
 
 
 def _hours(seconds: float) -> str:

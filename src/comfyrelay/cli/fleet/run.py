@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from comfyrelay.cli.fleet.databases import HERE, with_databases
-from comfyrelay.cli.fleet.tables import Row, show
+from comfyrelay.cli.fleet.tables import TableRow, show
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import InvalidInput
 from comfyrelay.extras import require
@@ -110,7 +110,7 @@ def decisions(
         out.print("Nothing was decided yet.", highlight=False)
         return
     shown = [
-        Row((f"{each.created_at:%Y-%m-%d %H:%M:%S}", slug, str(each.desired), _done(each)), _why(each))
+        TableRow((f"{each.created_at:%Y-%m-%d %H:%M:%S}", slug, str(each.desired), _done(each)), _why(each))
         for slug, each in found
     ]
     show(out, ("at", "fleet", "desired", "done"), shown)
@@ -147,7 +147,7 @@ async def _scaled(engine: Engine) -> list[tuple[Stage, str]]:
     return [(Stage(each.stage), each.slug) for each in fleets if each.is_scaled]
 
 
-def _status_row(view: ScalingView) -> Row:
+def _status_row(view: ScalingView) -> TableRow:
     states = ", ".join(f"{count} {state}" for state, count in view.by_state.items() if count) or "none"
     scaling = view.seen.scaling
     switch = " (paused)" if scaling.is_paused else " (dry run)" if scaling.is_dry_run else ""
@@ -157,7 +157,7 @@ def _status_row(view: ScalingView) -> Row:
     cost = "unknown" if view.machines and not view.spent_per_hour else f"{view.spent_per_hour:.2f}"
     name = f"{view.fleet.stage}/{view.fleet.slug}"
     why = () if view.decision is None else (f"{view.decision.created_at:%H:%M:%S}: {view.decision.reason}",)
-    return Row((name, provider, f"{scaling.policy}{switch}", states, queued, cost), why)
+    return TableRow((name, provider, f"{scaling.policy}{switch}", states, queued, cost), why)
 
 
 def _done(decision: ScalingDecision) -> str:

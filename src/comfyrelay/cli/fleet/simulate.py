@@ -20,8 +20,8 @@ from comfyrelay.errors import InvalidInput
 
 if TYPE_CHECKING:
     from comfyrelay.autoscaling.simulation.summary import SimulationSummary
-    from comfyrelay.autoscaling.simulation.traces import Request
-    from comfyrelay.autoscaling.simulation.world import Setting
+    from comfyrelay.autoscaling.simulation.traces import TraceRequest
+    from comfyrelay.autoscaling.simulation.world import WorldSettings
 
 simulate_app = typer.Typer()
 out = Console()
@@ -68,7 +68,7 @@ def simulate(
     """Simulate policies on a load: waiting, machines and money, with the same decisions as the scaling loop."""
     from comfyrelay.autoscaling.simulation.plot import trade_off
     from comfyrelay.autoscaling.simulation.summary import lower_bound
-    from comfyrelay.autoscaling.simulation.world import Setting
+    from comfyrelay.autoscaling.simulation.world import WorldSettings
 
     ways = [trace is not None, generate, fleet is not None].count(True)
     if ways == 0:
@@ -77,7 +77,7 @@ def simulate(
         raise InvalidInput("Give only one of --trace FILE, --generate and --fleet SLUG: requests come from one.")
     if plot is not None and not plot.absolute().parent.is_dir():
         raise InvalidInput(f"There is no folder {str(plot.absolute().parent)!r} for the plot.")
-    base = Setting(evictions_per_hour=evictions_per_hour, refused_share=refused_share)
+    base = WorldSettings(evictions_per_hour=evictions_per_hour, refused_share=refused_share)
     requests, base = _requests(trace, fleet, stage, days, seed, base)
     said: dict[str, Any] = {
         "boot_seconds": boot_seconds,
@@ -99,8 +99,8 @@ def simulate(
 
 
 def _requests(
-    trace: Path | None, fleet: str | None, stage: Stage, days: float | None, seed: int, setting: Setting
-) -> tuple[Sequence[Request], Setting]:
+    trace: Path | None, fleet: str | None, stage: Stage, days: float | None, seed: int, setting: WorldSettings
+) -> tuple[Sequence[TraceRequest], WorldSettings]:
     from comfyrelay.autoscaling.simulation.generator import Workload
     from comfyrelay.autoscaling.simulation.generator import generate as generated
     from comfyrelay.autoscaling.simulation.traces import read_trace
@@ -115,7 +115,9 @@ def _requests(
     return requests, setting
 
 
-async def _of_fleet(stage: Stage, slug: str, days: float, setting: Setting) -> tuple[Sequence[Request], Setting]:
+async def _of_fleet(
+    stage: Stage, slug: str, days: float, setting: WorldSettings
+) -> tuple[Sequence[TraceRequest], WorldSettings]:
     """Its jobs, and its machines as they were: how long they boot, what they cost, how many there may be."""
     from comfyrelay.extras import require
 
@@ -142,7 +144,9 @@ async def _of_fleet(stage: Stage, slug: str, days: float, setting: Setting) -> t
     )
 
 
-def _simulated(policy: Policy, requests: Sequence[Request], setting: Setting, seed: int) -> SimulationSummary:
+def _simulated(
+    policy: Policy, requests: Sequence[TraceRequest], setting: WorldSettings, seed: int
+) -> SimulationSummary:
     from comfyrelay.autoscaling.simulation.simulator import simulate as simulated
     from comfyrelay.autoscaling.simulation.summary import summary
 
@@ -161,7 +165,7 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _title(requests: Sequence[Request]) -> str:
+def _title(requests: Sequence[TraceRequest]) -> str:
     seconds = requests[-1].arrival_seconds - requests[0].arrival_seconds
     spans = ((86_400.0, "day"), (3600.0, "hour"), (60.0, "minute"))
     unit, word = next((each for each in spans if seconds >= each[0]), (1.0, "second"))
@@ -169,7 +173,7 @@ def _title(requests: Sequence[Request]) -> str:
     return f"{_number(len(requests))} in {period} {word}{'' if period == '1' else 's'}"
 
 
-def _subtitle(setting: Setting) -> str:
+def _subtitle(setting: WorldSettings) -> str:
     machines = "1 machine" if setting.max_machines == 1 else f"{setting.max_machines} machines"
     return f"boot {setting.boot_seconds:g} s, at most {machines}, {setting.price_per_hour:g} an hour for each"
 

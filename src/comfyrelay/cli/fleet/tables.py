@@ -14,13 +14,13 @@ _INDENT = "  "
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     cells: Sequence[str]
     # sentences, each below the row in lines of its own
     notes: Sequence[str] = ()
 
 
-def show(out: Console, head: Sequence[str], rows: Sequence[Row]) -> None:
+def show(out: Console, head: Sequence[str], rows: Sequence[TableRow]) -> None:
     """Where a row has no room even with narrow gaps, its first cell gets a line of its own."""
     cells = [head, *(each.cells for each in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(head))]

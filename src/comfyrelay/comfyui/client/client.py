@@ -17,7 +17,7 @@ from comfyrelay.comfyui.graphs.nodes import find_node, with_prefix
 from comfyrelay.comfyui.graphs.preflight import file_query, graph_problems, uploaded_files
 from comfyrelay.comfyui.outputs import OutputFile, RunResult, result_of
 from comfyrelay.comfyui.runs.active_runs import RunsUnderWay
-from comfyrelay.comfyui.runs.events import EventListener, Finished, Output, RunEvent
+from comfyrelay.comfyui.runs.events import EventListener, Finished, OutputReady, RunEvent
 from comfyrelay.comfyui.runs.history import Prompt, cached_nodes, failure_in, position_in, prompts_in, run_seconds
 from comfyrelay.comfyui.runs.message_router import Switchboard
 from comfyrelay.comfyui.runs.silence_limits import Patience
@@ -56,7 +56,7 @@ _NOT_THERE = (NotTaken, PortClosed, RunLost, RunRemoved, GraphError, GraphRefuse
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Order:
+class _RunRequest:
     """What is the same in every try of one call of `run`."""
 
     wanted: list[str]
@@ -245,7 +245,7 @@ class ComfyClient:
         """
         digest = workflow_hash(check_graph(graph))
         is_loaded = self._loaded.get(digest) == self.connection
-        order = _Order(
+        order = _RunRequest(
             wanted=[find_node(graph, node) for node in wanted],
             timeouts=timeouts or self._timeouts,
             on_event=safely(on_event),
@@ -307,7 +307,7 @@ class ComfyClient:
         """Save an output file; `to` appears only when it is complete. Returns its size."""
         return await save(self.read(file), to)
 
-    async def _run_with(self, graph: Graph, attachments: tuple[Attachment, ...], order: _Order) -> RunResult:
+    async def _run_with(self, graph: Graph, attachments: tuple[Attachment, ...], order: _RunRequest) -> RunResult:
         attached = await self._uploader.attach(graph, attachments)
         try:
             result = await self._run_once(attached, order)
@@ -341,13 +341,13 @@ class ComfyClient:
         texts = list(dict.fromkeys([*refusal.problems, *missing]))
         return NotInstalled("; ".join(texts), node_id=refusal.node_id, problems=texts, raw=refusal.raw)
 
-    async def _run_once(self, graph: Graph, order: _Order) -> RunResult:
+    async def _run_once(self, graph: Graph, order: _RunRequest) -> RunResult:
         for _ in range(SUBMISSIONS - 1):
             with suppress(NotTaken):
                 return await self._try(graph, order)
         return await self._try(graph, order)
 
-    async def _try(self, graph: Graph, order: _Order) -> RunResult:
+    async def _try(self, graph: Graph, order: _RunRequest) -> RunResult:
         # a new id each time: the server lets a second run with the same id overwrite the first one's history
         prompt_id = str(uuid4())
         sent = graph if self._keep_prefixes else with_prefix(graph, f"comfyrelay/{prompt_id}")
@@ -385,7 +385,7 @@ class ComfyClient:
                     await self.forget_run(prompt_id)
             received = await sent_outputs(watch, sent, entry)
         for node_id, files in groupby(received, key=lambda file: file.node_id):
-            order.on_event(Output(prompt_id=prompt_id, node_id=node_id, files=tuple(files), texts=()))
+            order.on_event(OutputReady(prompt_id=prompt_id, node_id=node_id, files=tuple(files), texts=()))
         return result_of(
             entry.get("outputs") or {},
             prompt_id=prompt_id,

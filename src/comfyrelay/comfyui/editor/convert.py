@@ -11,7 +11,7 @@ from comfyrelay.comfyui.editor import editor_only_nodes
 from comfyrelay.comfyui.editor.sources import DEEPEST_SUBGRAPH, Literal, NodeOutput, Scope, Sources
 from comfyrelay.comfyui.editor.widgets import as_input, made_in_browser, marks_in
 from comfyrelay.comfyui.editor.workflow import Node, read_workflow
-from comfyrelay.comfyui.graphs.explain import Problem, failure_of
+from comfyrelay.comfyui.graphs.explain import GraphProblem, failure_of
 from comfyrelay.comfyui.graphs.graph import Graph, in_circle
 from comfyrelay.errors import ComfyError, GraphError, GraphRefused, NotInstalled
 
@@ -36,7 +36,7 @@ def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -
     workflow = read_workflow(value)
     sources = Sources(workflow, definitions)
     graph: Graph = {}
-    problems: list[Problem] = []
+    problems: list[GraphProblem] = []
     missing: dict[str, list[str]] = {}
     for scope, node in _running(Scope(workflow.root), sources):
         found = list(_problems(sources, scope, node))
@@ -123,14 +123,14 @@ def _entry(sources: Sources, scope: Scope, node: Node) -> dict[str, Any]:
     }
 
 
-def _problems(sources: Sources, scope: Scope, node: Node) -> Iterator[Problem]:
+def _problems(sources: Sources, scope: Scope, node: Node) -> Iterator[GraphProblem]:
     node_id = scope.id_of(node)
 
-    def problem(why: str, kind: type[ComfyError] = GraphRefused) -> Problem:
+    def problem(why: str, kind: type[ComfyError] = GraphRefused) -> GraphProblem:
         kind_of_node = node.type[:_LONGEST_NAME]
         title = f'"{node.title[:_LONGEST_NAME]}", ' if node.title else ""
         named = f"{title}{kind_of_node} ({node_id})"
-        return Problem(text=f"{named}: {why}", kind=kind, node_id=node_id)
+        return GraphProblem(text=f"{named}: {why}", kind=kind, node_id=node_id)
 
     definition = sources.definition(node)
     if definition is None:

@@ -13,11 +13,11 @@ from comfyrelay.comfyui.editor.widgets import SEEDS, input_slots, read_specs
 from comfyrelay.comfyui.editor.workflow import (
     INPUT_NODE,
     OUTPUT_NODE,
-    Link,
+    GraphLink,
     Node,
-    Port,
     Sheet,
     Slot,
+    SubgraphPort,
     as_dict,
     as_list,
     read_node,
@@ -27,7 +27,7 @@ PREFIXES = ("workflow>", "workflow/")
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupNode:
     """The inside of a group node, and the fields that it shows, in their order: node inside, and name there."""
 
     sheet: Sheet
@@ -44,12 +44,12 @@ class Group:
         return {field: value for field, value in found.items() if value is not None}
 
 
-def read_group(group: Mapping[str, Any], definitions: Mapping[str, Any]) -> Group:
+def read_group(group: Mapping[str, Any], definitions: Mapping[str, Any]) -> GroupNode:
     stored = [each if isinstance(each, dict) else {} for each in as_list(group.get("nodes"))]
     nodes = [read_node(each, node_id=str(at)) for at, each in enumerate(stored)]
     inner, targets = _links(group)
     naming = _Naming(group)
-    ports: list[Port] = []
+    ports: list[SubgraphPort] = []
     fields: list[tuple[str, str]] = []
     links = dict(inner)
     slots_of: dict[str, list[Slot]] = {}
@@ -58,8 +58,8 @@ def read_group(group: Mapping[str, Any], definitions: Mapping[str, Any]) -> Grou
 
     def open_to_outside(node: Node, name: str) -> None:
         link = f"{node.id}:{name}"
-        links[link] = Link(INPUT_NODE, len(ports), node.id)
-        ports.append(Port(naming.name(node, name), "*", (link,)))
+        links[link] = GraphLink(INPUT_NODE, len(ports), node.id)
+        ports.append(SubgraphPort(naming.name(node, name), "*", (link,)))
         opened[node.id, name] = link
 
     for node in nodes:
@@ -77,7 +77,7 @@ def read_group(group: Mapping[str, Any], definitions: Mapping[str, Any]) -> Grou
         converted += [(node, name) for name, is_field in names if is_field and name in turned and name not in linked]
     for node, name in converted:
         open_to_outside(node, name)
-    return Group(
+    return GroupNode(
         sheet=Sheet(
             nodes={
                 node.id: replace(
@@ -115,13 +115,13 @@ class _Naming:
         return result
 
 
-def _links(group: Mapping[str, Any]) -> tuple[dict[str, Link], dict[tuple[str, int], str]]:
-    links: dict[str, Link] = {}
+def _links(group: Mapping[str, Any]) -> tuple[dict[str, GraphLink], dict[tuple[str, int], str]]:
+    links: dict[str, GraphLink] = {}
     targets: dict[tuple[str, int], str] = {}
     for at, each in enumerate(as_list(group.get("links"))):
         match each:
             case [int() as origin, int() as slot, int() as target, int() as at_target, *_] if slot >= 0:
-                links[str(at)] = Link(str(origin), slot, str(target))
+                links[str(at)] = GraphLink(str(origin), slot, str(target))
                 targets[str(target), at_target] = str(at)
     return links, targets
 
@@ -145,20 +145,20 @@ def _names(node: Node, definitions: Mapping[str, Any]) -> list[tuple[str, bool]]
 
 
 def _outputs(
-    nodes: list[Node], group: Mapping[str, Any], links: dict[str, Link], definitions: Mapping[str, Any]
-) -> list[Port]:
+    nodes: list[Node], group: Mapping[str, Any], links: dict[str, GraphLink], definitions: Mapping[str, Any]
+) -> list[SubgraphPort]:
     """Outputs that nothing inside takes, or that something outside took when the group was made."""
     taken = {(link.origin, link.origin_slot) for link in links.values()}
     outside = {(str(each[0]), each[1]) for each in as_list(group.get("external")) if _is_place(each)}
-    ports: list[Port] = []
+    ports: list[SubgraphPort] = []
     for node in nodes:
         definition = definitions.get(node.type)
         types = definition.get("output") if isinstance(definition, dict) else node.output_types
         for slot, kind in enumerate(types if isinstance(types, list | tuple) else ()):
             if (node.id, slot) not in taken or (node.id, slot) in outside:
                 link = f"{node.id}>{slot}"
-                links[link] = Link(node.id, slot, OUTPUT_NODE)
-                ports.append(Port(str(kind), str(kind), (link,)))
+                links[link] = GraphLink(node.id, slot, OUTPUT_NODE)
+                ports.append(SubgraphPort(str(kind), str(kind), (link,)))
     return ports
 
 

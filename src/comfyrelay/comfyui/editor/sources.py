@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from comfyrelay.comfyui.editor import editor_only_nodes
-from comfyrelay.comfyui.editor.groups import PREFIXES, Group, read_group
+from comfyrelay.comfyui.editor.groups import PREFIXES, GroupNode, read_group
 from comfyrelay.comfyui.editor.widgets import Spec, field_values, input_slots, read_specs
-from comfyrelay.comfyui.editor.workflow import BYPASSED, INPUT_NODE, MUTED, Node, Sheet, Slot, Workflow, as_list
+from comfyrelay.comfyui.editor.workflow import BYPASSED, INPUT_NODE, MUTED, EditorWorkflow, Node, Sheet, Slot, as_list
 from comfyrelay.errors import GraphError
 
 DEEPEST_SUBGRAPH = 50
@@ -63,12 +63,12 @@ _Step = tuple[tuple[str, ...], str, str, str]
 class Sources:
     """Follows the links of one workflow, at the definitions of a server's nodes."""
 
-    def __init__(self, workflow: Workflow, definitions: Mapping[str, Any]) -> None:
+    def __init__(self, workflow: EditorWorkflow, definitions: Mapping[str, Any]) -> None:
         self._workflow = workflow
         self._definitions = definitions
         self._specs: dict[str, list[Spec]] = {}
         self._known: dict[str, list[Slot]] = {}
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, GroupNode] = {}
         self._scopes: dict[tuple[str, ...], Scope | None] = {}
         self._fields: dict[Node, dict[str, Any]] = {}
         self._inputs: dict[Node, list[Slot]] = {}

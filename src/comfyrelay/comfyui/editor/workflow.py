@@ -38,7 +38,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class GraphLink:
     origin: str
     origin_slot: int
     target: str
@@ -62,7 +62,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class SubgraphPort:
     """An input or output of a subgraph, with the links inside."""
 
     name: str
@@ -75,18 +75,18 @@ class Sheet:
     """One graph of the file: the workflow itself, or the inside of a subgraph."""
 
     nodes: Mapping[str, Node]
-    links: Mapping[str, Link]
-    inputs: tuple[Port, ...] = ()
-    outputs: tuple[Port, ...] = ()
+    links: Mapping[str, GraphLink]
+    inputs: tuple[SubgraphPort, ...] = ()
+    outputs: tuple[SubgraphPort, ...] = ()
 
-    def link_to_output(self, at: int) -> Link | None:
+    def link_to_output(self, at: int) -> GraphLink | None:
         """The link inside of a subgraph that leads to one of its outputs."""
         links = self.outputs[at].links if at < len(self.outputs) else ()
         return next((self.links[link] for link in links if link in self.links), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Workflow:
+class EditorWorkflow:
     root: Sheet
     # by the type of the nodes that stand for them
     subgraphs: Mapping[str, Sheet]
@@ -99,7 +99,7 @@ def is_editor_file(value: object) -> bool:
     return isinstance(value, dict) and isinstance(value.get("nodes"), list)
 
 
-def read_workflow(value: Mapping[str, Any]) -> Workflow:
+def read_workflow(value: Mapping[str, Any]) -> EditorWorkflow:
     root = read_sheet(value)
     if not root.nodes:
         raise GraphError("The workflow has no nodes.")
@@ -111,7 +111,9 @@ def read_workflow(value: Mapping[str, Any]) -> Workflow:
             subgraphs[str(definition.get("id"))] = read_sheet(definition)
             pending.extend(_definitions(definition))
     groups = as_dict(as_dict(value.get("extra")).get("groupNodes"))
-    return Workflow(root=root, subgraphs=subgraphs, groups={name: as_dict(group) for name, group in groups.items()})
+    return EditorWorkflow(
+        root=root, subgraphs=subgraphs, groups={name: as_dict(group) for name, group in groups.items()}
+    )
 
 
 def read_sheet(value: Mapping[str, Any]) -> Sheet:
@@ -167,19 +169,19 @@ def _slot(value: Mapping[str, Any]) -> Slot:
     )
 
 
-def _links(value: object) -> Iterator[tuple[str, Link]]:
+def _links(value: object) -> Iterator[tuple[str, GraphLink]]:
     for each in as_list(value):
         match each:
             case [link, origin, int() as slot, target, _, *_] if slot >= 0:
-                yield str(link), Link(str(origin), slot, str(target))
+                yield str(link), GraphLink(str(origin), slot, str(target))
             case {"id": link, "origin_id": origin, "origin_slot": int() as slot, "target_id": target} if slot >= 0:
-                yield str(link), Link(str(origin), slot, str(target))
+                yield str(link), GraphLink(str(origin), slot, str(target))
 
 
-def _ports(value: object) -> Iterator[Port]:
+def _ports(value: object) -> Iterator[SubgraphPort]:
     for entry in _dicts(value):
         links = entry.get("linkIds")
-        yield Port(
+        yield SubgraphPort(
             name=str(entry.get("name")),
             type=type_name(entry.get("type")),
             links=tuple(str(link) for link in as_list(links)),

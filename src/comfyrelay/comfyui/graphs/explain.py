@@ -23,7 +23,7 @@ MODEL_INPUTS = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
+class GraphProblem:
     """One reason why a server does not take a graph; `kind` is the error that it means."""
 
     text: str
@@ -31,7 +31,7 @@ class Problem:
     node_id: str | None = None
 
 
-def failure_of(problems: list[Problem], *, raw: str | None = None) -> ComfyError:
+def failure_of(problems: list[GraphProblem], *, raw: str | None = None) -> ComfyError:
     """One error for all problems. What is wrong with the graph itself outweighs what only this server lacks."""
     kinds = {problem.kind for problem in problems}
     kind = next((each for each in (GraphRefused, NotInstalled, InputMissing) if each in kinds), GraphRefused)
@@ -48,7 +48,7 @@ def explain_refusal(body: Mapping[str, Any], *, raw: str | None = None) -> Comfy
     return failure_of(problems, raw=raw)
 
 
-def node_problems(node_errors: object) -> list[Problem]:
+def node_problems(node_errors: object) -> list[GraphProblem]:
     """Everything in a `node_errors` object."""
     if not isinstance(node_errors, dict):
         return []
@@ -65,13 +65,15 @@ def is_model(input_name: str, value: object) -> bool:
     return input_name in MODEL_INPUTS or (isinstance(value, str) and value.lower().endswith(MODEL_SUFFIXES))
 
 
-def _general_problem(error: object) -> Problem:
+def _general_problem(error: object) -> GraphProblem:
     if not isinstance(error, dict):
-        return Problem(text=user_sentence(str(error)) if error else "The server refused the graph without a reason.")
+        return GraphProblem(
+            text=user_sentence(str(error)) if error else "The server refused the graph without a reason."
+        )
     kind, extra = error.get("type"), _extra(error)
     message = str(error.get("message") or "")
     if kind == "prompt_no_outputs":
-        return Problem(text="The graph has no output node: add one that saves or previews something.")
+        return GraphProblem(text="The graph has no output node: add one that saves or previews something.")
     if kind == "missing_node_type":
         return _missing_node(extra.get("class_type"), str(extra.get("node_id") or "?"))
     if kind == "invalid_prompt" and "does not exist" in message:
@@ -80,23 +82,25 @@ def _general_problem(error: object) -> Problem:
         return _missing_node(name, str(error.get("details") or "").partition("#")[2].strip("'"))
     if kind == "prompt_outputs_failed_validation" and not error.get("details"):
         # 0.7.0 gives no reason for a circle of links
-        return Problem(text="The server refused every output of the graph; its links may go in a circle.")
-    return Problem(text=user_sentence(": ".join(str(error[key]) for key in ("message", "details") if error.get(key))))
+        return GraphProblem(text="The server refused every output of the graph; its links may go in a circle.")
+    return GraphProblem(
+        text=user_sentence(": ".join(str(error[key]) for key in ("message", "details") if error.get(key)))
+    )
 
 
-def _missing_node(class_type: object, node_id: str) -> Problem:
+def _missing_node(class_type: object, node_id: str) -> GraphProblem:
     if not isinstance(class_type, str) or not class_type:
-        return Problem(text=f"Node {node_id} has no class_type.", node_id=node_id)
-    return Problem(
+        return GraphProblem(text=f"Node {node_id} has no class_type.", node_id=node_id)
+    return GraphProblem(
         text=f"{class_type} ({node_id}): this node is not installed on the server", kind=NotInstalled, node_id=node_id
     )
 
 
-def _problem(node_id: str, class_type: str, error: dict[str, Any]) -> Problem:
+def _problem(node_id: str, class_type: str, error: dict[str, Any]) -> GraphProblem:
     extra = _extra(error)
     explain = _EXPLAINED.get(str(error.get("type")), _anything_else)
     text, kind = explain(str(extra.get("input_name") or error.get("details") or "?"), extra, error)
-    return Problem(text=f"{class_type} ({node_id}): {text}", kind=kind, node_id=node_id)
+    return GraphProblem(text=f"{class_type} ({node_id}): {text}", kind=kind, node_id=node_id)
 
 
 Explained = tuple[str, type[ComfyError]]

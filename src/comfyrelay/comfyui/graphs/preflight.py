@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from comfyrelay.comfyui.graphs.explain import Problem, is_model
+from comfyrelay.comfyui.graphs.explain import GraphProblem, is_model
 from comfyrelay.comfyui.graphs.graph import Graph, is_link
 from comfyrelay.comfyui.graphs.hash import MODEL_SUFFIXES
 from comfyrelay.comfyui.graphs.nodes import FOLDER_MARKS, NamedFile, output_nodes
@@ -13,11 +13,11 @@ from comfyrelay.errors import GraphRefused, NotInstalled
 _UPLOAD_MARKS = ("image_upload", "video_upload", "audio_upload", "file_upload", "upload")
 
 
-def graph_problems(graph: Graph, object_info: Mapping[str, Any]) -> list[Problem]:
+def graph_problems(graph: Graph, object_info: Mapping[str, Any]) -> list[GraphProblem]:
     """What the definitions of the installed nodes say against a graph."""
     problems = [problem for node_id, node in graph.items() for problem in _of_node(node_id, node, graph, object_info)]
     if not problems and not output_nodes(graph, object_info):
-        problems.append(Problem(text="The graph has no output node: add one that saves or previews something."))
+        problems.append(GraphProblem(text="The graph has no output node: add one that saves or previews something."))
     return problems
 
 
@@ -45,21 +45,25 @@ def file_query(name: str) -> dict[str, str]:
     return {"filename": filename, "subfolder": folder, "type": mark.strip(" []")}
 
 
-def _of_node(node_id: str, node: dict[str, Any], graph: Graph, object_info: Mapping[str, Any]) -> Iterable[Problem]:
+def _of_node(
+    node_id: str, node: dict[str, Any], graph: Graph, object_info: Mapping[str, Any]
+) -> Iterable[GraphProblem]:
     class_type = node["class_type"]
     definition = object_info.get(class_type)
     where = f"{class_type} ({node_id})"
     if not isinstance(definition, dict):
-        yield Problem(text=f"{where}: this node is not installed on the server", kind=NotInstalled, node_id=node_id)
+        yield GraphProblem(
+            text=f"{where}: this node is not installed on the server", kind=NotInstalled, node_id=node_id
+        )
         return
     required = (definition.get("input") or {}).get("required") or {}
     for name, spec in required.items():
         if name not in node["inputs"] and not _grows(spec):
-            yield Problem(text=f"{where}: input '{name}' is not connected", node_id=node_id)
+            yield GraphProblem(text=f"{where}: input '{name}' is not connected", node_id=node_id)
     for name, spec in input_specs(definition):
         if (problem := _of_value(name, node["inputs"].get(name), spec, graph)) is not None:
             kind, text = problem
-            yield Problem(text=f"{where}: {text}", kind=kind, node_id=node_id)
+            yield GraphProblem(text=f"{where}: {text}", kind=kind, node_id=node_id)
 
 
 def _of_value(

@@ -8,7 +8,6 @@ from comfyrelay.comfyui.pool.events import (
     JobAccepted,
     JobCanceled,
     JobCompleted,
-    JobEvent,
     JobFailed,
     JobNoted,
     JobOutput,
@@ -19,13 +18,14 @@ from comfyrelay.comfyui.pool.events import (
     JobRetrying,
     JobStarted,
     PoolEvent,
+    PoolJobEvent,
     PoolReady,
 )
-from comfyrelay.comfyui.pool.failover import FailoverStrategy, Failure, SmartFailover, Verdict
-from comfyrelay.comfyui.pool.job import Job
+from comfyrelay.comfyui.pool.failover import FailoverStrategy, Failure, FailureVerdict, SmartFailover
+from comfyrelay.comfyui.pool.job import PoolJob
 from comfyrelay.comfyui.pool.member import MemberTimings
 from comfyrelay.comfyui.pool.pool import WorkflowPool
-from comfyrelay.comfyui.pool.queue import JobOutcome, JobStatus, Leftover, MemoryQueue, QueueAdapter
+from comfyrelay.comfyui.pool.queue import JobOutcome, Leftover, MemoryQueue, PoolJobStatus, QueueAdapter
 from comfyrelay.comfyui.pool.sqlite_queue import SqliteQueue
 from comfyrelay.comfyui.pool.stats import ClientStats, PoolStats
 from comfyrelay.comfyui.pool.streams import EventStream
@@ -43,11 +43,10 @@ __all__ = [
     "EventStream",
     "FailoverStrategy",
     "Failure",
-    "Job",
+    "FailureVerdict",
     "JobAccepted",
     "JobCanceled",
     "JobCompleted",
-    "JobEvent",
     "JobFailed",
     "JobNoted",
     "JobOptions",
@@ -59,17 +58,18 @@ __all__ = [
     "JobQueued",
     "JobRetrying",
     "JobStarted",
-    "JobStatus",
     "Leftover",
     "MemberTimings",
     "MemoryQueue",
     "PoolEvent",
+    "PoolJob",
+    "PoolJobEvent",
+    "PoolJobStatus",
     "PoolReady",
     "PoolStats",
     "QueueAdapter",
     "SmartFailover",
     "SqliteQueue",
     "Ticket",
-    "Verdict",
     "WorkflowPool",
 ]

@@ -10,7 +10,7 @@ import orjson
 
 from comfyrelay.comfyui.client.uploads import Attachment
 from comfyrelay.comfyui.outputs import OutputFile, RunResult
-from comfyrelay.comfyui.pool.queue import JobOutcome, JobStatus
+from comfyrelay.comfyui.pool.queue import JobOutcome, PoolJobStatus
 from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, Fault, InvalidInput
@@ -75,7 +75,7 @@ def dump_outcome(outcome: JobOutcome) -> bytes:
     )
 
 
-def load_outcome(text: bytes, *, status: JobStatus, attempts: int) -> JobOutcome:
+def load_outcome(text: bytes, *, status: PoolJobStatus, attempts: int) -> JobOutcome:
     value = orjson.loads(text)
     return JobOutcome(
         status=status,

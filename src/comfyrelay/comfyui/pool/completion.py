@@ -8,8 +8,8 @@ import structlog
 
 from comfyrelay.clock import utc_now
 from comfyrelay.comfyui.outputs import RunResult
-from comfyrelay.comfyui.pool.events import JobCanceled, JobCompleted, JobEvent, JobFailed, PoolEvent
-from comfyrelay.comfyui.pool.queue import JobOutcome, JobStatus, QueueAdapter
+from comfyrelay.comfyui.pool.events import JobCanceled, JobCompleted, JobFailed, PoolEvent, PoolJobEvent
+from comfyrelay.comfyui.pool.queue import JobOutcome, PoolJobStatus, QueueAdapter
 from comfyrelay.comfyui.pool.record import Record
 from comfyrelay.comfyui.pool.registry import Registry
 from comfyrelay.comfyui.pool.stats import Tally
@@ -30,13 +30,13 @@ class Endings:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def complete(self, record: Record, result: RunResult) -> None:
-        await self._end(record, JobStatus.COMPLETED, result=result)
+        await self._end(record, PoolJobStatus.COMPLETED, result=result)
 
     async def fail(self, record: Record, error: ComfyError) -> None:
-        await self._end(record, JobStatus.FAILED, error=error)
+        await self._end(record, PoolJobStatus.FAILED, error=error)
 
     async def cancel(self, record: Record, reason: str | None = None) -> None:
-        await self._end(record, JobStatus.CANCELED, reason=reason)
+        await self._end(record, PoolJobStatus.CANCELED, reason=reason)
 
     def recall(self, record: Record, outcome: JobOutcome) -> None:
         """A job that ended in an earlier life of the queue."""
@@ -50,7 +50,7 @@ class Endings:
         record.failure = Canceled("The pool was closed; the job waits in its queue for the next start.")
         record.set_done()
 
-    def emit(self, record: Record, event: JobEvent) -> None:
+    def emit(self, record: Record, event: PoolJobEvent) -> None:
         for stream in record.streams:
             stream.put(event)
         self._emit_to_all(event)
@@ -70,7 +70,7 @@ class Endings:
     async def _end(
         self,
         record: Record,
-        status: JobStatus,
+        status: PoolJobStatus,
         *,
         result: RunResult | None = None,
         error: ComfyError | None = None,
@@ -110,7 +110,7 @@ class Endings:
             log.exception("pool.forget_failed", jobs=len(job_ids))
 
 
-def _ending(record: Record, outcome: JobOutcome, reason: str | None) -> JobEvent:
+def _ending(record: Record, outcome: JobOutcome, reason: str | None) -> PoolJobEvent:
     if outcome.result is not None:
         return record.event(JobCompleted, result=outcome.result)
     if outcome.error is not None:

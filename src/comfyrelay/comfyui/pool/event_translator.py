@@ -6,20 +6,20 @@ from typing import Any, assert_never
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.pool.events import (
     JobAccepted,
-    JobEvent,
     JobNoted,
     JobOutput,
     JobPreview,
     JobPrinted,
     JobProgress,
     JobStarted,
+    PoolJobEvent,
 )
 from comfyrelay.comfyui.pool.record import Record
 from comfyrelay.comfyui.runs.events import (
     Finished,
     NodeStarted,
     Noted,
-    Output,
+    OutputReady,
     Preview,
     Printed,
     Queued,
@@ -32,7 +32,7 @@ from comfyrelay.comfyui.runs.events import (
 class EventTranslator:
     """Translates for one attempt; of a stopped one only what is to be kept of it is passed on."""
 
-    def __init__(self, record: Record, graph: Graph, emit: Callable[[Record, JobEvent], None]) -> None:
+    def __init__(self, record: Record, graph: Graph, emit: Callable[[Record, PoolJobEvent], None]) -> None:
         self._record = record
         self._graph = graph
         self._emit = emit
@@ -56,7 +56,7 @@ class EventTranslator:
                 self._emit_progress(event, class_type=class_type, value=event.value, maximum=event.maximum)
             case Preview():
                 self._emit_as(JobPreview, event, node_id=event.node_id, image=event.image, mime_type=event.mime_type)
-            case Output():
+            case OutputReady():
                 self._emit_as(JobOutput, event, node_id=event.node_id, files=event.files, texts=event.texts)
             case Printed():
                 self._emit_as(JobPrinted, event, line=event.line)
@@ -72,5 +72,5 @@ class EventTranslator:
         self._record.progress = event.progress
         self._emit_as(JobProgress, event, node_id=event.node_id, progress=event.progress, **more)
 
-    def _emit_as(self, kind: type[JobEvent], event: RunEvent, **more: Any) -> None:
+    def _emit_as(self, kind: type[PoolJobEvent], event: RunEvent, **more: Any) -> None:
         self._emit(self._record, self._record.event(kind, prompt_id=event.prompt_id, **more))

@@ -56,7 +56,7 @@ class ClientUnblockedWorkflow(PoolEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobEvent(PoolEvent):
+class PoolJobEvent(PoolEvent):
     """`client_id` is the server it runs on, or ran on last; `attempt` counts from 1, and is 0 before the first."""
 
     job_id: str
@@ -67,13 +67,13 @@ class JobEvent(PoolEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobQueued(JobEvent):
+class JobQueued(PoolJobEvent):
     type: ClassVar[str] = "job:queued"
     priority: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobAccepted(JobEvent):
+class JobAccepted(PoolJobEvent):
     """The server took it. `position` is how many runs are ahead of it there; `None` until that is known."""
 
     type: ClassVar[str] = "job:accepted"
@@ -82,13 +82,13 @@ class JobAccepted(JobEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobStarted(JobEvent):
+class JobStarted(PoolJobEvent):
     type: ClassVar[str] = "job:started"
     prompt_id: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobProgress(JobEvent):
+class JobProgress(PoolJobEvent):
     """A node began, or has done `value` of `maximum` steps; `progress` is that of the whole run, from 0 to 1."""
 
     type: ClassVar[str] = "job:progress"
@@ -101,7 +101,7 @@ class JobProgress(JobEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobPreview(JobEvent):
+class JobPreview(PoolJobEvent):
     type: ClassVar[str] = "job:preview"
     prompt_id: str
     node_id: str | None
@@ -110,7 +110,7 @@ class JobPreview(JobEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobOutput(JobEvent):
+class JobOutput(PoolJobEvent):
     """An output node is done."""
 
     type: ClassVar[str] = "job:output"
@@ -121,7 +121,7 @@ class JobOutput(JobEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobPrinted(JobEvent):
+class JobPrinted(PoolJobEvent):
     """What runs has printed a line. Graphs print none."""
 
     type: ClassVar[str] = "job:printed"
@@ -130,7 +130,7 @@ class JobPrinted(JobEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobNoted(JobEvent):
+class JobNoted(PoolJobEvent):
     """What is to be kept of this run however it ends. Graphs tell nothing of the kind."""
 
     type: ClassVar[str] = "job:noted"
@@ -139,7 +139,7 @@ class JobNoted(JobEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobRetrying(JobEvent):
+class JobRetrying(PoolJobEvent):
     """This attempt failed; the next one may begin in `delay_seconds`."""
 
     type: ClassVar[str] = "job:retrying"
@@ -148,19 +148,19 @@ class JobRetrying(JobEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobCompleted(JobEvent):
+class JobCompleted(PoolJobEvent):
     type: ClassVar[str] = "job:completed"
     result: RunResult
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobFailed(JobEvent):
+class JobFailed(PoolJobEvent):
     type: ClassVar[str] = "job:failed"
     error: ComfyError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobCanceled(JobEvent):
+class JobCanceled(PoolJobEvent):
     type: ClassVar[str] = "job:canceled"
     reason: str
 

@@ -19,7 +19,7 @@ Clock = Callable[[], datetime]
 Pair = tuple[str, str]
 
 
-class Verdict(StrEnum):
+class FailureVerdict(StrEnum):
     """Whose a failure is.
 
     - `JOB`: the job fails, and no server is blamed.
@@ -46,7 +46,7 @@ class Failure:
 
 
 class FailoverStrategy(Protocol):
-    def judge(self, failure: Failure) -> Verdict:
+    def judge(self, failure: Failure) -> FailureVerdict:
         """Whose failure this is. Asked for each one, also for a node's exception and for a graph that is refused.
 
         Whatever the verdict but `JOB`, a server that lacks nodes or models does not get the job again; that costs no
@@ -104,14 +104,14 @@ class SmartFailover:
         self._ends: list[tuple[datetime, Pair]] = []
         self._released: list[Pair] = []
 
-    def judge(self, failure: Failure) -> Verdict:
+    def judge(self, failure: Failure) -> FailureVerdict:
         error = failure.error
         if isinstance(error, NotInstalled):
-            return Verdict.ELSEWHERE
+            return FailureVerdict.ELSEWHERE
         if error.fault is not Fault.JOB:
-            return Verdict.SERVER if error.fault is Fault.WORKER else Verdict.AGAIN
+            return FailureVerdict.SERVER if error.fault is Fault.WORKER else FailureVerdict.AGAIN
         has_raised = any(isinstance(each, NodeFailed) for each in failure.earlier.values())
-        return Verdict.ELSEWHERE if isinstance(error, NodeFailed) and not has_raised else Verdict.JOB
+        return FailureVerdict.ELSEWHERE if isinstance(error, NodeFailed) and not has_raised else FailureVerdict.JOB
 
     def should_skip(self, client_id: str, workflow_hash: str) -> bool:
         self._expire()

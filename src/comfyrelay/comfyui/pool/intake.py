@@ -8,7 +8,7 @@ from comfyrelay.clock import utc_now
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.pool.completion import Endings
 from comfyrelay.comfyui.pool.events import JobQueued
-from comfyrelay.comfyui.pool.job import Job
+from comfyrelay.comfyui.pool.job import PoolJob
 from comfyrelay.comfyui.pool.queue import Leftover, QueueAdapter
 from comfyrelay.comfyui.pool.record import Record
 from comfyrelay.comfyui.pool.registry import Registry
@@ -27,7 +27,7 @@ class Intake:
         endings: Endings,
         tally: Tally,
         arrived: Callable[[Ticket], None],
-        make_job: Callable[[Record], Job],
+        make_job: Callable[[Record], PoolJob],
         restore_blocks: Callable[[Mapping[tuple[str, str], Block]], None],
         is_cached: Callable[[str], bool],
     ) -> None:
@@ -66,7 +66,7 @@ class Intake:
         self._is_open = False
         await self._all_arrived.wait()
 
-    async def take(self, graph: Graph, options: JobOptions, client_ids: Collection[str]) -> Job:
+    async def take(self, graph: Graph, options: JobOptions, client_ids: Collection[str]) -> PoolJob:
         # one job in each turn of the event loop, for those who enqueue thousands in a row or at once
         async with self._turn:
             await asyncio.sleep(0)
@@ -113,7 +113,7 @@ class Intake:
         known = (*leftover.waiting, *(ticket for ticket, _ in leftover.finished))
         self._next_sequence = max((ticket.sequence for ticket in known), default=0) + 1
 
-    def _register(self, ticket: Ticket) -> tuple[Record, Job]:
+    def _register(self, ticket: Ticket) -> tuple[Record, PoolJob]:
         record = Record(ticket=ticket)
         job = self._make_job(record)
         self._registry.add(record, job)

@@ -7,14 +7,14 @@ from typing import Any
 
 from comfyrelay.comfyui.client.interface import ComfyServer
 from comfyrelay.comfyui.outputs import OutputFile, RunResult
-from comfyrelay.comfyui.pool.events import JobEvent
-from comfyrelay.comfyui.pool.queue import JobStatus
+from comfyrelay.comfyui.pool.events import PoolJobEvent
+from comfyrelay.comfyui.pool.queue import PoolJobStatus
 from comfyrelay.comfyui.pool.record import Record
 from comfyrelay.comfyui.pool.streams import EventStream
 from comfyrelay.errors import Canceled, ComfyError, Conflict
 
 
-class Job:
+class PoolJob:
     """`result = await job`, as often as you like and from as many tasks as you like.
 
     That returns the `RunResult`, or raises the last `ComfyError`, or `Canceled`. Canceling a task that awaits a job
@@ -39,7 +39,7 @@ class Job:
         return self._record.ticket.id
 
     @property
-    def status(self) -> JobStatus:
+    def status(self) -> PoolJobStatus:
         return self._record.status
 
     @property
@@ -100,9 +100,9 @@ class Job:
         """
         return await self._cancel(self.id, wait)
 
-    def events(self) -> EventStream[JobEvent]:
+    def events(self) -> EventStream[PoolJobEvent]:
         """Its events from now on; the last one tells how it ended."""
-        stream: EventStream[JobEvent] = EventStream(limit=self._buffer_size)
+        stream: EventStream[PoolJobEvent] = EventStream(limit=self._buffer_size)
         if not self._record.is_done:
             self._record.streams = (*self._record.streams, stream)
             return stream

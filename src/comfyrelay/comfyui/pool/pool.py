@@ -15,11 +15,11 @@ from comfyrelay.comfyui.pool.events import ClientState, PoolEvent
 from comfyrelay.comfyui.pool.failover import FailoverStrategy, SmartFailover
 from comfyrelay.comfyui.pool.gpu_memory import GpuMemory, Memory, ReportsMemory
 from comfyrelay.comfyui.pool.intake import Intake
-from comfyrelay.comfyui.pool.job import Job
+from comfyrelay.comfyui.pool.job import PoolJob
 from comfyrelay.comfyui.pool.member import Member, MemberTimings
 from comfyrelay.comfyui.pool.members import Roster, Servers
-from comfyrelay.comfyui.pool.queue import JobStatus, MemoryQueue, QueueAdapter
-from comfyrelay.comfyui.pool.record import Record, Stop
+from comfyrelay.comfyui.pool.queue import MemoryQueue, PoolJobStatus, QueueAdapter
+from comfyrelay.comfyui.pool.record import Record, StopReason
 from comfyrelay.comfyui.pool.registry import Registry
 from comfyrelay.comfyui.pool.runner import Runner, refusal_of_all
 from comfyrelay.comfyui.pool.scheduler import Scheduler
@@ -153,7 +153,7 @@ class WorkflowPool:
         """Return when every server was tried once and at least one is online."""
         await self._roster.ready.wait()
 
-    async def enqueue(self, graph: Graph, **options: Unpack[JobOptions]) -> Job:
+    async def enqueue(self, graph: Graph, **options: Unpack[JobOptions]) -> PoolJob:
         """Put a graph as it is now into the queue. With a durable queue, it cannot be lost once this returns."""
         return await self._intake.take(graph, options, self._roster.ids)
 
@@ -167,15 +167,15 @@ class WorkflowPool:
             raise
 
     @property
-    def jobs(self) -> Mapping[str, Job]:
+    def jobs(self) -> Mapping[str, PoolJob]:
         """All jobs that have not ended, and the last of those that have, by their id."""
         return self._registry.jobs
 
-    def job(self, job_id: str) -> Job:
+    def job(self, job_id: str) -> PoolJob:
         return self._registry.job(job_id)
 
     async def cancel(self, job_id: str, *, wait: bool = True) -> bool:
-        """Take a job out of the queue, or stop it on its server; false when it had ended before. See `Job.cancel`."""
+        """Take a job out of the queue, or stop it on its server; false when it had ended before. See `PoolJob.cancel`."""
         return await self._cancel_job(job_id, wait)
 
     async def _cancel_job(self, job_id: str, wait: bool) -> bool:
@@ -188,11 +188,11 @@ class WorkflowPool:
                 # not in this task: whoever asked may lose interest, the job must end all the same
                 await asyncio.shield(self._endings.spawn(self._endings.cancel(record)))
             elif record.task is not None:
-                await self._runner.stop(record, Stop.CANCEL)
+                await self._runner.stop(record, StopReason.CANCEL)
             else:
                 # somebody else has just taken it out
                 await record.wait()
-        is_canceled = record.status is JobStatus.CANCELED
+        is_canceled = record.status is PoolJobStatus.CANCELED
         if is_canceled and wait and record.server is not None and record.prompt_id is not None:
             await record.server.until_stopped(record.prompt_id)
         return is_canceled
@@ -206,7 +206,7 @@ class WorkflowPool:
 
     def stats(self) -> PoolStats:
         return PoolStats(
-            **{status.value: self._tally[status] for status in JobStatus},
+            **{status.value: self._tally[status] for status in PoolJobStatus},
             clients={member.id: ClientStats.of(member, self._failover) for member in self._roster},
         )
 
@@ -285,15 +285,15 @@ class WorkflowPool:
         if finish:
             await asyncio.gather(*(each.task for each in here if each.task is not None), return_exceptions=True)
         else:
-            await asyncio.gather(*(self._runner.stop(record, Stop.PUT_BACK) for record in here))
+            await asyncio.gather(*(self._runner.stop(record, StopReason.PUT_BACK) for record in here))
         await self._roster.dismiss(member)
         for record in self._registry.unfinished:
             bucket = record.ticket.bucket
             if record.failures and record.task is None and bucket.exclude_clients.issuperset(self._roster.ids):
                 self._give_up(record.ticket.id)
 
-    def _make_job(self, record: Record) -> Job:
-        return Job(record, cancel=self._cancel, buffer_size=self._event_buffer)
+    def _make_job(self, record: Record) -> PoolJob:
+        return PoolJob(record, cancel=self._cancel, buffer_size=self._event_buffer)
 
     def _start(self, ticket: Ticket, member: Member) -> None:
         self._runner.start(self._registry.record(ticket.id), member)
@@ -313,7 +313,7 @@ class WorkflowPool:
     async def _close(self) -> None:
         self._scheduler.close()
         busy = [record for record in self._registry.unfinished if record.task is not None]
-        await asyncio.gather(*(self._runner.stop(record, Stop.PUT_BACK) for record in busy))
+        await asyncio.gather(*(self._runner.stop(record, StopReason.PUT_BACK) for record in busy))
         for record in self._registry.unfinished:
             if self._queue.durable:
                 self._endings.abandon(record)

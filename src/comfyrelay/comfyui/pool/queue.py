@@ -13,7 +13,7 @@ from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.errors import ComfyError
 
 
-class JobStatus(StrEnum):
+class PoolJobStatus(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     RETRYING = "retrying"
@@ -26,7 +26,7 @@ class JobStatus(StrEnum):
 class JobOutcome:
     """How a job ended: with a result, with an error, or canceled with neither."""
 
-    status: JobStatus
+    status: PoolJobStatus
     attempts: int
     finished_at: datetime
     started_at: datetime | None = None

@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 
 from comfyrelay.comfyui.client.interface import ComfyServer
 from comfyrelay.comfyui.outputs import RunResult
-from comfyrelay.comfyui.pool.events import JobCanceled, JobEvent
-from comfyrelay.comfyui.pool.failover import Verdict
-from comfyrelay.comfyui.pool.queue import JobOutcome, JobStatus
+from comfyrelay.comfyui.pool.events import JobCanceled, PoolJobEvent
+from comfyrelay.comfyui.pool.failover import FailureVerdict
+from comfyrelay.comfyui.pool.queue import JobOutcome, PoolJobStatus
 from comfyrelay.comfyui.pool.streams import EventStream
 from comfyrelay.comfyui.pool.ticket import Ticket
 from comfyrelay.errors import Canceled, ComfyError, ComfyRelayError
 
-E = TypeVar("E", bound=JobEvent)
-_NONE: Mapping[str, tuple[Verdict, ComfyError]] = MappingProxyType({})
+E = TypeVar("E", bound=PoolJobEvent)
+_NONE: Mapping[str, tuple[FailureVerdict, ComfyError]] = MappingProxyType({})
 
 
-class Stop(Enum):
+class StopReason(Enum):
     """Why a run is being stopped."""
 
     CANCEL = auto()
@@ -38,7 +38,7 @@ class Record:
     """
 
     ticket: Ticket
-    status: JobStatus = JobStatus.QUEUED
+    status: PoolJobStatus = PoolJobStatus.QUEUED
     client_id: str | None = None
     server: ComfyServer | None = None
     started_at: datetime | None = None
@@ -48,17 +48,17 @@ class Record:
     prompt_id: str | None = None
     first_error: ComfyError | None = None
     last_error: ComfyError | None = None
-    failures: Mapping[str, tuple[Verdict, ComfyError]] = field(default_factory=lambda: _NONE)
+    failures: Mapping[str, tuple[FailureVerdict, ComfyError]] = field(default_factory=lambda: _NONE)
     result: RunResult | None = None
     failure: ComfyRelayError | None = None
-    ending: JobEvent | None = None
+    ending: PoolJobEvent | None = None
     task: asyncio.Task[None] | None = None
-    stop: Stop | None = None
+    stop: StopReason | None = None
     can_stop: bool = False
     # it was given to its server while another ran there, and whether it has begun since
     is_behind: bool = False
     has_begun: bool = False
-    streams: tuple[EventStream[JobEvent], ...] = ()
+    streams: tuple[EventStream[PoolJobEvent], ...] = ()
     _done: asyncio.Event | None = None
 
     async def wait(self) -> None:
@@ -92,7 +92,7 @@ class Record:
             **more,
         )
 
-    def end(self, outcome: JobOutcome, ending: JobEvent) -> None:
+    def end(self, outcome: JobOutcome, ending: PoolJobEvent) -> None:
         self.status = outcome.status
         self.finished_at = outcome.finished_at
         self.result = outcome.result

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from comfyrelay.comfyui.pool.job import Job
+from comfyrelay.comfyui.pool.job import PoolJob
 from comfyrelay.comfyui.pool.record import Record
 from comfyrelay.errors import NotFound
 
@@ -16,11 +16,11 @@ class Registry:
         self.idle.set()
         self._keep_finished = keep_finished
         self._records: dict[str, Record] = {}
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, PoolJob] = {}
         self._finished: deque[str] = deque()
 
     @property
-    def jobs(self) -> Mapping[str, Job]:
+    def jobs(self) -> Mapping[str, PoolJob]:
         return MappingProxyType(self._jobs)
 
     @property
@@ -31,12 +31,12 @@ class Registry:
     def unfinished(self) -> list[Record]:
         return [record for record in self._records.values() if not record.is_done]
 
-    def add(self, record: Record, job: Job) -> None:
+    def add(self, record: Record, job: PoolJob) -> None:
         self._records[job.id] = record
         self._jobs[job.id] = job
         self.idle.clear()
 
-    def job(self, job_id: str) -> Job:
+    def job(self, job_id: str) -> PoolJob:
         self.record(job_id)
         return self._jobs[job_id]
 

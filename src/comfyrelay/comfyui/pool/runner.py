@@ -16,11 +16,11 @@ from comfyrelay.comfyui.pool.blocks import Blocks
 from comfyrelay.comfyui.pool.completion import Endings
 from comfyrelay.comfyui.pool.event_translator import EventTranslator
 from comfyrelay.comfyui.pool.events import JobRetrying
-from comfyrelay.comfyui.pool.failover import FailoverStrategy, Failure, Verdict
+from comfyrelay.comfyui.pool.failover import FailoverStrategy, Failure, FailureVerdict
 from comfyrelay.comfyui.pool.gpu_memory import GpuMemory
 from comfyrelay.comfyui.pool.member import Member
-from comfyrelay.comfyui.pool.queue import JobStatus, QueueAdapter
-from comfyrelay.comfyui.pool.record import Record, Stop
+from comfyrelay.comfyui.pool.queue import PoolJobStatus, QueueAdapter
+from comfyrelay.comfyui.pool.record import Record, StopReason
 from comfyrelay.comfyui.pool.scheduler import Scheduler
 from comfyrelay.comfyui.pool.stats import Tally
 from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
@@ -98,10 +98,10 @@ class Runner:
         record.started_at = utc_now()
         record.progress = 0.0
         record.prompt_id = None
-        self._set(record, JobStatus.RUNNING)
+        self._set(record, PoolJobStatus.RUNNING)
         record.task = self._endings.spawn(self._attempt(record, member))
 
-    async def stop(self, record: Record, why: Stop) -> None:
+    async def stop(self, record: Record, why: StopReason) -> None:
         """Stop what is going on with a job that does not wait, and return when that is over."""
         task = record.task
         assert task is not None
@@ -123,7 +123,7 @@ class Runner:
                 member.doubt(failed.error.detail)
             if record.has_begun:
                 self._endings.emit(record, record.event(JobRetrying, error=failed.error, delay_seconds=0.0))
-            await self._stopped(record, Stop.PUT_BACK)
+            await self._stopped(record, StopReason.PUT_BACK)
         except asyncio.CancelledError:
             if record.stop is None:
                 raise
@@ -197,7 +197,7 @@ class Runner:
         self._note_pinned(record.ticket.bucket, member)
         self._blocks.succeeded(member.id, workflow_hash)
         for client_id, (verdict, error) in record.failures.items():
-            if verdict is Verdict.ELSEWHERE and client_id != member.id:
+            if verdict is FailureVerdict.ELSEWHERE and client_id != member.id:
                 # it can be done, so it was the server that could not
                 self._blocks.failed(client_id, workflow_hash, error)
         await self._endings.complete(record, result)
@@ -230,13 +230,13 @@ class Runner:
         verdict = self._verdict(record, member, error)
         if (
             isinstance(error, OutOfMemory)
-            and verdict is not Verdict.JOB
+            and verdict is not FailureVerdict.JOB
             and member.comfyui is not None
             and not await self._is_crowded(record, member, error)
         ):
             await self._ran_out(record, member, error)
             return
-        if verdict is Verdict.SERVER:
+        if verdict is FailureVerdict.SERVER:
             self._blocks.failed(member.id, record.ticket.bucket.workflow_hash, error)
         if isinstance(error, _DOUBTFUL):
             # it gets no more jobs until it has been seen to be fine
@@ -244,7 +244,7 @@ class Runner:
         if (ticket := self._next_try(record, member, verdict)) is not None:
             record.ticket = ticket
             await self._retry(record, error)
-        elif verdict is not Verdict.JOB and isinstance(error, NotInstalled):
+        elif verdict is not FailureVerdict.JOB and isinstance(error, NotInstalled):
             await self._endings.fail(record, refusal_of_all(record))
         else:
             await self._endings.fail(record, error)
@@ -289,7 +289,7 @@ class Runner:
             return
         await self._retry(record, error)
 
-    def _verdict(self, record: Record, member: Member, error: ComfyError) -> Verdict:
+    def _verdict(self, record: Record, member: Member, error: ComfyError) -> FailureVerdict:
         failure = Failure(
             client_id=member.id,
             workflow_hash=record.ticket.bucket.workflow_hash,
@@ -300,21 +300,21 @@ class Runner:
         record.failures = {**record.failures, member.id: (verdict, error)}
         return verdict
 
-    def _next_try(self, record: Record, member: Member, verdict: Verdict) -> Ticket | None:
+    def _next_try(self, record: Record, member: Member, verdict: FailureVerdict) -> Ticket | None:
         """The job as it goes back into the queue; `None` when it has failed for good."""
         ticket = record.ticket
         elsewhere = ticket.bucket._replace(exclude_clients=ticket.bucket.exclude_clients | {member.id})
         is_last = ticket.attempts >= ticket.max_attempts
-        if verdict is Verdict.JOB:
+        if verdict is FailureVerdict.JOB:
             return None
         if isinstance(record.last_error, NotInstalled):
             # one that is away or blocked may have what is missing here; to be refused costs no attempt
             can_move = self._scheduler.could_ever_run(elsewhere)
             return replace(ticket, bucket=elsewhere, attempts=ticket.attempts - 1) if can_move else None
-        if verdict is Verdict.ELSEWHERE:
+        if verdict is FailureVerdict.ELSEWHERE:
             can_move = self._scheduler.could_run(elsewhere) and not is_last
             return replace(ticket, bucket=elsewhere, give_up_after_seconds=_patience(ticket)) if can_move else None
-        if ticket.one_try_per_server and verdict is Verdict.SERVER:
+        if ticket.one_try_per_server and verdict is FailureVerdict.SERVER:
             can_move = self._scheduler.could_run(elsewhere)
             return replace(ticket, bucket=elsewhere, attempts=ticket.attempts - 1) if can_move else None
         return None if is_last else ticket
@@ -325,29 +325,29 @@ class Runner:
         is_relieved = bucket.alone and error.retry_after_seconds is None
         is_moving = record.ticket.one_try_per_server or record.client_id in bucket.exclude_clients or is_relieved
         delay = 0.0 if is_moving else max(record.ticket.retry_delay, error.retry_after_seconds or 0.0)
-        self._set(record, JobStatus.RETRYING)
+        self._set(record, PoolJobStatus.RETRYING)
         self._endings.emit(record, record.event(JobRetrying, error=error, delay_seconds=delay))
         await asyncio.sleep(delay)
         await self._put_back(record)
 
-    async def _stopped(self, record: Record, why: Stop) -> None:
-        if why is Stop.CANCEL:
+    async def _stopped(self, record: Record, why: StopReason) -> None:
+        if why is StopReason.CANCEL:
             await self._endings.cancel(record)
             return
-        if record.status is JobStatus.RUNNING:
+        if record.status is PoolJobStatus.RUNNING:
             # neither the job nor the server failed
             record.ticket = replace(record.ticket, attempts=record.ticket.attempts - 1)
         await self._put_back(record)
 
     async def _put_back(self, record: Record) -> None:
         await self._queue.put_back(record.ticket)
-        self._set(record, JobStatus.QUEUED)
+        self._set(record, PoolJobStatus.QUEUED)
         record.task = None
         record.stop = None
         record.can_stop = False
         self._scheduler.arrived(record.ticket)
 
-    def _set(self, record: Record, status: JobStatus) -> None:
+    def _set(self, record: Record, status: PoolJobStatus) -> None:
         self._tally.moved(record.status, status)
         record.status = status
 

@@ -8,7 +8,7 @@ from comfyrelay.comfyui.pool.ticket import Bucket
 ShouldSkip = Callable[[str, str], bool]
 
 
-class Candidate(Protocol):
+class ServerCandidate(Protocol):
     """A server that could take a job now."""
 
     @property
@@ -31,7 +31,7 @@ class Candidate(Protocol):
         """Grows with each job that any server gets."""
 
 
-C = TypeVar("C", bound=Candidate)
+C = TypeVar("C", bound=ServerCandidate)
 
 
 def fits(bucket: Bucket, client_id: str, should_skip: ShouldSkip) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from comfyrelay.comfyui.pool.buckets import Buckets
 from comfyrelay.comfyui.pool.codec import dump_outcome, dump_ticket, load_outcome, load_ticket
-from comfyrelay.comfyui.pool.queue import JobOutcome, JobStatus, Leftover
+from comfyrelay.comfyui.pool.queue import JobOutcome, Leftover, PoolJobStatus
 from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 from comfyrelay.comfyui.pool.writer import Writer
 from comfyrelay.domain.queue.blocks import Block
@@ -191,7 +191,7 @@ def _read(connection: sqlite3.Connection) -> Leftover:
         if outcome is None:
             waiting.append(ticket)
         else:
-            finished.append((ticket, load_outcome(outcome, status=JobStatus(state), attempts=attempts)))
+            finished.append((ticket, load_outcome(outcome, status=PoolJobStatus(state), attempts=attempts)))
     finished.sort(key=lambda pair: pair[1].finished_at)
     blocks = {
         (client_id, workflow_hash): Block(failure_count=count, blocked_until=until and datetime.fromisoformat(until))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from comfyrelay.comfyui.pool.events import ClientState
 from comfyrelay.comfyui.pool.failover import FailoverStrategy
 from comfyrelay.comfyui.pool.member import Member
-from comfyrelay.comfyui.pool.queue import JobStatus
+from comfyrelay.comfyui.pool.queue import PoolJobStatus
 from comfyrelay.domain.queue.blocks import Block
 
 
@@ -65,14 +65,14 @@ class Tally:
     """Counts jobs by status, so that nobody has to walk them."""
 
     def __init__(self) -> None:
-        self._counts: Counter[JobStatus] = Counter()
+        self._counts: Counter[PoolJobStatus] = Counter()
 
-    def __getitem__(self, status: JobStatus) -> int:
+    def __getitem__(self, status: PoolJobStatus) -> int:
         return self._counts[status]
 
-    def added(self, status: JobStatus) -> None:
+    def added(self, status: PoolJobStatus) -> None:
         self._counts[status] += 1
 
-    def moved(self, before: JobStatus, after: JobStatus) -> None:
+    def moved(self, before: PoolJobStatus, after: PoolJobStatus) -> None:
         self._counts[before] -= 1
         self._counts[after] += 1

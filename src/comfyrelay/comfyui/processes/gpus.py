@@ -24,7 +24,7 @@ _AMD_FIRST = "ROCR_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gpu:
+class LocalGpu:
     """`variables` show a process this one and no other."""
 
     key: str
@@ -34,11 +34,11 @@ class Gpu:
 
 
 # Apple's, Intel's, or none: there is one, or nobody here can tell them apart.
-UNNAMED = Gpu(key="gpu")
-CPU = Gpu(key="cpu", name="CPU")
+UNNAMED = LocalGpu(key="gpu")
+CPU = LocalGpu(key="cpu", name="CPU")
 
 
-def find_gpus(arguments: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> list[Gpu]:
+def find_gpus(arguments: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> list[LocalGpu]:
     """Those that a ComfyUI with these arguments could use, of those that this process may see: at least one."""
     if "--cpu" in arguments:
         return [CPU]
@@ -72,25 +72,25 @@ def name_of(nvml: Any, handle: Any) -> str:
     return _text(nvml.nvmlDeviceGetName(handle))
 
 
-def _from_nvml(nvml: Any, handle: Any) -> Gpu:
+def _from_nvml(nvml: Any, handle: Any) -> LocalGpu:
     memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
     return _nvidia(_text(nvml.nvmlDeviceGetUUID(handle)), name_of(nvml, handle), memory)
 
 
-def _from_nvidia_smi() -> list[Gpu]:
+def _from_nvidia_smi() -> list[LocalGpu]:
     said = _ask("nvidia-smi", "--query-gpu=uuid,name,memory.total", "--format=csv,noheader,nounits")
     rows = [[cell.strip() for cell in row] for row in csv.reader(said.splitlines())]
     return [_nvidia(row[0], row[1], _whole(row[2], MIB)) for row in rows if len(row) == 3 and row[0].startswith("GPU-")]
 
 
-def _from_rocm_smi() -> list[Gpu]:
+def _from_rocm_smi() -> list[LocalGpu]:
     try:
         found = json.loads(_ask("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json"))
     except ValueError:
         return []
     gpus = [(name, each) for name, each in found.items() if name.startswith("gpu") and isinstance(each, dict)]
     return [
-        Gpu(
+        LocalGpu(
             key=name.removeprefix("gpu"),
             name=each.get("GpuProcesses Series") or each.get("GpuProcesses series") or each.get("GpuProcesses model"),
             memory_bytes=_whole(each.get("VRAM Total Memory (B)")),
@@ -99,12 +99,12 @@ def _from_rocm_smi() -> list[Gpu]:
     ]
 
 
-def _nvidia(uuid: str, name: str, memory_bytes: int | None) -> Gpu:
+def _nvidia(uuid: str, name: str, memory_bytes: int | None) -> LocalGpu:
     # by its identity: numbers are counted otherwise by CUDA than by the driver
-    return Gpu(key=uuid, name=name, memory_bytes=memory_bytes, variables={_NVIDIA: uuid})
+    return LocalGpu(key=uuid, name=name, memory_bytes=memory_bytes, variables={_NVIDIA: uuid})
 
 
-def _visible_nvidia(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
+def _visible_nvidia(gpus: Sequence[LocalGpu], environment: Mapping[str, str]) -> list[LocalGpu]:
     """Those that whoever started us lets us see: by their numbers, or the beginning of their identities."""
     if (shown := environment.get(_NVIDIA)) is None:
         return [*gpus]
@@ -115,24 +115,24 @@ def _visible_nvidia(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> list
     found = [gpus[number] if is_known else _nvidia_by_number(number, gpus) for number in numbers]
     found += [gpu for word in words if not word.isdecimal() for gpu in gpus if gpu.key.startswith(word)]
     # a part of one
-    found += [Gpu(key=each, variables={_NVIDIA: each}) for each in words if each.startswith("MIG-")]
+    found += [LocalGpu(key=each, variables={_NVIDIA: each}) for each in words if each.startswith("MIG-")]
     return found
 
 
-def _nvidia_by_number(number: int, gpus: Sequence[Gpu]) -> Gpu:
+def _nvidia_by_number(number: int, gpus: Sequence[LocalGpu]) -> LocalGpu:
     """As CUDA counts them; what it is, is known where all are the same."""
     models = {(each.name, each.memory_bytes) for each in gpus}
     name, memory_bytes = models.pop() if len(models) == 1 else (None, None)
-    return Gpu(key=f"cuda:{number}", name=name, memory_bytes=memory_bytes, variables={_NVIDIA: str(number)})
+    return LocalGpu(key=f"cuda:{number}", name=name, memory_bytes=memory_bytes, variables={_NVIDIA: str(number)})
 
 
-def _visible_amd(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
+def _visible_amd(gpus: Sequence[LocalGpu], environment: Mapping[str, str]) -> list[LocalGpu]:
     """The same for AMD's: of those that the first variable leaves, the second, or CUDA's, shows some by their new
     numbers."""
     known = {each.key: each for each in gpus}
     left = [*gpus]
     if gpus and (first := environment.get(_AMD_FIRST)) is not None:
-        left = [known.get(each, Gpu(key=each)) for each in _words(first)]
+        left = [known.get(each, LocalGpu(key=each)) for each in _words(first)]
     second = environment.get(_AMD, environment.get(_NVIDIA))
     numbers = range(len(left)) if second is None else [int(each) for each in _words(second) if each.isdecimal()]
     # which would be looked at beside the one that is AMD's own

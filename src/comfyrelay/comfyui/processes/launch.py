@@ -9,7 +9,7 @@ from pathlib import Path
 
 from comfyrelay.comfyui.graphs.foreign_files import UPLOAD_FOLDER
 from comfyrelay.comfyui.processes.environment import without_ours
-from comfyrelay.comfyui.processes.gpus import Gpu
+from comfyrelay.comfyui.processes.gpus import LocalGpu
 from comfyrelay.comfyui.processes.installs import Install, InstallKind
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.system.atomic import part_of
@@ -65,7 +65,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def launch(
-    install: Install, *, python: Path, arguments: Sequence[str], gpu: Gpu, folder: Path, port: int
+    install: Install, *, python: Path, arguments: Sequence[str], gpu: LocalGpu, folder: Path, port: int
 ) -> ProcessLaunch:
     """A process of its own in `folder`. Models and custom nodes stay where this ComfyUI finds them."""
     output = folder / "output"

@@ -18,7 +18,7 @@ _ENDS = re.compile(rb"(\r\n|\r|\n)")
 _LONGEST_LINE = 2000
 
 
-class Log:
+class ProcessLog:
     """A disk that is full costs lines of the file, and never the process whose lines they are."""
 
     def __init__(self, path: Path, *, most_bytes: int = MOST_BYTES, clock: Callable[[], float] = monotonic) -> None:
@@ -82,7 +82,7 @@ class Log:
 
 def last_lines_in(path: Path) -> list[str]:
     """What was said last, for those that only look; nothing where there is no such file."""
-    log = Log(path)
+    log = ProcessLog(path)
     with suppress(OSError), path.open("rb") as file:
         file.seek(max(path.stat().st_size - LAST_LINES * _LONGEST_LINE, 0))
         log._keep_lines(file.read())

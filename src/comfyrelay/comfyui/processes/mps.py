@@ -17,8 +17,8 @@ from typing import Any
 import structlog
 
 from comfyrelay.comfyui.processes.environment import without_ours
-from comfyrelay.comfyui.processes.gpus import Gpu, of_each_nvidia
-from comfyrelay.comfyui.processes.log import Log
+from comfyrelay.comfyui.processes.gpus import LocalGpu, of_each_nvidia
+from comfyrelay.comfyui.processes.log import ProcessLog
 from comfyrelay.comfyui.processes.options import Care
 from comfyrelay.system import atomic
 from comfyrelay.system.commands import detached
@@ -69,7 +69,7 @@ class MpsPlan:
     program: Path | None = None
 
 
-def plan(care: Care, gpus: Sequence[Gpu], environment: Mapping[str, str] = os.environ) -> MpsPlan | None:
+def plan(care: Care, gpus: Sequence[LocalGpu], environment: Mapping[str, str] = os.environ) -> MpsPlan | None:
     """Whether what runs on these GPUs shares them through MPS, in a sentence; nothing where MPS is out of question."""
     if care.per_gpu == 1 or not IS_LINUX or not all(NVIDIA in gpu.variables for gpu in gpus):
         return None
@@ -163,7 +163,7 @@ class Mps:
         self._faults: list[float] = []
         self._parted = asyncio.Event()
 
-    async def open(self, gpus: Sequence[Gpu]) -> None:
+    async def open(self, gpus: Sequence[LocalGpu]) -> None:
         self._plan = await asyncio.to_thread(plan, self._care, gpus)
         if self._plan is None:
             return
@@ -293,7 +293,9 @@ class _NotStarted(Exception):
 class _Daemon:
     """NVIDIA's control daemon, not as a daemon but under our launcher, which ends it however we end."""
 
-    def __init__(self, child: Child, program: Path, pipes: Path, environment: Mapping[str, str], log: Log) -> None:
+    def __init__(
+        self, child: Child, program: Path, pipes: Path, environment: Mapping[str, str], log: ProcessLog
+    ) -> None:
         self.pipes = pipes
         self._child = child
         self._program = program
@@ -302,7 +304,7 @@ class _Daemon:
         self.ended = asyncio.create_task(self._listen())
 
     @classmethod
-    async def start(cls, program: Path, gpus: Sequence[Gpu], *, logs: Path) -> "_Daemon":
+    async def start(cls, program: Path, gpus: Sequence[LocalGpu], *, logs: Path) -> "_Daemon":
         pipes = await asyncio.to_thread(_private_folder)
         environment = {
             **without_ours(),
@@ -318,7 +320,7 @@ class _Daemon:
         except OSError:
             _remove(pipes)
             raise
-        made = cls(child, program, pipes, environment, Log(logs / LOG_NAME))
+        made = cls(child, program, pipes, environment, ProcessLog(logs / LOG_NAME))
         try:
             await made._until_ready()
         except BaseException:

@@ -5,7 +5,7 @@ import asyncio
 import httpx
 
 from comfyrelay.comfyui.processes.launch import ProcessLaunch
-from comfyrelay.comfyui.processes.log import Log
+from comfyrelay.comfyui.processes.log import ProcessLog
 from comfyrelay.errors import NotStarted
 from comfyrelay.http_client import http_client, object_in
 from comfyrelay.system.commands import detached
@@ -21,8 +21,8 @@ _KILLED = 128 + 9
 _CANNOT_START = 127
 
 
-class Process:
-    def __init__(self, child: Child, launch: ProcessLaunch, log: Log) -> None:
+class ManagedProcess:
+    def __init__(self, child: Child, launch: ProcessLaunch, log: ProcessLog) -> None:
         self.url = launch.url
         self.log = log
         self._child = child
@@ -32,7 +32,7 @@ class Process:
         self.ended = asyncio.create_task(self._listen_until_gone())
 
     @classmethod
-    async def start(cls, launch: ProcessLaunch, log: Log) -> "Process":
+    async def start(cls, launch: ProcessLaunch, log: ProcessLog) -> "ManagedProcess":
         log.begin(" ".join(launch.argv))
         try:
             child = await Child.start(

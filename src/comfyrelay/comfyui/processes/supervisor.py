@@ -12,12 +12,12 @@ import structlog
 
 from comfyrelay.comfyui.processes import mps, state_files
 from comfyrelay.comfyui.processes.gpu_processes import GpuProcesses
-from comfyrelay.comfyui.processes.gpus import Gpu, find_gpus
+from comfyrelay.comfyui.processes.gpus import LocalGpu, find_gpus
 from comfyrelay.comfyui.processes.launch import empty_folders, launch, lend_inputs, make_folders
 from comfyrelay.comfyui.processes.log import NAME as LOG_NAME
-from comfyrelay.comfyui.processes.log import Log
+from comfyrelay.comfyui.processes.log import ProcessLog
 from comfyrelay.comfyui.processes.options import Care
-from comfyrelay.comfyui.processes.process import GRACE_SECONDS, Process
+from comfyrelay.comfyui.processes.process import GRACE_SECONDS, ManagedProcess
 from comfyrelay.errors import ConfigurationError, NotFound, NotStarted
 from comfyrelay.http_client import free_port
 from comfyrelay.system.commands import detached
@@ -45,7 +45,7 @@ class Timings:
     given_up_seconds: float = 300.0
 
 
-class State(StrEnum):
+class ProcessState(StrEnum):
     STARTING = "starting"
     UP = "up"
     # until the next try
@@ -73,11 +73,11 @@ class KeptProcess:
     """A place for one process, which keeps over restarts its name, GPU and folder, and its port if that is free."""
 
     name: str
-    gpu: Gpu
+    gpu: LocalGpu
     folder: Path
-    log: Log
+    log: ProcessLog
     url: str = ""
-    state: State = State.STARTING
+    state: ProcessState = ProcessState.STARTING
     reason: str | None = None
     starts: int = 0
     has_come_up: bool = False
@@ -96,9 +96,9 @@ class KeptProcess:
     def why_away(self) -> str | None:
         """Why it cannot be used now, in words for whoever runs this machine."""
         match self.state:
-            case State.UP:
+            case ProcessState.UP:
                 return None
-            case State.STARTING if self.reason is None:
+            case ProcessState.STARTING if self.reason is None:
                 return f"{self.name} is starting."
             case _:
                 return self.reason
@@ -113,7 +113,7 @@ class Keeper:
         *,
         folder: Path,
         on_url: Callable[[KeptProcess], None] = lambda _kept: None,
-        gpus: Sequence[Gpu] | None = None,
+        gpus: Sequence[LocalGpu] | None = None,
         timings: Timings | None = None,
     ) -> None:
         self._care = care
@@ -149,7 +149,7 @@ class Keeper:
 
     def gpus(self) -> Sequence[GpuProcesses]:
         """Each GPU with the addresses of those on it that are up or starting."""
-        counted = (State.UP, State.STARTING, State.WAITING)
+        counted = (ProcessState.UP, ProcessState.STARTING, ProcessState.WAITING)
         return [
             GpuProcesses(
                 key=gpu.key,
@@ -208,17 +208,17 @@ class Keeper:
                     await asyncio.sleep(self._timings.look_seconds / 10)
         return None
 
-    def _gpu(self, key: str) -> Gpu:
+    def _gpu(self, key: str) -> LocalGpu:
         found = next((each for each in self._gpus or () if each.key == key), None)
         if found is None:
             raise NotFound(f"This machine has no GPU {key}.")
         return found
 
-    def _begin(self, gpu: Gpu) -> KeptProcess:
+    def _begin(self, gpu: LocalGpu) -> KeptProcess:
         number = next(number for number in range(1, len(self._kept) + 2) if f"comfyui-{number}" not in self._kept)
         name = f"comfyui-{number}"
         folder = self._folder / name
-        kept = KeptProcess(name=name, gpu=gpu, folder=folder, log=Log(folder / LOG_NAME))
+        kept = KeptProcess(name=name, gpu=gpu, folder=folder, log=ProcessLog(folder / LOG_NAME))
         # nobody need wait for it
         kept.first_outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._kept[name] = kept
@@ -231,7 +231,7 @@ class Keeper:
             kept.task.cancel()
             await asyncio.gather(kept.task, return_exceptions=True)
         await self._mps.forget(kept.name)
-        self._move(kept, State.STOPPED)
+        self._move(kept, ProcessState.STOPPED)
         kept.first_outcome.cancel()
         self._kept.pop(kept.name, None)
 
@@ -241,9 +241,9 @@ class Keeper:
         failed_starts = 0
         pause = 0.0
         while True:
-            self._move(kept, State.STARTING, kept.reason)
+            self._move(kept, ProcessState.STARTING, kept.reason)
             began = monotonic()
-            process: Process | None = None
+            process: ManagedProcess | None = None
             try:
                 process = await self._start(kept)
                 self._note(kept, await process.family())
@@ -253,7 +253,7 @@ class Keeper:
                     began = monotonic()
                     failed_starts = 0
                     self._mps.came_up(kept.name)
-                    self._move(kept, State.UP)
+                    self._move(kept, ProcessState.UP)
                     if not kept.first_outcome.done():
                         kept.first_outcome.set_result(None)
                     reason = await self._until_down(kept, process)
@@ -292,7 +292,7 @@ class Keeper:
                 each.wanted_anew = why
                 each.changed.set()
 
-    async def _start(self, kept: KeptProcess) -> Process:
+    async def _start(self, kept: KeptProcess) -> ManagedProcess:
         await asyncio.to_thread(make_folders, kept.folder)
         await self._lend_inputs(kept)
         sharing = await self._mps.join(kept.name, kept.gpu.key)
@@ -311,9 +311,9 @@ class Keeper:
         )
         made.environment.update(sharing)
         log.info("comfyui.starting", name=kept.name, url=kept.url, gpu=kept.gpu.name or kept.gpu.key)
-        return await Process.start(made, kept.log)
+        return await ManagedProcess.start(made, kept.log)
 
-    async def _until_up(self, kept: KeptProcess, process: Process) -> str | None:
+    async def _until_up(self, kept: KeptProcess, process: ManagedProcess) -> str | None:
         """Why it does not come up; nothing when it has."""
         while not process.ended.done():
             is_up = await process.answers()
@@ -325,7 +325,7 @@ class Keeper:
             await asyncio.wait({process.ended}, timeout=self._timings.look_seconds)
         return f"ComfyUI ended while it started ({process.how_it_ended})."
 
-    async def _until_down(self, kept: KeptProcess, process: Process) -> str:
+    async def _until_down(self, kept: KeptProcess, process: ManagedProcess) -> str:
         """Wait until it has ended, is stuck, or is wanted anew; returns why."""
         heard_at = monotonic()
         while not process.ended.done():
@@ -360,10 +360,12 @@ class Keeper:
             seconds = self._timings.given_up_seconds
             log.error("comfyui.given_up", name=kept.name, why=reason, last_lines=lines, again_seconds=seconds)
             more = f"It did not come up {self._timings.failed_starts} times, and is tried again in {seconds:.0f} s."
-            self._move(kept, State.GIVEN_UP, f"{told} {more} All of its log: comfyrelay comfyui logs {kept.name}")
+            self._move(
+                kept, ProcessState.GIVEN_UP, f"{told} {more} All of its log: comfyrelay comfyui logs {kept.name}"
+            )
         else:
             log.warning("comfyui.ended", name=kept.name, why=reason, last_lines=lines, again_seconds=seconds)
-            self._move(kept, State.WAITING, told)
+            self._move(kept, ProcessState.WAITING, told)
         await asyncio.sleep(seconds)
 
     def _take_port(self, kept: KeptProcess) -> None:
@@ -375,9 +377,9 @@ class Keeper:
             kept.url = url
             self._on_url(kept)
 
-    def _move(self, kept: KeptProcess, state: State, reason: str | None = None) -> None:
+    def _move(self, kept: KeptProcess, state: ProcessState, reason: str | None = None) -> None:
         kept.state, kept.reason = state, reason
-        if state is State.UP:
+        if state is ProcessState.UP:
             kept.has_come_up = True
             log.info("comfyui.up", name=kept.name, url=kept.url)
         self._note(kept, {})

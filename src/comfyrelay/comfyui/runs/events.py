@@ -51,7 +51,7 @@ class Preview:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Output:
+class OutputReady:
     """An output node is done."""
 
     prompt_id: str
@@ -82,5 +82,5 @@ class Finished:
     result: RunResult
 
 
-RunEvent = Queued | Started | NodeStarted | Step | Preview | Output | Printed | Noted | Finished
+RunEvent = Queued | Started | NodeStarted | Step | Preview | OutputReady | Printed | Noted | Finished
 EventListener = Callable[[RunEvent], None]

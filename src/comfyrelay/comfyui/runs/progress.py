@@ -6,7 +6,7 @@ from typing import Any
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.graphs.nodes import output_nodes, title_of
 from comfyrelay.comfyui.outputs import OutputFile, files_of, sent_file, texts_of
-from comfyrelay.comfyui.runs.events import NodeStarted, Output, Preview, Queued, RunEvent, Started, Step
+from comfyrelay.comfyui.runs.events import NodeStarted, OutputReady, Preview, Queued, RunEvent, Started, Step
 
 # What one run may send over the socket, since that is held in memory.
 MOST_SENT_BYTES = 512 * 1024**2
@@ -145,7 +145,7 @@ class RunProgress:
         if isinstance(output, dict):
             self.outputs[node_id] = output
         self._on_event(
-            Output(
+            OutputReady(
                 prompt_id=self.prompt_id,
                 node_id=node_id,
                 files=tuple(files_of(node_id, output)),

@@ -22,7 +22,7 @@ class NotCopied:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CopiedOutputs:
+class ExportResult:
     folder: Path
     copied: list[Path] = field(default_factory=list)
     not_copied: list[NotCopied] = field(default_factory=list)
@@ -30,12 +30,12 @@ class CopiedOutputs:
 
 async def copy_chosen(
     engine: Engine, tenant_id: str, ids: Sequence[str], *, root: Path, folder: str, umask: int | None
-) -> CopiedOutputs:
+) -> ExportResult:
     """Put outputs into a folder below `root`, each under a readable name. What is there stays: another file of the same
     name is put beside it. One that cannot be copied does not keep the others from it."""
     place = await asyncio.to_thread(_inside, root, folder)
     entries = await engine.gallery.zips.entries(tenant_id, ids, in_folders=False)
-    done = CopiedOutputs(folder=place)
+    done = ExportResult(folder=place)
     there = {each.made.id for each in entries}
     done.not_copied.extend(NotCopied(id=each, detail="It is not there.") for each in ids if each not in there)
     for each in entries:

@@ -21,7 +21,7 @@ from comfyrelay.desk.batches.run_files import COPIES
 from comfyrelay.domain.payloads import JobSnapshot
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.updates import UploadedOutput
-from comfyrelay.domain.records.jobs import Job, NewJob
+from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import ComfyRelayError, InvalidInput
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.removal import RemovedFiles
@@ -29,7 +29,7 @@ from comfyrelay.storage.local import LocalObjects
 from comfyrelay.system import files
 from comfyrelay.system.atomic import part_of
 from comfyrelay.system.safe_names import plain, room_below
-from comfyrelay.worker.files.outputs import Collected
+from comfyrelay.worker.files.outputs import CollectedOutput
 from comfyrelay.worker.lease import Lease
 
 log = structlog.get_logger(__name__)
@@ -44,7 +44,7 @@ class Copies:
         self._root = root
         self._umask = umask
 
-    async def keep(self, lease: Lease, collected: Collected) -> str | None:
+    async def keep(self, lease: Lease, collected: CollectedOutput) -> str | None:
         """Put all that a run made there, and note where it is. When that fails, the job is done all the same: its
         output is in the queue's storage. Returns why it failed, for the job's log."""
         try:
@@ -64,7 +64,9 @@ class Copies:
         lease.about[COPIES] = [each.relative_to(self._root).as_posix() for each in copied]
         return None
 
-    async def keep_reused(self, job: NewJob, batch_label: str | None, output: UploadedOutput) -> dict[str, Any] | None:
+    async def keep_reused(
+        self, job: NewJobRecord, batch_label: str | None, output: UploadedOutput
+    ) -> dict[str, Any] | None:
         """The same for a job that is answered with a copy of another's output. Returns what is to be noted of it; a
         desk that is killed before it is leaves a file that is nobody's."""
         objects = self._engine.objects
@@ -99,7 +101,7 @@ class Copies:
             label = (await self._engine.jobs.batches.state(lease.job.tenant_id, job.batch_id)).label
         return self._place_of(job, snapshot, label)
 
-    def _place_of(self, job: Job | NewJob, snapshot: JobSnapshot, batch_label: str | None) -> Path:
+    def _place_of(self, job: JobRecord | NewJobRecord, snapshot: JobSnapshot, batch_label: str | None) -> Path:
         seed = snapshot.seed
         suffix = snapshot.output_extension
         if job.batch_id is None:

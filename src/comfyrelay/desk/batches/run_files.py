@@ -22,7 +22,7 @@ NAMES_FILES = (COPIES, SAVED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunFile:
+class LocalRunFile:
     """`place` is where it is once every link is followed, `size` how large it is; both are `None` when it is no longer
     there. `is_output` is the one that the queue keeps, too."""
 
@@ -44,7 +44,7 @@ def about_run(reported: Mapping[str, Any] | None, own: Mapping[str, Any]) -> dic
 
 def files_of(
     attempts: Iterable[Attempt], output: Mapping[str, Any] | None, *, folders: Sequence[Path]
-) -> list[RunFile]:
+) -> list[LocalRunFile]:
     """The files of the newest attempt that made any, as far as they are in these folders; `output` is what was told of
     the job's output, if it has one."""
     for attempt in reversed(list(attempts)):
@@ -59,11 +59,11 @@ def files_of(
     return []
 
 
-def _run_file(path: Path, folders: Sequence[Path], *, is_output: bool) -> RunFile:
+def _run_file(path: Path, folders: Sequence[Path], *, is_output: bool) -> LocalRunFile:
     place, size = None, None
     # a link in a circle is a RuntimeError
     with suppress(OSError, RuntimeError, ValueError):
         found = path.resolve(strict=True)
         if found.is_file() and any(found.is_relative_to(each.resolve()) for each in folders):
             place, size = found, found.stat().st_size
-    return RunFile(path=path, place=place, size=size, is_output=is_output)
+    return LocalRunFile(path=path, place=place, size=size, is_output=is_output)

@@ -19,7 +19,7 @@ from comfyrelay.system.platform import pick
 
 __all__ = [
     "BatchNow",
-    "Ended",
+    "EndedNotice",
     "Notification",
     "NotificationRules",
     "Notifier",
@@ -59,7 +59,7 @@ class SendingFailure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
+class EndedNotice:
     """A job that has ended: `name` is what a person calls it."""
 
     name: str
@@ -95,7 +95,7 @@ class NotificationRules:
         # by batch, the failure that held it and was notified of
         self._held_by: dict[str, str | None] = {}
 
-    def of_end(self, job: Ended, batch: BatchNow | None, *, active: int, read_at: datetime) -> list[Notification]:
+    def of_end(self, job: EndedNotice, batch: BatchNow | None, *, active: int, read_at: datetime) -> list[Notification]:
         """`batch` and `active` (jobs that are queued or run) as they were at `read_at`, by the clock of the jobs."""
         found = []
         if batch is None:
@@ -116,7 +116,7 @@ class NotificationRules:
             )
         return found
 
-    def _is_new(self, about: str | None, job: Ended, read_at: datetime) -> bool:
+    def _is_new(self, about: str | None, job: EndedNotice, read_at: datetime) -> bool:
         """Several may end before the first of them is read: what was notified then holds for all of these."""
         notified_at = self._notified_at.get(about)
         if notified_at is not None and job.completed_at <= notified_at:
@@ -125,7 +125,7 @@ class NotificationRules:
         return True
 
 
-def _of_job(job: Ended) -> list[Notification]:
+def _of_job(job: EndedNotice) -> list[Notification]:
     if job.status == "completed":
         return [Notification(occasion=Occasion.COMPLETED, title=f"{job.name} is done", body="Its output is ready.")]
     if job.status == "failed":

@@ -11,10 +11,10 @@ from datetime import datetime
 import structlog
 
 from comfyrelay.clock import utc_now
-from comfyrelay.desk.notifications.notifier import BatchNow, Ended, Notification, NotificationRules, Notifier
+from comfyrelay.desk.notifications.notifier import BatchNow, EndedNotice, Notification, NotificationRules, Notifier
 from comfyrelay.domain.queue.settlement import JobState
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.ended_jobs import BatchOutcome, EndedJobs
 from comfyrelay.wakeup import Wakeup
@@ -35,7 +35,7 @@ class NotSent:
     why: str
 
 
-class Notifications:
+class NotificationSender:
     def __init__(self, notifier: Notifier) -> None:
         self._notifier = notifier
         self._rules = NotificationRules()
@@ -92,14 +92,14 @@ class Notifications:
             log.warning("desk.notification_not_sent", url=failure.url, why=failure.why, about=notification.title)
 
 
-def _notifiable(jobs: Sequence[Job]) -> Iterator[Job]:
+def _notifiable(jobs: Sequence[JobRecord]) -> Iterator[JobRecord]:
     """Of items of one batch that ended together only the last: a batch is notified of as a whole."""
     last = {each.batch_id: each.id for each in jobs}
     return (each for each in jobs if each.batch_id is None or last[each.batch_id] == each.id)
 
 
-def _ended(job: Job) -> Ended:
-    return Ended(
+def _ended(job: JobRecord) -> EndedNotice:
+    return EndedNotice(
         name=_name(job.label, job.id),
         status=job.status,
         completed_at=job.completed_at or job.created_at,

@@ -29,7 +29,7 @@ from comfyrelay.server.http.problems import may_answer
 from comfyrelay.server.http.routers import Router
 from comfyrelay.server.user.batches import batch_body
 from comfyrelay.services.jobs.batches import BatchRequest
-from comfyrelay.services.jobs.submission.requests import Item
+from comfyrelay.services.jobs.submission.requests import ItemRequest
 from comfyrelay.services.jobs.submission.resolve import Target
 
 router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
@@ -52,10 +52,10 @@ class BatchPlan:
     def is_script(self) -> bool:
         return self.target.workflow.kind == WorkflowKind.SCRIPT
 
-    def items(self, files: Mapping[Path | str, str], *, folder: str | None = None) -> list[Item]:
+    def items(self, files: Mapping[Path | str, str], *, folder: str | None = None) -> list[ItemRequest]:
         """`files` has the ids of the inputs."""
         return [
-            Item(
+            ItemRequest(
                 input_payload=_of_folder(each) if self.is_script else each.payload,
                 input_file_id=files.get(each.input) if each.input is not None else None,
                 label=(each.label if self.is_script else _label(each, self.names)) or None,

@@ -15,7 +15,7 @@ from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.desk import (
     ComfyuiProcess,
     ComfyuiProcesses,
-    Desk,
+    DeskInfo,
     MachineFinding,
     MachineFindings,
     Notifications,
@@ -61,9 +61,9 @@ def _started(data_dir: Path) -> list[ComfyuiProcess]:
 
 
 @router.get("", responses=may_answer(401))
-async def desk(request: Request, _user: CurrentUser) -> Answer[Desk]:
+async def desk(request: Request, _user: CurrentUser) -> Answer[DeskInfo]:
     """What this desk is made of."""
     state: DeskState = request.app.state.desk
     notifications = Notifications.of(urls=state.notify_urls, on=state.notify_on, not_sent=list(state.not_sent))
     script = SLUG if state.script is not None else None
-    return Answer(data=Desk.of(state, version=__version__, script_workflow=script, notifications=notifications))
+    return Answer(data=DeskInfo.of(state, version=__version__, script_workflow=script, notifications=notifications))

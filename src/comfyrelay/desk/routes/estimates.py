@@ -9,7 +9,7 @@ from fastapi import Request
 
 from comfyrelay.desk.routes.batches import BatchPlan, plan_of
 from comfyrelay.desk.state import DeskState
-from comfyrelay.domain.image_shapes import Odd, Shape, odd_shapes
+from comfyrelay.domain.image_shapes import InputWarning, Shape, odd_shapes
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.domain.properties import Role
 from comfyrelay.domain.records.accounts import User
@@ -76,7 +76,7 @@ def _unstored(file: Path) -> StoredFile:
     return StoredFile(id=str(file), disk="", path=str(file), mime_type=mime_type, name=file.name)
 
 
-async def _odd(plan: BatchPlan, context: Context, user: User) -> list[Odd]:
+async def _odd(plan: BatchPlan, context: Context, user: User) -> list[InputWarning]:
     if plan.is_script or not plan.inputs:
         return []
     looked_at = plan.inputs[:MOST_LOOKED_AT]

@@ -7,7 +7,7 @@ from fastapi import Path, Request, Response
 from fastapi.responses import FileResponse
 
 from comfyrelay.desk.batches.output_copies import copies_of
-from comfyrelay.desk.batches.run_files import RunFile, files_of
+from comfyrelay.desk.batches.run_files import LocalRunFile, files_of
 from comfyrelay.desk.examples import sample_picture
 from comfyrelay.desk.state import DeskState
 from comfyrelay.domain.queue.states import WorkerState
@@ -22,7 +22,7 @@ from comfyrelay.server.http.parameters import IdInPath
 from comfyrelay.server.http.problems import may_answer
 from comfyrelay.server.http.routers import Router
 from comfyrelay.server.operations.files import FILE_HEADERS
-from comfyrelay.services.jobs.views.overview import AboutJob
+from comfyrelay.services.jobs.views.overview import JobDetails
 from comfyrelay.storage.headers import content_disposition
 
 router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
@@ -112,6 +112,6 @@ async def run_file(
     return FileResponse(file.place, media_type=file.mime_type, headers=headers)
 
 
-def _files(about: AboutJob, request: Request) -> list[RunFile]:
+def _files(about: JobDetails, request: Request) -> list[LocalRunFile]:
     state: DeskState = request.app.state.desk
     return files_of(about.attempts, about.output_metadata, folders=state.own_folders)

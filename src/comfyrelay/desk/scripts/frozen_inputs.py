@@ -26,7 +26,7 @@ HIDDEN = ".comfyrelay"
 YOUNGEST_SECONDS = 3600.0
 
 
-class Snapshots:
+class FrozenInputs:
     """`folder` holds templates and arguments; all is kept once, however many jobs have it."""
 
     def __init__(self, folder: Path, settings: ScriptSettings) -> None:

@@ -49,7 +49,7 @@ _WORD = re.compile(rf"\S{{1,1000}}\.(?:{_SUFFIX})(?=$|[\s\"'`),;\]])", re.I)
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ScriptProgress:
     """How far the script is, from 0 to 1; and, where it says so, in which of how many items."""
 
     fraction: float
@@ -73,7 +73,7 @@ class Reading:
     def tail(self) -> str:
         return "".join(self._tail)
 
-    def add(self, text: str, *, end: str = "\n") -> Progress | None:
+    def add(self, text: str, *, end: str = "\n") -> ScriptProgress | None:
         """Take note of a line; the progress, if it tells of any."""
         own = self._echo.without(text)
         self._keep(own + end if own.strip() else "")
@@ -85,11 +85,11 @@ class Reading:
         self._note_files(text, own)
         return self._progress(own)
 
-    def progress(self, text: str) -> Progress | None:
+    def progress(self, text: str) -> ScriptProgress | None:
         """The progress that the beginning of a line tells of."""
         return self._progress(self._echo.without(text[:_MOST_READ]))
 
-    def _progress(self, text: str) -> Progress | None:
+    def _progress(self, text: str) -> ScriptProgress | None:
         """An item is what a script counts in brackets, or names: `[2/5]`, `image 2 of 5`. The rest is within it."""
         if "%" not in text and "/" not in text and " of " not in text:
             return None
@@ -100,9 +100,9 @@ class Reading:
             return None
         self._item = item or self._item
         if self._item is None:
-            return None if within is None else Progress(within)
+            return None if within is None else ScriptProgress(within)
         number, total = self._item
-        return Progress(min(1.0, (max(number - 1, 0) + (within or 0.0)) / total), number, total)
+        return ScriptProgress(min(1.0, (max(number - 1, 0) + (within or 0.0)) / total), number, total)
 
     def _note_files(self, text: str, own: str) -> None:
         if len(self.candidates) >= MOST_FILES or not _HAS_MEDIA.search(text):

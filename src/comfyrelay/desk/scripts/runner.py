@@ -10,16 +10,16 @@ from pathlib import Path
 from comfyrelay.desk.scripts.command import ScriptSettings, check_settings, command_of, shown
 from comfyrelay.desk.scripts.errors import error_sentence
 from comfyrelay.desk.scripts.log import BoundedLog, Line, Lines
-from comfyrelay.desk.scripts.output_parser import Progress, Reading, saved_files
+from comfyrelay.desk.scripts.output_parser import Reading, ScriptProgress, saved_files
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.protocol.desk import ScriptJob
 from comfyrelay.settings import ENV_PREFIX
 from comfyrelay.system.commands.process_group import Child
 
-__all__ = ["Progress", "ScriptJob", "ScriptResult", "ScriptRunner", "ScriptSettings"]
+__all__ = ["ScriptJob", "ScriptProgress", "ScriptResult", "ScriptRunner", "ScriptSettings"]
 
 OnLine = Callable[[str], Awaitable[None]]
-OnProgress = Callable[[Progress], Awaitable[None]]
+OnProgress = Callable[[ScriptProgress], Awaitable[None]]
 OnStopped = Callable[["ScriptResult"], None]
 
 # So that lines come when they are printed, and so that emoji can be printed where the locale has none.
@@ -137,7 +137,7 @@ class _Output:
         self._log = log
         self._on_line = on_line
         self._on_progress = on_progress
-        self._last_progress: Progress | None = None
+        self._last_progress: ScriptProgress | None = None
 
     async def take(self, piece: bytes, *, is_last: bool = False) -> None:
         newest = None
@@ -157,7 +157,7 @@ class _Output:
         for _ in self._kept(self._lines.feed(piece)):
             pass
 
-    def _kept(self, lines: Iterable[Line]) -> Iterable[tuple[Line | None, Progress | None]]:
+    def _kept(self, lines: Iterable[Line]) -> Iterable[tuple[Line | None, ScriptProgress | None]]:
         for line in lines:
             end = "" if line.goes_on else "\n"
             progress = self.reading.add(line.text, end=end)

@@ -16,9 +16,9 @@ from comfyrelay.comfyui.runs.events import EventListener, Noted, Printed, Queued
 from comfyrelay.comfyui.runs.history import Prompt
 from comfyrelay.comfyui.runs.streams import safely
 from comfyrelay.desk.scripts.command import shown
-from comfyrelay.desk.scripts.frozen_inputs import Snapshots
+from comfyrelay.desk.scripts.frozen_inputs import FrozenInputs
 from comfyrelay.desk.scripts.output_parser import new_media
-from comfyrelay.desk.scripts.runner import Progress, ScriptResult, ScriptRunner, ScriptSettings
+from comfyrelay.desk.scripts.runner import ScriptProgress, ScriptResult, ScriptRunner, ScriptSettings
 from comfyrelay.desk.scripts.workflow import NODE_ID, SNAPSHOT, is_script, job_of, values_in
 from comfyrelay.errors import ComfyError, NoOutput, OutputGone, ScriptFailed
 from comfyrelay.http_client import save
@@ -50,7 +50,7 @@ class ScriptServer:
         comfy: JobServer,
         settings: ScriptSettings,
         *,
-        snapshots: Snapshots,
+        snapshots: FrozenInputs,
         log_folder: Path,
         umask: int | None = None,
     ) -> None:
@@ -130,7 +130,7 @@ class ScriptServer:
         async def on_line(line: str) -> None:
             lines.add(line)
 
-        async def on_progress(progress: Progress) -> None:
+        async def on_progress(progress: ScriptProgress) -> None:
             on_event(
                 Step(
                     prompt_id=run_id,

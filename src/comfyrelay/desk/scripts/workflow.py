@@ -11,7 +11,7 @@ from typing import Any
 
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.desk.scripts.command import ScriptSettings, check_job, templates
-from comfyrelay.desk.scripts.frozen_inputs import Snapshots
+from comfyrelay.desk.scripts.frozen_inputs import FrozenInputs
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound
@@ -113,7 +113,7 @@ class ScriptCheck:
     """Whether the values of a submission can be accepted, as far as this machine's folders tell; and what it is to run
     on is kept."""
 
-    def __init__(self, settings: ScriptSettings, snapshots: Snapshots) -> None:
+    def __init__(self, settings: ScriptSettings, snapshots: FrozenInputs) -> None:
         self._settings = settings
         self._snapshots = snapshots
         self._known: dict[tuple[str, str], float] = {}

@@ -7,7 +7,7 @@ from datetime import datetime
 from math import exp, inf, log
 from statistics import median, quantiles
 
-from comfyrelay.domain.autoscaling.machines import FAILED_BOOTS, Ended, Machine
+from comfyrelay.domain.autoscaling.machines import FAILED_BOOTS, MachineEndReason, MachineRecord
 from comfyrelay.domain.autoscaling.spec import MOST_BOOT_SECONDS, InstanceType, MachineProviderName, MachineSpec
 
 # Of a workflow that nobody has run yet.
@@ -140,7 +140,7 @@ class Following:
         self._began, self._now = None, 0
 
 
-def boot_seconds(newest: Sequence[Machine], spec: MachineSpec) -> float:
+def boot_seconds(newest: Sequence[MachineRecord], spec: MachineSpec) -> float:
     """How long a machine takes from its order to its worker: three quarters of the newest took no longer. Before the
     first, what the operator expects (`boot_seconds` among the options)."""
     took = [
@@ -173,7 +173,7 @@ def seconds_ago(then: datetime, now: datetime) -> float:
     return max(0.0, ago) if ago >= -CLOCK_ERROR_SECONDS else inf
 
 
-def failed_boots(newest: Iterable[Machine], now: datetime) -> list[Machine]:
+def failed_boots(newest: Iterable[MachineRecord], now: datetime) -> list[MachineRecord]:
     """The newest launches in a row that never became a worker. Those that boot yet, that were refused, and that were
     ended because nobody needed them, tell nothing; nor do those of a time to come."""
     failed = []
@@ -187,8 +187,8 @@ def failed_boots(newest: Iterable[Machine], now: datetime) -> list[Machine]:
     return failed
 
 
-def launches_ago(newest: Iterable[Machine], now: datetime) -> list[float]:
-    ago = [seconds_ago(each.ordered_at, now) for each in newest if each.ended != Ended.REFUSED]
+def launches_ago(newest: Iterable[MachineRecord], now: datetime) -> list[float]:
+    ago = [seconds_ago(each.ordered_at, now) for each in newest if each.ended != MachineEndReason.REFUSED]
     return [each for each in ago if each <= LAUNCHES_SECONDS]
 
 
@@ -202,11 +202,11 @@ class Available:
     refusal: str | None = None
 
 
-def available_types(types: Sequence[InstanceType], newest: Iterable[Machine], now: datetime) -> Available:
+def available_types(types: Sequence[InstanceType], newest: Iterable[MachineRecord], now: datetime) -> Available:
     refused: set[str | None] = set()
     longest, refusal = 0.0, None
     for each in newest:
-        if each.ended == Ended.REFUSED and each.ended_at is not None:
+        if each.ended == MachineEndReason.REFUSED and each.ended_at is not None:
             _, kind, text = (each.reason or "").split(":", 2)
             seconds_left = REFUSED_SECONDS.get(kind, 60.0) - seconds_ago(each.ended_at, now)
             if seconds_left > 0:
@@ -220,4 +220,4 @@ def available_types(types: Sequence[InstanceType], newest: Iterable[Machine], no
 
 def refusal(kind: str, text: str) -> str:
     """The reason of a machine that was refused."""
-    return f"{Ended.REFUSED}:{kind}:{text}"
+    return f"{MachineEndReason.REFUSED}:{kind}:{text}"

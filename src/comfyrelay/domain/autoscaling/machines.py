@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Ended(StrEnum):
+class MachineEndReason(StrEnum):
     """Why a machine is no more, or never came to be. With more to say, the word is followed by a colon."""
 
     # nobody needed it any more
@@ -30,11 +30,11 @@ class Ended(StrEnum):
     SURPLUS = "surplus"
 
 
-FAILED_BOOTS = (Ended.BOOT_FAILED, Ended.GONE_BOOTING)
+FAILED_BOOTS = (MachineEndReason.BOOT_FAILED, MachineEndReason.GONE_BOOTING)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class MachineRecord:
     key: str
     fleet_id: int
     ordered_at: datetime

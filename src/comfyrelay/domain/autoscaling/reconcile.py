@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from comfyrelay.domain.autoscaling.machines import Ended, Machine
+from comfyrelay.domain.autoscaling.machines import MachineEndReason, MachineRecord
 from comfyrelay.domain.autoscaling.spec import ScalingSpec
 
 # An order that nobody has answered is placed again after so long, by the same key.
@@ -84,7 +84,7 @@ class Reconciled:
 
 
 def reconcile(
-    machines: Sequence[Machine],
+    machines: Sequence[MachineRecord],
     sightings: Sequence[Sighting] | None,
     workers: Mapping[str, RegisteredWorker],
     *,
@@ -116,7 +116,7 @@ def reconcile(
         elif _is_unanswered(machine, sighting, worker, boot_seconds=boot_seconds, now=now):
             # no boot that failed: whoever needs one orders it anew. One that cannot be asked may have made it.
             if sightings is not None:
-                found.change(machine.key, ended_at=..., reason=str(Ended.UNANSWERED))
+                found.change(machine.key, ended_at=..., reason=str(MachineEndReason.UNANSWERED))
         elif (why := _useless(machine, worker, absent_since, boot_seconds=boot_seconds, now=now)) is not None:
             found.end[machine.key] = why
         elif machine.provider_id is None and sighting is None and now - machine.ordered_at >= ORDER_AGAIN:
@@ -126,7 +126,7 @@ def reconcile(
 
 
 def _note_strangers(
-    found: Reconciled, machines: Sequence[Machine], sightings: Sequence[Sighting], matched: Mapping[str, Sighting]
+    found: Reconciled, machines: Sequence[MachineRecord], sightings: Sequence[Sighting], matched: Mapping[str, Sighting]
 ) -> None:
     known = {each.id for each in matched.values()}
     orders = {each.key for each in machines}
@@ -148,7 +148,7 @@ def _note_strangers(
             workers.add(_as_worker(each))
 
 
-def _matched(machines: Sequence[Machine], sightings: Iterable[Sighting]) -> dict[str, Sighting]:
+def _matched(machines: Sequence[MachineRecord], sightings: Iterable[Sighting]) -> dict[str, Sighting]:
     """By key. What a provider cannot tell the order of belongs to the oldest order without a machine."""
     by_id = {each.provider_id: each.key for each in machines if each.provider_id is not None}
     free_keys = {each.key for each in machines if each.provider_id is None}
@@ -169,7 +169,7 @@ def _matched(machines: Sequence[Machine], sightings: Iterable[Sighting]) -> dict
     return matched
 
 
-def price_of(machine: Machine, sighting: Sighting, prices: Mapping[str, float]) -> float | None:
+def price_of(machine: MachineRecord, sighting: Sighting, prices: Mapping[str, float]) -> float | None:
     """What a machine costs now: as its provider tells it of this one, else as `prices` tell it of its type. A group may
     choose another type than was ordered. A type without a price tells nothing."""
     if sighting.price_per_hour is not None:
@@ -179,7 +179,7 @@ def price_of(machine: Machine, sighting: Sighting, prices: Mapping[str, float]) 
     return prices.get(sighting.instance_type or machine.instance_type or "") or known
 
 
-def _note(found: Reconciled, machine: Machine, sighting: Sighting, prices: Mapping[str, float]) -> None:
+def _note(found: Reconciled, machine: MachineRecord, sighting: Sighting, prices: Mapping[str, float]) -> None:
     if machine.provider_id is None:
         found.change(
             machine.key,
@@ -201,7 +201,7 @@ def _as_worker(sighting: Sighting) -> str:
     return sighting.worker_id or sighting.id
 
 
-def _is_gone(machine: Machine, worker: RegisteredWorker | None, missing: timedelta, now: datetime) -> bool:
+def _is_gone(machine: MachineRecord, worker: RegisteredWorker | None, missing: timedelta, now: datetime) -> bool:
     """Whether one that its provider does not list is no more."""
     if machine.provider_id is None:
         return machine.ending_at is not None
@@ -214,12 +214,16 @@ def _is_gone(machine: Machine, worker: RegisteredWorker | None, missing: timedel
     return machine.registered_at is not None or (missing >= MISSING and not is_listed_late)
 
 
-def _note_gone(found: Reconciled, machine: Machine, worker: RegisteredWorker | None) -> None:
+def _note_gone(found: Reconciled, machine: MachineRecord, worker: RegisteredWorker | None) -> None:
     if machine.ending_at is not None:
         found.change(machine.key, ended_at=...)
     else:
         was_worker = machine.registered_at is not None or worker is not None
-        found.change(machine.key, ended_at=..., reason=str(Ended.GONE if was_worker else Ended.GONE_BOOTING))
+        found.change(
+            machine.key,
+            ended_at=...,
+            reason=str(MachineEndReason.GONE if was_worker else MachineEndReason.GONE_BOOTING),
+        )
 
 
 def _longest_boot(boot_seconds: float) -> timedelta:
@@ -227,7 +231,12 @@ def _longest_boot(boot_seconds: float) -> timedelta:
 
 
 def _is_unanswered(
-    machine: Machine, sighting: Sighting | None, worker: RegisteredWorker | None, *, boot_seconds: float, now: datetime
+    machine: MachineRecord,
+    sighting: Sighting | None,
+    worker: RegisteredWorker | None,
+    *,
+    boot_seconds: float,
+    now: datetime,
 ) -> bool:
     """Whether an order is too old to be placed again, as after a pause."""
     is_open = machine.provider_id is None and sighting is None and worker is None
@@ -235,7 +244,7 @@ def _is_unanswered(
 
 
 def _useless(
-    machine: Machine,
+    machine: MachineRecord,
     worker: RegisteredWorker | None,
     absent_since: Mapping[str, datetime],
     *,
@@ -245,13 +254,13 @@ def _useless(
     """Why a machine that costs and does nothing is to be ended."""
     if machine.registered_at is None and worker is None:
         if now - machine.ordered_at >= _longest_boot(boot_seconds):
-            return f"{Ended.BOOT_FAILED}: no worker after {(now - machine.ordered_at).total_seconds():.0f} s"
+            return f"{MachineEndReason.BOOT_FAILED}: no worker after {(now - machine.ordered_at).total_seconds():.0f} s"
         return None
     if worker is None:
         since = absent_since.get(machine.key)
-        return f"{Ended.SILENT}: its worker left" if since is not None and now - since >= AWAY else None
+        return f"{MachineEndReason.SILENT}: its worker left" if since is not None and now - since >= AWAY else None
     if worker.is_stale and not worker.leases:
-        return f"{Ended.SILENT}: its worker was not heard of any more"
+        return f"{MachineEndReason.SILENT}: its worker was not heard of any more"
     if worker.closed and not worker.leases and now - (worker.last_at or worker.registered_at) >= CLOSED:
-        return f"{Ended.CLOSED}: its worker {worker.closed}"
+        return f"{MachineEndReason.CLOSED}: its worker {worker.closed}"
     return None

@@ -78,7 +78,7 @@ class Routing:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Queued:
+class QueuedDispatch:
     """A dispatch that could be leased now."""
 
     id: int
@@ -96,7 +96,7 @@ class Queued:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HeldDispatch(Queued):
+class HeldDispatch(QueuedDispatch):
     """A dispatch that a worker holds, and that another one could be given instead."""
 
     worker_id: str

@@ -36,7 +36,7 @@ class HeldJob:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkerSlot:
+class SlotState:
     worker_id: str
     name: str
     state: WorkerState
@@ -60,10 +60,10 @@ def slots_of(
     devices: Sequence[Mapping[str, Any]] | None,
     comfyui: Any,
     held: Sequence[HeldJob],
-) -> list[WorkerSlot]:
+) -> list[SlotState]:
     """`devices` are what it told last; an older worker told only of its `comfyui` when it registered."""
     places = _places(devices) if devices else _older_places(comfyui, max_concurrency)
-    slots = [WorkerSlot(worker_id=worker_id, name=name, state=state, **each) for each in places[:MOST_SLOTS]]
+    slots = [SlotState(worker_id=worker_id, name=name, state=state, **each) for each in places[:MOST_SLOTS]]
     running = [each for each in held if not each.is_only_fetched]
     # what only has to be stored makes room for what runs
     running.sort(key=lambda each: (each.progress.is_after_run, each.leased_at))
@@ -87,7 +87,7 @@ def gpus_of(devices: Sequence[Mapping[str, Any]] | None, comfyui: Any) -> list[d
     return [{"name": each.get("gpu"), "memory_total": each.get("memory_total")} for each in older if each]
 
 
-def _state(slot: WorkerSlot) -> WorkerState:
+def _state(slot: SlotState) -> WorkerState:
     """Of a worker that works, each place is busy or idle by itself; one that runs something was heard of."""
     if slot.state is WorkerState.REVOKED:
         return slot.state

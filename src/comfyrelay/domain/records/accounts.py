@@ -8,7 +8,7 @@ SESSION = "session"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tenant:
+class TenantRecord:
     id: str
     name: str
     shard: str
@@ -64,7 +64,7 @@ class ListedUser:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Token:
+class TokenRecord:
     id: str
     user_id: str
     name: str
@@ -73,7 +73,7 @@ class Token:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Transaction:
+class TransactionRecord:
     id: int
     tenant_id: str
     type: str

@@ -35,7 +35,7 @@ class WaitingForNodes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Workflow:
+class WorkflowRecord:
     id: int
     slug: str
     name: str
@@ -67,7 +67,7 @@ class Workflow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Effect:
+class EffectRecord:
     id: int
     slug: str
     name: str
@@ -84,7 +84,7 @@ class Effect:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkflowVersion:
+class WorkflowVersionRecord:
     """What a workflow ran, from when on."""
 
     number: int
@@ -97,7 +97,7 @@ class WorkflowVersion:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Preset:
+class PresetRecord:
     id: str
     name: str
     settings: Mapping[str, Any]

@@ -10,7 +10,7 @@ from comfyrelay.domain.queue.states import DispatchStatus, Stage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class JobRecord:
     id: str
     tenant_id: str
     user_id: str
@@ -60,7 +60,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NewJob:
+class NewJobRecord:
     id: str
     tenant_id: str
     user_id: str
@@ -92,7 +92,7 @@ class NewJob:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class File:
+class FileRecord:
     id: str
     tenant_id: str
     user_id: str
@@ -112,7 +112,7 @@ class File:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Video:
+class VideoRecord:
     id: str
     tenant_id: str
     user_id: str
@@ -128,7 +128,7 @@ class Video:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
+class BatchRecord:
     id: str
     tenant_id: str
     user_id: str
@@ -145,7 +145,7 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LogLine:
+class LogLineRecord:
     id: int
     line: str
     created_at: datetime

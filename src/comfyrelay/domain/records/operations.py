@@ -58,7 +58,7 @@ class SampledTime:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReconcileRun:
+class ReconcileRunRecord:
     """Without `ended_at` it goes on, or its process has ended. Of `count` findings the first are kept."""
 
     id: int

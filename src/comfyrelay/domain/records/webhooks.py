@@ -14,7 +14,7 @@ class TenantWebhook:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Delivery:
+class DeliveryRecord:
     id: str
     tenant_id: str
     job_id: str

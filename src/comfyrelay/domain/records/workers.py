@@ -10,7 +10,7 @@ from comfyrelay.domain.autoscaling.spec_json import machines_from_json, scaling_
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fleet:
+class FleetRecord:
     id: int
     slug: str
     stage: str
@@ -94,7 +94,7 @@ class ListedWorker:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkerJob:
+class WorkerJobRecord:
     """A job that a worker has."""
 
     dispatch_id: int
@@ -161,7 +161,7 @@ class Equipped:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AuditEntry:
+class NewAuditEntry:
     worker_id: str
     event: str
     dispatch_id: int | None = None
@@ -197,7 +197,7 @@ class LeaseAttempt:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Burst:
+class BurstRecord:
     """A job that went to the cloud: why, what that should cost, and what became of it."""
 
     id: int

@@ -1,6 +1,6 @@
 """Jobs that went to Comfy Cloud because they would have waited for too long."""
 
-from comfyrelay.domain.records.workers import Burst
+from comfyrelay.domain.records.workers import BurstRecord
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
@@ -21,6 +21,6 @@ async def list_bursts(
     return page_of(page, _body)
 
 
-def _body(found: tuple[Burst, str]) -> wire.Burst:
+def _body(found: tuple[BurstRecord, str]) -> wire.Burst:
     burst, slug = found
     return wire.Burst.of(burst, workflow_slug=slug)

@@ -40,7 +40,7 @@ async def list_dispatches(
     search: Search = None,
     limit: Limit = 50,
     cursor: NumberCursor = None,
-) -> Answer[Page[wire.Dispatch]]:
+) -> Answer[Page[wire.DispatchSummary]]:
     """The queue, newest first. A page that had to look through very many may be short: go on to the next."""
     wanted = DispatchFilter(
         status=status, stage=stage, tenant_id=tenant, worker_id=worker, batch_id=batch, search=search
@@ -52,12 +52,12 @@ async def list_dispatches(
 
 
 @router.get("/{dispatch_id}", responses=may_answer(404, 422))
-async def get_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.Dispatch]:
+async def get_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.DispatchSummary]:
     return Answer(data=_body(await context.engine.operations.inspection.dispatch(dispatch_id)))
 
 
 @router.post("/{dispatch_id}/cancel", responses=may_answer(404, 409, 422))
-async def cancel_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.Dispatch]:
+async def cancel_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.DispatchSummary]:
     """Cancel a job: at once when it waits, by asking its worker when it runs."""
     view = await context.engine.operations.inspection.cancel(dispatch_id)
     done = "Canceled." if view.dispatch.is_terminal else "The worker is asked to stop."
@@ -77,7 +77,9 @@ async def retry_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[
 
 
 @router.post("/{dispatch_id}/priority", responses=may_answer(404, 409, 422))
-async def set_priority(dispatch_id: DispatchId, body: wire.NewPriority, context: ContextOf) -> Answer[wire.Dispatch]:
+async def set_priority(
+    dispatch_id: DispatchId, body: wire.NewPriority, context: ContextOf
+) -> Answer[wire.DispatchSummary]:
     """Let a job go before or after others; higher goes first."""
     view = await context.engine.operations.inspection.set_priority(dispatch_id, body.priority)
     return Answer(data=_body(view), message="Changed.")
@@ -102,5 +104,5 @@ async def audit_dispatch(
     )
 
 
-def _body(view: DispatchView) -> wire.Dispatch:
-    return wire.Dispatch.of(view, view.dispatch, job_id=view.dispatch.tenant_job_id)
+def _body(view: DispatchView) -> wire.DispatchSummary:
+    return wire.DispatchSummary.of(view, view.dispatch, job_id=view.dispatch.tenant_job_id)

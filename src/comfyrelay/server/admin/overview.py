@@ -10,9 +10,15 @@ from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.auth import StillLetIn, known_admin
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import may_answer
-from comfyrelay.server.http.streams import KEEP_ALIVE_SECONDS, LONGEST_SECONDS, EventStream, may_stream, stream_messages
+from comfyrelay.server.http.streams import (
+    KEEP_ALIVE_SECONDS,
+    LONGEST_SECONDS,
+    EventStreamResponse,
+    may_stream,
+    stream_messages,
+)
 from comfyrelay.services.operations.live import ChangedKinds
-from comfyrelay.services.operations.samples import MINUTES, Now, Range, Series
+from comfyrelay.services.operations.samples import MINUTES, CurrentLoad, Range, Series
 from comfyrelay.services.subscriptions import Reset, StreamMessage
 
 router = admin_router()
@@ -41,7 +47,9 @@ async def events(request: Request, context: ContextOf) -> Response:
     live.check_room()
     let_in = StillLetIn(request, context, known_admin)
     messages = live.follow(quiet_seconds=KEEP_ALIVE_SECONDS)
-    return EventStream(stream_messages(messages, _encoded, is_still_let_in=let_in, longest_seconds=LONGEST_SECONDS))
+    return EventStreamResponse(
+        stream_messages(messages, _encoded, is_still_let_in=let_in, longest_seconds=LONGEST_SECONDS)
+    )
 
 
 def _encoded(message: StreamMessage[ChangedKinds]) -> str:
@@ -54,7 +62,7 @@ def _encoded(message: StreamMessage[ChangedKinds]) -> str:
             return f"event: changed\ndata: {to_json(changed).decode()}\n\n"
 
 
-def _now(now: Now) -> wire.OverviewNow:
+def _now(now: CurrentLoad) -> wire.OverviewNow:
     return wire.OverviewNow.of(
         now.standing,
         running=now.standing.busy,

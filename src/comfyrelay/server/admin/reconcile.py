@@ -2,7 +2,7 @@
 
 from fastapi import status
 
-from comfyrelay.domain.records.operations import ReconcileRun
+from comfyrelay.domain.records.operations import ReconcileRunRecord
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
@@ -29,5 +29,5 @@ async def reconcile_findings(context: ContextOf) -> Answer[wire.Findings]:
     return Answer(data=data)
 
 
-def _run(run: ReconcileRun) -> wire.ReconcileRun:
+def _run(run: ReconcileRunRecord) -> wire.ReconcileRun:
     return wire.ReconcileRun.of(run, findings=run.findings or [], shards_down=run.shards_down or [])

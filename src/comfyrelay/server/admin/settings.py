@@ -11,7 +11,7 @@ router = admin_router("/settings")
 
 
 @router.get("")
-async def list_settings(context: ContextOf) -> Answer[wire.SettingsInForce]:
+async def list_settings(context: ContextOf) -> Answer[wire.EffectiveSettings]:
     """All settings of the process that answers, and where each comes from. Secrets are not shown."""
     items = [wire.Setting.of(each) for each in in_force(context.settings)]
-    return Answer(data=wire.SettingsInForce(version=__version__, items=items))
+    return Answer(data=wire.EffectiveSettings(version=__version__, items=items))

@@ -121,7 +121,7 @@ async def _worker(context: Context, worker_id: str) -> wire.WorkerDetails:
         view,
         view.line,
         view.worker,
-        blocks=[wire.Block.of(each, workflow_slug=view.slugs.get(each.workflow_hash)) for each in view.blocks],
+        blocks=[wire.WorkflowBlock.of(each, workflow_slug=view.slugs.get(each.workflow_hash)) for each in view.blocks],
         lacks=[wire.Lack.of(each, workflow_slug=view.slugs.get(each.workflow_hash)) for each in view.lacks],
         loaded=[
             wire.Loaded(workflow_hash=each, workflow_slug=view.slugs.get(each))

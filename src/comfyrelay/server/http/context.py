@@ -13,7 +13,7 @@ from comfyrelay.domain.records.workers import Worker
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.server.http.cache import Cached
 from comfyrelay.server.http.limits import RateLimit
-from comfyrelay.server.http.metrics import Metrics
+from comfyrelay.server.http.metrics import ServerMetrics
 from comfyrelay.server.http.secrets import Secrets
 from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.engine import Engine
@@ -76,7 +76,7 @@ class Context:
         self.guesses = RateLimit(GUESSES_FACTOR * self.settings.requests_per_minute)
         self.webhook_tests = RateLimit(self.settings.requests_per_minute)
         self.redeliveries = RateLimit(REDELIVERIES_FACTOR * self.settings.requests_per_minute)
-        self.metrics = Metrics(self.engine)
+        self.metrics = ServerMetrics(self.engine)
         self.user_of: Cached[User] = Cached(self._user)
         self.worker_of: Cached[Worker] = Cached(self._worker)
         self._storage_origins: Sequence[str] | None = None

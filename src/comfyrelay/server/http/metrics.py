@@ -34,7 +34,7 @@ OF_FLEETS = {
 }
 
 
-class Metrics:
+class ServerMetrics:
     """The figures of one application, in a registry of its own."""
 
     def __init__(self, engine: Engine) -> None:
@@ -138,7 +138,7 @@ class _Counts(Collector):
 class Latencies:
     """Times every request until its answer begins: streams and long downloads say nothing about the server."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
         self._app = app
         self._requests = metrics.requests
 

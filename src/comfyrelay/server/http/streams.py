@@ -23,7 +23,7 @@ KEEP_ALIVE_SECONDS = 15.0
 LONGEST_SECONDS = 900.0
 
 
-class EventStream(StreamingResponse):
+class EventStreamResponse(StreamingResponse):
     """Server-sent events, for as long as somebody reads them."""
 
     media_type = "text/event-stream"

@@ -18,7 +18,7 @@ from comfyrelay.server.http.problems import may_answer
 from comfyrelay.server.http.routers import Router
 from comfyrelay.server.user.jobs import moved, submission
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
-from comfyrelay.services.jobs.submission.requests import Item
+from comfyrelay.services.jobs.submission.requests import ItemRequest
 
 router = Router(prefix="/api/batches", tags=["batches"], route_class=BodyRoute)
 
@@ -37,7 +37,7 @@ async def submit(body: wire.NewBatch, response: Response, context: ContextOf, us
     request = BatchRequest(
         **submission(user, body),
         idempotency_key=body.idempotency_key or new_id(),
-        items=[Item(**dict(each)) for each in body.items],
+        items=[ItemRequest(**dict(each)) for each in body.items],
         label=body.label,
     )
     state, is_new = await context.engine.jobs.batches.submit_once(request)
@@ -108,7 +108,7 @@ async def run_again(
 
 
 @router.post("/{batch_id}/move", responses=may_answer(401, 403, 404, 409, 422, 503))
-async def move(batch_id: IdInPath, body: wire.Move, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
+async def move(batch_id: IdInPath, body: wire.MoveRequest, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
     """Move the waiting items together among your own jobs."""
     has_moved = await context.engine.queue.control.move_batch(user.tenant_id, batch_id, body.target)
     return await _answer(context, user, batch_id, moved(has_moved=has_moved))

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import Query, Response, status
 
-from comfyrelay.domain.records.catalogue import Workflow
+from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol import requirements as wire_missing
 from comfyrelay.protocol import user as wire
@@ -18,8 +18,8 @@ from comfyrelay.server.http.pages import page_of
 from comfyrelay.server.http.parameters import Limit, NumberCursor, SlugInPath
 from comfyrelay.server.http.problems import may_answer
 from comfyrelay.server.http.routers import Router
-from comfyrelay.services.catalogue.availability import Missing
-from comfyrelay.services.catalogue.graph_import import NewWorkflow
+from comfyrelay.services.catalogue.availability import MissingRequirements
+from comfyrelay.services.catalogue.graph_import import WorkflowImport
 from comfyrelay.services.catalogue.library import OfferedEffect, inputs_of
 from comfyrelay.services.catalogue.own_workflows import Added
 
@@ -106,7 +106,7 @@ async def missing(
 @router.patch("/workflows/{slug}", responses=may_answer(401, 403, 404, 409, 422, 503))
 @large_body(known_user)
 async def change_workflow(
-    slug: SlugInPath, body: wire.WorkflowPatch, context: ContextOf, user: CurrentUser
+    slug: SlugInPath, body: wire.OwnWorkflowPatch, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.Workflow]:
     """Give a workflow of yours another name, or another graph, which is read as a new one is. Jobs that were submitted
     before keep their graph."""
@@ -134,11 +134,11 @@ def _effect(offered: OfferedEffect, cover_url: str | None = None) -> wire.Effect
     return wire.Effect.of(offered, offered.effect, properties=offered.inputs, cover_url=cover_url)
 
 
-def _new(body: wire.NewWorkflow | wire.WorkflowPatch, graph: Mapping[str, Any]) -> NewWorkflow:
-    return NewWorkflow(**body.model_dump(mode="json", exclude={"graph"}), graph=graph)
+def _new(body: wire.NewWorkflow | wire.OwnWorkflowPatch, graph: Mapping[str, Any]) -> WorkflowImport:
+    return WorkflowImport(**body.model_dump(mode="json", exclude={"graph"}), graph=graph)
 
 
-def workflow_body(workflow: Workflow, cover_url: str | None = None) -> wire.Workflow:
+def workflow_body(workflow: WorkflowRecord, cover_url: str | None = None) -> wire.Workflow:
     properties = inputs_of(workflow, {})
     return wire.Workflow.of(workflow, properties=properties, cover_url=cover_url, **_why_it_waits(workflow))
 
@@ -151,7 +151,7 @@ def _waiting(added: Added) -> Answer[wire.AddedWorkflow]:
     return Answer(data=data, message=" ".join([_done(added), *remarks]))
 
 
-def _why_it_waits(workflow: Workflow) -> dict[str, Any]:
+def _why_it_waits(workflow: WorkflowRecord) -> dict[str, Any]:
     waiting = workflow.waits_for
     if waiting is None:
         return {"waiting": None}
@@ -162,5 +162,5 @@ def _done(added: Added) -> str:
     return "Added." if added.is_new else f"You have this workflow already, as {added.workflow.name!r}."
 
 
-def _missing(missing: Missing | None) -> wire_missing.Missing | None:
+def _missing(missing: MissingRequirements | None) -> wire_missing.Missing | None:
     return None if missing is None else wire_missing.Missing.of(missing, items=missing.to_json())

@@ -8,7 +8,7 @@ from fastapi import Header, Request, Response, status
 from fastapi.responses import StreamingResponse
 
 from comfyrelay.domain.queue.states import TERMINAL_JOB
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.jobs import JobEvent
 from comfyrelay.server.http.auth import CurrentUser, StillLetIn
@@ -18,7 +18,7 @@ from comfyrelay.server.http.pages import page_of
 from comfyrelay.server.http.parameters import IdInPath, Limit, NumberCursor
 from comfyrelay.server.http.problems import may_answer
 from comfyrelay.server.http.routers import Router
-from comfyrelay.server.http.streams import KEEP_ALIVE_SECONDS, EventStream, may_stream
+from comfyrelay.server.http.streams import KEEP_ALIVE_SECONDS, EventStreamResponse, may_stream
 
 router = Router(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
 
@@ -49,7 +49,7 @@ async def events(
         return Response(status_code=status.HTTP_204_NO_CONTENT)
     context.engine.jobs.events.check_room(user.tenant_id)
     stream = _stream(request, context, job, last_event_id)
-    return EventStream(stream)
+    return EventStreamResponse(stream)
 
 
 @router.get("/{job_id}/history", responses=may_answer(401, 404, 422, 503))
@@ -61,7 +61,7 @@ async def history(
     return page_of(page, JobEvent.from_event)
 
 
-async def _stream(request: Request, context: Context, job: Job, after_seq: int) -> AsyncGenerator[str, None]:
+async def _stream(request: Request, context: Context, job: JobRecord, after_seq: int) -> AsyncGenerator[str, None]:
     changes = context.engine.jobs.events.follow(job, after_seq=after_seq, quiet_seconds=KEEP_ALIVE_SECONDS)
     is_still_let_in = StillLetIn(request, context)
     # the first bytes let a proxy, and a browser, know that the stream is open

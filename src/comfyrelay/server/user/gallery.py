@@ -19,7 +19,7 @@ from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.http.problems import may_answer
 from comfyrelay.server.http.routers import Router
 from comfyrelay.services.gallery.collections import CollectionView
-from comfyrelay.services.gallery.listing import GalleryQuery, Group, OutputView
+from comfyrelay.services.gallery.listing import GalleryOutput, GalleryQuery, OutputGroup
 from comfyrelay.storage.headers import content_disposition
 
 router = Router(prefix="/api", tags=["gallery"], route_class=BodyRoute)
@@ -188,11 +188,11 @@ async def delete_collection(collection_id: IdInPath, context: ContextOf, user: C
     return Answer(data=Deleted(id=collection_id), message="Deleted. What was in it is still in the gallery.")
 
 
-def _item(view: OutputView) -> wire.GalleryItem:
+def _item(view: GalleryOutput) -> wire.GalleryItem:
     return wire.GalleryItem.of(view, view.made, collections=list(view.collections))
 
 
-def _group(group: Group) -> wire.GalleryGroup:
+def _group(group: OutputGroup) -> wire.GalleryGroup:
     ratios = [round(100 * each.width / each.height) if each.width and each.height else 0 for each in group.items]
     return wire.GalleryGroup(key=group.key, name=group.name, ids=[each.id for each in group.items], ratios=ratios)
 

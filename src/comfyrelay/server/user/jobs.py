@@ -7,7 +7,7 @@ from fastapi import Body, Path, Query, Response, status
 from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.queue.states import JobStatus, UnitStatus
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import NotFound
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
@@ -21,7 +21,7 @@ from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit, NumberCur
 from comfyrelay.server.http.problems import may_answer
 from comfyrelay.server.http.routers import Router
 from comfyrelay.services.jobs.bulk import BulkFilter
-from comfyrelay.services.jobs.submission.requests import Item, JobRequest, chosen_stage
+from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest, chosen_stage
 from comfyrelay.services.jobs.views.jobs import JobView
 
 AskedStatus = Literal["queued", "processing", "completed", "failed", "canceled", "paused", "running", "waiting"]
@@ -42,7 +42,7 @@ async def submit(body: wire.NewJob, response: Response, context: ContextOf, user
     request = JobRequest(
         **submission(user, body),
         idempotency_key=body.idempotency_key,
-        item=Item(**body.fields(wire.Item)),
+        item=ItemRequest(**body.fields(wire.Item)),
         expected_tokens=body.expected_tokens,
     )
     submitted = await context.engine.jobs.submit.submit_once(request)
@@ -204,17 +204,17 @@ async def resume(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Ans
 
 
 @router.post("/{job_id}/move", responses=may_answer(401, 403, 404, 409, 422, 503))
-async def move(job_id: IdInPath, body: wire.Move, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
+async def move(job_id: IdInPath, body: wire.MoveRequest, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
     """Move a waiting job among your own of the same priority."""
     message = moved(has_moved=await context.engine.queue.control.move(user.tenant_id, job_id, body.target))
     return Answer(data=job_body(await context.engine.jobs.views.job(user.tenant_id, job_id)), message=message)
 
 
-async def _answer(context: Context, found: Job, message: str) -> Answer[wire.Job]:
+async def _answer(context: Context, found: JobRecord, message: str) -> Answer[wire.Job]:
     return Answer(data=job_body(await context.engine.jobs.views.of_job(found)), message=message)
 
 
-def _canceled(found: Job) -> str:
+def _canceled(found: JobRecord) -> str:
     if found.status == JobStatus.CANCELED:
         return "Canceled: it will not run. It can be retried."
     return "It runs, and its worker is asked to stop: it is canceled then, or completed if it ends first."

@@ -11,7 +11,13 @@ from comfyrelay.server.http.auth import CurrentUser, StillLetIn
 from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.routers import Router
-from comfyrelay.server.http.streams import KEEP_ALIVE_SECONDS, LONGEST_SECONDS, EventStream, may_stream, stream_messages
+from comfyrelay.server.http.streams import (
+    KEEP_ALIVE_SECONDS,
+    LONGEST_SECONDS,
+    EventStreamResponse,
+    may_stream,
+    stream_messages,
+)
 from comfyrelay.server.user.batches import batch_body
 from comfyrelay.server.user.jobs import job_body
 from comfyrelay.services.jobs.views.live import Changed, LiveMessage
@@ -42,7 +48,9 @@ async def events(
     live.check_room(user.tenant_id)
     messages = live.follow(user.tenant_id, cursor=last_event_id, quiet_seconds=KEEP_ALIVE_SECONDS)
     let_in = StillLetIn(request, context)
-    return EventStream(stream_messages(messages, _encoded, is_still_let_in=let_in, longest_seconds=LONGEST_SECONDS))
+    return EventStreamResponse(
+        stream_messages(messages, _encoded, is_still_let_in=let_in, longest_seconds=LONGEST_SECONDS)
+    )
 
 
 def _encoded(message: StreamMessage[LiveMessage]) -> str:

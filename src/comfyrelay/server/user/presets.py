@@ -2,7 +2,7 @@
 
 from fastapi import status
 
-from comfyrelay.domain.records.catalogue import Preset
+from comfyrelay.domain.records.catalogue import PresetRecord
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.http.auth import CurrentUser
@@ -39,5 +39,5 @@ async def delete_preset(preset_id: IdInPath, context: ContextOf, user: CurrentUs
     return Answer(data=wire.Deleted(id=preset_id), message="Deleted.")
 
 
-def _preset(preset: Preset) -> wire.Preset:
+def _preset(preset: PresetRecord) -> wire.Preset:
     return wire.Preset.of(preset, values=preset.settings)

@@ -2,7 +2,7 @@
 
 from fastapi import status
 
-from comfyrelay.domain.uploads import NewUpload
+from comfyrelay.domain.uploads import AnnouncedUpload
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.user import Deleted
@@ -21,17 +21,17 @@ router = Router(prefix="/api/videos", tags=["videos"], route_class=BodyRoute)
 @router.post("/uploads", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 413, 422, 503))
 async def begin_upload(body: wire.NewUpload, context: ContextOf, user: CurrentUser) -> Answer[wire.Upload]:
     """Announce a file, and learn where its bytes go. Images, videos and audio are taken."""
-    upload = await context.engine.jobs.uploads.begin(user, NewUpload(**dict(body)))
+    upload = await context.engine.jobs.uploads.begin(user, AnnouncedUpload(**dict(body)))
     signed = upload.signed
     data = wire.Upload.of(upload, signed, upload_url=signed.url, upload_headers=signed.headers)
     return Answer(data=data, message="Send the bytes with PUT.")
 
 
 @router.get("/uploads/{file_id}", responses=may_answer(401, 404, 422, 503))
-async def uploaded(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.StoredFile]:
+async def uploaded(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.FileDetails]:
     """A file of yours, with a URL that works for a while."""
     found = await context.engine.jobs.views.file(user.tenant_id, file_id)
-    return Answer(data=wire.StoredFile.of(found, found.file))
+    return Answer(data=wire.FileDetails.of(found, found.file))
 
 
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 422, 503))

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query, status
 
 from comfyrelay.domain.deliveries import DeliveryStatus
-from comfyrelay.domain.records.webhooks import Delivery, TenantWebhook
+from comfyrelay.domain.records.webhooks import DeliveryRecord, TenantWebhook
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.http.auth import CurrentUser
@@ -77,7 +77,7 @@ async def deliveries(job_id: IdInPath, context: ContextOf, user: CurrentUser) ->
     return Answer(data=wire.Deliveries(deliveries=[_delivery(each) for each in found]))
 
 
-def _delivery(found: Delivery) -> wire.Delivery:
+def _delivery(found: DeliveryRecord) -> wire.Delivery:
     return wire.Delivery.of(found, next_attempt_at=found.due_at)
 
 

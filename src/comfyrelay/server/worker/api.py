@@ -24,7 +24,7 @@ from comfyrelay.server.worker.urls import leased_job
 from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.queue.settle import Output, Report, Settlement, Verb
+from comfyrelay.services.queue.settle import Report, SettledOutput, Settlement, Verb
 from comfyrelay.wakeup import Wakeup
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ def _count_try(request: Request, context: Context) -> None:
 )
 @large_body(_with_fleet_secret)
 async def register(
-    body: wire.Register,
+    body: wire.RegisterRequest,
     request: Request,
     response: Response,
     context: ContextOf,
@@ -111,7 +111,9 @@ async def register(
 
 @router.post("/poll", responses=may_answer(401, 403, 422, 503))
 @large_body(known_worker)
-async def poll(body: wire.Poll, request: Request, context: ContextOf, worker: PollingWorker) -> Answer[wire.PollAnswer]:
+async def poll(
+    body: wire.PollRequest, request: Request, context: ContextOf, worker: PollingWorker
+) -> Answer[wire.PollAnswer]:
     """Ask for a job; with `wait_seconds`, wait for one. The same `request_id` gets the same lease while it lives."""
     if body.worker_id != worker.worker_id:
         raise Forbidden("This token belongs to another worker.")
@@ -143,7 +145,7 @@ async def poll(body: wire.Poll, request: Request, context: ContextOf, worker: Po
 @router.post("/heartbeat", responses=may_answer(401, 403, 404, 422, 503))
 @large_body(known_worker)
 async def heartbeat(
-    body: wire.Heartbeat, request: Request, context: ContextOf, worker: CurrentWorker
+    body: wire.HeartbeatRequest, request: Request, context: ContextOf, worker: CurrentWorker
 ) -> Answer[wire.HeartbeatAnswer]:
     """Extend a lease and learn whether to stop; with `wait_seconds`, wait until there is a reason to."""
     given = Heartbeat(
@@ -168,7 +170,9 @@ async def heartbeat(
     return Answer(data=data, message="Stop." if answer.stop else "Go on.")
 
 
-async def _wait(context: Context, request: Request, body: wire.Heartbeat, wakeup: Wakeup, seconds: float) -> None:
+async def _wait(
+    context: Context, request: Request, body: wire.HeartbeatRequest, wakeup: Wakeup, seconds: float
+) -> None:
     """Until there is something to hear: to stop, or that somebody watches whom it does not know of."""
     if body.preview_seconds is None:
         await _unless_gone(request, wakeup.wait(seconds))
@@ -181,7 +185,7 @@ async def _wait(context: Context, request: Request, body: wire.Heartbeat, wakeup
         await _unless_gone(request, wakeup.wait(min(seconds, patience)))
 
 
-async def _preview(context: Context, body: wire.Heartbeat) -> dict[str, Any]:
+async def _preview(context: Context, body: wire.HeartbeatRequest) -> dict[str, Any]:
     if body.preview_seconds is None:
         return {}
     handed = await context.engine.queue.handover.of_lease(body.dispatch_id, body.lease_token)
@@ -193,17 +197,17 @@ async def _preview(context: Context, body: wire.Heartbeat) -> dict[str, Any]:
 
 @router.post("/complete", responses=may_answer(401, 403, 404, 422, 503))
 @large_body(known_worker)
-async def complete(body: wire.Complete, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Settled]:
+async def complete(body: wire.CompleteRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
     """The job is done and its output uploaded. 422 when the output is not there or not readable: the lease is kept."""
     # how its name ends is not up to the worker
-    output = Output(**dict(body.output), extension="", sent=body.output.sent) if body.output else None
+    output = SettledOutput(**dict(body.output), extension="", sent=body.output.sent) if body.output else None
     report = _report(context, worker, body, Verb.COMPLETE, output=output, provider_job_id=body.provider_job_id)
     return _settled(await context.engine.queue.outputs.complete(report))
 
 
 @router.post("/fail", responses=may_answer(401, 403, 404, 422, 503))
 @large_body(known_worker)
-async def fail(body: wire.Fail, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Settled]:
+async def fail(body: wire.FailRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
     """The job failed; without a `fault` that is final. With `worker` it is tried elsewhere, if attempts are left."""
     return await _settle(
         context,
@@ -220,7 +224,7 @@ async def fail(body: wire.Fail, context: ContextOf, worker: CurrentWorker) -> An
 
 @router.post("/requeue", responses=may_answer(401, 403, 404, 422, 503))
 @large_body(known_worker)
-async def requeue(body: wire.Requeue, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Settled]:
+async def requeue(body: wire.RequeueRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
     """Give a job back without penalty: the machine goes away, or the server asked for it."""
     return await _settle(context, worker, body, Verb.REQUEUE, reason=body.reason)
 
@@ -252,14 +256,14 @@ async def send_definitions(
 
 
 @router.post("/logs", responses=may_answer(401, 403, 422, 503))
-async def send_logs(body: wire.Logs, context: ContextOf, worker: CurrentWorker) -> Answer[wire.KeptLogs]:
+async def send_logs(body: wire.LogsRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.KeptLogs]:
     """Send the last lines of the worker's log, when an answer has said that they are wanted."""
     await context.engine.queue.worker_logs.keep(worker.worker_id, body.lines)
     return Answer(data=wire.KeptLogs(lines=len(body.lines)), message="Thank you.")
 
 
 @router.post("/deregister", responses=may_answer(401, 403, 404, 422, 503))
-async def deregister(body: wire.Deregister, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Released]:
+async def deregister(body: wire.DeregisterRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Released]:
     """Leave the fleet; any lease that is still held is requeued."""
     released = await context.engine.fleet.workers.deregister(worker.worker_id, reason=body.reason)
     context.forget_worker(worker.worker_id)
@@ -282,7 +286,7 @@ def _is_own_worker(context: Context, worker_id: str, secret: str) -> bool:
     return True
 
 
-async def _try_to_register(context: Context, body: wire.Register) -> wire.WouldRegister:
+async def _try_to_register(context: Context, body: wire.RegisterRequest) -> wire.WouldRegister:
     assigned = await context.engine.fleet.workers.try_to_register(
         worker_id=body.worker_id, fleet_slug=body.fleet_slug, stage=body.stage, workflow_slugs=body.workflow_slugs
     )
@@ -314,7 +318,7 @@ def _spread(wait_seconds: float) -> float:
 
 async def _settle(
     context: Context, worker: Worker, body: wire.EndOfLease, verb: Verb, **more: Any
-) -> Answer[wire.Settled]:
+) -> Answer[wire.SettledAnswer]:
     report = _report(context, worker, body, verb, **more)
     # the decision stands once the queue has it; the shard is updated behind the answer
     return _settled(await context.engine.queue.settle.report(report, wait_for_tenant=False))
@@ -330,8 +334,8 @@ def _report(context: Context, worker: Worker, body: wire.EndOfLease, verb: Verb,
     )
 
 
-def _settled(settlement: Settlement) -> Answer[wire.Settled]:
-    return Answer(data=wire.Settled(status=settlement.status), message=f"The job is {settlement.status}.")
+def _settled(settlement: Settlement) -> Answer[wire.SettledAnswer]:
+    return Answer(data=wire.SettledAnswer(status=settlement.status), message=f"The job is {settlement.status}.")
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -1,16 +1,16 @@
 """A lease as it goes over the wire."""
 
 from comfyrelay.protocol import worker as wire
-from comfyrelay.services.queue.graph_building import LeasedJob
-from comfyrelay.services.queue.lease_payload import Urls
+from comfyrelay.services.queue.graph_building import LeasedDispatch
+from comfyrelay.services.queue.lease_payload import SignedUrls
 
 
-def leased_job(job: LeasedJob, urls: Urls) -> wire.LeasedJob:
+def leased_job(job: LeasedDispatch, urls: SignedUrls) -> wire.LeasedJob:
     dispatch, snapshot, primary = job.dispatch, job.snapshot, job.snapshot.primary_input
     payload = wire.InputPayload.of(
         snapshot,
         workflow=job.graph,
-        assets=[wire.Asset.of(each, download_url=urls.assets[each.key]) for each in snapshot.assets],
+        assets=[wire.AssetDownload.of(each, download_url=urls.assets[each.key]) for each in snapshot.assets],
         input_path_placeholder=primary.placeholder if primary else None,
         input_name=primary.name if primary else None,
         input_mime_type=primary.mime_type if primary else None,

@@ -1,7 +1,7 @@
 """Who it is for: users, tenants, tokens and what is paid."""
 
 from comfyrelay.services.accounts.ledger import Ledger
-from comfyrelay.services.accounts.links import Links
+from comfyrelay.services.accounts.links import AccountLinks
 from comfyrelay.services.accounts.payments import Payments
 from comfyrelay.services.accounts.sign_in import SignIn
 from comfyrelay.services.accounts.tenancy import Tenancy
@@ -16,5 +16,5 @@ class Accounts:
         self.tenancy = Tenancy(databases)
         self.ledger = Ledger(databases)
         self.sign_in = SignIn(databases, self.tenancy)
-        self.links = Links(databases, self.tenancy, self.sign_in)
+        self.links = AccountLinks(databases, self.tenancy, self.sign_in)
         self.payments = Payments(databases, self.ledger, secret=context.settings.payment_webhook_secret)

@@ -1,10 +1,10 @@
 """Tokens: credited, reserved, consumed, refunded. The wallet is locked while its balance changes."""
 
 from comfyrelay.domain.queue.states import TransactionType
-from comfyrelay.domain.records.accounts import Transaction
+from comfyrelay.domain.records.accounts import TransactionRecord
 from comfyrelay.errors import IdempotencyConflict, InsufficientTokens, InvalidInput
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import changes, ledger
 from comfyrelay.store.tenant.ledger import NewTransaction
@@ -37,19 +37,19 @@ class Ledger:
             await changes.write_credit(tx, tenant_id)
             return await ledger.balance(tx, tenant_id)
 
-        return await (await self._databases.shard_of(tenant_id)).run(Step.LEDGER, work)
+        return await (await self._databases.shard_of(tenant_id)).run(TransactionStep.LEDGER, work)
 
     async def balance(self, tenant_id: str) -> int:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await ledger.balance(tx, tenant_id)
 
-    async def transactions(self, tenant_id: str, *, limit: int = 100) -> list[Transaction]:
+    async def transactions(self, tenant_id: str, *, limit: int = 100) -> list[TransactionRecord]:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await ledger.transactions(tx, tenant_id, limit=limit)
 
     async def statement(
         self, tenant_id: str, *, limit: int, before_id: int | None = None
-    ) -> tuple[int, list[Transaction]]:
+    ) -> tuple[int, list[TransactionRecord]]:
         """The balance, and a page of what it came from, newest first."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             balance = await ledger.balance(tx, tenant_id)

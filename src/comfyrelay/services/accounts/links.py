@@ -13,7 +13,7 @@ from comfyrelay.errors import Conflict, Forbidden, NotFound
 from comfyrelay.services.accounts.sign_in import DISABLED, SESSION, SignIn, hash_of
 from comfyrelay.services.accounts.tenancy import Tenancy
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import account_links, api_tokens, tenants
 from comfyrelay.store.database import Tx
 
@@ -40,7 +40,7 @@ class NewLink:
     expires_at: datetime
 
 
-class Links:
+class AccountLinks:
     def __init__(self, databases: Databases, tenancy: Tenancy, sign_in: SignIn) -> None:
         self._databases = databases
         self._tenancy = tenancy
@@ -72,7 +72,7 @@ class Links:
             )
             return user, expires_at
 
-        user, expires_at = await self._databases.central.run(Step.TENANT, work)
+        user, expires_at = await self._databases.central.run(TransactionStep.TENANT, work)
         log.info("account.reset_link", user_id=user_id, by=by.id)
         return user, NewLink(secret=secret, expires_at=expires_at)
 
@@ -101,7 +101,7 @@ class Links:
             await api_tokens.revoke_all_named(tx, user.id, SESSION)
             return user
 
-        user = await self._databases.central.run(Step.TENANT, work)
+        user = await self._databases.central.run(TransactionStep.TENANT, work)
         log.info("account.password_set", user_id=user.id)
         return user
 
@@ -109,7 +109,7 @@ class Links:
         """A code that makes the first administrator, in groups that can be typed."""
         code = base64.b32encode(secrets.token_bytes(CODE_BYTES)).decode()[:CODE_LENGTH]
         await self._databases.central.run(
-            Step.TENANT,
+            TransactionStep.TENANT,
             lambda tx: account_links.create(
                 tx, token_hash=hash_of(code), kind=LinkKind.SETUP, lifetime_seconds=SETUP_SECONDS
             ),

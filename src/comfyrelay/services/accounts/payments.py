@@ -10,7 +10,7 @@ from comfyrelay.domain.payments import Payment, signature_problem
 from comfyrelay.errors import Conflict, NotFound, Unauthorized
 from comfyrelay.services.accounts.ledger import Ledger
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import payments
 from comfyrelay.store.central.payments import PaymentEvent
 from comfyrelay.store.central.queue import dispatches
@@ -53,7 +53,7 @@ class Payments:
                 raise Conflict("This event was reported before, with another amount or for another tenant.")
             return known
 
-        event = await self._databases.central.run(Step.PAYMENT, work)
+        event = await self._databases.central.run(TransactionStep.PAYMENT, work)
         await self._ledger.credit(
             event.tenant_id, event.amount, reference=payment.reference, description=payment.description
         )

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pwdlib import PasswordHash
 
 from comfyrelay.domain.ids import new_id
-from comfyrelay.domain.records.accounts import SESSION, Token, User
+from comfyrelay.domain.records.accounts import SESSION, TokenRecord, User
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound, Unauthorized
 from comfyrelay.services.accounts.tenancy import Tenancy
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import api_tokens, tenants
 from comfyrelay.store.database import Tx
 
-__all__ = ["SESSION", "NewToken", "SignIn", "hash_of"]
+__all__ = ["SESSION", "SignIn", "TokenWithSecret", "hash_of"]
 
 SHORTEST_PASSWORD = 8
 LONGEST_PASSWORD = 1024
@@ -27,10 +27,10 @@ DISABLED = "This account is disabled. Ask your administrator."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NewToken:
+class TokenWithSecret:
     """A token in the clear: shown once."""
 
-    token: Token
+    token: TokenRecord
     secret: str
 
 
@@ -72,12 +72,12 @@ class SignIn:
 
     async def issue(
         self, user: User, *, name: str, lifetime_seconds: float | None = None, password_hash: str | None = None
-    ) -> NewToken:
+    ) -> TokenWithSecret:
         """Make a token for a user; for one who has shown a password, given by its hash, only while that is still it:
         what ends all sessions ends also the one that was just about to begin."""
         secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
 
-        async def work(tx: Tx) -> Token:
+        async def work(tx: Tx) -> TokenRecord:
             if password_hash is not None and not await tenants.lock_password(tx, user.id, password_hash):
                 raise Unauthorized(WRONG)
             return await api_tokens.create(
@@ -89,8 +89,8 @@ class SignIn:
                 lifetime_seconds=lifetime_seconds,
             )
 
-        token = await self._databases.central.run(Step.TENANT, work)
-        return NewToken(token=token, secret=secret)
+        token = await self._databases.central.run(TransactionStep.TENANT, work)
+        return TokenWithSecret(token=token, secret=secret)
 
     async def owner(self, secret: str) -> User | None:
         async with self._databases.central.read() as tx:
@@ -106,19 +106,21 @@ class SignIn:
         async with self._databases.central.read() as tx:
             return await api_tokens.id_of(tx, hash_of(secret))
 
-    async def tokens_of(self, user: User, *, before_id: str | None = None, limit: int = 200) -> Sequence[Token]:
+    async def tokens_of(self, user: User, *, before_id: str | None = None, limit: int = 200) -> Sequence[TokenRecord]:
         """Those that still work, newest first, page by page through `before_id`."""
         async with self._databases.central.read() as tx:
             return await api_tokens.of_user(tx, user.id, before_id=before_id, limit=limit)
 
     async def revoke(self, user: User, token_id: str) -> None:
-        work = self._databases.central.run(Step.TENANT, lambda tx: api_tokens.revoke(tx, user.id, id_=token_id))
+        work = self._databases.central.run(
+            TransactionStep.TENANT, lambda tx: api_tokens.revoke(tx, user.id, id_=token_id)
+        )
         if not await work:
             raise NotFound("There is no such token of yours.")
 
     async def sign_out(self, user: User, secret: str) -> None:
         await self._databases.central.run(
-            Step.TENANT, lambda tx: api_tokens.revoke(tx, user.id, token_hash=hash_of(secret))
+            TransactionStep.TENANT, lambda tx: api_tokens.revoke(tx, user.id, token_hash=hash_of(secret))
         )
 
     def _verify(self, password: str, hashed: str | None) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 import structlog
 
 from comfyrelay.domain.ids import new_id
-from comfyrelay.domain.records.accounts import SESSION, Tenant, User
+from comfyrelay.domain.records.accounts import SESSION, TenantRecord, User
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import api_tokens, tenants
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import ledger
@@ -49,7 +49,7 @@ class Tenancy:
             if first is not None:
                 await first(tx)
             chosen = shard or self._emptiest(await tenants.count_by_shard(tx))
-            tenant = Tenant(id=new_id(), name=name or email, shard=chosen)
+            tenant = TenantRecord(id=new_id(), name=name or email, shard=chosen)
             return await tenants.create(
                 tx,
                 tenant,
@@ -60,16 +60,18 @@ class Tenancy:
                 is_admin=is_admin,
             )
 
-        user = await self._databases.central.run(Step.TENANT, work)
+        user = await self._databases.central.run(TransactionStep.TENANT, work)
         database = await self._databases.shard_of(user.tenant_id)
         # The wallet is opened again by whoever first needs it, should this step not happen.
-        await database.run(Step.TENANT, lambda tx: ledger.open_wallets(tx, [user.tenant_id]))
+        await database.run(TransactionStep.TENANT, lambda tx: ledger.open_wallets(tx, [user.tenant_id]))
         return user
 
     async def limit(self, tenant_id: str, limits: Mapping[str, int | None]) -> None:
         """`max_wait_seconds` is how long the tenant's jobs may wait before they may cost more, `None`: as long as it
         takes; `max_active_jobs` how many its user may have under way, `None`: as many as everybody."""
-        found = await self._databases.central.run(Step.TENANT, lambda tx: tenants.change(tx, tenant_id, **limits))
+        found = await self._databases.central.run(
+            TransactionStep.TENANT, lambda tx: tenants.change(tx, tenant_id, **limits)
+        )
         if not found:
             raise NotFound(f"There is no tenant {tenant_id!r}.")
         self._active_jobs.pop(tenant_id, None)
@@ -110,7 +112,7 @@ class Tenancy:
                 await api_tokens.revoke_all_named(tx, user_id, SESSION)
             return user
 
-        user = await self._databases.central.run(Step.TENANT, work)
+        user = await self._databases.central.run(TransactionStep.TENANT, work)
         log.info("account.changed", user_id=user_id, is_admin=is_admin, is_disabled=is_disabled, by=by.id)
         return user
 
@@ -144,7 +146,7 @@ class Tenancy:
             "original_filename": original_filename,
         }
         database = await self._databases.shard_of(user.tenant_id)
-        await database.run(Step.TENANT, lambda tx: media.create_files(tx, [values]))
+        await database.run(TransactionStep.TENANT, lambda tx: media.create_files(tx, [values]))
         return file_id
 
     async def add_video(self, user: User, *, original_file_id: str, title: str | None = None) -> str:
@@ -162,7 +164,7 @@ class Tenancy:
                 raise InvalidInput(errors={"original_file_id": "There is no such file of yours."})
             await media.create_video(tx, **values)
 
-        await (await self._databases.shard_of(user.tenant_id)).run(Step.TENANT, work)
+        await (await self._databases.shard_of(user.tenant_id)).run(TransactionStep.TENANT, work)
         return video_id
 
     def _emptiest(self, counts: dict[str, int]) -> str:

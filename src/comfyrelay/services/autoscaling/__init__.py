@@ -7,13 +7,13 @@ from comfyrelay.services.autoscaling.figures import FiguresOfFleets
 from comfyrelay.services.autoscaling.history import History
 from comfyrelay.services.autoscaling.leadership import Leadership
 from comfyrelay.services.autoscaling.machines import Machines
-from comfyrelay.services.autoscaling.observations import Snapshots, WorkerLimits
-from comfyrelay.services.autoscaling.usage import Usage
+from comfyrelay.services.autoscaling.observations import Observations, WorkerLimits
+from comfyrelay.services.autoscaling.usage import UsageService
 from comfyrelay.services.autoscaling.views import ScalingViews
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
-from comfyrelay.services.workers import Fleet
+from comfyrelay.services.workers import WorkerServices
 
 __all__ = ["Scaling"]
 
@@ -21,7 +21,7 @@ LEADER = "scaling"
 
 
 class Scaling:
-    def __init__(self, context: ServiceContext, fleet: Fleet, outbox: Outbox, queue: Queue) -> None:
+    def __init__(self, context: ServiceContext, fleet: WorkerServices, outbox: Outbox, queue: Queue) -> None:
         databases, stale_seconds = context.databases, context.settings.worker_stale_seconds
         places = WorkerLimits(
             of_fleet=context.settings.max_fleet_workers,
@@ -31,13 +31,13 @@ class Scaling:
         # given when there may be something to decide: a job came or ended
         self.wakeup = context.notify_channel.subscribe()
         self.leadership = Leadership(databases, LEADER)
-        self.snapshots = Snapshots(databases, stale_seconds=stale_seconds, places=places)
+        self.snapshots = Observations(databases, stale_seconds=stale_seconds, places=places)
         self.machines = Machines(databases, self.leadership, fleet.workers, stale_seconds=stale_seconds)
         self.durations = Durations(self.leadership)
         self.history = History(databases)
         self.views = ScalingViews(databases, self.snapshots, self.leadership, fleet.fleets)
         self.figures = FiguresOfFleets(databases)
-        self.usage = Usage(databases)
+        self.usage = UsageService(databases)
         self.bursting = Bursting(
             databases,
             queue.decisions,

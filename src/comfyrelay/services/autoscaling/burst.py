@@ -17,13 +17,13 @@ from comfyrelay.domain.autoscaling.burst import (
 from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.lifecycle import Dispatch, Move
 from comfyrelay.domain.queue.states import Provider, Stage
-from comfyrelay.domain.records.workers import Burst
+from comfyrelay.domain.records.workers import BurstRecord
 from comfyrelay.services.autoscaling.burst_observation import take_snapshot
 from comfyrelay.services.autoscaling.observations import WorkerLimits
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.queue.decisions import Decided, Decisions
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.autoscaling import bursts
 from comfyrelay.store.central.autoscaling.bursts import NewBurst
@@ -63,7 +63,7 @@ class Bursting:
         self._stays[stage] = plan.stays
         if not plan.moves:
             return []
-        done, decided = await self._databases.central.run(Step.BURST, lambda tx: self._move(tx, stage))
+        done, decided = await self._databases.central.run(TransactionStep.BURST, lambda tx: self._move(tx, stage))
         await self._decisions.announce(decided)
         for each in done:
             log.info("burst.moved", dispatch=each.dispatch_id, to=each.to, reason=each.reason)
@@ -87,7 +87,7 @@ class Bursting:
 
     async def page(
         self, *, workflow_slug: str | None = None, cursor: int | None = None, limit: int
-    ) -> Listed[tuple[Burst, str]]:
+    ) -> Listed[tuple[BurstRecord, str]]:
         """Those that went, newest first, each with the slug of its workflow."""
         async with self._databases.central.read() as tx:
             workflow_id = None

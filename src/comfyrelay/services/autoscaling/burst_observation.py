@@ -9,7 +9,7 @@ from comfyrelay.domain.autoscaling.limits import headroom
 from comfyrelay.domain.autoscaling.observation import MachineState, SeenFleet, SeenMachine
 from comfyrelay.domain.autoscaling.spec import MachineProviderName
 from comfyrelay.domain.queue.states import Provider, Stage
-from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.services.autoscaling.durations import Predictions
 from comfyrelay.services.autoscaling.observations import (
     NEWEST_ORDERS,
@@ -140,13 +140,13 @@ async def _runners(
     ]
 
 
-def _makes_machines(fleet: Fleet) -> bool:
+def _makes_machines(fleet: FleetRecord) -> bool:
     scaling = fleet.scaling_spec
     is_made = fleet.machine_spec.provider is not MachineProviderName.STATIC
     return is_made and not scaling.is_paused and not scaling.is_dry_run
 
 
-def _coming(fleet: Fleet, found: SeenFleet) -> list[BurstRunner]:
+def _coming(fleet: FleetRecord, found: SeenFleet) -> list[BurstRunner]:
     """The machines that boot; and one that could be ordered at any moment, so that nobody goes to the cloud because
     nobody has ordered it yet. Where limits, refusals or the breaker allow none, nobody waits for it."""
     booting = [each for each in found.machines if each.state is MachineState.BOOTING]

@@ -2,7 +2,7 @@
 
 from comfyrelay.domain.autoscaling.learning import NOTHING_LEARNT, UNKNOWN_SECONDS, Duration
 from comfyrelay.services.autoscaling.leadership import Leadership
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.autoscaling import durations, machines, observations
 from comfyrelay.store.central.autoscaling.durations import ALL, Completed, Learnt
 from comfyrelay.store.database import Tx
@@ -22,7 +22,7 @@ class Durations:
         that of a later one may be passed over: one job more or less makes no difference."""
         learnt = 0
         while True:
-            count, is_end = await self._leadership.run(Step.LEARN, _learn)
+            count, is_end = await self._leadership.run(TransactionStep.LEARN, _learn)
             learnt += count
             if is_end:
                 return learnt

@@ -10,7 +10,7 @@ from typing import Any
 from comfyrelay.domain.queue.states import DispatchStatus, Outcome
 from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.autoscaling import cursors, figures, members
 from comfyrelay.store.central.autoscaling.figures import EndedLease, WorkerLoad
 from comfyrelay.store.central.queue import dispatches
@@ -72,7 +72,7 @@ class FiguresOfFleets:
             await cursors.move(tx, name, minute)
             return True
 
-        return await self._databases.central.run(Step.MINUTE, work)
+        return await self._databases.central.run(TransactionStep.MINUTE, work)
 
     async def read(self) -> list[FleetFigures]:
         """Of every fleet, by one look at the central database."""

@@ -15,7 +15,7 @@ import structlog
 from comfyrelay.domain.autoscaling.machines import Leader
 from comfyrelay.errors import LeadershipLost
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.autoscaling import leaders
 from comfyrelay.store.database import Tx
 
@@ -53,14 +53,14 @@ class Leadership:
         began = time.monotonic()
         before = self._leader
         found = await self._databases.central.run(
-            Step.LEAD, lambda tx: leaders.claim(tx, self._name, self.holder, seconds=self.ttl_seconds)
+            TransactionStep.LEAD, lambda tx: leaders.claim(tx, self._name, self.holder, seconds=self.ttl_seconds)
         )
         self._leader, self._until = found, began + self.ttl_seconds
         if (found and found.term) != (before and before.term):
             log.info("leadership.changed", name=self._name, leads=found is not None, term=found and found.term)
         return found
 
-    async def run(self, step: Step, work: Callable[[Tx], Awaitable[T]]) -> T:
+    async def run(self, step: TransactionStep, work: Callable[[Tx], Awaitable[T]]) -> T:
         """A transaction that only the leader may run; `LeadershipLost` when that is another by now."""
         leader = self.leader
         if leader is None:
@@ -78,7 +78,7 @@ class Leadership:
         """Let the next one begin at once. By its name, not by its term: a claim that was cut off a moment ago may have
         been the first one, or have begun another term."""
         self._leader = None
-        await self._databases.central.run(Step.LEAD, lambda tx: leaders.resign(tx, self._name, self.holder))
+        await self._databases.central.run(TransactionStep.LEAD, lambda tx: leaders.resign(tx, self._name, self.holder))
 
     async def current(self) -> Leader | None:
         """Whoever leads now."""

@@ -8,16 +8,16 @@ from typing import Any
 
 from comfyrelay.domain.autoscaling import learning
 from comfyrelay.domain.autoscaling.decision_records import reason_class
-from comfyrelay.domain.autoscaling.machines import Ended, Machine
+from comfyrelay.domain.autoscaling.machines import MachineEndReason, MachineRecord
 from comfyrelay.domain.autoscaling.plan import FleetPlan
 from comfyrelay.domain.autoscaling.reconcile import Reconciled, RegisteredWorker, Sighting, price_of, reconcile
 from comfyrelay.domain.autoscaling.spec import InstanceType
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.services.autoscaling.leadership import Leadership
 from comfyrelay.services.autoscaling.observations import NEWEST_ORDERS
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.services.workers.workers import Workers
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.autoscaling import decisions, machines, observations
@@ -33,8 +33,8 @@ _SWEEP_EACH = 100
 class Intent:
     """What was written down: this is to be ordered, this is to be ended, and this turned out to be busy."""
 
-    ordered: Sequence[Machine] = ()
-    ending: Sequence[Machine] = ()
+    ordered: Sequence[MachineRecord] = ()
+    ending: Sequence[MachineRecord] = ()
     busy: Sequence[str] = ()
     decision_id: int | None = None
 
@@ -43,16 +43,16 @@ class Intent:
 class Due:
     """What a look at a fleet's machines leaves to be done."""
 
-    end: Sequence[Machine] = ()
-    order: Sequence[Machine] = ()
+    end: Sequence[MachineRecord] = ()
+    order: Sequence[MachineRecord] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConfirmedIntent:
     """What of an intent stands a moment before somebody is asked to do it, and the fleet as it is then."""
 
-    fleet: Fleet
-    machines: Sequence[Machine] = ()
+    fleet: FleetRecord
+    machines: Sequence[MachineRecord] = ()
     # machines that are not ending, those just ordered among them; one that only drains is still there
     total: int = 0
 
@@ -69,7 +69,7 @@ class Machines:
         self._missing_since: dict[int, dict[str, datetime]] = {}
 
     async def reconcile(
-        self, fleet: Fleet, sightings: Sequence[Sighting] | None, *, types: Sequence[InstanceType] = ()
+        self, fleet: FleetRecord, sightings: Sequence[Sighting] | None, *, types: Sequence[InstanceType] = ()
     ) -> Due:
         """Note what became of a fleet's machines, and mark those to be ended that are of no use. `types` tell what
         machines cost now."""
@@ -101,7 +101,7 @@ class Machines:
         # what is only to be told again is told by who leads now, too
         if found.changes or found.adopt or found.surplus or found.end or found.order_again or found.end_again:
             busy = await self._leadership.run(
-                Step.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found, prices)
+                TransactionStep.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found, prices)
             )
         async with self._databases.central.read() as tx:
             after = {each.key: each for each in await machines.present(tx, [fleet.id])}
@@ -112,14 +112,14 @@ class Machines:
         )
 
     async def intend(
-        self, fleet: Fleet, plan: FleetPlan, *, reason: str, saw: Mapping[str, Any], types: Sequence[InstanceType]
+        self, fleet: FleetRecord, plan: FleetPlan, *, reason: str, saw: Mapping[str, Any], types: Sequence[InstanceType]
     ) -> Intent:
         """Write a decision down, and what it is going to do, unless that is only a report."""
         prices = _prices(types)
 
         async def work(tx: Tx) -> Intent:
-            ordered: list[Machine] = []
-            ending: list[Machine] = []
+            ordered: list[MachineRecord] = []
+            ending: list[MachineRecord] = []
             busy: list[str] = []
             if not plan.is_report:
                 rows = [
@@ -137,16 +137,16 @@ class Machines:
                 ordered = await machines.order(tx, rows)
                 present = {each.key: each for each in await machines.present(tx, [fleet.id])}
                 for key in plan.end:
-                    if key in present and await self._mark(tx, present[key], str(Ended.UNNEEDED)):
+                    if key in present and await self._mark(tx, present[key], str(MachineEndReason.UNNEEDED)):
                         ending.append(present[key])
                     elif key in present:
                         busy.append(key)
             id_ = await _record(tx, fleet, plan, reason=reason, saw=saw, outcome={"busy": busy} if busy else {})
             return Intent(ordered=ordered, ending=ending, busy=busy, decision_id=id_)
 
-        return await self._leadership.run(Step.SCALE_INTENT, work)
+        return await self._leadership.run(TransactionStep.SCALE_INTENT, work)
 
-    async def record_decision(self, fleet: Fleet, plan: FleetPlan, *, saw: Mapping[str, Any], told: int) -> None:
+    async def record_decision(self, fleet: FleetRecord, plan: FleetPlan, *, saw: Mapping[str, Any], told: int) -> None:
         """Write down what a cluster was told, unless that is what was written last. Nobody has to lead for it: several
         that tell the same cluster tell it the same."""
 
@@ -159,9 +159,9 @@ class Machines:
             ):
                 await _record(tx, fleet, plan, reason=plan.reason, saw=saw, outcome={"told": told})
 
-        await self._databases.central.run(Step.SCALE_OUTCOME, work)
+        await self._databases.central.run(TransactionStep.SCALE_OUTCOME, work)
 
-    async def standing(self, fleet: Fleet, keys: Sequence[str], *, is_end: bool) -> ConfirmedIntent:
+    async def standing(self, fleet: FleetRecord, keys: Sequence[str], *, is_end: bool) -> ConfirmedIntent:
         """To be asked directly before a provider is: whoever has slept since it wrote its intent down may lead no more,
         and the fleet may have been paused or made smaller meanwhile."""
 
@@ -181,11 +181,11 @@ class Machines:
             beyond = min(len(open_), max(0, total - now.scaling_spec.limits.max_machines))
             return ConfirmedIntent(fleet=now, machines=open_[: len(open_) - beyond], total=total - beyond)
 
-        return await self._leadership.run(Step.SCALE_INTENT, work)
+        return await self._leadership.run(TransactionStep.SCALE_INTENT, work)
 
     async def note_launched(
         self,
-        wanted: Sequence[Machine],
+        wanted: Sequence[MachineRecord],
         launched: Mapping[str, Sighting],
         refused: Mapping[str, tuple[str, str]],
         *,
@@ -211,23 +211,30 @@ class Machines:
                 await machines.change(tx, key, ended_at=..., reason=learning.refusal(kind, text))
 
         if launched or refused:
-            await self._leadership.run(Step.SCALE_OUTCOME, work)
+            await self._leadership.run(TransactionStep.SCALE_OUTCOME, work)
 
     async def note_outcome(self, decision_id: int, outcome: Mapping[str, Any]) -> None:
-        await self._leadership.run(Step.SCALE_OUTCOME, lambda tx: decisions.note_outcome(tx, decision_id, outcome))
+        await self._leadership.run(
+            TransactionStep.SCALE_OUTCOME, lambda tx: decisions.note_outcome(tx, decision_id, outcome)
+        )
 
-    async def present(self, fleet: Fleet) -> list[Machine]:
+    async def present(self, fleet: FleetRecord) -> list[MachineRecord]:
         async with self._databases.central.read() as tx:
             return await machines.present(tx, [fleet.id])
 
     async def _write(
-        self, tx: Tx, fleet: Fleet, present: Sequence[Machine], found: Reconciled, prices: Mapping[str, float]
+        self,
+        tx: Tx,
+        fleet: FleetRecord,
+        present: Sequence[MachineRecord],
+        found: Reconciled,
+        prices: Mapping[str, float],
     ) -> set[str]:
         """Returns those that are to end, and have something to do yet."""
         await _hold_registrations(tx, fleet)
         for key, values in found.changes.items():
             await machines.change(tx, key, **values)
-        surplus = {"ending_at": ..., "reason": f"{Ended.SURPLUS}: its order has another machine"}
+        surplus = {"ending_at": ..., "reason": f"{MachineEndReason.SURPLUS}: its order has another machine"}
         adopted = [_adopted(each, prices) for each in found.adopt]
         await machines.adopt(tx, fleet.id, adopted + [_adopted(each, prices) | surplus for each in found.surplus])
         by_key = {each.key: each for each in present}
@@ -238,14 +245,14 @@ class Machines:
         again = {key: by_key[key].worker for key in found.end_again}
         return {key for key, each in again.items() if await self._workers.drain_in(tx, each, fleet_id=fleet.id)}
 
-    async def _mark(self, tx: Tx, machine: Machine, why: str) -> bool:
+    async def _mark(self, tx: Tx, machine: MachineRecord, why: str) -> bool:
         """Mark a machine as ending, unless its worker has got something to do meanwhile."""
         if not await self._workers.drain_if_idle(tx, machine.worker, fleet_id=machine.fleet_id):
             return False
         await machines.change(tx, machine.key, ending_at=..., reason=why)
         return True
 
-    async def _registered(self, tx: Tx, fleet: Fleet) -> dict[str, RegisteredWorker]:
+    async def _registered(self, tx: Tx, fleet: FleetRecord) -> dict[str, RegisteredWorker]:
         held: dict[str, int] = {}
         for lease in await observations.leases_of(tx, [fleet.id]):
             held[lease.worker_id] = held.get(lease.worker_id, 0) + 1
@@ -262,7 +269,11 @@ class Machines:
         }
 
     def _note_absent(
-        self, fleet: Fleet, present: Sequence[Machine], registered: Mapping[str, RegisteredWorker], now: datetime
+        self,
+        fleet: FleetRecord,
+        present: Sequence[MachineRecord],
+        registered: Mapping[str, RegisteredWorker],
+        now: datetime,
     ) -> Mapping[str, datetime]:
         before = self._absent_since.get(fleet.id, {})
         away = [each.key for each in present if each.registered_at is not None and each.worker not in registered]
@@ -270,7 +281,7 @@ class Machines:
         return self._absent_since[fleet.id]
 
 
-async def _hold_registrations(tx: Tx, fleet: Fleet) -> None:
+async def _hold_registrations(tx: Tx, fleet: FleetRecord) -> None:
     """Whoever registers holds its fleet: a worker either is found when its machine is marked, or finds the mark."""
     await catalogue.fleet(tx, stage=fleet.stage, slug=fleet.slug, lock=True)
 
@@ -305,7 +316,7 @@ def _adopted(each: Sighting, prices: Mapping[str, float]) -> dict[str, Any]:
 
 
 async def _record(
-    tx: Tx, fleet: Fleet, plan: FleetPlan, *, reason: str, saw: Mapping[str, Any], outcome: Mapping[str, Any]
+    tx: Tx, fleet: FleetRecord, plan: FleetPlan, *, reason: str, saw: Mapping[str, Any], outcome: Mapping[str, Any]
 ) -> int:
     id_ = await decisions.record(
         tx,

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import structlog
 
 from comfyrelay.domain.autoscaling import baseline, learning
-from comfyrelay.domain.autoscaling.machines import Machine
+from comfyrelay.domain.autoscaling.machines import MachineRecord
 from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
 from comfyrelay.domain.autoscaling.spec import InstanceType, MachineProviderName, Policy, ScalingSpec
 from comfyrelay.domain.queue.states import Provider
-from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.services.autoscaling.durations import Predictions
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central.autoscaling import machines, observations
@@ -43,9 +43,9 @@ class StageSeen:
 
     stage: str
     snapshot: Snapshot
-    fleets: Mapping[str, Fleet]
+    fleets: Mapping[str, FleetRecord]
     # by the id of a fleet
-    machines: Mapping[int, Sequence[Machine]]
+    machines: Mapping[int, Sequence[MachineRecord]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,8 +66,8 @@ class Rows:
     waiting: Sequence[WaitingWork] = ()
     workers: Mapping[int, Sequence[SeenWorker]]
     leases: Mapping[str, Sequence[SeenLease]]
-    machines: Mapping[int, Sequence[Machine]]
-    newest: Mapping[int, Sequence[Machine]]
+    machines: Mapping[int, Sequence[MachineRecord]]
+    newest: Mapping[int, Sequence[MachineRecord]]
     workflows: Mapping[int, set[int]]
     predictions: Predictions
     # of all stages, where they are limited
@@ -112,7 +112,7 @@ class _Memory:
     alarms: dict[int, baseline.Alarms] = field(default_factory=lambda: defaultdict(baseline.Alarms))
 
 
-class Snapshots:
+class Observations:
     def __init__(self, databases: Databases, *, stale_seconds: float, places: WorkerLimits) -> None:
         self._databases = databases
         self._stale_seconds = stale_seconds
@@ -120,7 +120,7 @@ class Snapshots:
         self._memory = _Memory()
         self._counting = asyncio.Lock()
 
-    async def fleets(self) -> list[Fleet]:
+    async def fleets(self) -> list[FleetRecord]:
         async with self._databases.central.read() as tx:
             return await observations.fleets_of(tx)
 
@@ -128,8 +128,8 @@ class Snapshots:
         self,
         stage: str,
         *,
-        can_launch: Callable[[Fleet], bool] = lambda _fleet: True,
-        types_of: Callable[[Fleet], Sequence[InstanceType]] = lambda fleet: fleet.machine_spec.instance_types,
+        can_launch: Callable[[FleetRecord], bool] = lambda _fleet: True,
+        types_of: Callable[[FleetRecord], Sequence[InstanceType]] = lambda fleet: fleet.machine_spec.instance_types,
     ) -> StageSeen:
         """`types_of` tells what a fleet's instance types cost now, where that is known better than the fleet says it.
         Reads lock nothing: a job that moves meanwhile may be seen twice, and the next snapshot sees it once."""
@@ -150,7 +150,7 @@ class Snapshots:
             machines=rows.machines,
         )
 
-    async def _read(self, tx: Tx, stage: str, fleets: Sequence[Fleet]) -> Rows:
+    async def _read(self, tx: Tx, stage: str, fleets: Sequence[FleetRecord]) -> Rows:
         ids = [each.id for each in fleets]
         workflows = await observations.workflows_of(tx, ids)
         all_workflows = {workflow_id for found in workflows.values() for workflow_id in found}
@@ -207,11 +207,11 @@ class Snapshots:
 
     def _fleet_or_why(
         self,
-        fleet: Fleet,
+        fleet: FleetRecord,
         rows: Rows,
         *,
-        can_launch: Callable[[Fleet], bool],
-        types_of: Callable[[Fleet], Sequence[InstanceType]],
+        can_launch: Callable[[FleetRecord], bool],
+        types_of: Callable[[FleetRecord], Sequence[InstanceType]],
     ) -> SeenFleet:
         try:
             return self._fleet(fleet, rows, can_launch=can_launch(fleet), types=types_of(fleet))
@@ -222,7 +222,7 @@ class Snapshots:
             workflows = frozenset(rows.workflows.get(fleet.id, ()))
             return SeenFleet(slug=fleet.slug, workflows=workflows, scaling=ScalingSpec(is_paused=True, unreadable=why))
 
-    def _fleet(self, fleet: Fleet, rows: Rows, *, can_launch: bool, types: Sequence[InstanceType]) -> SeenFleet:
+    def _fleet(self, fleet: FleetRecord, rows: Rows, *, can_launch: bool, types: Sequence[InstanceType]) -> SeenFleet:
         found = seen_fleet(fleet, rows, types=types)
         alarms = self._alarms(fleet, rows, found.machines)
         return replace(
@@ -234,7 +234,7 @@ class Snapshots:
             low_seconds=None if alarms is None else alarms.low_seconds(rows.now.timestamp()),
         )
 
-    def _alarms(self, fleet: Fleet, rows: Rows, found: Sequence[SeenMachine]) -> baseline.Alarms | None:
+    def _alarms(self, fleet: FleetRecord, rows: Rows, found: Sequence[SeenMachine]) -> baseline.Alarms | None:
         """For `reference` alone, with what they see now."""
         if fleet.scaling_spec.policy is not Policy.REFERENCE:
             return None
@@ -248,7 +248,7 @@ class Snapshots:
         )
         return alarms
 
-    def _following_jobs(self, fleet: Fleet, workflows: frozenset[int], boot_seconds: float) -> float:
+    def _following_jobs(self, fleet: FleetRecord, workflows: frozenset[int], boot_seconds: float) -> float:
         bursts = self._memory.bursts.get(fleet.id)
         if bursts is None or bursts.workflows != workflows:
             bursts = self._memory.bursts[fleet.id] = _Bursts(workflows)
@@ -260,7 +260,7 @@ class Snapshots:
         bursts.counted = arrivals.count
         return bursts.following.jobs()
 
-    def _idle_seconds(self, fleet: Fleet, rows: Rows, found: Sequence[SeenMachine]) -> float | None:
+    def _idle_seconds(self, fleet: FleetRecord, rows: Rows, found: Sequence[SeenMachine]) -> float | None:
         workflows = rows.workflows.get(fleet.id, set())
         is_wanted = any(each.workflow_id in workflows for each in rows.waiting)
         if is_wanted or any(each.leases for each in found):
@@ -277,7 +277,7 @@ class Snapshots:
 
 
 def seen_fleet(
-    fleet: Fleet,
+    fleet: FleetRecord,
     rows: Rows,
     *,
     types: Sequence[InstanceType] | None = None,
@@ -291,7 +291,9 @@ def seen_fleet(
     available = learning.available_types(types, newest, rows.now)
     failed = learning.failed_boots(newest, rows.now)
     places, ordered = rows.places, rows.machines.get(fleet.id, ())
-    found = _Fleet(fleet, rows, boot_seconds=boot, types={each.name: each for each in types}).machines(providers)
+    found = _ObservedFleet(fleet, rows, boot_seconds=boot, types={each.name: each for each in types}).machines(
+        providers
+    )
     registered = {each.worker_id for each in rows.workers.get(fleet.id, ())}
     booting = sum(
         machine.registered_at is None for id_, its in rows.machines.items() if id_ != fleet.id for machine in its
@@ -321,16 +323,18 @@ def seen_fleet(
     )
 
 
-def by_worker(found: Sequence[SeenMachine], ordered: Sequence[Machine]) -> dict[str, SeenMachine]:
+def by_worker(found: Sequence[SeenMachine], ordered: Sequence[MachineRecord]) -> dict[str, SeenMachine]:
     """Machines of a fleet of which these were ordered, by the ids of their workers."""
     workers, prefix = {each.key: each.worker for each in ordered}, foreign_id("")
     return {workers.get(each.id) or each.id.removeprefix(prefix): each for each in found}
 
 
-class _Fleet:
+class _ObservedFleet:
     """The machines of one fleet: those that were ordered, and workers that somebody else has started."""
 
-    def __init__(self, fleet: Fleet, rows: Rows, *, boot_seconds: float, types: Mapping[str, InstanceType]) -> None:
+    def __init__(
+        self, fleet: FleetRecord, rows: Rows, *, boot_seconds: float, types: Mapping[str, InstanceType]
+    ) -> None:
         self._spec = fleet.machine_spec
         self._rows = rows
         self._boot_seconds = boot_seconds
@@ -353,7 +357,7 @@ class _Fleet:
             return [*ordered, *(self._in_cluster(each) for each in foreign)]
         return [*ordered, *(self._foreign(each) for each in foreign)]
 
-    def _ordered(self, machine: Machine) -> SeenMachine:
+    def _ordered(self, machine: MachineRecord) -> SeenMachine:
         worker = self._workers.get(machine.worker)
         kind = self._types.get(machine.instance_type or "")
         age = _since(machine.ordered_at, self._rows.now)
@@ -405,7 +409,7 @@ class _Fleet:
             idle_seconds=self._idle(worker) if found.state is MachineState.READY else 0.0,
         )
 
-    def _state(self, machine: Machine, worker: SeenWorker | None) -> MachineState:
+    def _state(self, machine: MachineRecord, worker: SeenWorker | None) -> MachineState:
         if machine.ending_at is not None:
             return MachineState.DRAINING
         if worker is None:

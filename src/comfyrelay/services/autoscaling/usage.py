@@ -16,7 +16,7 @@ from comfyrelay.domain.autoscaling.spec import MachineSpec
 from comfyrelay.domain.autoscaling.spec_json import machines_from_json
 from comfyrelay.domain.queue.states import Outcome
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.autoscaling import cursors, members, usage
 from comfyrelay.store.central.autoscaling.members import FleetMember
 from comfyrelay.store.central.autoscaling.usage import MachineTime, Summed, Uncounted, Used
@@ -65,7 +65,7 @@ class UsageRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Fleet:
+class _FleetPrices:
     slug: str
     stage: str
     spec: MachineSpec
@@ -78,7 +78,7 @@ class _Fleet:
         return next((each.price_per_hour for each in self.spec.instance_types if each.name == name), 0.0)
 
 
-class Usage:
+class UsageService:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
         # Of what this process counted: over all processes, each second counts once.
@@ -89,7 +89,7 @@ class Usage:
         """Count every lease that has ended, and look at the machines; returns how many leases were counted."""
         counted, after = 0, 0
         while True:
-            batch = await self._databases.central.run(Step.USAGE, partial(self._count, after=after))
+            batch = await self._databases.central.run(TransactionStep.USAGE, partial(self._count, after=after))
             self._note(batch.used, batch.fleets)
             counted += len(batch.costs)
             if batch.last_id is None:
@@ -122,7 +122,7 @@ class Usage:
                 rows.append(_with_machines(found.get(fleet_id, nothing), fleet, own, begins=begins, ends=ends))
         return rows
 
-    async def _count(self, tx: Tx, *, after: int) -> "_Batch":
+    async def _count(self, tx: Tx, *, after: int) -> "_UsageBatch":
         # Whoever else counts waits here, and then finds these counted.
         position = await cursors.lock(tx, ENDS)
         now = await dispatches.now(tx)
@@ -145,7 +145,7 @@ class Usage:
         settled = [each.id for each in takewhile(lambda each: each.created_at <= now - overlap, entries)]
         if settled and begins == position:
             await cursors.move(tx, ENDS, settled[-1])
-        return _Batch(
+        return _UsageBatch(
             costs=costs, used=used, fleets=fleets, last_id=entries[-1].id if len(entries) == AT_ONCE else None
         )
 
@@ -154,7 +154,7 @@ class Usage:
         tx: Tx,
         ended: Sequence[Uncounted],
         ran: Mapping[tuple[int, int], float],
-        fleets: Mapping[int, _Fleet],
+        fleets: Mapping[int, _FleetPrices],
     ) -> tuple[dict[str, float], list[Used]]:
         worker_ids = {each.worker_id for each in ended}
         of = await members.of_workers(tx, worker_ids) if worker_ids else {}
@@ -194,11 +194,11 @@ class Usage:
                 found.append(((fleet.slug, fleet.stage), kind, unused, unused / slots * fleet.price(machine) / 3600))
             return found
 
-        for place, kind, seconds, cost in await self._databases.central.run(Step.USAGE, work):
+        for place, kind, seconds, cost in await self._databases.central.run(TransactionStep.USAGE, work):
             self.gpu_seconds[*place, kind] += seconds
             self.cost[place] += cost
 
-    def _note(self, used: Sequence[Used], fleets: Mapping[int, _Fleet]) -> None:
+    def _note(self, used: Sequence[Used], fleets: Mapping[int, _FleetPrices]) -> None:
         for each in used:
             place = (fleets[each.fleet_id].slug, fleets[each.fleet_id].stage)
             self.gpu_seconds[*place, UsageKind.BUSY] += each.busy_seconds
@@ -207,15 +207,15 @@ class Usage:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Batch:
+class _UsageBatch:
     costs: Mapping[str, float]
     used: Sequence[Used]
-    fleets: Mapping[int, _Fleet]
+    fleets: Mapping[int, _FleetPrices]
     # where to go on; `None` when all was read
     last_id: int | None
 
 
-def _price(member: FleetMember, machine: MachineTime | None, fleets: Mapping[int, _Fleet]) -> float:
+def _price(member: FleetMember, machine: MachineTime | None, fleets: Mapping[int, _FleetPrices]) -> float:
     """An hour of one slot."""
     return fleets[member.fleet_id].price(machine, member.instance_type) / max(1, member.slots)
 
@@ -244,9 +244,9 @@ def _plus(one: Used, other: Used) -> Used:
     )
 
 
-async def _fleets(tx: Tx) -> dict[int, _Fleet]:
+async def _fleets(tx: Tx) -> dict[int, _FleetPrices]:
     return {
-        id_: _Fleet(slug=slug, stage=stage, spec=machines_from_json(spec))
+        id_: _FleetPrices(slug=slug, stage=stage, spec=machines_from_json(spec))
         for id_, (slug, stage, spec) in (await usage.specs(tx)).items()
     }
 
@@ -263,7 +263,7 @@ def _row(found: Summed) -> UsageRow:
 
 
 def _with_machines(
-    found: Summed, fleet: _Fleet, machines: Sequence[MachineTime], *, begins: datetime, ends: datetime
+    found: Summed, fleet: _FleetPrices, machines: Sequence[MachineTime], *, begins: datetime, ends: datetime
 ) -> UsageRow:
     """A machine is paid for from its order to its end. What is neither busy, lost nor booting is idle."""
     slots, boot, ready, cost = fleet.spec.slots, 0.0, 0.0, 0.0

@@ -11,10 +11,10 @@ from comfyrelay.domain.autoscaling.machines import Leader, ScalingDecision
 from comfyrelay.domain.autoscaling.observation import MachineState, SeenFleet, SeenMachine
 from comfyrelay.domain.autoscaling.plan import FleetPlan
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.errors import NotFound
 from comfyrelay.services.autoscaling.leadership import Leadership
-from comfyrelay.services.autoscaling.observations import Snapshots, StageSeen
+from comfyrelay.services.autoscaling.observations import Observations, StageSeen
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.workers.fleets import Fleets
@@ -24,7 +24,7 @@ from comfyrelay.store.central.autoscaling import decisions
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingView:
-    fleet: Fleet
+    fleet: FleetRecord
     seen: SeenFleet
     queued_jobs: int
     queued_seconds: float
@@ -46,7 +46,7 @@ class ScalingView:
 
 
 class ScalingViews:
-    def __init__(self, databases: Databases, snapshots: Snapshots, leadership: Leadership, fleets: Fleets) -> None:
+    def __init__(self, databases: Databases, snapshots: Observations, leadership: Leadership, fleets: Fleets) -> None:
         self._databases = databases
         self._snapshots = snapshots
         self._leadership = leadership
@@ -85,11 +85,11 @@ class ScalingViews:
             found, before = await decisions.page(tx, fleet.id, before_id=cursor, limit=limit)
         return Listed(items=found, next_cursor=None if before is None else str(before))
 
-    async def set_paused(self, stage: Stage, slug: str, *, is_paused: bool) -> Fleet:
+    async def set_paused(self, stage: Stage, slug: str, *, is_paused: bool) -> FleetRecord:
         """While it is paused nothing is launched and nothing ended; jobs and workers go on."""
         return await self._fleets.change(stage=stage, slug=slug, changes={"scaling": {"is_paused": is_paused}})
 
-    async def _view(self, fleet: Fleet, seen: StageSeen) -> ScalingView:
+    async def _view(self, fleet: FleetRecord, seen: StageSeen) -> ScalingView:
         snapshot = seen.snapshot
         seen_fleet = next(each for each in snapshot.fleets if each.slug == fleet.slug)
         work = [each for each in snapshot.work if each.workflow in seen_fleet.workflows]

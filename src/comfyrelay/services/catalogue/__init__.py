@@ -9,7 +9,7 @@ from comfyrelay.services.catalogue.effects import Effects
 from comfyrelay.services.catalogue.graph_import import Incoming
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.library import Library
-from comfyrelay.services.catalogue.node_definitions import Definitions, Live
+from comfyrelay.services.catalogue.node_definitions import Live, NodeDefinitionService
 from comfyrelay.services.catalogue.own_workflows import OwnWorkflows
 from comfyrelay.services.catalogue.pending_workflows import WaitingWorkflows
 from comfyrelay.services.catalogue.presets import Presets
@@ -42,7 +42,7 @@ class Catalogue:
         self.effects = Effects(databases, self.assets)
         self.library = Library(databases, self.assets)
         has_new = Wakeup()
-        self.definitions = Definitions(
+        self.definitions = NodeDefinitionService(
             databases, objects, stage=Stage(settings.stage), live=live_definitions, on_new=has_new.notify
         )
         readers = Readers()

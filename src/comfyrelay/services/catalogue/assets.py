@@ -11,7 +11,7 @@ from typing import Any
 
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.properties import Property
-from comfyrelay.domain.uploads import NewUpload, check_upload, extension_of
+from comfyrelay.domain.uploads import AnnouncedUpload, check_upload, extension_of
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.storage.objects import ObjectStore, SignedUpload
@@ -21,7 +21,7 @@ KEPT_URLS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AssetUpload:
+class PreparedAsset:
     """The path to name in a default or an override, and how the bytes may be sent."""
 
     path: str
@@ -36,14 +36,14 @@ class Assets:
         # by path, with when another is to be made
         self._urls: dict[str, tuple[str, float]] = {}
 
-    async def begin(self, new: NewUpload) -> AssetUpload:
+    async def begin(self, new: AnnouncedUpload) -> PreparedAsset:
         """Say where a new file's bytes go. Each has a path of its own, so what a job was promised never changes."""
         check_upload(new, max_bytes=self._max_bytes)
         path = f"{FOLDER}{new_id()}{extension_of(new)}"
         signed = await self._objects.sign_upload(
             path, content_type=new.mime_type, size=new.size, ttl_seconds=self._ttl_seconds
         )
-        return AssetUpload(path=path, signed=signed)
+        return PreparedAsset(path=path, signed=signed)
 
     async def with_hashes(self, properties: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The properties, each file among the defaults with its hash if it is there. A given hash must be right."""

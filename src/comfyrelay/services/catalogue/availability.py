@@ -30,11 +30,11 @@ from comfyrelay.domain.capabilities import (
 from comfyrelay.domain.capabilities import gaps as gaps_between
 from comfyrelay.domain.properties import Property
 from comfyrelay.domain.queue.states import Provider, WorkflowKind
-from comfyrelay.domain.records.catalogue import Workflow
+from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.errors import MissingOnWorkers
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.queue import memory
 from comfyrelay.store.central.queue import missing_requirements as gaps
 from comfyrelay.store.database import Tx
@@ -52,7 +52,7 @@ HASHES_AT_ONCE = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Missing:
+class MissingRequirements:
     """What keeps every worker from a job. `shows_names`: whether whoever asks may know the workers by name."""
 
     gaps: Sequence[Gap]
@@ -92,7 +92,7 @@ class Fitting:
         self._on_missing = on_missing
         self._stage_of = stage_of
 
-    async def of_workflow(self, workflow: Workflow, *, shows_names: bool) -> Missing | None:
+    async def of_workflow(self, workflow: WorkflowRecord, *, shows_names: bool) -> MissingRequirements | None:
         """What a workflow lacks that has just been added, with its values as they are. Nothing is noted: there may
         never be a job of it."""
         if not is_judged(workflow):
@@ -105,10 +105,16 @@ class Fitting:
         if not lacking or len(lacking) < len(reports):
             return None
         self._on_missing()
-        return Missing(gaps=gaps_between(lacking), workers=len(lacking), shows_names=shows_names)
+        return MissingRequirements(gaps=gaps_between(lacking), workers=len(lacking), shows_names=shows_names)
 
     async def require(
-        self, workflow: Workflow, wanted: Mapping[str, Mapping[str, Any]], *, stage: str, waits: bool, shows_names: bool
+        self,
+        workflow: WorkflowRecord,
+        wanted: Mapping[str, Mapping[str, Any]],
+        *,
+        stage: str,
+        waits: bool,
+        shows_names: bool,
     ) -> None:
         """`wanted` has, by workflow hash, the values of one job. `MissingOnWorkers` when no worker can run one of them
         and it may not wait."""
@@ -120,8 +126,8 @@ class Fitting:
             )
 
     async def missing(
-        self, workflow: Workflow, wanted: Mapping[str, Mapping[str, Any]], *, stage: str, shows_names: bool
-    ) -> Missing | None:
+        self, workflow: WorkflowRecord, wanted: Mapping[str, Mapping[str, Any]], *, stage: str, shows_names: bool
+    ) -> MissingRequirements | None:
         """What is missing where workers could be given the jobs and none of them has everything. With nobody there to
         ask, or somebody who does not say, nothing is known to be missing."""
         if not is_judged(workflow):
@@ -133,7 +139,7 @@ class Fitting:
         if new := {digest: values for digest, values in wanted.items() if digest not in found}:
             await self._learn(workflow, new)
         if old := [digest for digest, verdict in found.items() if not verdict.was_used_lately]:
-            await self._databases.central.run(Step.FITTING, lambda tx: gaps.note_used(tx, old))
+            await self._databases.central.run(TransactionStep.FITTING, lambda tx: gaps.note_used(tx, old))
         if not new and not any(each.is_unserved for each in found.values()):
             return None
         async with self._databases.central.read() as tx:
@@ -143,7 +149,7 @@ class Fitting:
         if not lacking:
             return None
         self._on_missing()
-        return Missing(gaps=gaps_between(lacking), workers=len(lacking), shows_names=shows_names)
+        return MissingRequirements(gaps=gaps_between(lacking), workers=len(lacking), shows_names=shows_names)
 
     async def forget_unused(self) -> int:
         """Forget what no job has needed for a day, and which GPUs were too small long ago."""
@@ -152,9 +158,9 @@ class Fitting:
             old = await memory.forget_old(tx, seconds=MEMORY_SECONDS)
             return old + await gaps.forget_unused(tx, unused_seconds=UNUSED_SECONDS)
 
-        return await self._databases.central.run(Step.FITTING, work)
+        return await self._databases.central.run(TransactionStep.FITTING, work)
 
-    async def _learn(self, workflow: Workflow, new: Mapping[str, Mapping[str, Any]]) -> None:
+    async def _learn(self, workflow: WorkflowRecord, new: Mapping[str, Mapping[str, Any]]) -> None:
         """Note what jobs of these hashes need, and who of all workers lacks what of it."""
         graph = await self._graphs.get(workflow.graph_path)
         needed = await asyncio.to_thread(lambda: {digest: needs_of(graph, values) for digest, values in new.items()})
@@ -166,10 +172,10 @@ class Fitting:
             # in a thread: hundreds of workers with thousands of nodes each are megabytes
             await gaps.write(tx, await asyncio.to_thread(_gaps_of_all, needed, reports))
 
-        await self._databases.central.run(Step.FITTING, work)
+        await self._databases.central.run(TransactionStep.FITTING, work)
 
 
-async def usual_needs(workflow: Workflow, graphs: Graphs) -> Needs:
+async def usual_needs(workflow: WorkflowRecord, graphs: Graphs) -> Needs:
     """What a workflow needs with its values as they are."""
     properties = [Property.from_json(each) for each in workflow.properties]
     values = {each.placeholder: each.default_value for each in properties if each.default_value is not None}
@@ -249,7 +255,7 @@ def lacking_of(needs: Needs, reports: Iterable[tuple[str, str]]) -> list[Lacking
     ]
 
 
-def is_judged(workflow: Workflow) -> bool:
+def is_judged(workflow: WorkflowRecord) -> bool:
     """Whether it has a graph whose nodes and models workers of ours must have."""
     is_graph = workflow.kind == WorkflowKind.GRAPH and workflow.waiting is None
     return is_graph and workflow.provider == Provider.SELF_HOSTED

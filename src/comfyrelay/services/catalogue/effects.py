@@ -5,20 +5,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from comfyrelay.domain.properties import Property, check_overrides
-from comfyrelay.domain.records.catalogue import Effect, Workflow
+from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.checks import under
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Tx
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EffectView:
-    effect: Effect
+    effect: EffectRecord
     workflow_slug: str
     preview_url: str | None = None
 
@@ -39,7 +39,7 @@ class Effects:
         is_active: bool = True,
         max_wait_seconds: int | None = None,
         preview_path: str | None = None,
-    ) -> Effect:
+    ) -> EffectRecord:
         if credits_cost < 0:
             raise InvalidInput(errors={"credits_cost": "This must not be negative."})
         if preview_path is not None:
@@ -47,7 +47,7 @@ class Effects:
         overrides = dict(property_overrides or {})
         hashes = await self._hashes_for(workflow_slug, overrides)
 
-        async def work(tx: Tx) -> Effect:
+        async def work(tx: Tx) -> EffectRecord:
             workflow = await _to_publish(tx, workflow_slug)
             _check_overrides(workflow, overrides)
             return await catalogue.create_effect(
@@ -63,7 +63,7 @@ class Effects:
                 preview_path=preview_path,
             )
 
-        return await self._databases.central.run(Step.CATALOGUE, work)
+        return await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
     async def change(self, slug: str, changes: Mapping[str, Any]) -> EffectView:
         """Change an effect; jobs that were submitted before keep what they were promised."""
@@ -92,7 +92,7 @@ class Effects:
             changed = await catalogue.update_effect(tx, effect.id, **values) if values else effect
             return EffectView(effect=changed, workflow_slug=workflow.slug)
 
-        return await self.shown(await self._databases.central.run(Step.CATALOGUE, work))
+        return await self.shown(await self._databases.central.run(TransactionStep.CATALOGUE, work))
 
     async def shown(self, view: EffectView) -> EffectView:
         """With where its picture can be had."""
@@ -109,7 +109,9 @@ class Effects:
 
     async def delete(self, slug: str) -> None:
         """Nobody can pick it any more; its jobs go on."""
-        if not await self._databases.central.run(Step.CATALOGUE, lambda tx: catalogue.delete_effect(tx, slug)):
+        if not await self._databases.central.run(
+            TransactionStep.CATALOGUE, lambda tx: catalogue.delete_effect(tx, slug)
+        ):
             raise NotFound(f"There is no effect {slug!r}.")
 
     async def get(self, slug: str) -> EffectView:
@@ -138,14 +140,14 @@ class Effects:
         return Listed(items=views, next_cursor=after)
 
 
-def _check_overrides(workflow: Workflow, overrides: Mapping[str, Any]) -> None:
+def _check_overrides(workflow: WorkflowRecord, overrides: Mapping[str, Any]) -> None:
     try:
         check_overrides([Property.from_json(each) for each in workflow.properties], overrides)
     except InvalidInput as error:
         raise under("property_overrides", error) from error
 
 
-async def _to_publish(tx: Tx, slug: str) -> Workflow:
+async def _to_publish(tx: Tx, slug: str) -> WorkflowRecord:
     """A workflow to make an effect of. One that is private to a tenant is nobody else's to run."""
     workflow = await catalogue.workflow_to_use(tx, slug=slug)
     if workflow is None or workflow.tenant_id is not None:
@@ -153,7 +155,7 @@ async def _to_publish(tx: Tx, slug: str) -> Workflow:
     return workflow
 
 
-def _of_effect(effect: Effect, workflow: Workflow | None) -> Workflow:
+def _of_effect(effect: EffectRecord, workflow: WorkflowRecord | None) -> WorkflowRecord:
     # a workflow cannot be deleted while effects use it
     assert workflow is not None, f"the workflow of the effect {effect.slug!r} is gone"
     return workflow

@@ -12,7 +12,7 @@ from comfyrelay.domain.capabilities import MOST_NAMES_KEPT
 from comfyrelay.domain.records.catalogue import WaitingForNodes
 from comfyrelay.errors import ComfyError, GraphError, MissingOnWorkers, NotInstalled
 from comfyrelay.services.catalogue.graphs import Graphs
-from comfyrelay.services.catalogue.node_definitions import Definitions
+from comfyrelay.services.catalogue.node_definitions import NodeDefinitionService
 from comfyrelay.services.catalogue.reader_threads import Readers
 from comfyrelay.services.forms.describe import describe
 
@@ -27,7 +27,7 @@ _GUESSED = "The types of its inputs were guessed from their values."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NewWorkflow:
+class WorkflowImport:
     """As it was brought. What is not given is found out; with `properties`, the graph is taken as it is."""
 
     graph: Mapping[str, Any]
@@ -66,12 +66,12 @@ class ReadWorkflow:
 
 
 class Incoming:
-    def __init__(self, definitions: Definitions, graphs: Graphs, readers: Readers) -> None:
+    def __init__(self, definitions: NodeDefinitionService, graphs: Graphs, readers: Readers) -> None:
         self._definitions = definitions
         self._graphs = graphs
         self._readers = readers
 
-    async def read(self, new: NewWorkflow, *, tenant_id: str = _ADMINISTRATORS) -> ReadWorkflow:
+    async def read(self, new: WorkflowImport, *, tenant_id: str = _ADMINISTRATORS) -> ReadWorkflow:
         """`GraphError` says what is wrong with it; `MissingOnWorkers`, which nodes are missing to read it; `TooLarge`
         where it is too large."""
         if new.properties is not None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from comfyrelay.domain.properties import Property, PropertyType, Role, defaults
-from comfyrelay.domain.records.catalogue import Effect, Workflow
+from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.errors import NotFound
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.databases import Databases
@@ -36,7 +36,7 @@ class UserInput:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfferedEffect:
-    effect: Effect
+    effect: EffectRecord
     inputs: Sequence[UserInput]
     workflow_slug: str
     output_mime_type: str
@@ -73,7 +73,7 @@ class Library:
         )
 
 
-def inputs_of(workflow: Workflow, overrides: Mapping[str, Any]) -> list[UserInput]:
+def inputs_of(workflow: WorkflowRecord, overrides: Mapping[str, Any]) -> list[UserInput]:
     properties = [Property.from_json(each) for each in workflow.properties]
     unsent = defaults(properties, overrides)
     return [_input(each, unsent[each.key]) for each in properties if each.user_configurable or each.is_primary_input]

@@ -12,7 +12,7 @@ from comfyrelay.comfyui.graphs.node_definitions import Merging, unpack
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import ComfyError, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central.workers import node_definitions
 
@@ -26,7 +26,7 @@ MOST_MERGED = 16
 Live = Callable[[], Awaitable[Mapping[str, Any]]]
 
 
-class Definitions:
+class NodeDefinitionService:
     def __init__(
         self,
         databases: Databases,
@@ -52,7 +52,9 @@ class Definitions:
         async with self._databases.central.read() as tx:
             known = await node_definitions.of_worker(tx, worker_id)
         if known != sha256:
-            await self._databases.central.run(Step.WORKER, lambda tx: node_definitions.note(tx, worker_id, sha256))
+            await self._databases.central.run(
+                TransactionStep.WORKER, lambda tx: node_definitions.note(tx, worker_id, sha256)
+            )
             self._on_new()
         return True
 
@@ -60,7 +62,9 @@ class Definitions:
         """A worker sends what it has; the object is there before a row names it."""
         await asyncio.to_thread(unpack, data, sha256=sha256)
         await self._objects.put(_path(sha256), data)
-        await self._databases.central.run(Step.WORKER, lambda tx: node_definitions.note(tx, worker_id, sha256))
+        await self._databases.central.run(
+            TransactionStep.WORKER, lambda tx: node_definitions.note(tx, worker_id, sha256)
+        )
         self._on_new()
 
     async def known(self) -> tuple[Mapping[str, Any] | None, str]:

@@ -12,7 +12,7 @@ from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.comfyui.graphs.policy import GraphPolicy
 from comfyrelay.domain.properties import ASSET_TYPES, differing
 from comfyrelay.domain.queue.states import WorkflowKind
-from comfyrelay.domain.records.catalogue import WaitingForNodes, Workflow
+from comfyrelay.domain.records.catalogue import WaitingForNodes, WorkflowRecord
 from comfyrelay.errors import (
     Conflict,
     GraphError,
@@ -24,7 +24,7 @@ from comfyrelay.errors import (
 )
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.protocol.fields import LONGEST_NAME
-from comfyrelay.services.catalogue.graph_import import Incoming, NewWorkflow, ReadWorkflow
+from comfyrelay.services.catalogue.graph_import import Incoming, ReadWorkflow, WorkflowImport
 from comfyrelay.services.catalogue.reader_threads import Readers
 from comfyrelay.services.catalogue.workflows import Workflows
 from comfyrelay.services.databases import Databases
@@ -47,7 +47,7 @@ _BROUGHT = ("graph", "properties", "output_node_id", "output_extension", "output
 class Replaced:
     """`differences` says, in sentences, which inputs are not what they were."""
 
-    workflow: Workflow
+    workflow: WorkflowRecord
     read: ReadWorkflow
     differences: Sequence[str]
 
@@ -57,7 +57,7 @@ class Added:
     """`read` is nothing where it waits for nodes; `is_new` is false where the tenant had it already; `has_fleet`,
     whether some fleet runs it."""
 
-    workflow: Workflow
+    workflow: WorkflowRecord
     read: ReadWorkflow | None
     is_new: bool
     has_fleet: bool
@@ -82,7 +82,7 @@ class OwnWorkflows:
         self._policy = policy
         self._most = most
 
-    async def add(self, tenant_id: str, new: NewWorkflow) -> Added:
+    async def add(self, tenant_id: str, new: WorkflowImport) -> Added:
         """A new workflow; or the one that is there, where the tenant has brought the same before, whatever its name.
 
         What cannot be read for nodes that no worker has is `MissingOnWorkers`, or waits for them."""
@@ -97,7 +97,7 @@ class OwnWorkflows:
             values = self._unread(new, [each["name"] for each in error.missing])
         slug = _slug(new.name)
 
-        async def same(tx: Tx, graph_path: str) -> Workflow | None:
+        async def same(tx: Tx, graph_path: str) -> WorkflowRecord | None:
             # two who bring the same at once wait for each other
             await tenants.lock(tx, tenant_id)
             found = await library.own_with_graph(tx, tenant_id, graph_path)
@@ -118,17 +118,17 @@ class OwnWorkflows:
             has_fleet = await library.has_fleet(tx, made.id)
         return Added(workflow=made, read=read, is_new=made.slug == slug, has_fleet=has_fleet)
 
-    async def page(self, tenant_id: str, *, before_id: int | None, limit: int) -> Listed[Workflow]:
+    async def page(self, tenant_id: str, *, before_id: int | None, limit: int) -> Listed[WorkflowRecord]:
         """Newest first."""
         async with self._databases.central.read() as tx:
             found = await library.own_workflows(tx, tenant_id, before_id=before_id, limit=limit + 1)
         return listed(found, lambda each: each.id, limit=limit)
 
-    async def rename(self, tenant_id: str, slug: str, name: str) -> Workflow:
+    async def rename(self, tenant_id: str, slug: str, name: str) -> WorkflowRecord:
         await self._own(tenant_id, slug)
         return (await self._workflows.change(slug, {"name": name})).workflow
 
-    async def replace(self, tenant_id: str, slug: str, new: NewWorkflow) -> Replaced:
+    async def replace(self, tenant_id: str, slug: str, new: WorkflowImport) -> Replaced:
         """Run another graph under the same slug. Jobs that were submitted before keep theirs."""
         before = await self._own(tenant_id, slug)
         _refuse_script(before)
@@ -140,13 +140,13 @@ class OwnWorkflows:
         differences = [] if before.waiting is not None else differing(before.properties, after.properties)
         return Replaced(workflow=after, read=read, differences=differences)
 
-    async def read_waiting(self, before: Workflow) -> bool:
+    async def read_waiting(self, before: WorkflowRecord) -> bool:
         """Read what waited for nodes, if they are there now; false when it waits on. `Conflict` when somebody has
         changed it meanwhile."""
         assert before.tenant_id is not None
         try:
             brought = await self._workflows.brought(before)
-            read = await self._read(before.tenant_id, NewWorkflow(**brought))
+            read = await self._read(before.tenant_id, WorkflowImport(**brought))
             await self._workflows.change(before.slug, _values(read), before=before)
         except MissingOnWorkers as error:
             waiting = WaitingForNodes(node_types=[each["name"] for each in error.missing])
@@ -162,14 +162,14 @@ class OwnWorkflows:
         _refuse_script(await self._own(tenant_id, slug))
         await self._workflows.delete(slug)
 
-    async def _own(self, tenant_id: str, slug: str) -> Workflow:
+    async def _own(self, tenant_id: str, slug: str) -> WorkflowRecord:
         async with self._databases.central.read() as tx:
             found = await library.own_workflow(tx, tenant_id, slug)
         if found is None:
             raise NotFound(f"There is no workflow {slug!r} of yours.")
         return found
 
-    def _unread(self, new: NewWorkflow, node_types: Sequence[str]) -> dict[str, Any]:
+    def _unread(self, new: WorkflowImport, node_types: Sequence[str]) -> dict[str, Any]:
         """What a workflow is made of that waits for these nodes. What the policy never lets run is not waited for."""
         for each in node_types:
             if len(each) > LONGEST_NAME:
@@ -186,7 +186,7 @@ class OwnWorkflows:
             "output_mime_type": "application/octet-stream",
         }
 
-    async def _read(self, tenant_id: str, new: NewWorkflow) -> ReadWorkflow:
+    async def _read(self, tenant_id: str, new: WorkflowImport) -> ReadWorkflow:
         """As it was brought, held to the policy."""
         read = await self._incoming.read(new, tenant_id=tenant_id)
         _check_properties(read.properties)
@@ -243,7 +243,7 @@ def _inputs_that_are(placeholder: str, graph: Graph) -> Graph:
     return found
 
 
-def _is_same(known: Workflow, values: Mapping[str, Any], *, is_described: bool) -> bool:
+def _is_same(known: WorkflowRecord, values: Mapping[str, Any], *, is_described: bool) -> bool:
     """Of what was found out, the same values at the same places: the choices that a worker has are not the user's."""
     if not known.is_active or known.output_node_id != values["output_node_id"]:
         return False
@@ -259,7 +259,7 @@ def _defaults(properties: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     return [(str(each["placeholder"]), json.dumps(each.get("default_value"))) for each in properties]
 
 
-def _refuse_script(workflow: Workflow) -> None:
+def _refuse_script(workflow: WorkflowRecord) -> None:
     if workflow.kind != WorkflowKind.GRAPH:
         raise Conflict("This workflow is the script of the desk's configuration: change [desk.script] instead.")
 

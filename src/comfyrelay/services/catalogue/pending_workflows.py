@@ -3,7 +3,7 @@
 import structlog
 
 from comfyrelay.errors import Conflict
-from comfyrelay.services.catalogue.node_definitions import Definitions
+from comfyrelay.services.catalogue.node_definitions import NodeDefinitionService
 from comfyrelay.services.catalogue.own_workflows import OwnWorkflows
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central import library
@@ -17,7 +17,9 @@ LOOK_SECONDS = 60.0
 
 
 class WaitingWorkflows:
-    def __init__(self, databases: Databases, definitions: Definitions, own: OwnWorkflows, *, wakeup: Wakeup) -> None:
+    def __init__(
+        self, databases: Databases, definitions: NodeDefinitionService, own: OwnWorkflows, *, wakeup: Wakeup
+    ) -> None:
         """`wakeup` comes when a worker has brought definitions."""
         self._databases = databases
         self._definitions = definitions

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from comfyrelay.domain.ids import new_id
-from comfyrelay.domain.records.catalogue import Preset
+from comfyrelay.domain.records.catalogue import PresetRecord
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.tenant.library import presets
 
 
@@ -16,24 +16,24 @@ class Presets:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
 
-    async def page(self, tenant_id: str, *, before_id: str | None, limit: int) -> Listed[Preset]:
+    async def page(self, tenant_id: str, *, before_id: str | None, limit: int) -> Listed[PresetRecord]:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await presets.page(tx, tenant_id, before_id=before_id, limit=limit + 1)
         return listed(found, lambda each: each.id, limit=limit)
 
-    async def named(self, tenant_id: str, name: str) -> Preset:
+    async def named(self, tenant_id: str, name: str) -> PresetRecord:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await presets.named(tx, tenant_id, name)
         if found is None:
             raise NotFound(f"There is no preset {name!r}.")
         return found
 
-    async def create(self, tenant_id: str, *, name: str, values: Mapping[str, Any]) -> Preset:
+    async def create(self, tenant_id: str, *, name: str, values: Mapping[str, Any]) -> PresetRecord:
         shard = await self._databases.shard_of(tenant_id)
         kept = {"id": new_id(), "tenant_id": tenant_id, "name": name, "settings": dict(values)}
-        return await shard.run(Step.TENANT, lambda tx: presets.create(tx, **kept))
+        return await shard.run(TransactionStep.TENANT, lambda tx: presets.create(tx, **kept))
 
     async def remove(self, tenant_id: str, preset_id: str) -> None:
         shard = await self._databases.shard_of(tenant_id)
-        if not await shard.run(Step.TENANT, lambda tx: presets.remove(tx, tenant_id, preset_id)):
+        if not await shard.run(TransactionStep.TENANT, lambda tx: presets.remove(tx, tenant_id, preset_id)):
             raise NotFound("There is no such preset of yours.")

@@ -12,7 +12,7 @@ from comfyrelay.comfyui.graphs.nodes import files_in, models_in
 from comfyrelay.domain.capabilities import Fit, Fitness, Needs, fitness
 from comfyrelay.domain.properties import Property, check_overrides
 from comfyrelay.domain.queue.states import Provider, Stage, WorkflowKind, WorkflowProvider
-from comfyrelay.domain.records.catalogue import WaitingForNodes, Workflow, WorkflowVersion
+from comfyrelay.domain.records.catalogue import WaitingForNodes, WorkflowRecord, WorkflowVersionRecord
 from comfyrelay.domain.records.workers import Equipped
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.catalogue.assets import Assets
@@ -20,21 +20,21 @@ from comfyrelay.services.catalogue.checks import check_output_node, read_propert
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.queue import dispatch_list
 from comfyrelay.store.central.workers import worker_list, workers
 from comfyrelay.store.database import Tx
 
 # Given where the graph is kept, the workflow that is there already.
-Same = Callable[[Tx, str], Awaitable[Workflow | None]]
+Same = Callable[[Tx, str], Awaitable[WorkflowRecord | None]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkflowView:
     """A workflow with its graph, and what may be wrong with it though it can be run."""
 
-    workflow: Workflow
+    workflow: WorkflowRecord
     graph: Graph
     warnings: Sequence[str]
 
@@ -99,7 +99,7 @@ class Workflows:
         keep_loaded: bool = False,
         waiting: WaitingForNodes | None = None,
         same: Same | None = None,
-    ) -> Workflow:
+    ) -> WorkflowRecord:
         """Make a workflow, unless `same` finds one that takes its place. Of one that is `waiting`, the `graph` is all
         that was brought."""
         _check_price(provider, cloud_micros_per_second)
@@ -129,7 +129,7 @@ class Workflows:
             "waiting": None if waiting is None else asdict(waiting),
         }
 
-        async def work(tx: Tx) -> Workflow:
+        async def work(tx: Tx) -> WorkflowRecord:
             if same is not None and (known := await same(tx, path)) is not None:
                 return known
             workflow = await catalogue.create_workflow(tx, **values)
@@ -140,20 +140,20 @@ class Workflows:
                     await workers.assign_fleet(tx, fleet.id)
             return workflow
 
-        return await self._databases.central.run(Step.CATALOGUE, work)
+        return await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
-    async def set_active(self, slug: str, *, is_active: bool) -> Workflow:
-        async def work(tx: Tx) -> Workflow:
+    async def set_active(self, slug: str, *, is_active: bool) -> WorkflowRecord:
+        async def work(tx: Tx) -> WorkflowRecord:
             workflow = await catalogue.lock_workflow(tx, slug)
             if workflow is None:
                 raise _missing(slug)
             return await catalogue.update_workflow(tx, workflow.id, is_active=is_active)
 
-        return await self._databases.central.run(Step.CATALOGUE, work)
+        return await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
     async def page(
         self, *, tenant_id: str | None = None, is_active: bool | None = None, cursor: str | None = None, limit: int
-    ) -> Listed[Workflow]:
+    ) -> Listed[WorkflowRecord]:
         """The catalogue's workflows, or those private to a tenant."""
         async with self._databases.central.read() as tx:
             found, after = await catalogue.list_workflows(
@@ -166,7 +166,9 @@ class Workflows:
         workflow = await self._workflow(slug)
         return _view(workflow, await self._graph_of(workflow))
 
-    async def change(self, slug: str, changes: Mapping[str, Any], *, before: Workflow | None = None) -> WorkflowView:
+    async def change(
+        self, slug: str, changes: Mapping[str, Any], *, before: WorkflowRecord | None = None
+    ) -> WorkflowView:
         """Change a workflow. Jobs that were submitted before keep the graph that they were submitted with. `Conflict`
         when it is not as it was `before`."""
         before = before or await self._workflow(slug)
@@ -190,17 +192,17 @@ class Workflows:
             values |= _providers(values["provider"])
         if "output_extension" in values:
             values["output_extension"] = values["output_extension"].lstrip(".")
-        changed = await self._databases.central.run(Step.CATALOGUE, lambda tx: _change(tx, before, values))
+        changed = await self._databases.central.run(TransactionStep.CATALOGUE, lambda tx: _change(tx, before, values))
         return _view(changed, graph)
 
-    async def brought(self, workflow: Workflow) -> dict[str, Any]:
+    async def brought(self, workflow: WorkflowRecord) -> dict[str, Any]:
         """All that was brought for a workflow that waits."""
         return await self._graphs.kept(workflow.graph_path)
 
-    async def note_waiting(self, before: Workflow, waiting: WaitingForNodes) -> None:
+    async def note_waiting(self, before: WorkflowRecord, waiting: WaitingForNodes) -> None:
         """It still waits, for something else. `Conflict` when it is not as it was `before`."""
         values = {"waiting": asdict(waiting)}
-        await self._databases.central.run(Step.CATALOGUE, lambda tx: _change(tx, before, values))
+        await self._databases.central.run(TransactionStep.CATALOGUE, lambda tx: _change(tx, before, values))
 
     async def delete(self, slug: str) -> None:
         async def work(tx: Tx) -> None:
@@ -214,16 +216,16 @@ class Workflows:
                 raise Conflict("Jobs of this workflow have not ended. Wait for them, or cancel them first.")
             await catalogue.delete_workflow(tx, workflow.id)
 
-        await self._databases.central.run(Step.CATALOGUE, work)
+        await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
-    async def versions(self, slug: str, *, cursor: int | None = None, limit: int) -> Listed[WorkflowVersion]:
+    async def versions(self, slug: str, *, cursor: int | None = None, limit: int) -> Listed[WorkflowVersionRecord]:
         """What it ran from when on, newest first."""
         workflow = await self._workflow(slug)
         async with self._databases.central.read() as tx:
             found, after = await catalogue.list_versions(tx, workflow.id, before=cursor, limit=limit)
         return Listed(items=found, next_cursor=None if after is None else str(after))
 
-    async def version(self, slug: str, number: int) -> tuple[WorkflowVersion, Graph]:
+    async def version(self, slug: str, number: int) -> tuple[WorkflowVersionRecord, Graph]:
         workflow = await self._workflow(slug)
         async with self._databases.central.read() as tx:
             found = await catalogue.version(tx, workflow.id, number)
@@ -252,18 +254,18 @@ class Workflows:
             found[slug] = [*judged.missing_node_types, *judged.missing_models]
         return {slug: names for slug, names in found.items() if names}
 
-    async def _graph_of(self, workflow: Workflow) -> Graph:
+    async def _graph_of(self, workflow: WorkflowRecord) -> Graph:
         if workflow.waiting is None:
             return await self._graphs.get(workflow.graph_path)
         found: Graph = (await self.brought(workflow))["graph"]
         return found
 
-    async def _needs_of(self, workflow: Workflow) -> Needs:
+    async def _needs_of(self, workflow: WorkflowRecord) -> Needs:
         if (waiting := workflow.waits_for) is not None:
             return Needs(node_types=frozenset(waiting.node_types), models=frozenset())
         return _needs(await self._graphs.get(workflow.graph_path), _properties_of(workflow))
 
-    async def _workflow(self, slug: str) -> Workflow:
+    async def _workflow(self, slug: str) -> WorkflowRecord:
         async with self._databases.central.read() as tx:
             workflow = await catalogue.workflow(tx, slug=slug)
         if workflow is None:
@@ -277,7 +279,7 @@ def _judged(needs: Needs, found: Sequence[Equipped]) -> list[WorkerFitness]:
     return [WorkerFitness(worker=each, fitness=fits[each.report]) for each in found]
 
 
-async def _change(tx: Tx, before: Workflow, values: Mapping[str, Any]) -> Workflow:
+async def _change(tx: Tx, before: WorkflowRecord, values: Mapping[str, Any]) -> WorkflowRecord:
     now = await catalogue.lock_workflow(tx, before.slug)
     if now is None:
         raise _missing(before.slug)
@@ -288,7 +290,7 @@ async def _change(tx: Tx, before: Workflow, values: Mapping[str, Any]) -> Workfl
     return await catalogue.update_workflow(tx, before.id, **values) if values else now
 
 
-async def _keep_effects_valid(tx: Tx, workflow: Workflow, properties: Sequence[Mapping[str, Any]]) -> None:
+async def _keep_effects_valid(tx: Tx, workflow: WorkflowRecord, properties: Sequence[Mapping[str, Any]]) -> None:
     """An effect must not be left with an override that its workflow no longer takes."""
     found = read_properties(properties)
     for effect in await catalogue.effects_of(tx, workflow.id):
@@ -317,7 +319,7 @@ def _check_price(provider: Provider | WorkflowProvider, cloud_micros_per_second:
         )
 
 
-def _properties_of(workflow: Workflow) -> list[Property]:
+def _properties_of(workflow: WorkflowRecord) -> list[Property]:
     """As they were taken: rules may be stricter by now."""
     return [Property.from_json(each) for each in workflow.properties]
 
@@ -326,7 +328,7 @@ def _missing(slug: str) -> NotFound:
     return NotFound(f"There is no workflow {slug!r}.")
 
 
-def _view(workflow: Workflow, graph: Graph) -> WorkflowView:
+def _view(workflow: WorkflowRecord, graph: Graph) -> WorkflowView:
     waiting = workflow.waits_for
     warnings = _warnings(graph, workflow.properties) if waiting is None else [waiting.text]
     return WorkflowView(workflow=workflow, graph=graph, warnings=warnings)

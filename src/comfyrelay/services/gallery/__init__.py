@@ -1,8 +1,8 @@
 """What users have made: looking through it, marking and gathering it, and taking it with them."""
 
 from comfyrelay.services.context import ServiceContext
-from comfyrelay.services.gallery.collections import Collections
-from comfyrelay.services.gallery.listing import Listing
+from comfyrelay.services.gallery.collections import CollectionService
+from comfyrelay.services.gallery.listing import GalleryListing
 from comfyrelay.services.gallery.selection import Choosing
 from comfyrelay.services.gallery.zips import Zips
 from comfyrelay.services.jobs import Jobs
@@ -13,7 +13,9 @@ __all__ = ["Gallery"]
 class Gallery:
     def __init__(self, context: ServiceContext, jobs: Jobs) -> None:
         databases, objects = context.databases, context.objects
-        self.listing = Listing(databases, objects, jobs.media, ttl_seconds=context.settings.presigned_ttl_seconds)
+        self.listing = GalleryListing(
+            databases, objects, jobs.media, ttl_seconds=context.settings.presigned_ttl_seconds
+        )
         self.choosing = Choosing(databases, jobs.bulk)
-        self.collections = Collections(databases, self.listing)
+        self.collections = CollectionService(databases, self.listing)
         self.zips = Zips(databases, objects, self.listing)

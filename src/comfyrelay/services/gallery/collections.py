@@ -6,8 +6,8 @@ from datetime import datetime
 from comfyrelay.domain.ids import new_id
 from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.gallery.listing import Listing, OutputView
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.gallery.listing import GalleryListing, GalleryOutput
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import changes
 from comfyrelay.store.tenant.library import gallery
@@ -24,11 +24,11 @@ class CollectionView:
     name: str
     created_at: datetime
     count: int
-    cover: OutputView | None
+    cover: GalleryOutput | None
 
 
-class Collections:
-    def __init__(self, databases: Databases, listing: Listing) -> None:
+class CollectionService:
+    def __init__(self, databases: Databases, listing: GalleryListing) -> None:
         self._databases = databases
         self._listing = listing
 
@@ -45,7 +45,7 @@ class Collections:
             await gallery.create_collection(tx, id_=made, tenant_id=tenant_id, name=name)
             await changes.write_marked(tx, tenant_id)
 
-        await (await self._databases.shard_of(tenant_id)).run(Step.GALLERY, work)
+        await (await self._databases.shard_of(tenant_id)).run(TransactionStep.GALLERY, work)
         return await self._one(tenant_id, made)
 
     async def rename(self, tenant_id: str, collection_id: str, name: str) -> CollectionView:
@@ -54,7 +54,7 @@ class Collections:
                 raise _not_there(collection_id)
             await changes.write_marked(tx, tenant_id)
 
-        await (await self._databases.shard_of(tenant_id)).run(Step.GALLERY, work)
+        await (await self._databases.shard_of(tenant_id)).run(TransactionStep.GALLERY, work)
         return await self._one(tenant_id, collection_id)
 
     async def remove(self, tenant_id: str, collection_id: str) -> None:
@@ -66,7 +66,7 @@ class Collections:
             # who knows how many were in it
             await changes.write_marked(tx, tenant_id, None)
 
-        await (await self._databases.shard_of(tenant_id)).run(Step.GALLERY, work)
+        await (await self._databases.shard_of(tenant_id)).run(TransactionStep.GALLERY, work)
 
     async def _one(self, tenant_id: str, collection_id: str) -> CollectionView:
         found = await self._views(tenant_id, id_=collection_id)

@@ -55,7 +55,7 @@ class GalleryQuery:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OutputView:
+class GalleryOutput:
     """An output as its owner sees it."""
 
     made: MadeOutput
@@ -71,15 +71,15 @@ class OutputView:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GalleryPage:
+class OutputPage:
     """`total` is how many fit, on all pages together."""
 
-    listed: Listed[OutputView]
+    listed: Listed[GalleryOutput]
     total: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
+class OutputGroup:
     """Outputs that stand together. `key` tells groups apart, `name` is what people call it."""
 
     key: str
@@ -91,11 +91,11 @@ class Group:
 class Index:
     """`total` is how many fit; of more than MOST_INDEXED, only the first are in groups."""
 
-    groups: Sequence[Group]
+    groups: Sequence[OutputGroup]
     total: int
 
 
-class Listing:
+class GalleryListing:
     def __init__(self, databases: Databases, objects: ObjectStore, media: MediaViews, *, ttl_seconds: float) -> None:
         self._databases = databases
         self._objects = objects
@@ -110,14 +110,14 @@ class Listing:
         sort: GallerySort = GallerySort.NEWEST,
         cursor: str | None = None,
         limit: int,
-    ) -> GalleryPage:
+    ) -> OutputPage:
         after = _place(cursor) if cursor is not None else None
         wanted = await self._filter(tenant_id, query)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await gallery.page(tx, tenant_id, wanted, sort=sort, after=after, limit=limit + 1)
             total = await gallery.count(tx, tenant_id, wanted)
         page = listed(found, _cursor, limit=limit)
-        return GalleryPage(listed=page.holding(await self.views(tenant_id, page.items)), total=total)
+        return OutputPage(listed=page.holding(await self.views(tenant_id, page.items)), total=total)
 
     async def days(self, tenant_id: str, query: GalleryQuery) -> list[tuple[date, int]]:
         """How many outputs were made on each day that has any, newest first."""
@@ -164,7 +164,7 @@ class Listing:
         async with self._databases.central.read() as tx:
             return await catalogue.workflow_names(tx, ids)
 
-    async def views(self, tenant_id: str, found: Sequence[MadeOutput]) -> list[OutputView]:
+    async def views(self, tenant_id: str, found: Sequence[MadeOutput]) -> list[GalleryOutput]:
         if not found:
             return []
         names = await self.names(found)
@@ -182,7 +182,7 @@ class Listing:
             )
             poster_url, preview_url = await self._media.urls(made.path, poster=made.poster, preview=made.preview)
             views.append(
-                OutputView(
+                GalleryOutput(
                     made=made,
                     url=url,
                     filename=filename,
@@ -219,12 +219,12 @@ class Listing:
         )
 
 
-def _grouped(found: Sequence[Glimpse], group_of: Callable[[Glimpse], tuple[str, str]]) -> list[Group]:
+def _grouped(found: Sequence[Glimpse], group_of: Callable[[Glimpse], tuple[str, str]]) -> list[OutputGroup]:
     groups: dict[str, tuple[str, list[Glimpse]]] = {}
     for each in found:
         key, name = group_of(each)
         groups.setdefault(key, (name, []))[1].append(each)
-    return [Group(key=key, name=name, items=items) for key, (name, items) in groups.items()]
+    return [OutputGroup(key=key, name=name, items=items) for key, (name, items) in groups.items()]
 
 
 def _group(each: Glimpse, *, by: Grouping, zone: ZoneInfo, names: Mapping[int, Named]) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from comfyrelay.domain.gallery import MarkChange
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.bulk import Bulk, BulkResult
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import changes
 from comfyrelay.store.tenant.library import gallery
@@ -23,7 +23,7 @@ class Marked:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeletedOutputs:
+class DeletionResult:
     """The outputs that are gone, with the jobs that made them; what became of the jobs' other files is in `jobs`."""
 
     deleted: Sequence[str]
@@ -61,10 +61,10 @@ class Choosing:
                 await changes.write_marked(tx, tenant_id, found)
             return found
 
-        there = set(await (await self._databases.shard_of(tenant_id)).run(Step.GALLERY, work))
+        there = set(await (await self._databases.shard_of(tenant_id)).run(TransactionStep.GALLERY, work))
         return Marked(changed=len(there), missing=_without(ids, there))
 
-    async def delete(self, tenant_id: str, ids: Sequence[str], *, keep_files: bool = False) -> DeletedOutputs:
+    async def delete(self, tenant_id: str, ids: Sequence[str], *, keep_files: bool = False) -> DeletionResult:
         """Delete the jobs that made these outputs, as if each were deleted by itself: with their logs and with all
         their outputs."""
         shard = await self._databases.shard_of(tenant_id)
@@ -77,7 +77,7 @@ class Choosing:
             done = await self._bulk.run(tenant_id, BulkAction.DELETE, ids=job_ids, keep_files=keep_files)
         async with shard.read() as tx:
             left = await gallery.by_ids(tx, tenant_id, going)
-        return DeletedOutputs(deleted=sorted(going - left.keys()), missing=_without(ids, set(found)), jobs=done)
+        return DeletionResult(deleted=sorted(going - left.keys()), missing=_without(ids, set(found)), jobs=done)
 
 
 def _without(ids: Sequence[str], there: set[str]) -> list[str]:

@@ -14,8 +14,8 @@ from comfyrelay.domain.gallery import MadeOutput, archive_names, file_name
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import NotFound, StorageUnavailable
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.gallery.listing import Listing
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.gallery.listing import GalleryListing
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.tenant.library import gallery
 
@@ -35,7 +35,7 @@ class ZipEntry:
 
 
 class Zips:
-    def __init__(self, databases: Databases, objects: ObjectStore, listing: Listing) -> None:
+    def __init__(self, databases: Databases, objects: ObjectStore, listing: GalleryListing) -> None:
         self._databases = databases
         self._objects = objects
         self._listing = listing
@@ -46,7 +46,7 @@ class Zips:
             raise NotFound("None of these outputs is there.")
         zip_id, shard = secrets.token_urlsafe(24), await self._databases.shard_of(user.tenant_id)
         await shard.run(
-            Step.GALLERY,
+            TransactionStep.GALLERY,
             lambda tx: gallery.create_zip(
                 tx,
                 id_=zip_id,

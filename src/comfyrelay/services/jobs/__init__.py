@@ -10,7 +10,7 @@ from comfyrelay.services.jobs.bulk import Bulk
 from comfyrelay.services.jobs.clearing import Clearing
 from comfyrelay.services.jobs.ended_jobs import Ends
 from comfyrelay.services.jobs.removal import OnRemoved, Removals
-from comfyrelay.services.jobs.saved_views import SavedViews
+from comfyrelay.services.jobs.saved_views import SavedViewService
 from comfyrelay.services.jobs.submission.accept import Acceptance, StageOf
 from comfyrelay.services.jobs.submission.rerun import Vary
 from comfyrelay.services.jobs.submission.resolve import Check, JobDefaults, Resolver
@@ -23,7 +23,7 @@ from comfyrelay.services.jobs.views.events import Events
 from comfyrelay.services.jobs.views.jobs import Views
 from comfyrelay.services.jobs.views.live import Live
 from comfyrelay.services.jobs.views.media import MediaViews
-from comfyrelay.services.jobs.views.overview import Overview
+from comfyrelay.services.jobs.views.overview import QueueOverview
 from comfyrelay.services.jobs.views.posters import Drawing
 from comfyrelay.services.jobs.views.recent import Recent
 from comfyrelay.services.jobs.views.units import Units
@@ -108,7 +108,7 @@ class Jobs:
         self.media = MediaViews(databases, objects, ttl_seconds=ttl_seconds)
         self.views = Views(databases, objects, queue.waiting, self.media, ttl_seconds=ttl_seconds)
         self.recent = Recent(databases, self.media)
-        self.overview = Overview(databases, objects, ttl_seconds=ttl_seconds)
+        self.overview = QueueOverview(databases, objects, ttl_seconds=ttl_seconds)
         self.estimate = Estimates(
             databases,
             self.resolve,
@@ -119,7 +119,7 @@ class Jobs:
             stage_of=stage_of,
         )
         self.clearing = Clearing(databases)
-        self.saved_views = SavedViews(databases)
+        self.saved_views = SavedViewService(databases)
         self.units = Units(databases, self.batches, queue.waiting, self.media)
         self.events = events
         self.live = Live(databases, self.views, self.batches, self.overview, context.notify_channel)

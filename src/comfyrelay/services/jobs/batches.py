@@ -9,16 +9,16 @@ from comfyrelay.domain.bulk import MOST_ITEMS
 from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.queue.states import JobStatus, Stage
 from comfyrelay.domain.queue.wait_reasons import NEWEST_DONE, expected_seconds
-from comfyrelay.domain.records.jobs import Batch, Job, NewJob
+from comfyrelay.domain.records.jobs import BatchRecord, JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound, TooLarge
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submission import rerun
 from comfyrelay.services.jobs.submission.accept import Acceptance, Accepted
-from comfyrelay.services.jobs.submission.requests import Item, JobRequest, check_texts, waits
+from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest, check_texts, waits
 from comfyrelay.services.jobs.submission.resolve import Resolver, Target
 from comfyrelay.services.jobs.submission.reuse import Reuse
 from comfyrelay.services.paging import Listed, listed
-from comfyrelay.services.queue.control import Control
+from comfyrelay.services.queue.control import JobControl
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import jobs
 from comfyrelay.store.tenant.library import media
@@ -29,7 +29,7 @@ class BatchRequest:
     tenant_id: str
     user_id: str
     idempotency_key: str
-    items: Sequence[Item]
+    items: Sequence[ItemRequest]
     label: str | None = None
     effect_id: int | None = None
     workflow_slug: str | None = None
@@ -78,7 +78,7 @@ class Batches:
         resolve: Resolver,
         accept: Acceptance,
         reuse: Reuse,
-        control: Control,
+        control: JobControl,
         *,
         max_nodes: int,
         sends_notifications: bool = False,
@@ -138,14 +138,14 @@ class Batches:
             raise IdempotencyConflict
         return await self.state(tenant_id, batch.id)
 
-    async def _create(self, shard: Database, request: BatchRequest, request_digest: str) -> tuple[Batch, bool]:
+    async def _create(self, shard: Database, request: BatchRequest, request_digest: str) -> tuple[BatchRecord, bool]:
         batch_id = new_id()
         new = await self._new_jobs(shard, request, batch_id, request_digest)
         reused = await self._reuse.copies(shard, new, batch_label=request.label) if request.reuse else {}
 
         is_written = False
 
-        async def work(tx: Tx, balance: int) -> tuple[Batch, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[BatchRecord, Accepted | None]:
             nonlocal is_written
             is_written = False
             known = await media.batch(tx, request.tenant_id, key=request.idempotency_key)
@@ -176,7 +176,7 @@ class Batches:
 
     async def _new_jobs(
         self, shard: Database, request: BatchRequest, batch_id: str, request_digest: str
-    ) -> list[NewJob]:
+    ) -> list[NewJobRecord]:
         target = await self._resolve.target(
             request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug
         )
@@ -226,7 +226,7 @@ class Batches:
         shard = await self._databases.shard_of(tenant_id)
         new_batch_id = new_id()
 
-        async def work(tx: Tx, balance: int) -> tuple[Batch, Accepted]:
+        async def work(tx: Tx, balance: int) -> tuple[BatchRecord, Accepted]:
             before = await media.batch(tx, tenant_id, id_=batch_id)
             if before is None:
                 raise NotFound(f"There is no batch {batch_id!r}.")
@@ -279,7 +279,7 @@ class Batches:
             held = [each.id for each in await media.batches_of(tx, tenant_id, batch_ids) if each.held]
 
         async def work(tx: Tx, balance: int) -> tuple[int, Accepted | None]:
-            failed: list[Job] = []
+            failed: list[JobRecord] = []
             for batch_id in held:
                 causes = set(await media.release_batch(tx, tenant_id, batch_id))
                 failed += [job for job in await _failed(tx, tenant_id, batch_id) if job.id in causes]
@@ -288,7 +288,7 @@ class Batches:
         return (await self._accept.run(shard, tenant_id, work))[0] if held else 0
 
     async def _write_retries(
-        self, tx: Tx, balance: int, failed: Sequence[Job], *, new_seeds: bool
+        self, tx: Tx, balance: int, failed: Sequence[JobRecord], *, new_seeds: bool
     ) -> tuple[int, Accepted | None]:
         if not failed:
             return 0, None
@@ -299,12 +299,12 @@ class Batches:
         return len(accepted.jobs), accepted
 
 
-async def _failed(tx: Tx, tenant_id: str, batch_id: str) -> list[Job]:
+async def _failed(tx: Tx, tenant_id: str, batch_id: str) -> list[JobRecord]:
     newest = await jobs.newest_in_batch(tx, tenant_id, batch_id)
     return [job for job in newest if job.status == JobStatus.FAILED]
 
 
-async def _states(tx: Tx, tenant_id: str, batches: Sequence[Batch]) -> list[BatchState]:
+async def _states(tx: Tx, tenant_id: str, batches: Sequence[BatchRecord]) -> list[BatchState]:
     counts = await jobs.count_in_batches(tx, tenant_id, [each.id for each in batches])
     expected = await _expected(tx, tenant_id, counts)
     return [
@@ -356,7 +356,7 @@ def _digest(request: BatchRequest) -> str:
     )
 
 
-def _job_request(request: BatchRequest, item: Item, number: int) -> JobRequest:
+def _job_request(request: BatchRequest, item: ItemRequest, number: int) -> JobRequest:
     return JobRequest(
         tenant_id=request.tenant_id,
         user_id=request.user_id,

@@ -16,7 +16,7 @@ from comfyrelay.services.jobs.submission.submit import Submit
 from comfyrelay.services.jobs.views.jobs import workflows_named
 from comfyrelay.services.jobs.views.live import MOST_CHANGES, Cursor
 from comfyrelay.services.jobs.views.overview import standing
-from comfyrelay.services.queue.control import Control
+from comfyrelay.services.queue.control import JobControl
 from comfyrelay.store.tenant import changes, jobs
 
 AT_ONCE = 500
@@ -67,7 +67,7 @@ class Bulk:
     def __init__(
         self,
         databases: Databases,
-        control: Control,
+        control: JobControl,
         submit: Submit,
         batches: Batches,
         removing: Removals,

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from comfyrelay.domain.queue.states import UnitStatus, ended_as
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import changes, clearing, jobs
 
@@ -44,7 +44,7 @@ class Clearing:
                 await changes.write(tx, {tenant_id: named[:MOST_NAMED]})
             return len(alone) + sum(sum(counts.values()) for counts in chosen.values())
 
-        return await shard.run(Step.TENANT, work)
+        return await shard.run(TransactionStep.TENANT, work)
 
 
 async def _ended_batches(tx: Tx, tenant_id: str) -> Mapping[str, Mapping[str, int]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.tenant import jobs
 from comfyrelay.store.tenant.library import media
@@ -29,7 +29,7 @@ class BatchOutcome:
 class EndedJobs:
     """`jobs` in the order in which they ended; `active` counts what is queued or runs, a batch as one."""
 
-    jobs: Sequence[Job]
+    jobs: Sequence[JobRecord]
     batches: Mapping[str, BatchOutcome]
     active: int
 
@@ -41,7 +41,7 @@ class Ends:
     async def read(self, tenant_id: str, user_id: str, job_ids: Iterable[str]) -> EndedJobs:
         """Jobs that were deleted meanwhile are left out."""
         wanted = list(job_ids)
-        found: list[Job] = []
+        found: list[JobRecord] = []
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             for start in range(0, len(wanted), JOBS_AT_ONCE):
                 found += await jobs.by_ids(tx, wanted[start : start + JOBS_AT_ONCE])

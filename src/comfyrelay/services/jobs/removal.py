@@ -12,10 +12,10 @@ import structlog
 from comfyrelay.domain.ids import beside, job_folder
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.states import TERMINAL_JOB
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import ComfyRelayError, Conflict, DatabaseUnavailable, NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import jobs, ledger, removals
@@ -146,7 +146,7 @@ class Removals:
 
     async def _run(self, tenant_id: str, work: Work) -> None:
         shard = await self._databases.shard_of(tenant_id)
-        removed = await shard.run(Step.REMOVE, work)
+        removed = await shard.run(TransactionStep.REMOVE, work)
         try:
             await self._remove_objects(shard, removed)
         except Exception:
@@ -158,10 +158,10 @@ class Removals:
             await self._objects.remove_many(
                 [path for removal in found for path in (removal.path, *beside(removal.path))]
             )
-            await shard.run(Step.REMOVE_FORGET, lambda tx: removals.finish(tx, [each.id for each in found]))
+            await shard.run(TransactionStep.REMOVE_FORGET, lambda tx: removals.finish(tx, [each.id for each in found]))
 
 
-def _why_not(job_id: str, job: Job | None) -> ComfyRelayError | None:
+def _why_not(job_id: str, job: JobRecord | None) -> ComfyRelayError | None:
     if job is None:
         return NotFound(f"There is no job {job_id!r}.")
     if job.status not in TERMINAL_JOB:

@@ -6,14 +6,14 @@ from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.jobs import SavedView
 from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.library import saved_views
 
 MOST = 50
 
 
-class SavedViews:
+class SavedViewService:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
 
@@ -31,9 +31,9 @@ class SavedViews:
                 raise Conflict(f"There are {MOST} views already: forget one of them first.")
             return await saved_views.keep(tx, id_=new_id(), tenant_id=tenant_id, area=area, name=name, search=search)
 
-        return await shard.run(Step.TENANT, work)
+        return await shard.run(TransactionStep.TENANT, work)
 
     async def remove(self, tenant_id: str, view_id: str) -> None:
         shard = await self._databases.shard_of(tenant_id)
-        if not await shard.run(Step.TENANT, lambda tx: saved_views.remove(tx, tenant_id, view_id)):
+        if not await shard.run(TransactionStep.TENANT, lambda tx: saved_views.remove(tx, tenant_id, view_id)):
             raise NotFound("There is no such view of yours.")

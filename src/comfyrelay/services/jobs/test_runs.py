@@ -6,10 +6,10 @@ from typing import Any
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import Conflict, InvalidInput
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.jobs.submission.requests import Item, JobRequest
+from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.services.jobs.submission.submit import Submit
 from comfyrelay.store.central.workers import worker_list, workers
 
@@ -27,7 +27,7 @@ class Testing:
         worker_id: str | None = None,
         values: Mapping[str, Any] | None = None,
         input_file_id: str | None = None,
-    ) -> Job:
+    ) -> JobRecord:
         """On a worker that is named it runs there, or waits for it, whoever else is free."""
         stage = await self._stage_of(worker_id, slug) if worker_id is not None else None
         return await self._submit.submit(
@@ -36,7 +36,7 @@ class Testing:
                 user_id=admin.id,
                 idempotency_key=f"test:{new_id()}",
                 workflow_slug=slug,
-                item=Item(input_payload=values or {}, input_file_id=input_file_id, label=f"Test of {slug}"),
+                item=ItemRequest(input_payload=values or {}, input_file_id=input_file_id, label=f"Test of {slug}"),
                 stage=stage,
                 shows_workers=True,
                 # what was chosen is what is to be tried, also while it lacks something

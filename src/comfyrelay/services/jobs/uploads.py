@@ -10,13 +10,13 @@ from typing import Any
 
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.records.jobs import File, Video
-from comfyrelay.domain.uploads import NewUpload, check_upload, extension_of
+from comfyrelay.domain.records.jobs import FileRecord, VideoRecord
+from comfyrelay.domain.uploads import AnnouncedUpload, check_upload, extension_of
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.catalogue.library import Library
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.storage.objects import LocalObjects, ObjectStore, SignedUpload
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant.library import media
@@ -28,10 +28,10 @@ COPIED_AT_ONCE = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Upload:
+class PreparedUpload:
     """A file, and how its bytes may be sent."""
 
-    file: File
+    file: FileRecord
     signed: SignedUpload
 
 
@@ -53,7 +53,7 @@ class Uploads:
         self._max_bytes = max_bytes
         self._ttl_seconds = ttl_seconds
 
-    async def begin(self, user: User, new: NewUpload) -> Upload:
+    async def begin(self, user: User, new: AnnouncedUpload) -> PreparedUpload:
         """Make the file's row, then say where its bytes go. The type and the length are part of the signature."""
         check_upload(new, max_bytes=self._max_bytes)
         await self._check_effect(new)
@@ -62,15 +62,15 @@ class Uploads:
             row["path"], content_type=new.mime_type, size=new.size, ttl_seconds=self._ttl_seconds
         )
         shard = await self._databases.shard_of(user.tenant_id)
-        await shard.run(Step.TENANT, lambda tx: media.create_files(tx, [row]))
-        return Upload(file=(await self._files(shard, user, [row["id"]]))[0], signed=signed)
+        await shard.run(TransactionStep.TENANT, lambda tx: media.create_files(tx, [row]))
+        return PreparedUpload(file=(await self._files(shard, user, [row["id"]]))[0], signed=signed)
 
     async def names(self, user: User, file_ids: Sequence[str]) -> dict[str, str]:
         """What the user calls these files, as far as they are the user's."""
         shard = await self._databases.shard_of(user.tenant_id)
         return {each.id: each.original_filename or "" for each in await self._files(shard, user, file_ids)}
 
-    async def stored(self, user: User, file_id: str) -> File:
+    async def stored(self, user: User, file_id: str) -> FileRecord:
         """A file of the user's own."""
         found = await self._files(await self._databases.shard_of(user.tenant_id), user, [file_id])
         if not found:
@@ -89,9 +89,9 @@ class Uploads:
             await self._copy_group(shard, dict([*rows.items()][start : start + GROUP_SIZE]))
         return {source: row["id"] for source, row in rows.items()}
 
-    async def copy_of_output(self, user: User, output: File, name: str) -> File:
+    async def copy_of_output(self, user: User, output: FileRecord, name: str) -> FileRecord:
         """An output as an input of its own, which stays when the job that made it is deleted."""
-        new = NewUpload(mime_type=output.mime_type, size=output.size or 0, original_filename=name)
+        new = AnnouncedUpload(mime_type=output.mime_type, size=output.size or 0, original_filename=name)
         if not new.mime_type.startswith(("image/", "video/", "audio/")):
             raise Conflict(f"Only a picture, a video or audio can be an input; this output is {new.mime_type}.")
         row = {**self._row(user, new), "content_hash": output.content_hash}
@@ -100,7 +100,7 @@ class Uploads:
         shard = await self._databases.shard_of(user.tenant_id)
         try:
             row["size"] = (await self._objects.copy(output.path, row["path"])).size
-            await shard.run(Step.TENANT, lambda tx: media.create_files(tx, [row]))
+            await shard.run(TransactionStep.TENANT, lambda tx: media.create_files(tx, [row]))
         except BaseException:
             # nobody else knows of it
             await self._objects.remove(row["path"])
@@ -111,7 +111,7 @@ class Uploads:
         new = list(rows.values())
         try:
             await self._copy_all(rows)
-            await shard.run(Step.TENANT, lambda tx: media.create_files(tx, new))
+            await shard.run(TransactionStep.TENANT, lambda tx: media.create_files(tx, new))
         except BaseException:
             # nobody else knows of them
             await self._objects.remove_many([row["path"] for row in new])
@@ -149,7 +149,7 @@ class Uploads:
             await self._objects.put(path, content)
         return digest.hexdigest()
 
-    def _row(self, user: User, new: NewUpload) -> dict[str, Any]:
+    def _row(self, user: User, new: AnnouncedUpload) -> dict[str, Any]:
         id_ = new_id()
         return {
             "id": id_,
@@ -164,7 +164,7 @@ class Uploads:
 
     async def make_video(
         self, user: User, *, original_file_id: str, title: str | None = None, effect_id: int | None = None
-    ) -> Video:
+    ) -> VideoRecord:
         """A video of a file that has arrived."""
         shard = await self._databases.shard_of(user.tenant_id)
         found = await self._files(shard, user, [original_file_id])
@@ -182,11 +182,11 @@ class Uploads:
             "effect_id": effect_id,
             "original_file_id": original_file_id,
         }
-        await shard.run(Step.TENANT, lambda tx: media.create_video(tx, **values))
+        await shard.run(TransactionStep.TENANT, lambda tx: media.create_video(tx, **values))
         async with shard.read() as tx:
             return (await media.videos_of(tx, user.tenant_id, [id_]))[id_]
 
-    async def _require_arrived(self, file: File) -> None:
+    async def _require_arrived(self, file: FileRecord) -> None:
         stat = await self._objects.stat(file.path)
         if stat is None:
             raise InvalidInput(errors={"original_file_id": "This file has not been uploaded yet."})
@@ -194,7 +194,7 @@ class Uploads:
             text = f"This file has {stat.size} bytes, not {file.size}: upload it again."
             raise InvalidInput(errors={"original_file_id": text})
 
-    async def _check_effect(self, new: NewUpload) -> None:
+    async def _check_effect(self, new: AnnouncedUpload) -> None:
         """Better now than after an upload of an hour."""
         if new.effect_id is None:
             return
@@ -203,7 +203,7 @@ class Uploads:
             if each.is_primary_input and not new.mime_type.startswith(f"{each.type}/"):
                 raise InvalidInput(errors={"mime_type": f"This effect takes {each.type}, not {new.mime_type}."})
 
-    async def _files(self, shard: Database, user: User, ids: Sequence[str]) -> list[File]:
+    async def _files(self, shard: Database, user: User, ids: Sequence[str]) -> list[FileRecord]:
         async with shard.read() as tx:
             return list((await media.files_of(tx, user.tenant_id, ids)).values())
 
@@ -217,8 +217,8 @@ def _readable(source: Path) -> Iterator[None]:
         raise InvalidInput(errors={"file": f"{source.name} cannot be read: {error.strerror}."}) from None
 
 
-def _announced(source: Path) -> NewUpload:
+def _announced(source: Path) -> AnnouncedUpload:
     with _readable(source):
         size = source.stat().st_size
     guessed = guess_media_type(source.name) or "application/octet-stream"
-    return NewUpload(mime_type=guessed, size=size, original_filename=source.name)
+    return AnnouncedUpload(mime_type=guessed, size=size, original_filename=source.name)

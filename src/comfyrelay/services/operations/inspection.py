@@ -7,13 +7,13 @@ from typing import Any
 from comfyrelay.domain.queue.lifecycle import BY_ADMINISTRATOR, Dispatch
 from comfyrelay.domain.queue.wait_reasons import Waiting
 from comfyrelay.domain.records.accounts import SESSION, ListedTenant, ListedUser
-from comfyrelay.domain.records.jobs import DispatchFilter, Job, ListedDispatch
+from comfyrelay.domain.records.jobs import DispatchFilter, JobRecord, ListedDispatch
 from comfyrelay.domain.records.workers import AuditRecord, LeaseAttempt
 from comfyrelay.errors import DatabaseUnavailable, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submission.submit import Submit
 from comfyrelay.services.paging import Listed
-from comfyrelay.services.queue.control import Control
+from comfyrelay.services.queue.control import JobControl
 from comfyrelay.services.queue.wait_reasons import WhyWaiting
 from comfyrelay.store.central import audit, catalogue, tenants
 from comfyrelay.store.central.autoscaling import usage
@@ -38,10 +38,10 @@ class DispatchView:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Retried:
+class RetriedJob:
     """The new job, and its dispatch if the queue has heard of it already."""
 
-    job: Job
+    job: JobRecord
     dispatch: DispatchView | None
 
 
@@ -54,7 +54,7 @@ class TenantView:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TenantDetails(TenantView):
+class TenantWithUsers(TenantView):
     users: Sequence[ListedUser]
     active_jobs: int | None
 
@@ -68,7 +68,7 @@ class DispatchAudit:
 
 
 class Inspection:
-    def __init__(self, databases: Databases, control: Control, submit: Submit, waiting: WhyWaiting) -> None:
+    def __init__(self, databases: Databases, control: JobControl, submit: Submit, waiting: WhyWaiting) -> None:
         self._databases = databases
         self._control = control
         self._submit = submit
@@ -105,14 +105,14 @@ class Inspection:
         await self._control.set_priority(found.tenant_id, found.tenant_job_id, priority)
         return await self.dispatch(dispatch_id)
 
-    async def retry(self, dispatch_id: int) -> Retried:
+    async def retry(self, dispatch_id: int) -> RetriedJob:
         """A new job for the tenant, as the user's own retry: with its own tokens, and within the user's limit."""
         old = (await self.dispatch(dispatch_id)).dispatch
         job = await self._submit.retry(old.tenant_id, old.tenant_job_id)
         async with self._databases.central.read() as tx:
             made = (await dispatches.by_job(tx, job.tenant_id, [job.id])).get(job.id)
             views = await _dispatch_views(tx, [ListedDispatch(dispatch=made, progress=None)] if made else [])
-        return Retried(job=job, dispatch=views[0] if views else None)
+        return RetriedJob(job=job, dispatch=views[0] if views else None)
 
     async def waiting(self, dispatch_id: int) -> Waiting:
         found = (await self.dispatch(dispatch_id)).dispatch
@@ -135,7 +135,7 @@ class Inspection:
         views = [TenantView(tenant=each, balance=balances.get(each.id)) for each in found]
         return Listed(items=views, next_cursor=before)
 
-    async def tenant(self, tenant_id: str) -> TenantDetails:
+    async def tenant(self, tenant_id: str) -> TenantWithUsers:
         async with self._databases.central.read() as tx:
             found = await tenants.listed(tx, tenant_id)
             if found is None:
@@ -150,7 +150,7 @@ class Inspection:
         except DatabaseUnavailable:
             # the rest can be told all the same
             pass
-        return TenantDetails(tenant=found, balance=balance, users=users, active_jobs=active)
+        return TenantWithUsers(tenant=found, balance=balance, users=users, active_jobs=active)
 
     async def audit_logs(
         self, *, worker_id: str | None = None, event: str | None = None, cursor: int | None = None, limit: int

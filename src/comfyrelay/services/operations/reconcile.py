@@ -11,7 +11,7 @@ from functools import partial
 
 import structlog
 
-from comfyrelay.domain.consistency import SETTLEMENTS, Finding, FindingKind, JobFacts, disagreements
+from comfyrelay.domain.consistency import SETTLEMENTS, FindingKind, Inconsistency, JobFacts, disagreements
 from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.settlement import settlement_of, video_status_of
@@ -24,14 +24,14 @@ from comfyrelay.domain.queue.states import (
     TransactionType,
 )
 from comfyrelay.domain.queue.updates import JobUpdate
-from comfyrelay.domain.records.accounts import Transaction
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.accounts import TransactionRecord
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.services.queue.decisions import Decisions
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store import outbox
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.central.queue import dispatches, leases
@@ -61,8 +61,8 @@ _EVENT_TYPES = {
 
 @dataclass(kw_only=True, slots=True)
 class ReconcileReport:
-    findings: list[Finding] = field(default_factory=list)
-    repaired: list[Finding] = field(default_factory=list)
+    findings: list[Inconsistency] = field(default_factory=list)
+    repaired: list[Inconsistency] = field(default_factory=list)
     shards_down: list[str] = field(default_factory=list)
     jobs: int = 0
 
@@ -95,7 +95,7 @@ class Reconciler:
                 report.shards_down.append(shard)
         return report
 
-    async def mend(self, shard: str, job_ids: Sequence[str], kinds: Collection[FindingKind]) -> list[Finding]:
+    async def mend(self, shard: str, job_ids: Sequence[str], kinds: Collection[FindingKind]) -> list[Inconsistency]:
         """Repair what disagrees about these jobs, if something of these kinds does; returns what did."""
         report = ReconcileReport()
         async with self._databases.shard(shard).read() as tx:
@@ -120,7 +120,9 @@ class Reconciler:
                 await self._confirm(shard, suspects, report, repair=repair)
         await self._check_wallets(shard, report, repair=repair)
 
-    async def _confirm(self, shard: str, suspects: Sequence[Finding], report: ReconcileReport, *, repair: bool) -> None:
+    async def _confirm(
+        self, shard: str, suspects: Sequence[Inconsistency], report: ReconcileReport, *, repair: bool
+    ) -> None:
         job_ids = sorted({each.job_id for each in suspects if each.job_id is not None})
         async with self._databases.shard(shard).read() as tx:
             page = await jobs.by_ids(tx, job_ids)
@@ -143,10 +145,10 @@ class Reconciler:
                     done.add(finding.job_id)
         report.repaired.extend(confirmed)
 
-    async def _disagreements(self, shard: str, page: Sequence[Job]) -> list[Finding]:
+    async def _disagreements(self, shard: str, page: Sequence[JobRecord]) -> list[Inconsistency]:
         return [finding for facts in await self._facts(shard, page) for finding in disagreements(facts)]
 
-    async def _facts(self, shard: str, page: Sequence[Job]) -> list[JobFacts]:
+    async def _facts(self, shard: str, page: Sequence[JobRecord]) -> list[JobFacts]:
         ids = [each.id for each in page]
         async with self._databases.central.read() as tx:
             queued = await dispatches.of_jobs(tx, [(each.tenant_id, each.id) for each in page])
@@ -175,7 +177,7 @@ class Reconciler:
             for job in page
         ]
 
-    async def _repair(self, shard: str, finding: Finding) -> None:
+    async def _repair(self, shard: str, finding: Inconsistency) -> None:
         assert finding.tenant_id is not None
         assert finding.job_id is not None
         database = self._databases.shard(shard)
@@ -196,17 +198,17 @@ class Reconciler:
             case FindingKind.SETTLED_EARLY:
                 await self._fail(job.tenant_id, job.id, "Its tokens were settled before it ended.")
             case FindingKind.MISSING_RESERVE | FindingKind.UNSETTLED | FindingKind.SETTLED_WRONG:
-                await database.run(Step.REPAIR, lambda tx: _repair_tokens(tx, job, finding.kind))
+                await database.run(TransactionStep.REPAIR, lambda tx: _repair_tokens(tx, job, finding.kind))
             case FindingKind.VIDEO_DIFFERS:
-                await database.run(Step.REPAIR, lambda tx: _repair_video(tx, job))
+                await database.run(TransactionStep.REPAIR, lambda tx: _repair_video(tx, job))
             case _:
                 raise AssertionError(f"{finding.kind} is not about a job")
 
-    async def _settle_version(self, shard: str, job: Job) -> None:
+    async def _settle_version(self, shard: str, job: JobRecord) -> None:
         """A dispatch made anew counts its moves from zero again."""
-        await self._databases.shard(shard).run(Step.REPAIR, lambda tx: jobs.set_version(tx, job.id, 0))
+        await self._databases.shard(shard).run(TransactionStep.REPAIR, lambda tx: jobs.set_version(tx, job.id, 0))
 
-    async def _bring_up(self, shard: str, job: Job) -> None:
+    async def _bring_up(self, shard: str, job: JobRecord) -> None:
         """Bring the job to where its dispatch stands, as if the lost updates had come."""
         async with self._databases.central.read() as tx:
             dispatch = (await dispatches.by_job(tx, job.tenant_id, [job.id])).get(job.id)
@@ -214,17 +216,21 @@ class Reconciler:
         if dispatch is None:
             return
         version = dispatch.version
-        await self._databases.shard(shard).run(Step.REPAIR, lambda tx: jobs.set_version(tx, job.id, version - 1))
+        await self._databases.shard(shard).run(
+            TransactionStep.REPAIR, lambda tx: jobs.set_version(tx, job.id, version - 1)
+        )
         if JOB_STATUS_OF[DispatchStatus(dispatch.status)] == job.status:
-            await self._databases.shard(shard).run(Step.REPAIR, lambda tx: jobs.set_version(tx, job.id, version))
+            await self._databases.shard(shard).run(
+                TransactionStep.REPAIR, lambda tx: jobs.set_version(tx, job.id, version)
+            )
             return
         entry = OutboxEntry(id=0, shard=shard, updates=[_missed_update(dispatch, now)])
         await self._applying.apply(shard, [entry])
 
-    async def _end_dispatch(self, job: Job) -> None:
+    async def _end_dispatch(self, job: JobRecord) -> None:
         status = DispatchStatus(job.status)
         await self._decisions.decide(
-            Step.REPAIR,
+            TransactionStep.REPAIR,
             dispatches.of_job(job.tenant_id, job.id),
             lambda dispatch, now: lifecycle.end_like_job(dispatch, status=status, now=now),
             by="reconcile",
@@ -233,7 +239,7 @@ class Reconciler:
 
     async def _fail(self, tenant_id: str, job_id: str, error: str) -> None:
         await self._decisions.decide(
-            Step.REPAIR,
+            TransactionStep.REPAIR,
             dispatches.of_job(tenant_id, job_id),
             lambda dispatch, now: lifecycle.fail_permanently(dispatch, error=error, now=now),
             by="reconcile",
@@ -247,7 +253,7 @@ class Reconciler:
         for count, what in ((entries, "job updates"), (submissions, "submissions")):
             if count:
                 text = f"{count} {what} have been under way for more than {STUCK_SECONDS:g} s."
-                report.findings.append(Finding(kind=FindingKind.STUCK_OUTBOX, text=text, shard=shard))
+                report.findings.append(Inconsistency(kind=FindingKind.STUCK_OUTBOX, text=text, shard=shard))
         if repair:
             await self._recovery.enqueue_pending(shard)
             await self._recovery.deliver_pending(shard)
@@ -272,7 +278,7 @@ class Reconciler:
                     await self._check_orphans(self._databases.shard(shard), found, report, repair=repair)
                 else:
                     text = f"{len(found)} dispatches are of the shard {shard!r}, which is not configured."
-                    report.findings.append(Finding(kind=FindingKind.UNKNOWN_SHARD, text=text, shard=shard))
+                    report.findings.append(Inconsistency(kind=FindingKind.UNKNOWN_SHARD, text=text, shard=shard))
 
     async def _check_orphans(
         self, database: Database, found: Sequence[Dispatch], report: ReconcileReport, *, repair: bool
@@ -286,7 +292,7 @@ class Reconciler:
         for each in found:
             if each.tenant_job_id in there:
                 continue
-            finding = Finding(
+            finding = Inconsistency(
                 kind=FindingKind.ORPHANED_DISPATCH,
                 text=f"The dispatch is {each.status}, but its job does not exist.",
                 shard=database.name,
@@ -304,10 +310,12 @@ class Reconciler:
             dangling = await leases.dangling(tx, limit=10_000)
         if dangling:
             text = f"{len(dangling)} leases in the history have no end, but their dispatches have moved on."
-            finding = Finding(kind=FindingKind.DANGLING_LEASE, text=text, shard=self._databases.central.name)
+            finding = Inconsistency(kind=FindingKind.DANGLING_LEASE, text=text, shard=self._databases.central.name)
             report.findings.append(finding)
             if repair:
-                await self._databases.central.run(Step.REPAIR, lambda tx: leases.close_dangling(tx, dangling))
+                await self._databases.central.run(
+                    TransactionStep.REPAIR, lambda tx: leases.close_dangling(tx, dangling)
+                )
                 report.repaired.append(finding)
 
     async def _check_wallets(self, shard: str, report: ReconcileReport, *, repair: bool) -> None:
@@ -316,7 +324,7 @@ class Reconciler:
             held = await ledger.transactions_without_job(tx, limit=10_000)
             drifted = await ledger.drifted_wallets(tx)
         for each in held:
-            finding = Finding(
+            finding = Inconsistency(
                 kind=FindingKind.ORPHANED_RESERVE,
                 text=f"{-each.amount} tokens are held for a job that does not exist.",
                 shard=shard,
@@ -325,14 +333,14 @@ class Reconciler:
             )
             report.findings.append(finding)
             if repair:
-                await database.run(Step.REPAIR, partial(_refund, held=each))
+                await database.run(TransactionStep.REPAIR, partial(_refund, held=each))
                 report.repaired.append(finding)
         for tenant_id, (balance, total) in drifted.items():
             text = f"The balance is {balance}, but the transactions come to {total}."
-            finding = Finding(kind=FindingKind.WALLET_DRIFT, text=text, shard=shard, tenant_id=tenant_id)
+            finding = Inconsistency(kind=FindingKind.WALLET_DRIFT, text=text, shard=shard, tenant_id=tenant_id)
             report.findings.append(finding)
             if repair:
-                await database.run(Step.REPAIR, partial(_repair_wallet, tenant_id=tenant_id))
+                await database.run(TransactionStep.REPAIR, partial(_repair_wallet, tenant_id=tenant_id))
                 report.repaired.append(finding)
 
 
@@ -353,7 +361,7 @@ def _missed_update(dispatch: Dispatch, now: datetime) -> JobUpdate:
     )
 
 
-async def _repair_tokens(tx: Tx, job: Job, kind: FindingKind) -> None:
+async def _repair_tokens(tx: Tx, job: JobRecord, kind: FindingKind) -> None:
     """Tokens are repaired in the user's favour where the books cannot say what is right."""
     balance = await ledger.lock_wallet(tx, job.tenant_id)
     entries = {each.type: each.amount for each in (await ledger.of_jobs(tx, [job.id])).get(job.id, [])}
@@ -381,7 +389,7 @@ async def _repair_tokens(tx: Tx, job: Job, kind: FindingKind) -> None:
     await ledger.append(tx, [entry])
 
 
-async def _repair_video(tx: Tx, job: Job) -> None:
+async def _repair_video(tx: Tx, job: JobRecord) -> None:
     assert job.video_id is not None
     change = media.VideoChange(
         id=job.video_id,
@@ -393,7 +401,7 @@ async def _repair_video(tx: Tx, job: Job) -> None:
     await media.change_videos(tx, [change])
 
 
-async def _refund(tx: Tx, held: Transaction) -> None:
+async def _refund(tx: Tx, held: TransactionRecord) -> None:
     await ledger.lock_wallet(tx, held.tenant_id)
     entry = NewTransaction(
         tenant_id=held.tenant_id,

@@ -6,11 +6,11 @@ from dataclasses import asdict
 
 import structlog
 
-from comfyrelay.domain.records.operations import ReconcileRun, StuckStep
+from comfyrelay.domain.records.operations import ReconcileRunRecord, StuckStep
 from comfyrelay.errors import ComfyRelayError, Conflict, DatabaseUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.operations.reconcile import STUCK_SECONDS, Reconciler
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store import outbox
 from comfyrelay.store.central import reconcile_runs
 from comfyrelay.store.database import Tx
@@ -32,22 +32,22 @@ class Reconciling:
         self._task: asyncio.Task[None] | None = None
         self._run_id = 0
 
-    async def start(self) -> ReconcileRun:
+    async def start(self) -> ReconcileRunRecord:
         """Begin to look; `Conflict` while somebody does."""
 
-        async def work(tx: Tx) -> ReconcileRun:
+        async def work(tx: Tx) -> ReconcileRunRecord:
             if await reconcile_runs.goes_on(tx, for_seconds=LONGEST_SECONDS):
                 raise Conflict("A run goes on already. Wait until it has ended.")
             run = await reconcile_runs.begin(tx)
             await reconcile_runs.forget(tx, keep=KEPT_RUNS)
             return run
 
-        run = await self._databases.central.run(Step.REPAIR, work)
+        run = await self._databases.central.run(TransactionStep.REPAIR, work)
         self._run_id = run.id
         self._task = asyncio.create_task(self._run(run.id))
         return run
 
-    async def runs(self) -> Sequence[ReconcileRun]:
+    async def runs(self) -> Sequence[ReconcileRunRecord]:
         """The newest first."""
         async with self._databases.central.read() as tx:
             return await reconcile_runs.last(tx, limit=KEPT_RUNS)
@@ -102,4 +102,4 @@ class Reconciling:
         await self._end(run_id, **values)
 
     async def _end(self, run_id: int, **values: object) -> None:
-        await self._databases.central.run(Step.REPAIR, lambda tx: reconcile_runs.end(tx, run_id, **values))
+        await self._databases.central.run(TransactionStep.REPAIR, lambda tx: reconcile_runs.end(tx, run_id, **values))

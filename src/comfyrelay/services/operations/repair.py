@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 import structlog
 
-from comfyrelay.domain.consistency import Finding, FindingKind
-from comfyrelay.domain.records.workers import AuditEntry
+from comfyrelay.domain.consistency import FindingKind, Inconsistency
+from comfyrelay.domain.records.workers import NewAuditEntry
 from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.operations.reconcile import Reconciler
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import audit
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.tenant import jobs
@@ -69,7 +69,9 @@ class Mending:
         for each in found:
             log.warning("mending.mended", kind=each.kind, shard=shard, job=each.job_id, was=each.text)
         self.mended.update(each.kind for each in found)
-        await self._databases.central.run(Step.REPAIR, lambda tx: audit.record(tx, [_entry(each) for each in found]))
+        await self._databases.central.run(
+            TransactionStep.REPAIR, lambda tx: audit.record(tx, [_entry(each) for each in found])
+        )
         return len(found)
 
     async def _undispatched(self, shard: str) -> list[str]:
@@ -101,7 +103,7 @@ class Mending:
         return [*newest, *older]
 
 
-def _entry(finding: Finding) -> AuditEntry:
+def _entry(finding: Inconsistency) -> NewAuditEntry:
     data = {"kind": finding.kind, "text": finding.text, "tenant_id": finding.tenant_id, "job_id": finding.job_id}
     # no worker had a part in it
-    return AuditEntry(worker_id="", event=EVENT, dispatch_id=finding.dispatch_id, data=data)
+    return NewAuditEntry(worker_id="", event=EVENT, dispatch_id=finding.dispatch_id, data=data)

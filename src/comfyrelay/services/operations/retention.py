@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import structlog
 
 from comfyrelay.domain.ids import job_folder
-from comfyrelay.domain.records.jobs import File
+from comfyrelay.domain.records.jobs import FileRecord
 from comfyrelay.errors import DatabaseUnavailable
-from comfyrelay.services.catalogue.node_definitions import Definitions
+from comfyrelay.services.catalogue.node_definitions import NodeDefinitionService
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.removal import Removals
-from comfyrelay.services.queue.previews import Previews
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.queue.previews import PreviewService
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.storage.objects import LocalObjects, ObjectStore
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import changes, removals, retention
@@ -54,8 +54,8 @@ class Retention:
         databases: Databases,
         objects: ObjectStore,
         removing: Removals,
-        definitions: Definitions,
-        previews: Previews,
+        definitions: NodeDefinitionService,
+        previews: PreviewService,
         *,
         forget_old: Sequence[Callable[[], Awaitable[None]]] = (),
         disk: str,
@@ -100,7 +100,9 @@ class Retention:
         expired = await self._in_pages(lambda after: self._expire(shard, after)) if self._video_seconds else 0
         unused = await self._in_pages(lambda after: self._mark_unused(shard, after))
         removed = await self._in_pages(lambda after: self._remove(shard, after, grace_seconds))
-        await shard.run(Step.RETENTION_REMOVE, lambda tx: changes.forget(tx, older_than_seconds=CHANGES_SECONDS))
+        await shard.run(
+            TransactionStep.RETENTION_REMOVE, lambda tx: changes.forget(tx, older_than_seconds=CHANGES_SECONDS)
+        )
         return Retained(expired=expired, unused=unused, removed=removed, strays=await self._remove_strays(shard))
 
     async def _in_pages(self, do: Callable[[str], Awaitable[tuple[int, str | None]]]) -> int:
@@ -126,7 +128,7 @@ class Retention:
                 await retention.mark(tx, {file.id for id_ in expired for file in named[id_]})
                 return len(expired)
 
-            return await shard.run(Step.RETENTION_MARK, work), old[-1].id
+            return await shard.run(TransactionStep.RETENTION_MARK, work), old[-1].id
         return 0, old[-1].id if old else None
 
     async def _mark_unused(self, shard: Database, after: str) -> tuple[int, str | None]:
@@ -142,7 +144,7 @@ class Retention:
                 await retention.note_used(tx, used)
                 await retention.mark(tx, unused)
 
-            await shard.run(Step.RETENTION_MARK, work)
+            await shard.run(TransactionStep.RETENTION_MARK, work)
         return len(unused), found[-1][0] if found else None
 
     async def _remove(self, shard: Database, after: str, grace_seconds: float) -> tuple[int, str | None]:
@@ -161,7 +163,7 @@ class Retention:
                     paths = [file.path for file in theirs if file.disk == self._disk]
                     await removals.remove_files(tx, tenant_id, [file.id for file in theirs], paths)
 
-            await shard.run(Step.RETENTION_REMOVE, work)
+            await shard.run(TransactionStep.RETENTION_REMOVE, work)
             while await self._removing.run_once(grace_seconds=0):
                 pass
         return len(going), found[-1][0].id if found else None
@@ -175,7 +177,7 @@ class Retention:
                 return done
             done += await self._remove_objects_of(shard, due)
             job_ids = [each.job_id for each in due]
-            await shard.run(Step.RETENTION_REMOVE, lambda tx, ids=job_ids: retention.forget_strays(tx, ids))  # type: ignore[misc]
+            await shard.run(TransactionStep.RETENTION_REMOVE, lambda tx, ids=job_ids: retention.forget_strays(tx, ids))  # type: ignore[misc]
 
     async def _remove_objects_of(self, shard: Database, strays: Sequence[Stray]) -> int:
         """Their outputs have rows; whatever else is there was brought by a lease that did not win, or came too late."""
@@ -194,18 +196,18 @@ class Retention:
         return len(lost)
 
 
-async def _files_of(tx: Tx, video: OldVideo) -> Sequence[File]:
+async def _files_of(tx: Tx, video: OldVideo) -> Sequence[FileRecord]:
     named = {video.original_file_id, video.processed_file_id}
     named.update(await removals.of_video(tx, video.tenant_id, video.id))
     return await retention.files_by_id(tx, [each for each in named if each is not None])
 
 
-async def _is_needed(tx: Tx, video: OldVideo, named: Sequence[File]) -> bool:
+async def _is_needed(tx: Tx, video: OldVideo, named: Sequence[FileRecord]) -> bool:
     return await removals.has_live_job(tx, video.tenant_id, named, video_id=video.id)
 
 
-def _by_tenant(found: Sequence[File]) -> dict[str, list[File]]:
-    theirs: dict[str, list[File]] = defaultdict(list)
+def _by_tenant(found: Sequence[FileRecord]) -> dict[str, list[FileRecord]]:
+    theirs: dict[str, list[FileRecord]] = defaultdict(list)
     for each in found:
         theirs[each.tenant_id].append(each)
     return theirs

@@ -15,7 +15,7 @@ from comfyrelay.domain.queue.settlement import JobState
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.records.operations import Counted, LoadSample, SampledTime
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import samples
 from comfyrelay.store.central.autoscaling import cursors
 from comfyrelay.store.central.queue import dispatches
@@ -40,7 +40,7 @@ MINUTES = {Range.HOUR: (60, 1), Range.DAY: (24 * 60, 10), Range.WEEK: (7 * 24 * 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Now:
+class CurrentLoad:
     standing: LoadSample
     hour: Counted
 
@@ -58,7 +58,7 @@ class Samples:
         self._databases = databases
         self._stale_seconds = worker_stale_seconds
         self._counted = NOBODY
-        self._asked: tuple[float, asyncio.Future[Now]] | None = None
+        self._asked: tuple[float, asyncio.Future[CurrentLoad]] | None = None
 
     def count_begun(self, leased: Sequence[Dispatch]) -> None:
         """Jobs were handed to workers."""
@@ -88,7 +88,7 @@ class Samples:
             await samples.note(tx, minute, await samples.standing(tx, stale_seconds=self._stale_seconds))
 
         try:
-            await self._databases.central.run(Step.MINUTE, work)
+            await self._databases.central.run(TransactionStep.MINUTE, work)
         except BaseException:
             self._count(counted)
             raise
@@ -97,21 +97,21 @@ class Samples:
         async def work(tx: Tx) -> None:
             await samples.forget(tx, _minute(await dispatches.now(tx)) - KEPT_MINUTES)
 
-        await self._databases.central.run(Step.RETENTION_REMOVE, work)
+        await self._databases.central.run(TransactionStep.RETENTION_REMOVE, work)
 
-    async def now(self) -> Now:
+    async def now(self) -> CurrentLoad:
         """How things stand, and what was counted in the last hour; a moment old at most."""
         clock = asyncio.get_running_loop().time()
         if self._asked is None or self._asked[0] <= clock:
             self._asked = (clock + REMEMBER_SECONDS, asyncio.ensure_future(self._now()))
         return await asyncio.shield(self._asked[1])
 
-    async def _now(self) -> Now:
+    async def _now(self) -> CurrentLoad:
         async with self._databases.central.read() as tx:
             minute = _minute(await dispatches.now(tx))
             standing = await samples.standing(tx, stale_seconds=self._stale_seconds)
             hour = await samples.total(tx, minute - HOUR_MINUTES + 1)
-        return Now(standing=standing, hour=hour.and_also(self._counted))
+        return CurrentLoad(standing=standing, hour=hour.and_also(self._counted))
 
     async def series(self, range_: Range) -> Series:
         """All stretches of a time up to now."""

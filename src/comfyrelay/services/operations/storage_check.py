@@ -32,7 +32,7 @@ class Tried:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StorageCheck:
+class StorageCheckResult:
     """`upload` and `download_url` are for a browser that tries by itself, which nobody else can."""
 
     tried: Sequence[Tried]
@@ -46,12 +46,12 @@ class StorageChecks:
         self._objects = objects
         self._origins = origins
 
-    async def run(self) -> StorageCheck:
+    async def run(self) -> StorageCheckResult:
         tried = [each async for each in self._tried()]
         if any(each.problem for each in tried if each.part is not Part.BROWSERS):
-            return StorageCheck(tried=tried, upload=None, download_url=None)
+            return StorageCheckResult(tried=tried, upload=None, download_url=None)
         path = f"{FOLDER}/{new_id()}.txt"
-        return StorageCheck(
+        return StorageCheckResult(
             tried=tried,
             upload=await self._objects.sign_upload(
                 path, content_type=MEDIA_TYPE, size=len(CONTENT), ttl_seconds=URL_SECONDS

@@ -9,7 +9,7 @@ from comfyrelay.domain.queue.settlement import CANCELED_TEXT, JobState, Settled,
 from comfyrelay.domain.queue.states import JobStatus, TransactionType
 from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store import outbox
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import OutboxEntry
@@ -45,7 +45,7 @@ class Applying:
             return await self._apply(tx, entries)
 
         with self._databases.watched(shard):
-            applied, ended = await self._databases.shard(shard).run(Step.DELIVER_APPLY, work)
+            applied, ended = await self._databases.shard(shard).run(TransactionStep.DELIVER_APPLY, work)
         self._on_applied(shard, entries)
         if ended:
             self._on_ended(ended)
@@ -54,12 +54,14 @@ class Applying:
     async def remove(self, entry_ids: Sequence[int]) -> None:
         """Take entries that were applied out of the outbox."""
         if entry_ids:
-            await self._databases.central.run(Step.DELIVER_FORGET, lambda tx: outbox.remove_entries(tx, entry_ids))
+            await self._databases.central.run(
+                TransactionStep.DELIVER_FORGET, lambda tx: outbox.remove_entries(tx, entry_ids)
+            )
 
     async def remove_submissions(self, shard: str, submission_ids: Sequence[int]) -> None:
         """Take submissions whose dispatches are in the queue out of the outbox of their shard."""
         await self._databases.shard(shard).run(
-            Step.SUBMIT_FORGET, lambda tx: outbox.remove_submissions(tx, submission_ids)
+            TransactionStep.SUBMIT_FORGET, lambda tx: outbox.remove_submissions(tx, submission_ids)
         )
 
     async def _apply(self, tx: Tx, entries: Sequence[OutboxEntry]) -> tuple[list[OutboxEntry], list[JobState]]:

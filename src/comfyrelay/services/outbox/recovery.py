@@ -11,11 +11,11 @@ import structlog
 
 from comfyrelay.domain.queue.states import JobEventType, JobStatus
 from comfyrelay.domain.queue.updates import JobUpdate
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.applying import Applying
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store import outbox
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.catalogue import Priced
@@ -45,7 +45,7 @@ class OutboxRecovery:
         self._databases = databases
         self._applying = applying
         self._notify_channel = notify_channel
-        self._reported: set[tuple[str, Step, int]] = set()
+        self._reported: set[tuple[str, TransactionStep, int]] = set()
         # something was queued that may go to the cloud
         self.burst_wakeup = Wakeup()
 
@@ -79,7 +79,7 @@ class OutboxRecovery:
                 return done
             by_id = {each.id: each.job_ids for each in pending}
             done += await self._finish(
-                shard, Step.SUBMIT_ENQUEUE, list(by_id), partial(self._enqueue_submissions, shard, by_id)
+                shard, TransactionStep.SUBMIT_ENQUEUE, list(by_id), partial(self._enqueue_submissions, shard, by_id)
             )
             after = pending[-1].id
 
@@ -93,12 +93,14 @@ class OutboxRecovery:
                 )
             if not pending:
                 return done
-            done += await self._finish(shard, Step.DELIVER_APPLY, pending, partial(self._apply_entries, shard))
+            done += await self._finish(
+                shard, TransactionStep.DELIVER_APPLY, pending, partial(self._apply_entries, shard)
+            )
             # An entry that could not be applied waits for an earlier one; the next round finds both.
             after = pending[-1]
 
     async def _finish(
-        self, shard: str, step: Step, ids: Sequence[int], work: Callable[[Sequence[int]], Awaitable[int]]
+        self, shard: str, step: TransactionStep, ids: Sequence[int], work: Callable[[Sequence[int]], Awaitable[int]]
     ) -> int:
         """Finish steps together. One that cannot be finished must not hold up its neighbours: then each is tried alone,
         and again in the next round, for whatever is wrong with it may be mended."""
@@ -133,25 +135,25 @@ class OutboxRecovery:
         await self._applying.remove([each.id for each in applied])
         return len(applied)
 
-    async def ensure_dispatch(self, shard: str, job: Job) -> None:
+    async def ensure_dispatch(self, shard: str, job: JobRecord) -> None:
         async with self._databases.central.read() as tx:
             there = await dispatches.by_job(tx, job.tenant_id, [job.id])
         if not there:
             await self.enqueue(shard, [job])
 
-    async def enqueue(self, shard: str, found: Sequence[Job]) -> int:
+    async def enqueue(self, shard: str, found: Sequence[JobRecord]) -> int:
         """Make the dispatches of these jobs that are not there; returns how many were made."""
         if not found:
             return 0
 
-        async def work(tx: Tx) -> tuple[int, list[Job], bool]:
+        async def work(tx: Tx) -> tuple[int, list[JobRecord], bool]:
             known = await catalogue.existing_workflows(tx, {each.workflow_id for each in found})
             new = [new_dispatch(shard, each, known[each.workflow_id]) for each in found if each.workflow_id in known]
             made = await dispatches.enqueue(tx, new) if new else 0
             hopeless = [each for each in found if each.workflow_id not in known]
             return made, hopeless, any(each.may_burst for each in known.values())
 
-        made, hopeless, may_burst = await self._databases.central.run(Step.SUBMIT_ENQUEUE, work)
+        made, hopeless, may_burst = await self._databases.central.run(TransactionStep.SUBMIT_ENQUEUE, work)
         if made:
             await self._notify_channel.notify()
             if may_burst:
@@ -161,7 +163,7 @@ class OutboxRecovery:
         return made
 
 
-def _refusal(shard: str, hopeless: Sequence[Job]) -> OutboxEntry:
+def _refusal(shard: str, hopeless: Sequence[JobRecord]) -> OutboxEntry:
     """A job whose workflow is gone can never be dispatched: its shard gets what the queue would have decided."""
     return OutboxEntry(
         id=0,
@@ -184,7 +186,7 @@ def _refusal(shard: str, hopeless: Sequence[Job]) -> OutboxEntry:
     )
 
 
-def new_dispatch(shard: str, job: Job, priced: Priced) -> NewDispatch:
+def new_dispatch(shard: str, job: JobRecord, priced: Priced) -> NewDispatch:
     return NewDispatch(
         tenant_id=job.tenant_id,
         tenant_job_id=job.id,

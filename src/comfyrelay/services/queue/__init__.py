@@ -9,22 +9,22 @@ from comfyrelay.media.inspection import ProbeLimits, Probes
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.outbox import Outbox
-from comfyrelay.services.queue.control import Control
+from comfyrelay.services.queue.control import JobControl
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.demand import Demand
 from comfyrelay.services.queue.graph_building import Building
-from comfyrelay.services.queue.heartbeats import Heartbeats
+from comfyrelay.services.queue.heartbeats import HeartbeatService
 from comfyrelay.services.queue.lease_payload import Handover
 from comfyrelay.services.queue.leasing import Leasing
 from comfyrelay.services.queue.outputs import Outputs
 from comfyrelay.services.queue.polls import Polls
 from comfyrelay.services.queue.posters import Posters
-from comfyrelay.services.queue.previews import Previews
+from comfyrelay.services.queue.previews import PreviewService
 from comfyrelay.services.queue.reaper import Reaper
 from comfyrelay.services.queue.settle import Settle
 from comfyrelay.services.queue.stop_requests import Stops
 from comfyrelay.services.queue.wait_reasons import WhyWaiting
-from comfyrelay.services.queue.worker_logs import WorkerLogs
+from comfyrelay.services.queue.worker_logs import WorkerLogService
 from comfyrelay.settings import Settings
 
 __all__ = ["Queue"]
@@ -46,7 +46,7 @@ class Queue:
         settings, databases, delivery = context.settings, context.databases, outbox.delivery
         ttl = timedelta(seconds=settings.lease_ttl_seconds)
         self.stops = Stops(databases)
-        self.previews = Previews(context.objects, context.notify_channel)
+        self.previews = PreviewService(context.objects, context.notify_channel)
         self.decisions = Decisions(
             databases,
             delivery,
@@ -78,8 +78,8 @@ class Queue:
             max_output_files=settings.max_output_files,
         )
         self.polls = Polls(self.leasing, self.demand, self.settle, context.notify_channel)
-        self.worker_logs = WorkerLogs(databases, context.notify_channel, on_asked=self.polls.let_go)
-        self.heartbeats = Heartbeats(databases, ttl=ttl)
+        self.worker_logs = WorkerLogService(databases, context.notify_channel, on_asked=self.polls.let_go)
+        self.heartbeats = HeartbeatService(databases, ttl=ttl)
         self.posters = Posters(_probes(settings), context.objects, seconds=settings.poster_seconds)
         self.outputs = Outputs(
             databases,
@@ -91,7 +91,7 @@ class Queue:
             validation=settings.output_validation,
             max_bytes=settings.max_output_bytes,
         )
-        self.control = Control(databases, self.decisions, outbox.recovery)
+        self.control = JobControl(databases, self.decisions, outbox.recovery)
         self.reaper = Reaper(
             databases,
             self.decisions,

@@ -7,12 +7,12 @@ from comfyrelay.domain.queue import lifecycle, ordering
 from comfyrelay.domain.queue.lifecycle import Dispatch, Move
 from comfyrelay.domain.queue.ordering import After, Before, Beside, MoveTo
 from comfyrelay.domain.queue.states import TERMINAL_JOB, DispatchStatus, JobStatus, PauseMode
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.services.queue.decisions import Decisions, Judge
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.queue.dispatches import Condition
 from comfyrelay.store.database import Tx
@@ -20,23 +20,23 @@ from comfyrelay.store.tenant import jobs
 from comfyrelay.store.tenant.library import media
 
 
-class Control:
+class JobControl:
     def __init__(self, databases: Databases, decisions: Decisions, recovery: OutboxRecovery) -> None:
         self._databases = databases
         self._decisions = decisions
         self._recovery = recovery
 
-    async def cancel(self, tenant_id: str, job_id: str, *, reason: str | None = None) -> Job:
+    async def cancel(self, tenant_id: str, job_id: str, *, reason: str | None = None) -> JobRecord:
         """With a `reason` where it is not its user who wants it."""
         return await self._on_job(tenant_id, job_id, "cancel", _cancel_for(reason))
 
-    async def pause(self, tenant_id: str, job_id: str, *, mode: PauseMode = PauseMode.AFTER) -> Job:
+    async def pause(self, tenant_id: str, job_id: str, *, mode: PauseMode = PauseMode.AFTER) -> JobRecord:
         return await self._on_job(tenant_id, job_id, "pause", _pause(mode))
 
-    async def resume(self, tenant_id: str, job_id: str) -> Job:
+    async def resume(self, tenant_id: str, job_id: str) -> JobRecord:
         return await self._on_job(tenant_id, job_id, "resume", _resume)
 
-    async def set_priority(self, tenant_id: str, job_id: str, priority: int) -> Job:
+    async def set_priority(self, tenant_id: str, job_id: str, priority: int) -> JobRecord:
         return await self._on_job(tenant_id, job_id, "priority", _set_priority(priority))
 
     async def cancel_batch(self, tenant_id: str, batch_id: str) -> int:
@@ -111,7 +111,7 @@ class Control:
                     has_moved = True
             return has_moved
 
-        return await self._databases.central.run(Step.MOVE, work)
+        return await self._databases.central.run(TransactionStep.MOVE, work)
 
     async def _beside(self, tenant_id: str, to: Beside, priorities: Set[int]) -> Before | After:
         """What waits of a job or a batch of the tenant's, of one of these priorities."""
@@ -127,10 +127,10 @@ class Control:
             raise Conflict(f"What it should be moved {where} has another priority: give both the same one first.")
         return After(set(found)) if to.is_after else Before(set(found))
 
-    async def _on_job(self, tenant_id: str, job_id: str, verb: str, judge: Judge) -> Job:
+    async def _on_job(self, tenant_id: str, job_id: str, verb: str, judge: Judge) -> JobRecord:
         job = await self._ensure_dispatch(tenant_id, job_id)
         which = dispatches.of_job(tenant_id, job_id)
-        decided = await self._decisions.decide(Step.CONTROL, which, judge, by=verb)
+        decided = await self._decisions.decide(TransactionStep.CONTROL, which, judge, by=verb)
         if not decided.moves:
             for dispatch in decided.found.values():
                 if dispatch.is_terminal and not _is_done(verb, dispatch):
@@ -154,9 +154,9 @@ class Control:
     async def _on_many(self, tenant_id: str, which: Condition, verb: str, judge: Judge) -> int:
         # Jobs whose dispatches have not been made yet must not slip past the verb.
         await self._recovery.enqueue_pending(await self._databases.shard_name_of(tenant_id))
-        return len((await self._decisions.decide(Step.CONTROL, which, judge, by=verb)).moves)
+        return len((await self._decisions.decide(TransactionStep.CONTROL, which, judge, by=verb)).moves)
 
-    async def _ensure_dispatch(self, tenant_id: str, job_id: str) -> Job:
+    async def _ensure_dispatch(self, tenant_id: str, job_id: str) -> JobRecord:
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
             job = await jobs.get(tx, tenant_id, job_id)
@@ -195,6 +195,6 @@ def _set_priority(priority: int) -> Judge:
     return lambda dispatch, _: lifecycle.set_priority(dispatch, priority=priority)
 
 
-def _is_done(verb: str, ended: Dispatch | Job) -> bool:
+def _is_done(verb: str, ended: Dispatch | JobRecord) -> bool:
     """Asking for what has already happened is not an error."""
     return verb == "cancel" and ended.status in (DispatchStatus.CANCELED, JobStatus.CANCELED)

@@ -17,13 +17,13 @@ from comfyrelay.domain.queue.blocks import (
 from comfyrelay.domain.queue.lifecycle import Dispatch, Move, ran_seconds
 from comfyrelay.domain.queue.states import DispatchStatus, JobEventType, Outcome
 from comfyrelay.domain.queue.updates import JobUpdate, UploadedOutput, update_of
-from comfyrelay.domain.records.workers import AuditEntry
+from comfyrelay.domain.records.workers import NewAuditEntry
 from comfyrelay.errors import Fault
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.delivery import OutboxDelivery
-from comfyrelay.services.queue.previews import Previews
+from comfyrelay.services.queue.previews import PreviewService
 from comfyrelay.services.queue.stop_requests import Stops
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store import outbox
 from comfyrelay.store.central import audit, catalogue
 from comfyrelay.store.central.autoscaling import bursts
@@ -54,7 +54,7 @@ NO_DETAILS = Details()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
+class DecidedMove:
     """A move, the verb that brought it about, and what was reported beside it."""
 
     move: Move
@@ -80,7 +80,7 @@ class Decisions:
         delivery: OutboxDelivery,
         notify_channel: NotifyChannel,
         stops: Stops,
-        previews: Previews,
+        previews: PreviewService,
         *,
         policy: FailoverPolicy,
         on_moved: Callable[[], None],
@@ -94,7 +94,7 @@ class Decisions:
         self._policy = policy
         self._on_moved = on_moved
 
-    async def decide(self, step: Step, which: Which, judge: Judge, *, by: str, post: bool = True) -> Decided:
+    async def decide(self, step: TransactionStep, which: Which, judge: Judge, *, by: str, post: bool = True) -> Decided:
         """Lock, judge and write in a transaction of its own, and announce it."""
         decided = await self._databases.central.run(step, lambda tx: self.decide_in(tx, which, judge, by=by, post=post))
         await self.announce(decided)
@@ -103,13 +103,13 @@ class Decisions:
     async def decide_in(self, tx: Tx, which: Which, judge: Judge, *, by: str, post: bool = True) -> Decided:
         """Lock, judge and write in a transaction of the caller's, who announces it after the commit."""
         found, now = await dispatches.lock(tx, which)
-        decisions = [Decision(move=move, by=by) for each in found.values() if (move := judge(each, now)) is not None]
+        decisions = [DecidedMove(move=move, by=by) for each in found.values() if (move := judge(each, now)) is not None]
         return await self.write(tx, decisions, found=found, now=now, post=post)
 
     async def write(
         self,
         tx: Tx,
-        decisions: Sequence[Decision],
+        decisions: Sequence[DecidedMove],
         *,
         found: Mapping[int, Dispatch],
         now: datetime,
@@ -155,7 +155,9 @@ class Decisions:
 
     async def recall(self, which: Condition) -> int:
         """Ask the workers that hold them for prefetched jobs back which they have not begun; returns for how many."""
-        ids = await self._databases.central.run(Step.RECALL, lambda tx: dispatches.recall_prefetched(tx, which))
+        ids = await self._databases.central.run(
+            TransactionStep.RECALL, lambda tx: dispatches.recall_prefetched(tx, which)
+        )
         self._stops.wake(ids)
         return len(ids)
 
@@ -169,7 +171,7 @@ def _can_be_leased(dispatch: Dispatch, now: datetime) -> bool:
     return dispatch.status == DispatchStatus.QUEUED and dispatch.available_at <= now
 
 
-def _updates(decisions: Iterable[Decision], now: datetime) -> dict[str, list[JobUpdate]]:
+def _updates(decisions: Iterable[DecidedMove], now: datetime) -> dict[str, list[JobUpdate]]:
     updates: dict[str, list[JobUpdate]] = defaultdict(list)
     for each in decisions:
         details = each.details
@@ -187,7 +189,7 @@ def _updates(decisions: Iterable[Decision], now: datetime) -> dict[str, list[Job
     return updates
 
 
-def _audit_entry(decision: Decision, now: datetime) -> AuditEntry:
+def _audit_entry(decision: DecidedMove, now: datetime) -> NewAuditEntry:
     move = decision.move
     ran = ran_seconds(move, began_at=decision.details.began_at, now=now)
     data: dict[str, Any] = {"status": move.after.status, "epoch": move.before.epoch, "ran_seconds": ran}
@@ -197,7 +199,9 @@ def _audit_entry(decision: Decision, now: datetime) -> AuditEntry:
         data["fault"] = move.fault
     if move.reason is not None:
         data["reason"] = move.reason
-    return AuditEntry(worker_id=move.before.worker_id or "", event=decision.by, dispatch_id=move.before.id, data=data)
+    return NewAuditEntry(
+        worker_id=move.before.worker_id or "", event=decision.by, dispatch_id=move.before.id, data=data
+    )
 
 
 async def _update_blocks(
@@ -206,7 +210,7 @@ async def _update_blocks(
     """A worker's fault counts against the pair of worker and workflow hash; a success clears it."""
     failed = [m for m in ended if m.ended is Outcome.FAILED and m.fault is Fault.WORKER]
     succeeded = {_pair(m): m for m in ended if m.ended is Outcome.COMPLETED}
-    events: list[AuditEntry] = []
+    events: list[NewAuditEntry] = []
     if succeeded and has_blocks:
         for pair, until in (await blocks.clear(tx, list(succeeded))).items():
             if is_blocked(until, now=now):
@@ -222,11 +226,11 @@ async def _update_blocks(
     await audit.record(tx, events)
 
 
-def block_event(event: str, pair: blocks.Pair, *, until: datetime | None = None) -> AuditEntry:
+def block_event(event: str, pair: blocks.Pair, *, until: datetime | None = None) -> NewAuditEntry:
     data: dict[str, Any] = {"workflow_hash": pair[1]}
     if until is not None:
         data["blocked_until"] = until.isoformat()
-    return AuditEntry(worker_id=pair[0], event=event, data=data)
+    return NewAuditEntry(worker_id=pair[0], event=event, data=data)
 
 
 def _pair(move: Move) -> blocks.Pair:

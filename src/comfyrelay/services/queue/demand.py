@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from comfyrelay.domain.queue.routing import HeldDispatch, IdleWorker, Queued, wanted_by
+from comfyrelay.domain.queue.routing import HeldDispatch, IdleWorker, QueuedDispatch, wanted_by
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.leasing import LeaseRequest
@@ -23,12 +23,12 @@ class Demand:
         self._decisions = decisions
         self._stale_seconds = worker_stale_seconds
 
-    async def queued(self) -> list[Queued]:
+    async def queued(self) -> list[QueuedDispatch]:
         """What could be leased now, the first of each kind. One statement."""
         async with self._databases.central.read() as tx:
             return await demand.queued(tx, most=QUEUED_AT_ONCE, down_shards=self._databases.down())
 
-    async def free_slots(self, waiting: Sequence[LeaseRequest], queued: Sequence[Queued]) -> dict[str, int]:
+    async def free_slots(self, waiting: Sequence[LeaseRequest], queued: Sequence[QueuedDispatch]) -> dict[str, int]:
         """Which of those who wait may run some of it, and how many free slots each has."""
         async with self._databases.central.read() as tx:
             return await _free_slots(tx, waiting, {each.kind for each in queued})

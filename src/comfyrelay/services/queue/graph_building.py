@@ -19,7 +19,7 @@ from comfyrelay.errors import DatabaseUnavailable, GraphError, NotFound
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decisions
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.tenant import jobs
 
 log = structlog.get_logger(__name__)
@@ -28,7 +28,7 @@ LONGEST_DEFERRAL = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LeasedJob:
+class LeasedDispatch:
     """A lease and all that its worker needs, but for the pre-signed URLs."""
 
     dispatch: Dispatch
@@ -65,14 +65,14 @@ class Building:
         *,
         pinned: Set[int] = frozenset(),
         ran_out: Mapping[tuple[int, str], int] = MappingProxyType({}),
-    ) -> dict[int, LeasedJob]:
+    ) -> dict[int, LeasedDispatch]:
         """Build what each lease is to run. One that cannot be built now goes back; one that never can be fails. The
         models of workflows that are `pinned` stay loaded; those in `ran_out`, by id and hash, did not fit into a GPU
         of this size."""
         by_shard: dict[str, list[Dispatch]] = defaultdict(list)
         for each in leased:
             by_shard[each.shard].append(each)
-        built: dict[int, LeasedJob] = {}
+        built: dict[int, LeasedDispatch] = {}
         hopeless: dict[int, str] = {}
         later: dict[int, str] = {}
         payloads = await asyncio.gather(*(self._payloads(shard, found) for shard, found in by_shard.items()))
@@ -111,10 +111,10 @@ class Building:
             log.exception("lease.payloads_failed", shard=shard)
             return None
 
-    async def _leased_job(self, dispatch: Dispatch, snapshot: JobSnapshot) -> LeasedJob:
+    async def _leased_job(self, dispatch: Dispatch, snapshot: JobSnapshot) -> LeasedDispatch:
         graph = await self._graphs.get(snapshot.graph_path)
         assert dispatch.lease_token is not None
-        return LeasedJob(
+        return LeasedDispatch(
             dispatch=dispatch,
             snapshot=snapshot,
             graph=replace_placeholders(graph, snapshot.values),
@@ -139,4 +139,4 @@ class Building:
             )
 
         log.warning("lease.not_built", hopeless=dict(hopeless), later=dict(later))
-        await self._decisions.decide(Step.DEFER, [*hopeless, *later], judge, by="build")
+        await self._decisions.decide(TransactionStep.DEFER, [*hopeless, *later], judge, by="build")

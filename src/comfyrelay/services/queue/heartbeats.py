@@ -12,7 +12,7 @@ from comfyrelay.domain.queue.lifecycle import stop_request
 from comfyrelay.errors import DatabaseUnavailable, LeaseLost
 from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.queue.dispatches import Beat, BeatAnswer
 from comfyrelay.store.database import Tx
@@ -33,21 +33,21 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HeartbeatAnswer:
+class HeartbeatResult:
     lease_expires_at: datetime
     stop: str | None
 
 
-class Heartbeats:
+class HeartbeatService:
     def __init__(self, databases: Databases, *, ttl: timedelta) -> None:
         self._databases = databases
         self._ttl = ttl
-        self._group: GroupCommit[Heartbeat, HeartbeatAnswer] = GroupCommit(self.beat_many)
+        self._group: GroupCommit[Heartbeat, HeartbeatResult] = GroupCommit(self.beat_many)
 
-    async def beat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
+    async def beat(self, heartbeat: Heartbeat) -> HeartbeatResult:
         return await self._group.call(heartbeat)
 
-    async def beat_many(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatAnswer | Exception]:
+    async def beat_many(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatResult | Exception]:
         """Extend many leases in one statement. Of two heartbeats of one lease, the later one's progress counts."""
         newest: dict[tuple[int, str, str | None], Beat] = {}
         for each in heartbeats:
@@ -66,7 +66,7 @@ class Heartbeats:
 
         extended = {
             (each.dispatch_id, each.lease_token): each
-            for each in await self._databases.central.run(Step.HEARTBEAT, work)
+            for each in await self._databases.central.run(TransactionStep.HEARTBEAT, work)
         }
         held = [_held(each, extended.get((each.dispatch_id, each.lease_token))) for each in heartbeats]
         await self._keep_logs(heartbeats, held)
@@ -92,7 +92,9 @@ class Heartbeats:
     async def _write_logs(self, shard: str, lines: Sequence[Mapping[str, Any]]) -> None:
         try:
             with self._databases.watched(shard):
-                await self._databases.shard(shard).run(Step.HEARTBEAT_LOGS, lambda tx: jobs.add_logs(tx, lines))
+                await self._databases.shard(shard).run(
+                    TransactionStep.HEARTBEAT_LOGS, lambda tx: jobs.add_logs(tx, lines)
+                )
         except DatabaseUnavailable:
             # A lease must not be lost for the sake of its log lines.
             log.warning("heartbeat.logs_lost", shard=shard, lines=len(lines))
@@ -105,10 +107,10 @@ def _held(heartbeat: Heartbeat, extended: BeatAnswer | None) -> BeatAnswer | Non
     return extended
 
 
-def _answer(held: BeatAnswer | None) -> HeartbeatAnswer | Exception:
+def _answer(held: BeatAnswer | None) -> HeartbeatResult | Exception:
     if held is None:
         return LeaseLost()
-    return HeartbeatAnswer(
+    return HeartbeatResult(
         lease_expires_at=held.lease_expires_at,
         stop=stop_request(
             cancel_requested_at=held.cancel_requested_at,

@@ -11,7 +11,7 @@ from comfyrelay.domain.payloads import JobSnapshot
 from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.errors import LeaseLost
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.tenant import jobs
@@ -22,7 +22,7 @@ MOST_REMEMBERED = 20_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Urls:
+class SignedUrls:
     """Where to fetch the inputs, and where to put the output, with which headers and of what size at most."""
 
     output_url: str
@@ -61,13 +61,13 @@ class Handover:
         self._handed: OrderedDict[str, Handed] = OrderedDict()
         self._signed_at: OrderedDict[str, float] = OrderedDict()
 
-    async def urls(self, job: LeasedJob) -> Urls:
+    async def urls(self, job: LeasedDispatch) -> SignedUrls:
         """URLs for a lease that is being handed over."""
         handed = _handed(job.dispatch, job.snapshot, job.lease_token)
         _remember(self._handed, job.lease_token, handed)
         return await self._sign(job.lease_token, handed)
 
-    async def fresh_urls(self, dispatch_id: int, lease_token: str, *, at_once: bool = False) -> Urls | None:
+    async def fresh_urls(self, dispatch_id: int, lease_token: str, *, at_once: bool = False) -> SignedUrls | None:
         """New URLs when the old ones have lived half of their time, or are not known here, or are asked for."""
         signed_at = self._signed_at.get(lease_token)
         now = asyncio.get_running_loop().time()
@@ -92,7 +92,7 @@ class Handover:
         _remember(self._handed, lease_token, handed)
         return handed
 
-    async def _sign(self, lease_token: str, handed: Handed) -> Urls:
+    async def _sign(self, lease_token: str, handed: Handed) -> SignedUrls:
         ttl = self._ttl_seconds
         upload = await self._objects.sign_upload(
             handed.upload_path,
@@ -105,7 +105,7 @@ class Handover:
         }
         primary = handed.snapshot.primary_input
         _remember(self._signed_at, lease_token, asyncio.get_running_loop().time())
-        return Urls(
+        return SignedUrls(
             output_url=upload.url,
             output_headers=upload.headers,
             assets=assets,

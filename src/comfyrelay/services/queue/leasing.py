@@ -21,13 +21,13 @@ from comfyrelay.domain.queue.routing import (
     ungranted,
 )
 from comfyrelay.domain.queue.updates import JobUpdate, start_of
-from comfyrelay.domain.records.workers import AuditEntry
+from comfyrelay.domain.records.workers import NewAuditEntry
 from comfyrelay.errors import ComfyRelayError, Conflict, Forbidden, Unauthorized
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.queue.decisions import block_event
-from comfyrelay.services.queue.graph_building import Building, LeasedJob
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.queue.graph_building import Building, LeasedDispatch
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store import outbox
 from comfyrelay.store.central import audit
 from comfyrelay.store.central.queue import blocks, claims, dispatches, leases, memory
@@ -100,13 +100,13 @@ class Leasing:
         self._pollers: set[str] = set()
         self._on_leased = on_leased
 
-    async def lease(self, request: LeaseRequest) -> list[LeasedJob]:
+    async def lease(self, request: LeaseRequest) -> list[LeasedDispatch]:
         answer = (await self.lease_many([request]))[0]
         if isinstance(answer, Exception):
             raise answer
         return answer or []
 
-    async def lease_many(self, requests: Sequence[LeaseRequest]) -> list[list[LeasedJob] | ComfyRelayError | None]:
+    async def lease_many(self, requests: Sequence[LeaseRequest]) -> list[list[LeasedDispatch] | ComfyRelayError | None]:
         """Serve many workers at once, in the order of their requests; a request id sent twice is one request.
 
         `None` is for a request id whose lease has ended: nothing will ever come of it, so nobody should wait.
@@ -124,12 +124,14 @@ class Leasing:
         pollers, self._pollers = self._pollers, set()
         return sorted(pollers)
 
-    async def _lease_distinct(self, requests: Sequence[LeaseRequest]) -> list[list[LeasedJob] | ComfyRelayError | None]:
+    async def _lease_distinct(
+        self, requests: Sequence[LeaseRequest]
+    ) -> list[list[LeasedDispatch] | ComfyRelayError | None]:
         try:
-            leased = await self._databases.central.run(Step.LEASE, lambda tx: self._lease(tx, requests))
+            leased = await self._databases.central.run(TransactionStep.LEASE, lambda tx: self._lease(tx, requests))
         except Conflict:
             # The same request id was served by another server in between: now its lease is there to be found.
-            leased = await self._databases.central.run(Step.LEASE, lambda tx: self._lease(tx, requests))
+            leased = await self._databases.central.run(TransactionStep.LEASE, lambda tx: self._lease(tx, requests))
         self._delivery.delay(leased.entries)
         if leased.granted:
             self._on_leased(leased.granted)
@@ -237,7 +239,7 @@ class Leasing:
         await dispatches.write_leased(tx, taken)
         await leases.begin(tx, taken)
         await audit.record(
-            tx, [AuditEntry(worker_id=each.worker_id or "", event="lease", dispatch_id=each.id) for each in taken]
+            tx, [NewAuditEntry(worker_id=each.worker_id or "", event="lease", dispatch_id=each.id) for each in taken]
         )
         leased.granted.extend(taken)
 

@@ -23,7 +23,7 @@ from comfyrelay.media.inspection import HEAD_BYTES, Probes
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.lease_payload import Handed, Handover
 from comfyrelay.services.queue.posters import Posters
-from comfyrelay.services.queue.settle import Output, Report, Settle, Settlement
+from comfyrelay.services.queue.settle import Report, Settle, SettledOutput, Settlement
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central.queue import dispatches
 
@@ -38,7 +38,7 @@ NO_OUTPUT = "There is no output: upload it to the lease's output URL, then compl
 class _Taken:
     """An output as it would count, and its copy; without one, there is nothing to take."""
 
-    output: Output | None = None
+    output: SettledOutput | None = None
     copy: str | None = None
     problem: str | None = None
     # what is left of it once it is settled
@@ -104,7 +104,7 @@ class Outputs:
             raise InvalidInput(taken.problem, errors={"output": taken.problem or NO_OUTPUT})
         return False
 
-    async def _take(self, handed: Handed, told: Output | None) -> _Taken:
+    async def _take(self, handed: Handed, told: SettledOutput | None) -> _Taken:
         upload = handed.upload_path
         if told is None:
             return _Taken(problem=NO_OUTPUT, upload=upload)
@@ -133,7 +133,9 @@ class Outputs:
             raise
         return _Taken(output=output, copy=copy, problem=problem, upload=upload)
 
-    async def _check(self, copy: str, told: Output, *, size: int, promised: str) -> tuple[Output, str | None]:
+    async def _check(
+        self, copy: str, told: SettledOutput, *, size: int, promised: str
+    ) -> tuple[SettledOutput, str | None]:
         """The output as it was found, and what is wrong with it."""
         if size > self._max_bytes:
             # another one was uploaded after its size was looked at

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from comfyrelay.domain.queue.routing import Queued
+from comfyrelay.domain.queue.routing import QueuedDispatch
 from comfyrelay.errors import ComfyRelayError, LeaseLost
 from comfyrelay.services.queue.demand import QUEUED_AT_ONCE, Demand
-from comfyrelay.services.queue.graph_building import LeasedJob
+from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.leasing import LeaseRequest, Leasing
 from comfyrelay.services.queue.settle import Settle
 from comfyrelay.store.notify import NotifyChannel
@@ -38,7 +38,7 @@ UNSERVED_SECONDS = 30.0
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Poll:
     request: LeaseRequest
-    answer: "asyncio.Future[list[LeasedJob]]"
+    answer: "asyncio.Future[list[LeasedDispatch]]"
     waits: bool
 
 
@@ -86,7 +86,7 @@ class Polls:
         parked = {each.request.worker_id: each.request for each in self._parked if not each.answer.done()}
         return list(({worker: request for worker, (request, _) in self._unserved.items()} | parked).values())
 
-    async def poll(self, request: LeaseRequest, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
+    async def poll(self, request: LeaseRequest, *, wait_seconds: float = 0.0) -> list[LeasedDispatch]:
         """Leases for the request; with `wait_seconds`, wait that long for one to come."""
         poll = _Poll(request=request, answer=asyncio.get_running_loop().create_future(), waits=wait_seconds > 0)
         self._add(poll, wait_seconds)
@@ -226,7 +226,7 @@ class Polls:
         if prefetched and some:
             await self._demand.recall(prefetched, some)
 
-    async def _offer_to_able(self, queued: list[Queued]) -> None:
+    async def _offer_to_able(self, queued: list[QueuedDispatch]) -> None:
         """Offer it to those who wait, to no more of them than are needed."""
         busy: list[_Poll] = []
         async for free, others in self._able(queued):
@@ -238,14 +238,14 @@ class Polls:
         queued = await self._offer(queued, busy, may_prefetch=True)
         self._unplaced.update(each.id for each in queued)
 
-    async def _queued(self) -> list[Queued]:
+    async def _queued(self) -> list[QueuedDispatch]:
         queued = [each for each in await self._demand.queued() if each.id not in self._unplaced]
         if not any(each.only_worker for each in queued):
             return queued
         here = {each.request.worker_id for each in self._parked}
         return [each for each in queued if each.only_worker is None or each.only_worker in here]
 
-    async def _able(self, queued: Sequence[Queued]) -> AsyncIterator[tuple[list[_Poll], list[_Poll]]]:
+    async def _able(self, queued: Sequence[QueuedDispatch]) -> AsyncIterator[tuple[list[_Poll], list[_Poll]]]:
         """Those who may run some of it: with a free slot, and without one but ready to prefetch. Warm ones first, then
         those who have waited longest. Ever more are checked, because mostly the first can take it."""
         providers, hashes = {each.provider for each in queued}, {each.workflow_hash for each in queued}
@@ -261,7 +261,9 @@ class Polls:
                 [each for each in found if free[each.request.worker_id] <= 0 and each.request.prefetch],
             )
 
-    async def _offer(self, queued: list[Queued], polls: Sequence[_Poll], *, may_prefetch: bool) -> list[Queued]:
+    async def _offer(
+        self, queued: list[QueuedDispatch], polls: Sequence[_Poll], *, may_prefetch: bool
+    ) -> list[QueuedDispatch]:
         """Take leases for these, for ever more of them, until nothing remains; what does remain."""
         start, size = 0, len(queued) + FEW
         while queued and start < len(polls):
@@ -283,7 +285,7 @@ class Polls:
                 self._answer(poll, answer or [])
         return sum(1 for each in answers if isinstance(each, list) and each)
 
-    def _answer(self, poll: _Poll, answer: list[LeasedJob] | ComfyRelayError) -> None:
+    def _answer(self, poll: _Poll, answer: list[LeasedDispatch] | ComfyRelayError) -> None:
         self._parked.pop(poll, None)
         if isinstance(answer, ComfyRelayError):
             if not poll.answer.done():
@@ -304,7 +306,7 @@ class Polls:
                 self._parked.pop(poll, None)
                 poll.answer.set_exception(error)
 
-    def _time_out(self, poll: _Poll) -> list[LeasedJob]:
+    def _time_out(self, poll: _Poll) -> list[LeasedDispatch]:
         """Time is up. A lease that was granted this very moment is still handed over."""
         if poll.answer.done():
             return poll.answer.result()
@@ -318,11 +320,11 @@ class Polls:
         if not poll.answer.done():
             poll.answer.cancel()
 
-    def _give_back(self, answer: "asyncio.Future[list[LeasedJob]]") -> None:
+    def _give_back(self, answer: "asyncio.Future[list[LeasedDispatch]]") -> None:
         if not answer.cancelled() and answer.exception() is None and answer.result():
             asyncio.get_running_loop().create_task(self._release(answer.result()))
 
-    async def _release(self, leased: list[LeasedJob]) -> None:
+    async def _release(self, leased: list[LeasedDispatch]) -> None:
         for each in leased:
             with contextlib.suppress(LeaseLost):
                 await self._settle.requeue(each.dispatch_id, each.lease_token, reason="client_disconnected")

@@ -54,7 +54,7 @@ class Picture:
     tag: str
 
 
-class Previews:
+class PreviewService:
     def __init__(self, objects: ObjectStore, notify_channel: NotifyChannel) -> None:
         self._objects = objects
         self._notify_channel = notify_channel

@@ -15,7 +15,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.demand import Demand
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.queue import dispatches
 
 log = structlog.get_logger(__name__)
@@ -62,7 +62,7 @@ class Reaper:
             return expired or lifecycle.exhaust(dispatch, now=now)
 
         # Finding and reaping are two steps: a heartbeat may have come in between, so each is judged once more.
-        decided = await self._decisions.decide(Step.REAP, due, judge, by="reap")
+        decided = await self._decisions.decide(TransactionStep.REAP, due, judge, by="reap")
         if decided.moves:
             log.info("reaper.reaped", count=len(decided.moves), wanted=len(wanted))
         return len(decided.moves)

@@ -21,8 +21,8 @@ from comfyrelay.errors import Fault, LeaseLost, OutOfMemory
 from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.delivery import OutboxDelivery
-from comfyrelay.services.queue.decisions import Decided, Decision, Decisions, Details
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.queue.decisions import Decided, DecidedMove, Decisions, Details
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.queue import dispatches, leases, memory
 from comfyrelay.store.database import Tx
 
@@ -38,7 +38,7 @@ _REPEATABLE = {Verb.COMPLETE, Verb.FAIL}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Output:
+class SettledOutput:
     """The output as the worker describes it, or as it was found. `file_id` is that of the copy that counts; without
     one it is what the lease uploaded, which is then up to whoever calls the engine."""
 
@@ -66,7 +66,7 @@ class Report:
     # how long after it was leased its run began, by a clock that only goes forward
     began_after_seconds: float | None = None
     about: dict[str, Any] | None = None
-    output: Output | None = None
+    output: SettledOutput | None = None
     fault: Fault = Fault.JOB
     error: str = ""
     # what kind of error it is, as `errors` names them
@@ -87,7 +87,7 @@ class Settlement:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Batch:
+class _SettleBatch:
     """What one transaction decided."""
 
     answers: list[Settlement | Exception]
@@ -116,7 +116,7 @@ class Settle:
         dispatch_id: int,
         lease_token: str,
         *,
-        output: Output | None = None,
+        output: SettledOutput | None = None,
         provider_job_id: str | None = None,
         seed: int | None = None,
         worker_id: str | None = None,
@@ -198,8 +198,8 @@ class Settle:
             for answer, shard in zip(batch.answers, batch.shards, strict=True)
         ]
 
-    async def _decide(self, reports: Sequence[Report]) -> _Batch:
-        batch = await self._databases.central.run(Step.SETTLE, lambda tx: self._settle(tx, reports))
+    async def _decide(self, reports: Sequence[Report]) -> _SettleBatch:
+        batch = await self._databases.central.run(TransactionStep.SETTLE, lambda tx: self._settle(tx, reports))
         for failure in batch.holds:
             await self._hold_rest(failure)
         # Whoever reports knows that its lease has ended: there is nobody to stop.
@@ -213,19 +213,19 @@ class Settle:
         assert failed.batch_id is not None
         assert reason is not None
         await self._decisions.decide(
-            Step.HOLD,
+            TransactionStep.HOLD,
             dispatches.of_batch(failed.tenant_id, failed.batch_id),
             lambda each, now: lifecycle.hold(each, workflow_hash=failed.workflow_hash, reason=reason, now=now),
             by="hold",
         )
 
-    async def _settle(self, tx: Tx, reports: Sequence[Report]) -> _Batch:
+    async def _settle(self, tx: Tx, reports: Sequence[Report]) -> _SettleBatch:
         ids = sorted({each.dispatch_id for each in reports})
         found, now, has_blocks = await dispatches.lock_reported(tx, ids)
-        decisions: dict[int, Decision] = {}
+        decisions: dict[int, DecidedMove] = {}
         accepted: dict[str, tuple[Verb, Settlement]] = {}
         undecided: dict[int, Report] = {}
-        batch = _Batch(answers=[LeaseLost()] * len(reports), shards=[None] * len(reports))
+        batch = _SettleBatch(answers=[LeaseLost()] * len(reports), shards=[None] * len(reports))
         for index, report in enumerate(reports):
             dispatch = found.get(report.dispatch_id)
             if dispatch is None:
@@ -237,7 +237,7 @@ class Settle:
                 move = _charged(decided or _move(dispatch, report, now, began_at), report, now, began_at)
                 move = await _with_hold(tx, move, report)
                 details = _details(dispatch, report, began_at)
-                decisions[dispatch.id] = Decision(move=move, by=report.verb, details=details)
+                decisions[dispatch.id] = DecidedMove(move=move, by=report.verb, details=details)
                 settlement = Settlement(dispatch_id=dispatch.id, status=move.after.status)
                 batch.answers[index] = settlement
                 accepted[report.lease_token] = (report.verb, settlement)
@@ -273,7 +273,7 @@ class Settle:
             began_at=began_at,
         )
 
-    async def _answer_repeats(self, tx: Tx, undecided: dict[int, Report], batch: _Batch) -> None:
+    async def _answer_repeats(self, tx: Tx, undecided: dict[int, Report], batch: _SettleBatch) -> None:
         """An accepted complete or fail, reported once more with the same token, is answered like the first time."""
         if not undecided:
             return
@@ -345,7 +345,7 @@ def _details(dispatch: Dispatch, report: Report, began_at: datetime | None) -> D
     )
 
 
-def _output_file(dispatch: Dispatch, lease_token: str, output: Output) -> UploadedOutput:
+def _output_file(dispatch: Dispatch, lease_token: str, output: SettledOutput) -> UploadedOutput:
     tenant_id, job_id, extension = dispatch.tenant_id, dispatch.tenant_job_id, output.extension
     if output.file_id is None:
         path = upload_path(tenant_id=tenant_id, job_id=job_id, lease_token=lease_token, extension=extension)

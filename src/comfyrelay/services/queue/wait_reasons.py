@@ -19,7 +19,7 @@ from comfyrelay.domain.queue.wait_reasons import (
     explain,
     explain_fetched,
 )
-from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central import catalogue
@@ -206,7 +206,7 @@ async def _coming(tx: Tx, dispatch: Dispatch, known: Set[str]) -> Coming:
     return Coming(limit=limits[0]) if len(limits) == len(fleets) else NOTHING_COMING
 
 
-async def _pods_coming(tx: Tx, fleet: Fleet, known: Set[str], now: datetime) -> list[float]:
+async def _pods_coming(tx: Tx, fleet: FleetRecord, known: Set[str], now: datetime) -> list[float]:
     """Of a cluster only who tells it its number sees the pods: those that started when it last told another, and those
     that it asked for then."""
     last = await decisions.latest(tx, fleet.id)
@@ -222,7 +222,7 @@ async def _pods_coming(tx: Tx, fleet: Fleet, known: Set[str], now: datetime) -> 
     return [seconds_left(each, ago) for each in (*seconds, *asked_for * [last.seen["boot_seconds"]])]
 
 
-async def _limit(tx: Tx, fleet: Fleet) -> str | None:
+async def _limit(tx: Tx, fleet: FleetRecord) -> str | None:
     """What the last decision said that it was kept from more by."""
     if fleet.scaling_spec.is_paused:
         return "the fleet is paused"

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.workers import worker_logs, workers
 from comfyrelay.store.notify import NotifyChannel
 from comfyrelay.wakeup import Wakeup, WakeupsByKey
@@ -34,7 +34,7 @@ class LastLines:
     received_at: datetime | None
 
 
-class WorkerLogs:
+class WorkerLogService:
     def __init__(self, databases: Databases, notify_channel: NotifyChannel, *, on_asked: Callable[[str], None]) -> None:
         """`on_asked` lets go of a worker that waits, so that it hears of it."""
         self._on_asked = on_asked
@@ -69,11 +69,11 @@ class WorkerLogs:
         return self._waiting.waiting(worker_id, wakeup)
 
     async def keep(self, worker_id: str, lines: Sequence[str]) -> None:
-        await self._databases.central.run(Step.WORKER, lambda tx: worker_logs.keep(tx, worker_id, lines))
+        await self._databases.central.run(TransactionStep.WORKER, lambda tx: worker_logs.keep(tx, worker_id, lines))
 
     async def forget_old(self) -> None:
         work = self._databases.central.run
-        await work(Step.RETENTION_REMOVE, lambda tx: worker_logs.forget(tx, older_than_seconds=KEPT_SECONDS))
+        await work(TransactionStep.RETENTION_REMOVE, lambda tx: worker_logs.forget(tx, older_than_seconds=KEPT_SECONDS))
 
     def _on_word(self, word: str) -> None:
         if not word.startswith(WORD):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from comfyrelay.services.context import ServiceContext
-from comfyrelay.services.webhooks.deliveries import Deliveries
+from comfyrelay.services.webhooks.deliveries import DeliveryService
 from comfyrelay.services.webhooks.endpoints import Endpoints
 from comfyrelay.services.webhooks.overview import DeliveryOverview
 from comfyrelay.services.webhooks.sender import WebhookSender
@@ -17,5 +17,5 @@ class Webhooks:
         allow_private = context.settings.webhook_allow_private
         sender = WebhookSender(allow_private=allow_private)
         self.endpoints = Endpoints(databases, allow_private=allow_private)
-        self.deliveries = Deliveries(databases, sender, on_noted=on_noted)
+        self.deliveries = DeliveryService(databases, sender, on_noted=on_noted)
         self.overview = DeliveryOverview(databases)

@@ -13,13 +13,13 @@ import structlog
 
 from comfyrelay.domain.deliveries import DeliveryStatus
 from comfyrelay.domain.ids import new_id
-from comfyrelay.domain.records.webhooks import Delivery
+from comfyrelay.domain.records.webhooks import DeliveryRecord
 from comfyrelay.domain.webhooks import WAITS_SECONDS, EndedJob, new_secret, signed, test_body
 from comfyrelay.errors import Conflict, DatabaseUnavailable, NotFound
 from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
-from comfyrelay.services.webhooks.sender import Sent, WebhookSender
+from comfyrelay.services.transactions import TransactionStep
+from comfyrelay.services.webhooks.sender import SendResult, WebhookSender
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import deliveries
 from comfyrelay.store.tenant.deliveries import Claimed, DeliveryOutcome
@@ -41,7 +41,7 @@ class _Delivery:
     secret: str
 
 
-class Deliveries:
+class DeliveryService:
     def __init__(self, databases: Databases, sender: WebhookSender, *, on_noted: Callable[[], None]) -> None:
         """`on_noted` is called when what came of some was written down."""
         self._databases = databases
@@ -74,13 +74,13 @@ class Deliveries:
             await asyncio.gather(*self._tasks())
         return sent
 
-    async def send_again(self, delivery_id: str, *, tenant_id: str | None = None) -> Delivery:
+    async def send_again(self, delivery_id: str, *, tenant_id: str | None = None) -> DeliveryRecord:
         """Once more and at once, whatever came of it before; of any tenant, or of this one alone."""
         shards = list(self._databases.shards) if tenant_id is None else [await self._databases.shard_name_of(tenant_id)]
         for shard in shards:
             database = self._databases.shard(shard)
             found = await database.run(
-                Step.TENANT, lambda tx: deliveries.send_again(tx, delivery_id, tenant_id=tenant_id)
+                TransactionStep.TENANT, lambda tx: deliveries.send_again(tx, delivery_id, tenant_id=tenant_id)
             )
             if found is not None:
                 self._on_noted()
@@ -88,7 +88,7 @@ class Deliveries:
                 return found
         raise NotFound("There is no such delivery." if tenant_id is None else "There is no such delivery of yours.")
 
-    async def send_test(self, tenant_id: str) -> Sent:
+    async def send_test(self, tenant_id: str) -> SendResult:
         """Try the tenant's webhook with a message that tells of nothing, once; nothing of it is kept."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             webhook, at = await deliveries.webhook(tx, tenant_id), await deliveries.now(tx)
@@ -147,7 +147,7 @@ class Deliveries:
             return [_Delivery(claimed=each, job=jobs[each.job_id], secret=secrets[each.tenant_id]) for each in claimed]
 
         with self._databases.watched(shard):
-            return await self._databases.shard(shard).run(Step.WEBHOOK_CLAIM, work)
+            return await self._databases.shard(shard).run(TransactionStep.WEBHOOK_CLAIM, work)
 
     async def _deliver(self, shard: str, delivery: _Delivery) -> None:
         claimed, body = delivery.claimed, delivery.job.body()
@@ -169,12 +169,12 @@ class Deliveries:
         return GroupCommit(lambda outcomes: self._note(shard, outcomes))
 
     async def _note(self, shard: str, outcomes: Sequence[DeliveryOutcome]) -> Sequence[None]:
-        await self._databases.shard(shard).run(Step.WEBHOOK_NOTE, lambda tx: deliveries.note(tx, outcomes))
+        await self._databases.shard(shard).run(TransactionStep.WEBHOOK_NOTE, lambda tx: deliveries.note(tx, outcomes))
         self._on_noted()
         return [None] * len(outcomes)
 
 
-def outcome_of(claimed: Claimed, sent: Sent) -> DeliveryOutcome:
+def outcome_of(claimed: Claimed, sent: SendResult) -> DeliveryOutcome:
     """Delivered, to be tried again after a wait that grows, or given up."""
     waits = len(WAITS_SECONDS)
     if sent.is_ok:

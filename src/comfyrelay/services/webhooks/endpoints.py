@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from comfyrelay.domain.deliveries import DeliveryStatus
-from comfyrelay.domain.records.webhooks import Delivery, TenantWebhook
+from comfyrelay.domain.records.webhooks import DeliveryRecord, TenantWebhook
 from comfyrelay.domain.webhooks import new_secret, url_problem
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import deliveries, jobs
 from comfyrelay.text import is_storable
@@ -46,14 +46,14 @@ class Endpoints:
             assert after is not None
             return ChangedWebhook(webhook=after, secret=shown)
 
-        return await (await self._databases.shard_of(tenant_id)).run(Step.TENANT, work)
+        return await (await self._databases.shard_of(tenant_id)).run(TransactionStep.TENANT, work)
 
     async def remove(self, tenant_id: str) -> None:
         """Tell nobody any more, but for jobs with a URL of their own: for those the secret stays."""
         shard = await self._databases.shard_of(tenant_id)
-        await shard.run(Step.TENANT, lambda tx: deliveries.set_webhook(tx, tenant_id, url=None))
+        await shard.run(TransactionStep.TENANT, lambda tx: deliveries.set_webhook(tx, tenant_id, url=None))
 
-    async def deliveries_of(self, tenant_id: str, job_id: str) -> Sequence[Delivery]:
+    async def deliveries_of(self, tenant_id: str, job_id: str) -> Sequence[DeliveryRecord]:
         """A job is told of once, so there is one at most."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             if await jobs.get(tx, tenant_id, job_id) is None:
@@ -62,7 +62,7 @@ class Endpoints:
 
     async def page(
         self, tenant_id: str, *, status: DeliveryStatus | None = None, before_id: str | None = None, limit: int
-    ) -> Listed[Delivery]:
+    ) -> Listed[DeliveryRecord]:
         """What has come of telling of all jobs, newest first."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await deliveries.page(tx, tenant_id, status=status, before_id=before_id, limit=limit + 1)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from comfyrelay.domain.deliveries import DeliveryState, DeliveryStatus
-from comfyrelay.domain.records.webhooks import Delivery
+from comfyrelay.domain.records.webhooks import DeliveryRecord
 from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
@@ -17,7 +17,7 @@ MOST_COUNTED = 10_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeliveryOfTenant:
-    delivery: Delivery
+    delivery: DeliveryRecord
     tenant_email: str | None
 
 
@@ -43,7 +43,7 @@ class DeliveryOverview:
         limit: int,
     ) -> Listed[DeliveryOfTenant]:
         """Of all shards that can be reached, newest first: their ids begin with the time."""
-        found: list[Delivery] = []
+        found: list[DeliveryRecord] = []
         ends: list[str] = []
         shards = list(self._databases.shards) if tenant_id is None else [await self._databases.shard_name_of(tenant_id)]
         for shard in shards:
@@ -65,7 +65,7 @@ class DeliveryOverview:
         after = (items[-1].id if items else edge) if len(items) < len(found) else edge or None
         return Listed(items=await self.with_emails(items), next_cursor=after)
 
-    async def with_emails(self, found: Sequence[Delivery]) -> list[DeliveryOfTenant]:
+    async def with_emails(self, found: Sequence[DeliveryRecord]) -> list[DeliveryOfTenant]:
         """With the email of each one's tenant."""
         async with self._databases.central.read() as tx:
             emails = await tenants.emails_of(tx, {each.tenant_id for each in found})

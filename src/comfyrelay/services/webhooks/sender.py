@@ -24,7 +24,7 @@ MOST_ANSWER_BYTES = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sent:
+class SendResult:
     """What came back: a status code, or why there is none."""
 
     status_code: int | None = None
@@ -47,21 +47,21 @@ class WebhookSender:
         # Threads of its own: names that take for ever to resolve must not keep files and passwords waiting.
         self._resolver = ThreadPoolExecutor(8, thread_name_prefix="webhook-names")
 
-    async def send(self, url: str, body: str, headers: Mapping[str, str]) -> Sent:
+    async def send(self, url: str, body: str, headers: Mapping[str, str]) -> SendResult:
         """Send a message once. Never raises for what the other side does or does not do."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._send(httpx.URL(url), body, headers)
         except TimeoutError:
-            return Sent(error=f"There was no answer within {self._timeout_seconds:g} seconds.")
+            return SendResult(error=f"There was no answer within {self._timeout_seconds:g} seconds.")
         except (Unsendable, httpx.InvalidURL) as error:
-            return Sent(error=str(error))
+            return SendResult(error=str(error))
         except httpx.HTTPError as error:
-            return Sent(error=f"There was no answer ({type(error).__name__}).")
+            return SendResult(error=f"There was no answer ({type(error).__name__}).")
         except Exception:
             # one message that nobody thought of must not hold up the others
             log.exception("webhook.not_sent")
-            return Sent(error="It could not be sent.")
+            return SendResult(error="It could not be sent.")
 
     async def close(self) -> None:
         self._resolver.shutdown(wait=False, cancel_futures=True)
@@ -69,7 +69,7 @@ class WebhookSender:
             await self._client.aclose()
             self._client = None
 
-    async def _send(self, url: httpx.URL, body: str, headers: Mapping[str, str]) -> Sent:
+    async def _send(self, url: httpx.URL, body: str, headers: Mapping[str, str]) -> SendResult:
         if (problem := url_problem(str(url))) is not None:
             raise Unsendable(problem)
         *others, last = await self._addresses(url)
@@ -90,7 +90,7 @@ class WebhookSender:
             raise Unsendable(INTO_PRIVATE)
         return allowed
 
-    async def _post(self, url: httpx.URL, address: str, body: str, headers: Mapping[str, str]) -> Sent:
+    async def _post(self, url: httpx.URL, address: str, body: str, headers: Mapping[str, str]) -> SendResult:
         request = self._http().build_request(
             "POST",
             url.copy_with(host=address),
@@ -109,7 +109,7 @@ class WebhookSender:
             await _read_a_little(response)
         finally:
             await response.aclose()
-        sent = Sent(status_code=response.status_code)
+        sent = SendResult(status_code=response.status_code)
         return sent if sent.is_ok else replace(sent, error=f"The answer was {response.status_code}.")
 
     def _http(self) -> httpx.AsyncClient:

@@ -15,10 +15,10 @@ from comfyrelay.services.workers.slots import SlotViews
 from comfyrelay.services.workers.views import FleetViews
 from comfyrelay.services.workers.workers import Workers
 
-__all__ = ["Fleet"]
+__all__ = ["WorkerServices"]
 
 
-class Fleet:
+class WorkerServices:
     def __init__(
         self,
         context: ServiceContext,

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 
 from comfyrelay.domain.autoscaling.spec import Bundle
 from comfyrelay.domain.capabilities import MOST_NAMES_IN_REFUSAL, Gap, NeedKind, Needs, fitness, gaps, listed, refusal
-from comfyrelay.domain.records.catalogue import Workflow
+from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.errors import MissingOnWorkers, NotFound
-from comfyrelay.services.catalogue.availability import Missing, is_judged, lacking_of, usual_needs
+from comfyrelay.services.catalogue.availability import MissingRequirements, is_judged, lacking_of, usual_needs
 from comfyrelay.services.catalogue.graphs import Graphs
 
 ADVICE = "Add what is missing, or map it anyway: with `force`, jobs wait until a worker has everything."
@@ -18,7 +18,12 @@ class Bundles:
         self._graphs = graphs
 
     async def require(
-        self, fleet_slug: str, new: Iterable[Workflow], *, bundle: Bundle | None, reports: Sequence[tuple[str, str]]
+        self,
+        fleet_slug: str,
+        new: Iterable[WorkflowRecord],
+        *,
+        bundle: Bundle | None,
+        reports: Sequence[tuple[str, str]],
     ) -> None:
         """`MissingOnWorkers` when machines of the fleet lack something that one of these workflows needs. Without a
         bundle its workers' `reports` count; with nobody there to ask, nothing is known to be missing."""
@@ -43,7 +48,7 @@ class Bundles:
                 texts.append(f"For {workflow.slug!r}: {why}")
                 missing += found
         if texts:
-            listed_ = Missing(gaps=missing, workers=len(reports), shows_names=True)
+            listed_ = MissingRequirements(gaps=missing, workers=len(reports), shows_names=True)
             raise MissingOnWorkers(" ".join([*texts, ADVICE]), missing=listed_.to_json())
 
 

@@ -7,10 +7,10 @@ from typing import Any
 from comfyrelay.domain.autoscaling.spec import Bundle
 from comfyrelay.domain.autoscaling.spec_json import machines_from_json, scaling_from_json
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.records.workers import Fleet
+from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.services.workers.bundles import Bundles
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.autoscaling import machines as machine_rows
@@ -38,19 +38,19 @@ class Fleets:
         scaling: Mapping[str, Any] | None = None,
         workflow_slugs: Sequence[str] = (),
         force: bool = False,
-    ) -> Fleet:
+    ) -> FleetRecord:
         if not force:
             await self._require(slug, None, workflow_slugs, bundle=machines_from_json(machines).bundle)
         specs = {"machines": _merged(None, machines), "scaling": _checked(_merged(None, scaling))}
 
-        async def work(tx: Tx) -> Fleet:
+        async def work(tx: Tx) -> FleetRecord:
             fleet = await catalogue.create_fleet(
                 tx, slug=slug, stage=stage, name=name or slug, max_workers=max_workers, **specs
             )
             await _map(tx, fleet, workflow_slugs)
             return fleet
 
-        return await self._databases.central.run(Step.CATALOGUE, work)
+        return await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
     async def map_workflows(
         self, *, stage: Stage, slug: str, workflow_slugs: Sequence[str], force: bool = False
@@ -66,12 +66,12 @@ class Fleets:
             # Locked, so that a worker that registers this moment gets either all of the old mapping or all of the new.
             await _map(tx, await _locked_fleet(tx, stage, slug), workflow_slugs)
 
-        await self._databases.central.run(Step.CATALOGUE, work)
+        await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
-    async def change(self, *, stage: Stage, slug: str, changes: Mapping[str, Any]) -> Fleet:
+    async def change(self, *, stage: Stage, slug: str, changes: Mapping[str, Any]) -> FleetRecord:
         """`machines` and `scaling` are changed field by field; with null nothing is said of them any more."""
 
-        async def work(tx: Tx) -> Fleet:
+        async def work(tx: Tx) -> FleetRecord:
             fleet = await _locked_fleet(tx, stage, slug)
             values = dict(changes)
             for name in SPECS:
@@ -83,7 +83,7 @@ class Fleets:
                 await _require_none_there(tx, fleet)
             return await fleets.change(tx, fleet.id, **values) if values else fleet
 
-        return await self._databases.central.run(Step.CATALOGUE, work)
+        return await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
     async def delete(self, *, stage: Stage, slug: str) -> None:
         async def work(tx: Tx) -> None:
@@ -91,10 +91,10 @@ class Fleets:
             await _require_none_there(tx, fleet)
             await fleets.remove(tx, fleet)
 
-        await self._databases.central.run(Step.CATALOGUE, work)
+        await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
     async def _require(
-        self, slug: str, fleet: Fleet | None, workflow_slugs: Sequence[str], *, bundle: Bundle | None
+        self, slug: str, fleet: FleetRecord | None, workflow_slugs: Sequence[str], *, bundle: Bundle | None
     ) -> None:
         """Before anything is locked, for graphs are in object storage. What was mapped before is not judged again."""
         async with self._databases.central.read() as tx:
@@ -105,7 +105,7 @@ class Fleets:
         await self._bundles.require(slug, new, bundle=bundle, reports=reports)
 
 
-async def _require_none_there(tx: Tx, fleet: Fleet) -> None:
+async def _require_none_there(tx: Tx, fleet: FleetRecord) -> None:
     """Nobody would know of its machines any more, and they would go on costing."""
     if there := len(await machine_rows.present(tx, [fleet.id])):
         raise Conflict(
@@ -114,12 +114,12 @@ async def _require_none_there(tx: Tx, fleet: Fleet) -> None:
         )
 
 
-def _provider(fleet: Fleet) -> Any:
+def _provider(fleet: FleetRecord) -> Any:
     """As it was said: what cannot be read has to be changed first of all."""
     return (fleet.machines or {}).get("provider")
 
 
-async def _map(tx: Tx, fleet: Fleet, workflow_slugs: Sequence[str]) -> None:
+async def _map(tx: Tx, fleet: FleetRecord, workflow_slugs: Sequence[str]) -> None:
     found = {slug: await catalogue.workflow_to_use(tx, slug=slug) for slug in dict.fromkeys(workflow_slugs)}
     unknown = {slug: f"There is no workflow {slug!r}." for slug, each in found.items() if each is None}
     if unknown:
@@ -143,7 +143,7 @@ def _checked(scaling: dict[str, Any] | None) -> dict[str, Any] | None:
     return scaling
 
 
-async def _locked_fleet(tx: Tx, stage: Stage, slug: str) -> Fleet:
+async def _locked_fleet(tx: Tx, stage: Stage, slug: str) -> FleetRecord:
     fleet = await catalogue.fleet(tx, stage=stage, slug=slug, lock=True)
     if fleet is None:
         raise NotFound(f"There is no {stage} fleet {slug!r}.")

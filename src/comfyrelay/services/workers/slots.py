@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from comfyrelay.domain.queue.slots import HeldJob, WorkerSlot, slots_of
+from comfyrelay.domain.queue.slots import HeldJob, SlotState, slots_of
 from comfyrelay.domain.queue.states import RegistrationSource, WorkerState
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.workers import slots, workers
 from comfyrelay.store.database import Tx
@@ -46,7 +46,7 @@ class JobOnSlot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotView:
-    slot: WorkerSlot
+    slot: SlotState
     job: JobOnSlot | None
 
 
@@ -84,10 +84,10 @@ class SlotViews:
         """Write down what was told since the last time; returns by whom."""
         told, self._told = self._told, {}
         if told:
-            await self._databases.central.run(Step.WORKER, lambda tx: workers.record_devices(tx, told))
+            await self._databases.central.run(TransactionStep.WORKER, lambda tx: workers.record_devices(tx, told))
         warm, self._warm = self._warm, {}
         if warm:
-            await self._databases.central.run(Step.WORKER, lambda tx: workers.record_warm(tx, warm))
+            await self._databases.central.run(TransactionStep.WORKER, lambda tx: workers.record_warm(tx, warm))
             self._written_warm = {**self._written_warm, **warm} if len(self._written_warm) < MOST_WARM else warm
         return told.keys()
 
@@ -122,9 +122,9 @@ class SlotViews:
         ]
         return Listed(items=views, next_cursor=after)
 
-    async def _jobs(self, held: Sequence[HeldJob]) -> tuple[dict[str, Job], dict[str, int]]:
+    async def _jobs(self, held: Sequence[HeldJob]) -> tuple[dict[str, JobRecord], dict[str, int]]:
         """The jobs by their ids, and by batch how many it has; of a shard that is away nothing is known."""
-        found: dict[str, Job] = {}
+        found: dict[str, JobRecord] = {}
         totals: dict[str, int] = {}
         for shard in {job.shard for job in held}:
             try:
@@ -150,13 +150,13 @@ def _is_here(worker: slots.SlotWorker) -> bool:
     return worker.registration_source == RegistrationSource.DESK
 
 
-def _with_reason(slot: WorkerSlot, away: Sequence[str] | None) -> WorkerSlot:
+def _with_reason(slot: SlotState, away: Sequence[str] | None) -> SlotState:
     return replace(slot, away=" ".join(away)) if away and slot.away is None else slot
 
 
 def _on_slot(
     held: HeldJob,
-    known: Mapping[str, Job],
+    known: Mapping[str, JobRecord],
     totals: Mapping[str, int],
     usual: Mapping[int, float | None],
     now: datetime,

@@ -10,11 +10,11 @@ from comfyrelay.domain.queue.states import RegistrationSource, Stage, WorkerStat
 from comfyrelay.domain.queue.worker_order import WorkerSort, after, counted, in_order
 from comfyrelay.domain.records.workers import (
     BlockedHash,
-    Fleet,
+    FleetRecord,
     LackedHash,
     ListedWorker,
     Registration,
-    WorkerJob,
+    WorkerJobRecord,
     WorkerMachine,
 )
 from comfyrelay.errors import NotFound
@@ -30,7 +30,7 @@ LATELY = timedelta(hours=1)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetView:
-    fleet: Fleet
+    fleet: FleetRecord
     workflow_slugs: Sequence[str]
     workers: int
 
@@ -83,7 +83,7 @@ class WorkerLine:
     """A worker in a list, with what it runs."""
 
     worker: ListedWorker
-    jobs: Sequence[WorkerJob]
+    jobs: Sequence[WorkerJobRecord]
 
     @property
     def gpus(self) -> list[dict[str, Any]]:
@@ -199,14 +199,14 @@ async def _registration(tx: Tx, worker: ListedWorker) -> Registration:
     )
 
 
-async def _fleet(tx: Tx, stage: Stage, slug: str) -> Fleet:
+async def _fleet(tx: Tx, stage: Stage, slug: str) -> FleetRecord:
     fleet = await catalogue.fleet(tx, stage=stage, slug=slug)
     if fleet is None:
         raise NotFound(f"There is no {stage} fleet {slug!r}.")
     return fleet
 
 
-async def _views(tx: Tx, found: Sequence[Fleet]) -> list[FleetView]:
+async def _views(tx: Tx, found: Sequence[FleetRecord]) -> list[FleetView]:
     ids = [each.id for each in found]
     counts = await fleets.worker_counts(tx, ids)
     mapped = await fleets.workflows_of(tx, ids)
@@ -216,7 +216,7 @@ async def _views(tx: Tx, found: Sequence[Fleet]) -> list[FleetView]:
     ]
 
 
-async def _workflow_metrics(tx: Tx, fleet: Fleet) -> list[WorkflowMetrics]:
+async def _workflow_metrics(tx: Tx, fleet: FleetRecord) -> list[WorkflowMetrics]:
     mapped = (await fleets.workflows_of(tx, [fleet.id])).get(fleet.id, {})
     now = await dispatches.now(tx)
     ids = list(mapped)

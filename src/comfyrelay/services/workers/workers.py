@@ -7,13 +7,13 @@ from typing import Any
 
 from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.states import RegistrationSource, Stage
-from comfyrelay.domain.records.workers import AuditEntry, Fleet, Worker
+from comfyrelay.domain.records.workers import FleetRecord, NewAuditEntry, Worker
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound
 from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.catalogue.availability import held_against_needs, note_gaps
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decided, Decisions, Judge
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.services.workers.identity import Identities, Identity
 from comfyrelay.store.central import audit, catalogue
 from comfyrelay.store.central.autoscaling import machines, members
@@ -96,7 +96,7 @@ class Workers:
                 raise Forbidden("This worker is not approved.")
             # Whoever has the fleet's secret may come back under a name whose token was lost, once nobody uses it.
             if not is_same and await workers.remove_if_gone(tx, worker_id, stale_seconds=self._stale_seconds):
-                await audit.record(tx, [AuditEntry(worker_id=worker_id, event="replaced")])
+                await audit.record(tx, [NewAuditEntry(worker_id=worker_id, event="replaced")])
             fleet = await self._fleet_with_room(tx, stage, fleet_slug, member=known if is_same else None)
             values = {
                 "fleet_id": fleet.id,
@@ -120,14 +120,14 @@ class Workers:
                 raise _nothing_to_run(fleet_slug)
             await note_gaps(tx, worker_id, worker.capabilities, held)
             data = {**_place(worker, fleet_slug), "workflows": assigned, "protocol": protocol}
-            await audit.record(tx, [AuditEntry(worker_id=worker_id, event=members.REGISTERED, data=data)])
+            await audit.record(tx, [NewAuditEntry(worker_id=worker_id, event=members.REGISTERED, data=data)])
             if await machines.is_ending(tx, fleet.id, worker_id):
                 # it came too late, or again: whatever it began would be cut off
                 worker = await self._drain(tx, worker, by=SCALING)
             leases = await workers.lease_count(tx, worker_id) if again else 0
             return WorkerRegistered(worker=worker, workflows=assigned, leases=leases)
 
-        return await self._databases.central.run(Step.WORKER, work)
+        return await self._databases.central.run(TransactionStep.WORKER, work)
 
     async def try_to_register(
         self, *, worker_id: str, fleet_slug: str, stage: Stage, workflow_slugs: Sequence[str] | None = None
@@ -166,11 +166,13 @@ class Workers:
             if await workers.change(tx, worker.worker_id, capabilities=dict(capabilities)) is not None:
                 await note_gaps(tx, worker.worker_id, capabilities, held)
 
-        await self._databases.central.run(Step.WORKER, work)
+        await self._databases.central.run(TransactionStep.WORKER, work)
 
     async def note_slots(self, worker_id: str, slots: int) -> None:
         """A worker runs more jobs at once than it registered with, or fewer: its ComfyUI have become more, or fewer."""
-        await self._databases.central.run(Step.WORKER, lambda tx: workers.change(tx, worker_id, max_concurrency=slots))
+        await self._databases.central.run(
+            TransactionStep.WORKER, lambda tx: workers.change(tx, worker_id, max_concurrency=slots)
+        )
 
     async def set_draining(self, worker_id: str, *, is_draining: bool, by: str | None = None) -> Worker:
         """What it runs, it finishes; what it has only fetched, it is asked to give back. `by` is the user who asks for
@@ -203,7 +205,7 @@ class Workers:
     async def _drain(self, tx: Tx, worker: Worker, *, by: str) -> Worker:
         if worker.is_draining:
             return worker
-        await audit.record(tx, [AuditEntry(worker_id=worker.worker_id, event="drain", data={"by": by})])
+        await audit.record(tx, [NewAuditEntry(worker_id=worker.worker_id, event="drain", data={"by": by})])
         return await workers.change(tx, worker.worker_id, is_draining=True) or worker
 
     async def set_approved(self, worker_id: str, *, is_approved: bool, by: str | None = None) -> Worker:
@@ -221,12 +223,12 @@ class Workers:
 
     async def record_seen(self, worker_ids: Sequence[str]) -> None:
         if worker_ids:
-            await self._databases.central.run(Step.WORKER, lambda tx: workers.record_seen(tx, worker_ids))
+            await self._databases.central.run(TransactionStep.WORKER, lambda tx: workers.record_seen(tx, worker_ids))
 
     async def release(self, worker_id: str, *, reason: str) -> int:
         """Requeue every lease the worker holds, without penalty; returns how many there were."""
         which = dispatches.leased_by(worker_id)
-        return len((await self._decisions.decide(Step.RELEASE, which, _requeue(reason), by="release")).moves)
+        return len((await self._decisions.decide(TransactionStep.RELEASE, which, _requeue(reason), by="release")).moves)
 
     async def deregister(self, worker_id: str, *, reason: str = "shutdown") -> int:
         """Take the worker out of the registry; any lease it still holds is requeued."""
@@ -240,11 +242,11 @@ class Workers:
             await workers.remove(tx, worker_id)
             which = dispatches.leased_by(worker_id)
             decided = await self._decisions.decide_in(tx, which, _requeue(reason), by="release")
-            entry = AuditEntry(worker_id=worker_id, event=members.LEFT, data={**place, "reason": reason})
+            entry = NewAuditEntry(worker_id=worker_id, event=members.LEFT, data={**place, "reason": reason})
             await audit.record(tx, [entry])
             return decided
 
-        decided = await self._databases.central.run(Step.RELEASE, work)
+        decided = await self._databases.central.run(TransactionStep.RELEASE, work)
         await self._decisions.announce(decided)
         return len(decided.moves)
 
@@ -256,13 +258,13 @@ class Workers:
             gone = await workers.remove_stale(tx, seconds=seconds)
             slugs = {fleet_id: await fleets.slug_of(tx, fleet_id) for fleet_id in {worker.fleet_id for worker in gone}}
             entries = [
-                AuditEntry(worker_id=each.worker_id, event=members.REMOVED, data=_place(each, slugs[each.fleet_id]))
+                NewAuditEntry(worker_id=each.worker_id, event=members.REMOVED, data=_place(each, slugs[each.fleet_id]))
                 for each in gone
             ]
             await audit.record(tx, entries)
             return len(gone)
 
-        return await self._databases.central.run(Step.WORKER, work)
+        return await self._databases.central.run(TransactionStep.WORKER, work)
 
     async def recall_prefetched(self, worker_id: str) -> int:
         """Ask a worker to give back what it prefetched and has not begun; returns how much that is."""
@@ -271,7 +273,7 @@ class Workers:
     def _source_of(self, worker_id: str) -> RegistrationSource:
         return RegistrationSource.DESK if worker_id in self._desk_workers else RegistrationSource.FLEET
 
-    async def _fleet_with_room(self, tx: Tx, stage: Stage, slug: str, *, member: Worker | None = None) -> Fleet:
+    async def _fleet_with_room(self, tx: Tx, stage: Stage, slug: str, *, member: Worker | None = None) -> FleetRecord:
         fleet = await catalogue.fleet(tx, stage=stage, slug=slug)
         if fleet is None:
             raise NotFound(f"There is no {stage} fleet {slug!r}.")
@@ -293,10 +295,10 @@ class Workers:
             if values.get("is_approved") is False:
                 await node_definitions.disown(tx, worker_id)
             data = None if by is None else {"by": by}
-            await audit.record(tx, [AuditEntry(worker_id=worker_id, event=event, data=data)])
+            await audit.record(tx, [NewAuditEntry(worker_id=worker_id, event=event, data=data)])
             return worker
 
-        return await self._databases.central.run(Step.WORKER, work)
+        return await self._databases.central.run(TransactionStep.WORKER, work)
 
 
 def _requeue(reason: str) -> Judge:

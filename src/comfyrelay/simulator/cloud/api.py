@@ -11,8 +11,8 @@ from aiohttp.typedefs import Handler, Middleware
 
 from comfyrelay.simulator.cloud.jobs import CloudJob, CloudJobs, save_upload
 from comfyrelay.simulator.misbehaviour import EndAs, ErrorAfterQueueing, ErrorBeforeQueueing, LostFile
-from comfyrelay.simulator.ports import Port
-from comfyrelay.simulator.process import Process
+from comfyrelay.simulator.ports import ListenPort
+from comfyrelay.simulator.process import SimulatedProcess
 from comfyrelay.simulator.request_log import Received
 from comfyrelay.simulator.routes.control import ControlRoutes, misbehaving
 from comfyrelay.simulator.routes.info import object_info, system_stats
@@ -23,7 +23,7 @@ _LARGEST_UPLOAD = 50 * 1024**2
 
 
 class CloudFace:
-    def __init__(self, process: Process, *, store: Port) -> None:
+    def __init__(self, process: SimulatedProcess, *, store: ListenPort) -> None:
         self._process = process
         self._store = store
         self._jobs = CloudJobs(process)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from comfyrelay.clock import utc_now
-from comfyrelay.simulator.process import Process
+from comfyrelay.simulator.process import SimulatedProcess
 from comfyrelay.simulator.running.jobs import job_of_entry, with_details
 
 _FRIENDLY = {
@@ -35,7 +35,7 @@ class CloudJob:
 
 
 class CloudJobs:
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: SimulatedProcess) -> None:
         self._process = process
         self._jobs: dict[str, CloudJob] = {}
         # content-addressed name → file

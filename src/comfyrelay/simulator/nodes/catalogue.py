@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from comfyrelay.simulator.nodes.definitions import Listing, NodeDefinition
+from comfyrelay.simulator.nodes.definitions import ChoiceSource, NodeDefinition
 
 # The choices that were recorded with these are of another machine.
 _LISTED = {
-    "CheckpointLoaderSimple": ("ckpt_name", Listing.CHECKPOINTS),
-    "LoraLoader": ("lora_name", Listing.LORAS),
-    "LoraLoaderModelOnly": ("lora_name", Listing.LORAS),
-    "LoadImage": ("image", Listing.INPUT_IMAGES),
-    "LoadVideo": ("file", Listing.INPUT_VIDEOS),
+    "CheckpointLoaderSimple": ("ckpt_name", ChoiceSource.CHECKPOINTS),
+    "LoraLoader": ("lora_name", ChoiceSource.LORAS),
+    "LoraLoaderModelOnly": ("lora_name", ChoiceSource.LORAS),
+    "LoadImage": ("image", ChoiceSource.INPUT_IMAGES),
+    "LoadVideo": ("file", ChoiceSource.INPUT_VIDEOS),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 InputSpec = Sequence[Any]
 
 
-class Listing(Enum):
+class ChoiceSource(Enum):
     """Choices that are not fixed: they are looked up each time."""
 
     INPUT_IMAGES = "image"
@@ -18,8 +18,8 @@ class Listing(Enum):
     LORAS = "lora"
 
 
-_MODELS = frozenset({Listing.CHECKPOINTS, Listing.LORAS})
-Listings = Mapping[Listing, Sequence[str]]
+_MODELS = frozenset({ChoiceSource.CHECKPOINTS, ChoiceSource.LORAS})
+Listings = Mapping[ChoiceSource, Sequence[str]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,7 @@ class NodeDefinition:
     output: Sequence[str]
     is_output: bool
     listed: str | None
-    listing: Listing | None
+    listing: ChoiceSource | None
 
     @property
     def file_input(self) -> str | None:

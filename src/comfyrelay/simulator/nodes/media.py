@@ -32,7 +32,7 @@ class Components:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Video:
+class SimulatedVideo:
     """A video from a file, read when its parts are asked for, or one made of parts."""
 
     source: Path | Components

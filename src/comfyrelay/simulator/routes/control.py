@@ -10,13 +10,13 @@ from comfyrelay.errors import InvalidInput
 from comfyrelay.http_client import is_loopback
 from comfyrelay.simulator.active_misbehaviours import read_misbehaviour
 from comfyrelay.simulator.misbehaviour import Refuse, SlowHttp
-from comfyrelay.simulator.process import Process
+from comfyrelay.simulator.process import SimulatedProcess
 from comfyrelay.simulator.request_log import Received
 
 _CONTROL = "/simulator/"
 
 
-def misbehaving(process: Process) -> Middleware:
+def misbehaving(process: SimulatedProcess) -> Middleware:
     """A middleware that notes each request, and answers it late or not at all where that was asked for."""
 
     @web.middleware
@@ -51,7 +51,7 @@ def refusal(what: Refuse) -> web.Response:
 
 
 class ControlRoutes:
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: SimulatedProcess) -> None:
         self._misbehaviours = process.misbehaviours
 
     def routes(self) -> list[web.RouteDef]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from comfyrelay.simulator.process import Process
+from comfyrelay.simulator.process import SimulatedProcess
 
 _SETTINGS = "comfy.settings.json"
 _TERMINAL = {"cols": 80, "rows": 24}
@@ -15,7 +15,7 @@ _TERMINAL = {"cols": 80, "rows": 24}
 class EditorRoutes:
     """There is one user, as without `--multi-user`, whose settings are in `user/default` of the folder."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: SimulatedProcess) -> None:
         self._process = process
         self._user = process.folders.base / "user" / "default"
         self._log = [

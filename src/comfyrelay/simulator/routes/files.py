@@ -13,7 +13,7 @@ from PIL import Image
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.simulator.folders import split_kind
 from comfyrelay.simulator.misbehaviour import LostFile
-from comfyrelay.simulator.process import Process
+from comfyrelay.simulator.process import SimulatedProcess
 
 # browsers would run these, so ComfyUI does not name their type
 _UNSAFE_TYPES = frozenset({"text/html", "text/html-sandboxed", "application/xhtml+xml", "text/javascript", "text/css"})
@@ -26,7 +26,7 @@ class _Refused(Exception):
 
 
 class FileRoutes:
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: SimulatedProcess) -> None:
         self._process = process
         self._folders = process.folders
 

@@ -6,14 +6,14 @@ from typing import Any
 from aiohttp import web
 
 from comfyrelay.simulator.nodes.catalogue import DEFINITIONS
-from comfyrelay.simulator.process import Process
+from comfyrelay.simulator.process import SimulatedProcess
 from comfyrelay.system.platform import PLATFORM
 
 _RAM = 64 * 1024**3
 
 
 class InfoRoutes:
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: SimulatedProcess) -> None:
         self._process = process
 
     def routes(self) -> list[web.RouteDef]:
@@ -59,12 +59,12 @@ class InfoRoutes:
         return socket.response
 
 
-def object_info(process: Process) -> dict[str, Any]:
+def object_info(process: SimulatedProcess) -> dict[str, Any]:
     listings = process.listings
     return {class_type: definition.info(listings) for class_type, definition in DEFINITIONS.items()}
 
 
-def system_stats(process: Process) -> dict[str, Any]:
+def system_stats(process: SimulatedProcess) -> dict[str, Any]:
     return {
         "system": {
             "os": PLATFORM,
@@ -83,14 +83,14 @@ def system_stats(process: Process) -> dict[str, Any]:
     }
 
 
-def _device(process: Process) -> dict[str, Any]:
+def _device(process: SimulatedProcess) -> dict[str, Any]:
     if "--cpu" in process.options.arguments:
         memory = {"vram_total": _RAM, "vram_free": _RAM // 2, "torch_vram_total": _RAM, "torch_vram_free": _RAM // 2}
         return {"name": "cpu", "type": "cpu", "index": None, **memory}
     return {"name": "cuda:0 simulator", "type": "cuda", "index": 0, **_memory(process)}
 
 
-def _memory(process: Process) -> dict[str, int]:
+def _memory(process: SimulatedProcess) -> dict[str, int]:
     if (gpu := process.gpu) is not None:
         return {
             "vram_total": gpu.options.memory_bytes,

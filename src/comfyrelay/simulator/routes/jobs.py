@@ -4,14 +4,14 @@ from typing import Any
 
 from aiohttp import web
 
-from comfyrelay.simulator.process import Process
+from comfyrelay.simulator.process import SimulatedProcess
 from comfyrelay.simulator.running.jobs import job_of_entry, job_of_item, with_details
 
 _STATUSES = ("pending", "in_progress", "completed", "failed")
 
 
 class JobRoutes:
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: SimulatedProcess) -> None:
         self._process = process
 
     def routes(self) -> list[web.RouteDef]:
@@ -50,7 +50,7 @@ class JobRoutes:
         ]
 
 
-def find_job(process: Process, job_id: str) -> dict[str, Any] | None:
+def find_job(process: SimulatedProcess, job_id: str) -> dict[str, Any] | None:
     queue = process.queue.shown()
     for group, status in (("queue_running", "in_progress"), ("queue_pending", "pending")):
         for item in queue[group]:

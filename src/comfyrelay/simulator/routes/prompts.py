@@ -8,8 +8,8 @@ from typing import Any
 from aiohttp import web
 
 from comfyrelay.simulator.misbehaviour import ErrorAfterQueueing, ErrorBeforeQueueing, MissingModel
-from comfyrelay.simulator.nodes.definitions import Listing
-from comfyrelay.simulator.process import Process
+from comfyrelay.simulator.nodes.definitions import ChoiceSource
+from comfyrelay.simulator.process import SimulatedProcess
 from comfyrelay.simulator.running.executor import classes_of
 from comfyrelay.simulator.running.validation import ValidationResult, problem, validate
 
@@ -17,7 +17,7 @@ _SECRETS = ("auth_token_comfy_org", "api_key_comfy_org")
 
 
 class PromptRoutes:
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: SimulatedProcess) -> None:
         self._process = process
 
     def routes(self) -> list[web.RouteDef]:
@@ -115,19 +115,25 @@ class PromptRoutes:
         return web.Response()
 
 
-def check(process: Process, graph: Any, *, targets: list[str] | None) -> ValidationResult:
+def check(process: SimulatedProcess, graph: Any, *, targets: list[str] | None) -> ValidationResult:
     """Validate a graph, without the models that are missing on request."""
     surroundings = process.surroundings
     named = _texts(graph)
     missing = process.misbehaviours.take(MissingModel, _classes_if_any(graph), such=lambda what: what.model in named)
     if missing is not None:
-        models = [each for each in surroundings.listings[Listing.CHECKPOINTS] if each != missing.what.model]
-        surroundings = replace(surroundings, listings={**surroundings.listings, Listing.CHECKPOINTS: models})
+        models = [each for each in surroundings.listings[ChoiceSource.CHECKPOINTS] if each != missing.what.model]
+        surroundings = replace(surroundings, listings={**surroundings.listings, ChoiceSource.CHECKPOINTS: models})
     return validate(graph, targets=targets, surroundings=surroundings)
 
 
 def enqueue(
-    process: Process, *, number: float, prompt_id: str, graph: Any, extra_data: dict[str, Any], outputs: list[str]
+    process: SimulatedProcess,
+    *,
+    number: float,
+    prompt_id: str,
+    graph: Any,
+    extra_data: dict[str, Any],
+    outputs: list[str],
 ) -> None:
     secrets = {name: extra_data.pop(name) for name in _SECRETS if name in extra_data}
     extra_data["create_time"] = int(time.time() * 1000)

@@ -21,7 +21,7 @@ from comfyrelay.simulator.nodes.catalogue import DEFINITIONS
 from comfyrelay.simulator.nodes.models import glimpse, steps_of
 from comfyrelay.simulator.nodes.results import Run
 from comfyrelay.simulator.options import Options
-from comfyrelay.simulator.request_log import Log
+from comfyrelay.simulator.request_log import SimulatorLog
 from comfyrelay.simulator.running.cache import Cache, CachedNode, signatures_of
 from comfyrelay.simulator.running.errors import STAGED_TRACEBACK, Interrupted, StagedError, out_of_memory, type_name
 from comfyrelay.simulator.running.messages import PromptMessages
@@ -43,7 +43,7 @@ class Workshop:
     gpu: SimulatedGpu | None
     sockets: Sockets
     misbehaviours: ActiveMisbehaviours
-    log: Log
+    log: SimulatorLog
     # called with a node's class when the node starts
     on_node: Callable[[str], Awaitable[None]]
 

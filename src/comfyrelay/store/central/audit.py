@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Select, Text, insert, select
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.records.workers import NewAuditEntry, AuditRecord
+from comfyrelay.domain.records.workers import AuditRecord, NewAuditEntry
 from comfyrelay.store.central.tables import worker_audit_logs
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first

@@ -240,7 +240,9 @@ async def effect(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> 
 
 def _as_effect(values: Sequence[Any]) -> EffectRecord:
     found = dict(zip(_EFFECT_FIELDS, values, strict=True))
-    return EffectRecord(**{**found, **{name: json_value(found[name]) for name in ("property_overrides", "asset_hashes")}})
+    return EffectRecord(
+        **{**found, **{name: json_value(found[name]) for name in ("property_overrides", "asset_hashes")}}
+    )
 
 
 async def effect_to_run(tx: Tx, id_: int) -> tuple[EffectRecord | None, WorkflowRecord | None]:

@@ -58,7 +58,9 @@ def _own(tenant_id: str) -> Any:
     return select(*columns).where(workflows.c.tenant_id == tenant_id, workflows.c.deleted_at.is_(None))
 
 
-async def own_workflows(tx: Tx, tenant_id: str, *, before_id: int | None = None, limit: int = 50) -> list[WorkflowRecord]:
+async def own_workflows(
+    tx: Tx, tenant_id: str, *, before_id: int | None = None, limit: int = 50
+) -> list[WorkflowRecord]:
     """A tenant's own workflows, newest first, page by page through `before_id`."""
     query = _own(tenant_id).order_by(workflows.c.id.desc()).limit(limit)
     if before_id is not None:

@@ -125,7 +125,9 @@ async def by_reference(tx: Tx, tenant_id: str, reference: str) -> TransactionRec
     return TransactionRecord(**row._mapping) if row else None
 
 
-async def transactions(tx: Tx, tenant_id: str, *, limit: int = 100, before_id: int | None = None) -> list[TransactionRecord]:
+async def transactions(
+    tx: Tx, tenant_id: str, *, limit: int = 100, before_id: int | None = None
+) -> list[TransactionRecord]:
     """Newest first, page by page through `before_id`."""
     t = token_transactions
     query = (

@@ -27,7 +27,7 @@ def main(command: list[str]) -> int:
     except OSError as error:
         print(f"{command[0]} cannot be started: {error.strerror}.", flush=True)
         return CANNOT_START
-    family = Family()
+    family = WindowsFamily()
     threading.Thread(target=_end_when_let_go, args=(family,), daemon=True).start()
     while True:
         family.scan()
@@ -39,7 +39,7 @@ def main(command: list[str]) -> int:
         return code
 
 
-class Family:
+class WindowsFamily:
     """All that was seen below this process: whose parent has ended is found by nobody later."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Family:
         psutil.wait_procs(self._seen, timeout=FIRM_SECONDS)
 
 
-def _end_when_let_go(family: Family) -> None:
+def _end_when_let_go(family: WindowsFamily) -> None:
     # not by `sys.stdin`, whose lock would be waited for when this process ends
     while os.read(0, 4096):
         pass

@@ -62,7 +62,9 @@ class KeptServers:
 
     def taken(self, gpu_key: str) -> int | None:
         """What the largest of them on a GPU has of the machine's memory; nothing while none is up."""
-        up = [each for each in self._keeper.kept if each.gpu.key == gpu_key and each.state is supervisor.State.UP]
+        up = [
+            each for each in self._keeper.kept if each.gpu.key == gpu_key and each.state is supervisor.ProcessState.UP
+        ]
         return max((sum(map(memory_of, each.family)) for each in up), default=0) or None
 
     async def add(self, gpu_key: str) -> str:

@@ -10,15 +10,15 @@ from comfyrelay.comfyui.graphs.node_definitions import PackedDefinitions, merge,
 from comfyrelay.errors import ComfyError, ComfyRelayError, NotFound, Unauthorized
 from comfyrelay.wakeup import Wakeup
 from comfyrelay.worker.comfyui.servers import Servers
-from comfyrelay.worker.control import Control, patiently
+from comfyrelay.worker.control import ControlPlane, patiently
 
 log = structlog.get_logger(__name__)
 
 
-class Definitions:
+class NodeDefinitionSender:
     """They are named whenever they may have changed, and sent when the control plane does not have them."""
 
-    def __init__(self, control: Control, servers: Servers) -> None:
+    def __init__(self, control: ControlPlane, servers: Servers) -> None:
         self._control = control
         self._servers = servers
         self._due = Wakeup()

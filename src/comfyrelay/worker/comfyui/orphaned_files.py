@@ -14,7 +14,7 @@ from comfyrelay.errors import ComfyError, Conflict
 from comfyrelay.worker.comfyui.recovery import RecoveringClient
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.files.run_folders import ComfyFolders
-from comfyrelay.worker.state import State
+from comfyrelay.worker.state import StateFolder
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ class Leftovers:
     files after that. They are removed when the run is over; until then it is written down. One that hangs while it is
     sent a job's input reads that when it goes on, and writes it, though nobody has waited for it since."""
 
-    def __init__(self, state: State, *, servers: Servers, folders: ComfyFolders) -> None:
+    def __init__(self, state: StateFolder, *, servers: Servers, folders: ComfyFolders) -> None:
         self._state = state
         self._servers = servers
         self._folders = folders

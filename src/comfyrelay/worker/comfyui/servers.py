@@ -17,12 +17,12 @@ from comfyrelay.comfyui.outputs import RunResult
 from comfyrelay.comfyui.pool import (
     ClientState,
     ClientStateChanged,
-    Job,
     JobAccepted,
-    JobEvent,
     JobRetrying,
     JobStarted,
     MemberTimings,
+    PoolJob,
+    PoolJobEvent,
     SmartFailover,
     WorkflowPool,
 )
@@ -288,7 +288,7 @@ class Servers:
         attachments: Iterable[Attachment],
         *,
         ran: Ran,
-        on_event: Callable[[JobEvent], None],
+        on_event: Callable[[PoolJobEvent], None],
         on_move: Callable[[], None],
         usual_seconds: float | None = None,
         cache_key: str | None = None,
@@ -386,7 +386,7 @@ def _why_away(url: str, reason: str | None) -> str:
 
 
 async def _listen(
-    job: Job, lease: Lease, ran: Ran, on_event: Callable[[JobEvent], None], on_move: Callable[[], None]
+    job: PoolJob, lease: Lease, ran: Ran, on_event: Callable[[PoolJobEvent], None], on_move: Callable[[], None]
 ) -> None:
     async for event in job.events():
         # a server that is quick tells of the start before it has answered

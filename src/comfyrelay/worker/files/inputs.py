@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from comfyrelay.comfyui.client.uploads import Attachment
 from comfyrelay.errors import Fault, TransferFailed
-from comfyrelay.protocol.worker import Asset
+from comfyrelay.protocol.worker import AssetDownload
 from comfyrelay.worker.files.assets import AssetCache
 from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.lease import Lease
@@ -36,7 +36,7 @@ class Inputs:
         """Fetch everything; `TransferFailed` when something cannot be had, and then nothing is left here."""
         turn = asyncio.Semaphore(AT_ONCE)
 
-        async def in_turn(number: int, asset: Asset) -> Attachment:
+        async def in_turn(number: int, asset: AssetDownload) -> Attachment:
             async with turn:
                 return await self._fetch_one(lease, number, asset, refresh)
 
@@ -57,7 +57,7 @@ class Inputs:
         shutil.rmtree(self._folder_of(lease), ignore_errors=True)
 
     async def _fetch_one(
-        self, lease: Lease, number: int, asset: Asset, refresh: Callable[[], Awaitable[None]]
+        self, lease: Lease, number: int, asset: AssetDownload, refresh: Callable[[], Awaitable[None]]
     ) -> Attachment:
         digest, suffix = asset.content_hash, _suffix(lease, asset)
 
@@ -100,7 +100,7 @@ def asset_folder(worker: Path) -> str:
     return f"assets-{name}-{hashlib.sha256(str(worker.absolute()).encode()).hexdigest()[:8]}"
 
 
-def _suffix(lease: Lease, asset: Asset) -> str:
+def _suffix(lease: Lease, asset: AssetDownload) -> str:
     own_name = (lease.payload.input_name or "") if asset.is_primary_input else ""
     for name in (own_name, unquote(urlsplit(lease.urls.assets[asset.key]).path)):
         suffix = PurePosixPath(name).suffix.lower()

@@ -24,7 +24,7 @@ LONGEST_TEXTS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Collected:
+class CollectedOutput:
     """An output on this machine's disk."""
 
     path: Path
@@ -46,7 +46,7 @@ class Collected:
         return asdict(self) | {"path": str(self.path), "more": [str(each) for each in self.more]}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Collected":
+    def from_json(cls, value: Mapping[str, Any]) -> "CollectedOutput":
         known = {name: value[name] for name in cls.__dataclass_fields__}
         return cls(**known | {"path": Path(value["path"]), "more": tuple(map(Path, value["more"]))})
 
@@ -65,7 +65,7 @@ def pick(result: RunResult, lease: Lease) -> OutputFile | str:
     return best
 
 
-async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path) -> Collected:
+async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path) -> CollectedOutput:
     """Save the output as `to`, which appears only when it is whole."""
     picked, most = pick(result, lease), lease.job.max_output_bytes
     about: dict[str, Any] = {**result.about, "prompt_id": result.prompt_id, "seconds": result.seconds}
@@ -81,7 +81,7 @@ async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path
         if not _has_extension(picked, lease) and picked.mime_type != "application/octet-stream":
             # not what was expected, and that may be known
             mime_type = picked.mime_type
-    return Collected(path=to, size=size, sha256=sha256, mime_type=mime_type, metadata=about)
+    return CollectedOutput(path=to, size=size, sha256=sha256, mime_type=mime_type, metadata=about)
 
 
 def others(result: RunResult, lease: Lease) -> list[OutputFile]:

@@ -9,7 +9,7 @@ from comfyrelay.worker.settings import WorkerSettings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class HostIdentity:
     worker_id: str
     instance_id: str | None = None
     region: str | None = None
@@ -22,21 +22,21 @@ class Machine:
         return re.sub(r"[^\w.-]", "_", self.worker_id).lstrip(".") or "worker"
 
 
-async def machine(settings: WorkerSettings, imds: Imds | None) -> Machine:
+async def machine(settings: WorkerSettings, imds: Imds | None) -> HostIdentity:
     """Ask EC2, if this is EC2. What the settings say counts more."""
     instance_id = await imds.instance_id() if imds is not None else None
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if imds is None or instance_id is None:
         named = settings.worker_id or settings.host_name
         own = named if named.startswith("i-") else None
-        return Machine(
+        return HostIdentity(
             worker_id=named,
             instance_id=own,
             region=region,
             instance_type=settings.instance_type,
             capacity_type=settings.capacity_type,
         )
-    return Machine(
+    return HostIdentity(
         worker_id=settings.worker_id or instance_id,
         instance_id=instance_id,
         region=region or await imds.region(),

@@ -11,7 +11,7 @@ import pytest
 
 from comfyrelay.autoscaling.loop import ScalingLoop
 from comfyrelay.autoscaling.providers.aws import AwsProvider
-from comfyrelay.autoscaling.providers.base import FleetMachines
+from comfyrelay.autoscaling.providers.base import ProviderFleet
 from comfyrelay.domain.autoscaling.spec import Policy
 from comfyrelay.domain.autoscaling.spec_json import machines_to_json
 from comfyrelay.domain.queue.states import Stage
@@ -24,14 +24,14 @@ GROUP = "asg-production-video"
 
 
 @pytest.fixture
-async def fleet(account: Account) -> FleetMachines:
+async def fleet(account: Account) -> ProviderFleet:
     found = account.fleet(**EVERYTHING)
     await provisioned(found)
     return found
 
 
 @pytest.fixture
-def group(account: Account, fleet: FleetMachines) -> Any:
+def group(account: Account, fleet: ProviderFleet) -> Any:
     return account.group(GROUP)
 
 
@@ -56,7 +56,7 @@ class TestEachFleetHasAGroupOfSpotInstances:
         assert distribution["OnDemandBaseCapacity"] == 0
         assert distribution["OnDemandPercentageAboveBaseCapacity"] == 0
 
-    def test_they_come_from_the_deepest_shard_in_the_order_of_preference(self, group: Any) -> None:
+    def test_instances_come_from_the_deepest_capacity_pool_in_order_of_preference(self, group: Any) -> None:
         policy = group["MixedInstancesPolicy"]
         assert policy["InstancesDistribution"]["SpotAllocationStrategy"] == "capacity-optimized-prioritized"
         overrides = policy["LaunchTemplate"]["Overrides"]
@@ -86,7 +86,7 @@ class TestDualScalingPolicy:
     """In CloudWatch as a fallback; the reference policy of the loop does the same (tests/unit/autoscaling/test_decide.py)."""
 
     def test_step_scaling_goes_from_0_to_1_on_a_queue_depth_above_0(
-        self, account: Account, fleet: FleetMachines
+        self, account: Account, fleet: ProviderFleet
     ) -> None:
         policies = account.client("autoscaling").describe_policies(AutoScalingGroupName=GROUP)["ScalingPolicies"]
         [step] = [each for each in policies if each["PolicyType"] == "StepScaling"]
@@ -104,7 +104,7 @@ class TestDualScalingPolicy:
         }
 
     def test_target_tracking_holds_a_backlog_of_2_for_each_instance_and_never_scales_in(
-        self, account: Account, fleet: FleetMachines
+        self, account: Account, fleet: ProviderFleet
     ) -> None:
         policies = account.client("autoscaling").describe_policies(AutoScalingGroupName=GROUP)["ScalingPolicies"]
         [tracking] = [each for each in policies if each["PolicyType"] == "TargetTrackingScaling"]
@@ -117,7 +117,7 @@ class TestCostControls:
     def test_no_fleet_has_more_than_its_maximum(self, group: Any) -> None:
         assert group["MaxSize"] == 10
 
-    def test_a_budget_alarm_tells_somebody_at_a_threshold(self, account: Account, fleet: FleetMachines) -> None:
+    def test_a_budget_alarm_tells_somebody_at_a_threshold(self, account: Account, fleet: ProviderFleet) -> None:
         name = {"AccountId": ACCOUNT, "BudgetName": "comfyrelay-production-video"}
         found = account.client("budgets").describe_notifications_for_budget(**name)["Notifications"]
         assert {each["ComparisonOperator"] for each in found} == {"GREATER_THAN"}

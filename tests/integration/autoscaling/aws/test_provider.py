@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from comfyrelay.autoscaling.providers.aws import AwsProvider
-from comfyrelay.autoscaling.providers.base import FleetMachines, MachineProvider, Order, RefusalKind
+from comfyrelay.autoscaling.providers.base import MachineOrder, MachineProvider, ProviderFleet, RefusalKind
 from comfyrelay.domain.autoscaling.spec import MAX_MACHINES
 from comfyrelay.errors import ProviderError
 from tests.support.aws_account import Account, provisioned
@@ -15,7 +15,7 @@ from tests.support.aws_proxy import NO_CAPACITY, OVER_QUOTA
 from tests.support.provider_contract import FLEET, STAGE, Site, ThrottledContract, ThrottledSite
 
 
-def group_of(fleet: FleetMachines) -> str:
+def group_of(fleet: ProviderFleet) -> str:
     return f"asg-{fleet.stage}-{fleet.slug}"
 
 
@@ -27,20 +27,20 @@ class AwsSite(ThrottledSite):
     def provider(self) -> MachineProvider:
         return AwsProvider(first_pause_seconds=0.001)
 
-    async def fleet(self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES) -> FleetMachines:
+    async def fleet(self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES) -> ProviderFleet:
         fleet = self._account.fleet(slug, stage=stage, max_machines=max_machines)
         if group_of(fleet) not in self._made:
             await provisioned(fleet)
             self._made.add(group_of(fleet))
         return fleet
 
-    async def existing(self, fleet: FleetMachines) -> int:
+    async def existing(self, fleet: ProviderFleet) -> int:
         return len(self._account.group(group_of(fleet))["Instances"])
 
-    async def boot(self, fleet: FleetMachines) -> None:
+    async def boot(self, fleet: ProviderFleet) -> None:
         self._account.proxy.let_boot(group_of(fleet))
 
-    async def refuse(self, fleet: FleetMachines) -> RefusalKind:
+    async def refuse(self, fleet: ProviderFleet) -> RefusalKind:
         self._account.proxy.have_capacity(group_of(fleet), 0)
         return RefusalKind.CAPACITY
 
@@ -68,18 +68,18 @@ async def provider() -> AsyncIterator[AwsProvider]:
 
 
 @pytest.fixture
-async def fleet(account: Account) -> FleetMachines:
+async def fleet(account: Account) -> ProviderFleet:
     found = account.fleet()
     await provisioned(found)
     return found
 
 
-def orders(count: int) -> list[Order]:
-    return [Order(key=str(number)) for number in range(count)]
+def orders(count: int) -> list[MachineOrder]:
+    return [MachineOrder(key=str(number)) for number in range(count)]
 
 
 async def test_a_machine_has_the_id_of_its_instance_and_so_has_its_worker(
-    account: Account, provider: AwsProvider, fleet: FleetMachines
+    account: Account, provider: AwsProvider, fleet: ProviderFleet
 ) -> None:
     account.proxy.let_boot("asg-production-video")
     await provider.launch(fleet, orders(1), total=1)
@@ -108,7 +108,7 @@ async def test_a_large_group_is_asked_about_in_portions(account: Account, provid
 
 
 async def test_what_the_group_still_looks_for_is_not_ordered_again(
-    account: Account, provider: AwsProvider, fleet: FleetMachines
+    account: Account, provider: AwsProvider, fleet: ProviderFleet
 ) -> None:
     account.proxy.have_capacity("asg-production-video", 1, why=None)
     assert not (await provider.launch(fleet, orders(3), total=3)).refused
@@ -122,7 +122,7 @@ async def test_what_the_group_still_looks_for_is_not_ordered_again(
     assert len(await provider.observe(fleet)) == 3
 
 
-async def test_a_smaller_total_lowers_nothing(account: Account, provider: AwsProvider, fleet: FleetMachines) -> None:
+async def test_a_smaller_total_lowers_nothing(account: Account, provider: AwsProvider, fleet: ProviderFleet) -> None:
     await provider.launch(fleet, orders(3), total=3)
 
     await provider.launch(fleet, orders(1), total=1)
@@ -139,7 +139,7 @@ async def test_a_smaller_total_lowers_nothing(account: Account, provider: AwsPro
     ],
 )
 async def test_what_the_group_could_not_get_is_refused_and_no_longer_wanted(
-    account: Account, provider: AwsProvider, fleet: FleetMachines, why: str, kind: RefusalKind
+    account: Account, provider: AwsProvider, fleet: ProviderFleet, why: str, kind: RefusalKind
 ) -> None:
     account.proxy.have_capacity("asg-production-video", 1, why=why)
 
@@ -151,7 +151,7 @@ async def test_what_the_group_could_not_get_is_refused_and_no_longer_wanted(
 
 
 async def test_a_failure_of_long_ago_is_no_answer_to_a_new_order(
-    account: Account, provider: AwsProvider, fleet: FleetMachines
+    account: Account, provider: AwsProvider, fleet: ProviderFleet
 ) -> None:
     account.proxy.have_capacity("asg-production-video", 0)
     assert (await provider.launch(fleet, orders(1), total=1)).refused
@@ -164,7 +164,7 @@ async def test_a_failure_of_long_ago_is_no_answer_to_a_new_order(
 
 
 async def test_who_comes_after_a_crash_learns_that_the_group_could_not_get_it(
-    account: Account, fleet: FleetMachines
+    account: Account, fleet: ProviderFleet
 ) -> None:
     # the one that asked is gone before it could hear the answer
     account.proxy.have_capacity("asg-production-video", 0)
@@ -179,7 +179,7 @@ async def test_who_comes_after_a_crash_learns_that_the_group_could_not_get_it(
 
 
 async def test_the_maximum_of_the_group_is_told_with_what_to_do(
-    account: Account, provider: AwsProvider, fleet: FleetMachines
+    account: Account, provider: AwsProvider, fleet: ProviderFleet
 ) -> None:
     # somebody made it smaller in the console
     account.client("autoscaling").update_auto_scaling_group(AutoScalingGroupName="asg-production-video", MaxSize=2)
@@ -212,7 +212,7 @@ async def test_a_slug_that_cannot_be_a_name_at_aws_is_refused_with_the_letters_t
 
 
 async def test_no_credentials_are_a_matter_of_setup(
-    fleet: FleetMachines, provider: AwsProvider, monkeypatch: pytest.MonkeyPatch
+    fleet: ProviderFleet, provider: AwsProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -224,7 +224,7 @@ async def test_no_credentials_are_a_matter_of_setup(
 
 
 async def test_the_prices_are_those_of_the_dearest_zone_that_the_group_may_use(
-    account: Account, provider: AwsProvider, fleet: FleetMachines
+    account: Account, provider: AwsProvider, fleet: ProviderFleet
 ) -> None:
     zones = set(account.group("asg-production-video")["AvailabilityZones"])
     history = account.client("ec2").describe_spot_price_history(InstanceTypes=["g4dn.xlarge"])["SpotPriceHistory"]
@@ -247,7 +247,7 @@ def test_boto3_is_imported_only_by_who_asks_aws() -> None:
 
 
 async def test_an_enqueue_is_two_calls_before_the_launch_and_one_after(
-    account: Account, provider: AwsProvider, fleet: FleetMachines
+    account: Account, provider: AwsProvider, fleet: ProviderFleet
 ) -> None:
     account.proxy.calls.clear()
 

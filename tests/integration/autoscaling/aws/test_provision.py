@@ -9,7 +9,7 @@ import pytest
 from comfyrelay.autoscaling.providers.aws import AwsProvider
 from comfyrelay.autoscaling.providers.aws.access import Aws
 from comfyrelay.autoscaling.providers.aws.names import Names
-from comfyrelay.autoscaling.providers.base import Order
+from comfyrelay.autoscaling.providers.base import MachineOrder
 from comfyrelay.autoscaling.provisioning.options import read_options
 from comfyrelay.autoscaling.provisioning.permissions import actions, permissions
 from comfyrelay.autoscaling.provisioning.provision import Action, Provisioner, apply
@@ -155,7 +155,7 @@ async def test_a_fleet_with_machines_is_taken_away_only_by_force(account: Accoun
     fleet = account.fleet()
     await provisioned(fleet)
     provider = AwsProvider()
-    await provider.launch(fleet, [Order(key="a")], total=1)
+    await provider.launch(fleet, [MachineOrder(key="a")], total=1)
     aws = Aws()
     provisioner = Provisioner(aws, budgets=aws)
 
@@ -279,7 +279,7 @@ async def test_the_permissions_name_every_call_that_is_made(account: Account) ->
     await provisioned(fleet)
     account.proxy.calls.clear()
     provider = AwsProvider()
-    await provider.launch(fleet, [Order(key="a")], total=1)
+    await provider.launch(fleet, [MachineOrder(key="a")], total=1)
     await provider.prices(fleet)
     await provider.end(fleet, [each.id for each in await provider.observe(fleet)])
     # figures are sent by the server, and not by who makes machines

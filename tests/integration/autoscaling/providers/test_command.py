@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from comfyrelay.autoscaling.providers.base import FleetMachines, Observed, ObservedState, RefusalKind
+from comfyrelay.autoscaling.providers.base import Observed, ObservedState, ProviderFleet, RefusalKind
 from comfyrelay.autoscaling.providers.command import CommandProvider
 from comfyrelay.domain.autoscaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.errors import ProviderError
@@ -42,14 +42,14 @@ def provider_in(folder: Path, programs: Path | None, **values: Any) -> CommandPr
 
 def fleet_of(
     command: str, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES, **options: Any
-) -> FleetMachines:
+) -> ProviderFleet:
     spec = MachineSpec(
         provider=MachineProviderName.COMMAND,
         image="registry.test/worker:1",
         instance_types=(InstanceType(name="small", price_per_hour=0.5), InstanceType(name="large", speed=2.0)),
         options={"command": command, **options},
     )
-    return FleetMachines(slug=slug, stage=stage, spec=spec, max_machines=max_machines)
+    return ProviderFleet(slug=slug, stage=stage, spec=spec, max_machines=max_machines)
 
 
 class RentedSite(ThrottledSite):
@@ -60,17 +60,17 @@ class RentedSite(ThrottledSite):
     def provider(self) -> CommandProvider:
         return provider_in(self._folder, EXAMPLES)
 
-    async def fleet(self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES) -> FleetMachines:
+    async def fleet(self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES) -> ProviderFleet:
         return fleet_of("rented-gpus", slug, stage=stage, max_machines=max_machines)
 
-    async def existing(self, fleet: FleetMachines) -> int:
+    async def existing(self, fleet: ProviderFleet) -> int:
         label = f"comfyrelay/{fleet.stage}/{fleet.slug}"
         return sum(each["label"] == label for each in self.rental.instances.values())
 
-    async def boot(self, fleet: FleetMachines) -> None:
+    async def boot(self, fleet: ProviderFleet) -> None:
         self.rental.boots = True
 
-    async def refuse(self, fleet: FleetMachines) -> RefusalKind:
+    async def refuse(self, fleet: ProviderFleet) -> RefusalKind:
         self.rental.full = 503
         return RefusalKind.CAPACITY
 
@@ -122,14 +122,14 @@ async def test_a_quota_of_the_rental_is_told_as_one(site: RentedSite) -> None:
 
 # What scripts may do wrong.
 
-Script = Callable[[str], FleetMachines]
+Script = Callable[[str], ProviderFleet]
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Script:
     """A fleet whose script is these lines of Python; it knows what it was `asked`, and in which `word`."""
 
-    def write(lines: str) -> FleetMachines:
+    def write(lines: str) -> ProviderFleet:
         path = tmp_path / "programs" / "script"
         path.parent.mkdir(exist_ok=True)
         begin = "import json, os, sys, time\nword, asked = sys.argv[1], json.load(sys.stdin)\n"

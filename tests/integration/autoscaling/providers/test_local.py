@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from comfyrelay.autoscaling.providers.base import FleetMachines, MachineProvider, ObservedState, RefusalKind
-from comfyrelay.autoscaling.providers.local import LocalProvider, _Machine
+from comfyrelay.autoscaling.providers.base import MachineProvider, ObservedState, ProviderFleet, RefusalKind
+from comfyrelay.autoscaling.providers.local import LocalProvider, _LocalMachine
 from comfyrelay.domain.autoscaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.system.commands import detached
 from tests.support.provider_contract import (
@@ -80,15 +80,15 @@ class LocalSite(Site):
             worker=(sys.executable, "-SE", "-c", WORKER),
         )
 
-    async def fleet(self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES) -> FleetMachines:
+    async def fleet(self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES) -> ProviderFleet:
         spec = MachineSpec(
             provider=MachineProviderName.LOCAL,
             instance_types=(InstanceType(name="cpu", price_per_hour=0.1, speed=0.5),),
             options=self.options,
         )
-        return FleetMachines(slug=slug, stage=stage, spec=spec, max_machines=max_machines)
+        return ProviderFleet(slug=slug, stage=stage, spec=spec, max_machines=max_machines)
 
-    def processes(self, fleet: FleetMachines | None = None) -> set[int]:
+    def processes(self, fleet: ProviderFleet | None = None) -> set[int]:
         """Those that are a machine, or are about to find out whether they are."""
         prefix = str(self.folder if fleet is None else self.folder / fleet.stage / fleet.slug)
         found = set()
@@ -99,7 +99,7 @@ class LocalSite(Site):
                     found.add(each.pid)
         return found
 
-    async def existing(self, fleet: FleetMachines) -> int:
+    async def existing(self, fleet: ProviderFleet) -> int:
         running: set[int] = set()
 
         async def have_all_begun() -> bool:
@@ -111,10 +111,10 @@ class LocalSite(Site):
         await until(have_all_begun)
         return len(running)
 
-    async def boot(self, fleet: FleetMachines) -> None:
+    async def boot(self, fleet: ProviderFleet) -> None:
         self._gate.touch()
 
-    async def refuse(self, fleet: FleetMachines) -> RefusalKind:
+    async def refuse(self, fleet: ProviderFleet) -> RefusalKind:
         (self.programs / "comfyui").unlink()
         return RefusalKind.SETUP
 
@@ -155,7 +155,7 @@ class TestLocalProvider(ProviderContract):
     pass
 
 
-def machine_folder(site: LocalSite, fleet: FleetMachines, key: str) -> Path:
+def machine_folder(site: LocalSite, fleet: ProviderFleet, key: str) -> Path:
     return site.folder / fleet.stage / fleet.slug / key
 
 
@@ -166,7 +166,7 @@ async def until_there(path: Path) -> None:
     await until(is_there)
 
 
-async def running(site: LocalSite, provider: MachineProvider, *keys: str) -> FleetMachines:
+async def running(site: LocalSite, provider: MachineProvider, *keys: str) -> ProviderFleet:
     fleet = await site.fleet()
     await site.boot(fleet)
     await launched(provider, fleet, *keys)
@@ -237,7 +237,7 @@ async def test_of_two_processes_for_one_order_one_is_the_machine_and_a_late_one_
     fleet = await site.fleet()
     provider = site.provider()
     await provider.launch(fleet, orders("a"), total=1)
-    machine = _Machine(machine_folder(site, fleet, "a"))
+    machine = _LocalMachine(machine_folder(site, fleet, "a"))
     provider._start(fleet, machine)
     assert await site.existing(fleet) == 1
     await until_there(machine.folder / "given.json")

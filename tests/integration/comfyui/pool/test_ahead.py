@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from comfyrelay.comfyui.pool import Job, JobAccepted, JobStarted, JobStatus, SmartFailover, WorkflowPool
+from comfyrelay.comfyui.pool import JobAccepted, JobStarted, PoolJob, PoolJobStatus, SmartFailover, WorkflowPool
 from comfyrelay.simulator import Fail, OutOfMemory, Simulator, Slow, Stuck
 from tests.support.pool import invert, plain, ready_pool, until
 from tests.support.world import PATIENCE_SECONDS
@@ -18,14 +18,14 @@ async def prompts(simulator: Simulator) -> tuple[int, int]:
     return len(queue["queue_running"]), len(queue["queue_pending"])
 
 
-async def held(pool: WorkflowPool, color: int = 1) -> Job:
+async def held(pool: WorkflowPool, color: int = 1) -> PoolJob:
     """A job that has begun and does not end, because its server was told so."""
     job = await pool.enqueue(invert(color), retry_delay=0)
     await until(job.events(), JobStarted)
     return job
 
 
-async def behind(pool: WorkflowPool, color: int = 2) -> Job:
+async def behind(pool: WorkflowPool, color: int = 2) -> PoolJob:
     """The next, once it waits on the server."""
     job = await pool.enqueue(invert(color), retry_delay=0)
     accepted = await until(job.events(), JobAccepted)
@@ -40,7 +40,7 @@ async def test_the_next_job_is_in_the_servers_own_queue_before_the_one_that_runs
         first, second, third = await held(pool), await behind(pool), await pool.enqueue(invert(3))
         # one, and no more: whatever is more urgent comes before the rest
         assert await prompts(simulator) == (1, 1)
-        assert third.status is JobStatus.QUEUED
+        assert third.status is PoolJobStatus.QUEUED
         stuck.end()
         for job in (first, second, third):
             await job
@@ -96,7 +96,7 @@ async def test_a_server_that_rests_gets_none_ahead(simulator: Simulator) -> None
         first = await held(pool)
         pool.rest("a")
         second = await pool.enqueue(invert(2))
-        assert (second.status, await prompts(simulator)) == (JobStatus.QUEUED, (1, 0))
+        assert (second.status, await prompts(simulator)) == (PoolJobStatus.QUEUED, (1, 0))
         pool.rest("a", is_resting=False)
         await until(second.events(), JobAccepted)
         stuck.end()

@@ -11,8 +11,8 @@ from comfyrelay.comfyui.pool import (
     JobOutcome,
     JobRetrying,
     JobStarted,
-    JobStatus,
     MemoryQueue,
+    PoolJobStatus,
     SqliteQueue,
     Ticket,
     WorkflowPool,
@@ -38,9 +38,9 @@ async def test_closing_cancels_what_has_not_ended(simulator: Simulator) -> None:
         await asyncio.sleep(0)
     assert [type(each) for each in await parked] == [Canceled, Canceled]
     assert (running.status, waiting.status, done.status) == (
-        JobStatus.CANCELED,
-        JobStatus.CANCELED,
-        JobStatus.COMPLETED,
+        PoolJobStatus.CANCELED,
+        PoolJobStatus.CANCELED,
+        PoolJobStatus.COMPLETED,
     )
     told = [(event.type, event.job_id) async for event in events]
     assert told[0] == ("job:completed", done.id)
@@ -61,7 +61,7 @@ async def test_draining_waits_for_every_job_and_takes_no_more(simulator: Simulat
         assert not closing.done()
         stuck.end()
         await closing
-        assert [job.status for job in jobs] == [JobStatus.COMPLETED] * 3
+        assert [job.status for job in jobs] == [PoolJobStatus.COMPLETED] * 3
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -75,7 +75,7 @@ async def test_a_drain_can_be_cut_short(simulator: Simulator, tmp_path: Path, du
         await asyncio.sleep(0)
         await pool.close()
         await draining
-        assert job.status is (JobStatus.QUEUED if durable else JobStatus.CANCELED)
+        assert job.status is (PoolJobStatus.QUEUED if durable else PoolJobStatus.CANCELED)
 
 
 async def test_a_pool_may_be_closed_again_and_takes_nothing_then(simulator: Simulator) -> None:
@@ -141,7 +141,7 @@ async def test_a_durable_queue_keeps_what_has_not_ended(simulator: Simulator, tm
     assert [str(each) for each in await parked] == [
         "The pool was closed; the job waits in its queue for the next start."
     ] * 2
-    assert running.status is waiting.status is JobStatus.QUEUED
+    assert running.status is waiting.status is PoolJobStatus.QUEUED
     slow.end()
     async with ready_pool(simulator, queue=SqliteQueue(path)) as pool:
         again = [pool.job(job.id) for job in (done, running, waiting)]

@@ -13,14 +13,14 @@ from comfyrelay.comfyui.pool import (
     JobAccepted,
     JobCanceled,
     JobCompleted,
-    JobEvent,
     JobFailed,
     JobPreview,
     JobProgress,
     JobQueued,
     JobRetrying,
     JobStarted,
-    JobStatus,
+    PoolJobEvent,
+    PoolJobStatus,
     PoolReady,
     SmartFailover,
     WorkflowPool,
@@ -41,9 +41,9 @@ from tests.support.pool import QUICK, invert, plain, ready_pool, until
 
 async def test_a_graph_runs_and_its_files_can_be_fetched(pool: WorkflowPool, tmp_path: Path) -> None:
     job = await pool.enqueue(invert())
-    assert (job.status, job.attempts, job.client_id, job.server) == (JobStatus.QUEUED, 0, None, None)
+    assert (job.status, job.attempts, job.client_id, job.server) == (PoolJobStatus.QUEUED, 0, None, None)
     result = await job
-    assert (job.status, job.attempts, job.client_id, job.progress) == (JobStatus.COMPLETED, 1, "a", 1.0)
+    assert (job.status, job.attempts, job.client_id, job.progress) == (PoolJobStatus.COMPLETED, 1, "a", 1.0)
     assert job.started_at is not None
     assert job.finished_at is not None
     assert job.created_at <= job.started_at <= job.finished_at
@@ -117,7 +117,7 @@ async def test_many_may_await_a_job_and_leave_it_alone(pool: WorkflowPool, simul
     waiting[0].cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting[0]
-    assert job.status is JobStatus.RUNNING
+    assert job.status is PoolJobStatus.RUNNING
     stuck.end()
     assert await waiting[1] is await waiting[2]
     assert job.attempts == 1
@@ -130,7 +130,7 @@ async def test_a_mistake_in_the_graph_fails_at_once_and_blocks_nobody(pool: Work
     for _ in range(2):
         with pytest.raises(NodeFailed):
             await job
-    assert (job.status, job.attempts) == (JobStatus.FAILED, 1)
+    assert (job.status, job.attempts) == (PoolJobStatus.FAILED, 1)
     assert isinstance(job.last_error, NodeFailed)
     assert (await anext(events)).error is job.last_error
     assert pool.stats().clients["a"].blocked_hashes == frozenset()
@@ -201,7 +201,7 @@ async def test_events_of_a_job_come_in_order_and_end_with_its_end(pool: Workflow
     first = await until(everything, JobQueued)
     assert first.priority == 3
     for event in (first, *told):
-        assert isinstance(event, JobEvent)
+        assert isinstance(event, PoolJobEvent)
         assert (event.job_id, event.metadata, event.workflow_hash) == (job.id, metadata, job.workflow_hash)
     assert all((each.client_id, each.attempt) == ("a", 1) for each in told)
     # and once it is over, the end can still be read
@@ -219,7 +219,7 @@ async def test_a_callback_can_look_at_the_job_that_has_just_ended(pool: Workflow
     job = await pool.enqueue(plain())
     result = await job
     await pool.close()
-    assert seen == [JobStatus.COMPLETED, result, *[event async for event in job.events()]]
+    assert seen == [PoolJobStatus.COMPLETED, result, *[event async for event in job.events()]]
 
 
 async def test_the_highest_priority_runs_first(pool: WorkflowPool, simulator: Simulator) -> None:
@@ -240,7 +240,7 @@ async def test_cancelling_a_waiting_job(pool: WorkflowPool, simulator: Simulator
     await until(running.events(), JobStarted)
     assert pool.stats().queued == 1
     assert await waiting.cancel()
-    assert waiting.status is JobStatus.CANCELED
+    assert waiting.status is PoolJobStatus.CANCELED
     with pytest.raises(Canceled):
         await waiting
     (end,) = [event async for event in waiting.events()]
@@ -257,7 +257,7 @@ async def test_cancelling_a_running_job_frees_its_server(pool: WorkflowPool, sim
     job = await pool.enqueue(invert())
     await until(job.events(), JobProgress, lambda event: event.value > 0)
     assert await job.cancel()
-    assert job.status is JobStatus.CANCELED
+    assert job.status is PoolJobStatus.CANCELED
     assert (pool.stats().running, pool.stats().canceled) == (0, 1)
     await pool.run(plain())
     assert simulator.log.interrupts == 1
@@ -309,16 +309,16 @@ async def test_cancelling_a_job_that_waits_for_its_next_try(pool: WorkflowPool, 
     simulator.misbehave(OutOfMemory(class_type="ImageInvert"))
     job = await pool.enqueue(invert(), retry_delay=600)
     await until(job.events(), JobRetrying)
-    assert (job.status, pool.stats().retrying) == (JobStatus.RETRYING, 1)
+    assert (job.status, pool.stats().retrying) == (PoolJobStatus.RETRYING, 1)
     assert await job.cancel()
-    assert (job.status, pool.stats().retrying, pool.stats().canceled) == (JobStatus.CANCELED, 0, 1)
+    assert (job.status, pool.stats().retrying, pool.stats().canceled) == (PoolJobStatus.CANCELED, 0, 1)
 
 
 async def test_cancelling_a_job_in_the_moment_it_is_given_to_a_server(pool: WorkflowPool) -> None:
     job = await pool.enqueue(invert())
     # its task has been made by now, and not begun
     await asyncio.sleep(0)
-    assert job.status is JobStatus.RUNNING
+    assert job.status is PoolJobStatus.RUNNING
     assert await job.cancel()
     assert pool.stats().clients["a"].running == 0
     await pool.run(plain())
@@ -339,7 +339,7 @@ async def test_cancelling_a_call_of_run_cancels_the_job(pool: WorkflowPool, simu
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert pool.job(started.job_id).status is JobStatus.CANCELED
+    assert pool.job(started.job_id).status is PoolJobStatus.CANCELED
 
 
 async def test_two_pools_on_one_server_leave_each_other_alone(simulator: Simulator) -> None:
@@ -353,7 +353,7 @@ async def test_two_pools_on_one_server_leave_each_other_alone(simulator: Simulat
         assert await first.cancel()
         assert (await second).files
         assert (await third).files
-        assert (first.status, second.attempts) == (JobStatus.CANCELED, 1)
+        assert (first.status, second.attempts) == (PoolJobStatus.CANCELED, 1)
 
 
 async def test_preferences_and_exclusions(simulators: list[Simulator]) -> None:

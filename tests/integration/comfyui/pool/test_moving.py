@@ -11,13 +11,13 @@ from comfyrelay.comfyui.pool import (
     ClientBlockedWorkflow,
     ClientUnblockedWorkflow,
     Failure,
+    FailureVerdict,
     JobFailed,
     JobRetrying,
     JobStarted,
-    JobStatus,
+    PoolJobStatus,
     SmartFailover,
     SqliteQueue,
-    Verdict,
     WorkflowPool,
 )
 from comfyrelay.errors import ComfyError, Fault, GraphRefused, NodeFailed, NotFound, NotInstalled, RunInterrupted
@@ -152,7 +152,7 @@ class TestEveryServerRefusesIt:
             await pool.wait_ready()
             job = await pool.enqueue(self.GRAPH)
             await until(job.events(), JobRetrying)
-            assert job.status in (JobStatus.QUEUED, JobStatus.RETRYING)
+            assert job.status in (PoolJobStatus.QUEUED, PoolJobStatus.RETRYING)
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await pool.remove_server("away")
                 with pytest.raises(NotInstalled):
@@ -167,9 +167,9 @@ class Blaming(SmartFailover):
         super().__init__()
         self.asked: list[str] = []
 
-    def judge(self, failure: Failure) -> Verdict:
+    def judge(self, failure: Failure) -> FailureVerdict:
         self.asked.append(f"{failure.client_id}: {failure.error.code} after {sorted(failure.earlier)}")
-        return Verdict.SERVER
+        return FailureVerdict.SERVER
 
 
 async def test_a_strategy_may_call_every_failure_the_servers() -> None:
@@ -228,7 +228,7 @@ async def test_a_job_for_which_no_server_is_there_is_given_up() -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(RunInterrupted, match="No server"):
                 await job
-        assert (job.status, job.attempts, pool.stats().failed) == (JobStatus.FAILED, 0, 1)
+        assert (job.status, job.attempts, pool.stats().failed) == (PoolJobStatus.FAILED, 0, 1)
 
 
 async def test_what_failed_it_first_is_told_of_a_job_that_is_given_up() -> None:
@@ -265,7 +265,7 @@ async def test_a_job_that_waits_for_a_busy_server_is_not_given_up() -> None:
         events = first.events()
         second = await pool.enqueue(invert(2), give_up_after_seconds=0)
         await until(events, JobStarted)
-        assert second.status is JobStatus.QUEUED
+        assert second.status is PoolJobStatus.QUEUED
         stuck.end()
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert (await first).files
@@ -280,7 +280,7 @@ async def test_a_canceled_job_is_not_given_up_any_more() -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(RunInterrupted):
                 await other
-        assert (canceled.status, pool.stats().failed) == (JobStatus.CANCELED, 1)
+        assert (canceled.status, pool.stats().failed) == (PoolJobStatus.CANCELED, 1)
 
 
 async def test_a_job_from_an_earlier_life_of_the_queue_is_given_up_too(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.comfyui.pool import Bucket, JobOutcome, JobStatus, Leftover, MemoryQueue, QueueAdapter, SqliteQueue
+from comfyrelay.comfyui.pool import Bucket, JobOutcome, Leftover, MemoryQueue, PoolJobStatus, QueueAdapter, SqliteQueue
 from tests.support.pool import NOW, anywhere, ticket
 
 
@@ -69,7 +69,7 @@ async def test_a_removed_job_is_not_taken(queue: QueueAdapter) -> None:
     assert queue.remove("job-1")
     assert not queue.remove("job-1")
     assert not queue.remove("job-3")
-    await queue.settle("job-1", JobOutcome(status=JobStatus.CANCELED, attempts=0, finished_at=NOW))
+    await queue.settle("job-1", JobOutcome(status=PoolJobStatus.CANCELED, attempts=0, finished_at=NOW))
     assert taken(queue) == ["job-2"]
 
 
@@ -78,7 +78,7 @@ async def test_a_job_goes_through_its_life_and_is_forgotten(queue: QueueAdapter)
     found = queue.take(anywhere)
     assert found is not None
     await queue.begin(replace(found, attempts=1))
-    await queue.settle("job-1", JobOutcome(status=JobStatus.COMPLETED, attempts=1, finished_at=NOW))
+    await queue.settle("job-1", JobOutcome(status=PoolJobStatus.COMPLETED, attempts=1, finished_at=NOW))
     await queue.forget(["job-1", "job-9"])
     assert len(queue) == 0
     assert queue.take(anywhere) is None

@@ -16,8 +16,8 @@ from comfyrelay.comfyui.pool import (
     JobProgress,
     JobRetrying,
     JobStarted,
-    JobStatus,
     MemberTimings,
+    PoolJobStatus,
     SmartFailover,
     WorkflowPool,
 )
@@ -58,7 +58,7 @@ async def test_a_blocked_pair_comes_back_at_the_end_of_its_cooldown(simulator: S
         # the server goes on with other work, ahead of the job that must wait
         other = await pool.enqueue(plain())
         await other
-        assert job.status is JobStatus.QUEUED
+        assert job.status is PoolJobStatus.QUEUED
         unblocked = await until(events, ClientUnblockedWorkflow)
         assert (unblocked.client_id, unblocked.workflow_hash) == ("a", job.workflow_hash)
         assert datetime.now(UTC) - blocked.blocked_until < timedelta(seconds=5)
@@ -77,7 +77,7 @@ async def test_a_blocked_pair_is_free_to_the_second_by_the_strategys_own_clock(s
         assert (await anext(events)).blocked_until == now + timedelta(seconds=60)
         now += timedelta(seconds=59)
         await pool.run(plain())
-        assert job.status is JobStatus.QUEUED
+        assert job.status is PoolJobStatus.QUEUED
         now += timedelta(seconds=1)
         # whatever wakes the scheduler will do
         await pool.enqueue(plain())
@@ -180,7 +180,7 @@ async def test_jobs_wait_for_the_first_server_to_come(simulator: Simulator) -> N
         states = pool.events(ClientStateChanged)
         job = await pool.enqueue(invert())
         await until(states, ClientStateChanged, lambda event: event.state is ClientState.OFFLINE)
-        assert job.status is JobStatus.QUEUED
+        assert job.status is PoolJobStatus.QUEUED
         await simulator.start()
         await job
         assert job.attempts == 1
@@ -213,7 +213,7 @@ async def test_a_server_that_goes_may_finish_what_runs_there_first(simulators: l
         assert not going.done()
         stuck.end()
         await going
-        assert (job.status, job.client_id) == (JobStatus.COMPLETED, "a")
+        assert (job.status, job.client_id) == (PoolJobStatus.COMPLETED, "a")
         assert set(pool.stats().clients) == {"late"}
 
 

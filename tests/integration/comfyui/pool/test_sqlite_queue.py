@@ -12,7 +12,7 @@ import pytest
 
 from comfyrelay.comfyui.client.uploads import Attachment
 from comfyrelay.comfyui.outputs import OutputFile, RunResult
-from comfyrelay.comfyui.pool import Block, Bucket, JobOutcome, JobStatus, Leftover, SqliteQueue
+from comfyrelay.comfyui.pool import Block, Bucket, JobOutcome, Leftover, PoolJobStatus, SqliteQueue
 from comfyrelay.comfyui.pool.sqlite_queue import SCHEMA_VERSION
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, ConfigurationError, Conflict, Fault, InvalidInput, OutOfMemory
@@ -115,14 +115,14 @@ async def test_outcomes_survive(path: Path) -> None:
         seconds=1.5,
     )
     done = JobOutcome(
-        status=JobStatus.COMPLETED,
+        status=PoolJobStatus.COMPLETED,
         attempts=2,
         client_id="a",
         started_at=NOW,
         finished_at=NOW + timedelta(seconds=3),
         result=result,
     )
-    canceled = JobOutcome(status=JobStatus.CANCELED, attempts=0, finished_at=NOW + timedelta(seconds=4))
+    canceled = JobOutcome(status=PoolJobStatus.CANCELED, attempts=0, finished_at=NOW + timedelta(seconds=4))
     async with opened(path) as (queue, _):
         await queue.put(ticket(1, attachments=(Attachment(node="1", input="i", source=b"bytes"),)))
         await queue.put(ticket(2))
@@ -145,7 +145,7 @@ async def test_errors_survive(path: Path) -> None:
         for number, each in enumerate((error, ComfyError("Odd.", fault=Fault.JOB))):
             await queue.put(ticket(number))
             outcome = JobOutcome(
-                status=JobStatus.FAILED, attempts=3, finished_at=NOW + timedelta(seconds=number), error=each
+                status=PoolJobStatus.FAILED, attempts=3, finished_at=NOW + timedelta(seconds=number), error=each
             )
             await queue.settle(f"job-{number}", outcome)
     first, second = [outcome.error for _, outcome in (await leftover(path)).finished]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.comfyui.pool import JobStatus, SqliteQueue, WorkflowPool
+from comfyrelay.comfyui.pool import PoolJobStatus, SqliteQueue, WorkflowPool
 from comfyrelay.errors import Conflict, RunLost
 from comfyrelay.simulator import Simulator, Slow
 from tests.support.pool import ready_pool
@@ -63,7 +63,7 @@ async def test_nothing_is_lost_when_the_process_is_killed(simulator: Simulator, 
     slow.end()
     # the run that the dead process left on the server
     async with ready_pool(simulator, queue=SqliteQueue(tmp_path / "queue.db")) as pool:
-        assert [pool.job(job_id).status for job_id in ids[:2]] == [JobStatus.COMPLETED, JobStatus.QUEUED]
+        assert [pool.job(job_id).status for job_id in ids[:2]] == [PoolJobStatus.COMPLETED, PoolJobStatus.QUEUED]
         await simulator.restart()
         results = [await pool.job(job_id) for job_id in ids]
         jobs = [pool.job(job_id) for job_id in ids]
@@ -84,5 +84,5 @@ async def test_a_job_that_takes_its_process_down_runs_out_of_attempts(simulator:
         job = pool.job(ids[1])
         with pytest.raises(RunLost, match="process ended"):
             await job
-        assert (job.status, job.attempts) == (JobStatus.FAILED, 1)
+        assert (job.status, job.attempts) == (PoolJobStatus.FAILED, 1)
         assert pool.stats().queued == 48

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from comfyrelay.cli.main import app
 from comfyrelay.comfyui.processes import mps, process, state_files
-from comfyrelay.comfyui.processes.gpus import Gpu
-from comfyrelay.comfyui.processes.supervisor import Keeper, KeptProcess, State, Timings
+from comfyrelay.comfyui.processes.gpus import LocalGpu
+from comfyrelay.comfyui.processes.supervisor import Keeper, KeptProcess, ProcessState, Timings
 from comfyrelay.system.commands import detached
 from comfyrelay.worker.check import about_care
 from tests.support.comfyui_install import Dressed
@@ -28,7 +28,7 @@ from tests.system.comfyui.processes.mps_control import MpsControl
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="MPS is for Linux")
 
 QUICK = Timings(look_seconds=0.05, check_seconds=0.1, first_pause_seconds=0.05, longest_pause_seconds=0.2)
-GPUS = [Gpu(key=key, variables={"CUDA_VISIBLE_DEVICES": key}) for key in ("GPU-1", "GPU-2")]
+GPUS = [LocalGpu(key=key, variables={"CUDA_VISIBLE_DEVICES": key}) for key in ("GPU-1", "GPU-2")]
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def control(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsContro
 
 @asynccontextmanager
 async def kept(
-    dressed: Dressed, folder: Path, *, per_gpu: int | str = 2, gpus: list[Gpu] | None = None, setting: str = "auto"
+    dressed: Dressed, folder: Path, *, per_gpu: int | str = 2, gpus: list[LocalGpu] | None = None, setting: str = "auto"
 ) -> AsyncIterator[Keeper]:
     keeper = Keeper(
         dressed.care(per_gpu=per_gpu, mps=setting), folder=place(folder), gpus=gpus or GPUS[:1], timings=QUICK
@@ -81,7 +81,7 @@ async def until(holds: Callable[[], object]) -> None:
 
 
 async def until_up(keeper: Keeper, count: int) -> None:
-    await until(lambda: [each.state for each in keeper.kept] == [State.UP] * count)
+    await until(lambda: [each.state for each in keeper.kept] == [ProcessState.UP] * count)
 
 
 def pipes_of(life: Mapping[str, dict[str, str]]) -> str | None:
@@ -132,7 +132,9 @@ async def test_a_folder_for_temporary_files_with_a_long_path_is_not_used(
     [
         pytest.param({"per_gpu": 1}, id="one has its GPU to itself"),
         pytest.param({"setting": "off"}, id="it is set to off"),
-        pytest.param({"gpus": [Gpu(key="0", variables={"HIP_VISIBLE_DEVICES": "0"})]}, id="the GPU is not NVIDIA's"),
+        pytest.param(
+            {"gpus": [LocalGpu(key="0", variables={"HIP_VISIBLE_DEVICES": "0"})]}, id="the GPU is not NVIDIA's"
+        ),
     ],
 )
 async def test_it_is_not_started_where(dressed: Dressed, folder: Path, control: MpsControl, how: object) -> None:

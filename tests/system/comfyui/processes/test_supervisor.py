@@ -17,15 +17,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from comfyrelay.comfyui.processes import process, state_files
-from comfyrelay.comfyui.processes.gpus import Gpu
-from comfyrelay.comfyui.processes.supervisor import Keeper, KeptProcess, State, Timings
+from comfyrelay.comfyui.processes.gpus import LocalGpu
+from comfyrelay.comfyui.processes.supervisor import Keeper, KeptProcess, ProcessState, Timings
 from comfyrelay.errors import NotFound, NotStarted
 from comfyrelay.system.commands import detached
 from tests.support.comfyui_install import Dressed
 from tests.support.world import PATIENCE_SECONDS, memory_folder
 
 QUICK = Timings(look_seconds=0.05, check_seconds=0.1, first_pause_seconds=0.05, longest_pause_seconds=0.2)
-GPU = Gpu(key="GPU-1", name="Test 9000", memory_bytes=1, variables={"CUDA_VISIBLE_DEVICES": "GPU-1"})
+GPU = LocalGpu(key="GPU-1", name="Test 9000", memory_bytes=1, variables={"CUDA_VISIBLE_DEVICES": "GPU-1"})
 
 
 class Watched:
@@ -59,7 +59,7 @@ class Watched:
             while not holds():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
-    async def until_state(self, state: State) -> None:
+    async def until_state(self, state: ProcessState) -> None:
         await self.until(lambda: self.first.state is state)
 
 
@@ -101,7 +101,7 @@ async def test_it_comes_up_on_its_gpu_is_started_again_where_it_was_when_it_cras
 ) -> None:
     dressed.behave(child=True)
     async with watched(dressed, folder) as kept:
-        await kept.until_state(State.UP)
+        await kept.until_state(ProcessState.UP)
         [gpu] = kept.keeper.gpus()
         assert (gpu.key, gpu.name, gpu.processes) == ("GPU-1", "Test 9000", tuple(kept.urls))
         assert dressed.lives[0]["environment"]["CUDA_VISIBLE_DEVICES"] == "GPU-1"
@@ -110,7 +110,7 @@ async def test_it_comes_up_on_its_gpu_is_started_again_where_it_was_when_it_cras
         assert kept.first.last_ending is not None
         assert "it was killed" in kept.first.last_ending.reason
         assert kept.first.last_ending.said[-1][1] == "To see the GUI go to: http://127.0.0.1"
-        await kept.until(lambda: len(dressed.lives) == 2 and kept.first.state is State.UP)
+        await kept.until(lambda: len(dressed.lives) == 2 and kept.first.state is ProcessState.UP)
         # what it had started is gone, too
         assert len(dressed.living) == 2
         assert len(kept.urls) == 1
@@ -122,12 +122,12 @@ async def test_it_comes_up_on_its_gpu_is_started_again_where_it_was_when_it_cras
 async def test_a_port_that_somebody_took_meanwhile_is_left_to_them(dressed: Dressed, folder: Path) -> None:
     slow = Timings(look_seconds=0.05, check_seconds=0.1, first_pause_seconds=0.5)
     async with watched(dressed, folder, timings=slow) as kept:
-        await kept.until_state(State.UP)
+        await kept.until_state(ProcessState.UP)
         dressed.kill()
-        await kept.until_state(State.WAITING)
+        await kept.until_state(ProcessState.WAITING)
         port = int(kept.urls[0].rpartition(":")[2])
         with socket.create_server(("127.0.0.1", port)):
-            await kept.until_state(State.UP)
+            await kept.until_state(ProcessState.UP)
             assert len(kept.urls) == 2
             assert kept.keeper.gpus()[0].processes == (kept.urls[1],)
 
@@ -143,7 +143,7 @@ async def test_a_port_that_somebody_takes_before_the_first_start_is_left_to_them
 
     try:
         async with watched(dressed, folder, on_url=take) as kept:
-            await kept.until_state(State.UP)
+            await kept.until_state(ProcessState.UP)
             assert len(kept.urls) == len(dressed.lives) == 2
     finally:
         taken[0].close()
@@ -158,21 +158,21 @@ async def test_one_that_is_killed_is_started_again_with_nothing_left_of_it(
     async with watched(dressed, folder) as kept:
         await kept.until(lambda: dressed.lives and dressed.lives[0]["children"][0] in noted(kept))
         if "sleep" not in how:
-            await kept.until_state(State.UP)
+            await kept.until_state(ProcessState.UP)
         [life] = dressed.lives
         dressed.behave()
         os.kill(life["pid"] if whose == "its own" else launcher_of(life), signal.SIGKILL)
         await kept.until(lambda: kept.first.last_ending)
         assert kept.first.last_ending is not None
         assert ("it was killed" if whose == "its own" else "ended by signal 9") in kept.first.last_ending.reason
-        await kept.until_state(State.UP)
+        await kept.until_state(ProcessState.UP)
         assert dressed.living == [dressed.lives[1]["pid"]]
 
 
 async def test_what_outlives_its_killed_launcher_is_ended_when_we_stop(dressed: Dressed, folder: Path) -> None:
     dressed.behave(child=True)
     async with watched(dressed, folder, timings=Timings(look_seconds=0.05)) as kept:
-        await kept.until_state(State.UP)
+        await kept.until_state(ProcessState.UP)
         os.kill(launcher_of(dressed.lives[0]), signal.SIGKILL)
         await kept.keeper.close()
         assert dressed.living == []
@@ -184,7 +184,7 @@ async def test_to_stop_while_one_is_being_started_again_ends_it_for_good(
     monkeypatch.setattr(process, "GRACE_SECONDS", 1.0)
     dressed.behave(stubborn=True)
     async with watched(dressed, folder) as kept:
-        await kept.until_state(State.UP)
+        await kept.until_state(ProcessState.UP)
         kept.keeper.restart("comfyui-1", "The GPU was in a bad state.")
         # it has been told to end, and does not
         await kept.until(lambda: "SIGTERM" in kept.first.log.last_lines)
@@ -199,7 +199,7 @@ async def test_what_never_comes_up_is_given_up_with_its_last_lines_and_tried_aga
     dressed.behave(exit=3)
     timings = Timings(look_seconds=0.05, first_pause_seconds=0.01, failed_starts=3, given_up_seconds=1.0)
     async with watched(dressed, folder, timings=timings) as kept:
-        await kept.until_state(State.GIVEN_UP)
+        await kept.until_state(ProcessState.GIVEN_UP)
         assert len(dressed.lives) == 3
         why = kept.first.why_away or ""
         assert "ComfyUI ended while it started (exit code 3)." in why
@@ -207,7 +207,7 @@ async def test_what_never_comes_up_is_given_up_with_its_last_lines_and_tried_aga
         assert "comfyrelay comfyui logs comfyui-1" in why
         assert kept.keeper.gpus()[0].processes == ()
         dressed.behave()
-        await kept.until_state(State.UP)
+        await kept.until_state(ProcessState.UP)
         assert kept.first.why_away is None
 
 
@@ -230,7 +230,7 @@ async def test_pauses_between_starts_grow_until_one_has_stayed_up(dressed: Dress
             await kept.until(lambda: len(pauses()) >= 5)
             assert pauses()[:5] == [0.01, 0.02, 0.04, 0.05, 0.05]
             dressed.behave()
-            await kept.until_state(State.UP)
+            await kept.until_state(ProcessState.UP)
             before, since = len(pauses()), monotonic()
             await kept.until(lambda: monotonic() - since > timings.steady_seconds)
             dressed.kill()
@@ -253,29 +253,29 @@ async def test_one_that_hangs_while_it_starts_or_later_is_started_again(dressed:
         dressed.behave()
         await kept.until(lambda: kept.first.last_ending)
         assert "said nothing for too long while it started" in (kept.first.reason or "")
-        await kept.until_state(State.UP)
+        await kept.until_state(ProcessState.UP)
         up = kept.first.last_ending
         # it is there, and answers nobody
         os.kill(dressed.lives[-1]["pid"], signal.SIGSTOP)
         await kept.until(lambda: kept.first.last_ending is not up)
         assert "ComfyUI has not answered for" in str(kept.first.last_ending)
-        await kept.until_state(State.UP)
+        await kept.until_state(ProcessState.UP)
 
 
 async def test_one_whose_gpu_is_in_a_bad_state_is_started_again(dressed: Dressed, folder: Path) -> None:
     async with watched(dressed, folder) as kept:
-        await kept.until_state(State.UP)
+        await kept.until_state(ProcessState.UP)
         kept.keeper.restart("comfyui-1", "The GPU was in a bad state.")
         await kept.until(lambda: len(dressed.lives) == 2)
         assert kept.first.reason is not None
         assert kept.first.reason.startswith("The GPU was in a bad state.")
-        await kept.until_state(State.UP)
+        await kept.until_state(ProcessState.UP)
 
 
 async def test_so_is_one_on_which_a_job_found_that_before_it_was_seen_to_be_up(dressed: Dressed, folder: Path) -> None:
     async with watched(dressed, folder) as kept:
         await kept.until(lambda: dressed.lives)
-        assert kept.first.state is State.STARTING
+        assert kept.first.state is ProcessState.STARTING
         await kept.keeper.run_begins("comfyui-1")
         kept.keeper.restart("comfyui-1", "The GPU was in a bad state.")
         await kept.until(lambda: len(dressed.lives) == 2)
@@ -299,7 +299,7 @@ async def test_a_folder_that_cannot_be_made_is_the_reason_that_is_told(dressed: 
 
 async def test_one_more_is_added_to_a_gpu_and_taken_away_again(dressed: Dressed, folder: Path) -> None:
     async with watched(dressed, folder) as kept:
-        await kept.until_state(State.UP)
+        await kept.until_state(ProcessState.UP)
         added = await kept.keeper.add("GPU-1")
         assert kept.keeper.gpus()[0].processes == (kept.urls[0], added.url)
         await kept.keeper.remove(added.name)
@@ -314,9 +314,9 @@ async def test_one_more_is_added_to_a_gpu_and_taken_away_again(dressed: Dressed,
 
 
 async def test_each_gpu_has_as_many_as_are_wanted(dressed: Dressed, folder: Path) -> None:
-    gpus = [GPU, Gpu(key="GPU-2", variables={"CUDA_VISIBLE_DEVICES": "GPU-2"})]
+    gpus = [GPU, LocalGpu(key="GPU-2", variables={"CUDA_VISIBLE_DEVICES": "GPU-2"})]
     async with watched(dressed, folder, per_gpu=2, gpus=gpus) as kept:
-        await kept.until(lambda: all(each.state is State.UP for each in kept.keeper.kept))
+        await kept.until(lambda: all(each.state is ProcessState.UP for each in kept.keeper.kept))
         assert [len(each.processes) for each in kept.keeper.gpus()] == [2, 2]
         seen = sorted(life["environment"]["CUDA_VISIBLE_DEVICES"] for life in dressed.lives)
         assert seen == ["GPU-1", "GPU-1", "GPU-2", "GPU-2"]
@@ -349,7 +349,7 @@ async def test_what_an_earlier_life_left_is_ended_before_anything_begins(dressed
         )
         async with watched(dressed, folder) as kept:
             assert left.poll() is not None
-            await kept.until_state(State.UP)
+            await kept.until_state(ProcessState.UP)
             assert not (place / "output" / "old.png").exists()
             # what its user has saved in the editor is no leftover
             assert saved.exists()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.comfyui.editor import sources
-from comfyrelay.comfyui.editor.groups import Group, read_group
+from comfyrelay.comfyui.editor.groups import GroupNode, read_group
 from comfyrelay.comfyui.editor.loading import as_graph, load_workflow
 from comfyrelay.comfyui.editor.workflow import BYPASSED, MUTED
 from comfyrelay.comfyui.graphs.graph import MOST_BYTES
@@ -87,7 +87,7 @@ def test_a_group_of_many_nodes_that_is_used_often_is_refused_before_it_takes_up_
 def test_a_group_is_read_once_however_often_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
 
-    def counted(*given: Any) -> Group:
+    def counted(*given: Any) -> GroupNode:
         read.append(given)
         return read_group(*given)
 

@@ -11,11 +11,11 @@ from comfyrelay.comfyui.pool import (
     ClientStateChanged,
     EventStream,
     JobCompleted,
-    JobEvent,
     JobPreview,
     JobProgress,
     JobQueued,
     PoolEvent,
+    PoolJobEvent,
 )
 from comfyrelay.comfyui.pool import events as event_module
 from comfyrelay.comfyui.pool.bus import Bus
@@ -49,7 +49,7 @@ async def rest(stream: EventStream[Any]) -> list[PoolEvent]:
 
 def test_every_event_can_be_subscribed_to_by_its_type() -> None:
     classes = {each for each in vars(event_module).values() if isinstance(each, type) and issubclass(each, PoolEvent)}
-    assert set(EVENT_CLASSES.values()) == classes - {JobEvent}
+    assert set(EVENT_CLASSES.values()) == classes - {PoolJobEvent}
     assert set(EVENT_CLASSES) == {
         *("*", "pool:ready", "client:state", "client:blocked_workflow", "client:unblocked_workflow"),
         *(
@@ -124,7 +124,7 @@ async def test_callbacks_get_what_they_asked_for_until_they_leave() -> None:
     by_class: list[PoolEvent] = []
     every: list[PoolEvent] = []
     leave = bus.on("job:queued", by_type.append)
-    bus.on(JobEvent, by_class.append)
+    bus.on(PoolJobEvent, by_class.append)
     bus.on("*", every.append)
     state = ClientStateChanged(client_id="a", state=ClientState.ONLINE)
     bus.emit(queued())

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.comfyui.graphs.foreign_files import UPLOAD_FOLDER
-from comfyrelay.comfyui.processes.gpus import Gpu
+from comfyrelay.comfyui.processes.gpus import LocalGpu
 from comfyrelay.comfyui.processes.installs import Install, InstallKind, install_at
 from comfyrelay.comfyui.processes.launch import ProcessLaunch, empty_folders, launch, lend_inputs, make_folders
-from comfyrelay.comfyui.processes.log import KEPT, LAST_LINES, Log, last_lines_in
+from comfyrelay.comfyui.processes.log import KEPT, LAST_LINES, ProcessLog, last_lines_in
 from comfyrelay.comfyui.processes.options import CareSettings
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import load
 from comfyrelay.worker.settings import WorkerSettings, load_worker_settings
 from tests.support.comfyui_install import Dressed
 
-GPU = Gpu(key="GPU-1", variables={"CUDA_VISIBLE_DEVICES": "GPU-1"})
+GPU = LocalGpu(key="GPU-1", variables={"CUDA_VISIBLE_DEVICES": "GPU-1"})
 PYTHON = Path("/opt/venv/bin/python")
 
 
@@ -162,7 +162,7 @@ class TestSettings:
 
 class TestLog:
     def test_its_last_lines_are_at_hand_with_progress_bars_in_their_last_state(self, tmp_path: Path) -> None:
-        log = Log(tmp_path / "comfyui.log")
+        log = ProcessLog(tmp_path / "comfyui.log")
         log.write("got pröm".encode()[:-2])
         log.write("öm".encode()[1:] + b"\r\n 25%|#\r 50%|##\r")
         log.write(b"100%|####\n")
@@ -175,7 +175,7 @@ class TestLog:
         assert log.last_lines == []
 
     def test_who_only_looks_sees_the_same(self, tmp_path: Path) -> None:
-        log = Log(tmp_path / "comfyui.log")
+        log = ProcessLog(tmp_path / "comfyui.log")
         assert last_lines_in(log.path) == []
         log.begin("python main.py")
         log.write(b"x" * 400_000 + b"\n 50%|##\r100%|####\n" + b"".join(b"line %d\n" % n for n in range(58)))
@@ -183,7 +183,7 @@ class TestLog:
         assert last_lines_in(log.path)[1:3] == ["100%|####", "line 0"]
 
     def test_it_does_not_grow_without_end(self, tmp_path: Path) -> None:
-        log = Log(tmp_path / "comfyui.log", most_bytes=100)
+        log = ProcessLog(tmp_path / "comfyui.log", most_bytes=100)
         for number in range(50):
             log.write(b"%07d\n" % number * 10)
         files = sorted(tmp_path.iterdir())
@@ -193,6 +193,6 @@ class TestLog:
 
     def test_a_full_disk_costs_lines_of_the_file_only(self, tmp_path: Path) -> None:
         (tmp_path / "comfyui.log").symlink_to("/dev/full")
-        log = Log(tmp_path / "comfyui.log")
+        log = ProcessLog(tmp_path / "comfyui.log")
         log.write(b"OSError: [Errno 28] No space left on device\n")
         assert log.last_lines == ["OSError: [Errno 28] No space left on device"]

@@ -8,12 +8,12 @@ from typing import Any
 from comfyrelay.autoscaling.providers.aws.access import FIRST_PAUSE_SECONDS, Aws, AwsError, kind_of
 from comfyrelay.autoscaling.providers.aws.names import Names
 from comfyrelay.autoscaling.providers.base import (
-    FleetMachines,
     LaunchRefused,
     LaunchResult,
+    MachineOrder,
     Observed,
     ObservedState,
-    Order,
+    ProviderFleet,
     RefusalKind,
 )
 from comfyrelay.clock import utc_now
@@ -40,7 +40,7 @@ class AwsProvider:
         # by group, the activities that were over before it was last told to grow: what failed then is no answer to it
         self._old: dict[str, frozenset[str]] = {}
 
-    async def observe(self, fleet: FleetMachines) -> Sequence[Observed]:
+    async def observe(self, fleet: ProviderFleet) -> Sequence[Observed]:
         group = await self._group(fleet)
         found = [each for each in map(_observed, group["Instances"]) if each is not None]
         about = await self._about(fleet, [each.id for each in found])
@@ -48,7 +48,7 @@ class AwsProvider:
         # whoever ordered it waits for it by its order, and `launch` counts it.
         return [replace(each, **about.get(each.id, {})) for each in found]
 
-    async def launch(self, fleet: FleetMachines, orders: Sequence[Order], *, total: int) -> LaunchResult:
+    async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:
         try:
             refused = await self._grow(fleet, total=total)
         except AwsError as error:
@@ -56,7 +56,7 @@ class AwsProvider:
         # those that were there before are not refused now
         return LaunchResult(refused=refused[: len(orders)])
 
-    async def end(self, fleet: FleetMachines, ids: Sequence[str]) -> None:
+    async def end(self, fleet: ProviderFleet, ids: Sequence[str]) -> None:
         if not ids:
             return
         group = await self._group(fleet)
@@ -80,7 +80,7 @@ class AwsProvider:
                 if "not found" not in error.detail:
                     raise
 
-    async def prices(self, fleet: FleetMachines) -> Sequence[InstanceType]:
+    async def prices(self, fleet: ProviderFleet) -> Sequence[InstanceType]:
         types = fleet.spec.instance_types
         if not types:
             return types
@@ -106,7 +106,7 @@ class AwsProvider:
             await aws.close()
         self._by_region.clear()
 
-    async def _grow(self, fleet: FleetMachines, *, total: int) -> list[LaunchRefused]:
+    async def _grow(self, fleet: ProviderFleet, *, total: int) -> list[LaunchRefused]:
         """Have the group want so many, and tell what it could not get of what it wants."""
         group, before = await asyncio.gather(self._group(fleet), self._activities(fleet))
         name = group["AutoScalingGroupName"]
@@ -125,7 +125,7 @@ class AwsProvider:
             refused += [failure] * missing
         return refused
 
-    async def _failure(self, fleet: FleetMachines) -> LaunchRefused | None:
+    async def _failure(self, fleet: ProviderFleet) -> LaunchRefused | None:
         """Why the group's latest try to launch came to nothing, if it did."""
         old = self._old.get(Names(fleet.slug, fleet.stage).group, frozenset())
         for each in await self._activities(fleet):
@@ -139,7 +139,7 @@ class AwsProvider:
                 return LaunchRefused(kind=kind_of(said), text=f"The group could not launch: {said}.")
         return None
 
-    async def _give_up(self, fleet: FleetMachines) -> int:
+    async def _give_up(self, fleet: ProviderFleet) -> int:
         """Want no more than is there, so that what was refused does not come after all, beside what was ordered in its
         place; return how many are missing. An instance that appears this very moment may be ended again by the group,
         but none that works: workers protect themselves."""
@@ -150,7 +150,7 @@ class AwsProvider:
             await self._set_desired(fleet, _counted(group))
         return missing
 
-    async def _set_desired(self, fleet: FleetMachines, desired: int) -> None:
+    async def _set_desired(self, fleet: ProviderFleet, desired: int) -> None:
         await self._aws(fleet).call(
             "autoscaling",
             "set_desired_capacity",
@@ -159,7 +159,7 @@ class AwsProvider:
             HonorCooldown=False,
         )
 
-    async def _group(self, fleet: FleetMachines) -> Mapping[str, Any]:
+    async def _group(self, fleet: ProviderFleet) -> Mapping[str, Any]:
         name = Names(fleet.slug, fleet.stage).group
         answer = await self._aws(fleet).call(
             "autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=[name]
@@ -172,7 +172,7 @@ class AwsProvider:
         text = f"There is no Auto Scaling group {name} in this region and account: run {_provision(fleet)}."
         raise AwsError(text, kind=RefusalKind.SETUP)
 
-    async def _activities(self, fleet: FleetMachines) -> Sequence[Mapping[str, Any]]:
+    async def _activities(self, fleet: ProviderFleet) -> Sequence[Mapping[str, Any]]:
         name = Names(fleet.slug, fleet.stage).group
         answer = await self._aws(fleet).call(
             "autoscaling", "describe_scaling_activities", AutoScalingGroupName=name, MaxRecords=_ACTIVITIES
@@ -180,7 +180,7 @@ class AwsProvider:
         found: Sequence[Mapping[str, Any]] = answer["Activities"]
         return found
 
-    async def _about(self, fleet: FleetMachines, ids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+    async def _about(self, fleet: ProviderFleet, ids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         name = Names(fleet.slug, fleet.stage).group
         known = self._known[name] = {each: found for each, found in self._known.get(name, {}).items() if each in ids}
         new = [each for each in ids if each not in known]
@@ -195,7 +195,7 @@ class AwsProvider:
             )
         return known
 
-    def _aws(self, fleet: FleetMachines) -> Aws:
+    def _aws(self, fleet: ProviderFleet) -> Aws:
         region = fleet.spec.options.get("region")
         if region not in self._by_region:
             self._by_region[region] = Aws(region, first_pause_seconds=self._first_pause_seconds)
@@ -224,5 +224,5 @@ def _counted(group: Mapping[str, Any]) -> int:
     return sum(each["LifecycleState"].startswith(("Pending", "InService")) for each in group["Instances"])
 
 
-def _provision(fleet: FleetMachines) -> str:
+def _provision(fleet: ProviderFleet) -> str:
     return f"`comfyrelay fleet provision {fleet.slug} --stage {fleet.stage}`"

@@ -14,7 +14,7 @@ from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.pages import page_of
 from comfyrelay.server.http.parameters import AnyId, Limit, SlugInPath, TextCursor, VersionCursor, VersionNumber
 from comfyrelay.server.http.problems import may_answer
-from comfyrelay.services.catalogue.graph_import import NewWorkflow
+from comfyrelay.services.catalogue.graph_import import WorkflowImport
 from comfyrelay.services.catalogue.workflows import WorkerFitness, WorkflowView
 
 router = admin_router("/workflows")
@@ -43,7 +43,7 @@ async def create_workflow(body: wire.NewCatalogueWorkflow, context: ContextOf) -
     """Register a graph, in ComfyUI's API format or as its editor saves it. The slug is there for good."""
     engine = context.engine
     read = await engine.catalogue.incoming.read(
-        NewWorkflow(
+        WorkflowImport(
             graph=body.graph,
             properties=None if body.properties is None else _plain(body.properties),
             output_node_id=body.output_node_id,

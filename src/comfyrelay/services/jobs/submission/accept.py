@@ -10,17 +10,17 @@ import structlog
 from comfyrelay.domain.queue.settlement import JobState, apply_updates
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.queue.updates import reused as reused_update
-from comfyrelay.domain.records.jobs import Job, NewJob
+from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import TooManyActiveJobs
 from comfyrelay.services.accounts.ledger import reserve
 from comfyrelay.services.jobs.submission.reuse import Reused
 from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.outbox.recovery import OutboxRecovery
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store import outbox
 from comfyrelay.store.database import Database, Tx
-from comfyrelay.store.outbox import Submission
+from comfyrelay.store.outbox import PendingSubmission
 from comfyrelay.store.tenant import jobs, ledger
 from comfyrelay.store.tenant.library import media
 
@@ -36,8 +36,8 @@ _NOTHING: Mapping[str, Reused] = MappingProxyType({})
 class Accepted:
     """Jobs that were written, and the outbox row that leads them to the queue."""
 
-    jobs: Sequence[Job]
-    submission: Submission | None
+    jobs: Sequence[JobRecord]
+    submission: PendingSubmission | None
     uses_files: bool
     # those of them that were answered with outputs of others, and are not for the queue
     ended: Sequence[JobState] = ()
@@ -75,7 +75,7 @@ class Acceptance:
         async def locked(tx: Tx) -> tuple[T, Accepted | None]:
             return await work(tx, await ledger.lock_wallet(tx, tenant_id))
 
-        answer, accepted = await shard.run(Step.SUBMIT_JOB, locked)
+        answer, accepted = await shard.run(TransactionStep.SUBMIT_JOB, locked)
         if accepted is not None:
             if accepted.uses_files:
                 self._on_files_used()
@@ -94,7 +94,7 @@ class Acceptance:
             raise TooManyActiveJobs(limit=limit)
 
     async def write(
-        self, tx: Tx, balance: int, new: Sequence[NewJob], reused: Mapping[str, Reused] = _NOTHING
+        self, tx: Tx, balance: int, new: Sequence[NewJobRecord], reused: Mapping[str, Reused] = _NOTHING
     ) -> Accepted:
         """The `balance` is that of the locked wallet. `reused` has, by job, what some of them are answered with: they
         cost nothing, and end at once."""
@@ -117,7 +117,7 @@ class Acceptance:
             ended=list(ended.values()),
         )
 
-    async def _complete(self, tx: Tx, made: Sequence[Job], copies: Mapping[str, Reused]) -> dict[str, JobState]:
+    async def _complete(self, tx: Tx, made: Sequence[JobRecord], copies: Mapping[str, Reused]) -> dict[str, JobState]:
         """As if the queue had told of it: tokens, output, video, events and webhook in this very transaction."""
         states = await jobs.lock_states(tx, [job.id for job in made])
         updates = {
@@ -136,7 +136,7 @@ class Acceptance:
         await self._applying.write(tx, settled)
         return {each.job.id: each.job for each in settled}
 
-    async def ensure_dispatch(self, shard: Database, job: Job) -> None:
+    async def ensure_dispatch(self, shard: Database, job: JobRecord) -> None:
         """For a job that was accepted before: it may still be on its way to the queue."""
         await self._recovery.ensure_dispatch(shard.name, job)
 
@@ -153,5 +153,5 @@ class Acceptance:
             self._delivery.remove_submission(shard.name, accepted.submission.id)
 
 
-def _answered(job: NewJob, by: Reused) -> NewJob:
+def _answered(job: NewJobRecord, by: Reused) -> NewJobRecord:
     return replace(job, reserved_tokens=0, saved_tokens=job.reserved_tokens, reused_from=by.job_id, delay_seconds=0)

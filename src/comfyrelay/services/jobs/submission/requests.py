@@ -16,7 +16,7 @@ RESERVED_KEYS = ("batch:", "retry:")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Item:
+class ItemRequest:
     """One job's own inputs."""
 
     input_payload: Mapping[str, Any] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class JobRequest:
     idempotency_key: str
     effect_id: int | None = None
     workflow_slug: str | None = None
-    item: Item = field(default_factory=Item)
+    item: ItemRequest = field(default_factory=ItemRequest)
     priority: int = 0
     delay_seconds: float = 0.0
     webhook_url: str | None = None

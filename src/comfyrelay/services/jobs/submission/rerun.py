@@ -6,7 +6,7 @@ from typing import Any
 
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.payloads import JobSnapshot
-from comfyrelay.domain.records.jobs import Job, NewJob
+from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict
 from comfyrelay.services.jobs.submission.seeds import new_seed
 from comfyrelay.store.database import Tx
@@ -17,7 +17,7 @@ from comfyrelay.store.tenant.library import media
 Vary = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 
 
-async def retries(tx: Tx, old: Sequence[Job], *, new_seeds: bool, vary: Vary) -> list[NewJob]:
+async def retries(tx: Tx, old: Sequence[JobRecord], *, new_seeds: bool, vary: Vary) -> list[NewJobRecord]:
     """A job is retried at most once: its key says so."""
     payloads = await _payloads(tx, old, vary if new_seeds else None)
     if batch_ids := {job.batch_id for job in old if job.batch_id is not None}:
@@ -27,7 +27,9 @@ async def retries(tx: Tx, old: Sequence[Job], *, new_seeds: bool, vary: Vary) ->
     ]
 
 
-async def batch_copies(tx: Tx, old: Sequence[Job], *, batch_id: str, new_seeds: bool, vary: Vary) -> list[NewJob]:
+async def batch_copies(
+    tx: Tx, old: Sequence[JobRecord], *, batch_id: str, new_seeds: bool, vary: Vary
+) -> list[NewJobRecord]:
     payloads = await _payloads(tx, old, vary if new_seeds else None)
     return [
         _copy_of(
@@ -41,7 +43,7 @@ async def batch_copies(tx: Tx, old: Sequence[Job], *, batch_id: str, new_seeds: 
     ]
 
 
-async def copy_alone(tx: Tx, old: Job, *, new_seeds: bool, vary: Vary) -> NewJob:
+async def copy_alone(tx: Tx, old: JobRecord, *, new_seeds: bool, vary: Vary) -> NewJobRecord:
     """Of whatever batch it was, the copy is a job of its own; where that was made of a video, of a video of its own, so
     that both results are kept for as long as videos are."""
     payload = (await _payloads(tx, [old], vary if new_seeds else None))[old.id]
@@ -50,7 +52,7 @@ async def copy_alone(tx: Tx, old: Job, *, new_seeds: bool, vary: Vary) -> NewJob
     return _copy_of(old, payload, new_seeds, idempotency_key=key, batch_id=None, item_no=0, video_id=video_id)
 
 
-async def _copy_video(tx: Tx, old: Job) -> str | None:
+async def _copy_video(tx: Tx, old: JobRecord) -> str | None:
     video = await media.video(tx, old.tenant_id, old.video_id) if old.video_id is not None else None
     if video is None:
         return None
@@ -60,7 +62,7 @@ async def _copy_video(tx: Tx, old: Job) -> str | None:
     return again
 
 
-async def _payloads(tx: Tx, old: Sequence[Job], vary: Vary | None) -> Mapping[str, Mapping[str, Any]]:
+async def _payloads(tx: Tx, old: Sequence[JobRecord], vary: Vary | None) -> Mapping[str, Mapping[str, Any]]:
     """As they were; with `vary`, with other seeds."""
     payloads = await jobs.payloads(tx, [job.id for job in old])
     _refuse_without_input(old, payloads)
@@ -78,7 +80,7 @@ def _varied(snapshot: JobSnapshot, vary: Vary) -> JobSnapshot:
     return replace(snapshot, values=values)
 
 
-def _refuse_without_input(old: Sequence[Job], payloads: Mapping[str, Any]) -> None:
+def _refuse_without_input(old: Sequence[JobRecord], payloads: Mapping[str, Any]) -> None:
     """A job whose input was deleted since cannot be run again."""
     for job in old:
         primary = JobSnapshot.from_json(payloads[job.id]).primary_input
@@ -90,9 +92,11 @@ def _refuse_without_input(old: Sequence[Job], payloads: Mapping[str, Any]) -> No
 _OWN = {"id", "idempotency_key", "input_payload", "delay_seconds", "retry_of", "reused_from", "saved_tokens"}
 
 
-def _copy_of(old: Job, payload: Mapping[str, Any], is_varied: bool, *, idempotency_key: str, **changes: Any) -> NewJob:
-    copied = {name: getattr(old, name) for name in NewJob.__dataclass_fields__ if name not in _OWN}
+def _copy_of(
+    old: JobRecord, payload: Mapping[str, Any], is_varied: bool, *, idempotency_key: str, **changes: Any
+) -> NewJobRecord:
+    copied = {name: getattr(old, name) for name in NewJobRecord.__dataclass_fields__ if name not in _OWN}
     copied["reserved_tokens"] = old.again_tokens
     if is_varied:
         copied["fingerprint"] = None
-    return NewJob(**{**copied, **changes}, id=new_id(), idempotency_key=idempotency_key, input_payload=payload)
+    return NewJobRecord(**{**copied, **changes}, id=new_id(), idempotency_key=idempotency_key, input_payload=payload)

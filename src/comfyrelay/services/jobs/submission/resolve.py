@@ -10,16 +10,16 @@ from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.payloads import JobSnapshot, StoredFile, asset_list, fingerprint, text_values
 from comfyrelay.domain.properties import Property, Value, resolve
 from comfyrelay.domain.queue.states import WorkflowKind
-from comfyrelay.domain.records.catalogue import Effect, Workflow
-from comfyrelay.domain.records.jobs import NewJob, Video
+from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
+from comfyrelay.domain.records.jobs import NewJobRecord, VideoRecord
 from comfyrelay.errors import Conflict, InvalidInput, MissingOnWorkers, NotFound, TooLarge
-from comfyrelay.services.catalogue.availability import Fitting, Missing
+from comfyrelay.services.catalogue.availability import Fitting, MissingRequirements
 from comfyrelay.services.catalogue.graphs import GRAPHS_IN_MEMORY, Graphs, WorkflowHasher
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.cooperative import SMALL_BYTES, Turns
 from comfyrelay.services.jobs.submission.naming import label_for
 from comfyrelay.services.jobs.submission.own_inputs import OwnInputs
-from comfyrelay.services.jobs.submission.requests import Item, JobRequest
+from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.services.jobs.submission.reuse import Reuse
 from comfyrelay.services.jobs.submission.seeds import drawn_seeds
 from comfyrelay.store.central import catalogue
@@ -50,8 +50,8 @@ MOST_FILLED_BYTES = 64 * 1024 * 1024
 class Target:
     """What is to be run, and what it costs."""
 
-    workflow: Workflow
-    effect: Effect | None
+    workflow: WorkflowRecord
+    effect: EffectRecord | None
     properties: Sequence[Property]
     hasher: WorkflowHasher
     # of a tenant's own graph, where a policy holds
@@ -84,7 +84,7 @@ class NamedMedia:
     """The files and videos of the user's own that a submission names."""
 
     files: Mapping[str, StoredFile]
-    videos: Mapping[str, Video]
+    videos: Mapping[str, VideoRecord]
 
 
 # Raises `InvalidInput` for values that cannot be accepted; returns further ones that nobody gave, by their keys.
@@ -157,7 +157,7 @@ class Resolver:
         [target] = await self._turns.make(prepared, count=1, size=graph_bytes)
         return target
 
-    def _own_inputs(self, workflow: Workflow, graph: Graph, properties: Sequence[Property]) -> OwnInputs | None:
+    def _own_inputs(self, workflow: WorkflowRecord, graph: Graph, properties: Sequence[Property]) -> OwnInputs | None:
         """Check a tenant's own graph, for the policy may be another one than when it was brought."""
         if self._policy.mode == "off" or workflow.kind != WorkflowKind.GRAPH:
             return None
@@ -171,7 +171,7 @@ class Resolver:
         return OwnInputs(self._policy, graph, texts=texts, files=files)
 
     async def media(
-        self, shard: Database, tenant_id: str, items: Sequence[Item], target: Target, *, reads: bool = False
+        self, shard: Database, tenant_id: str, items: Sequence[ItemRequest], target: Target, *, reads: bool = False
     ) -> NamedMedia:
         """Look up, in the tenant's own rows, every file and video that the items name. With `reads`, files whose
         content is not known are read for its hash: only with that are jobs known to be equal."""
@@ -189,7 +189,7 @@ class Resolver:
             files = await media.stored_files(tx, tenant_id, named)
         return NamedMedia(files=await self._reuse.hashed(files) if reads else files, videos=videos)
 
-    async def one(self, shard: Database, request: JobRequest, *, request_digest: str) -> NewJob:
+    async def one(self, shard: Database, request: JobRequest, *, request_digest: str) -> NewJobRecord:
         target = await self.target(
             request.tenant_id,
             effect_id=request.effect_id,
@@ -208,7 +208,7 @@ class Resolver:
         *,
         request_digest: str,
         batch_id: str | None = None,
-    ) -> list[NewJob]:
+    ) -> list[NewJobRecord]:
         """Those of a batch, or one alone. What no worker can run is refused, unless it may wait."""
         made = await self.made(requests, target, found, request_digest=request_digest, batch_id=batch_id)
         first = requests[0]
@@ -221,7 +221,9 @@ class Resolver:
         )
         return made
 
-    async def missing(self, made: Sequence[NewJob], target: Target, *, shows_names: bool) -> Missing | None:
+    async def missing(
+        self, made: Sequence[NewJobRecord], target: Target, *, shows_names: bool
+    ) -> MissingRequirements | None:
         """What no worker has of what these jobs need."""
         return await self._fitting.missing(target.workflow, _wanted(made), stage=made[0].stage, shows_names=shows_names)
 
@@ -233,10 +235,10 @@ class Resolver:
         *,
         request_digest: str,
         batch_id: str | None = None,
-    ) -> list[NewJob]:
+    ) -> list[NewJobRecord]:
         """The same, whether a worker can run them or not."""
 
-        def resolved(number: int) -> NewJob:
+        def resolved(number: int) -> NewJobRecord:
             try:
                 return self._job(
                     requests[number], target, found, request_digest=request_digest, batch_id=batch_id, item_no=number
@@ -250,8 +252,8 @@ class Resolver:
         return await self._resolved(requests, target, resolved)
 
     async def _resolved(
-        self, requests: Sequence[JobRequest], target: Target, resolved: Callable[[int], NewJob]
-    ) -> list[NewJob]:
+        self, requests: Sequence[JobRequest], target: Target, resolved: Callable[[int], NewJobRecord]
+    ) -> list[NewJobRecord]:
         texts = (text for request in requests for text in request.item.input_payload.values() if isinstance(text, str))
         size = len(requests) * target.graph_bytes + sum(map(len, texts))
         if target.workflow.kind == WorkflowKind.SCRIPT:
@@ -268,7 +270,7 @@ class Resolver:
         request_digest: str,
         batch_id: str | None,
         item_no: int,
-    ) -> NewJob:
+    ) -> NewJobRecord:
         """Resolve the properties and fix what the job will run, so that no later change of the catalogue matters."""
         item, defaults = request.item, self._defaults
         # once, before the job is written: every attempt has these, and so has a request that is sent again
@@ -302,7 +304,7 @@ class Resolver:
         _check_filled(target, snapshot.values)
         if target.own_inputs is not None:
             target.own_inputs.check(snapshot.values)
-        return NewJob(
+        return NewJobRecord(
             id=new_id(),
             tenant_id=request.tenant_id,
             user_id=request.user_id,
@@ -333,7 +335,7 @@ class Resolver:
         )
 
 
-def _wanted(made: Sequence[NewJob]) -> dict[str, Mapping[str, Any]]:
+def _wanted(made: Sequence[NewJobRecord]) -> dict[str, Mapping[str, Any]]:
     """By workflow hash, the values of one job."""
     wanted: dict[str, Mapping[str, Any]] = {}
     for job in made:
@@ -345,7 +347,7 @@ def _files(properties: Sequence[Property]) -> list[str]:
     return [each.placeholder for each in properties if each.is_asset]
 
 
-def _primary(item: Item, found: NamedMedia) -> StoredFile | None:
+def _primary(item: ItemRequest, found: NamedMedia) -> StoredFile | None:
     if item.video_id is not None:
         video = found.videos.get(item.video_id)
         file = found.files.get(video.original_file_id or "") if video else None

@@ -14,10 +14,10 @@ from comfyrelay.domain.ids import new_id, output_path, poster_path, preview_path
 from comfyrelay.domain.payloads import JobSnapshot, StoredFile
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.updates import MediaFacts, UploadedOutput
-from comfyrelay.domain.records.jobs import NewJob
+from comfyrelay.domain.records.jobs import NewJobRecord
 from comfyrelay.errors import NotFound
 from comfyrelay.services.jobs.removal import OnRemoved
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant import retention
@@ -40,7 +40,7 @@ class Reused:
 
 
 # The job, the label of its batch, and its output; returns what is to be kept of it, as of a run.
-OnReused = Callable[[NewJob, str | None, UploadedOutput], Awaitable[dict[str, Any] | None]]
+OnReused = Callable[[NewJobRecord, str | None, UploadedOutput], Awaitable[dict[str, Any] | None]]
 
 
 class Reuse:
@@ -69,7 +69,7 @@ class Reuse:
         return {each.id: each for each in found}
 
     async def copies(
-        self, shard: Database, new: Sequence[NewJob], *, batch_label: str | None = None
+        self, shard: Database, new: Sequence[NewJobRecord], *, batch_label: str | None = None
     ) -> dict[str, Reused]:
         """By job, what it is answered with, for those whose equal is done and whose output is still there. What ran at
         another stage is not equal: what a simulator made there is no picture of ComfyUI's."""
@@ -82,11 +82,13 @@ class Reuse:
         if not matched:
             return {}
         strays = [Stray(job_id=job.id, tenant_id=job.tenant_id) for job, _ in matched]
-        await shard.run(Step.REUSE, lambda tx: retention.write_stray(tx, strays, after_seconds=self._stray_seconds))
+        await shard.run(
+            TransactionStep.REUSE, lambda tx: retention.write_stray(tx, strays, after_seconds=self._stray_seconds)
+        )
         copied = await asyncio.gather(*(self._copied(job, source, batch_label) for job, source in matched))
         return {job.id: each for (job, _), each in zip(matched, copied, strict=True) if each is not None}
 
-    def _likeness(self, job: NewJob) -> tuple[str, str]:
+    def _likeness(self, job: NewJobRecord) -> tuple[str, str]:
         stage = self._stage_of(job.workflow_id) if self._stage_of is not None else job.stage
         return job.fingerprint or "", stage
 
@@ -99,7 +101,7 @@ class Reuse:
         if made and self._on_removed is not None:
             await self._on_removed(made)
 
-    async def _copied(self, job: NewJob, source: ReusableJob, batch_label: str | None) -> Reused | None:
+    async def _copied(self, job: NewJobRecord, source: ReusableJob, batch_label: str | None) -> Reused | None:
         snapshot, file = JobSnapshot.from_json(job.input_payload), source.file
         file_id = new_id()
         path = output_path(file_id, tenant_id=job.tenant_id, job_id=job.id, extension=snapshot.output_extension)

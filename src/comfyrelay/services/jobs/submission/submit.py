@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from comfyrelay.domain.payloads import JobSnapshot
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
-from comfyrelay.domain.records.jobs import Job, NewJob
+from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict, IdempotencyConflict, NotFound, PriceChanged
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submission import rerun
@@ -21,7 +21,7 @@ from comfyrelay.store.tenant import jobs
 class Submitted:
     """A job, and whether it was made just now or by an earlier request for the same. Of a new one, its seed."""
 
-    job: Job
+    job: JobRecord
     is_new: bool
     seed: int | None = None
 
@@ -45,7 +45,7 @@ class Submit:
         self._vary = vary
         self._allow_private = allow_private
 
-    async def submit(self, request: JobRequest) -> Job:
+    async def submit(self, request: JobRequest) -> JobRecord:
         """Accept a job, once per idempotency key. When this returns, the job will end in exactly one terminal state."""
         return (await self.submit_once(request)).job
 
@@ -68,7 +68,7 @@ class Submit:
 
         is_written = False
 
-        async def work(tx: Tx, balance: int) -> tuple[Job, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[JobRecord, Accepted | None]:
             nonlocal is_written
             is_written = False
             known = await jobs.by_key(tx, request.tenant_id, request.idempotency_key)
@@ -90,7 +90,7 @@ class Submit:
             return await self._repeated(shard, job, request_digest)
         return Submitted(job=job, is_new=True, seed=JobSnapshot.from_json(new.input_payload).seed)
 
-    async def retry(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> Job:
+    async def retry(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> JobRecord:
         """A failed or canceled job again, as a new job with its own reservation; a job is retried at most once."""
         return (await self.retry_once(tenant_id, job_id, new_seeds=new_seeds)).job
 
@@ -100,7 +100,7 @@ class Submit:
         """The same, and whether it was retried just now or before."""
         shard = await self._databases.shard_of(tenant_id)
 
-        async def work(tx: Tx, balance: int) -> tuple[Job, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[JobRecord, Accepted | None]:
             old = await jobs.get(tx, tenant_id, job_id)
             if old is None:
                 raise NotFound(f"There is no job {job_id!r}.")
@@ -145,11 +145,11 @@ class Submit:
 
     async def run_again(
         self, tenant_id: str, job_id: str, *, new_seeds: bool = False, expected_tokens: int | None = None
-    ) -> Job:
+    ) -> JobRecord:
         """A job that has ended once more, however it ended, as a new job that belongs to no batch."""
         shard = await self._databases.shard_of(tenant_id)
 
-        async def work(tx: Tx, balance: int) -> tuple[Job, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[JobRecord, Accepted | None]:
             old = await jobs.get(tx, tenant_id, job_id)
             if old is None:
                 raise NotFound(f"There is no job {job_id!r}.")
@@ -164,7 +164,7 @@ class Submit:
         job, _ = await self._accept.run(shard, tenant_id, work)
         return job
 
-    async def _repeated(self, shard: Database, job: Job, request_digest: str) -> Submitted:
+    async def _repeated(self, shard: Database, job: JobRecord, request_digest: str) -> Submitted:
         if job.request_digest != request_digest:
             raise IdempotencyConflict
         if job.status in {JobStatus.QUEUED, JobStatus.PROCESSING}:
@@ -172,7 +172,7 @@ class Submit:
         return Submitted(job=job, is_new=False)
 
 
-def _check_price(new: NewJob, expected_tokens: int | None) -> None:
+def _check_price(new: NewJobRecord, expected_tokens: int | None) -> None:
     """Who was told a price pays that one, or nothing; whoever was told none pays what it costs."""
     if expected_tokens is not None and new.reserved_tokens != expected_tokens:
         raise PriceChanged(expected_tokens=expected_tokens, required_tokens=new.reserved_tokens)

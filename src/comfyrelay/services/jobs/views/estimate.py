@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.domain.queue.states import JobStatus, Provider, Stage, WorkflowKind
 from comfyrelay.domain.queue.wait_reasons import Forecast, Pace, forecast
-from comfyrelay.services.catalogue.availability import Missing
+from comfyrelay.services.catalogue.availability import MissingRequirements
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.jobs.submission.requests import Item, JobRequest
+from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.services.jobs.submission.resolve import NamedMedia, Resolver, Target
-from comfyrelay.services.jobs.views.overview import Overview
+from comfyrelay.services.jobs.views.overview import QueueOverview
 from comfyrelay.services.jobs.views.recent import Recent
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.workers import workers
@@ -27,14 +27,14 @@ class Wanted:
     tenant_id: str
     user_id: str
     target: Target
-    items: Sequence[Item]
+    items: Sequence[ItemRequest]
     files: Mapping[str, StoredFile]
     priority: int = 0
     shows_workers: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Estimate:
+class BatchEstimate:
     """`forecast` is nothing where nobody knows how long such a job takes; `workers` are those that may run it."""
 
     jobs: int
@@ -42,7 +42,7 @@ class Estimate:
     workers: int
     forecast: Forecast | None
     done_at: datetime | None
-    missing: Missing | None
+    missing: MissingRequirements | None
 
 
 class Estimates:
@@ -51,7 +51,7 @@ class Estimates:
         databases: Databases,
         resolve: Resolver,
         recent: Recent,
-        overview: Overview,
+        overview: QueueOverview,
         *,
         worker_stale_seconds: float,
         stage: str,
@@ -65,13 +65,13 @@ class Estimates:
         self._stage = stage
         self._stage_of = stage_of
 
-    async def of(self, wanted: Wanted) -> Estimate:
+    async def of(self, wanted: Wanted) -> BatchEstimate:
         """`InvalidInput` for what would be refused, by the fields of one job."""
         target = wanted.target
         missing = await self._missing(wanted)
         jobs = len(wanted.items)
         slots, expected, now = await self._forecast(wanted, jobs)
-        return Estimate(
+        return BatchEstimate(
             jobs=jobs,
             tokens=jobs * target.cost,
             workers=slots,
@@ -80,7 +80,7 @@ class Estimates:
             missing=missing,
         )
 
-    async def _missing(self, wanted: Wanted) -> Missing | None:
+    async def _missing(self, wanted: Wanted) -> MissingRequirements | None:
         target = wanted.target
         if target.workflow.kind == WorkflowKind.SCRIPT:
             # its values are checked by its preview; checking them as a job copies what is to be run

@@ -15,7 +15,7 @@ import structlog
 
 from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
-from comfyrelay.domain.records.jobs import Job
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import TooManyRequests
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central.queue import dispatches
@@ -76,7 +76,7 @@ class _Follower:
         return changes
 
 
-def _follower(job: Job, after_seq: int) -> _Follower:
+def _follower(job: JobRecord, after_seq: int) -> _Follower:
     is_up_to_date = after_seq >= job.event_seq
     return _Follower(
         tenant_id=job.tenant_id,
@@ -91,7 +91,7 @@ class Events:
     def __init__(self, databases: Databases, *, tick_seconds: float = TICK_SECONDS) -> None:
         self._databases = databases
         self._tick_seconds = tick_seconds
-        self._readers: dict[str, _ShardReader] = {}
+        self._readers: dict[str, _EventReader] = {}
         self._of_tenant: Counter[str] = Counter()
         self._is_closed = False
 
@@ -100,7 +100,7 @@ class Events:
         if self._of_tenant[tenant_id] >= MOST_FOLLOWERS:
             raise TooManyRequests(retry_after_seconds=60)
 
-    async def follow(self, job: Job, *, after_seq: int, quiet_seconds: float) -> AsyncGenerator[Changes, None]:
+    async def follow(self, job: JobRecord, *, after_seq: int, quiet_seconds: float) -> AsyncGenerator[Changes, None]:
         """What happened to a job after `after_seq`, then what happens, up to its end.
 
         Empty changes come when nothing happened for `quiet_seconds`.
@@ -143,11 +143,11 @@ class Events:
         for each in self._readers.values():
             each.close()
 
-    def _reader_of(self, shard: str) -> "_ShardReader":
-        return self._readers.setdefault(shard, _ShardReader(self._databases, shard, tick_seconds=self._tick_seconds))
+    def _reader_of(self, shard: str) -> "_EventReader":
+        return self._readers.setdefault(shard, _EventReader(self._databases, shard, tick_seconds=self._tick_seconds))
 
 
-class _ShardReader:
+class _EventReader:
     """Reads the events of one shard for everybody who follows a job of it."""
 
     def __init__(self, databases: Databases, shard: str, *, tick_seconds: float) -> None:

@@ -11,7 +11,7 @@ from comfyrelay.domain.payloads import JobSnapshot
 from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.queue.states import CanceledBy, JobStatus, UnitStatus, VideoStatus
 from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
-from comfyrelay.domain.records.jobs import File, Job, LogLine, Video
+from comfyrelay.domain.records.jobs import FileRecord, JobRecord, LogLineRecord, VideoRecord
 from comfyrelay.errors import NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.databases import Databases
@@ -32,7 +32,7 @@ AT_ONCE = 500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputView:
-    file: File
+    file: FileRecord
     filename: str
     url: str
     poster_url: str | None = None
@@ -54,7 +54,7 @@ class JobView:
     """`waiting` is told of one job that is asked for, not in lists: it takes several queries. `seed` is that of every
     attempt: it was drawn, or given, when the job was accepted."""
 
-    job: Job
+    job: JobRecord
     seed: int | None = None
     workflow_slug: str | None = None
     workflow_name: str | None = None
@@ -78,7 +78,7 @@ class JobView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VideoView:
-    video: Video
+    video: VideoRecord
     progress: Mapping[str, Any] | None
     error: str | None
     original_file_url: str | None
@@ -101,7 +101,7 @@ class Views:
         self._facts = facts
         self._ttl_seconds = ttl_seconds
 
-    async def plain_job(self, tenant_id: str, job_id: str) -> Job:
+    async def plain_job(self, tenant_id: str, job_id: str) -> JobRecord:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             job = await jobs.get(tx, tenant_id, job_id)
         if job is None:
@@ -111,7 +111,7 @@ class Views:
     async def job(self, tenant_id: str, job_id: str) -> JobView:
         return await self.of_job(await self.plain_job(tenant_id, job_id))
 
-    async def of_job(self, job: Job) -> JobView:
+    async def of_job(self, job: JobRecord) -> JobView:
         [view] = await self.of_jobs(job.tenant_id, [job])
         return replace(view, waiting=await self._why_waiting(job, is_only_fetched=view.is_only_fetched))
 
@@ -160,7 +160,7 @@ class Views:
             raise NotFound("There is no such file of yours.")
         return await self._output(found, _stem(found) or "file")
 
-    async def job_with_snapshot(self, tenant_id: str, job_id: str) -> tuple[Job, JobSnapshot]:
+    async def job_with_snapshot(self, tenant_id: str, job_id: str) -> tuple[JobRecord, JobSnapshot]:
         """A job and what it runs."""
         job = await self.plain_job(tenant_id, job_id)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
@@ -181,7 +181,7 @@ class Views:
                 return
             before = found[-1].id
 
-    async def logs(self, tenant_id: str, job_id: str, *, after_id: int, limit: int) -> Listed[LogLine]:
+    async def logs(self, tenant_id: str, job_id: str, *, after_id: int, limit: int) -> Listed[LogLineRecord]:
         """What the workers printed, oldest first."""
         await self.plain_job(tenant_id, job_id)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
@@ -210,7 +210,7 @@ class Views:
         page = listed(found, lambda each: each.id, limit=limit)
         return page.holding(await self._of_videos(tenant_id, page.items))
 
-    async def _why_waiting(self, job: Job, *, is_only_fetched: bool) -> Waiting | None:
+    async def _why_waiting(self, job: JobRecord, *, is_only_fetched: bool) -> Waiting | None:
         if job.status not in {JobStatus.QUEUED, JobStatus.PAUSED} and not is_only_fetched:
             return None
         if job.status == JobStatus.PAUSED and (held := await self._why_held(job)) is not None:
@@ -221,14 +221,14 @@ class Views:
             # it was accepted this moment, and is on its way to the queue
             return None
 
-    async def _why_held(self, job: Job) -> str | None:
+    async def _why_held(self, job: JobRecord) -> str | None:
         if job.batch_id is None:
             return None
         async with (await self._databases.shard_of(job.tenant_id)).read() as tx:
             batch = await media.batch(tx, job.tenant_id, id_=job.batch_id)
         return batch.held_text if batch is not None else None
 
-    async def of_jobs(self, tenant_id: str, found: Sequence[Job]) -> list[JobView]:
+    async def of_jobs(self, tenant_id: str, found: Sequence[JobRecord]) -> list[JobView]:
         if not found:
             return []
         named = {file_id for job in found for file_id in (job.input_file_id, job.output_file_id) if file_id}
@@ -278,7 +278,7 @@ class Views:
             )
         return views
 
-    async def _input(self, snapshot: JobSnapshot | None, source: File | None) -> InputView | None:
+    async def _input(self, snapshot: JobSnapshot | None, source: FileRecord | None) -> InputView | None:
         if source is not None:
             name = source.original_filename
             facts = await self._facts.of(source)
@@ -299,7 +299,7 @@ class Views:
         )
         return InputView(url=url, mime_type=mime_type, name=name)
 
-    async def _of_videos(self, tenant_id: str, found: Sequence[Video]) -> list[VideoView]:
+    async def _of_videos(self, tenant_id: str, found: Sequence[VideoRecord]) -> list[VideoView]:
         named = {file_id for video in found for file_id in (video.original_file_id, video.processed_file_id) if file_id}
         files = await self._files(tenant_id, named)
         running = [each.job_id for each in found if each.status == VideoStatus.PROCESSING and each.job_id]
@@ -307,7 +307,7 @@ class Views:
         there = [leased.get(each.job_id or "", dispatches.NOT_RUNNING) for each in found]
         return [await self._of_video(each, files, its.progress) for each, its in zip(found, there, strict=True)]
 
-    async def _of_video(self, video: Video, files: Mapping[str, File], progress: Any) -> VideoView:
+    async def _of_video(self, video: VideoRecord, files: Mapping[str, FileRecord], progress: Any) -> VideoView:
         original, processed = files.get(video.original_file_id or ""), files.get(video.processed_file_id or "")
         subject = video.title or _stem(original) or "video"
         details = video.processing_details or {}
@@ -319,7 +319,7 @@ class Views:
             processed_file_url=(await self._output(processed, f"{subject}-{video.id[-8:]}")).url if processed else None,
         )
 
-    async def _files(self, tenant_id: str, ids: Iterable[str]) -> dict[str, File]:
+    async def _files(self, tenant_id: str, ids: Iterable[str]) -> dict[str, FileRecord]:
         wanted = list(ids)
         if not wanted:
             return {}
@@ -336,7 +336,7 @@ class Views:
             leased = await dispatches.running_of(tx, tenant_id, running) if running else {}
             return leased, await library.slugs(tx, wanted) if wanted else {}
 
-    async def _output(self, file: File, name: str) -> OutputView:
+    async def _output(self, file: FileRecord, name: str) -> OutputView:
         filename = f"{name}{PurePosixPath(file.path).suffix}"
         facts = await self._facts.of(file)
         return OutputView(
@@ -347,7 +347,7 @@ class Views:
             preview_url=facts.preview_url,
         )
 
-    async def _url(self, file: File, filename: str) -> str:
+    async def _url(self, file: FileRecord, filename: str) -> str:
         return await self._objects.sign_download(
             file.path,
             ttl_seconds=self._ttl_seconds,
@@ -364,15 +364,15 @@ async def workflows_named(databases: Databases, tenant_id: str, slug: str | None
         return await catalogue.workflow_ids_named(tx, tenant_id, slug)
 
 
-def _has_lost_output(job: Job, files: Mapping[str, File]) -> bool:
+def _has_lost_output(job: JobRecord, files: Mapping[str, FileRecord]) -> bool:
     return job.output_file_id is not None and job.output_file_id not in files
 
 
-def _canceled_by(job: Job, by_others: Set[str]) -> CanceledBy | None:
+def _canceled_by(job: JobRecord, by_others: Set[str]) -> CanceledBy | None:
     if job.status != JobStatus.CANCELED:
         return None
     return CanceledBy.ADMINISTRATOR if job.id in by_others else CanceledBy.USER
 
 
-def _stem(file: File | None) -> str | None:
+def _stem(file: FileRecord | None) -> str | None:
     return PurePosixPath(file.original_filename).stem if file is not None and file.original_filename else None

@@ -22,12 +22,12 @@ from comfyrelay.errors import TooManyRequests
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.batches import Batches, BatchState
 from comfyrelay.services.jobs.views.jobs import JobView, Views
-from comfyrelay.services.jobs.views.overview import Glance, Overview, glance_of
+from comfyrelay.services.jobs.views.overview import Glance, QueueOverview, glance_of
 from comfyrelay.services.subscriptions import Follower, Reset, StreamMessage
 from comfyrelay.store.central.autoscaling import durations
 from comfyrelay.store.notify import NotifyChannel
 from comfyrelay.store.tenant import changes, jobs
-from comfyrelay.store.tenant.changes import Horizon, JobChange, Marked
+from comfyrelay.store.tenant.changes import Horizon, JobChange, MarkedOutputs
 from comfyrelay.store.tenant.overview import LeasedItem
 
 log = structlog.get_logger(__name__)
@@ -84,7 +84,7 @@ class Changed:
     batches: Sequence[BatchState]
     removed: Sequence[str]
     # of outputs; nothing where none was marked
-    marked: Marked | None = None
+    marked: MarkedOutputs | None = None
     # tokens came that are of no job
     has_credit: bool = False
 
@@ -142,14 +142,19 @@ class _Tenant:
 
 class Live:
     def __init__(
-        self, databases: Databases, views: Views, batches: Batches, overview: Overview, notify_channel: NotifyChannel
+        self,
+        databases: Databases,
+        views: Views,
+        batches: Batches,
+        overview: QueueOverview,
+        notify_channel: NotifyChannel,
     ) -> None:
         self.databases = databases
         self.overview = overview
         self._views = views
         self._batches = batches
         self._notify_channel = notify_channel
-        self._readers: dict[str, _ShardReader] = {}
+        self._readers: dict[str, _ChangeReader] = {}
         self._reads: set[asyncio.Task[Any]] = set()
         self.is_closed = False
 
@@ -163,7 +168,7 @@ class Live:
         shard = await self.whole(self.databases.shard_name_of(tenant_id))
         reader = self._readers.get(shard)
         if reader is None:
-            reader = self._readers[shard] = _ShardReader(self, shard, self._notify_channel)
+            reader = self._readers[shard] = _ChangeReader(self, shard, self._notify_channel)
         follower: Follower[LiveMessage] = Follower()
         # before what was missed is read: what happens meanwhile is told twice, and not never
         tenant = await reader.add(tenant_id, follower)
@@ -212,7 +217,7 @@ class Live:
         marks = [change.marked for change in found if change.marked is not None]
         marked = reduce(or_, marks) if marks else None
         if marked is not None and len(marked.ids) > MOST_JOBS:
-            marked = Marked(frozenset(), is_all=True)
+            marked = MarkedOutputs(frozenset(), is_all=True)
         ids = {id_ for change in found for id_ in change.ids}
         if len(ids) > MOST_JOBS:
             return Reset()
@@ -267,7 +272,7 @@ class Live:
             await asyncio.gather(*late, return_exceptions=True)
 
 
-class _ShardReader:
+class _ChangeReader:
     """Reads what changed in one shard for everybody who follows a tenant of it."""
 
     def __init__(self, live: Live, shard: str, notify_channel: NotifyChannel) -> None:

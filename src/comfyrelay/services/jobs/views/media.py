@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from comfyrelay.domain.ids import poster_path, preview_path
-from comfyrelay.domain.records.jobs import File
+from comfyrelay.domain.records.jobs import FileRecord
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.databases import Databases
 from comfyrelay.storage.objects import ObjectStore
@@ -20,7 +20,7 @@ KEPT_URLS = 20_000
 class ShownMedia:
     """The rest is in the file itself: its size in pixels and in seconds, as far as they are known."""
 
-    file: File
+    file: FileRecord
     poster_url: str | None
     preview_url: str | None
 
@@ -42,7 +42,7 @@ class MediaViews:
             found = await media.files_of(tx, tenant_id, wanted)
         return {file.id: await self.of(file) for file in found.values()}
 
-    async def of(self, file: File) -> ShownMedia:
+    async def of(self, file: FileRecord) -> ShownMedia:
         poster_url, preview_url = await self.urls(file.path, poster=file.poster, preview=file.preview)
         return ShownMedia(file=file, poster_url=poster_url, preview_url=preview_url)
 

@@ -55,7 +55,7 @@ class InputValue:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AboutJob:
+class JobDetails:
     workflow_slug: str
     workflow_name: str
     inputs: Sequence[InputValue]
@@ -91,7 +91,7 @@ async def standing(databases: Databases, tenant_id: str, status: JobStatus | Uni
     return StatusFilter(JOB_STATUS[status], [each.job_id for each in leased if each.is_only_fetched])
 
 
-class Overview:
+class QueueOverview:
     def __init__(self, databases: Databases, objects: ObjectStore, *, ttl_seconds: float) -> None:
         self._databases = databases
         self._objects = objects
@@ -119,7 +119,7 @@ class Overview:
             waiting = await overview.waiting(tx, tenant_ids, limit=limit)
         return {each: (leased[each], waiting[each]) for each in tenant_ids}
 
-    async def about(self, tenant_id: str, job_id: str) -> AboutJob:
+    async def about(self, tenant_id: str, job_id: str) -> JobDetails:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             job = await jobs.get(tx, tenant_id, job_id)
             if job is None:
@@ -133,7 +133,7 @@ class Overview:
         async with self._databases.central.read() as tx:
             workflow = await catalogue.workflow_ever(tx, job.workflow_id)
         properties = [Property.from_json(each) for each in workflow.properties] if workflow else []
-        return AboutJob(
+        return JobDetails(
             workflow_slug=workflow.slug if workflow else "",
             workflow_name=workflow.name if workflow else "",
             inputs=await self._inputs(snapshot, properties, own),

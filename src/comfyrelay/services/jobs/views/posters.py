@@ -10,11 +10,11 @@ import structlog
 
 from comfyrelay.domain.ids import beside
 from comfyrelay.domain.queue.updates import NOTHING_FOUND, MediaFacts
-from comfyrelay.domain.records.jobs import File
+from comfyrelay.domain.records.jobs import FileRecord
 from comfyrelay.errors import ConfigurationError, DatabaseUnavailable, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.posters import Posters
-from comfyrelay.services.transactions import Step
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant.library import posters as drawing
@@ -59,7 +59,7 @@ class Drawing:
         done = 0
         while True:
             due = await shard.run(
-                Step.DRAW_CLAIM, lambda tx: drawing.claim(tx, limit=AT_ONCE, lease_seconds=DRAW_SECONDS)
+                TransactionStep.DRAW_CLAIM, lambda tx: drawing.claim(tx, limit=AT_ONCE, lease_seconds=DRAW_SECONDS)
             )
             for file in due:
                 await self._draw(shard, file)
@@ -67,7 +67,7 @@ class Drawing:
             if len(due) < AT_ONCE:
                 return done
 
-    async def _draw(self, shard: Database, file: File) -> None:
+    async def _draw(self, shard: Database, file: FileRecord) -> None:
         try:
             async with asyncio.timeout(FILE_SECONDS):
                 media = await self._made(file)
@@ -75,11 +75,11 @@ class Drawing:
             # storage is away, for one: it is tried again once its claim has run out
             log.warning("poster.postponed", path=file.path, error=repr(error))
             return
-        if not await shard.run(Step.DRAW_NOTE, lambda tx: drawing.note(tx, file.id, media)):
+        if not await shard.run(TransactionStep.DRAW_NOTE, lambda tx: drawing.note(tx, file.id, media)):
             # it was removed meanwhile
             await self._objects.remove_many(beside(file.path))
 
-    async def _made(self, file: File) -> MediaFacts:
+    async def _made(self, file: FileRecord) -> MediaFacts:
         if file.disk != self._disk:
             return NOTHING_FOUND
         try:

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus, UnitStatus, ended_as
 from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
-from comfyrelay.domain.records.catalogue import Workflow
-from comfyrelay.domain.records.jobs import Job, Unit
+from comfyrelay.domain.records.catalogue import WorkflowRecord
+from comfyrelay.domain.records.jobs import JobRecord, Unit
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.batches import Batches, BatchState
@@ -91,7 +91,7 @@ class UnitView:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Order:
+class _QueueOrder:
     """Where units stand that have not ended, and since when what runs does."""
 
     running: Sequence[Unit]
@@ -183,7 +183,9 @@ class Units:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await units.matching(tx, tenant_id, workflow_ids=workflow_ids, search=wanted.search)
 
-    async def _having(self, tenant_id: str, line: list[Unit], order: _Order, status: UnitStatus | None) -> list[Unit]:
+    async def _having(
+        self, tenant_id: str, line: list[Unit], order: _QueueOrder, status: UnitStatus | None
+    ) -> list[Unit]:
         """Of units that have not ended, those that have a job of this status."""
         match status:
             case None:
@@ -198,7 +200,7 @@ class Units:
             counts = await jobs.count_in_batches(tx, tenant_id, [each.id for each in line if each.is_batch])
         return [each for each in line if counts.get(each.id, {}).get(status)]
 
-    async def _order(self, tenant_id: str) -> tuple[set[Unit], _Order]:
+    async def _order(self, tenant_id: str) -> tuple[set[Unit], _QueueOrder]:
         # the tenant's side last: what has ended meanwhile is then among what has, and nowhere else
         async with self._databases.central.read() as tx:
             leased = (await overview.leased(tx, [tenant_id]))[tenant_id]
@@ -214,7 +216,7 @@ class Units:
         waiting = [each for each in _unique(known) if each in active and each not in runs]
         # of those that are on their way to the queue, nothing is paused
         queued |= set(fetched.values()) | {each for each in waiting if each not in paused}
-        return active, _Order(
+        return active, _QueueOrder(
             running=running,
             waiting=waiting,
             queued=frozenset(queued),
@@ -228,7 +230,7 @@ class Units:
         tenant_id: str,
         wanted: UnitFilter,
         among: set[Unit] | None,
-        order: _Order,
+        order: _QueueOrder,
         active: set[Unit],
         *,
         sort: QueueSort,
@@ -279,7 +281,7 @@ class Units:
         self,
         tenant_id: str,
         chosen: Sequence[Unit],
-        order: _Order,
+        order: _QueueOrder,
         wanted: UnitFilter,
         *,
         active: set[Unit] | None = None,
@@ -347,7 +349,7 @@ class Units:
             views.append(view)
         return views
 
-    async def _media(self, tenant_id: str, found: Iterable[BatchItem | Job]) -> dict[str, ShownMedia]:
+    async def _media(self, tenant_id: str, found: Iterable[BatchItem | JobRecord]) -> dict[str, ShownMedia]:
         """By the id of the file."""
         named = {file_id for item in found for file_id in (item.input_file_id, item.output_file_id) if file_id}
         return await self._facts.of_files(tenant_id, named)
@@ -356,10 +358,10 @@ class Units:
         self,
         tenant_id: str,
         chosen: Sequence[Unit],
-        order: _Order,
+        order: _QueueOrder,
         *,
         active: set[Unit] | None,
-        singles: Mapping[str, Job],
+        singles: Mapping[str, JobRecord],
     ) -> dict[str, Waiting]:
         """Why those of them that wait do: of a batch, its first item that does."""
         waiting = [each for each in chosen if active is None or each in active]
@@ -374,7 +376,7 @@ class Units:
         return {id_: why for id_, why in reasons.items() if why.reason is not Reason.NOT_WAITING}
 
     async def _matched(
-        self, tenant_id: str, batch_ids: Sequence[str], wanted: UnitFilter, order: _Order
+        self, tenant_id: str, batch_ids: Sequence[str], wanted: UnitFilter, order: _QueueOrder
     ) -> dict[str, int] | None:
         """By batch, how many of its jobs are meant; `None` where its counts say so."""
         if not batch_ids or (wanted.workflow is None and not wanted.search):
@@ -419,7 +421,7 @@ def _mean(means: Mapping[tuple[int, int], float], workflow_id: int, effect_id: i
     return means.get((workflow_id, effect_id or durations.ALL), means.get((workflow_id, durations.ALL)))
 
 
-def _item(item: BatchItem | Job, facts: Mapping[str, ShownMedia], fetched: Container[str]) -> ItemView:
+def _item(item: BatchItem | JobRecord, facts: Mapping[str, ShownMedia], fetched: Container[str]) -> ItemView:
     """What a worker has only fetched waits still, whatever it is called."""
     output, source = facts.get(item.output_file_id or ""), facts.get(item.input_file_id or "")
     is_fetched = item.status == JobStatus.PROCESSING and item.id in fetched
@@ -433,7 +435,7 @@ def _item(item: BatchItem | Job, facts: Mapping[str, ShownMedia], fetched: Conta
     )
 
 
-def _kind(workflow: Workflow | None) -> str | None:
+def _kind(workflow: WorkflowRecord | None) -> str | None:
     return workflow.output_mime_type.partition("/")[0] if workflow is not None else None
 
 
@@ -445,7 +447,7 @@ def _of_batch(
     counts: Mapping[str, int],
     fetched: int,
     matched: int,
-    workflow: Workflow | None,
+    workflow: WorkflowRecord | None,
     priority: int,
     ended_at: datetime | None,
     error: str | None,
@@ -484,10 +486,10 @@ def _of_batch(
 
 
 def _of_job(
-    job: Job,
+    job: JobRecord,
     *,
     status: UnitStatus | None,
-    workflow: Workflow | None,
+    workflow: WorkflowRecord | None,
     counts: Mapping[str, int],
     fetched: int,
     wanted: UnitStatus | None,

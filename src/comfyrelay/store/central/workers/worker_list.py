@@ -8,7 +8,14 @@ from sqlalchemy import ColumnElement, Float, Select, Text, bindparam, case, cast
 
 from comfyrelay.domain.queue.states import DispatchStatus, WorkerState
 from comfyrelay.domain.queue.worker_order import SortedWorker, WorkerSort
-from comfyrelay.domain.records.workers import BlockedHash, Equipped, LackedHash, ListedWorker, WorkerJobRecord, WorkerMachine
+from comfyrelay.domain.records.workers import (
+    BlockedHash,
+    Equipped,
+    LackedHash,
+    ListedWorker,
+    WorkerJobRecord,
+    WorkerMachine,
+)
 from comfyrelay.store.central.queue.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import (
