@@ -1,0 +1,310 @@
+"""The Helm chart renders valid manifests with commands, variables and secrets that exist."""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from comfyrelay import __version__
+from comfyrelay.autoscaling.kubernetes.pods import FLEET_LABEL, STAGE_LABEL
+from comfyrelay.settings import load_settings
+from comfyrelay.simulator import Simulator
+from comfyrelay.worker.settings import load_worker_settings
+from tests.support.entry_points import parse, unknown_variables
+from tests.support.paths import ROOT
+from tests.support.server_processes import free_port
+
+CHART = ROOT / "deploy" / "helm" / "comfyrelay"
+PAGE = ROOT / "docs" / "howto" / "kubernetes.md"
+SCHEMA = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+SCALED_OBJECT = json.loads(Path(__file__).with_name("scaledobject.schema.json").read_text("utf-8"))
+# sidecars are on by default since 1.29
+VERSIONS = ("1.29", kubernetes_validate.latest_version())
+COMFYUI = "registry.example.com/comfyui:1"
+FLEET = {"slug": "gpus", "maxReplicas": 6, "comfyuiImage": COMFYUI}
+WORKERS = "comfyrelay-production-gpus"
+SECRETS = {
+    "database-url": "postgresql://relay:secret@db/central",
+    "shards": '{"main": "postgresql://relay:secret@db/main"}',
+    "fleet-secrets": '{"production": ["0123456789abcdef"]}',
+    "signing-secrets": '["0123456789abcdef"]',
+    "production": "0123456789abcdef",
+}
+
+needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")
+
+
+def helm_template(values: str) -> subprocess.CompletedProcess[str]:
+    command = ["helm", "template", "comfyrelay", str(CHART), "--namespace", "relay", "--values", "-"]
+    return subprocess.run(command, input=values, capture_output=True, text=True, check=False)
+
+
+@cache
+def _render(values: str) -> list[dict[str, Any]]:
+    done = helm_template(values)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each is not None]
+
+
+def render(fleet: dict[str, Any] | None = None, **values: Any) -> list[dict[str, Any]]:
+    return _render(json.dumps({"fleets": [{**FLEET, **(fleet or {})}], **values}))
+
+
+def find(documents: list[dict[str, Any]], kind: str, name: str) -> Any:
+    [document] = [each for each in documents if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    return document
+
+
+def pod_spec(name: str, documents: list[dict[str, Any]] | None = None) -> Any:
+    return find(documents or render(), "Deployment", name)["spec"]["template"]["spec"]
+
+
+def containers() -> Iterator[tuple[str, dict[str, Any]]]:
+    for each in render():
+        if each["kind"] == "Deployment":
+            for container in each["spec"]["template"]["spec"]["containers"]:
+                yield each["metadata"]["name"], container
+
+
+def environment(container: dict[str, Any]) -> dict[str, str]:
+    """The variables of a container, with the required secrets."""
+    values = {}
+    for each in container["env"]:
+        reference = each.get("valueFrom", {}).get("secretKeyRef")
+        if reference is None:
+            values[each["name"]] = each.get("value", f"{WORKERS}-7d4b9")
+        elif not reference.get("optional"):
+            values[each["name"]] = SECRETS[reference["key"]]
+    return values
+
+
+def test_chart_has_the_version_of_the_package() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+
+
+def test_default_values_match_the_schema_key_by_key() -> None:
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    jsonschema.Draft7Validator(SCHEMA).validate(DEFAULTS)
+    assert set(SCHEMA["properties"]) - {"global"} == set(DEFAULTS)
+    for name in ("secrets", "server", "migration", "keda", "scaler"):
+        assert set(SCHEMA["properties"][name]["properties"]) == set(DEFAULTS[name])
+    assert set(SCHEMA["definitions"]["workers"]["properties"]) - {"slug"} == set(DEFAULTS["workers"])
+
+
+@pytest.mark.parametrize(
+    "fleet",
+    [
+        *({"slug": slug} for slug in ("GPUs", "a_b", "-a", "a" * 64)),
+        {},
+        {"slug": "gpus", "subnets": []},
+        {"slug": "gpus", "gpus": "two"},
+        {"slug": "gpus", "nodeSelector": {"a": 1}},
+    ],
+)
+def test_schema_refuses_invalid_fleets(fleet: dict[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft7Validator(SCHEMA).validate({**DEFAULTS, "fleets": [fleet]})
+
+
+@needs_helm
+@pytest.mark.parametrize("version", VERSIONS)
+def test_manifests_are_valid_by_the_published_schemas(version: str) -> None:
+    values = {"migration": {"enabled": True}, "imagePullSecrets": [{"name": "registry"}]}
+    documents = render({"modelsClaim": "models", "comfyuiResources": {"limits": {"memory": "32Gi"}}}, **values)
+    kinds = set()
+    for each in documents:
+        if each["kind"] != "ScaledObject":
+            kubernetes_validate.validate(each, version, strict=True)
+            kinds.add(each["kind"])
+    assert kinds == {"Deployment", "Service", "PodDisruptionBudget", "ServiceAccount", "Role", "RoleBinding", "Job"}
+
+
+@needs_helm
+def test_scaled_object_matches_the_schema_of_keda() -> None:
+    scaled = find(render(), "ScaledObject", WORKERS)
+    jsonschema.Draft202012Validator(SCALED_OBJECT).validate(scaled)
+    assert scaled["spec"]["maxReplicaCount"] == 6
+    assert scaled["spec"]["scaleTargetRef"]["name"] == WORKERS
+    [trigger] = scaled["spec"]["triggers"]
+    assert trigger == {
+        "type": "external-push",
+        "metadata": {"scalerAddress": "comfyrelay-scaler.relay:8421", "fleet": "gpus", "stage": "production"},
+    }
+
+
+@needs_helm
+def test_scaler_listens_on_the_port_of_its_service() -> None:
+    [port] = find(render(), "Service", "comfyrelay-scaler")["spec"]["ports"]
+    [container] = pod_spec("comfyrelay-scaler")["containers"]
+    assert container["args"][-1] == f"0.0.0.0:{port['port']}"
+    assert {"name": port["targetPort"], "containerPort": port["port"]} in container["ports"]
+
+
+@needs_helm
+def test_without_keda_the_number_of_workers_is_fixed() -> None:
+    documents = render({"replicas": 3}, keda={"enabled": False})
+    assert find(documents, "Deployment", WORKERS)["spec"]["replicas"] == 3
+    names = {each["metadata"]["name"] for each in documents}
+    assert names == {"comfyrelay-server", WORKERS}
+
+
+@needs_helm
+def test_with_keda_an_upgrade_keeps_the_number_of_workers() -> None:
+    assert "replicas" not in find(render(), "Deployment", WORKERS)["spec"]
+
+
+@needs_helm
+def test_fleets_override_the_defaults_also_with_zero() -> None:
+    documents = render(
+        {"gpus": 0, "nodeSelector": {"gpu": "l4"}, "tolerations": []}, workers={"gpus": 2, "slots": 4, "replicas": 1}
+    )
+    spec = pod_spec(WORKERS, documents)
+    assert spec["initContainers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 0}
+    assert (spec["nodeSelector"], spec.get("tolerations")) == ({"gpu": "l4"}, None)
+    assert environment(spec["containers"][0])["MAX_CONCURRENCY"] == "4"
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("fleet", "text"),
+    [({"slug": "a" * 40}, "use a shorter slug"), ({"comfyuiImage": ""}, "Set workers.comfyuiImage")],
+)
+def test_fleet_that_cannot_be_deployed_is_explained(fleet: dict[str, Any], text: str) -> None:
+    refused = helm_template(json.dumps({"fleets": [{**FLEET, **fleet}]}))
+    assert refused.returncode != 0
+    assert text in refused.stderr
+
+
+@needs_helm
+def test_every_selector_matches_one_deployment() -> None:
+    documents = render()
+    pods = [each["spec"]["template"]["metadata"]["labels"] for each in documents if each["kind"] == "Deployment"]
+    selectors = [
+        each["spec"]["selector"].get("matchLabels", each["spec"]["selector"])
+        for each in documents
+        if "selector" in each.get("spec", {})
+    ]
+    assert [sum(each.items() <= labels.items() for labels in pods) for each in selectors] == [1] * len(selectors)
+
+
+@needs_helm
+def test_containers_run_existing_commands_with_known_variables() -> None:
+    assert {parse(each["args"]) for _, each in containers()} == {
+        "comfyrelay server",
+        "comfyrelay worker",
+        "comfyrelay fleet scaler",
+    }
+    assert [unknown_variables(environment(each)) for _, each in containers()] == [[], [], []]
+    job = find(render(migration={"enabled": True}), "Job", "comfyrelay-migration")
+    [migration] = job["spec"]["template"]["spec"]["containers"]
+    assert parse(migration["args"]) == "comfyrelay db upgrade"
+
+
+@needs_helm
+def test_server_and_worker_load_their_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    by_name = {each["name"]: environment(each) for _, each in containers()}
+    for name, value in {**by_name["server"], **by_name["worker"]}.items():
+        monkeypatch.setenv(name, value)
+    settings, worker = load_settings(), load_worker_settings()
+    assert (settings.host, settings.base_url) == ("0.0.0.0", worker.api_base_url)
+    assert (worker.fleet_slug, worker.fleet_stage, worker.max_concurrency) == ("gpus", settings.stage, 1)
+    assert worker.fleet_secret in settings.fleet_secrets[worker.fleet_stage]
+    assert worker.worker_id == f"{WORKERS}-7d4b9"
+    assert not worker.has_metadata
+
+
+@needs_helm
+def test_server_has_liveness_and_readiness_probes() -> None:
+    [container] = pod_spec("comfyrelay-server")["containers"]
+    probes = {name: container[name]["httpGet"]["path"] for name in ("livenessProbe", "readinessProbe", "startupProbe")}
+    assert probes == {"livenessProbe": "/healthz", "readinessProbe": "/readyz", "startupProbe": "/healthz"}
+
+
+@needs_helm
+def test_secrets_are_references() -> None:
+    secret = {"DATABASE_URL", "FLEET_SECRETS", "FLEET_SECRET", "SIGNING_SECRETS", "SHARDS", "SECRET_ACCESS_KEY"}
+    for _, container in containers():
+        for each in container["env"]:
+            is_secret = any(each["name"].endswith(name) for name in secret)
+            assert is_secret <= ("secretKeyRef" in each.get("valueFrom", {})), each["name"]
+
+
+@needs_helm
+@pytest.mark.parametrize("shutdown_seconds", [570, 3600])
+def test_pod_has_more_time_to_stop_than_its_worker(shutdown_seconds: int) -> None:
+    spec = pod_spec(WORKERS, render({"shutdownSeconds": shutdown_seconds}))
+    [worker] = spec["containers"]
+    assert environment(worker)["COMFYRELAY_WORKER_SHUTDOWN_SECONDS"] == str(shutdown_seconds)
+    assert spec["terminationGracePeriodSeconds"] == shutdown_seconds + 30
+
+
+@needs_helm
+def test_comfyui_has_the_gpu_and_stops_after_the_worker() -> None:
+    [comfyui] = pod_spec(WORKERS)["initContainers"]
+    # a sidecar stops after the containers
+    assert (comfyui["image"], comfyui["restartPolicy"]) == (COMFYUI, "Always")
+    assert comfyui["resources"]["limits"] == {"nvidia.com/gpu": 1}
+
+
+@needs_helm
+async def test_startup_probe_of_comfyui_runs_inside_its_container() -> None:
+    [comfyui] = pod_spec(WORKERS)["initContainers"]
+    [python, *arguments] = comfyui["startupProbe"]["exec"]["command"]
+    async with Simulator() as simulator:
+        for url, code in ((simulator.url, 0), (f"http://127.0.0.1:{free_port()}", 1)):
+            command = [each.replace("http://127.0.0.1:8188", url) for each in arguments]
+            process = await asyncio.create_subprocess_exec(python, *command, stderr=asyncio.subprocess.DEVNULL)
+            assert await process.wait() == code
+
+
+@needs_helm
+def test_workers_have_no_readiness_probe() -> None:
+    """Kubernetes deletes unready pods first, so a busy worker could be deleted before an idle one."""
+    [worker] = pod_spec(WORKERS)["containers"]
+    assert "readinessProbe" not in worker
+
+
+@needs_helm
+def test_containers_are_not_root_and_only_the_scaler_has_a_token() -> None:
+    assert pod_spec("comfyrelay-scaler")["serviceAccountName"] == "comfyrelay-scaler"
+    for name, container in containers():
+        spec = pod_spec(name)
+        merged = {**spec["securityContext"], **container["securityContext"]}
+        assert (merged["runAsNonRoot"], merged["readOnlyRootFilesystem"]) == (True, True)
+        assert spec["automountServiceAccountToken"] is (name == "comfyrelay-scaler")
+    [rule] = find(render(), "Role", "comfyrelay-scaler")["rules"]
+    assert rule == {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "patch"]}
+
+
+@needs_helm
+def test_worker_pods_have_the_labels_of_the_scaler() -> None:
+    labels = find(render(), "Deployment", WORKERS)["spec"]["template"]["metadata"]["labels"]
+    assert (labels[FLEET_LABEL], labels[STAGE_LABEL]) == ("gpus", "production")
+
+
+@needs_helm
+def test_documentation_creates_every_secret() -> None:
+    page = PAGE.read_text("utf-8")
+    references = [
+        each["valueFrom"]["secretKeyRef"]
+        for _, container in containers()
+        for each in container["env"]
+        if "secretKeyRef" in each.get("valueFrom", {})
+    ]
+    assert {each["name"] for each in references} == set(re.findall(r"create secret generic (\S+)", page))
+    required = {each["key"] for each in references if not each.get("optional")}
+    assert required <= set(re.findall(r"--from-literal=([a-z-]+)=", page))
+    assert {each["key"] for each in references if each["key"] not in page} == set()
