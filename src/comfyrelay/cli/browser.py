@@ -14,7 +14,7 @@ def open_page(link: str) -> bool:
     Everybody on a machine sees what programs are started with, so the browser is given a file that only the user can
     read, and finds the link there.
     """
-    from comfyrelay.system.owner_secret import state_folder
+    from comfyrelay.system.user_folders import state_folder
 
     path = state_folder() / "open.html"
     try:

@@ -458,7 +458,7 @@ async def test_what_cannot_be_saved_is_said_with_the_job_and_where_it_is_kept(tm
             ran = await running.ended()
         [job] = [each async for each in client.jobs()]
         assert ran.code == 2
-        assert f"Job {job.id} completed, but what it made was not saved" in ran.err
+        assert f"Job {job.id} completed, but its output was not saved" in ran.err
         assert f"It is kept at {made.output_folder}" in ran.err
 
 

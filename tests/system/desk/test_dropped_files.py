@@ -34,7 +34,7 @@ async def test_run_says_what_it_does_with_a_picture_and_works_on_it_when_asked(t
         picture = await made_by(desk, tmp_path)
         code, _, err = await command(desk.ready.url, "run", str(picture), "--out", str(tmp_path / "again"))
         assert code == 0, err
-        assert f"{picture} carries the workflow that made it, which is run again" in err
+        assert f"{picture} contains the workflow that made it. It is run again" in err
         given = ("run", str(picture), "--as-input", "invert-image", "--out", str(tmp_path / "inverted"))
         code, out, err = await command(desk.ready.url, *given)
         assert (code, "carries" in err) == (0, False), err

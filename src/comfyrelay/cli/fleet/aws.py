@@ -223,9 +223,7 @@ async def _provisioner(region: str) -> AsyncIterator[tuple[Provisioner, Any]]:
     except AwsError as error:
         if "credential" not in str(error).lower() and not error.aws_code.startswith(UNKNOWN_CALLER):
             raise
-        raise ConfigurationError(
-            f"{error} Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
-        ) from None
+        raise ConfigurationError(f"{error} Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.") from None
     finally:
         await aws.close()
         await budgets.close()
