@@ -17,7 +17,7 @@ import { NotFoundPage } from "@/session/NotFoundPage";
 import { useSession } from "@/session/session";
 import { console as texts } from "@/texts/console";
 import styles from "./console.module.css";
-import { useConsoleLive } from "./live";
+import { useConsoleLive } from "./shared/live";
 
 interface Page {
   to: string;
@@ -49,10 +49,11 @@ function Frame() {
   useConsoleLive();
   const { pathname } = useLocation();
   const strip = useRef<HTMLElement>(null);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: another page is another place in the strip
   useEffect(() => {
     // on a phone the pages are in a row that scrolls
-    strip.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+    const links = [...(strip.current?.querySelectorAll("a") ?? [])];
+    const current = links.findLast((each) => pathname.startsWith(each.pathname));
+    current?.scrollIntoView({ block: "nearest", inline: "center" });
   }, [pathname]);
   return (
     <div className={styles.console}>

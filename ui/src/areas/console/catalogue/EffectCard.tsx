@@ -1,8 +1,8 @@
 import { ImageIcon } from "lucide-react";
 import { Media } from "@/kit/Media";
 import { effects as texts } from "@/texts/console-effects";
-import styles from "../effects/effects.module.css";
-import { State } from "../sheet";
+import { State } from "../shared/sheet";
+import styles from "./EffectCard.module.css";
 
 interface EffectCardProps {
   name: string;

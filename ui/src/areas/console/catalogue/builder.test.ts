@@ -1,21 +1,20 @@
 import { describe, expect, it } from "vitest";
 import {
-  type Built,
-  canTakeOut,
-  changed,
+  canRemove,
+  changeProperty,
+  changeType,
+  type FormDefinition,
   fixedInputs,
-  inputOf,
-  moved,
-  offered,
-  outputNodes,
+  moveProperty,
+  offerInput,
   type Property,
-  previewOf,
-  problemsWith,
-  retyped,
-  slugOf,
-  takenOut,
+  removeProperty,
 } from "./builder";
-import { graphsIn } from "./taking";
+import { inputOf, previewOf } from "./form-preview";
+import { outputNodes } from "./graph";
+import { validateProperty } from "./property-validation";
+import { slugOf } from "./slugs";
+import { readWorkflows } from "./use-workflow-import";
 
 const STEPS: Property = {
   key: "steps",
@@ -25,7 +24,7 @@ const STEPS: Property = {
   user_configurable: true,
   is_whole: true,
 };
-const built: Built = {
+const built: FormDefinition = {
   graph: {
     "1": { class_type: "LoadImage", inputs: { image: "cat.png" } },
     "2": {
@@ -48,7 +47,7 @@ describe("inputs of nodes", () => {
   });
 
   it("become a field whose default is what they had", () => {
-    const next = offered(built, "2", "cfg");
+    const next = offerInput(built, "2", "cfg");
     expect(next.graph["2"]?.inputs.cfg).toBe("{{CFG}}");
     expect(next.properties[1]).toMatchObject({
       key: "cfg",
@@ -58,30 +57,30 @@ describe("inputs of nodes", () => {
       label: "Cfg",
     });
     expect(next.properties[1]).not.toHaveProperty("is_whole");
-    expect(offered(built, "2", "seed").properties[1]).toMatchObject({ default_value: 18446744073709551615n });
+    expect(offerInput(built, "2", "seed").properties[1]).toMatchObject({ default_value: 18446744073709551615n });
   });
 
   it("get another key and placeholder where theirs are taken", () => {
     const other = { class_type: "KSampler", inputs: { steps: 8, note: "{{STEPS_2}}" } };
-    const next = offered({ ...built, graph: { ...built.graph, "4": other } }, "4", "steps");
+    const next = offerInput({ ...built, graph: { ...built.graph, "4": other } }, "4", "steps");
     expect(next.properties[1]).toMatchObject({ key: "steps_2", placeholder: "{{STEPS_2_2}}" });
   });
 
   it("that load a file become the file that users give", () => {
-    const { properties } = offered(built, "1", "image");
+    const { properties } = offerInput(built, "1", "image");
     expect(properties[1]).toMatchObject({ type: "image", required: true, is_primary_input: true, default_value: null });
   });
 
   it("have their value again once they are taken out", () => {
-    const { graph, properties } = takenOut(built, "steps");
+    const { graph, properties } = removeProperty(built, "steps");
     expect(graph["2"]?.inputs.steps).toBe(20);
     expect(graph["3"]?.inputs.filename_prefix).toBe("a 20 b");
     expect(properties).toEqual([]);
   });
 
   it("without a value cannot be taken out", () => {
-    expect(canTakeOut({ ...STEPS, default_value: null })).toBe(false);
-    expect(canTakeOut({ ...STEPS, type: "image", default_value: "path" })).toBe(false);
+    expect(canRemove({ ...STEPS, default_value: null })).toBe(false);
+    expect(canRemove({ ...STEPS, type: "image", default_value: "path" })).toBe(false);
   });
 });
 
@@ -91,8 +90,8 @@ describe("fields", () => {
 
   it("change places with those that are shown beside them", () => {
     const keysOf = (properties: readonly Property[]) => properties.map((each) => each.key);
-    expect(keysOf(moved([STEPS, hidden, cfg], "cfg", -1))).toEqual(["cfg", "steps", "hidden"]);
-    expect(keysOf(moved([STEPS, hidden, cfg], "steps", -1))).toEqual(["steps", "hidden", "cfg"]);
+    expect(keysOf(moveProperty([STEPS, hidden, cfg], "cfg", -1))).toEqual(["cfg", "steps", "hidden"]);
+    expect(keysOf(moveProperty([STEPS, hidden, cfg], "steps", -1))).toEqual(["steps", "hidden", "cfg"]);
   });
 
   it("are one file that batches are made of", () => {
@@ -103,22 +102,24 @@ describe("fields", () => {
       type: "image",
       is_primary_input: key === "a",
     }));
-    const next = changed({ graph: {}, properties: files }, "b", { is_primary_input: true });
+    const next = changeProperty({ graph: {}, properties: files }, "b", { is_primary_input: true });
     expect(next.properties.map((each) => each.is_primary_input)).toEqual([false, true]);
   });
 
   it("keep what another type can have", () => {
-    expect(retyped(STEPS, "text")).toMatchObject({ default_value: "20", is_whole: false });
-    expect(retyped(STEPS, "choice")).toMatchObject({ default_value: 20, choices: [20] });
-    expect(retyped(STEPS, "image")).toMatchObject({ default_value: null });
+    expect(changeType(STEPS, "text")).toMatchObject({ default_value: "20", is_whole: false });
+    expect(changeType(STEPS, "choice")).toMatchObject({ default_value: 20, choices: [20] });
+    expect(changeType(STEPS, "image")).toMatchObject({ default_value: null });
   });
 
   it("say what is wrong with them", () => {
-    expect(problemsWith(STEPS)).toEqual({});
-    expect(problemsWith({ ...STEPS, maximum: 10 })).toHaveProperty("default_value");
-    expect(problemsWith({ ...STEPS, minimum: 30, maximum: 10 })).toHaveProperty("maximum");
-    expect(problemsWith({ ...STEPS, type: "choice", choices: [] })).toHaveProperty("choices");
-    expect(problemsWith({ ...STEPS, default_value: null, user_configurable: false })).toHaveProperty("default_value");
+    expect(validateProperty(STEPS)).toEqual({});
+    expect(validateProperty({ ...STEPS, maximum: 10 })).toHaveProperty("default_value");
+    expect(validateProperty({ ...STEPS, minimum: 30, maximum: 10 })).toHaveProperty("maximum");
+    expect(validateProperty({ ...STEPS, type: "choice", choices: [] })).toHaveProperty("choices");
+    expect(validateProperty({ ...STEPS, default_value: null, user_configurable: false })).toHaveProperty(
+      "default_value",
+    );
   });
 });
 
@@ -173,7 +174,7 @@ describe("dropped files", () => {
       new File([""], "photo.png", { type: "image/png" }),
       new File([""], "notes.txt", { type: "text/plain" }),
     ];
-    const found = await graphsIn(files, async (file) => (file.name === "made.png" ? { nodes: [] } : null));
+    const found = await readWorkflows(files, async (file) => (file.name === "made.png" ? { nodes: [] } : null));
     expect(found.graphs.map((each) => each.name)).toEqual(["api.json", "editor.json", "made.png"]);
     expect(found.refused.map((each) => each.name)).toEqual(["other.json", "broken.json", "photo.png", "notes.txt"]);
     expect(new Set(found.refused.map((each) => each.problem)).size).toBe(4);

@@ -4,8 +4,8 @@ import { Button, Heading } from "@/kit";
 import { duration } from "@/texts/common";
 import { console as shared } from "@/texts/console";
 import { dispatches as words } from "@/texts/console-dispatches";
-import { type Attempt, historyOf } from "../data";
-import { At, Waiting } from "../parts";
+import { type Attempt, historyOf } from "../queries/dispatches";
+import { LoadingOrError, TimeOfDay } from "../shared/panels";
 import { Entries } from "../worker/Audit";
 import styles from "./dispatches.module.css";
 
@@ -20,7 +20,7 @@ export function History({ id }: { id: string }) {
     <>
       <section className={styles.history} aria-label={texts.attempts}>
         <Heading>{texts.attempts}</Heading>
-        {!data && <Waiting error={error} height={80} />}
+        {!data && <LoadingOrError error={error} height={80} />}
         {data && attempts.length === 0 && <p className={styles.quiet}>{texts.historyEmpty}</p>}
         <ol className={styles.attempts} reversed>
           {attempts.map((each) => (
@@ -52,7 +52,7 @@ function Try({ attempt: { worker_id, leased_at, ended_at, outcome, reason, cost 
   ];
   return (
     <li>
-      <At at={leased_at} />
+      <TimeOfDay at={leased_at} />
       <span>
         <Link to="/console/workers/$id" params={{ id: worker_id }} className={styles.link}>
           {worker_id}

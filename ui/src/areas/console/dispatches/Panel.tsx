@@ -3,22 +3,21 @@ import { Link, useNavigate } from "@tanstack/react-router";
 import { CircleX, RotateCcw } from "lucide-react";
 import { useState } from "react";
 import { post } from "@/api/client";
-import { explainError, sentenceIn } from "@/jobs/rules";
+import { explainError, workerMessage } from "@/jobs/errors";
 import { Button, ErrorCard, Field, NumberField, Progress, toast, toastProblem } from "@/kit";
 import { Facts } from "@/kit/Facts";
 import { Inspector } from "@/kit/Inspector";
 import { duration } from "@/texts/common";
 import { console as shared } from "@/texts/console";
 import { dispatches as words } from "@/texts/console-dispatches";
-import { type Dispatch, dispatch as dispatchQuery, waitingOf } from "../data";
-import { consoleKeys } from "../live";
-import { Confirm, Waiting } from "../parts";
-import { partOf } from "../workers/rules";
+import { type Dispatch, dispatch as dispatchQuery, hasEnded, waitingOf } from "../queries/dispatches";
+import { consoleKeys } from "../shared/live";
+import { Confirm, LoadingOrError } from "../shared/panels";
+import { progressPart } from "../workers/rules";
 import styles from "./dispatches.module.css";
-import { isOver } from "./ended";
 import { History } from "./History";
-import { verbsOf } from "./rules";
-import { StatusOf } from "./StatusOf";
+import { allowedActions } from "./rules";
+import { DispatchStatus } from "./StatusOf";
 
 const texts = words.dispatch;
 
@@ -26,7 +25,7 @@ export function DispatchPanel({ id, onClose }: { id: string; onClose: () => void
   const { data: dispatch, error } = useQuery(dispatchQuery(id));
   return (
     <Inspector title={texts.title(id)} name={texts.title(id)} onClose={onClose}>
-      {dispatch ? <Details dispatch={dispatch} /> : <Waiting error={error} gone={texts.gone} />}
+      {dispatch ? <Details dispatch={dispatch} /> : <LoadingOrError error={error} gone={texts.gone} />}
     </Inspector>
   );
 }
@@ -37,8 +36,8 @@ function Details({ dispatch }: { dispatch: Dispatch }) {
   return (
     <>
       <div className={styles.state}>
-        <StatusOf status={dispatch.status} />
-        {dispatch.status === "leased" && <Progress value={partOf(dispatch)} name={words.progress} />}
+        <DispatchStatus status={dispatch.status} />
+        {dispatch.status === "leased" && <Progress value={progressPart(dispatch)} name={words.progress} />}
       </div>
       <Actions dispatch={dispatch} />
       {dispatch.status === "queued" && <WhyItWaits id={String(dispatch.id)} />}
@@ -68,7 +67,7 @@ function Details({ dispatch }: { dispatch: Dispatch }) {
           [facts.created, shared.moment(dispatch.created_at)],
           [
             facts.available,
-            dispatch.available_at > dispatch.created_at && !isOver(dispatch.status)
+            dispatch.available_at > dispatch.created_at && !hasEnded(dispatch.status)
               ? shared.moment(dispatch.available_at)
               : null,
           ],
@@ -90,7 +89,7 @@ function Details({ dispatch }: { dispatch: Dispatch }) {
 
 function WhatWentWrong({ error }: { error: string }) {
   // what to do about it is advice for who submitted it
-  const { cause, details } = explainError(sentenceIn(error), error);
+  const { cause, details } = explainError(workerMessage(error), error);
   return <ErrorCard title={cause} details={details} />;
 }
 
@@ -110,7 +109,7 @@ function Actions({ dispatch }: { dispatch: Dispatch }) {
   const [isAsked, ask] = useState(false);
   const [priority, setPriority] = useState<number | null>(dispatch.priority);
   const path = { dispatch_id: dispatch.id };
-  const verbs = verbsOf(dispatch);
+  const verbs = allowedActions(dispatch);
   const again = () =>
     Promise.all([
       client.invalidateQueries({ queryKey: consoleKeys.dispatch(String(dispatch.id)) }),
@@ -140,7 +139,7 @@ function Actions({ dispatch }: { dispatch: Dispatch }) {
         ...(open && {
           action: {
             name: texts.openRetry,
-            run: () => void navigate({ to: "/console/dispatches", search: { open } as never }),
+            run: () => void navigate({ to: "/console/dispatches", search: { open } }),
           },
         }),
       });

@@ -1,9 +1,9 @@
 import { dispatches as texts } from "@/texts/console-dispatches";
-import { State } from "../parts";
-import { toneOf } from "./rules";
+import { State } from "../shared/panels";
+import { statusTone } from "./rules";
 
-export const StatusOf = ({ status }: { status: string }) => (
-  <State tone={toneOf(status)} isBreathing={status === "leased"}>
+export const DispatchStatus = ({ status }: { status: string }) => (
+  <State tone={statusTone(status)} isBreathing={status === "leased"}>
     {texts.statuses[status] ?? status}
   </State>
 );

@@ -1,9 +1,8 @@
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { ListOrdered, SearchX } from "lucide-react";
-import { useMemo, useState } from "react";
-import { partOf } from "@/areas/console/workers/rules";
-import { sentenceIn } from "@/jobs/rules";
+import { useCallback, useMemo, useState } from "react";
+import { workerMessage } from "@/jobs/errors";
 import { Button, Chip, EmptyState, FilterChip, Progress, Select } from "@/kit";
 import { Combobox } from "@/kit/Combobox";
 import { Header } from "@/kit/Header";
@@ -12,19 +11,21 @@ import { useKeys } from "@/lib/keyboard";
 import { common } from "@/texts/common";
 import { console as shared } from "@/texts/console";
 import { dispatches as texts } from "@/texts/console-dispatches";
-import { type Dispatch, dispatches as dispatchesQuery, workflowNames } from "../data";
-import { Seen, useNow, Waiting } from "../parts";
-import { type Column, Rows } from "../Rows";
+import { type Dispatch, dispatches as dispatchesQuery } from "../queries/dispatches";
+import { workflowNames } from "../queries/workflow-names";
+import { LoadingOrError, TimeAgo, useNow } from "../shared/panels";
+import { type Column, VirtualTable } from "../shared/VirtualTable";
+import { progressPart } from "../workers/rules";
 import styles from "./dispatches.module.css";
 import { DispatchPanel } from "./Panel";
-import { askedBy, STATUSES, timeOf } from "./rules";
-import { StatusOf } from "./StatusOf";
+import { dispatchTime, parseDispatchesQuery, STATUSES } from "./rules";
+import { DispatchStatus } from "./StatusOf";
 
 const ANY = "-";
 const { columns } = texts;
 
 function Time({ dispatch }: { dispatch: Dispatch }) {
-  return timeOf(dispatch, useNow());
+  return dispatchTime(dispatch, useNow());
 }
 
 const columnsFor = (open: (id: string) => void): readonly Column<Dispatch>[] => [
@@ -38,7 +39,7 @@ const columnsFor = (open: (id: string) => void): readonly Column<Dispatch>[] => 
       </button>
     ),
   },
-  { id: "status", name: columns.status, width: "92px", show: ({ status }) => <StatusOf status={status} /> },
+  { id: "status", name: columns.status, width: "92px", show: ({ status }) => <DispatchStatus status={status} /> },
   {
     id: "workflow",
     name: columns.workflow,
@@ -46,10 +47,10 @@ const columnsFor = (open: (id: string) => void): readonly Column<Dispatch>[] => 
     show: (dispatch) => (
       <span className={styles.two}>
         <span title={dispatch.workflow_slug}>{dispatch.workflow_slug}</span>
-        {dispatch.status === "leased" && <Progress value={partOf(dispatch)} name={texts.progress} />}
+        {dispatch.status === "leased" && <Progress value={progressPart(dispatch)} name={texts.progress} />}
         {dispatch.last_error && dispatch.status !== "completed" && (
-          <span className={styles.error} title={sentenceIn(dispatch.last_error)}>
-            {sentenceIn(dispatch.last_error)}
+          <span className={styles.error} title={workerMessage(dispatch.last_error)}>
+            {workerMessage(dispatch.last_error)}
           </span>
         )}
       </span>
@@ -93,31 +94,35 @@ const columnsFor = (open: (id: string) => void): readonly Column<Dispatch>[] => 
     name: columns.created,
     width: "76px",
     isEnd: true,
-    show: ({ created_at }) => <Seen at={created_at} />,
+    show: ({ created_at }) => <TimeAgo at={created_at} />,
   },
 ];
 
 export default function DispatchesPage() {
   const search = useSearch({ from: "/console/dispatches" });
   const navigate = useNavigate({ from: "/console/dispatches" });
-  const asked = askedBy(search);
+  const asked = parseDispatchesQuery(search);
   const found = useInfiniteQuery(dispatchesQuery(asked));
   const { data: workflows } = useQuery(workflowNames);
   const [stepValue, setStepped] = useState<string | null>(null);
-  const change = (next: Partial<typeof search>) =>
-    void navigate({ search: (before) => ({ ...before, ...next }) as never, replace: true });
+  const change = useCallback(
+    (next: Partial<typeof search>) => void navigate({ search: (before) => ({ ...before, ...next }), replace: true }),
+    [navigate],
+  );
   const rows = useMemo(() => found.data?.pages.flatMap((each) => each.items) ?? [], [found.data]);
-  const open = (id: string) => {
-    setStepped(id);
-    change({ open: id });
-  };
-  // biome-ignore lint/correctness/useExhaustiveDependencies: what it does is the same for ever
-  const shownColumns = useMemo(() => columnsFor(open), []);
+  const open = useCallback(
+    (id: string) => {
+      setStepped(id);
+      change({ open: id });
+    },
+    [change],
+  );
+  const shownColumns = useMemo(() => columnsFor(open), [open]);
   useKeys(
     search.open ? [{ keys: "Escape", name: common.close, group: texts.list, run: () => change({ open: "" }) }] : [],
   );
   const { status, stage, workflow, worker, tenant } = search;
-  // a filter that no index serves looks through many rows, and may answer with none of them and a way on
+  // a slow filter may return an empty page with a cursor
   const more = () => {
     if (found.hasNextPage && !found.isFetchingNextPage) void found.fetchNextPage();
   };
@@ -163,9 +168,9 @@ export default function DispatchesPage() {
       <div className={styles.columns}>
         <div className={styles.list}>
           {!found.data ? (
-            <Waiting error={found.error} />
+            <LoadingOrError error={found.error} />
           ) : rows.length ? (
-            <Rows
+            <VirtualTable
               name={texts.list}
               rows={rows}
               columns={shownColumns}
@@ -173,7 +178,7 @@ export default function DispatchesPage() {
               current={stepValue ?? search.open ?? null}
               onCurrent={(row) => {
                 setStepped(String(row.id));
-                // what is open beside the list follows
+                // the open panel follows
                 if (search.open) change({ open: String(row.id) });
               }}
               onOpen={(row) => open(String(row.id))}

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import type { Dispatch } from "../data";
-import { askedBy, timeOf, verbsOf } from "./rules";
+import type { Dispatch } from "../queries/dispatches";
+import { allowedActions, dispatchTime, parseDispatchesQuery } from "./rules";
 
 const dispatch = (status: string, more: Partial<Dispatch> = {}) =>
   ({
@@ -14,25 +14,28 @@ const dispatch = (status: string, more: Partial<Dispatch> = {}) =>
 
 describe("what can be done with a dispatch", () => {
   it("is to cancel it while it has not ended, once", () => {
-    expect(verbsOf(dispatch("queued"))).toEqual({ cancel: true, retry: false, priority: true });
-    expect(verbsOf(dispatch("leased", { cancel_requested_at: "2026-01-01T00:02:00Z" })).cancel).toBe(false);
-    expect(verbsOf(dispatch("completed"))).toEqual({ cancel: false, retry: false, priority: false });
+    expect(allowedActions(dispatch("queued"))).toEqual({ cancel: true, retry: false, priority: true });
+    expect(allowedActions(dispatch("leased", { cancel_requested_at: "2026-01-01T00:02:00Z" })).cancel).toBe(false);
+    expect(allowedActions(dispatch("completed"))).toEqual({ cancel: false, retry: false, priority: false });
   });
 
   it("is to run it again when it failed or was canceled", () => {
-    expect(verbsOf(dispatch("failed")).retry).toBe(true);
-    expect(verbsOf(dispatch("canceled")).retry).toBe(true);
+    expect(allowedActions(dispatch("failed")).retry).toBe(true);
+    expect(allowedActions(dispatch("canceled")).retry).toBe(true);
   });
 });
 
 it("its time is how long it waits, runs, or took", () => {
   const now = Date.parse("2026-01-01T00:01:30Z");
-  expect(timeOf(dispatch("queued"), now)).toBe("waits 2 min");
-  expect(timeOf(dispatch("leased"), now)).toBe("runs 30 s");
-  expect(timeOf(dispatch("completed", { duration_seconds: 12 }), now)).toBe("12 s");
-  expect(timeOf(dispatch("canceled"), now)).toBe("");
+  expect(dispatchTime(dispatch("queued"), now)).toBe("waits 2 min");
+  expect(dispatchTime(dispatch("leased"), now)).toBe("runs 30 s");
+  expect(dispatchTime(dispatch("completed", { duration_seconds: 12 }), now)).toBe("12 s");
+  expect(dispatchTime(dispatch("canceled"), now)).toBe("");
 });
 
 it("the address is asked for in the words of the server, without what is empty", () => {
-  expect(askedBy({ q: " gpu-1 ", status: "failed", stage: "" })).toEqual({ search: "gpu-1", status: "failed" });
+  expect(parseDispatchesQuery({ q: " gpu-1 ", status: "failed", stage: "" })).toEqual({
+    search: "gpu-1",
+    status: "failed",
+  });
 });

@@ -1,9 +1,10 @@
 // What is shown of a dispatch, and what can be done with it.
 
 import { dispatches as texts } from "@/texts/console-dispatches";
-import type { Dispatch, DispatchesAsked } from "../data";
-import type { Tone } from "../parts";
-import { isOver } from "./ended";
+import type { Dispatch, DispatchesQuery } from "../queries/dispatches";
+import { hasEnded } from "../queries/dispatches";
+import { stageOf } from "../queries/fleets";
+import type { Tone } from "../shared/panels";
 
 export const STATUSES = ["queued", "leased", "failed", "completed", "canceled", "paused"] as const;
 
@@ -15,33 +16,42 @@ const TONES: Readonly<Record<string, Tone>> = {
   canceled: "muted",
   paused: "warn",
 };
-export const toneOf = (status: string): Tone => TONES[status] ?? "muted";
+export const statusTone = (status: string): Tone => TONES[status] ?? "muted";
 
-export interface Verbs {
+export interface AllowedActions {
   cancel: boolean;
   retry: boolean;
   priority: boolean;
 }
 
 /** As the server would allow it. */
-export const verbsOf = ({ status, cancel_requested_at }: Dispatch): Verbs => ({
-  cancel: !isOver(status) && cancel_requested_at === null,
+export const allowedActions = ({ status, cancel_requested_at }: Dispatch): AllowedActions => ({
+  cancel: !hasEnded(status) && cancel_requested_at === null,
   retry: status === "failed" || status === "canceled",
-  priority: !isOver(status),
+  priority: !hasEnded(status),
 });
 
 /** How long it waits, runs, or took. */
-export function timeOf(dispatch: Dispatch, now: number): string {
+export function dispatchTime(dispatch: Dispatch, now: number): string {
   const since = (at: string | null) => (at ? Math.max(0, (now - Date.parse(at)) / 1000) : 0);
   if (dispatch.status === "leased") return texts.runs(since(dispatch.leased_at));
-  if (!isOver(dispatch.status)) return texts.waited(since(dispatch.created_at));
+  if (!hasEnded(dispatch.status)) return texts.waited(since(dispatch.created_at));
   return dispatch.duration_seconds === null ? "" : texts.took(dispatch.duration_seconds);
 }
 
 type Search = Readonly<Partial<Record<"q" | "status" | "stage" | "workflow" | "tenant" | "worker", string>>>;
 
 /** What the address asks for, in the words of the server. */
-export function askedBy({ q, status, stage, workflow, tenant, worker }: Search): DispatchesAsked {
-  const given = { status, stage, workflow, tenant, worker, search: q?.trim() };
-  return Object.fromEntries(Object.entries(given).filter(([, value]) => value)) as DispatchesAsked;
+export function parseDispatchesQuery({ q, status, stage, workflow, tenant, worker }: Search): DispatchesQuery {
+  const knownStatus = STATUSES.find((each) => each === status);
+  const knownStage = stageOf(stage);
+  const search = q?.trim();
+  return {
+    ...(knownStatus && { status: knownStatus }),
+    ...(knownStage && { stage: knownStage }),
+    ...(workflow && { workflow }),
+    ...(tenant && { tenant }),
+    ...(worker && { worker }),
+    ...(search && { search }),
+  };
 }

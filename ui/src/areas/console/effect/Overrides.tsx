@@ -3,9 +3,9 @@ import { parseNumber } from "@/areas/create/values";
 import { Button, Field, Progress, Select, Switch, TextArea, TextField, toastProblem } from "@/kit";
 import { Combobox } from "@/kit/Combobox";
 import { effect as texts } from "@/texts/console-effects";
-import { isFile, type Property, wordsOf } from "../catalogue/builder";
-import { uploadAsset } from "../catalogue/data";
-import { Section, sheet } from "../sheet";
+import { humanize, isFile, type Property } from "../catalogue/builder";
+import { uploadAsset } from "../catalogue/queries";
+import { Section, sheet } from "../shared/sheet";
 import styles from "./effect.module.css";
 
 type Values = Readonly<Record<string, unknown>>;
@@ -38,7 +38,7 @@ export function Overrides({ properties, overrides, onChange, problems }: Overrid
     <Section title={texts.values} about={settable.length ? texts.valuesAbout : texts.noValues}>
       <ul className={styles.values}>
         {settable.map((each) => {
-          const name = each.label || wordsOf(each.key);
+          const name = each.label || humanize(each.key);
           const isSet = each.key in overrides;
           const own = each.default_value ?? null;
           const unchanged = own === null || isFile(each) ? texts.asWorkflow : `${texts.asWorkflow}: ${String(own)}`;

@@ -12,10 +12,10 @@ import { common } from "@/texts/common";
 import { console as console_ } from "@/texts/console";
 import { newEffect, effects as texts } from "@/texts/console-effects";
 import { shared } from "@/texts/console-shared";
-import { isSlug, slugOf } from "../catalogue/builder";
-import { type Effect, effects, keys, workflows } from "../catalogue/data";
 import { EffectCard } from "../catalogue/EffectCard";
-import { Fetched, Sheet, sheet } from "../sheet";
+import { type Effect, effects, keys, workflows } from "../catalogue/queries";
+import { isSlug, slugOf } from "../catalogue/slugs";
+import { QueryResult, Sheet, sheet } from "../shared/sheet";
 import styles from "./effects.module.css";
 
 export default function EffectsPage() {
@@ -59,7 +59,7 @@ export default function EffectsPage() {
         </FilterChip>
       </Header>
       <Sheet>
-        <Fetched of={found}>
+        <QueryResult of={found}>
           {(all) => {
             const shown = all.filter(fits);
             if (!all.length) {
@@ -90,7 +90,7 @@ export default function EffectsPage() {
               </ul>
             );
           }}
-        </Fetched>
+        </QueryResult>
       </Sheet>
       {open === "new" && (
         <NewEffect workflow={workflow} onClose={() => set({ open: undefined, workflow: undefined })} />

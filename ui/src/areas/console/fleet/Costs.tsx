@@ -6,9 +6,9 @@ import { Table } from "@/kit/Table";
 import { number } from "@/texts/common";
 import { console as shared } from "@/texts/console";
 import { fleet as words } from "@/texts/console-fleets";
-import { type Fleet, usage } from "../data";
 import { lastDays } from "../fleets/rules";
-import { Panel, Waiting } from "../parts";
+import { type Fleet, usage } from "../queries/fleets";
+import { LoadingOrError, Panel } from "../shared/panels";
 import styles from "./fleet.module.css";
 
 const { costs: texts } = words;
@@ -39,7 +39,7 @@ export function Costs({ fleet }: { fleet: Fleet }) {
         onChange={(value) => setDays(Number(value))}
       />
       {!data ? (
-        <Waiting error={error} />
+        <LoadingOrError error={error} />
       ) : own ? (
         <>
           <dl className={styles.figures}>

@@ -2,8 +2,8 @@ import { useInfiniteQuery } from "@tanstack/react-query";
 import { Button, Chip } from "@/kit";
 import { console as shared } from "@/texts/console";
 import { fleet as words } from "@/texts/console-fleets";
-import { type Decision, decisions, type Fleet } from "../data";
-import { At, Panel, Waiting } from "../parts";
+import { type Decision, decisions, type Fleet } from "../queries/fleets";
+import { LoadingOrError, Panel, TimeOfDay } from "../shared/panels";
 import styles from "./fleet.module.css";
 
 const { decisions: texts } = words;
@@ -21,7 +21,7 @@ export function Decisions({ fleet }: { fleet: Fleet }) {
   const items = found.data?.pages.flatMap((each) => each.items);
   return (
     <Panel title={words.tabs.decisions}>
-      {!items && <Waiting error={found.error} />}
+      {!items && <LoadingOrError error={found.error} />}
       {items?.length === 0 && <p className={styles.quiet}>{texts.empty}</p>}
       <ol className={styles.decisions}>
         {items?.map((each) => (
@@ -50,7 +50,7 @@ function DecisionLine({ decision }: { decision: Decision }) {
   const refusals = Array.isArray(outcome.refusals) ? outcome.refusals.map(String) : [];
   return (
     <li>
-      <At at={decision.created_at} />
+      <TimeOfDay at={decision.created_at} />
       <div>
         <p className={styles.reason}>{decision.reason}</p>
         <div className={styles.chips}>

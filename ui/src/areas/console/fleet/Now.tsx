@@ -4,9 +4,9 @@ import { Table } from "@/kit/Table";
 import { duration, number } from "@/texts/common";
 import { console as shared } from "@/texts/console";
 import { fleet as words } from "@/texts/console-fleets";
-import { type Fleet, fleetMetrics, type Scaling, scaling } from "../data";
 import { isScaled } from "../fleets/rules";
-import { At, Panel, State, type Tone } from "../parts";
+import { type Fleet, fleetMetrics, type Scaling, scaling } from "../queries/fleets";
+import { Panel, State, TimeOfDay, type Tone } from "../shared/panels";
 import styles from "./fleet.module.css";
 
 const { now: texts, machine: machineTexts, workflow: workflowTexts } = words;
@@ -62,7 +62,7 @@ export function Now({ fleet }: { fleet: Fleet }) {
       <Figures name={texts.own} figures={own} />
       <Figures name={texts.together(shared.stages[fleet.stage] ?? fleet.stage)} figures={together} />
       {isManaged && how?.decision && (
-        <Panel title={texts.lastDecision} aside={<At at={how.decision.created_at} />}>
+        <Panel title={texts.lastDecision} aside={<TimeOfDay at={how.decision.created_at} />}>
           <p className={styles.reason}>{how.decision.reason}</p>
           <p className={styles.quiet}>
             {texts.leader}: {how.leader ?? texts.noLeader}
@@ -72,11 +72,7 @@ export function Now({ fleet }: { fleet: Fleet }) {
       <Panel
         title={texts.machines}
         aside={
-          <Link
-            to="/console/workers"
-            search={{ fleet: fleet.slug, stage: fleet.stage } as never}
-            className={styles.link}
-          >
+          <Link to="/console/workers" search={{ fleet: fleet.slug, stage: fleet.stage }} className={styles.link}>
             {texts.showWorkers} ({number.format(fleet.workers)})
           </Link>
         }
@@ -138,7 +134,7 @@ export function Now({ fleet }: { fleet: Fleet }) {
                 id: "name",
                 name: workflowTexts.name,
                 show: (each) => (
-                  <Link to="/console/dispatches" search={{ workflow: each.workflow_slug } as never}>
+                  <Link to="/console/dispatches" search={{ workflow: each.workflow_slug }}>
                     {each.workflow_slug}
                   </Link>
                 ),

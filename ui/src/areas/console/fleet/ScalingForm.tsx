@@ -5,13 +5,13 @@ import { patch } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
 import { Button, ErrorCard, Field, IconButton, NumberField, Select, Switch, TextField, toast } from "@/kit";
 import { fleet as words } from "@/texts/console-fleets";
-import type { Fleet, Stage } from "../data";
 import { isScaled } from "../fleets/rules";
-import { useLeaving } from "../Leaving";
-import { consoleKeys } from "../live";
-import { Panel } from "../parts";
+import type { Fleet, Stage } from "../queries/fleets";
+import { consoleKeys } from "../shared/live";
+import { Panel } from "../shared/panels";
+import { useUnsavedChanges } from "../shared/use-unsaved-changes";
 import styles from "./fleet.module.css";
-import { changesOf, type Draft, draftOf, newSchedule, type Schedule, validateDraft, withDay } from "./scaling";
+import { changesOf, type Draft, draftOf, newSchedule, type Schedule, validateDraft, withDay } from "./scaling-draft";
 
 const { scaling: texts } = words;
 const DAYS = [0, 1, 2, 3, 4, 5, 6];
@@ -54,7 +54,7 @@ export function ScalingForm({ fleet }: { fleet: Fleet }) {
     save.reset();
     setDraft((now) => ({ ...now, ...next }));
   };
-  const { dialog } = useLeaving({ isDirty: changes !== null, isOfTab: true });
+  const { dialog } = useUnsavedChanges({ isDirty: changes !== null, isOfTab: true });
   const problems = validateDraft(draft);
   const refused = save.error instanceof Problem ? save.error.errors : {};
   const problemOf = (name: string) => problems[name] ?? refused[`scaling.${name}`] ?? null;

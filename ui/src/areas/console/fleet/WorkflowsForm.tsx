@@ -4,11 +4,11 @@ import { put } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
 import { Button, ErrorCard, toast } from "@/kit";
 import { fleet as words } from "@/texts/console-fleets";
-import type { Fleet, Stage } from "../data";
 import { MappingField, MissingCard } from "../fleets/Mapping";
-import { useLeaving } from "../Leaving";
-import { consoleKeys } from "../live";
-import { Panel } from "../parts";
+import type { Fleet, Stage } from "../queries/fleets";
+import { consoleKeys } from "../shared/live";
+import { Panel } from "../shared/panels";
+import { useUnsavedChanges } from "../shared/use-unsaved-changes";
 import styles from "./fleet.module.css";
 
 const { mapping: texts } = words;
@@ -42,7 +42,7 @@ export function WorkflowsForm({ fleet }: { fleet: Fleet }) {
   });
   const added = chosen.filter((each) => !fleet.workflow_slugs.includes(each)).length;
   const removed = fleet.workflow_slugs.filter((each) => !chosen.includes(each)).length;
-  const { dialog } = useLeaving({ isDirty: added + removed > 0, isOfTab: true });
+  const { dialog } = useUnsavedChanges({ isDirty: added + removed > 0, isOfTab: true });
   const missing = save.error instanceof Problem ? save.error.missing : [];
   return (
     <div className={styles.column}>

@@ -8,11 +8,11 @@ import { Header } from "@/kit/Header";
 import { Tabs } from "@/kit/Tabs";
 import { console as shared } from "@/texts/console";
 import { fleet as texts } from "@/texts/console-fleets";
-import { type Fleet, fleet as fleetQuery, type Stage, scaling as scalingQuery } from "../data";
-import { FleetStateOf } from "../fleets";
+import { FleetStateBadge } from "../fleets/FleetStateBadge";
 import { isScaled } from "../fleets/rules";
-import { consoleKeys } from "../live";
-import { BackLink, Confirm, Waiting } from "../parts";
+import { type Fleet, fleet as fleetQuery, type Stage, scaling as scalingQuery } from "../queries/fleets";
+import { consoleKeys } from "../shared/live";
+import { BackLink, Confirm, LoadingOrError } from "../shared/panels";
 import { Costs } from "./Costs";
 import { Decisions } from "./Decisions";
 import styles from "./fleet.module.css";
@@ -31,7 +31,7 @@ export default function FleetPage() {
     <>
       <Header title={fleet ? fleet.name || fleet.slug : slug} actions={fleet && <Actions fleet={fleet} />}>
         <Chip>{shared.stages[stage] ?? stage}</Chip>
-        {fleet && <FleetStateOf fleet={fleet} scaling={how} />}
+        {fleet && <FleetStateBadge fleet={fleet} scaling={how} />}
       </Header>
       <BackLink to="/console/fleets" page={shared.pages.fleets} />
       <div className={styles.page}>
@@ -41,7 +41,7 @@ export default function FleetPage() {
             value={tab}
             onChange={(next) =>
               void navigate({
-                search: (before) => ({ ...before, tab: next === "now" ? "" : next }) as never,
+                search: (before) => ({ ...before, tab: next === "now" ? "" : next }),
                 replace: true,
               })
             }
@@ -54,7 +54,7 @@ export default function FleetPage() {
             ]}
           />
         ) : (
-          <Waiting error={error} gone={texts.gone} />
+          <LoadingOrError error={error} gone={texts.gone} />
         )}
       </div>
     </>
@@ -107,7 +107,7 @@ function Actions({ fleet }: { fleet: Fleet }) {
       )}
       <Link
         to="/console/workers"
-        search={{ open: "add", fleet: fleet.slug, stage: fleet.stage } as never}
+        search={{ open: "add", fleet: fleet.slug, stage: fleet.stage }}
         className={buttonClass({ look: "primary" })}
       >
         <Plus aria-hidden />

@@ -1,10 +1,10 @@
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import type { Missing } from "@/api/problem";
-import { few } from "@/areas/console/workers/rules";
 import { Button, Checkbox, ErrorCard, Skeleton, TextField } from "@/kit";
 import { fleet as words } from "@/texts/console-fleets";
-import { workflowNames } from "../data";
+import { workflowNames } from "../queries/workflow-names";
+import { nameSome } from "../workers/rules";
 import styles from "./fleets.module.css";
 
 const { mapping: texts } = words;
@@ -60,7 +60,7 @@ export function MappingField({ name, chosen, onChange }: MappingFieldProps) {
 
 /** What machines lack for what was to be mapped, and the way to do it nevertheless. */
 export function MissingCard({ missing, onForce }: { missing: readonly Missing[]; onForce: () => void }) {
-  const names = few(
+  const names = nameSome(
     missing.map((each) => each.name),
     6,
   );

@@ -7,8 +7,8 @@ import { Button, Dialog, ErrorCard, Field, Select, TextField, toast } from "@/ki
 import { common } from "@/texts/common";
 import { console as shared } from "@/texts/console";
 import { fleets as words } from "@/texts/console-fleets";
-import type { Stage } from "../data";
-import { consoleKeys } from "../live";
+import type { Stage } from "../queries/fleets";
+import { consoleKeys } from "../shared/live";
 import styles from "./fleets.module.css";
 import { MappingField, MissingCard } from "./Mapping";
 

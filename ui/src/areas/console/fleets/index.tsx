@@ -1,118 +1,19 @@
 import { useQueries, useQuery } from "@tanstack/react-query";
-import { Link, useNavigate, useSearch } from "@tanstack/react-router";
+import { useNavigate, useSearch } from "@tanstack/react-router";
 import { Boxes, Plus, SearchX } from "lucide-react";
 import { useMemo, useState } from "react";
 import { Button, EmptyState, FilterChip } from "@/kit";
 import { Header } from "@/kit/Header";
 import { SearchField } from "@/kit/SearchField";
-import { number } from "@/texts/common";
 import { console as shared } from "@/texts/console";
 import { fleets as texts } from "@/texts/console-fleets";
-import { type Fleet, fleets as fleetsQuery, type Scaling, scaling, usage } from "../data";
-import { State, Waiting } from "../parts";
-import { type Column, Rows } from "../Rows";
+import { fleets as fleetsQuery, scaling, usage } from "../queries/fleets";
+import { LoadingOrError } from "../shared/panels";
+import { VirtualTable } from "../shared/VirtualTable";
 import styles from "../workers/workers.module.css";
+import { COLUMNS, idOf, type Row } from "./columns";
 import { NewFleet } from "./NewFleet";
-import { isScaled, isWanted, lastDays, stateOf, TONES } from "./rules";
-
-interface Row {
-  fleet: Fleet;
-  scaling: Scaling | undefined;
-  spent: number | null;
-}
-
-const { columns } = texts;
-const idOf = ({ fleet }: Row): string => `${fleet.stage}/${fleet.slug}`;
-const none = <span className={styles.quiet}>–</span>;
-
-export const FleetStateOf = ({ fleet, scaling: how }: { fleet: Fleet; scaling: Scaling | undefined }) => {
-  const state = stateOf(fleet, how);
-  return <State tone={TONES[state]}>{texts.states[state]}</State>;
-};
-
-const COLUMNS: readonly Column<Row>[] = [
-  {
-    id: "name",
-    name: columns.name,
-    width: "minmax(140px, 1.4fr)",
-    show: ({ fleet }) => (
-      <span className={styles.name}>
-        <Link to="/console/fleets/$stage/$slug" params={{ stage: fleet.stage, slug: fleet.slug }}>
-          {fleet.name || fleet.slug}
-        </Link>
-        <span className={styles.sub}>
-          {[fleet.name && fleet.name !== fleet.slug ? fleet.slug : "", shared.stages[fleet.stage] ?? fleet.stage]
-            .filter(Boolean)
-            .join(" · ")}
-        </span>
-      </span>
-    ),
-  },
-  {
-    id: "state",
-    name: columns.state,
-    width: "minmax(110px, 0.8fr)",
-    show: ({ fleet, scaling: how }) => <FleetStateOf fleet={fleet} scaling={how} />,
-  },
-  {
-    id: "workers",
-    name: columns.workers,
-    width: "64px",
-    isEnd: true,
-    show: ({ fleet }) => number.format(fleet.workers),
-  },
-  {
-    id: "machines",
-    name: columns.machines,
-    width: "84px",
-    isEnd: true,
-    from: "medium",
-    show: ({ scaling: how }) => (how ? texts.ofMost(how.machines.length, how.max_machines) : none),
-  },
-  {
-    id: "desired",
-    name: columns.desired,
-    width: "70px",
-    isEnd: true,
-    from: "medium",
-    show: ({ scaling: how }) => (how?.decision ? number.format(how.decision.desired) : none),
-  },
-  {
-    id: "queued",
-    name: columns.queued,
-    width: "70px",
-    isEnd: true,
-    from: "medium",
-    show: ({ scaling: how }) => (how ? number.format(how.queued_jobs) : none),
-  },
-  {
-    id: "cost",
-    name: columns.cost,
-    width: "90px",
-    isEnd: true,
-    from: "wide",
-    show: ({ scaling: how }) => (how ? shared.money(how.spent_per_hour) : none),
-  },
-  {
-    id: "spent",
-    name: columns.spent,
-    width: "90px",
-    isEnd: true,
-    from: "wide",
-    show: ({ spent }) => (spent === null ? none : shared.money(spent)),
-  },
-  {
-    id: "workflows",
-    name: columns.workflows,
-    width: "minmax(100px, 1.2fr)",
-    from: "wide",
-    show: ({ fleet }) => (
-      <span className={styles.quiet} title={fleet.workflow_slugs.join(", ")}>
-        {fleet.workflow_slugs.join(", ")}
-      </span>
-    ),
-  },
-];
+import { isScaled, isWanted, lastDays } from "./rules";
 
 const DAYS = 30;
 
@@ -128,7 +29,7 @@ export default function FleetsPage() {
   });
   const [current, setCurrent] = useState<string | null>(null);
   const change = (next: Partial<typeof search>) =>
-    void navigate({ search: (before) => ({ ...before, ...next }) as never, replace: true });
+    void navigate({ search: (before) => ({ ...before, ...next }), replace: true });
   const { q, stage } = search;
   const rows = useMemo(
     () =>
@@ -165,9 +66,9 @@ export default function FleetsPage() {
         ))}
       </Header>
       {!found ? (
-        <Waiting error={error} />
+        <LoadingOrError error={error} />
       ) : rows.length ? (
-        <Rows
+        <VirtualTable
           name={texts.list}
           rows={rows}
           columns={COLUMNS}

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import type { Fleet, Scaling } from "../data";
+import type { Fleet, Scaling } from "../queries/fleets";
 import { isWanted, lastDays, stateOf } from "./rules";
 
 const fleet = {

@@ -1,8 +1,8 @@
 // How a fleet is, in a word.
 
-import type { Fleet, Scaling } from "../data";
 import { isBroken } from "../overview/rules";
-import type { Tone } from "../parts";
+import type { Fleet, Scaling } from "../queries/fleets";
+import type { Tone } from "../shared/panels";
 
 export type FleetState = "static" | "scaled" | "paused" | "dry" | "broken" | "limited" | "nobody";
 

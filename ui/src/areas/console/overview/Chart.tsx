@@ -1,16 +1,17 @@
 import { useEffect, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
+import { useLatest } from "@/lib/use-latest";
 import { overview as texts } from "@/texts/console-overview";
-import type { Tone } from "../parts";
-import styles from "./overview.module.css";
+import type { Tone } from "../shared/panels";
+import styles from "./Chart.module.css";
 import { highest, last, type Range, type Values } from "./rules";
 
 export interface Line {
   name: string;
   values: Values;
   tone: Tone;
-  /** Without a filled ground below it. */
+  /** No fill below the line. */
   isBare?: boolean;
 }
 
@@ -21,33 +22,34 @@ interface ChartProps {
   at: readonly number[];
   lines: readonly Line[];
   format: (value: number) => string;
-  /** The axis goes to this at least. */
+  /** Minimum top of the y axis. */
   least?: number;
-  /** Distances between the lines of the axis. */
+  /** Allowed tick distances. */
   steps?: readonly number[];
 }
 
 const HEIGHT = 168;
 const AXIS = 52;
 
-/** How something went. What is under the pointer is shown by all charts at once. */
-export function Chart({ title, range, at, lines, format, least = 1, steps }: ChartProps) {
+/** A time series. All charts share the cursor. */
+export function Chart(props: ChartProps) {
+  // uPlot cannot change its series: build another chart
+  const key = [props.range, ...props.lines.map((each) => each.name)].join();
+  return <Plot key={key} {...props} />;
+}
+
+function Plot({ title, range, at, lines, format, least = 1, steps }: ChartProps) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const swatches = useRef<(HTMLElement | null)[]>([]);
   const figures = useRef<(HTMLElement | null)[]>([]);
-  const now = useRef({ lines, format, range, least });
-  now.current = { lines, format, range, least };
   const data = [at, ...lines.map((each) => each.values)] as unknown as uPlot.AlignedData;
-  const shape = lines.map((each) => each.name).join();
-  const newest = useRef(data);
-  newest.current = data;
+  const now = useLatest({ lines, format, range, least, steps, data });
 
-  // biome-ignore lint/correctness/useExhaustiveDependencies: other lines are another chart; what they show is set below
   useEffect(() => {
     const element = place.current;
     if (!element) return;
-    // colours are those of the theme as it is now
+    // read when drawing: the theme may change
     const colour = (index: number) => getComputedStyle(swatches.current[index] ?? element).backgroundColor;
     const ink = () => getComputedStyle(element).color;
     const rule = () => getComputedStyle(element).borderTopColor;
@@ -79,7 +81,7 @@ export function Chart({ title, range, at, lines, format, least = 1, steps }: Cha
             space: 70,
             values: (_chart, splits) =>
               splits.map((each) => (now.current.range === "week" ? texts.day(each) : texts.clock(each))),
-            ...(range === "week" && { incrs: [86_400, 2 * 86_400, 7 * 86_400] }),
+            ...(now.current.range === "week" && { incrs: [86_400, 2 * 86_400, 7 * 86_400] }),
           },
           {
             stroke: ink,
@@ -88,13 +90,13 @@ export function Chart({ title, range, at, lines, format, least = 1, steps }: Cha
             font: "11px Inter Variable, system-ui, sans-serif",
             size: AXIS,
             space: 28,
-            ...(steps && { incrs: [...steps] }),
+            ...(now.current.steps && { incrs: [...now.current.steps] }),
             values: (_chart, splits) => splits.map((each) => now.current.format(each)),
           },
         ],
         series: [
           {},
-          ...lines.map((line, index) => ({
+          ...now.current.lines.map((line, index) => ({
             label: line.name,
             stroke: () => colour(index),
             width: 1.75,
@@ -105,7 +107,7 @@ export function Chart({ title, range, at, lines, format, least = 1, steps }: Cha
         ],
         hooks: { setCursor: [showFigures], setData: [showFigures], ready: [showFigures] },
       },
-      newest.current,
+      now.current.data,
       element,
     );
     plot.current = chart;
@@ -123,10 +125,16 @@ export function Chart({ title, range, at, lines, format, least = 1, steps }: Cha
       chart.destroy();
       plot.current = null;
     };
-  }, [shape, range]);
+  }, [now]);
 
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the lists are new ones each time it is drawn
-  useEffect(() => plot.current?.setData(newest.current), [at, ...lines.map((each) => each.values)]);
+  const shown = useRef<readonly Values[]>([]);
+  useEffect(() => {
+    const series = [at, ...lines.map((each) => each.values)];
+    const isSame =
+      series.length === shown.current.length && series.every((each, index) => each === shown.current[index]);
+    shown.current = series;
+    if (!isSame) plot.current?.setData(now.current.data);
+  }, [at, lines, now]);
 
   const summary = lines
     .map((line) => {

@@ -1,13 +1,13 @@
 import { describe, expect, it } from "vitest";
-import type { Fleet, Scaling } from "../data";
-import { errorRates, highest, last, noticesOf, rangeOf, rates, type Seen, thinned } from "./rules";
+import type { Fleet, Scaling } from "../queries/fleets";
+import { errorRates, highest, last, noticesOf, type OverviewFacts, rangeOf, rates, thinned } from "./rules";
 
 const named = (worker_id: string) => ({ worker_id, display_name: null });
 const none = { counts: {} };
 const now = (more: object = {}) =>
-  ({ waiting: 0, done_hour: 0, failed_hour: 0, ...more }) as unknown as NonNullable<Seen["now"]>;
+  ({ waiting: 0, done_hour: 0, failed_hour: 0, ...more }) as unknown as NonNullable<OverviewFacts["now"]>;
 const fleet = { slug: "video", stage: "production", name: "video", scaling: { failed_boots: 3 } } as Fleet;
-const said = (seen: Partial<Seen>) =>
+const said = (seen: Partial<OverviewFacts>) =>
   noticesOf({ now: now(), workers: none, fleets: [], dead: 0, ...seen }).map((each) => each.key.split(" ")[0]);
 
 describe("what needs somebody", () => {

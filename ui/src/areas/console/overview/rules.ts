@@ -1,9 +1,12 @@
 // What the overview says of what was counted.
 
+import { type LinkProps, linkOptions } from "@tanstack/react-router";
 import { overview as texts } from "@/texts/console-overview";
-import type { Fleet, Overview, Scaling, Worker } from "../data";
-import type { Tone } from "../parts";
-import { nameOf } from "../workers/rules";
+import type { Fleet, Scaling } from "../queries/fleets";
+import type { Overview } from "../queries/overview";
+import type { Worker } from "../queries/workers";
+import type { Tone } from "../shared/panels";
+import { workerName } from "../workers/rules";
 
 export const RANGES = ["hour", "day", "week"] as const;
 export type Range = (typeof RANGES)[number];
@@ -45,15 +48,14 @@ export interface Notice {
   tone: Tone;
   text: string;
   aside: string;
-  to: string;
-  search?: Readonly<Record<string, string>>;
-  /** The worker that can be approved right here. */
+  link: LinkProps;
+  /** Id of the worker to approve from the notice. */
   approve?: string;
 }
 
 type Named = Pick<Worker, "worker_id" | "display_name">;
 
-export interface Seen {
+export interface OverviewFacts {
   now: Overview["now"] | undefined;
   /** How many there are in each state, and the first of those that need somebody. */
   workers: { counts: Readonly<Record<string, number>>; shut?: Named | undefined; away?: Named | undefined };
@@ -73,75 +75,71 @@ export const isBroken = (fleet: Fleet, scaling: Scaling | undefined): boolean =>
   scaling.failed_boots >= (fleet.scaling?.failed_boots ?? Number.POSITIVE_INFINITY);
 
 /** What somebody should look at, the most urgent first. */
-export function noticesOf({ now, workers, fleets, dead, isMoreDead = false }: Seen): Notice[] {
+export function noticesOf({ now, workers, fleets, dead, isMoreDead = false }: OverviewFacts): Notice[] {
   const words = texts.attention;
   const found: Notice[] = [];
   const { counts, shut, away } = workers;
   const of = (...states: string[]) => states.reduce((sum, each) => sum + (counts[each] ?? 0), 0);
   if (now && now.waiting > 0 && of("busy", "idle", "draining") === 0) {
-    const search = { open: "add" };
     found.push({
       key: "nobody",
       tone: "bad",
       text: words.nobody(now.waiting),
       aside: words.nobodyAside,
-      to: "/console/workers",
-      search,
+      link: linkOptions({ to: "/console/workers", search: { open: "add" } }),
     });
   }
   if (shut && of("revoked") > 0) {
     found.push({
       key: "pending",
       tone: "warn",
-      text: words.pending(of("revoked"), nameOf(shut)),
+      text: words.pending(of("revoked"), workerName(shut)),
       aside: words.pendingAside,
-      to: "/console/workers",
-      search: { status: "revoked" },
+      link: linkOptions({ to: "/console/workers", search: { status: "revoked" } }),
       ...(of("revoked") === 1 && { approve: shut.worker_id }),
     });
   }
   for (const { fleet, scaling } of fleets) {
-    const to = `/console/fleets/${fleet.stage}/${fleet.slug}`;
+    const to = "/console/fleets/$stage/$slug" as const;
+    const params = { stage: fleet.stage, slug: fleet.slug };
+    const id = `${fleet.stage}/${fleet.slug}`;
+    const link = linkOptions({ to, params });
     const name = fleet.name || fleet.slug;
     if (scaling && isBroken(fleet, scaling)) {
-      const search = { tab: "decisions" };
+      const decisions = linkOptions({ to, params, search: { tab: "decisions" } });
       const aside = words.breakerAside(scaling.failed_boots);
-      found.push({ key: `breaker ${to}`, tone: "bad", text: words.breaker(name), aside, to, search });
+      found.push({ key: `breaker ${id}`, tone: "bad", text: words.breaker(name), aside, link: decisions });
     }
     if (scaling && scaling.leader === null && !scaling.is_paused) {
-      found.push({ key: `leader ${to}`, tone: "warn", text: words.noLeader(name), aside: words.noLeaderAside, to });
+      found.push({ key: `leader ${id}`, tone: "warn", text: words.noLeader(name), aside: words.noLeaderAside, link });
     }
     if (scaling?.is_paused) {
-      found.push({ key: `paused ${to}`, tone: "info", text: words.paused(name), aside: words.pausedAside, to });
+      found.push({ key: `paused ${id}`, tone: "info", text: words.paused(name), aside: words.pausedAside, link });
     }
   }
   if (dead > 0) {
-    const search = { status: "dead" };
     found.push({
       key: "dead",
       tone: "warn",
       text: words.dead(dead, isMoreDead),
       aside: words.deadAside,
-      to: "/console/webhooks",
-      search,
+      link: linkOptions({ to: "/console/webhooks", search: { status: "dead" } }),
     });
   }
   const rate = now ? errorRate(now.done_hour, now.failed_hour) : null;
   if (now && rate !== null && rate >= MUCH_FAILED && now.done_hour + now.failed_hour >= ENOUGH_ENDED) {
-    const search = { status: "failed" };
     found.push({
       key: "failing",
       tone: "bad",
       text: words.failing(rate),
       aside: words.failingAside,
-      to: "/console/dispatches",
-      search,
+      link: linkOptions({ to: "/console/dispatches", search: { status: "failed" } }),
     });
   }
   if (away && of("offline") > 0) {
-    const text = words.offline(of("offline"), nameOf(away));
-    const search = { status: "offline" };
-    found.push({ key: "offline", tone: "warn", text, aside: words.offlineAside, to: "/console/workers", search });
+    const text = words.offline(of("offline"), workerName(away));
+    const link = linkOptions({ to: "/console/workers", search: { status: "offline" } });
+    found.push({ key: "offline", tone: "warn", text, aside: words.offlineAside, link });
   }
   return found;
 }

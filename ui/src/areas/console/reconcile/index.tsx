@@ -6,8 +6,8 @@ import { Button, EmptyState, ErrorCard, Progress } from "@/kit";
 import { Header } from "@/kit/Header";
 import { console as console_ } from "@/texts/console";
 import { reconcile as texts } from "@/texts/console-operation";
-import { type Finding, findings, keys, type Run, reconcileNow } from "../operation/data";
-import { Fetched, Section, Sheet, sheet, When } from "../sheet";
+import { type Finding, findings, keys, type Run, reconcileNow } from "../operations/queries";
+import { QueryResult, RelativeTime, Section, Sheet, sheet } from "../shared/sheet";
 
 export default function ReconcilePage() {
   const client = useQueryClient();
@@ -35,15 +35,15 @@ export default function ReconcilePage() {
           <div role="status" className={sheet.form}>
             <Progress value={null} name={texts.progress} />
             <span className={sheet.muted}>
-              {texts.runningSince} <When at={running.started_at} />
+              {texts.runningSince} <RelativeTime at={running.started_at} />
             </span>
           </div>
         )}
-        <Fetched of={found}>
+        <QueryResult of={found}>
           {({ last }) =>
             last ? <Last run={last} /> : <EmptyState icon={Scale} title={texts.neverRun} text={texts.neverRunText} />
           }
-        </Fetched>
+        </QueryResult>
       </Sheet>
     </>
   );
@@ -52,7 +52,7 @@ export default function ReconcilePage() {
 function Last({ run }: { run: Run }) {
   const when = (
     <span className={sheet.faint}>
-      {texts.lastRun} <When at={run.ended_at ?? run.started_at} />
+      {texts.lastRun} <RelativeTime at={run.ended_at ?? run.started_at} />
     </span>
   );
   const count = run.count ?? run.findings.length;

@@ -8,8 +8,8 @@ import { Table } from "@/kit/Table";
 import { common } from "@/texts/common";
 import { console as console_ } from "@/texts/console";
 import { settings as texts } from "@/texts/console-operation";
-import { type Setting, settings } from "../operation/data";
-import { Fetched, Sheet, State, sheet } from "../sheet";
+import { type Setting, settings } from "../operations/queries";
+import { QueryResult, Sheet, State, sheet } from "../shared/sheet";
 
 const isChanged = (setting: Setting): boolean => setting.source !== "default";
 
@@ -48,7 +48,7 @@ export default function SettingsPage() {
         <p className={sheet.about}>
           {texts.about} {found.data && texts.version(found.data.version)}
         </p>
-        <Fetched of={found}>
+        <QueryResult of={found}>
           {({ items }) => {
             const rows = items.filter(fits);
             if (!rows.length) return <EmptyState icon={Settings2} title={common.nothingFound} />;
@@ -91,7 +91,7 @@ export default function SettingsPage() {
               />
             );
           }}
-        </Fetched>
+        </QueryResult>
       </Sheet>
     </>
   );

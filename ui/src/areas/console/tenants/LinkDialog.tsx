@@ -2,8 +2,8 @@ import { Button, Dialog } from "@/kit";
 import { common } from "@/texts/common";
 import { shared } from "@/texts/console-shared";
 import { link as texts } from "@/texts/console-tenants";
-import { Secret, sheet } from "../sheet";
-import type { ResetLink } from "./data";
+import { Secret, sheet } from "../shared/sheet";
+import type { ResetLink } from "./queries";
 
 interface LinkDialogProps {
   link: ResetLink;

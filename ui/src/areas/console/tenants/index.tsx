@@ -13,9 +13,9 @@ import { common } from "@/texts/common";
 import { console as console_ } from "@/texts/console";
 import { shared } from "@/texts/console-shared";
 import { newAccount, tenants as texts } from "@/texts/console-tenants";
-import { Fetched, MorePages, Sheet, State, sheet, When } from "../sheet";
-import { keys, type ResetLink, type Tenant, tenants } from "./data";
+import { MorePages, QueryResult, RelativeTime, Sheet, State, sheet } from "../shared/sheet";
 import { LinkDialog } from "./LinkDialog";
+import { keys, type ResetLink, type Tenant, tenants } from "./queries";
 
 export default function TenantsPage() {
   const { q = "", open = "" } = useSearch({ from: "/console/tenants" });
@@ -38,7 +38,7 @@ export default function TenantsPage() {
         }
       />
       <Sheet>
-        <Fetched of={found}>
+        <QueryResult of={found}>
           {({ pages }) => {
             const rows = pages.flatMap((each) => each.items);
             if (!rows.length)
@@ -90,7 +90,7 @@ export default function TenantsPage() {
                       id: "since",
                       name: columns.since,
                       sort: (each) => each.created_at,
-                      show: (each) => <When at={each.created_at} />,
+                      show: (each) => <RelativeTime at={each.created_at} />,
                     },
                     {
                       id: "balance",
@@ -105,7 +105,7 @@ export default function TenantsPage() {
               </>
             );
           }}
-        </Fetched>
+        </QueryResult>
       </Sheet>
       {open === "new" && (
         <NewAccount

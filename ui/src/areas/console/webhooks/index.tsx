@@ -7,8 +7,8 @@ import { Table } from "@/kit/Table";
 import { console as console_ } from "@/texts/console";
 import { webhooks as texts } from "@/texts/console-operation";
 import { shared } from "@/texts/console-shared";
-import { DELIVERY_STATES, type Delivery, deliveries, keys, redeliver, type Stuck, stuck } from "../operation/data";
-import { Fetched, MorePages, Section, Sheet, State, sheet, type Tone, When } from "../sheet";
+import { DELIVERY_STATES, type Delivery, deliveries, keys, redeliver, type Stuck, stuck } from "../operations/queries";
+import { MorePages, QueryResult, RelativeTime, Section, Sheet, State, sheet, type Tone } from "../shared/sheet";
 
 const FILTERS = [...DELIVERY_STATES, "all"];
 const TONES: Readonly<Record<string, Tone>> = {
@@ -45,7 +45,7 @@ export default function WebhooksPage() {
       </Header>
       <Sheet>
         <p className={sheet.about}>{texts.about}</p>
-        <Fetched of={found}>
+        <QueryResult of={found}>
           {({ pages }) => {
             const rows = pages.flatMap((each) => each.items);
             if (!rows.length)
@@ -96,7 +96,11 @@ export default function WebhooksPage() {
                       isLong: true,
                       show: (each) => <span className={sheet.faint}>{answerOf(each)}</span>,
                     },
-                    { id: "at", name: columns.at, show: (each) => <When at={each.delivered_at ?? each.created_at} /> },
+                    {
+                      id: "at",
+                      name: columns.at,
+                      show: (each) => <RelativeTime at={each.delivered_at ?? each.created_at} />,
+                    },
                     {
                       id: "actions",
                       name: columns.actions,
@@ -119,7 +123,7 @@ export default function WebhooksPage() {
               </>
             );
           }}
-        </Fetched>
+        </QueryResult>
         <StuckSteps />
       </Sheet>
     </>
@@ -134,7 +138,7 @@ function StuckSteps() {
   const found = useQuery(stuck);
   return (
     <Section title={texts.outbox.title} about={texts.outbox.about}>
-      <Fetched of={found}>
+      <QueryResult of={found}>
         {(items: Stuck[]) =>
           items.length ? (
             <ul className={sheet.list}>
@@ -144,7 +148,7 @@ function StuckSteps() {
                     <span className={sheet.grow}>
                       {texts.outbox.what(each.direction, each.job_ids.length, each.shard)}
                     </span>
-                    <When at={each.created_at} />
+                    <RelativeTime at={each.created_at} />
                   </span>
                   <span className={sheet.faint}>{each.job_ids.join(", ")}</span>
                 </li>
@@ -154,7 +158,7 @@ function StuckSteps() {
             <p className={sheet.muted}>{texts.outbox.none}</p>
           )
         }
-      </Fetched>
+      </QueryResult>
     </Section>
   );
 }

@@ -1,11 +1,11 @@
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { sentenceIn } from "@/jobs/rules";
+import { workerMessage } from "@/jobs/errors";
 import { Button } from "@/kit";
 import { console as shared } from "@/texts/console";
 import { worker as words } from "@/texts/console-workers";
-import { type AuditEntry, auditOf } from "../data";
-import { At, Panel, Waiting } from "../parts";
+import { type AuditEntry, auditOf } from "../queries/workers";
+import { LoadingOrError, Panel, TimeOfDay } from "../shared/panels";
 import styles from "./worker.module.css";
 
 const { audit: texts } = words;
@@ -15,7 +15,7 @@ export function Audit({ id }: { id: string }) {
   const entries = data?.pages.flatMap((each) => each.items);
   return (
     <Panel title={texts.title}>
-      {!entries && <Waiting error={error} height={120} />}
+      {!entries && <LoadingOrError error={error} height={120} />}
       {entries?.length === 0 && <p className={styles.quiet}>{texts.empty}</p>}
       <Entries entries={entries ?? []} />
       {hasNextPage && (
@@ -33,11 +33,11 @@ export function Entries({ entries, isOfOne }: { entries: readonly AuditEntry[]; 
     <ul className={styles.audit}>
       {entries.map((each) => (
         <li key={each.id}>
-          <At at={each.created_at} />
+          <TimeOfDay at={each.created_at} />
           <span>
             {texts.events[each.event] ?? each.event}{" "}
             {each.dispatch_id !== null && !isOfOne && (
-              <Link to="/console/dispatches" search={{ open: String(each.dispatch_id) } as never}>
+              <Link to="/console/dispatches" search={{ open: String(each.dispatch_id) }}>
                 {texts.dispatch(each.dispatch_id)}
               </Link>
             )}{" "}
@@ -65,7 +65,7 @@ function dataOf(data: AuditEntry["data"]): string {
 }
 
 function entryText(name: string, value: unknown): string {
-  if (name === "error") return sentenceIn(String(value));
+  if (name === "error") return workerMessage(String(value));
   if (name.endsWith("seconds") && typeof value === "number") return texts.time(name.replaceAll("_", " "), value);
   return `${name.replaceAll("_", " ")}: ${String(value)}`;
 }

@@ -4,14 +4,14 @@ import { useEffect, useRef, useState } from "react";
 import { Button, IconButton } from "@/kit";
 import { copyText } from "@/kit/clipboard";
 import { worker as words } from "@/texts/console-workers";
-import { logsOf } from "../data";
-import { Panel, Seen, Waiting } from "../parts";
-import { lineOf } from "./lines";
+import { logsOf } from "../queries/workers";
+import { LoadingOrError, Panel, TimeAgo } from "../shared/panels";
+import { lineOf } from "./log-lines";
 import styles from "./worker.module.css";
 
 const { logs: texts } = words;
 
-/** The last lines of its log. It is asked for them only while somebody looks. */
+/** The last log lines. The worker sends them only while this is open. */
 export function Logs({ id }: { id: string }) {
   const [isOpen, setOpen] = useState(false);
   if (isOpen) return <Lines id={id} />;
@@ -29,10 +29,9 @@ function Lines({ id }: { id: string }) {
   const place = useRef<HTMLPreElement>(null);
   const lines = (data?.lines ?? []).map(lineOf);
   const text = lines.join("\n");
-  // the newest are what one looks for
-  // biome-ignore lint/correctness/useExhaustiveDependencies: whenever there are others
+  // follow the newest lines
   useEffect(() => {
-    place.current?.scrollTo({ top: place.current.scrollHeight });
+    if (text) place.current?.scrollTo({ top: place.current.scrollHeight });
   }, [text]);
   return (
     <Panel
@@ -40,13 +39,13 @@ function Lines({ id }: { id: string }) {
       aside={
         data?.received_at && (
           <span className={styles.logAside}>
-            <Seen at={data.received_at} />
+            <TimeAgo at={data.received_at} />
             <IconButton icon={Copy} name={texts.copy} size="small" onClick={() => void copyText(text)} />
           </span>
         )
       }
     >
-      {!data && <Waiting error={error} height={80} />}
+      {!data && <LoadingOrError error={error} height={80} />}
       {data && !data.received_at && (
         <p role="status" className={styles.quiet}>
           {texts.asked}
@@ -54,7 +53,7 @@ function Lines({ id }: { id: string }) {
       )}
       {data?.received_at && lines.length === 0 && <p className={styles.quiet}>{texts.empty}</p>}
       {lines.length > 0 && (
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached without a mouse
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: must scroll by keyboard
         <pre ref={place} className={styles.log} tabIndex={0} role="log" aria-label={texts.name}>
           {text}
         </pre>

@@ -1,23 +1,17 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { CircleCheck } from "lucide-react";
-import { useRef, useState } from "react";
+import { useState } from "react";
 import { sentence } from "@/api/problem";
 import { Button, Dialog, EmptyState, ErrorCard, Field, Select, Skeleton, StatusDot } from "@/kit";
 import { Segmented } from "@/kit/Segmented";
 import { console as shared } from "@/texts/console";
 import { shells } from "@/texts/console-shared";
 import { addWorker as texts } from "@/texts/console-workers";
-import {
-  type AuditEntry,
-  type Fleet,
-  fleets as fleetsQuery,
-  joining,
-  registered,
-  worker as workerQuery,
-} from "../data";
-import { Copyable } from "../parts";
-import { called, few, nameOf } from "./rules";
+import { type Fleet, fleets as fleetsQuery, joining } from "../queries/fleets";
+import { type AuditEntry, registered, worker as workerQuery } from "../queries/workers";
+import { Copyable } from "../shared/panels";
+import { nameSome, workerName, workflowName } from "./rules";
 import { commandFor, isOnlyHere, SHELL, SHELLS } from "./shells";
 import styles from "./workers.module.css";
 
@@ -85,10 +79,10 @@ function Commands({ fleet, onClose }: { fleet: Fleet; onClose: () => void }) {
   const { data, error } = useQuery(joining(fleet.stage, fleet.slug));
   const { data: found } = useQuery(registered);
   const [shell, choose] = useState<string>(SHELL);
-  // who was there when the command was shown is not who comes by it
-  const last = useRef<number | null>(null);
-  if (found) last.current ??= found[0]?.id ?? 0;
-  const arrived = (found ?? []).filter((each) => each.id > (last.current ?? 0) && isOf(each, fleet));
+  // only registrations after the command was shown count
+  const [last, setLast] = useState<number | null>(null);
+  if (found && last === null) setLast(found[0]?.id ?? 0);
+  const arrived = last === null ? [] : (found ?? []).filter((each) => each.id > last && isOf(each, fleet));
   const ids = [...new Set(arrived.map((each) => each.worker_id))];
   return (
     <>
@@ -139,7 +133,7 @@ function Arrival({ id, onClose }: { id: string; onClose: () => void }) {
     <div className={styles.arrival}>
       <div>
         <CircleCheck aria-hidden />
-        <strong>{texts.here(data ? nameOf(data) : id)}</strong>
+        <strong>{texts.here(data ? workerName(data) : id)}</strong>
         <Link to="/console/workers/$id" params={{ id }} onClick={onClose}>
           {texts.open}
         </Link>
@@ -147,7 +141,9 @@ function Arrival({ id, onClose }: { id: string; onClose: () => void }) {
       {!data && <p>{texts.checking}</p>}
       {data?.lacks.length === 0 && <p>{texts.complete}</p>}
       {data?.lacks.map((each) => (
-        <p key={each.workflow_hash}>{texts.lacks(called(each), few([...each.node_types, ...each.models]))}</p>
+        <p key={each.workflow_hash}>
+          {texts.lacks(workflowName(each), nameSome([...each.node_types, ...each.models]))}
+        </p>
       ))}
     </div>
   );

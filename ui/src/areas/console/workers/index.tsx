@@ -1,178 +1,33 @@
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
-import { Link, useNavigate, useSearch } from "@tanstack/react-router";
+import { useNavigate, useSearch } from "@tanstack/react-router";
 import { Cpu, Plus, SearchX } from "lucide-react";
 import { useMemo, useState } from "react";
-import { Button, EmptyState, FilterChip, Progress, Select } from "@/kit";
+import { Button, EmptyState, FilterChip, Select } from "@/kit";
 import { Header } from "@/kit/Header";
 import { SearchField } from "@/kit/SearchField";
-import { size } from "@/texts/common";
 import { console as shared } from "@/texts/console";
 import { workers as texts } from "@/texts/console-workers";
-import { fleets as fleetsQuery, type Worker, workers as workersQuery } from "../data";
-import { Seen, State, useNow, Waiting } from "../parts";
-import { type Column, Rows } from "../Rows";
+import { fleets as fleetsQuery } from "../queries/fleets";
+import { workers as workersQuery } from "../queries/workers";
+import { LoadingOrError } from "../shared/panels";
+import { VirtualTable } from "../shared/VirtualTable";
 import { AddWorker } from "./AddWorker";
-import { askedBy, atOf, inOrder, nameOf, partOf, STATES, toneOf } from "./rules";
+import { COLUMNS } from "./columns";
+import { parseWorkersQuery, STATES } from "./rules";
 import styles from "./workers.module.css";
 
 const ANY = "-";
-const { columns } = texts;
-
-const COLUMNS: readonly Column<Worker>[] = [
-  {
-    id: "name",
-    name: columns.name,
-    width: "minmax(150px, 1.4fr)",
-    isSortable: true,
-    show: (worker) => <Name worker={worker} />,
-  },
-  {
-    id: "state",
-    name: columns.state,
-    width: "104px",
-    isSortable: true,
-    show: (worker) => <StateOf state={worker.state} />,
-  },
-  {
-    id: "fleet",
-    name: columns.fleet,
-    width: "minmax(90px, 0.8fr)",
-    from: "medium",
-    isSortable: true,
-    show: (worker) => (
-      <span className={styles.two}>
-        <span>{worker.fleet_slug}</span>
-        <span className={styles.sub}>
-          {[shared.stages[worker.stage] ?? worker.stage, worker.capacity_type === "spot" ? texts.spot : ""]
-            .filter(Boolean)
-            .join(" · ")}
-        </span>
-      </span>
-    ),
-  },
-  {
-    id: "gpu",
-    name: columns.gpu,
-    width: "minmax(120px, 1fr)",
-    from: "wide",
-    isSortable: true,
-    show: (worker) => <GpuOf worker={worker} />,
-  },
-  {
-    id: "now",
-    name: columns.now,
-    width: "minmax(140px, 1.6fr)",
-    from: "medium",
-    show: (worker) => <Now worker={worker} />,
-  },
-  {
-    id: "version",
-    name: columns.version,
-    width: "90px",
-    from: "wide",
-    isSortable: true,
-    show: (worker) => <span className={styles.quiet}>{worker.version ?? shared.unknown}</span>,
-  },
-  {
-    id: "seen",
-    name: columns.seen,
-    width: "84px",
-    isEnd: true,
-    isSortable: true,
-    show: (worker) => <Seen at={worker.last_seen_at} />,
-  },
-];
-
-export const StateOf = ({ state }: { state: string }) => (
-  <State tone={toneOf(state)} isBreathing={state === "busy"}>
-    {texts.states[state] ?? state}
-  </State>
-);
-
-function Name({ worker }: { worker: Worker }) {
-  const name = nameOf(worker);
-  return (
-    <span className={styles.name}>
-      <Link to="/console/workers/$id" params={{ id: worker.worker_id }} title={worker.worker_id}>
-        {name}
-      </Link>
-      <span className={styles.sub}>
-        {[name === worker.worker_id ? "" : worker.worker_id, worker.instance_type].filter(Boolean).join(" · ")}
-      </span>
-      <span className={styles.narrow}>
-        <Brief worker={worker} />
-      </span>
-    </span>
-  );
-}
-
-/** Where there is no room for more. */
-function Brief({ worker }: { worker: Worker }) {
-  const now = useNow();
-  const [job] = inOrder(worker.jobs);
-  const part = job ? partOf(job) : null;
-  const { text } = atOf(worker, now);
-  return (
-    text ||
-    [worker.gpus[0]?.name, job?.workflow_slug, part === null ? "" : texts.percent(part)].filter(Boolean).join(" · ")
-  );
-}
-
-function GpuOf({ worker: { gpus } }: { worker: Worker }) {
-  const [first] = gpus;
-  if (!first?.name) return <span className={styles.quiet}>{shared.unknown}</span>;
-  const more = gpus.length - 1;
-  return (
-    <span className={styles.two}>
-      <span title={first.name}>
-        {first.name}
-        {more > 0 && ` ${texts.more(more)}`}
-      </span>
-      {first.memory_total ? (
-        <span className={styles.sub}>{texts.memory(size(first.memory_used ?? 0), size(first.memory_total))}</span>
-      ) : null}
-    </span>
-  );
-}
-
-function Now({ worker }: { worker: Worker }) {
-  const now = useNow();
-  const [job, ...more] = inOrder(worker.jobs);
-  const { text, tone } = atOf(worker, now);
-  if (!job || tone === "bad") {
-    return (
-      <span className={styles.at} data-tone={tone} title={text}>
-        {text}
-      </span>
-    );
-  }
-  const part = partOf(job);
-  return (
-    <span className={styles.job}>
-      <span>
-        {job.workflow_slug} {more.length > 0 && texts.more(more.length)}{" "}
-        {text && (
-          <span className={styles.at} data-tone={tone}>
-            {text}
-          </span>
-        )}
-      </span>
-      <span className={styles.percent}>{part === null ? texts.starting : texts.percent(part)}</span>
-      <Progress value={part} name={texts.progress(job.workflow_slug)} />
-    </span>
-  );
-}
 
 export default function WorkersPage() {
   const search = useSearch({ from: "/console/workers" });
   const navigate = useNavigate({ from: "/console/workers" });
   const { data, error, hasNextPage, isFetchingNextPage, fetchNextPage } = useInfiniteQuery(
-    workersQuery(askedBy(search)),
+    workersQuery(parseWorkersQuery(search)),
   );
   const { data: fleets } = useQuery(fleetsQuery);
   const [current, setCurrent] = useState<string | null>(null);
   const change = (next: Partial<typeof search>) =>
-    void navigate({ search: (before) => ({ ...before, ...next }) as never, replace: true });
+    void navigate({ search: (before) => ({ ...before, ...next }), replace: true });
 
   const { status, fleet, stage, q } = search;
   const rows = useMemo(() => data?.pages.flatMap((each) => each.items) ?? [], [data]);
@@ -233,9 +88,9 @@ export default function WorkersPage() {
         )}
       </Header>
       {!data ? (
-        <Waiting error={error} />
+        <LoadingOrError error={error} />
       ) : rows.length ? (
-        <Rows
+        <VirtualTable
           name={texts.list}
           rows={rows}
           columns={COLUMNS}

@@ -1,6 +1,14 @@
 import { describe, expect, it } from "vitest";
-import type { Gpu, Worker, WorkerDetails, WorkerJob } from "../data";
-import { askedBy, atOf, blocksOf, few, howOf, inOrder, partOf } from "./rules";
+import type { Gpu, Worker, WorkerDetails, WorkerJob } from "../queries/workers";
+import {
+  describeProgress,
+  nameSome,
+  parseWorkersQuery,
+  progressPart,
+  runningFirst,
+  workerBlocks,
+  workerNote,
+} from "./rules";
 
 const worker = (worker_id: string, more: Partial<Worker> = {}): Worker =>
   ({
@@ -24,17 +32,17 @@ const gpu = (name: string, more: Partial<Gpu> = {}) => ({ name, away: null, ...m
 
 describe("what is asked of the server", () => {
   it("is what the address says", () => {
-    expect(askedBy({ status: "busy", fleet: "video", q: " l40s ", sort: "-seen" })).toEqual({
+    expect(parseWorkersQuery({ status: "busy", fleet: "video", q: " l40s ", sort: "-seen" })).toEqual({
       state: "busy",
       fleet: "video",
       search: "l40s",
       sort: "-seen",
     });
-    expect(askedBy({ fleet: "staging/home" })).toEqual({ fleet: "home", stage: "staging" });
+    expect(parseWorkersQuery({ fleet: "staging/home" })).toEqual({ fleet: "home", stage: "staging" });
   });
 
   it("is nothing that the server would refuse", () => {
-    expect(askedBy({ status: "asleep", sort: "luck", fleet: "", q: "" })).toEqual({});
+    expect(parseWorkersQuery({ status: "asleep", sort: "luck", fleet: "", q: "" })).toEqual({});
   });
 });
 
@@ -42,7 +50,7 @@ describe("what keeps a worker from working", () => {
   const now = Date.parse("2026-01-01T00:05:00Z");
   const details = (more: Partial<WorkerDetails>) =>
     ({ ...worker("gpu-1"), workflow_slugs: ["flux"], blocks: [], lacks: [], ...more }) as WorkerDetails;
-  const textsOf = (more: Partial<WorkerDetails>) => blocksOf(details(more), now).map((each) => each.text);
+  const textsOf = (more: Partial<WorkerDetails>) => workerBlocks(details(more), now).map((each) => each.text);
 
   it("is nothing for one that is well", () => {
     expect(textsOf({})).toEqual([]);
@@ -76,30 +84,30 @@ describe("what keeps a worker from working", () => {
   });
 
   it("is told in a few words in the list, the gravest alone", () => {
-    expect(atOf(worker("a", { state: "offline", blocked: 2 }), now).tone).toBe("bad");
-    expect(atOf(worker("a", { blocked: 2 }), now)).toEqual({ text: "blocked for 2 workflows", tone: "warn" });
-    expect(atOf(worker("a"), now).text).toBe("");
+    expect(workerNote(worker("a", { state: "offline", blocked: 2 }), now).tone).toBe("bad");
+    expect(workerNote(worker("a", { blocked: 2 }), now)).toEqual({ text: "blocked for 2 workflows", tone: "warn" });
+    expect(workerNote(worker("a"), now).text).toBe("");
   });
 });
 
 it("of many names a few are told, and how many more there are", () => {
-  expect(few(["a", "b", "c", "d", "e"])).toBe("a, b, c +2");
-  expect(few(["a"])).toBe("a");
+  expect(nameSome(["a", "b", "c", "d", "e"])).toBe("a, b, c +2");
+  expect(nameSome(["a"])).toBe("a");
 });
 
 describe("what a worker is at", () => {
   const job = (progress: unknown, is_prefetch = false) => ({ progress, is_prefetch }) as WorkerJob;
 
   it("is between nothing and all, whatever its worker says", () => {
-    expect(partOf(job({ value: 0.4 }))).toBe(0.4);
-    expect(partOf(job({ value: 7 }))).toBe(1);
-    expect(partOf(job("nonsense"))).toBeNull();
+    expect(progressPart(job({ value: 0.4 }))).toBe(0.4);
+    expect(progressPart(job({ value: 7 }))).toBe(1);
+    expect(progressPart(job("nonsense"))).toBeNull();
   });
 
   it("comes before what was only fetched", () => {
     const [fetched, running] = [job(null, true), job({ value: 0.2, node_title: "KSampler", step: 3, steps: 20 })];
-    expect(inOrder([fetched, running])).toEqual([running, fetched]);
-    expect(howOf(running)).toBe("KSampler · step 3 of 20");
-    expect(howOf(fetched)).toBe("fetched, starts next");
+    expect(runningFirst([fetched, running])).toEqual([running, fetched]);
+    expect(describeProgress(running)).toBe("KSampler · step 3 of 20");
+    expect(describeProgress(fetched)).toBe("fetched, starts next");
   });
 });

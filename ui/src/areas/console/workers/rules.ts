@@ -1,8 +1,9 @@
 // What is shown of workers, and which of them.
 
 import { worker as texts, workers as words } from "@/texts/console-workers";
-import type { Worker, WorkerDetails, WorkerJob, WorkersAsked } from "../data";
-import type { Tone } from "../parts";
+import { stageOf } from "../queries/fleets";
+import type { Worker, WorkerDetails, WorkerJob, WorkersQuery } from "../queries/workers";
+import type { Tone } from "../shared/panels";
 
 /** In this order, as chips. */
 export const STATES = ["busy", "idle", "draining", "offline", "revoked"] as const;
@@ -17,8 +18,8 @@ const TONES: Readonly<Record<string, Tone>> = {
   blocked: "warn",
 };
 
-export const toneOf = (state: string): Tone => TONES[state] ?? "muted";
-export const nameOf = (worker: Pick<Worker, "display_name" | "worker_id">): string =>
+export const stateTone = (state: string): Tone => TONES[state] ?? "muted";
+export const workerName = (worker: Pick<Worker, "display_name" | "worker_id">): string =>
   worker.display_name || worker.worker_id;
 
 interface Searched {
@@ -33,20 +34,21 @@ const SORTS = ["name", "state", "fleet", "gpu", "version", "seen"];
 
 /** What is asked of the server by an address. A fleet is `home`, or `production/home` where two stages have one of this
  * name. */
-export function askedBy({ status, fleet, stage, q, sort }: Searched): WorkersAsked {
+export function parseWorkersQuery({ status, fleet, stage, q, sort }: Searched): WorkersQuery {
   const [slug, its] = (fleet ?? "").split("/").reverse();
-  const of = stage || its;
+  const inStage = stageOf(stage || its);
+  const state = STATES.find((each) => each === status);
   return {
-    ...(STATES.some((each) => each === status) && { state: status as string }),
+    ...(state && { state }),
     ...(slug && { fleet: slug }),
-    ...(of && { stage: of }),
+    ...(inStage && { stage: inStage }),
     ...(q?.trim() && { search: q.trim() }),
     ...(sort && SORTS.includes(sort.replace("-", "")) && { sort }),
   };
 }
 
 /** How far a job is, from 0 to 1; null while its worker has not said so. */
-export function partOf(job: Pick<WorkerJob, "progress">): number | null {
+export function progressPart(job: Pick<WorkerJob, "progress">): number | null {
   const value = progressOf(job).value;
   return typeof value === "number" ? Math.min(1, Math.max(0, value)) : null;
 }
@@ -56,23 +58,23 @@ export const progressOf = ({ progress }: Pick<WorkerJob, "progress">): Readonly<
   typeof progress === "object" && progress !== null ? (progress as Record<string, unknown>) : {};
 
 /** Those that have begun come first; a job that was only fetched waits behind them. */
-export const inOrder = (jobs: readonly WorkerJob[]): WorkerJob[] =>
-  [...jobs].sort((one, other) => (partOf(other) ?? -1) - (partOf(one) ?? -1));
+export const runningFirst = (jobs: readonly WorkerJob[]): WorkerJob[] =>
+  [...jobs].sort((one, other) => (progressPart(other) ?? -1) - (progressPart(one) ?? -1));
 
 /** Fetched while another runs. */
-export const isNext = (job: WorkerJob): boolean => job.is_prefetch && partOf(job) === null;
+export const isPrefetched = (job: WorkerJob): boolean => job.is_prefetch && progressPart(job) === null;
 
 /** What is under way, in a few words. */
-export function howOf(job: WorkerJob): string {
+export function describeProgress(job: WorkerJob): string {
   const { node_title, node, step, steps, phase } = progressOf(job);
-  if (isNext(job)) return texts.fetched;
+  if (isPrefetched(job)) return texts.fetched;
   const part = [node_title, node, phase].find((each) => typeof each === "string");
   const count = typeof steps === "number" && steps > 1 ? texts.step(Number(step ?? 0), steps) : "";
   return [part, count].filter(Boolean).join(" · ");
 }
 
 /** Why it does not work, or not on everything, each in a sentence; the gravest first. */
-export function blocksOf(worker: WorkerDetails, now: number): { tone: Tone; text: string }[] {
+export function workerBlocks(worker: WorkerDetails, now: number): { tone: Tone; text: string }[] {
   const words = texts.blocks;
   const found: { tone: Tone; text: string }[] = [];
   const silent = (now - Date.parse(worker.last_seen_at)) / 1000;
@@ -85,20 +87,20 @@ export function blocksOf(worker: WorkerDetails, now: number): { tone: Tone; text
   if (worker.workflow_slugs.length === 0) found.push({ tone: "warn", text: words.unmapped });
   for (const each of worker.blocks) {
     const until = each.blocked_until && Date.parse(each.blocked_until) > now ? each.blocked_until : null;
-    if (until) found.push({ tone: "warn", text: words.workflow(called(each), each.failure_count, until) });
+    if (until) found.push({ tone: "warn", text: words.workflow(workflowName(each), each.failure_count, until) });
   }
   for (const each of worker.lacks) {
-    found.push({ tone: "warn", text: words.lacks(called(each), few([...each.node_types, ...each.models])) });
+    found.push({ tone: "warn", text: words.lacks(workflowName(each), nameSome([...each.node_types, ...each.models])) });
   }
   return found;
 }
 
 /** A workflow by its name, or by what is known of it. */
-export const called = (of: { workflow_slug?: string | null; workflow_hash: string }): string =>
+export const workflowName = (of: { workflow_slug?: string | null; workflow_hash: string }): string =>
   of.workflow_slug ?? of.workflow_hash.slice(0, 8);
 
 /** In a few words, why it is at nothing. */
-export function atOf(worker: Worker, now: number): { text: string; tone?: Tone } {
+export function workerNote(worker: Worker, now: number): { text: string; tone?: Tone } {
   if (worker.state === "offline") {
     return { text: words.awayFor((now - Date.parse(worker.last_seen_at)) / 1000), tone: "bad" };
   }
@@ -111,7 +113,7 @@ export function atOf(worker: Worker, now: number): { text: string; tone?: Tone }
 }
 
 /** Names that a worker lacks, a few of them. */
-export function few(names: readonly string[], most = 3): string {
+export function nameSome(names: readonly string[], most = 3): string {
   const more = names.length - most;
   return names.slice(0, most).join(", ") + (more > 0 ? ` ${words.more(more)}` : "");
 }

@@ -1,8 +1,8 @@
 import { Field, NumberField, Select, Switch, TextField } from "@/kit";
 import { workflow as all } from "@/texts/console-workflows";
-import { outputNodes } from "../catalogue/builder";
-import type { Workflow } from "../catalogue/data";
-import { Section, sheet } from "../sheet";
+import { outputNodes } from "../catalogue/graph";
+import type { Workflow } from "../catalogue/queries";
+import { Section, sheet } from "../shared/sheet";
 
 const texts = all.settings;
 const MICROS = 1_000_000;

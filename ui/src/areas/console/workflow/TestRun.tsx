@@ -9,20 +9,21 @@ import type { Job } from "@/api/types";
 import { pendingUploads } from "@/areas/create/drafts";
 import type { Form } from "@/areas/create/form";
 import { errorsByField, jobRequests } from "@/areas/create/submission";
-import { explainError, howFar } from "@/jobs/rules";
+import { explainError } from "@/jobs/errors";
+import { describeProgress } from "@/jobs/progress";
 import { Button, buttonClass, ErrorCard, Field, Progress, Select, toastProblem } from "@/kit";
 import { Media } from "@/kit/Media";
 import { duration } from "@/texts/common";
 import { workflow as all } from "@/texts/console-workflows";
-import { fitting, type WorkerCheck } from "../catalogue/data";
-import { consoleKeys } from "../live";
-import { Section, sheet } from "../sheet";
+import { fitting, type WorkerCheck } from "../catalogue/queries";
+import { consoleKeys } from "../shared/live";
+import { Section, sheet } from "../shared/sheet";
 import styles from "./workflow.module.css";
 
 const texts = all.run;
 const ANY = "any";
 const REFETCH_MS = 1000;
-const isOver = (status: string): boolean => ["completed", "failed", "canceled"].includes(status);
+const hasEnded = (status: string): boolean => ["completed", "failed", "canceled"].includes(status);
 
 interface TestRunProps {
   slug: string;
@@ -57,10 +58,10 @@ export function TestRun({ slug, form, isDirty, save }: TestRunProps) {
   const { data: made } = useQuery({
     ...job(begin.data ?? ""),
     enabled: begin.data !== undefined,
-    refetchInterval: ({ state }) => (state.data && isOver(state.data.status) ? false : REFETCH_MS),
+    refetchInterval: ({ state }) => (state.data && hasEnded(state.data.status) ? false : REFETCH_MS),
   });
   const isSending = pendingUploads(form.draft).length > 0;
-  const isAtIt = begin.isPending || (begin.data !== undefined && !(made && isOver(made.status)));
+  const isAtIt = begin.isPending || (begin.data !== undefined && !(made && hasEnded(made.status)));
   const run = async () => {
     if (form.validate()) return;
     if (isDirty && !(await save())) return;
@@ -105,14 +106,14 @@ export function TestRun({ slug, form, isDirty, save }: TestRunProps) {
 function Outcome({ made, worker }: { made: Job; worker: string | null }) {
   const [output] = made.outputs;
   const cancel = () => void post("/api/ai-jobs/{job_id}/cancel", { path: { job_id: made.id } }).catch(toastProblem);
-  if (!isOver(made.status)) {
+  if (!hasEnded(made.status)) {
     const isRunning = made.status === "processing";
-    const far = howFar(made.progress);
-    const howFarItIs = worker ? texts.runningOn(worker, far.words) : far.words;
+    const far = describeProgress(made.progress);
+    const howFarItIs = worker ? texts.runningOn(worker, far.text) : far.text;
     const words = isRunning ? howFarItIs : (made.waiting?.text ?? texts.queued);
     return (
       <div role="status" className={styles.going}>
-        <Progress value={isRunning ? far.part : null} name={texts.progress} />
+        <Progress value={isRunning ? far.value : null} name={texts.progress} />
         <div className={sheet.line}>
           <span className={sheet.grow}>{words}</span>
           <Button size="small" icon={Square} onClick={cancel}>

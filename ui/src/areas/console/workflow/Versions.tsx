@@ -2,9 +2,9 @@ import { useMutation, useQuery } from "@tanstack/react-query";
 import { Download, Undo2 } from "lucide-react";
 import { Button, toastProblem } from "@/kit";
 import { workflow as all } from "@/texts/console-workflows";
-import { type Version, versionOf, versions, type Workflow } from "../catalogue/data";
-import { Fetched, Section, State, sheet, When } from "../sheet";
-import { download } from "./download";
+import { type Version, versionOf, versions, type Workflow } from "../catalogue/queries";
+import { QueryResult, RelativeTime, Section, State, sheet } from "../shared/sheet";
+import { download } from "./download-json";
 
 const texts = all.versions;
 
@@ -28,7 +28,7 @@ export function Versions({ slug, onBringBack }: VersionsProps) {
   });
   return (
     <Section title={texts.title} about={texts.about}>
-      <Fetched of={found}>
+      <QueryResult of={found}>
         {(items) =>
           items.length ? (
             <ul className={sheet.list}>
@@ -38,7 +38,7 @@ export function Versions({ slug, onBringBack }: VersionsProps) {
                     <strong>{texts.number(each.number)}</strong>
                     {place === 0 && <State tone="good">{texts.current}</State>}
                     <span className={`${sheet.grow} ${sheet.faint}`}>
-                      {texts.made(shownIn(each))} · <When at={each.created_at} />
+                      {texts.made(shownIn(each))} · <RelativeTime at={each.created_at} />
                     </span>
                     <Button
                       size="small"
@@ -67,7 +67,7 @@ export function Versions({ slug, onBringBack }: VersionsProps) {
             <p className={sheet.muted}>{texts.none}</p>
           )
         }
-      </Fetched>
+      </QueryResult>
     </Section>
   );
 }

@@ -8,9 +8,9 @@ import { Button, Chip, Dialog, Switch, toastProblem } from "@/kit";
 import { Table } from "@/kit/Table";
 import { common } from "@/texts/common";
 import { workflow as all } from "@/texts/console-workflows";
-import { type Fleet, fitting, fleets, keys, type WorkerCheck } from "../catalogue/data";
-import { MissingList } from "../catalogue/taking";
-import { Facts, Fetched, Section, State, sheet, type Tone } from "../sheet";
+import { type Fleet, fitting, fleets, keys, type WorkerCheck } from "../catalogue/queries";
+import { MissingList } from "../catalogue/use-workflow-import";
+import { Facts, QueryResult, Section, State, sheet, type Tone } from "../shared/sheet";
 
 const texts = all.workers;
 const TONES: Readonly<Record<string, Tone>> = { able: "good", lacking: "bad", unknown: "warn" };
@@ -31,7 +31,7 @@ export function Workers({ slug }: { slug: string }) {
   return (
     <>
       <Section title={texts.title} about={found.data?.assigned_workers ? found.data.text : null} aside={checkAgain}>
-        <Fetched of={found}>
+        <QueryResult of={found}>
           {({ workers }) =>
             workers.items.length ? (
               <Table<WorkerCheck>
@@ -81,7 +81,7 @@ export function Workers({ slug }: { slug: string }) {
               <p className={sheet.muted}>{texts.none}</p>
             )
           }
-        </Fetched>
+        </QueryResult>
       </Section>
       <Mapping slug={slug} />
       {found.data && (
@@ -139,7 +139,7 @@ function Mapping({ slug }: { slug: string }) {
   });
   return (
     <Section title={all.fleets.title} about={all.fleets.about}>
-      <Fetched of={found}>
+      <QueryResult of={found}>
         {(groups) =>
           groups.length ? (
             <div className={sheet.form}>
@@ -158,7 +158,7 @@ function Mapping({ slug }: { slug: string }) {
             <p className={sheet.muted}>{all.fleets.none}</p>
           )
         }
-      </Fetched>
+      </QueryResult>
       {refused && (
         <Dialog
           isOpen

@@ -10,17 +10,17 @@ import { common } from "@/texts/common";
 import { console as console_ } from "@/texts/console";
 import { shared } from "@/texts/console-shared";
 import { workflows as texts } from "@/texts/console-workflows";
-import { effects, fleets, type Summary, workflows } from "../catalogue/data";
-import { acceptedFiles, useTaking } from "../catalogue/taking";
-import { Fetched, Sheet, State, sheet, When } from "../sheet";
+import { effects, fleets, type Summary, workflows } from "../catalogue/queries";
+import { acceptedFiles, useWorkflowImport } from "../catalogue/use-workflow-import";
+import { QueryResult, RelativeTime, Sheet, State, sheet } from "../shared/sheet";
 
 export default function WorkflowsPage() {
   const { q = "" } = useSearch({ from: "/console/workflows" });
   const navigate = useNavigate({ from: "/console/workflows" });
   const found = useQuery(workflows);
-  const { data: offered = [] } = useQuery(effects);
+  const { data: allEffects = [] } = useQuery(effects);
   const { data: groups = [] } = useQuery(fleets);
-  const { take, isBusy, dialog } = useTaking();
+  const { take, isBusy, dialog } = useWorkflowImport();
   const chooser = useRef<HTMLInputElement>(null);
   const choose = () => chooser.current?.click();
   const wanted = q.toLowerCase();
@@ -57,7 +57,7 @@ export default function WorkflowsPage() {
         }}
       />
       <Sheet>
-        <Fetched of={found}>
+        <QueryResult of={found}>
           {(all) => {
             const rows = all.filter((each) => `${each.name} ${each.slug}`.toLowerCase().includes(wanted));
             if (!all.length) {
@@ -123,8 +123,8 @@ export default function WorkflowsPage() {
                       id: "effects",
                       name: columns.effects,
                       align: "end",
-                      sort: (each) => offered.filter((one) => one.workflow_slug === each.slug).length,
-                      show: (each) => shared.count(offered.filter((one) => one.workflow_slug === each.slug).length),
+                      sort: (each) => allEffects.filter((one) => one.workflow_slug === each.slug).length,
+                      show: (each) => shared.count(allEffects.filter((one) => one.workflow_slug === each.slug).length),
                     },
                     {
                       id: "state",
@@ -140,7 +140,7 @@ export default function WorkflowsPage() {
                       id: "changed",
                       name: columns.changed,
                       sort: (each) => each.updated_at,
-                      show: (each) => <When at={each.updated_at} />,
+                      show: (each) => <RelativeTime at={each.updated_at} />,
                     },
                   ]}
                 />
@@ -148,7 +148,7 @@ export default function WorkflowsPage() {
               </>
             );
           }}
-        </Fetched>
+        </QueryResult>
       </Sheet>
       {dialog}
     </>

@@ -1,1 +1,0 @@
-export const isOver = (status: string): boolean => ["completed", "failed", "canceled"].includes(status);

@@ -1,0 +1,250 @@
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { Link, useNavigate } from "@tanstack/react-router";
+import { Ellipsis, Trash2, Workflow as WorkflowIcon } from "lucide-react";
+import { useMemo, useState } from "react";
+import { call } from "@/api/client";
+import { Problem, sentence } from "@/api/problem";
+import { FormView } from "@/areas/create/FormView";
+import { useForm } from "@/areas/create/form";
+import { Button, buttonClass, ErrorCard, Field, IconButton, Menu, NumberField, TextField, toast } from "@/kit";
+import { Combobox } from "@/kit/Combobox";
+import { Header } from "@/kit/Header";
+import { common, duration } from "@/texts/common";
+import { console as console_ } from "@/texts/console";
+import { effects as list, effect as texts } from "@/texts/console-effects";
+import { shared } from "@/texts/console-shared";
+import type { Property } from "../catalogue/builder";
+import { EffectCard, mimeOf } from "../catalogue/EffectCard";
+import { previewOf } from "../catalogue/form-preview";
+import { type Effect, fleets, keys, workflows } from "../catalogue/queries";
+import { BackTo, Facts, RelativeTime, Section, Sheet, State, sheet } from "../shared/sheet";
+import { useUnsavedChanges } from "../shared/use-unsaved-changes";
+import { changesOf } from "./changes";
+import { DeleteEffectDialog } from "./DeleteEffectDialog";
+import styles from "./effect.module.css";
+import { Overrides } from "./Overrides";
+import { type EffectPicture, PictureSection } from "./PictureSection";
+
+export function EffectEditor({ before }: { before: Effect }) {
+  const { slug } = before;
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const { data: all = [] } = useQuery(workflows);
+  const { data: groups } = useQuery(fleets);
+  const [edited, setEdited] = useState<Partial<Effect>>({});
+  /** What was just chosen, before the server has it. */
+  const [chosen, setChosen] = useState<EffectPicture | null>(null);
+  const [isDeleting, setDeleting] = useState(false);
+  const now: Effect = { ...before, ...edited };
+  const changes = changesOf(before, edited);
+  const isDirty = Object.keys(changes).length > 0;
+  const leaving = useUnsavedChanges({ isDirty });
+  const change = (part: Partial<Effect>) => setEdited((was) => ({ ...was, ...part }));
+  const workflow = all.find((each) => each.slug === now.workflow_slug);
+  const properties: readonly Property[] = workflow?.properties ?? [];
+
+  const save = useMutation({
+    mutationFn: async (more: Partial<Effect>) =>
+      (await call<Effect>("PATCH", `/api/admin/effects/${encodeURIComponent(slug)}`, { ...changes, ...more })).data,
+    onSuccess: (data) => {
+      client.setQueryData(keys.effect(slug), data);
+      setEdited({});
+      setChosen(null);
+      void client.invalidateQueries({ queryKey: keys.effects });
+    },
+  });
+  const errors = save.error instanceof Problem ? save.error.errors : {};
+  const saveNow = (more: Partial<Effect>, words: string) =>
+    save.mutate(more, { onSuccess: () => toast({ text: words, tone: "good" }) });
+
+  const seen: EffectPicture | null =
+    chosen ??
+    (now.preview_path && before.preview_url ? { url: before.preview_url, mime: mimeOf(now.preview_path) } : null);
+  const preview = useMemo(
+    () =>
+      previewOf(
+        { slug: `effect:${slug}`, name: now.name, mime: workflow?.output_mime_type ?? "", tokens: now.credits_cost },
+        properties,
+        now.property_overrides,
+      ),
+    [slug, now.name, now.credits_cost, now.property_overrides, workflow?.output_mime_type, properties],
+  );
+  const form = useForm(preview);
+  const hasNoFleet = groups !== undefined && !groups.some((each) => each.workflow_slugs.includes(now.workflow_slug));
+  const canSave = now.name.trim() !== "";
+
+  return (
+    <>
+      <Header
+        title={now.name || slug}
+        actions={
+          <>
+            {isDirty && (
+              <Button
+                look="quiet"
+                onClick={() => {
+                  setEdited({});
+                  setChosen(null);
+                }}
+              >
+                {shared.discard}
+              </Button>
+            )}
+            <Menu
+              items={[
+                [
+                  {
+                    name: texts.openWorkflow,
+                    icon: WorkflowIcon,
+                    run: () =>
+                      void navigate({ to: "/console/workflows/$slug", params: { slug: before.workflow_slug } }),
+                  },
+                ],
+                [{ name: shared.delete, icon: Trash2, isDanger: true, run: () => setDeleting(true) }],
+              ]}
+            >
+              <IconButton icon={Ellipsis} name={common.more} />
+            </Menu>
+            <Button disabled={!isDirty || !canSave} isBusy={save.isPending} onClick={() => saveNow({}, shared.saved)}>
+              {shared.save}
+            </Button>
+            {before.is_active ? (
+              <Button
+                isBusy={save.isPending}
+                onClick={() => saveNow({ is_active: false }, texts.unpublishedNow(now.name))}
+              >
+                {texts.unpublish}
+              </Button>
+            ) : (
+              <Button
+                look="primary"
+                disabled={!canSave}
+                isBusy={save.isPending}
+                onClick={() => saveNow({ is_active: true }, texts.publishedNow(now.name))}
+              >
+                {isDirty ? texts.saveAndPublish : texts.publish}
+              </Button>
+            )}
+          </>
+        }
+      >
+        <BackTo to="/console/effects" name={console_.pages.effects} />
+        <State tone={before.is_active ? "good" : "idle"}>{before.is_active ? list.published : list.draft}</State>
+        {isDirty && <State tone="warn">{shared.unsaved}</State>}
+      </Header>
+      <Sheet>
+        {save.error && <ErrorCard title={sentence(save.error)} />}
+        {hasNoFleet && (
+          <ErrorCard
+            tone="warn"
+            title={texts.noFleet}
+            actions={
+              <Link
+                to="/console/workflows/$slug"
+                params={{ slug: now.workflow_slug }}
+                search={{ tab: "workers" }}
+                className={buttonClass({ size: "small" })}
+              >
+                {texts.mapFleet}
+              </Link>
+            }
+          />
+        )}
+        <div className={sheet.columns}>
+          <div className={sheet.column}>
+            <PictureSection
+              seen={seen}
+              onPath={(path, picture) => {
+                change({ preview_path: path });
+                setChosen(picture);
+              }}
+            />
+            <Section title={texts.about}>
+              <div className={sheet.fields}>
+                <Field name={texts.name} problem={errors.name}>
+                  <TextField
+                    maxLength={200}
+                    value={now.name}
+                    onChange={(event) => change({ name: event.target.value })}
+                  />
+                </Field>
+                <Field name={texts.slug}>
+                  <TextField value={slug} readOnly />
+                </Field>
+                <Field name={texts.workflow} problem={errors.workflow_slug}>
+                  <Combobox
+                    value={now.workflow_slug}
+                    choices={all.map((each) => ({ value: each.slug, name: each.name }))}
+                    onChange={(workflow_slug) => {
+                      // what another workflow does not have cannot be set
+                      const known = all.find((each) => each.slug === workflow_slug)?.properties ?? [];
+                      const kept = Object.entries(now.property_overrides).filter(([key]) =>
+                        known.some((each) => each.key === key),
+                      );
+                      change({ workflow_slug, property_overrides: Object.fromEntries(kept) });
+                    }}
+                  />
+                </Field>
+                <Field name={texts.price} hint={texts.priceHint} problem={errors.credits_cost}>
+                  <NumberField
+                    isWhole
+                    minimum={0}
+                    value={now.credits_cost}
+                    onChange={(next) => change({ credits_cost: Number(next ?? 0) })}
+                  />
+                </Field>
+                <Field name={texts.maxWait} hint={texts.maxWaitHint} problem={errors.max_wait_seconds}>
+                  <NumberField
+                    isWhole
+                    minimum={0}
+                    placeholder={texts.noWait}
+                    value={now.max_wait_seconds ?? null}
+                    onChange={(next) => change({ max_wait_seconds: next === null ? null : Number(next) })}
+                  />
+                </Field>
+              </div>
+            </Section>
+            <Overrides
+              properties={properties}
+              overrides={now.property_overrides}
+              problems={errors}
+              onChange={(property_overrides) => change({ property_overrides: { ...property_overrides } })}
+            />
+            <Section title={texts.facts}>
+              <Facts
+                facts={[
+                  [
+                    texts.lastRun,
+                    before.last_processing_time_seconds === null
+                      ? shared.never
+                      : duration(before.last_processing_time_seconds),
+                  ],
+                  [texts.changed, <RelativeTime key="changed" at={before.updated_at} />],
+                  [texts.made, <RelativeTime key="made" at={before.created_at} />],
+                ]}
+              />
+            </Section>
+          </div>
+          <Section title={texts.preview} about={texts.previewAbout} className={sheet.sticky ?? ""}>
+            <div className={styles.card}>
+              <EffectCard
+                name={now.name}
+                tokens={now.credits_cost}
+                about=""
+                picture={seen?.url ?? null}
+                mime={seen?.mime ?? null}
+              />
+            </div>
+            <div className={styles.preview}>
+              <FormView form={form} found={null} folderProblem={null} isPlain />
+            </div>
+          </Section>
+        </div>
+      </Sheet>
+      {isDeleting && (
+        <DeleteEffectDialog effect={before} onClose={() => setDeleting(false)} onDeleted={leaving.letGo} />
+      )}
+      {leaving.dialog}
+    </>
+  );
+}

@@ -1,0 +1,74 @@
+import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
+import { get } from "@/api/client";
+import type { Page } from "@/api/types";
+import { consoleKeys } from "../shared/live";
+import type { Stage } from "./fleets";
+import { REFETCH_MS, type Schemas } from "./paging";
+
+export type Dispatch = Schemas["Dispatch"];
+export type DispatchStatus = Schemas["DispatchStatus"];
+
+export type Attempt = Schemas["DispatchAttempt"];
+
+const ENDED: readonly string[] = ["completed", "failed", "canceled"];
+export const hasEnded = (status: string): boolean => ENDED.includes(status);
+
+export interface DispatchesQuery {
+  status?: DispatchStatus;
+  stage?: Stage;
+  workflow?: string;
+  tenant?: string;
+  worker?: string;
+  search?: string;
+}
+
+export const dispatches = (asked: DispatchesQuery) =>
+  infiniteQueryOptions({
+    queryKey: [...consoleKeys.dispatches, asked] as const,
+    queryFn: async ({ pageParam, signal }): Promise<Page<Dispatch>> =>
+      get("/api/admin/dispatches", {
+        query: { ...asked, limit: 100, ...(pageParam && { cursor: Number(pageParam) }) },
+        signal,
+      }),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_cursor,
+    // how far they are changes without an event; the more pages there are, the rarer they are fetched again
+    refetchInterval: ({ state }) => {
+      const pages = state.data?.pages ?? [];
+      const isAnyRunning = pages.some((page) => page.items.some(({ status }) => status === "leased"));
+      return isAnyRunning ? (REFETCH_MS / 2) * pages.length : false;
+    },
+  });
+
+export const dispatch = (id: string) =>
+  queryOptions({
+    queryKey: consoleKeys.dispatch(id),
+    queryFn: ({ signal }) => get("/api/admin/dispatches/{dispatch_id}", { path: { dispatch_id: Number(id) }, signal }),
+    refetchInterval: ({ state }) => {
+      if (state.data && hasEnded(state.data.status)) return false;
+      return state.data?.status === "leased" ? REFETCH_MS / 4 : REFETCH_MS;
+    },
+  });
+
+/** Why it waits; asked for again, as its place in line changes with what others do. */
+export const waitingOf = (id: string) =>
+  queryOptions({
+    queryKey: [...consoleKeys.dispatch(id), "waiting"] as const,
+    queryFn: ({ signal }) =>
+      get("/api/admin/dispatches/{dispatch_id}/waiting", { path: { dispatch_id: Number(id) }, signal }),
+    refetchInterval: REFETCH_MS,
+  });
+
+/** Who had it, what came of it, and all that was written down of it, whichever workers it was with. */
+export const historyOf = (id: string) =>
+  infiniteQueryOptions({
+    queryKey: [...consoleKeys.dispatch(id), "audit"] as const,
+    queryFn: ({ pageParam, signal }) =>
+      get("/api/admin/dispatches/{dispatch_id}/audit", {
+        path: { dispatch_id: Number(id) },
+        query: { limit: 50, ...(pageParam && { cursor: Number(pageParam) }) },
+        signal,
+      }),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.entries.next_cursor,
+  });

@@ -1,0 +1,76 @@
+import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
+import { get } from "@/api/client";
+import type { Page } from "@/api/types";
+import { consoleKeys } from "../shared/live";
+import { fetchAllPages, PAGE, REFETCH_MS, type Schemas } from "./paging";
+
+export type Fleet = Schemas["Fleet"];
+
+export type Scaling = Schemas["FleetScalingStatus"];
+
+export type Decision = Schemas["Decision"];
+
+export type Usage = Schemas["Usage"];
+
+export type Stage = Schemas["Stage"];
+export const STAGES: readonly Stage[] = ["production", "staging"];
+export const stageOf = (text: string | undefined): Stage | undefined => STAGES.find((each) => each === text);
+
+export const fleets = queryOptions({
+  queryKey: consoleKeys.fleets,
+  queryFn: ({ signal }) =>
+    fetchAllPages<Fleet>((cursor) =>
+      get("/api/admin/fleets", { query: { ...PAGE, ...(cursor !== null && { cursor: Number(cursor) }) }, signal }),
+    ),
+});
+
+const named = (stage: string, slug: string) => ({ stage: stage as Stage, slug });
+
+export const fleet = (stage: string, slug: string) =>
+  queryOptions({
+    queryKey: consoleKeys.fleet(stage, slug),
+    queryFn: ({ signal }) => get("/api/admin/fleets/{stage}/{slug}", { path: named(stage, slug), signal }),
+  });
+
+/** Machines boot and idle though nothing is written down for it. */
+export const scaling = (stage: string, slug: string) =>
+  queryOptions({
+    queryKey: [...consoleKeys.fleet(stage, slug), "scaling"] as const,
+    queryFn: ({ signal }) => get("/api/admin/fleets/{stage}/{slug}/scaling", { path: named(stage, slug), signal }),
+    refetchInterval: REFETCH_MS,
+  });
+
+export const fleetMetrics = (stage: string, slug: string) =>
+  queryOptions({
+    queryKey: [...consoleKeys.fleet(stage, slug), "metrics"] as const,
+    queryFn: ({ signal }) => get("/api/admin/fleets/{stage}/{slug}/metrics", { path: named(stage, slug), signal }),
+    refetchInterval: REFETCH_MS,
+  });
+
+export const decisions = (stage: string, slug: string) =>
+  infiniteQueryOptions({
+    queryKey: [...consoleKeys.fleet(stage, slug), "decisions"] as const,
+    queryFn: async ({ pageParam, signal }): Promise<Page<Decision>> =>
+      get("/api/admin/fleets/{stage}/{slug}/decisions", {
+        path: named(stage, slug),
+        query: { limit: 50, ...(pageParam && { cursor: Number(pageParam) }) },
+        signal,
+      }),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_cursor,
+  });
+
+/** By day, UTC, both included. */
+export const usage = (by: "fleet" | "workflow" | "tenant", from: string, to: string) =>
+  queryOptions({
+    queryKey: ["console", "usage", by, from, to] as const,
+    queryFn: ({ signal }) => get("/api/admin/usage", { query: { by, from, to }, signal }),
+  });
+
+export const joining = (stage: string, slug: string) =>
+  queryOptions({
+    queryKey: ["console", "join", stage, slug] as const,
+    queryFn: ({ signal }) => get("/api/admin/fleets/{stage}/{slug}/join-command", { path: named(stage, slug), signal }),
+    // it holds a secret: nothing of it stays behind
+    gcTime: 0,
+  });

@@ -1,0 +1,151 @@
+import { QueryClient, QueryObserver } from "@tanstack/react-query";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import type { Source } from "@/live/shared-stream";
+import { AGAIN_MS, ConsoleStream, consoleKeys, isOld, POLL_MS, SETTLE_MS, type StreamState, together } from "./live";
+
+class Stream extends EventTarget implements Source {
+  static all: Stream[] = [];
+  readonly CLOSED = 2;
+  readyState = 0;
+  onopen: (() => void) | null = null;
+  onerror: (() => void) | null = null;
+  isClosed = false;
+
+  constructor() {
+    super();
+    Stream.all.push(this);
+  }
+
+  emit(data: unknown, kind = "changed") {
+    this.dispatchEvent(new MessageEvent(kind, { data: JSON.stringify(data) }));
+  }
+
+  close() {
+    this.isClosed = true;
+  }
+}
+
+describe("what an event makes old", () => {
+  it("is the list, and those in it that are named", () => {
+    const changed = { workers: ["gpu-1"], dispatches: false };
+    expect(isOld([...consoleKeys.workers, { stage: "" }], changed)).toBe(true);
+    expect(isOld(consoleKeys.worker("gpu-1"), changed)).toBe(true);
+    expect(isOld([...consoleKeys.worker("gpu-1"), "audit"], changed)).toBe(true);
+    expect(isOld(consoleKeys.worker("gpu-2"), changed)).toBe(false);
+    expect(isOld(consoleKeys.dispatches, changed)).toBe(false);
+    expect(isOld(["workers"], changed)).toBe(false);
+  });
+
+  it("is every one of a kind of which only that it changed is told", () => {
+    expect(isOld(consoleKeys.dispatch("7"), { dispatches: true })).toBe(true);
+    expect(isOld(consoleKeys.samples, { samples: true })).toBe(true);
+  });
+
+  it("is nothing where the list of ids is empty", () => {
+    expect(isOld(consoleKeys.workers, { workers: [] })).toBe(false);
+  });
+
+  it("is a fleet by its stage and its name", () => {
+    const key = consoleKeys.fleet("production", "home");
+    expect(isOld(key, { fleets: ["production/home"] })).toBe(true);
+    expect(isOld(key, { fleets: ["staging/home"] })).toBe(false);
+  });
+
+  it("is each of a kind where any of them may have changed", () => {
+    expect(isOld(consoleKeys.worker("gpu-1"), { workers: ["*"] })).toBe(true);
+  });
+});
+
+it("two events are one that says all of both", () => {
+  const one = { workers: ["a", "b"], dispatches: false, samples: true };
+  expect(together(one, { workers: ["b", "c"], dispatches: true })).toEqual({
+    workers: ["a", "b", "c"],
+    dispatches: true,
+    samples: true,
+  });
+  expect(together({ fleets: true }, { fleets: ["home"] })).toEqual({ fleets: true });
+});
+
+describe("the stream", () => {
+  let client: QueryClient;
+  let stream: ConsoleStream;
+  let state: StreamState | undefined;
+  const newest = () => Stream.all.at(-1) as Stream;
+  const isStale = () => client.getQueryState(consoleKeys.workers)?.isInvalidated;
+  const fetched = () => client.setQueryData(consoleKeys.workers, []);
+
+  beforeEach(() => {
+    vi.useFakeTimers();
+    Stream.all = [];
+    client = new QueryClient();
+    const become = (next: StreamState) => {
+      state = next;
+    };
+    stream = new ConsoleStream(client, become, () => new Stream());
+    stream.start();
+    newest().onopen?.();
+    fetched();
+  });
+
+  afterEach(() => {
+    stream.stop();
+    vi.useRealTimers();
+  });
+
+  it("makes old what it names, a moment later", () => {
+    newest().emit({ workers: ["gpu-1"] });
+    expect(isStale()).toBe(false);
+    vi.advanceTimersByTime(SETTLE_MS);
+    expect(isStale()).toBe(true);
+  });
+
+  it("does not begin anew what is being fetched, and fetches it once more when that is done", async () => {
+    let asked = 0;
+    let answer: (found: unknown[]) => void = () => {};
+    const queryFn = () => {
+      asked += 1;
+      return new Promise<unknown[]>((done) => {
+        answer = done;
+      });
+    };
+    const stop = new QueryObserver(client, { queryKey: consoleKeys.workers, queryFn, staleTime: 1e9 }).subscribe(
+      () => {},
+    );
+    for (let event = 0; event < 3; event += 1) {
+      newest().emit({ workers: ["gpu-1"] });
+      await vi.advanceTimersByTimeAsync(SETTLE_MS);
+    }
+    expect(asked).toBe(1);
+    answer([]);
+    await vi.advanceTimersByTimeAsync(SETTLE_MS);
+    expect(asked).toBe(2);
+    stop();
+  });
+
+  it("leaves alone what it does not name", () => {
+    newest().emit({ workers: [], dispatches: true });
+    vi.advanceTimersByTime(SETTLE_MS);
+    expect(isStale()).toBe(false);
+  });
+
+  it("is opened again where the browser gives up, and meanwhile all is fetched again and again", () => {
+    newest().readyState = 2;
+    newest().onerror?.();
+    expect(state).toBe("polling");
+    vi.advanceTimersByTime(POLL_MS);
+    expect(isStale()).toBe(true);
+    vi.advanceTimersByTime(AGAIN_MS);
+    expect(Stream.all).toHaveLength(2);
+    newest().onopen?.();
+    expect(state).toBe("live");
+    fetched();
+    vi.advanceTimersByTime(10 * POLL_MS);
+    expect(isStale()).toBe(false);
+  });
+
+  it("makes everything old where something was missed", () => {
+    newest().emit({}, "reset");
+    vi.advanceTimersByTime(SETTLE_MS);
+    expect(isStale()).toBe(true);
+  });
+});
