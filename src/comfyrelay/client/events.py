@@ -8,6 +8,7 @@ from urllib.parse import quote
 from comfyrelay.client.calls import Calls
 from comfyrelay.errors import ControlPlaneUnreachable
 from comfyrelay.protocol.jobs import JobEvent
+from comfyrelay.retry import Backoff, Retries
 
 # The server says something every 15 s.
 SILENCE_SECONDS = 45.0
@@ -22,7 +23,8 @@ async def follow(calls: Calls, job_id: str, *, after: int, patience_seconds: flo
     could be reached for so long.
     """
     loop = asyncio.get_running_loop()
-    answered_at, pause = loop.time(), FIRST_PAUSE_SECONDS
+    answered_at = loop.time()
+    retries = Retries(Backoff(first_seconds=FIRST_PAUSE_SECONDS, longest_seconds=LONGEST_PAUSE_SECONDS))
     while True:
         headers = {"Last-Event-ID": str(after), "Accept": "text/event-stream"}
         path = f"/api/ai-jobs/{quote(job_id, safe='')}/events"
@@ -30,7 +32,8 @@ async def follow(calls: Calls, job_id: str, *, after: int, patience_seconds: flo
             async with calls.stream(path, headers=headers, silence_seconds=SILENCE_SECONDS) as response:
                 if response.status_code == 204:
                     return
-                answered_at, pause = loop.time(), FIRST_PAUSE_SECONDS
+                answered_at = loop.time()
+                retries.reset()
                 async for event in parsed(response.aiter_lines()):
                     if event.id is not None:
                         after = event.id
@@ -42,8 +45,7 @@ async def follow(calls: Calls, job_id: str, *, after: int, patience_seconds: flo
             if loop.time() - answered_at > patience_seconds:
                 raise
         # broken, or ended by a server that is being stopped
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        await retries.wait()
 
 
 async def parsed(lines: AsyncIterator[str]) -> AsyncIterator[JobEvent]:

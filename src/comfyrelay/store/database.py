@@ -5,7 +5,6 @@ several reading ones. PostgreSQL gets one shard.
 """
 
 import asyncio
-import random
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -23,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ConfigurationError, Conflict, DatabaseUnavailable, NotWritable
+from comfyrelay.retry import Backoff, Retries
 from comfyrelay.store.transaction import Tx
 from comfyrelay.store.types import time_text
 from comfyrelay.system.permissions import FOLDER_MODE, make_file
@@ -33,9 +33,13 @@ T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
+# SQLAlchemy's asynchronous driver for each database.
+DRIVERS = {"sqlite": "aiosqlite", "postgresql": "asyncpg"}
+
 BUSY_TIMEOUT_SECONDS = 30
 CONNECT_TIMEOUT_SECONDS = 5
-RETRIES = 5
+ATTEMPTS = 5
+BACKOFF = Backoff(first_seconds=0.008, longest_seconds=0.1, jitter=0.5)
 
 # A deadlock or a lost race: the transaction was rolled back whole and may simply be run again.
 _RUN_AGAIN = {"40P01", "40001", "55P03"}
@@ -122,19 +126,20 @@ class Database:
 
     async def run(self, step: str, work: Callable[[Tx], Awaitable[T]]) -> T:
         """Run `work` in one transaction, again if it lost a race. `step` names it for logs and crash tests."""
-        for attempt in range(RETRIES):
+        retries = Retries(BACKOFF)
+        while True:
             try:
                 return await self._run_once(step, work)
             except NotWritable as error:
                 # nothing was written, and the connection may be older than the end of it
-                if attempt or not _is_read_only(error.__cause__):
+                if retries.failures or not _is_read_only(error.__cause__):
                     raise
+                retries.failures += 1
             except (exc.DBAPIError, asyncpg.PostgresError) as error:
-                if attempt + 1 == RETRIES or not _is_retryable(error):
+                if retries.failures + 1 == ATTEMPTS or not _is_retryable(error):
                     raise
-                log.info("transaction.retried", step=step, database=self.name, attempt=attempt + 1)
-                await asyncio.sleep(random.uniform(0.5, 1) * 0.01 * 2**attempt)
-        raise AssertionError("unreachable")
+                log.info("transaction.retried", step=step, database=self.name, attempt=retries.failures + 1)
+                await retries.wait()
 
     async def _run_once(self, step: str, work: Callable[[Tx], Awaitable[T]]) -> T:
         with self._translated():
@@ -251,9 +256,9 @@ def async_url(url: str) -> URL:
         case "sqlite":
             if parsed.database in {None, "", ":memory:"}:
                 raise ConfigurationError("An in-memory SQLite database cannot be shared; name a file instead.")
-            return parsed.set(drivername="sqlite+aiosqlite")
+            return parsed.set(drivername=f"sqlite+{DRIVERS['sqlite']}")
         case "postgresql" | "postgres":
-            return parsed.set(drivername="postgresql+asyncpg")
+            return parsed.set(drivername=f"postgresql+{DRIVERS['postgresql']}")
         case other:
             raise ConfigurationError(f"{other!r} databases are not supported; use sqlite:/// or postgresql://.")
 

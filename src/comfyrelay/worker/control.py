@@ -1,7 +1,6 @@
 """The control plane, as a worker speaks to it: ten calls over HTTP."""
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -46,6 +45,7 @@ from comfyrelay.protocol.worker import (
     StoredOutput,
     WouldRegister,
 )
+from comfyrelay.retry import Backoff, Retries
 from comfyrelay.text import storable
 from comfyrelay.worker.lease import Lease, LeaseStop, PreviewTarget
 
@@ -282,17 +282,17 @@ async def patiently(
     first_pause_seconds: float = 0.5,
     on_pause: Callable[[ComfyRelayError, float], None] | None = None,
 ) -> T:
-    """Repeat a call until the control plane answers it; the pauses grow and are not the same for all."""
-    pause = first_pause_seconds
+    """Repeat a call until the control plane answers it, with growing pauses."""
+    retries = Retries(Backoff(first_seconds=first_pause_seconds, longest_seconds=LONGEST_PAUSE_SECONDS))
     while True:
         try:
             return await call()
         except (ControlPlaneUnreachable, TooManyRequests) as error:
-            seconds = error.retry_after_seconds if isinstance(error, TooManyRequests) else pause
+            wanted = error.retry_after_seconds if isinstance(error, TooManyRequests) else 0.0
+            seconds = retries.next_delay(at_least=wanted)
             if on_pause is not None:
                 on_pause(error, seconds)
-        await asyncio.sleep(seconds * random.uniform(0.8, 1.2))
-        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        await asyncio.sleep(seconds)
 
 
 def _named(lease: Lease) -> dict[str, Any]:

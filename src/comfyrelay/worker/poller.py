@@ -14,6 +14,7 @@ from comfyrelay.errors import (
     TooManyRequests,
     Unauthorized,
 )
+from comfyrelay.retry import Backoff, Retries
 from comfyrelay.worker.capacity import Capacity
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.servers import Servers
@@ -76,12 +77,16 @@ class Poller:
 
     async def run(self) -> None:
         """Poll until canceled."""
-        pause = 0.0
+        retries = Retries(Backoff(first_seconds=SOONEST_SECONDS, longest_seconds=LONGEST_PAUSE_SECONDS))
         while True:
+            pause = 0.0
             capacity = await self._wait_for_capacity()
             token = self._control.token
             try:
-                pause = await self._ask(capacity, pause)
+                if await self._ask(capacity):
+                    retries.reset()
+                else:
+                    pause = retries.next_delay(at_least=SOONEST_SECONDS)
             except Unauthorized:
                 log.warning("worker.token_refused")
                 await self._register(token)
@@ -92,9 +97,9 @@ class Poller:
             except TooManyRequests as error:
                 pause = error.retry_after_seconds
             except ControlPlaneUnreachable as error:
-                if pause < SOONEST_SECONDS:
+                if not retries.failures:
                     log.warning("worker.control_plane_away", why=error.detail)
-                pause = min(max(pause * 2, SOONEST_SECONDS / 2), LONGEST_PAUSE_SECONDS)
+                pause = retries.next_delay()
             except ComfyRelayError as error:
                 log.error("worker.poll_refused", why=error.detail)
                 pause = LONGEST_PAUSE_SECONDS
@@ -115,8 +120,8 @@ class Poller:
                 return capacity
             await self._changed.wait()
 
-    async def _ask(self, capacity: Capacity, pause: float) -> float:
-        """One poll; returns how long to wait before the next."""
+    async def _ask(self, capacity: Capacity) -> bool:
+        """Poll once; false if the answer was empty and came sooner than a long poll should."""
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         wish: dict[str, Any] = {
@@ -135,7 +140,7 @@ class Poller:
         try:
             if not await self._answered(polling, capacity, news or self._capabilities.sent):
                 self._was_cut_off = True
-                return 0.0
+                return True
         finally:
             if not polling.done():
                 polling.cancel()
@@ -149,10 +154,8 @@ class Poller:
         was_cut_off, self._was_cut_off = self._was_cut_off, False
         if lease is not None:
             self._accept(lease)
-            return 0.0
-        if loop.time() - asked_at >= SOONEST_SECONDS or was_cut_off:
-            return 0.0
-        return min(max(pause * 2, SOONEST_SECONDS), LONGEST_PAUSE_SECONDS)
+            return True
+        return loop.time() - asked_at >= SOONEST_SECONDS or was_cut_off
 
     async def _answered(
         self, polling: "asyncio.Task[Lease | None]", capacity: Capacity, told: Mapping[str, Any] | None

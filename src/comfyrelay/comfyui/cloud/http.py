@@ -1,7 +1,6 @@
 """HTTP to Comfy Cloud: patient with a busy service, and clear about keys and money."""
 
 import asyncio
-import random
 from typing import Any
 
 import httpx
@@ -17,6 +16,7 @@ from comfyrelay.errors import (
     ServerUnreachable,
 )
 from comfyrelay.http_client import Http, object_in
+from comfyrelay.retry import Backoff
 
 _BUSY = frozenset({429, 500, 502, 503, 504})
 _LONGEST_PAUSE_SECONDS = 60.0
@@ -35,7 +35,7 @@ class CloudHttp(Http):
     def __init__(self, url: str, *, api_key: str, retries: int, first_pause_seconds: float) -> None:
         super().__init__(url, headers={"X-API-Key": api_key})
         self.retries = retries
-        self._first_pause_seconds = first_pause_seconds
+        self._backoff = Backoff(first_seconds=first_pause_seconds, longest_seconds=_LONGEST_PAUSE_SECONDS)
 
     async def send(self, method: str, path: str, **options: Any) -> httpx.Response:
         for attempt in range(self.retries):
@@ -57,10 +57,9 @@ class CloudHttp(Http):
         return cloud_error(response)
 
     async def pause(self, attempt: int, response: httpx.Response | None = None) -> None:
-        """Wait before trying again: as long as the service asked for, else longer each time."""
+        """Wait before the next attempt, at least as long as the service asked for."""
         wanted = retry_after(response) if response is not None else None
-        backoff = self._first_pause_seconds * 2**attempt * random.uniform(0.85, 1.15)
-        await asyncio.sleep(min(backoff if wanted is None else wanted, _LONGEST_PAUSE_SECONDS))
+        await asyncio.sleep(self._backoff.delay(attempt + 1, at_least=min(wanted or 0.0, _LONGEST_PAUSE_SECONDS)))
 
 
 def is_busy(response: httpx.Response) -> bool:

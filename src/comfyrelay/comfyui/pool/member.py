@@ -1,7 +1,6 @@
 """One server of a pool: whether it can be used, and what the scheduler wants to know about it."""
 
 import asyncio
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from comfyrelay.comfyui.pool.events import ClientState
 from comfyrelay.comfyui.pool.gpu_memory import ReportsMemory
 from comfyrelay.comfyui.pool.ticket import Bucket
 from comfyrelay.errors import ComfyRelayError
+from comfyrelay.retry import Backoff
 from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
@@ -122,7 +122,9 @@ class Member:
     async def watch(self) -> None:
         """Keep the state true, until canceled."""
         loop = asyncio.get_running_loop()
-        backoff = 0.0
+        timings = self._timings
+        backoff = Backoff(first_seconds=timings.first_backoff_seconds, longest_seconds=timings.last_backoff_seconds)
+        failures = 0
         while True:
             self._change(ClientState.CONNECTING)
             reason = await self._check()
@@ -133,11 +135,11 @@ class Member:
                 reason = await self._until_lost()
                 # one that comes and goes is asked ever more rarely, too
                 if loop.time() - online_at >= self._timings.last_backoff_seconds:
-                    backoff = 0.0
+                    failures = 0
             self._change(ClientState.OFFLINE, reason)
-            # many pools must not come back to one server in the same moment
-            await asyncio.sleep(backoff * random.uniform(0.75, 1.25))
-            backoff = min(max(backoff * 2, self._timings.first_backoff_seconds), self._timings.last_backoff_seconds)
+            # the first reconnect is immediate
+            await asyncio.sleep(backoff.delay(failures))
+            failures += 1
 
     def _come_online(self, now: float) -> None:
         if self._was_online:

@@ -20,6 +20,7 @@ from comfyrelay.comfyui.processes.options import Care
 from comfyrelay.comfyui.processes.process import GRACE_SECONDS, ManagedProcess
 from comfyrelay.errors import ConfigurationError, NotFound, NotStarted
 from comfyrelay.http_client import free_port
+from comfyrelay.retry import Backoff, Retries
 from comfyrelay.system.commands import detached
 
 log = structlog.get_logger(__name__)
@@ -239,7 +240,12 @@ class Keeper:
         """Until canceled: start, watch, and start again."""
         timings = self._timings
         failed_starts = 0
-        pause = 0.0
+        # without jitter: nothing else on this machine restarts at the same time
+        retries = Retries(
+            Backoff(
+                first_seconds=timings.first_pause_seconds, longest_seconds=timings.longest_pause_seconds, jitter=0.0
+            )
+        )
         while True:
             self._move(kept, ProcessState.STARTING, kept.reason)
             began = monotonic()
@@ -271,11 +277,11 @@ class Keeper:
             if await self._ended_for_mps(kept, str(reason), is_early=is_early and kept.wanted_anew is None):
                 continue
             failed_starts += not came_up
-            is_steady = came_up and monotonic() - began >= timings.steady_seconds
-            pause = (
-                timings.first_pause_seconds if is_steady or not pause else min(pause * 2, timings.longest_pause_seconds)
+            if came_up and monotonic() - began >= timings.steady_seconds:
+                retries.reset()
+            await self._pause(
+                kept, str(reason), retries.next_delay(), is_given_up=failed_starts >= timings.failed_starts
             )
-            await self._pause(kept, str(reason), pause, is_given_up=failed_starts >= timings.failed_starts)
 
     async def _ended_for_mps(self, kept: KeptProcess, reason: str, *, is_early: bool) -> bool:
         """Whether MPS is why it ended, so that it is started again at once: that counts as nobody's failure."""

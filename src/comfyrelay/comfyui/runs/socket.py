@@ -4,7 +4,6 @@ It only makes things faster. It may drop, stay silent or miss messages, so nothi
 """
 
 import asyncio
-import random
 from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
@@ -13,6 +12,8 @@ import orjson
 import structlog
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
+
+from comfyrelay.retry import Backoff, Retries
 
 FIRST_DELAY_SECONDS = 0.1
 LAST_DELAY_SECONDS = 15.0
@@ -96,16 +97,14 @@ class EventSocket:
             self._task = None
 
     async def _keep_open(self) -> None:
-        delay = FIRST_DELAY_SECONDS
+        retries = Retries(Backoff(first_seconds=FIRST_DELAY_SECONDS, longest_seconds=LAST_DELAY_SECONDS))
         while True:
             began = asyncio.get_running_loop().time()
             if not await self._listen():
                 self._tried.set()
             elif asyncio.get_running_loop().time() - began > STABLE_SECONDS:
-                delay = FIRST_DELAY_SECONDS
-            # many clients of one server must not come back in the same moment
-            await asyncio.sleep(delay * random.uniform(0.85, 1.15))
-            delay = min(delay * 2, LAST_DELAY_SECONDS)
+                retries.reset()
+            await retries.wait()
 
     async def _listen(self) -> bool:
         """Open a connection and read it to its end; whether there was one."""

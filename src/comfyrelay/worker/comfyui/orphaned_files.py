@@ -11,6 +11,7 @@ import structlog
 
 from comfyrelay.comfyui.outputs import OutputFile
 from comfyrelay.errors import ComfyError, Conflict
+from comfyrelay.retry import Backoff, Retries
 from comfyrelay.worker.comfyui.recovery import RecoveringClient
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.files.run_folders import ComfyFolders
@@ -112,7 +113,7 @@ class Leftovers:
 
 async def _patiently(ask: Callable[[], Awaitable[T | None]], *, otherwise: D) -> T | D:
     """Ask a server until there is an answer; `otherwise` is that of one that this worker has no more."""
-    pause = FIRST_PAUSE_SECONDS
+    retries = Retries(Backoff(first_seconds=FIRST_PAUSE_SECONDS, longest_seconds=LONGEST_PAUSE_SECONDS))
     while True:
         try:
             if (answer := await ask()) is not None:
@@ -122,8 +123,7 @@ async def _patiently(ask: Callable[[], Awaitable[T | None]], *, otherwise: D) ->
         except ComfyError:
             # it is away
             pass
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        await retries.wait()
 
 
 async def _files_of(server: RecoveringClient, prompt_id: str) -> Sequence[OutputFile] | None:

@@ -9,6 +9,7 @@ import structlog
 
 from comfyrelay.comfyui.processes.environment import without_ours
 from comfyrelay.errors import ComfyError
+from comfyrelay.retry import Backoff, Retries
 from comfyrelay.worker.comfyui.recovery import RecoveringClient
 
 log = structlog.get_logger(__name__)
@@ -40,10 +41,9 @@ class Restarts:
         if not client.is_sick and await _is_well_within(client, self._wait_seconds):
             return
         client.is_restarting = True
-        pause = FIRST_PAUSE_SECONDS
+        retries = Retries(Backoff(first_seconds=FIRST_PAUSE_SECONDS, longest_seconds=LONGEST_PAUSE_SECONDS))
         while not (await self._run_command(client) and await _is_well_within(client, COMMAND_SECONDS)):
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            await retries.wait()
         client.is_restarting = False
 
     async def _run_command(self, client: RecoveringClient) -> bool:

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ import structlog
 from comfyrelay.errors import Fault, TransferFailed
 from comfyrelay.http_client import http_client, is_loopback, save
 from comfyrelay.protocol.worker import Urls
+from comfyrelay.retry import Backoff, Retries
 
 log = structlog.get_logger(__name__)
 
@@ -142,7 +142,7 @@ class Transfers:
     ) -> T:
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + (self._upload_patience_seconds if is_upload else self._patience_seconds)
-        attempt = 0
+        retries = Retries(Backoff(first_seconds=self._first_pause_seconds, longest_seconds=_LONGEST_PAUSE_SECONDS))
         while True:
             try:
                 return await once()
@@ -154,18 +154,12 @@ class Transfers:
                 failure = _MayWorkLater(f"{what}: {_connection_words(error)}.", wants_urls=may_be_refused)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise TransferFailed(f"{what}: {type(error).__name__}.") from None
-            if attempt >= self._retries and (failure.is_refused or loop.time() >= patient_until):
+            if retries.failures >= self._retries and (failure.is_refused or loop.time() >= patient_until):
                 raise TransferFailed(failure.detail)
-            log.info("transfer.retried", why=failure.detail, attempt=attempt + 1)
+            log.info("transfer.retried", why=failure.detail, attempt=retries.failures + 1)
             if failure.is_refused or failure.wants_urls:
                 await refresh()
-            await asyncio.sleep(self._pause(attempt, failure.wait_seconds))
-            attempt += 1
-
-    def _pause(self, attempt: int, wanted: float | None) -> float:
-        growing: float = self._first_pause_seconds * 2 ** min(attempt, 10)
-        # not all workers at once, after storage was away
-        return min(max(growing, wanted or 0.0), _LONGEST_PAUSE_SECONDS) * random.uniform(0.75, 1.25)
+            await retries.wait(at_least=min(failure.wait_seconds or 0.0, _LONGEST_PAUSE_SECONDS))
 
     async def _checked(self, response: httpx.Response, sha256: str | None) -> AsyncIterator[bytes]:
         digest = hashlib.sha256()

@@ -4,6 +4,7 @@ import asyncio
 
 import structlog
 
+from comfyrelay.retry import Backoff, Retries
 from comfyrelay.wakeup import Wakeup
 from comfyrelay.worker.host.scaling_group import ScalingGroup
 
@@ -59,7 +60,7 @@ class Protection:
 
     async def _follow(self) -> None:
         complained_of: bool | None = None
-        pause_seconds = self._first_pause_seconds
+        retries = Retries(Backoff(first_seconds=self._first_pause_seconds, longest_seconds=LONGEST_PAUSE_SECONDS))
         while True:
             wanted = self._wanted
             if wanted is None or wanted == self._is_on:
@@ -76,12 +77,11 @@ class Protection:
                 self._is_on = None
                 if complained_of is not wanted:
                     complained_of = wanted
-                    pause_seconds = self._first_pause_seconds
+                    retries.reset()
                     log.warning("worker.protection_failed", protected=wanted, error=f"{type(error).__name__}: {error}")
                 if self._is_closing:
                     return
-                await self._news.wait(pause_seconds)
-                pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
+                await self._news.wait(retries.next_delay())
             else:
                 self._is_on, complained_of = wanted, None
                 log.debug("worker.protection_set", protected=wanted)

@@ -2,18 +2,19 @@
 
 import asyncio
 import os
-import random
 from collections.abc import Mapping
 from typing import Any
 
 from comfyrelay.autoscaling.providers.base import RefusalKind
 from comfyrelay.errors import ConfigurationError, ProviderError
 from comfyrelay.extras import require
+from comfyrelay.retry import Backoff, Retries
 
 # Whoever is throttled waits 0.2, 0.4, 0.8 and 1.6 s, each up to twice as long, and then says so: the next look of the
 # loop tries again.
 ATTEMPTS = 5
-FIRST_PAUSE_SECONDS = 0.2
+FIRST_PAUSE_SECONDS = 0.3
+LONGEST_PAUSE_SECONDS = 5.0
 
 # As they begin: services differ in what they put behind. A group that is being changed is asked again likewise.
 _THROTTLED = (
@@ -59,17 +60,14 @@ class Aws:
 
     async def call(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
         """What AWS answers. `AwsError` when it does not, or says no."""
-        pause = self._first_pause_seconds
-        for attempt in range(1, ATTEMPTS + 1):
+        retries = Retries(Backoff(first_seconds=self._first_pause_seconds, longest_seconds=LONGEST_PAUSE_SECONDS))
+        while True:
             try:
                 return await self._call_once(service, operation, arguments)
             except AwsError as error:
-                if error.kind is not RefusalKind.THROTTLED or attempt == ATTEMPTS:
+                if error.kind is not RefusalKind.THROTTLED or retries.failures + 1 == ATTEMPTS:
                     raise
-            # those who were throttled together should not come back together
-            await asyncio.sleep(pause * random.uniform(1, 2))
-            pause *= 2
-        raise AssertionError
+            await retries.wait()
 
     async def pages(self, service: str, operation: str, key: str, **arguments: Any) -> list[Any]:
         """What all pages of an answer have under `key`."""
@@ -106,7 +104,7 @@ class Aws:
         return answer
 
     async def _client(self, service: str) -> Any:
-        # to make one reads files for half a second; a session is not made for threads
+        # making one reads files for half a second; a session is not thread-safe
         async with self._making:
             if service not in self._clients:
                 self._clients[service] = await asyncio.to_thread(self._make, service)
@@ -114,12 +112,11 @@ class Aws:
 
     def _make(self, service: str) -> Any:
         # imported here: it takes long, and few need it
-        import boto3  # noqa: PLC0415
         from botocore.config import Config  # noqa: PLC0415
         from botocore.exceptions import NoRegionError  # noqa: PLC0415
 
         if self._session is None:
-            self._session = boto3.session.Session(region_name=self._region)
+            self._session = new_session(self._region)
         config = Config(connect_timeout=3, read_timeout=15, retries={"total_max_attempts": 1})
         try:
             return self._session.client(service, config=config)
@@ -127,6 +124,13 @@ class Aws:
             raise ConfigurationError(
                 "No region of AWS is known. Write `region` into the fleet's options, or set AWS_REGION."
             ) from None
+
+
+def new_session(region: str | None) -> Any:
+    # imported here: it takes long, and few need it
+    import boto3  # noqa: PLC0415
+
+    return boto3.session.Session(region_name=region)
 
 
 def kind_of(words: str) -> RefusalKind:
