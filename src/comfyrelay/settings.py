@@ -25,6 +25,7 @@ from pydantic_settings import (
 )
 
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.system.user_folders import data_folder
 
 __all__ = [
     "ENV_PREFIX",
@@ -123,7 +124,7 @@ class Settings(ArgumentsOnly):
     """What one process of the control plane needs to know."""
 
     data_dir: Path = Field(
-        Path("~/.local/share/comfyrelay"), description="folder for everything local; its user alone can read it"
+        default_factory=data_folder, description="folder for everything local; its user alone can read it"
     )
     database_url: DatabaseUrl | None = Field(
         None, repr=False, description="central database; a file in the data folder when not set"

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.system import atomic, files
 from comfyrelay.system.folder_lock import FolderLock
+from comfyrelay.system.user_folders import state_folder
 
 SECRET_FILE = "owner-secret"
 SHORTEST_SECRET = 32
@@ -121,12 +122,6 @@ def noted(data_dir: Path, *, address: tuple[str, int], secret: str) -> Iterator[
         yield forget
     finally:
         forget()
-
-
-def state_folder() -> Path:
-    """What is the owner's, on this machine, whichever data folder is used."""
-    given = os.environ.get("XDG_STATE_HOME")
-    return (Path(given) if given else Path("~/.local/state").expanduser()) / "comfyrelay"
 
 
 def _note(host: str, port: int) -> Path:

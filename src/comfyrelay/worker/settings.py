@@ -23,6 +23,7 @@ from comfyrelay.settings import (
     split_words,
 )
 from comfyrelay.system.command_lines import split
+from comfyrelay.system.user_folders import data_folder
 
 ENV_PREFIX = "COMFYRELAY_WORKER_"
 # setting → the variable that other workers of this kind read
@@ -135,7 +136,8 @@ class WorkerSettings(CareSettings):
         "`fail`, or `requeue`",
     )
     data_dir: Path = Field(
-        Path("~/.local/share/comfyrelay/worker"), description="folder for the token, files under way and kept assets"
+        default_factory=lambda: data_folder() / "worker",
+        description="folder for the token, files under way and kept assets",
     )
     asset_cache_bytes: CountOrZero = Field(
         10 * 1024**3, description="most bytes of effect assets that are kept, here and in each of `comfyui_folders`"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from pydantic import BaseModel
 from sqlalchemy.schema import CreateTable
 
 from comfyrelay import errors
@@ -74,18 +75,23 @@ def test_every_command_and_option_is_documented(name: str, options: list[str]) -
     assert [each for each in options if f"`{each}`" not in about] == []
 
 
+def shown_default(settings: type[BaseModel], name: str) -> str:
+    default = settings.model_fields[name].get_default(call_default_factory=True)
+    if isinstance(default, Path):
+        default = str(default).replace(str(Path.home()), "~")
+    return "not set" if default is None else f"`{default}`"
+
+
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_every_setting_is_documented_with_its_default(name: str) -> None:
-    default = Settings.model_fields[name].default
-    shown = "not set" if default is None else f"`{default}`"
+    shown = shown_default(Settings, name)
     row = f"| `{ENV_PREFIX}{name.upper()}` | `{name}` | {shown} |"
     assert row in read(REFERENCE / "settings.md")
 
 
 @pytest.mark.parametrize("name", WorkerSettings.model_fields)
 def test_every_worker_setting_is_documented_with_its_default_and_plain_name(name: str) -> None:
-    default = WorkerSettings.model_fields[name].default
-    shown = "not set" if default is None else f"`{default}`"
+    shown = shown_default(WorkerSettings, name)
     plain = f"`{PLAIN_NAMES[name]}`" if name in PLAIN_NAMES else ""
     row = f"| `{ENV_PREFIX}WORKER_{name.upper()}` | {plain} | `{name}` | {shown} |"
     assert row in read(REFERENCE / "settings.md")
@@ -93,8 +99,7 @@ def test_every_worker_setting_is_documented_with_its_default_and_plain_name(name
 
 @pytest.mark.parametrize("name", DeskSettings.model_fields)
 def test_every_desk_setting_is_documented_with_its_default(name: str) -> None:
-    default = DeskSettings.model_fields[name].default
-    shown = "not set" if default is None else f"`{default}`"
+    shown = shown_default(DeskSettings, name)
     row = f"| `{ENV_PREFIX}DESK_{name.upper()}` | `{name}` | {shown} |"
     assert row in read(REFERENCE / "settings.md")
 
