@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
-from comfyrelay.domain.payloads import JobSnapshot
+from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.properties import Property, Role
 from comfyrelay.media_types import media_kind
 from comfyrelay.system.safe_names import plain, usable
@@ -149,7 +149,7 @@ def prompt_placeholder(properties: Iterable[Mapping[str, Any]]) -> str | None:
     return next((each.placeholder for each in found if each.role is Role.PROMPT), None)
 
 
-def main_prompt(snapshot: JobSnapshot, placeholder: str | None) -> str | None:
+def main_prompt(snapshot: JobPayload, placeholder: str | None) -> str | None:
     """The beginning of the prompt, as a line: of what the workflow has as its prompt (`placeholder`), else the first
     text that is called one, and no negative one."""
     named = (

@@ -41,7 +41,7 @@ class Asset:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobSnapshot:
+class JobPayload:
     """What a job runs: a graph by path, the texts to put in, the assets to fetch, and where the output comes from."""
 
     graph_path: str
@@ -55,7 +55,7 @@ class JobSnapshot:
     # Where this machine's own user wants a copy of the output.
     output_folder: str | None = None
 
-    def with_seeds(self, new_seed: Callable[[int], int]) -> "JobSnapshot":
+    def with_seeds(self, new_seed: Callable[[int], int]) -> "JobPayload":
         """The same with other seeds; `new_seed` is told how large one may be."""
         return replace(self, values={**self.values, **{key: new_seed(most) for key, most in self.seeds.items()}})
 
@@ -63,7 +63,7 @@ class JobSnapshot:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> "JobSnapshot":
+    def from_json(cls, fields: Mapping[str, Any]) -> "JobPayload":
         return cls(**{**fields, "assets": [Asset(**each) for each in fields["assets"]]})
 
     @property
@@ -77,7 +77,7 @@ class JobSnapshot:
         return next((each for each in self.assets if each.is_primary_input), None)
 
 
-def fingerprint(snapshot: JobSnapshot, files: Iterable[StoredFile]) -> str | None:
+def fingerprint(snapshot: JobPayload, files: Iterable[StoredFile]) -> str | None:
     """The same for two jobs that run the same graph with the same values on the same files, by their content; `None`
     where the content of one is not known."""
     contents = {(each.disk, each.path): each.content_hash for each in files}

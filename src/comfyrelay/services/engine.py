@@ -176,7 +176,7 @@ class Engine:
             _every("usage", USAGE_SECONDS, self.scaling.usage.run_once),
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),
-            _every("fitting", RETENTION_SECONDS, self.catalogue.fitting.forget_unused),
+            _every("unused requirements", RETENTION_SECONDS, self.catalogue.availability.forget_unused),
             # those of workers that come together are read together
             _every("waiting workflows", 0.2, self.catalogue.waiting.follow),
             # what is queued close together is decided together
@@ -197,8 +197,8 @@ class Engine:
         self.jobs.events.close()
         self.jobs.live.close()
         self.operations.live.close()
-        await self.jobs.live.ended()
-        await self.operations.live.ended()
+        await self.jobs.live.wait_closed()
+        await self.operations.live.wait_closed()
         await self.operations.reconciling.close()
         for loop in self._loops:
             loop.cancel()
@@ -247,8 +247,8 @@ class Engine:
         await self.webhooks.deliveries.wait(WEBHOOK_SECONDS)
 
     async def _draw(self) -> None:
-        await self.jobs.drawing.run_once()
-        await self.jobs.drawing.wait(DRAWING_SECONDS)
+        await self.jobs.pending_posters.run_once()
+        await self.jobs.pending_posters.wait(DRAWING_SECONDS)
 
     def _wakeup(self) -> NotifyChannel:
         central = self.databases.central

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 W = TypeVar("W")
 
 # What a follower may leave unread.
-MOST_UNREAD = 64
+MAX_UNREAD = 64
 
 
 class Reset:
@@ -25,20 +25,20 @@ class StreamMessage(Generic[W]):
     encoded: str | None = None
 
 
-class Follower(Generic[W]):
+class Subscriber(Generic[W]):
     def __init__(self) -> None:
         self._unread: deque[StreamMessage[W]] = deque()
-        self.has_news = asyncio.Event()
+        self.has_messages = asyncio.Event()
 
-    def hand(self, message: StreamMessage[W]) -> None:
-        if len(self._unread) >= MOST_UNREAD:
+    def push(self, message: StreamMessage[W]) -> None:
+        if len(self._unread) >= MAX_UNREAD:
             self._unread.clear()
             message = StreamMessage(what=Reset(), cursor=message.cursor)
         self._unread.append(message)
-        self.has_news.set()
+        self.has_messages.set()
 
     def take(self) -> StreamMessage[W] | None:
         message = self._unread.popleft() if self._unread else None
         if not self._unread:
-            self.has_news.clear()
+            self.has_messages.clear()
         return message

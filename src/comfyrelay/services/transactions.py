@@ -54,7 +54,7 @@ class TransactionStep(StrEnum):
     TENANT = "tenant"
     CATALOGUE = "catalogue"
     GALLERY = "gallery"
-    FITTING = "fitting"
+    AVAILABILITY = "availability"
     WORKER = "worker"
     REMOVE = "remove"
     REMOVE_FORGET = "remove.forget"

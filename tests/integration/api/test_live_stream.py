@@ -227,30 +227,30 @@ async def test_two_hundred_open_pages_cost_one_load(
         streams = [await stack.enter_async_context(follow_all(user)) for _ in range(200)]
         for stream in streams:
             await stream.until("queue")
-        assert api.engine.jobs.live.followers == 200
+        assert api.engine.jobs.live.subscribers == 200
         monkeypatch.setattr(live.Live, "load", counted)
         job = await submit(user, effect)
         for stream in streams:
             await told(stream, job["id"], "queued")
     assert len(loads) == 1
     assert sum(isinstance(each, live.Changed) for each in encoded) == 1
-    assert api.engine.jobs.live.followers == 0
+    assert api.engine.jobs.live.subscribers == 0
 
 
 async def test_a_page_that_reads_slowly_is_told_to_begin_anew(
     api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "MOST_UNREAD", 3)
+    monkeypatch.setattr(following, "MAX_UNREAD", 3)
     hub = api.engine.jobs.live
     tenant_id = (await user.get("/api/me"))["tenant_id"]
-    slow = hub.follow(tenant_id, cursor=None, quiet_seconds=PATIENCE_SECONDS)
+    slow = hub.subscribe(tenant_id, cursor=None, quiet_seconds=PATIENCE_SECONDS)
     await anext(slow)
     [tenant] = hub._readers[await api.engine.databases.shard_name_of(tenant_id)].tenants.values()
-    [follower] = tenant.followers
+    [subscriber] = tenant.subscribers
     for number in range(10):
         tenant.send(following.StreamMessage(what=following.Reset() if number == 9 else [], cursor=str(number)))
-        assert len(follower._unread) <= 3
-    heard = [follower.take() for _ in range(len(follower._unread))]
+        assert len(subscriber._unread) <= 3
+    heard = [subscriber.take() for _ in range(len(subscriber._unread))]
     assert isinstance(heard[0].what, following.Reset)  # type: ignore[union-attr]
     await slow.aclose()
 
@@ -292,20 +292,20 @@ async def test_what_is_read_for_somebody_who_hangs_up_is_read_to_its_end(
     # the loop of the hub reads the horizon, too
     monkeypatch.setattr(live, "TICK_SECONDS", PATIENCE_SECONDS)
     tenant_id = (await user.get("/api/me"))["tenant_id"]
-    following = hub.follow(tenant_id, cursor="1-1", quiet_seconds=PATIENCE_SECONDS)
+    following = hub.subscribe(tenant_id, cursor="1-1", quiet_seconds=PATIENCE_SECONDS)
     first = asyncio.ensure_future(anext(following))
     async with asyncio.timeout(PATIENCE_SECONDS):
         await is_reading.wait()
         first.cancel()
         assert isinstance((await asyncio.gather(first, return_exceptions=True))[0], asyncio.CancelledError)
-        assert hub.followers == 0
+        assert hub.subscribers == 0
         may_go_on.set()
         await is_read.wait()
     assert broken == []
 
 
 async def test_too_many_pages_of_one_user_are_refused(user: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "MOST_FOLLOWERS", 1)
+    monkeypatch.setattr(live, "MAX_SUBSCRIBERS", 1)
     async with follow_all(user) as stream:
         await stream.until("queue")
         assert (await user.call("GET", "/api/events")).status_code == 429
@@ -317,9 +317,9 @@ async def test_who_never_reads_keeps_no_place(api: Api, user: Caller, monkeypatc
     tenant_id = (await user.get("/api/me"))["tenant_id"]
 
     async def told() -> AsyncGenerator[str, None]:
-        async with aclosing(hub.follow(tenant_id, cursor=None, quiet_seconds=PATIENCE_SECONDS)) as messages:
+        async with aclosing(hub.subscribe(tenant_id, cursor=None, quiet_seconds=PATIENCE_SECONDS)) as messages:
             async for message in messages:
-                assert hub.followers == 1
+                assert hub.subscribers == 1
                 yield str(message)
 
     async def send(message: Any) -> None:
@@ -329,7 +329,7 @@ async def test_who_never_reads_keeps_no_place(api: Api, user: Caller, monkeypatc
 
     async with asyncio.timeout(PATIENCE_SECONDS):
         await streams.EventStreamResponse(told()).stream_response(send)
-    assert (sent, hub.followers) == (["http.response.start", "http.response.body"], 0)
+    assert (sent, hub.subscribers) == (["http.response.start", "http.response.body"], 0)
 
 
 async def test_a_server_that_stops_ends_its_streams(api: Api, user: Caller) -> None:

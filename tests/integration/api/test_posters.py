@@ -68,7 +68,7 @@ class Wall:
         return found
 
     async def facts(self, file_id: str) -> Any:
-        found = await self.api.engine.jobs.media.of_files(self.tenant_id, [file_id, "another"])
+        found = await self.api.engine.jobs.media.view_files(self.tenant_id, [file_id, "another"])
         return found[file_id]
 
 
@@ -143,13 +143,13 @@ async def test_a_poster_that_cannot_be_made_costs_neither_the_job_nor_its_output
         [output] = job["outputs"]
         assert (job["status"], output["poster_url"], output["width"]) == ("completed", None, 8)
         # it is made later
-        assert await wall.api.engine.jobs.drawing.run_once() == 1
+        assert await wall.api.engine.jobs.pending_posters.run_once() == 1
         assert (await wall.facts(output["file_id"])).poster_url is not None
-    assert await wall.api.engine.jobs.drawing.run_once() == 0
+    assert await wall.api.engine.jobs.pending_posters.run_once() == 0
 
 
 async def test_an_input_gets_its_poster_after_it_was_used_and_submitting_waits_for_nothing(wall: Wall) -> None:
-    drawing = wall.api.engine.jobs.drawing
+    drawing = wall.api.engine.jobs.pending_posters
     unused = await upload(wall.user)
     assert await drawing.run_once() == 0
     file_id = await _used(wall, media_samples.image("PNG", (300, 200)))
@@ -163,7 +163,7 @@ async def test_an_input_gets_its_poster_after_it_was_used_and_submitting_waits_f
 
 
 async def test_who_accepts_a_job_that_names_files_says_that_there_may_be_something_to_draw(wall: Wall) -> None:
-    wakeup, catalogue = wall.api.engine.jobs.drawing._wakeup, wall.api.engine.catalogue
+    wakeup, catalogue = wall.api.engine.jobs.pending_posters._wakeup, wall.api.engine.catalogue
     clip = {"key": "clip", "type": "image", "placeholder": "{{INPUT}}", "is_primary_input": True}
     await catalogue.workflows.create(slug="from-a-file", graph=GRAPH, properties=[PROMPT, clip])
     effect = await catalogue.effects.create(slug="from-a-file", workflow_slug="from-a-file", credits_cost=0)
@@ -176,17 +176,17 @@ async def test_who_accepts_a_job_that_names_files_says_that_there_may_be_somethi
 
 async def test_an_input_that_is_no_picture_is_looked_at_once(wall: Wall) -> None:
     file_id = await _used(wall, b"not a picture")
-    assert await wall.api.engine.jobs.drawing.run_once() == 1
+    assert await wall.api.engine.jobs.pending_posters.run_once() == 1
     assert (await wall.facts(file_id)).poster_url is None
     await wall.api.clock.set(wall.api.clock.now + timedelta(seconds=2 * DRAW_SECONDS))
-    assert await wall.api.engine.jobs.drawing.run_once() == 0
+    assert await wall.api.engine.jobs.pending_posters.run_once() == 0
 
 
 async def test_while_storage_is_away_a_poster_waits_and_two_do_not_make_the_same(
     wall: Wall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file_id = await _used(wall, png())
-    drawing = wall.api.engine.jobs.drawing
+    drawing = wall.api.engine.jobs.pending_posters
 
     async def away(*_args: Any, **_more: Any) -> None:
         # another process looks meanwhile
@@ -243,10 +243,10 @@ async def test_one_who_is_killed_while_an_input_is_drawn_is_followed_by_another(
 
     wall.shard.crash = die
     with pytest.raises(Crash):
-        await wall.api.engine.jobs.drawing.run_once()
+        await wall.api.engine.jobs.pending_posters.run_once()
     wall.shard.crash = None
     await wall.api.clock.set(wall.api.clock.now + timedelta(seconds=DRAW_SECONDS + 1))
-    await wall.api.engine.jobs.drawing.run_once()
+    await wall.api.engine.jobs.pending_posters.run_once()
     path = await wall.path(file_id)
     assert {each for each in await wall.there() if shown_by(each) == path} == {path, f"{path}.poster.webp"}
     assert (await wall.facts(file_id)).poster_url is not None
@@ -273,14 +273,14 @@ async def test_a_file_that_is_removed_while_it_is_drawn_leaves_no_poster(
     wall.shard.crash = die
     if dies:
         with pytest.raises(Crash):
-            await wall.api.engine.jobs.drawing.run_once()
+            await wall.api.engine.jobs.pending_posters.run_once()
         wall.shard.crash = None
         # the process did not come to see that the file is gone
         assert len(await wall.alone()) == 1
         await wall.api.clock.set(wall.api.clock.now + timedelta(seconds=DRAW_SECONDS + GRACE_SECONDS + 1))
         await wall.api.engine.jobs.removal.run_once()
     else:
-        assert await wall.api.engine.jobs.drawing.run_once() == 1
+        assert await wall.api.engine.jobs.pending_posters.run_once() == 1
     assert await wall.there() == set()
 
 
@@ -301,7 +301,7 @@ async def test_what_is_beside_a_file_goes_with_it(wall: Wall) -> None:
 
 async def test_an_upload_that_nothing_uses_any_more_goes_with_its_poster(wall: Wall) -> None:
     file_id = await _used(wall, png())
-    await wall.api.engine.jobs.drawing.run_once()
+    await wall.api.engine.jobs.pending_posters.run_once()
     assert len(await wall.there()) == 2
     await execute(wall.shard, "UPDATE files SET used_at = NULL WHERE id = :id", id=file_id)
     days = timedelta(hours=wall.api.engine.settings.unused_upload_hours + 1)

@@ -46,7 +46,7 @@ async def test_a_job_can_be_followed_to_its_end(api: Api, user: Caller, effect: 
 async def test_one_tenant_does_not_take_the_connections_of_all(
     api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "MOST_FOLLOWERS", 1)
+    monkeypatch.setattr(views, "MAX_SUBSCRIBERS", 1)
     job, path = await submit(user, effect), "/api/ai-jobs/{}/events"
     other = await api.user("other@example.com", tokens=100)
     async with follow(user, job["id"]) as stream:
@@ -169,8 +169,8 @@ async def test_nobody_is_followed_for_somebody_who_hung_up(api: Api, user: Calle
     job = await submit(user, effect)
     async with follow(user, job["id"]) as stream:
         await stream.until("job:queued")
-        assert api.engine.jobs.events.followers == 1
-    assert api.engine.jobs.events.followers == 0
+        assert api.engine.jobs.events.subscribers == 1
+    assert api.engine.jobs.events.subscribers == 0
 
 
 async def test_a_server_that_stops_ends_its_streams_at_once(api: Api, user: Caller, effect: int) -> None:

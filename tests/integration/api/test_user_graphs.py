@@ -62,7 +62,7 @@ async def test_one_that_was_brought_before_it_was_denied_runs_no_more_jobs(api: 
     assert user.user is not None
     async with Engine(settings, signing_secrets=SECRETS.signing) as engine:
         with pytest.raises(GraphNotAllowed, match="the administrator has denied it"):
-            await engine.jobs.resolve.target(user.user.tenant_id, effect_id=None, workflow_slug=slug)
+            await engine.jobs.resolve.find_target(user.user.tenant_id, effect_id=None, workflow_slug=slug)
 
 
 async def test_an_administrators_graph_is_trusted(backend: SqliteBackend, tmp_path: Any) -> None:

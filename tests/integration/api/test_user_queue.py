@@ -171,7 +171,7 @@ class TestNumbers:
         await api.engine.outbox.delivery.idle()
         for item in (await user.get(f"/api/queue/{waits}/items"))["items"][2:]:
             await user.post(f"/api/ai-jobs/{item['id']}/cancel")
-        counts = (await api.engine.jobs.overview.glance((await user.get("/api/me"))["tenant_id"], limit=1)).counts
+        counts = (await api.engine.jobs.overview.summary((await user.get("/api/me"))["tenant_id"], limit=1)).counts
         assert min(counts.values()) > 0
         assert {each["label"]: each["fetched"] for each in await queue(user, "?status=waiting")} == {"Waits": 1}
         words = {"processing": "running", "queued": "waiting"}

@@ -552,7 +552,7 @@ async def remove_a_video(world: World) -> Script:
         assert not await world.engine.objects.exists("uploads/cat.png")
 
     return Script(
-        act=lambda: world.engine.jobs.removal.video(desk.user.tenant_id, video),
+        act=lambda: world.engine.jobs.removal.remove_video(desk.user.tenant_id, video),
         ends=[],
         balances=[1000],
         refusals=(NotFound,),
@@ -630,7 +630,7 @@ async def draw_an_input(world: World) -> Script:
 
     async def it_has_a_poster_once_the_claim_has_run_out() -> None:
         await world.advance(DRAW_SECONDS)
-        await world.engine.jobs.drawing.run_once()
+        await world.engine.jobs.pending_posters.run_once()
         [file] = await execute(
             await world.engine.databases.shard_of(tenant_id), "SELECT poster, poster_due_at FROM files"
         )
@@ -638,7 +638,7 @@ async def draw_an_input(world: World) -> Script:
         assert await world.engine.objects.exists(poster_path(path, file.poster))
 
     async def draw() -> None:
-        await world.engine.jobs.drawing.run_once()
+        await world.engine.jobs.pending_posters.run_once()
 
     return Script(act=draw, ends=[], balances=[1000], then=it_has_a_poster_once_the_claim_has_run_out)
 
@@ -816,7 +816,7 @@ async def interrupted(world: World, step: TransactionStep, act: Callable[[], Awa
 VERDICT = {TransactionStep.DELIVER_APPLY: 1, TransactionStep.DELIVER_FORGET: 1}
 SCENARIOS: Mapping[Scenario, Mapping[TransactionStep, int]] = {
     submit: {
-        TransactionStep.FITTING: 1,
+        TransactionStep.AVAILABILITY: 1,
         TransactionStep.SUBMIT_JOB: 1,
         TransactionStep.SUBMIT_ENQUEUE: 1,
         TransactionStep.SUBMIT_FORGET: 1,
@@ -914,7 +914,7 @@ def test_every_boundary_of_every_step_has_a_scenario(step: TransactionStep, boun
 
 @pytest.mark.parametrize(
     ("backend", "step", "boundary", "scenario", "nth"),
-    sampled_on_both([*CASES.values()], named=2),
+    sampled_on_both([*CASES.values()], covering=2),
     indirect=["backend"],
 )
 async def test_a_crash_loses_doubles_and_leaves_nothing(

@@ -32,7 +32,7 @@ async def known(world: World, user: User) -> dict[str, str]:
 
 async def test_each_is_copied_and_known_by_its_name(world: World, user: User, tmp_path: Path) -> None:
     sources = pictures(tmp_path, 500)
-    taken = await world.engine.jobs.uploads.copy_in(user, sources)
+    taken = await world.engine.jobs.uploads.copy_local_files(user, sources)
     assert await known(world, user) == {taken[each]: each.name for each in sources}
     assert sorted(await stored(world)) == sorted(each.name.encode() for each in sources)
 
@@ -42,7 +42,7 @@ async def test_one_that_is_too_large_is_refused_before_any_is_copied(world: Worl
     with large.open("wb") as file:
         file.truncate(world.engine.settings.max_upload_bytes + 1)
     with pytest.raises(TooLarge):
-        await world.engine.jobs.uploads.copy_in(user, [*pictures(tmp_path, 3), large])
+        await world.engine.jobs.uploads.copy_local_files(user, [*pictures(tmp_path, 3), large])
     assert await stored(world) == []
     assert await known(world, user) == {}
 
@@ -51,7 +51,7 @@ async def test_when_one_cannot_be_read_the_others_are_not_left_behind(world: Wor
     (tmp_path / "folder.png").mkdir()
     for unreadable in ("folder.png", "gone.png"):
         with pytest.raises(InvalidInput) as refused:
-            await world.engine.jobs.uploads.copy_in(user, [*pictures(tmp_path, 3), tmp_path / unreadable])
+            await world.engine.jobs.uploads.copy_local_files(user, [*pictures(tmp_path, 3), tmp_path / unreadable])
         assert refused.value.errors["file"].startswith(f"{unreadable} cannot be read: ")
     assert await stored(world) == []
     assert await known(world, user) == {}

@@ -225,11 +225,11 @@ async def test_the_same_request_may_be_sent_again_to_wait(world: World) -> None:
 
 async def test_what_a_workflow_lacks_is_told_when_it_is_added(world: World) -> None:
     desk = await a_desk(world, NO_SAVER, **WITH_CHOICE)
-    missing = await world.engine.catalogue.fitting.of_workflow(desk.workflow, shows_names=True)
+    missing = await world.engine.catalogue.availability.of_workflow(desk.workflow, shows_names=True)
     assert missing is not None
     assert missing.text == "The worker lacks the node SaveVideo."
     await change(world, "gpu-1", ALL)
-    assert await world.engine.catalogue.fitting.of_workflow(desk.workflow, shows_names=True) is None
+    assert await world.engine.catalogue.availability.of_workflow(desk.workflow, shows_names=True) is None
     # there may never be a job of it
     assert await needs(world) == 0
 
@@ -246,7 +246,7 @@ async def test_of_thousands_of_names_some_are_kept(world: World) -> None:
     async with world.engine.databases.central.read() as tx:
         rows = (await tx.execute(select(central.worker_missing_requirements))).all()
     assert [len(each.node_types) for each in rows] == [MOST_NAMES_KEPT] * 3
-    missing = await world.engine.catalogue.fitting.of_workflow(desk.workflow, shows_names=True)
+    missing = await world.engine.catalogue.availability.of_workflow(desk.workflow, shows_names=True)
     assert missing is not None
     assert len(missing.gaps) < 3 * MOST_NAMES_KEPT
 
@@ -276,9 +276,9 @@ async def test_what_no_job_needs_any_more_is_forgotten_and_learned_again(world: 
     desk = await a_desk(world, NO_SAVER)
     job = await world.submit(desk.user, desk.effect, wait_for_missing=True)
     await world.advance(UNUSED_SECONDS + 1)
-    assert await world.engine.catalogue.fitting.forget_unused() == 0
+    assert await world.engine.catalogue.availability.forget_unused() == 0
     await world.engine.queue.control.cancel(job.tenant_id, job.id)
-    assert await world.engine.catalogue.fitting.forget_unused() == 1
+    assert await world.engine.catalogue.availability.forget_unused() == 1
     assert await needs(world) == 0
     await refusal(desk)
 
@@ -288,7 +288,7 @@ async def test_what_was_used_lately_is_kept(world: World) -> None:
     await refusal(desk)
     await world.advance(UNUSED_SECONDS + 1)
     await refusal(desk)
-    assert await world.engine.catalogue.fitting.forget_unused() == 0
+    assert await world.engine.catalogue.availability.forget_unused() == 0
 
 
 async def test_a_worker_that_registers_while_a_job_is_submitted_is_held_against_it(world: World) -> None:

@@ -220,10 +220,10 @@ async def test_what_was_learnt_is_believed_for_a_week(world: World, desk: Desk, 
     await runs_out(world, desk.worker, 8)
     await world.advance(6 * 86_400)
     await world.engine.fleet.workers.record_seen([desk.worker, large])
-    await world.engine.catalogue.fitting.forget_unused()
+    await world.engine.catalogue.availability.forget_unused()
     assert await world.lease(desk.worker) is None
     await world.advance(2 * 86_400)
-    await world.engine.catalogue.fitting.forget_unused()
+    await world.engine.catalogue.availability.forget_unused()
     await world.engine.fleet.workers.record_seen([desk.worker, large])
     assert await world.lease(desk.worker) is not None
 

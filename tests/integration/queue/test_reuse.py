@@ -154,7 +154,7 @@ async def test_an_output_that_is_gone_answers_nobody(world: World, desk: Desk, h
     file = await output_of(world, first)
     assert file is not None
     if how == "removed":
-        await world.engine.jobs.removal.job(desk.user.tenant_id, first.id)
+        await world.engine.jobs.removal.remove_job(desk.user.tenant_id, first.id)
     else:
         await world.engine.objects.remove(file.path)
     assert (await desk.submit(reuse=True)).status == "queued"
@@ -163,7 +163,7 @@ async def test_an_output_that_is_gone_answers_nobody(world: World, desk: Desk, h
 async def test_each_of_two_equal_jobs_keeps_its_own_file(world: World, desk: Desk) -> None:
     first = await done(world, desk)
     second = await desk.submit(reuse=True)
-    await world.engine.jobs.removal.job(desk.user.tenant_id, first.id)
+    await world.engine.jobs.removal.remove_job(desk.user.tenant_id, first.id)
     file = await output_of(world, second)
     assert file is not None
     assert await world.engine.objects.get(file.path) == CONTENT

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.gallery import main_prompt, prompt_placeholder
-from comfyrelay.domain.payloads import JobSnapshot
+from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.properties import Role
 
 
-def snapshot(**values: Any) -> JobSnapshot:
-    return JobSnapshot(
+def snapshot(**values: Any) -> JobPayload:
+    return JobPayload(
         graph_path="g",
         values=values,
         assets=[],

@@ -20,7 +20,7 @@ from comfyrelay.domain.properties import (
     seeds_to_draw,
 )
 from comfyrelay.errors import InvalidInput
-from comfyrelay.services.jobs.submission.seeds import drawn_seeds
+from comfyrelay.services.jobs.submission.seeds import draw_seeds
 from comfyrelay.text import is_storable
 
 ANY_CHARACTER = st.characters(exclude_categories=())
@@ -359,7 +359,7 @@ def test_a_seed_has_bounds_between_which_there_is_one(minimum: float | None, max
 def test_a_seed_by_chance_is_between_them(minimum: float | None, maximum: float | None) -> None:
     each = prop("number", key="seed", minimum=minimum, maximum=maximum)
     check_properties([each])
-    [drawn] = drawn_seeds([each], overrides={}, user_input={}).values()
+    [drawn] = draw_seeds([each], overrides={}, user_input={}).values()
     assert problem_with(each, drawn) is None
 
 

@@ -18,7 +18,7 @@ import structlog
 
 from comfyrelay.desk.batches.folders import readable_name
 from comfyrelay.desk.batches.run_files import COPIES
-from comfyrelay.domain.payloads import JobSnapshot
+from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.updates import UploadedOutput
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
@@ -72,7 +72,7 @@ class Copies:
         objects = self._engine.objects
         if not isinstance(objects, LocalObjects):
             return None
-        snapshot = JobSnapshot.from_json(job.input_payload)
+        snapshot = JobPayload.from_json(job.input_payload)
         place = self._place_of(job, snapshot, batch_label)
         try:
             source = await objects.file_of(output.path)
@@ -95,13 +95,13 @@ class Copies:
         return None
 
     async def _place(self, lease: Lease) -> Path:
-        job, snapshot = await self._engine.jobs.views.job_with_snapshot(lease.job.tenant_id, lease.job_id)
+        job, snapshot = await self._engine.jobs.views.job_with_payload(lease.job.tenant_id, lease.job_id)
         label = None
         if job.batch_id is not None and snapshot.output_folder is None:
             label = (await self._engine.jobs.batches.state(lease.job.tenant_id, job.batch_id)).label
         return self._place_of(job, snapshot, label)
 
-    def _place_of(self, job: JobRecord | NewJobRecord, snapshot: JobSnapshot, batch_label: str | None) -> Path:
+    def _place_of(self, job: JobRecord | NewJobRecord, snapshot: JobPayload, batch_label: str | None) -> Path:
         seed = snapshot.seed
         suffix = snapshot.output_extension
         if job.batch_id is None:

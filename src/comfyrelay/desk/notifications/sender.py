@@ -76,7 +76,7 @@ class NotificationSender:
                 self._idle.set()
 
     async def _notify(self, engine: Engine, user: User, job_ids: Sequence[str]) -> None:
-        ended = await engine.jobs.ends.read(user.tenant_id, user.id, job_ids)
+        ended = await engine.jobs.ended_jobs.load(user.tenant_id, user.id, job_ids)
         # after the read, so that nothing that it found ended later than this
         read_at = utc_now()
         for job in _notifiable(ended.jobs):

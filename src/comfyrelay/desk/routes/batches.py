@@ -74,7 +74,7 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
     # of what was asked for: seeds are drawn and files copied anew each time
     asked = digest(body.model_dump(mode="json", exclude={"idempotency_key", "wait_for_missing", "reuse"}))
     if body.idempotency_key is not None:
-        known = await engine.jobs.batches.known(
+        known = await engine.jobs.batches.find_known(
             user.tenant_id, idempotency_key=body.idempotency_key, request_digest=asked
         )
         if known is not None:
@@ -106,7 +106,9 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
 async def plan_of(body: NewDeskBatch, state: DeskState, context: Context, user: User) -> BatchPlan:
     engine = context.engine
     effect_id = (await engine.catalogue.effects.get(body.effect_slug)).effect.id if body.effect_slug else None
-    target = await engine.jobs.resolve.target(user.tenant_id, effect_id=effect_id, workflow_slug=body.workflow_slug)
+    target = await engine.jobs.resolve.find_target(
+        user.tenant_id, effect_id=effect_id, workflow_slug=body.workflow_slug
+    )
     is_script = target.workflow.kind == WorkflowKind.SCRIPT
     if is_script and body.input_file_ids:
         raise InvalidInput(errors={"input_file_ids": "A script takes folders: name them in input_subdir."})
@@ -124,7 +126,7 @@ async def plan_of(body: NewDeskBatch, state: DeskState, context: Context, user: 
         base=base,
         roles=roles_of(target.properties),
     )
-    names = await engine.jobs.uploads.names(user, body.input_file_ids) if body.input_file_ids else {}
+    names = await engine.jobs.uploads.file_names(user, body.input_file_ids) if body.input_file_ids else {}
     return BatchPlan(effect_id=effect_id, target=target, inputs=inputs, expanded=expanded, preset=preset, names=names)
 
 
@@ -173,5 +175,7 @@ async def _preset(body: NewDeskBatch, target: Target, context: Context, user: Us
 
 async def _kept(inputs: Sequence[Path | str | None], context: Context, user: User) -> dict[Path | str, str]:
     """Files of the input folder, copied to where jobs find them; somebody may change them while the batch waits."""
-    taken = await context.engine.jobs.uploads.copy_in(user, [each for each in inputs if isinstance(each, Path)])
+    taken = await context.engine.jobs.uploads.copy_local_files(
+        user, [each for each in inputs if isinstance(each, Path)]
+    )
     return {each: each if isinstance(each, str) else taken[each] for each in inputs if each is not None}

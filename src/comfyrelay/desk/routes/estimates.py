@@ -53,7 +53,7 @@ async def estimate(
         priority=body.priority,
         shows_workers=user.is_admin,
     )
-    found = await context.engine.jobs.estimate.of(wanted)
+    found = await context.engine.jobs.estimates.estimate(wanted)
     names = [each.name if isinstance(each, Path) else plan.names.get(each, each) for each in plan.inputs]
     expected, missing = found.forecast, found.missing
     return Answer(
@@ -84,7 +84,7 @@ async def _odd(plan: BatchPlan, context: Context, user: User) -> list[InputWarni
     places = {each: each.name for each in looked_at if isinstance(each, Path)}
     shapes: list[Shape] = []
     objects = context.engine.objects
-    for id_, facts in (await context.engine.jobs.media.of_files(user.tenant_id, uploaded)).items():
+    for id_, facts in (await context.engine.jobs.media.view_files(user.tenant_id, uploaded)).items():
         file = facts.file
         name = plan.names.get(id_) or "file"
         if file.width and file.height:

@@ -36,7 +36,7 @@ AT_WORK = (WorkerState.IDLE, WorkerState.BUSY)
 async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer[wire.Now]:
     """Whether the worker is well, how many jobs are where, and what runs and comes next."""
     state: DeskState = request.app.state.desk
-    glance = await context.engine.jobs.overview.glance(user.tenant_id, limit=MOST_WAITING)
+    glance = await context.engine.jobs.overview.summary(user.tenant_id, limit=MOST_WAITING)
     workers = [each.worker for each in (await context.engine.fleet.views.workers(limit=MOST_WORKERS)).items]
     # the one that works, of those in this process: ComfyUI's and the simulator's, which may both have jobs
     worker = max(workers, key=lambda each: (each.leases, each.state in AT_WORK), default=None)
@@ -71,7 +71,7 @@ async def sample(_user: CurrentUser) -> Response:
 @router.get("/jobs/{job_id}", responses=may_answer(401, 404, 422, 503))
 async def about_job(job_id: IdInPath, request: Request, context: ContextOf, user: CurrentUser) -> Answer[wire.AboutJob]:
     """What a job was made of, what was said when it failed, and each attempt."""
-    about = await context.engine.jobs.overview.about(user.tenant_id, job_id)
+    about = await context.engine.jobs.overview.job_details(user.tenant_id, job_id)
     files = await asyncio.to_thread(_files, about, request)
     shown = [
         wire.RunFile.of(
@@ -104,7 +104,9 @@ async def run_file(
     user: CurrentUser,
 ) -> Response:
     """One of the files that the run of a job made, by its place among them."""
-    files = await asyncio.to_thread(_files, await context.engine.jobs.overview.about(user.tenant_id, job_id), request)
+    files = await asyncio.to_thread(
+        _files, await context.engine.jobs.overview.job_details(user.tenant_id, job_id), request
+    )
     file = files[number - 1] if number <= len(files) else None
     if file is None or file.place is None:
         raise NotFound("This job has no such file, or it was moved or deleted.")

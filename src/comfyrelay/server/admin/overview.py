@@ -44,9 +44,9 @@ async def events(request: Request, context: ContextOf) -> Response:
     `dispatches`, `samples`, `webhooks` and `reconcile` only say whether. `reset` comes first, and whenever something
     was missed: fetch everything anew."""
     live = context.engine.operations.live
-    live.check_room()
+    live.check_subscriber_limit()
     let_in = StillLetIn(request, context, known_admin)
-    messages = live.follow(quiet_seconds=KEEP_ALIVE_SECONDS)
+    messages = live.subscribe(quiet_seconds=KEEP_ALIVE_SECONDS)
     return EventStreamResponse(
         stream_messages(messages, _encoded, is_still_let_in=let_in, longest_seconds=LONGEST_SECONDS)
     )

@@ -75,7 +75,7 @@ async def create_workflow(
     workflow, read = added.workflow, added.read
     if read is None:
         return _waiting(added)
-    missing = await context.engine.catalogue.fitting.of_workflow(workflow, shows_names=user.is_admin)
+    missing = await context.engine.catalogue.availability.of_workflow(workflow, shows_names=user.is_admin)
     remarks = [*filter(None, [read.remark]), *([] if added.has_fleet else [NO_FLEET])]
     data = wire.AddedWorkflow.of(
         workflow,
@@ -98,8 +98,10 @@ async def missing(
     workflow_slug: Annotated[str | None, Query(max_length=200)] = None,
 ) -> Answer[wire.Needed]:
     """What no worker has of what an effect, or a workflow of your own, needs: known before any value is filled in."""
-    target = await context.engine.jobs.resolve.target(user.tenant_id, effect_id=effect_id, workflow_slug=workflow_slug)
-    found = await context.engine.catalogue.fitting.of_workflow(target.workflow, shows_names=user.is_admin)
+    target = await context.engine.jobs.resolve.find_target(
+        user.tenant_id, effect_id=effect_id, workflow_slug=workflow_slug
+    )
+    found = await context.engine.catalogue.availability.of_workflow(target.workflow, shows_names=user.is_admin)
     return Answer(data=wire.Needed(missing=_missing(found)))
 
 

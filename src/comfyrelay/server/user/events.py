@@ -43,11 +43,11 @@ async def events(
     Events have the job's own numbers as ids, and are replayed after `Last-Event-ID`. `progress` events have none: they
     are sent while they happen, at most one a second.
     """
-    job = await context.engine.jobs.views.plain_job(user.tenant_id, job_id)
+    job = await context.engine.jobs.views.job_record(user.tenant_id, job_id)
     if job.status in TERMINAL_JOB and last_event_id >= job.event_seq:
         # a browser reconnects by itself whenever a stream ends, until it hears this
         return Response(status_code=status.HTTP_204_NO_CONTENT)
-    context.engine.jobs.events.check_room(user.tenant_id)
+    context.engine.jobs.events.check_subscriber_limit(user.tenant_id)
     stream = _stream(request, context, job, last_event_id)
     return EventStreamResponse(stream)
 
@@ -62,7 +62,7 @@ async def history(
 
 
 async def _stream(request: Request, context: Context, job: JobRecord, after_seq: int) -> AsyncGenerator[str, None]:
-    changes = context.engine.jobs.events.follow(job, after_seq=after_seq, quiet_seconds=KEEP_ALIVE_SECONDS)
+    changes = context.engine.jobs.events.subscribe(job, after_seq=after_seq, quiet_seconds=KEEP_ALIVE_SECONDS)
     is_still_let_in = StillLetIn(request, context)
     # the first bytes let a proxy, and a browser, know that the stream is open
     yield ": events\n\n"

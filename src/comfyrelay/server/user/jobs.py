@@ -122,7 +122,7 @@ async def delete_job(
 ) -> Answer[Deleted]:
     """Delete a job that has ended, with its log and its output, on a desk also in the output folder. What it cost
     stays in the ledger."""
-    files = await context.engine.jobs.removal.job(user.tenant_id, job_id, keep_files=keep_files)
+    files = await context.engine.jobs.removal.remove_job(user.tenant_id, job_id, keep_files=keep_files)
     removed = f", with {', '.join(files.removed)}" if files.removed else ""
     left = f" Not removed: {'; '.join(files.left)}." if files.left else ""
     return Answer(data=Deleted(id=job_id), message=f"Deleted{removed}.{left}")
@@ -155,9 +155,7 @@ async def output_as_input(
     if number > len(outputs):
         raise NotFound(f"This job has no output {number}.")
     output = outputs[number - 1]
-    return Answer(
-        data=wire.File.of(await context.engine.jobs.uploads.copy_of_output(user, output.file, output.filename))
-    )
+    return Answer(data=wire.File.of(await context.engine.jobs.uploads.copy_output(user, output.file, output.filename)))
 
 
 @router.get("/{job_id}/logs", responses=may_answer(401, 404, 422, 503))
@@ -211,7 +209,7 @@ async def move(job_id: IdInPath, body: wire.MoveRequest, context: ContextOf, use
 
 
 async def _answer(context: Context, found: JobRecord, message: str) -> Answer[wire.Job]:
-    return Answer(data=job_body(await context.engine.jobs.views.of_job(found)), message=message)
+    return Answer(data=job_body(await context.engine.jobs.views.view_job(found)), message=message)
 
 
 def _canceled(found: JobRecord) -> str:

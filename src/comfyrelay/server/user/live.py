@@ -21,7 +21,7 @@ from comfyrelay.server.http.streams import (
 from comfyrelay.server.user.batches import batch_body
 from comfyrelay.server.user.jobs import job_body
 from comfyrelay.services.jobs.views.live import Changed, LiveMessage
-from comfyrelay.services.jobs.views.overview import Glance
+from comfyrelay.services.jobs.views.overview import QueueSummary
 from comfyrelay.services.subscriptions import Reset, StreamMessage
 
 router = Router(prefix="/api/events", tags=["jobs"], route_class=BodyRoute)
@@ -45,8 +45,8 @@ async def events(
     which are of no job; `reset` says to fetch everything anew. After `Last-Event-ID` comes first what was missed.
     """
     live = context.engine.jobs.live
-    live.check_room(user.tenant_id)
-    messages = live.follow(user.tenant_id, cursor=last_event_id, quiet_seconds=KEEP_ALIVE_SECONDS)
+    live.check_subscriber_limit(user.tenant_id)
+    messages = live.subscribe(user.tenant_id, cursor=last_event_id, quiet_seconds=KEEP_ALIVE_SECONDS)
     let_in = StillLetIn(request, context)
     return EventStreamResponse(
         stream_messages(messages, _encoded, is_still_let_in=let_in, longest_seconds=LONGEST_SECONDS)
@@ -65,7 +65,7 @@ def _encoded(message: StreamMessage[LiveMessage]) -> str:
             parts = [f"event: {each}\ndata: {data}\n\n" for each, data in _parts(changed)]
             # who hears a part only, and comes back, hears all of it
             return "".join([*parts[:-1], number, parts[-1]])
-        case Glance() as glance:
+        case QueueSummary() as glance:
             type_, data = "queue", wire.LiveQueue.of(glance).model_dump_json()
         case progress:
             type_, data = (

@@ -40,7 +40,7 @@ async def preview(
 ) -> Response:
     """The newest small picture of a job that runs. Ask about once a second while you look: for 10 s after each call
     the worker sends a picture at most once a second."""
-    job = await context.engine.jobs.views.plain_job(user.tenant_id, job_id)
+    job = await context.engine.jobs.views.job_record(user.tenant_id, job_id)
     previews = context.engine.queue.previews
     if job.status not in TERMINAL_JOB:
         # also before it runs: its first pictures are sent at once then

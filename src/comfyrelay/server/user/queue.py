@@ -51,7 +51,7 @@ async def clear(body: wire.ClearQueue, context: ContextOf, user: CurrentUser) ->
 @router.get("/counts", responses=may_answer(401, 503))
 async def counts(context: ContextOf, user: CurrentUser) -> Answer[wire.QueueCounts]:
     """How many of your jobs are where; what is only fetched counts as waiting."""
-    return Answer(data=wire.QueueCounts.of(await context.engine.jobs.overview.glance(user.tenant_id, limit=1)))
+    return Answer(data=wire.QueueCounts.of(await context.engine.jobs.overview.summary(user.tenant_id, limit=1)))
 
 
 @router.get("/{batch_id}/items", responses=may_answer(401, 404, 422, 503))

@@ -21,7 +21,7 @@ router = Router(prefix="/api/videos", tags=["videos"], route_class=BodyRoute)
 @router.post("/uploads", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 413, 422, 503))
 async def begin_upload(body: wire.NewUpload, context: ContextOf, user: CurrentUser) -> Answer[wire.Upload]:
     """Announce a file, and learn where its bytes go. Images, videos and audio are taken."""
-    upload = await context.engine.jobs.uploads.begin(user, AnnouncedUpload(**dict(body)))
+    upload = await context.engine.jobs.uploads.create(user, AnnouncedUpload(**dict(body)))
     signed = upload.signed
     data = wire.Upload.of(upload, signed, upload_url=signed.url, upload_headers=signed.headers)
     return Answer(data=data, message="Send the bytes with PUT.")
@@ -37,7 +37,7 @@ async def uploaded(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> 
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 422, 503))
 async def create_video(body: wire.NewVideo, context: ContextOf, user: CurrentUser) -> Answer[wire.Video]:
     """Make a video of a file that has been uploaded."""
-    made = await context.engine.jobs.uploads.make_video(
+    made = await context.engine.jobs.uploads.create_video(
         user, original_file_id=body.original_file_id, title=body.title, effect_id=body.effect_id
     )
     return Answer(data=_video(await context.engine.jobs.views.video(user.tenant_id, made.id)), message="Created.")
@@ -61,7 +61,7 @@ async def video(video_id: IdInPath, context: ContextOf, user: CurrentUser) -> An
 @router.delete("/{video_id}", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def delete_video(video_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Deleted]:
     """Delete a video, its file and everything that was made of it. 409 while a job needs them."""
-    await context.engine.jobs.removal.video(user.tenant_id, video_id)
+    await context.engine.jobs.removal.remove_video(user.tenant_id, video_id)
     return Answer(data=Deleted(id=video_id), message="Deleted.")
 
 

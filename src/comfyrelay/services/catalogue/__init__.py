@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.catalogue.assets import Assets
-from comfyrelay.services.catalogue.availability import Fitting
+from comfyrelay.services.catalogue.availability import Availability
 from comfyrelay.services.catalogue.effects import Effects
 from comfyrelay.services.catalogue.graph_import import Incoming
 from comfyrelay.services.catalogue.graphs import Graphs
@@ -57,4 +57,6 @@ class Catalogue:
         )
         self.waiting = WaitingWorkflows(databases, self.definitions, self.own_workflows, wakeup=has_new)
         self.presets = Presets(databases)
-        self.fitting = Fitting(databases, self.graphs, stage=settings.stage, on_missing=on_missing, stage_of=stage_of)
+        self.availability = Availability(
+            databases, self.graphs, stage=settings.stage, on_missing=on_missing, stage_of=stage_of
+        )

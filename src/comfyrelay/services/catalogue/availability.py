@@ -75,7 +75,7 @@ class MissingRequirements:
         ]
 
 
-class Fitting:
+class Availability:
     def __init__(
         self,
         databases: Databases,
@@ -139,7 +139,7 @@ class Fitting:
         if new := {digest: values for digest, values in wanted.items() if digest not in found}:
             await self._learn(workflow, new)
         if old := [digest for digest, verdict in found.items() if not verdict.was_used_lately]:
-            await self._databases.central.run(TransactionStep.FITTING, lambda tx: gaps.note_used(tx, old))
+            await self._databases.central.run(TransactionStep.AVAILABILITY, lambda tx: gaps.note_used(tx, old))
         if not new and not any(each.is_unserved for each in found.values()):
             return None
         async with self._databases.central.read() as tx:
@@ -158,7 +158,7 @@ class Fitting:
             old = await memory.forget_old(tx, seconds=MEMORY_SECONDS)
             return old + await gaps.forget_unused(tx, unused_seconds=UNUSED_SECONDS)
 
-        return await self._databases.central.run(TransactionStep.FITTING, work)
+        return await self._databases.central.run(TransactionStep.AVAILABILITY, work)
 
     async def _learn(self, workflow: WorkflowRecord, new: Mapping[str, Mapping[str, Any]]) -> None:
         """Note what jobs of these hashes need, and who of all workers lacks what of it."""
@@ -172,7 +172,7 @@ class Fitting:
             # in a thread: hundreds of workers with thousands of nodes each are megabytes
             await gaps.write(tx, await asyncio.to_thread(_gaps_of_all, needed, reports))
 
-        await self._databases.central.run(TransactionStep.FITTING, work)
+        await self._databases.central.run(TransactionStep.AVAILABILITY, work)
 
 
 async def usual_needs(workflow: WorkflowRecord, graphs: Graphs) -> Needs:

@@ -21,7 +21,7 @@ from comfyrelay.domain.gallery import (
     file_name,
     main_prompt,
 )
-from comfyrelay.domain.payloads import JobSnapshot
+from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.errors import InvalidInput
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.views.media import MediaViews
@@ -172,7 +172,7 @@ class GalleryListing:
             collections = await gallery.collections_of(tx, [each.id for each in found])
         views = []
         for made in found:
-            named, snapshot = names.get(made.workflow_id, _UNKNOWN), JobSnapshot.from_json(made.payload)
+            named, snapshot = names.get(made.workflow_id, _UNKNOWN), JobPayload.from_json(made.payload)
             filename = file_name(made, named.slug)
             url = await self._objects.sign_download(
                 made.path,
@@ -240,7 +240,7 @@ def _group(each: Glimpse, *, by: Grouping, zone: ZoneInfo, names: Mapping[int, N
             return named.slug, named.name
         case Grouping.PROMPT:
             named = names.get(each.workflow_id, _UNKNOWN)
-            prompt = main_prompt(JobSnapshot.from_json(each.payload), named.prompt) or ""
+            prompt = main_prompt(JobPayload.from_json(each.payload), named.prompt) or ""
             return prompt, prompt
 
 

@@ -8,7 +8,7 @@ from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.jobs.batches import Batches
 from comfyrelay.services.jobs.bulk import Bulk
 from comfyrelay.services.jobs.clearing import Clearing
-from comfyrelay.services.jobs.ended_jobs import Ends
+from comfyrelay.services.jobs.ended_jobs import EndedJobsReader
 from comfyrelay.services.jobs.removal import OnRemoved, Removals
 from comfyrelay.services.jobs.saved_views import SavedViewService
 from comfyrelay.services.jobs.submission.accept import Acceptance, StageOf
@@ -16,7 +16,7 @@ from comfyrelay.services.jobs.submission.rerun import Vary
 from comfyrelay.services.jobs.submission.resolve import Check, JobDefaults, Resolver
 from comfyrelay.services.jobs.submission.reuse import STRAY_SECONDS, OnReused, Reuse
 from comfyrelay.services.jobs.submission.submit import Submit
-from comfyrelay.services.jobs.test_runs import Testing
+from comfyrelay.services.jobs.test_runs import TestRuns
 from comfyrelay.services.jobs.uploads import Uploads
 from comfyrelay.services.jobs.views.estimate import Estimates
 from comfyrelay.services.jobs.views.events import Events
@@ -24,7 +24,7 @@ from comfyrelay.services.jobs.views.jobs import Views
 from comfyrelay.services.jobs.views.live import Live
 from comfyrelay.services.jobs.views.media import MediaViews
 from comfyrelay.services.jobs.views.overview import QueueOverview
-from comfyrelay.services.jobs.views.posters import Drawing
+from comfyrelay.services.jobs.views.posters import PendingPosters
 from comfyrelay.services.jobs.views.recent import Recent
 from comfyrelay.services.jobs.views.units import Units
 from comfyrelay.services.outbox import Outbox
@@ -68,10 +68,10 @@ class Jobs:
             defaults=defaults,
             checks=checks,
             policy=context.graph_policy,
-            fitting=catalogue.fitting,
+            availability=catalogue.availability,
             reuse=reuse,
         )
-        self.drawing = Drawing(databases, objects, queue.posters, disk=DISK)
+        self.pending_posters = PendingPosters(databases, objects, queue.posters, disk=DISK)
         self.accept = Acceptance(
             outbox.recovery,
             outbox.applying,
@@ -79,11 +79,11 @@ class Jobs:
             max_active_jobs=settings.max_active_jobs_per_user,
             limit_of=limit_of,
             stage_of=stage_of,
-            on_files_used=self.drawing.wakeup,
+            on_files_used=self.pending_posters.wakeup,
         )
         allow_private = settings.webhook_allow_private
         self.submit = Submit(databases, self.resolve, self.accept, reuse, vary=vary, allow_private=allow_private)
-        self.testing = Testing(databases, self.submit)
+        self.test_runs = TestRuns(databases, self.submit)
         self.removal = Removals(databases, objects, on_removed=on_removed)
         self.uploads = Uploads(
             databases,
@@ -109,7 +109,7 @@ class Jobs:
         self.views = Views(databases, objects, queue.waiting, self.media, ttl_seconds=ttl_seconds)
         self.recent = Recent(databases, self.media)
         self.overview = QueueOverview(databases, objects, ttl_seconds=ttl_seconds)
-        self.estimate = Estimates(
+        self.estimates = Estimates(
             databases,
             self.resolve,
             self.recent,
@@ -123,4 +123,4 @@ class Jobs:
         self.units = Units(databases, self.batches, queue.waiting, self.media)
         self.events = events
         self.live = Live(databases, self.views, self.batches, self.overview, context.notify_channel)
-        self.ends = Ends(databases)
+        self.ended_jobs = EndedJobsReader(databases)

@@ -14,7 +14,7 @@ from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFo
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submission import rerun
 from comfyrelay.services.jobs.submission.accept import Acceptance, Accepted
-from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest, check_texts, waits
+from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest, check_texts, wait_limit
 from comfyrelay.services.jobs.submission.resolve import Resolver, Target
 from comfyrelay.services.jobs.submission.reuse import Reuse
 from comfyrelay.services.paging import Listed, listed
@@ -118,7 +118,7 @@ class Batches:
         request_digest = request.request_digest
         if request_digest is None:
             request_digest = await asyncio.to_thread(_digest, request)
-        known = await self.known(
+        known = await self.find_known(
             request.tenant_id, idempotency_key=request.idempotency_key, request_digest=request_digest
         )
         if known is not None:
@@ -128,7 +128,7 @@ class Batches:
             raise IdempotencyConflict
         return await self.state(request.tenant_id, batch.id), is_new
 
-    async def known(self, tenant_id: str, *, idempotency_key: str, request_digest: str) -> BatchState | None:
+    async def find_known(self, tenant_id: str, *, idempotency_key: str, request_digest: str) -> BatchState | None:
         """The batch of a request that has come before; `IdempotencyConflict` when its key was another request's."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             batch = await media.batch(tx, tenant_id, key=idempotency_key)
@@ -141,7 +141,7 @@ class Batches:
     async def _create(self, shard: Database, request: BatchRequest, request_digest: str) -> tuple[BatchRecord, bool]:
         batch_id = new_id()
         new = await self._new_jobs(shard, request, batch_id, request_digest)
-        reused = await self._reuse.copies(shard, new, batch_label=request.label) if request.reuse else {}
+        reused = await self._reuse.copy_outputs(shard, new, batch_label=request.label) if request.reuse else {}
 
         is_written = False
 
@@ -172,17 +172,17 @@ class Batches:
             return await self._accept.run(shard, request.tenant_id, work)
         finally:
             if not is_written:
-                await self._reuse.forget(reused)
+                await self._reuse.discard(reused)
 
     async def _new_jobs(
         self, shard: Database, request: BatchRequest, batch_id: str, request_digest: str
     ) -> list[NewJobRecord]:
-        target = await self._resolve.target(
+        target = await self._resolve.find_target(
             request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug
         )
         self._check_size(len(request.items), target)
-        found = await self._resolve.media(shard, request.tenant_id, request.items, target, reads=request.reuse)
-        return await self._resolve.jobs(
+        found = await self._resolve.load_media(shard, request.tenant_id, request.items, target, reads=request.reuse)
+        return await self._resolve.resolve_jobs(
             [_job_request(request, item, number) for number, item in enumerate(request.items)],
             target,
             found,
@@ -347,7 +347,7 @@ def _digest(request: BatchRequest) -> str:
             "webhook_url": request.webhook_url,
             "notify_urls": list(request.notify_urls),
             "stage": request.stage,
-            **waits(request.max_wait_seconds),
+            **wait_limit(request.max_wait_seconds),
             "items": [
                 [dict(each.input_payload), each.input_file_id, each.video_id, each.label, each.output_folder]
                 for each in request.items

@@ -13,9 +13,9 @@ from comfyrelay.services.jobs.batches import Batches
 from comfyrelay.services.jobs.removal import Removals
 from comfyrelay.services.jobs.submission.resolve import JobDefaults
 from comfyrelay.services.jobs.submission.submit import Submit
-from comfyrelay.services.jobs.views.jobs import workflows_named
+from comfyrelay.services.jobs.views.jobs import find_workflow_ids
 from comfyrelay.services.jobs.views.live import MOST_CHANGES, Cursor
-from comfyrelay.services.jobs.views.overview import standing
+from comfyrelay.services.jobs.views.overview import status_filter
 from comfyrelay.services.queue.control import JobControl
 from comfyrelay.store.tenant import changes, jobs
 
@@ -70,7 +70,7 @@ class Bulk:
         control: JobControl,
         submit: Submit,
         batches: Batches,
-        removing: Removals,
+        removals: Removals,
         *,
         defaults: JobDefaults,
     ) -> None:
@@ -79,7 +79,7 @@ class Bulk:
         self._control = control
         self._submit = submit
         self._batches = batches
-        self._removing = removing
+        self._removals = removals
 
     async def run(
         self,
@@ -112,7 +112,7 @@ class Bulk:
                     result.changed += await self._release(tenant_id, found)
                     result.changed += await self._control.resume_jobs(tenant_id, found)
                 case BulkAction.PRIORITY:
-                    chosen = self._defaults.clamped(priority)
+                    chosen = self._defaults.clamp_priority(priority)
                     result.changed += await self._control.set_priority_of_jobs(tenant_id, found, chosen)
                 case BulkAction.RETRY:
                     await self._retry(tenant_id, found, result)
@@ -139,9 +139,11 @@ class Bulk:
 
     async def _filters(self, tenant_id: str, among: BulkFilter) -> dict[str, Any]:
         return {
-            "standing": None if among.status is None else await standing(self._databases, tenant_id, among.status),
+            "status_filter": None
+            if among.status is None
+            else await status_filter(self._databases, tenant_id, among.status),
             "batch_id": among.batch_id,
-            "workflow_ids": await workflows_named(self._databases, tenant_id, among.workflow),
+            "workflow_ids": await find_workflow_ids(self._databases, tenant_id, among.workflow),
             "search": among.q,
             "only_shown": among.in_queue,
         }
@@ -206,7 +208,7 @@ class Bulk:
         for start in range(0, len(ids), RETRIED_AT_ONCE):
             some = ids[start : start + RETRIED_AT_ONCE]
             try:
-                result.changed += await self._submit.retry_together(tenant_id, some)
+                result.changed += await self._submit.retry_all(tenant_id, some)
             except DatabaseUnavailable:
                 raise
             except ComfyRelayError:
@@ -224,7 +226,7 @@ class Bulk:
     async def _delete(self, tenant_id: str, ids: Sequence[str], result: BulkResult, *, keep_files: bool) -> None:
         for start in range(0, len(ids), DELETED_AT_ONCE):
             going = ids[start : start + DELETED_AT_ONCE]
-            done = await self._removing.jobs(tenant_id, going, keep_files=keep_files)
+            done = await self._removals.remove_jobs(tenant_id, going, keep_files=keep_files)
             result.changed += done.count
             result.files += len(done.files.removed)
             result.left += done.files.left[: MOST_REFUSED - len(result.left)]

@@ -17,12 +17,12 @@ SMALL_BYTES = 32 * 1024
 T = TypeVar("T")
 
 
-class Turns:
+class FairThread:
     def __init__(self) -> None:
         # whoever asks first gets it first, so that nobody has two turns while another waits
         self._turn = asyncio.Lock()
 
-    async def make(self, make: Callable[[int], T], *, count: int, size: int) -> list[T]:
+    async def map_range(self, make: Callable[[int], T], *, count: int, size: int) -> list[T]:
         """`make` of each number below `count`; at once where all that is gone through for it has a small size."""
         if size <= SMALL_BYTES:
             return [make(number) for number in range(count)]

@@ -34,11 +34,11 @@ class EndedJobs:
     active: int
 
 
-class Ends:
+class EndedJobsReader:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
 
-    async def read(self, tenant_id: str, user_id: str, job_ids: Iterable[str]) -> EndedJobs:
+    async def load(self, tenant_id: str, user_id: str, job_ids: Iterable[str]) -> EndedJobs:
         """Jobs that were deleted meanwhile are left out."""
         wanted = list(job_ids)
         found: list[JobRecord] = []

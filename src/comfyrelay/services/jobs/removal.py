@@ -58,7 +58,7 @@ class Removals:
         self._objects = objects
         self._on_removed = on_removed
 
-    async def video(self, tenant_id: str, video_id: str) -> None:
+    async def remove_video(self, tenant_id: str, video_id: str) -> None:
         """Remove a video, the file it was made of and everything that jobs made of it."""
 
         async def work(tx: Tx) -> list[Removal]:
@@ -71,27 +71,27 @@ class Removals:
 
         await self._run(tenant_id, work)
 
-    async def job(self, tenant_id: str, job_id: str, *, keep_files: bool = False) -> RemovedFiles:
+    async def remove_job(self, tenant_id: str, job_id: str, *, keep_files: bool = False) -> RemovedFiles:
         """Remove a job that has ended, with its history and its outputs. What it cost stays in the ledger.
 
         Returns what became of its other files; `keep_files` leaves those where they are.
         """
-        done = await self.jobs(tenant_id, [job_id], keep_files=keep_files)
+        done = await self.remove_jobs(tenant_id, [job_id], keep_files=keep_files)
         for error in done.refused.values():
             raise error
         return done.files
 
-    async def jobs(self, tenant_id: str, job_ids: Sequence[str], *, keep_files: bool = False) -> RemovedJobs:
+    async def remove_jobs(self, tenant_id: str, job_ids: Sequence[str], *, keep_files: bool = False) -> RemovedJobs:
         """The same for several, together, but for those that are refused."""
         try:
-            return await self._jobs(tenant_id, job_ids, keep_files=keep_files)
+            return await self._remove_jobs(tenant_id, job_ids, keep_files=keep_files)
         except Conflict as error:
             if len(job_ids) == 1:
                 return RemovedJobs(count=0, files=RemovedFiles(), refused={job_ids[0]: error})
         # something that one of them made is in use, and the others go
         half = len(job_ids) // 2
-        first = await self.jobs(tenant_id, job_ids[:half], keep_files=keep_files)
-        second = await self.jobs(tenant_id, job_ids[half:], keep_files=keep_files)
+        first = await self.remove_jobs(tenant_id, job_ids[:half], keep_files=keep_files)
+        second = await self.remove_jobs(tenant_id, job_ids[half:], keep_files=keep_files)
         return RemovedJobs(
             count=first.count + second.count,
             files=RemovedFiles(
@@ -100,7 +100,7 @@ class Removals:
             refused={**first.refused, **second.refused},
         )
 
-    async def _jobs(self, tenant_id: str, job_ids: Sequence[str], *, keep_files: bool) -> RemovedJobs:
+    async def _remove_jobs(self, tenant_id: str, job_ids: Sequence[str], *, keep_files: bool) -> RemovedJobs:
         going: list[str] = []
         attempts: list[Attempt] = []
         refused: dict[str, ComfyRelayError] = {}

@@ -17,11 +17,11 @@ class SavedViewService:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
 
-    async def of_area(self, tenant_id: str, area: str) -> list[SavedView]:
+    async def list_views(self, tenant_id: str, area: str) -> list[SavedView]:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await saved_views.of_area(tx, tenant_id, area)
 
-    async def keep(self, tenant_id: str, *, area: str, name: str, search: Mapping[str, str]) -> SavedView:
+    async def save(self, tenant_id: str, *, area: str, name: str, search: Mapping[str, str]) -> SavedView:
         """One of that name is replaced."""
         shard = await self._databases.shard_of(tenant_id)
 

@@ -14,7 +14,7 @@ from comfyrelay.services.jobs.submission.submit import Submit
 from comfyrelay.store.central.workers import worker_list, workers
 
 
-class Testing:
+class TestRuns:
     def __init__(self, databases: Databases, submit: Submit) -> None:
         self._databases = databases
         self._submit = submit

@@ -53,7 +53,7 @@ class Uploads:
         self._max_bytes = max_bytes
         self._ttl_seconds = ttl_seconds
 
-    async def begin(self, user: User, new: AnnouncedUpload) -> PreparedUpload:
+    async def create(self, user: User, new: AnnouncedUpload) -> PreparedUpload:
         """Make the file's row, then say where its bytes go. The type and the length are part of the signature."""
         check_upload(new, max_bytes=self._max_bytes)
         await self._check_effect(new)
@@ -65,19 +65,19 @@ class Uploads:
         await shard.run(TransactionStep.TENANT, lambda tx: media.create_files(tx, [row]))
         return PreparedUpload(file=(await self._files(shard, user, [row["id"]]))[0], signed=signed)
 
-    async def names(self, user: User, file_ids: Sequence[str]) -> dict[str, str]:
+    async def file_names(self, user: User, file_ids: Sequence[str]) -> dict[str, str]:
         """What the user calls these files, as far as they are the user's."""
         shard = await self._databases.shard_of(user.tenant_id)
         return {each.id: each.original_filename or "" for each in await self._files(shard, user, file_ids)}
 
-    async def stored(self, user: User, file_id: str) -> FileRecord:
+    async def find_file(self, user: User, file_id: str) -> FileRecord:
         """A file of the user's own."""
         found = await self._files(await self._databases.shard_of(user.tenant_id), user, [file_id])
         if not found:
             raise NotFound("There is no such file of yours.")
         return found[0]
 
-    async def copy_in(self, user: User, sources: Sequence[Path]) -> dict[Path, str]:
+    async def copy_local_files(self, user: User, sources: Sequence[Path]) -> dict[Path, str]:
         """Files of this machine, copied to where jobs find them; their ids. One that is refused is so before any is
         copied."""
         announced = await asyncio.to_thread(lambda: [_announced(each) for each in sources])
@@ -89,7 +89,7 @@ class Uploads:
             await self._copy_group(shard, dict([*rows.items()][start : start + GROUP_SIZE]))
         return {source: row["id"] for source, row in rows.items()}
 
-    async def copy_of_output(self, user: User, output: FileRecord, name: str) -> FileRecord:
+    async def copy_output(self, user: User, output: FileRecord, name: str) -> FileRecord:
         """An output as an input of its own, which stays when the job that made it is deleted."""
         new = AnnouncedUpload(mime_type=output.mime_type, size=output.size or 0, original_filename=name)
         if not new.mime_type.startswith(("image/", "video/", "audio/")):
@@ -162,7 +162,7 @@ class Uploads:
             "original_filename": new.original_filename,
         }
 
-    async def make_video(
+    async def create_video(
         self, user: User, *, original_file_id: str, title: str | None = None, effect_id: int | None = None
     ) -> VideoRecord:
         """A video of a file that has arrived."""

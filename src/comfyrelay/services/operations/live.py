@@ -14,7 +14,7 @@ import structlog
 
 from comfyrelay.errors import TooManyRequests
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.subscriptions import Follower, Reset, StreamMessage
+from comfyrelay.services.subscriptions import Reset, StreamMessage, Subscriber
 from comfyrelay.store.central import changes
 from comfyrelay.store.central.changes import Newest, WorkerStanding
 from comfyrelay.store.notify import NotifyChannel
@@ -28,7 +28,7 @@ GATHER_SECONDS = 0.5
 OVERLAP = 200
 # Of more than these it is told that anything of the kind may have changed.
 MOST_NAMED = 200
-MOST_FOLLOWERS = 500
+MAX_SUBSCRIBERS = 500
 ANY = "*"
 WORD = "changed:"
 
@@ -67,7 +67,7 @@ class AdminLive:
         self._databases = databases
         self._notify_channel = notify_channel
         self._stale_seconds = worker_stale_seconds
-        self._followers: set[Follower[ChangedKinds]] = set()
+        self._subscribers: set[Subscriber[ChangedKinds]] = set()
         self._heard = News()
         self._wakeup = notify_channel.subscribe()
         self._task: asyncio.Task[None] | None = None
@@ -95,17 +95,17 @@ class AdminLive:
         del self._soon[kind]
         self.publish(kind)
 
-    def check_room(self) -> None:
-        if len(self._followers) >= MOST_FOLLOWERS:
+    def check_subscriber_limit(self) -> None:
+        if len(self._subscribers) >= MAX_SUBSCRIBERS:
             raise TooManyRequests(retry_after_seconds=60)
 
-    async def follow(self, *, quiet_seconds: float) -> AsyncGenerator[StreamMessage[ChangedKinds], None]:
+    async def subscribe(self, *, quiet_seconds: float) -> AsyncGenerator[StreamMessage[ChangedKinds], None]:
         """First that all is to be fetched anew, then what changes; a message without anything when nothing did for
         `quiet_seconds`."""
         if self.is_closed:
             return
-        follower: Follower[ChangedKinds] = Follower()
-        self._followers.add(follower)
+        subscriber: Subscriber[ChangedKinds] = Subscriber()
+        self._subscribers.add(subscriber)
         if self._task is None or self._task.done():
             self._newest = None
             self._has_looked.clear()
@@ -119,12 +119,12 @@ class AdminLive:
             while not self.is_closed:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(quiet_seconds):
-                        await follower.has_news.wait()
+                        await subscriber.has_messages.wait()
                 if self.is_closed:
                     return
-                yield follower.take() or StreamMessage(what=None)
+                yield subscriber.take() or StreamMessage(what=None)
         finally:
-            self._followers.discard(follower)
+            self._subscribers.discard(subscriber)
 
     def close(self) -> None:
         """End all that is followed."""
@@ -133,10 +133,10 @@ class AdminLive:
             self._soon.popitem()[1].cancel()
         self._has_looked.set()
         self._wakeup.notify()
-        for each in self._followers:
-            each.has_news.set()
+        for each in self._subscribers:
+            each.has_messages.set()
 
-    async def ended(self) -> None:
+    async def wait_closed(self) -> None:
         """After `close`: when nothing is read any more."""
         if self._task is not None:
             await asyncio.wait({self._task})
@@ -149,7 +149,7 @@ class AdminLive:
         self._wakeup.notify()
 
     async def _run(self) -> None:
-        while self._followers and not self.is_closed:
+        while self._subscribers and not self.is_closed:
             try:
                 await self._send_news()
                 self._has_looked.set()
@@ -167,8 +167,8 @@ class AdminLive:
         found.flags |= heard.flags
         if found:
             message: StreamMessage[ChangedKinds] = StreamMessage(what=found.by_kind)
-            for each in self._followers:
-                each.hand(message)
+            for each in self._subscribers:
+                each.push(message)
 
     async def _found(self) -> News:
         found, before = News(), self._newest

@@ -12,7 +12,7 @@ import structlog
 
 from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.domain.ids import upload_path
-from comfyrelay.domain.payloads import JobSnapshot
+from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.lifecycle import Dispatch, Move
 from comfyrelay.errors import DatabaseUnavailable, GraphError, NotFound
@@ -32,7 +32,7 @@ class LeasedDispatch:
     """A lease and all that its worker needs, but for the pre-signed URLs."""
 
     dispatch: Dispatch
-    snapshot: JobSnapshot
+    snapshot: JobPayload
     graph: Graph
     output_path: str
     # how many more its worker could have been given, as far as was looked
@@ -84,7 +84,7 @@ class Building:
                     hopeless[dispatch.id] = "The job no longer exists."
                 else:
                     try:
-                        snapshot = JobSnapshot.from_json(known[dispatch.tenant_job_id])
+                        snapshot = JobPayload.from_json(known[dispatch.tenant_job_id])
                         job = await self._leased_job(dispatch, snapshot)
                         built[dispatch.id] = replace(
                             job,
@@ -111,7 +111,7 @@ class Building:
             log.exception("lease.payloads_failed", shard=shard)
             return None
 
-    async def _leased_job(self, dispatch: Dispatch, snapshot: JobSnapshot) -> LeasedDispatch:
+    async def _leased_job(self, dispatch: Dispatch, snapshot: JobPayload) -> LeasedDispatch:
         graph = await self._graphs.get(snapshot.graph_path)
         assert dispatch.lease_token is not None
         return LeasedDispatch(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from comfyrelay.domain.ids import upload_path
-from comfyrelay.domain.payloads import JobSnapshot
+from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.errors import LeaseLost
 from comfyrelay.services.databases import Databases
@@ -39,7 +39,7 @@ class Handed:
 
     tenant_id: str
     job_id: str
-    snapshot: JobSnapshot
+    snapshot: JobPayload
     upload_path: str
 
 
@@ -87,7 +87,7 @@ class Handover:
             payloads = await jobs.payloads(tx, [dispatch.tenant_job_id])
         if dispatch.tenant_job_id not in payloads:
             raise LeaseLost
-        snapshot = JobSnapshot.from_json(payloads[dispatch.tenant_job_id])
+        snapshot = JobPayload.from_json(payloads[dispatch.tenant_job_id])
         handed = _handed(dispatch, snapshot, lease_token)
         _remember(self._handed, lease_token, handed)
         return handed
@@ -115,7 +115,7 @@ class Handover:
         )
 
 
-def _handed(dispatch: Dispatch, snapshot: JobSnapshot, lease_token: str) -> Handed:
+def _handed(dispatch: Dispatch, snapshot: JobPayload, lease_token: str) -> Handed:
     path = upload_path(
         tenant_id=dispatch.tenant_id,
         job_id=dispatch.tenant_job_id,

@@ -180,7 +180,7 @@ def list_query(
     tenant_id: str,
     *,
     status: str | None = None,
-    standing: StatusFilter | None = None,
+    status_filter: StatusFilter | None = None,
     only_newest: bool = False,
     only_shown: bool = False,
     batch_id: str | None = None,
@@ -203,8 +203,8 @@ def list_query(
     query = select(*_JOB).where(tenant == tenant_id).order_by(order).limit(limit)
     if status is not None:
         query = query.where(ai_jobs.c.status == status)
-    if standing is not None:
-        query = query.where(standing.condition)
+    if status_filter is not None:
+        query = query.where(status_filter.condition)
     if only_newest:
         retry = ai_jobs.alias("retry")
         is_retried = exists(select(literal(1)).where(retry.c.retry_of == ai_jobs.c.id))

@@ -160,13 +160,18 @@ async def counts_found(
     tenant_id: str,
     batch_ids: Collection[str],
     *,
-    standing: StatusFilter | None,
+    status_filter: StatusFilter | None,
     workflow_ids: Collection[int] | None,
     search: str | None,
 ) -> dict[str, int]:
     """By batch, how many of its items are meant by a filter, each as its newest try."""
     of_batches = list_query(
-        tenant_id, standing=standing, only_newest=True, workflow_ids=workflow_ids, search=search, dialect=tx.dialect
+        tenant_id,
+        status_filter=status_filter,
+        only_newest=True,
+        workflow_ids=workflow_ids,
+        search=search,
+        dialect=tx.dialect,
     )
     chosen = of_batches.where(ai_jobs.c.batch_id.in_(batch_ids)).order_by(None).limit(None)
     query = chosen.with_only_columns(ai_jobs.c.batch_id, func.count().label("jobs")).group_by(ai_jobs.c.batch_id)

@@ -15,5 +15,5 @@ router = admin_router("/uploads")
 @router.get("/{file_id}/workflow", responses=may_answer(404, 422))
 async def workflow_in(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Carried]:
     """What made a file that you uploaded, as far as ComfyUI wrote it there: as it ran, else as the editor had it."""
-    file = await context.engine.jobs.uploads.stored(user, file_id)
+    file = await context.engine.jobs.uploads.find_file(user, file_id)
     return Answer(data=Carried(graph=await carried_by(context.engine.objects, file.path)))

@@ -128,7 +128,7 @@ async def get_version(
 @large_body(known_admin)
 async def test_run(slug: SlugInPath, body: wire.TestRun, context: ContextOf, admin: Admin) -> Answer[wire.StartedTest]:
     """Run a workflow of the catalogue as a job of your own, at no cost; on one worker alone, if it is named."""
-    job = await context.engine.jobs.testing.run(
+    job = await context.engine.jobs.test_runs.run(
         admin, slug, worker_id=body.worker_id, values=body.values, input_file_id=body.input_file_id
     )
     return Answer(data=wire.StartedTest(job_id=job.id, only_worker=job.only_worker), message="Submitted.")

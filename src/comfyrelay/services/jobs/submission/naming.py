@@ -10,7 +10,7 @@ from comfyrelay.text import excerpt
 _LENGTH = 60
 
 
-def label_for(what: str | None, primary: StoredFile | None, values: Sequence[Value]) -> str | None:
+def default_label(what: str | None, primary: StoredFile | None, values: Sequence[Value]) -> str | None:
     """`what` is not said of the items of a batch: the batch says it."""
     source = PurePosixPath(primary.name).stem if primary is not None and primary.name else ""
     prompt = next((each.value for each in values if each.property.role is Role.PROMPT), "")

@@ -70,12 +70,12 @@ class JobRequest:
                 "delay_seconds": self.delay_seconds,
                 "webhook_url": self.webhook_url,
                 "stage": self.stage,
-                **waits(self.max_wait_seconds),
+                **wait_limit(self.max_wait_seconds),
             }
         )
 
 
-def waits(max_wait_seconds: int | None) -> dict[str, int]:
+def wait_limit(max_wait_seconds: int | None) -> dict[str, int]:
     """For digests: a request that says nothing of it is the same as before anybody could."""
     return {} if max_wait_seconds is None else {"max_wait_seconds": max_wait_seconds}
 

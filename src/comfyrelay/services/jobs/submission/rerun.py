@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from comfyrelay.domain.ids import new_id
-from comfyrelay.domain.payloads import JobSnapshot
+from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict
 from comfyrelay.services.jobs.submission.seeds import new_seed
@@ -68,22 +68,22 @@ async def _payloads(tx: Tx, old: Sequence[JobRecord], vary: Vary | None) -> Mapp
     _refuse_without_input(old, payloads)
     if vary is None:
         return payloads
-    return {job_id: _varied(JobSnapshot.from_json(payload), vary).to_json() for job_id, payload in payloads.items()}
+    return {job_id: _varied(JobPayload.from_json(payload), vary).to_json() for job_id, payload in payloads.items()}
 
 
-def _varied(snapshot: JobSnapshot, vary: Vary) -> JobSnapshot:
-    if snapshot.seeds:
-        return snapshot.with_seeds(new_seed)
-    values = vary(snapshot.values)
+def _varied(payload: JobPayload, vary: Vary) -> JobPayload:
+    if payload.seeds:
+        return payload.with_seeds(new_seed)
+    values = vary(payload.values)
     if values is None:
         raise Conflict("This workflow has no seed that could be varied: run it again without a new seed.")
-    return replace(snapshot, values=values)
+    return replace(payload, values=values)
 
 
 def _refuse_without_input(old: Sequence[JobRecord], payloads: Mapping[str, Any]) -> None:
     """A job whose input was deleted since cannot be run again."""
     for job in old:
-        primary = JobSnapshot.from_json(payloads[job.id]).primary_input
+        primary = JobPayload.from_json(payloads[job.id]).primary_input
         # a file of the user's has its type beside it; one of the catalogue's is never deleted
         if primary is not None and primary.mime_type is not None and job.input_file_id is None:
             raise Conflict("The input of this job was deleted, so it cannot be retried.")

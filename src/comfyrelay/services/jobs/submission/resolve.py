@@ -7,21 +7,21 @@ from typing import Any
 from comfyrelay.comfyui.graphs.graph import Graph, input_texts
 from comfyrelay.comfyui.graphs.policy import GraphPolicy
 from comfyrelay.domain.ids import new_id
-from comfyrelay.domain.payloads import JobSnapshot, StoredFile, asset_list, fingerprint, text_values
+from comfyrelay.domain.payloads import JobPayload, StoredFile, asset_list, fingerprint, text_values
 from comfyrelay.domain.properties import Property, Value, resolve
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.domain.records.jobs import NewJobRecord, VideoRecord
 from comfyrelay.errors import Conflict, InvalidInput, MissingOnWorkers, NotFound, TooLarge
-from comfyrelay.services.catalogue.availability import Fitting, MissingRequirements
+from comfyrelay.services.catalogue.availability import Availability, MissingRequirements
 from comfyrelay.services.catalogue.graphs import GRAPHS_IN_MEMORY, Graphs, WorkflowHasher
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.jobs.cooperative import SMALL_BYTES, Turns
-from comfyrelay.services.jobs.submission.naming import label_for
+from comfyrelay.services.jobs.cooperative import SMALL_BYTES, FairThread
+from comfyrelay.services.jobs.submission.naming import default_label
 from comfyrelay.services.jobs.submission.own_inputs import OwnInputs
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.services.jobs.submission.reuse import Reuse
-from comfyrelay.services.jobs.submission.seeds import drawn_seeds
+from comfyrelay.services.jobs.submission.seeds import draw_seeds
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant.library import media
@@ -38,7 +38,7 @@ class JobDefaults:
     priority_max: int
     catalogue_disk: str
 
-    def clamped(self, priority: int) -> int:
+    def clamp_priority(self, priority: int) -> int:
         return max(self.priority_min, min(self.priority_max, priority))
 
 
@@ -100,7 +100,7 @@ class Resolver:
         defaults: JobDefaults,
         checks: Mapping[WorkflowKind, Check],
         policy: GraphPolicy,
-        fitting: Fitting,
+        availability: Availability,
         reuse: Reuse,
     ) -> None:
         """`checks` know what this machine alone can tell of a kind of workflow; `policy` is for graphs of tenants."""
@@ -109,13 +109,13 @@ class Resolver:
         self._defaults = defaults
         self._checks = checks
         self._policy = policy
-        self._fitting = fitting
+        self._availability = availability
         self._reuse = reuse
-        self._turns = Turns()
+        self._thread = FairThread()
         # graphs by path, which never change, and the placeholders of their files, that the policy has passed
         self._passed: dict[tuple[str, frozenset[str]], None] = {}
 
-    async def target(
+    async def find_target(
         self, tenant_id: str, *, effect_id: int | None, workflow_slug: str | None, is_test: bool = False
     ) -> Target:
         """The effect's workflow, or a workflow of the tenant's own; for a test also one of the catalogue."""
@@ -154,7 +154,7 @@ class Resolver:
                 occurrences=_occurrences(graph, properties),
             )
 
-        [target] = await self._turns.make(prepared, count=1, size=graph_bytes)
+        [target] = await self._thread.map_range(prepared, count=1, size=graph_bytes)
         return target
 
     def _own_inputs(self, workflow: WorkflowRecord, graph: Graph, properties: Sequence[Property]) -> OwnInputs | None:
@@ -170,7 +170,7 @@ class Resolver:
         texts = [each.placeholder for each in properties if not each.is_asset]
         return OwnInputs(self._policy, graph, texts=texts, files=files)
 
-    async def media(
+    async def load_media(
         self, shard: Database, tenant_id: str, items: Sequence[ItemRequest], target: Target, *, reads: bool = False
     ) -> NamedMedia:
         """Look up, in the tenant's own rows, every file and video that the items name. With `reads`, files whose
@@ -187,20 +187,20 @@ class Resolver:
             videos = await media.videos_of(tx, tenant_id, of_videos)
             named.update(each.original_file_id for each in videos.values() if each.original_file_id is not None)
             files = await media.stored_files(tx, tenant_id, named)
-        return NamedMedia(files=await self._reuse.hashed(files) if reads else files, videos=videos)
+        return NamedMedia(files=await self._reuse.hash_files(files) if reads else files, videos=videos)
 
-    async def one(self, shard: Database, request: JobRequest, *, request_digest: str) -> NewJobRecord:
-        target = await self.target(
+    async def resolve_job(self, shard: Database, request: JobRequest, *, request_digest: str) -> NewJobRecord:
+        target = await self.find_target(
             request.tenant_id,
             effect_id=request.effect_id,
             workflow_slug=request.workflow_slug,
             is_test=request.is_test,
         )
-        found = await self.media(shard, request.tenant_id, [request.item], target, reads=request.reuse)
-        [new] = await self.jobs([request], target, found, request_digest=request_digest)
+        found = await self.load_media(shard, request.tenant_id, [request.item], target, reads=request.reuse)
+        [new] = await self.resolve_jobs([request], target, found, request_digest=request_digest)
         return new
 
-    async def jobs(
+    async def resolve_jobs(
         self,
         requests: Sequence[JobRequest],
         target: Target,
@@ -210,9 +210,9 @@ class Resolver:
         batch_id: str | None = None,
     ) -> list[NewJobRecord]:
         """Those of a batch, or one alone. What no worker can run is refused, unless it may wait."""
-        made = await self.made(requests, target, found, request_digest=request_digest, batch_id=batch_id)
+        made = await self.build_jobs(requests, target, found, request_digest=request_digest, batch_id=batch_id)
         first = requests[0]
-        await self._fitting.require(
+        await self._availability.require(
             target.workflow,
             _wanted(made),
             stage=made[0].stage,
@@ -221,13 +221,15 @@ class Resolver:
         )
         return made
 
-    async def missing(
+    async def find_missing(
         self, made: Sequence[NewJobRecord], target: Target, *, shows_names: bool
     ) -> MissingRequirements | None:
         """What no worker has of what these jobs need."""
-        return await self._fitting.missing(target.workflow, _wanted(made), stage=made[0].stage, shows_names=shows_names)
+        return await self._availability.missing(
+            target.workflow, _wanted(made), stage=made[0].stage, shows_names=shows_names
+        )
 
-    async def made(
+    async def build_jobs(
         self,
         requests: Sequence[JobRequest],
         target: Target,
@@ -259,7 +261,7 @@ class Resolver:
         if target.workflow.kind == WorkflowKind.SCRIPT:
             # its check looks at the disk, and may copy what is there
             size = max(size, SMALL_BYTES + 1)
-        return await self._turns.make(resolved, count=len(requests), size=size)
+        return await self._thread.map_range(resolved, count=len(requests), size=size)
 
     def _job(
         self,
@@ -274,14 +276,14 @@ class Resolver:
         """Resolve the properties and fix what the job will run, so that no later change of the catalogue matters."""
         item, defaults = request.item, self._defaults
         # once, before the job is written: every attempt has these, and so has a request that is sent again
-        drawn = drawn_seeds(target.properties, overrides=target.overrides, user_input=item.input_payload)
+        drawn = draw_seeds(target.properties, overrides=target.overrides, user_input=item.input_payload)
         overrides = {**target.overrides, **drawn}
         values = resolve(target.properties, overrides=overrides, user_input=item.input_payload)
         _refuse_placeholders(target.properties, values)
         check = self._checks.get(WorkflowKind(target.workflow.kind))
         own = check({each.property.key: each.value for each in values}) if check is not None else {}
         primary = _primary(item, found)
-        snapshot = JobSnapshot(
+        payload = JobPayload(
             graph_path=target.workflow.graph_path,
             values={
                 **text_values(values),
@@ -301,35 +303,35 @@ class Resolver:
             seeds={each.placeholder: each.seed_limit for each in target.properties if each.is_seed},
             output_folder=item.output_folder,
         )
-        _check_filled(target, snapshot.values)
+        _check_filled(target, payload.values)
         if target.own_inputs is not None:
-            target.own_inputs.check(snapshot.values)
+            target.own_inputs.check(payload.values)
         return NewJobRecord(
             id=new_id(),
             tenant_id=request.tenant_id,
             user_id=request.user_id,
             effect_id=target.effect.id if target.effect else None,
             workflow_id=target.workflow.id,
-            workflow_hash=target.hasher.hash(snapshot.values),
+            workflow_hash=target.hasher.hash(payload.values),
             provider=target.workflow.provider,
             stage=request.stage or defaults.stage,
-            priority=defaults.clamped(request.priority),
+            priority=defaults.clamp_priority(request.priority),
             max_attempts=defaults.max_attempts,
             idempotency_key=request.idempotency_key,
             request_digest=request_digest,
-            input_payload=snapshot.to_json(),
+            input_payload=payload.to_json(),
             reserved_tokens=target.cost,
             delay_seconds=max(0.0, request.delay_seconds),
             batch_id=batch_id,
             item_no=item_no,
-            label=item.label or label_for(target.name if batch_id is None else None, primary, values),
+            label=item.label or default_label(target.name if batch_id is None else None, primary, values),
             video_id=item.video_id,
             input_file_id=primary.id if primary else None,
             webhook_url=request.webhook_url,
             max_wait_seconds=request.max_wait_seconds,
             only_worker=request.only_worker,
             # what a script does is known to nobody
-            fingerprint=fingerprint(snapshot, found.files.values())
+            fingerprint=fingerprint(payload, found.files.values())
             if target.workflow.kind == WorkflowKind.GRAPH
             else None,
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from comfyrelay.domain.ids import new_id, output_path, poster_path, preview_path
-from comfyrelay.domain.payloads import JobSnapshot, StoredFile
+from comfyrelay.domain.payloads import JobPayload, StoredFile
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.updates import MediaFacts, UploadedOutput
 from comfyrelay.domain.records.jobs import NewJobRecord
@@ -63,12 +63,12 @@ class Reuse:
         self._stray_seconds = stray_seconds
         self._turn = asyncio.Semaphore(AT_ONCE)
 
-    async def hashed(self, files: Mapping[str, StoredFile]) -> dict[str, StoredFile]:
+    async def hash_files(self, files: Mapping[str, StoredFile]) -> dict[str, StoredFile]:
         """The same, with the hashes of their content; of those that are not there yet, without."""
-        found = await asyncio.gather(*(self._hashed(each) for each in files.values()))
+        found = await asyncio.gather(*(self._hash_file(each) for each in files.values()))
         return {each.id: each for each in found}
 
-    async def copies(
+    async def copy_outputs(
         self, shard: Database, new: Sequence[NewJobRecord], *, batch_label: str | None = None
     ) -> dict[str, Reused]:
         """By job, what it is answered with, for those whose equal is done and whose output is still there. What ran at
@@ -92,7 +92,7 @@ class Reuse:
         stage = self._stage_of(job.workflow_id) if self._stage_of is not None else job.stage
         return job.fingerprint or "", stage
 
-    async def forget(self, reused: Mapping[str, Reused]) -> None:
+    async def discard(self, reused: Mapping[str, Reused]) -> None:
         """Of jobs that were not written after all: another request for the same was first, or they were refused."""
         made = [
             Attempt(job_id=job_id, epoch=1, tenant_id="", number=1, worker_id=None, started_at=None, about=each.about)
@@ -102,9 +102,9 @@ class Reuse:
             await self._on_removed(made)
 
     async def _copied(self, job: NewJobRecord, source: ReusableJob, batch_label: str | None) -> Reused | None:
-        snapshot, file = JobSnapshot.from_json(job.input_payload), source.file
+        payload, file = JobPayload.from_json(job.input_payload), source.file
         file_id = new_id()
-        path = output_path(file_id, tenant_id=job.tenant_id, job_id=job.id, extension=snapshot.output_extension)
+        path = output_path(file_id, tenant_id=job.tenant_id, job_id=job.id, extension=payload.output_extension)
         async with self._turn:
             try:
                 copy = await self._objects.copy(file.path, path)
@@ -133,7 +133,7 @@ class Reuse:
             await self._objects.copy(preview_path(file.path, file.preview), preview_path(path, file.preview))
         return MediaFacts(poster=file.poster, preview=file.preview, undrawn=source.is_undrawn)
 
-    async def _hashed(self, file: StoredFile) -> StoredFile:
+    async def _hash_file(self, file: StoredFile) -> StoredFile:
         if file.content_hash is not None:
             return file
         digest = hashlib.sha256()

@@ -7,7 +7,7 @@ from typing import Any
 from comfyrelay.domain.properties import Property, seeds_to_draw
 
 
-def drawn_seeds(
+def draw_seeds(
     properties: Sequence[Property], *, overrides: Mapping[str, Any], user_input: Mapping[str, Any]
 ) -> dict[str, int]:
     wanted = seeds_to_draw(properties, overrides=overrides, user_input=user_input)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from comfyrelay.domain.payloads import JobSnapshot
+from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict, IdempotencyConflict, NotFound, PriceChanged
@@ -62,9 +62,9 @@ class Submit:
             known = await jobs.by_key(tx, request.tenant_id, request.idempotency_key)
         if known is not None:
             return await self._repeated(shard, known, request_digest)
-        new = await self._resolve.one(shard, request, request_digest=request_digest)
+        new = await self._resolve.resolve_job(shard, request, request_digest=request_digest)
         _check_price(new, request.expected_tokens)
-        reused = await self._reuse.copies(shard, [new]) if request.reuse else {}
+        reused = await self._reuse.copy_outputs(shard, [new]) if request.reuse else {}
 
         is_written = False
 
@@ -85,10 +85,10 @@ class Submit:
             job, is_new = await self._accept.run(shard, request.tenant_id, work)
         finally:
             if not is_written:
-                await self._reuse.forget(reused)
+                await self._reuse.discard(reused)
         if not is_new:
             return await self._repeated(shard, job, request_digest)
-        return Submitted(job=job, is_new=True, seed=JobSnapshot.from_json(new.input_payload).seed)
+        return Submitted(job=job, is_new=True, seed=JobPayload.from_json(new.input_payload).seed)
 
     async def retry(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> JobRecord:
         """A failed or canceled job again, as a new job with its own reservation; a job is retried at most once."""
@@ -119,7 +119,7 @@ class Submit:
             await self._accept.ensure_dispatch(shard, job)
         return Submitted(job=job, is_new=is_new)
 
-    async def retry_together(self, tenant_id: str, job_ids: Sequence[str]) -> int:
+    async def retry_all(self, tenant_id: str, job_ids: Sequence[str]) -> int:
         """All of them or none, in one go; returns how many were not retried before. Whoever is refused asks for each by
         itself, to hear which it was."""
         shard = await self._databases.shard_of(tenant_id)

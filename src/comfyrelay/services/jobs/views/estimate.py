@@ -65,7 +65,7 @@ class Estimates:
         self._stage = stage
         self._stage_of = stage_of
 
-    async def of(self, wanted: Wanted) -> BatchEstimate:
+    async def estimate(self, wanted: Wanted) -> BatchEstimate:
         """`InvalidInput` for what would be refused, by the fields of one job."""
         target = wanted.target
         missing = await self._missing(wanted)
@@ -87,14 +87,14 @@ class Estimates:
             return None
         tried = wanted.items[:MOST_TRIED]
         shard = await self._databases.shard_of(wanted.tenant_id)
-        found = await self._resolve.media(shard, wanted.tenant_id, tried, target)
+        found = await self._resolve.load_media(shard, wanted.tenant_id, tried, target)
         requests = [
             JobRequest(tenant_id=wanted.tenant_id, user_id=wanted.user_id, idempotency_key="estimate", item=each)
             for each in tried
         ]
         media = NamedMedia(files={**found.files, **wanted.files}, videos=found.videos)
-        made = await self._resolve.made(requests, target, media, request_digest="")
-        return await self._resolve.missing(made, target, shows_names=wanted.shows_workers)
+        made = await self._resolve.build_jobs(requests, target, media, request_digest="")
+        return await self._resolve.find_missing(made, target, shows_names=wanted.shows_workers)
 
     async def _forecast(self, wanted: Wanted, jobs: int) -> tuple[int, Forecast | None, datetime]:
         workflow, effect = wanted.target.workflow, wanted.target.effect

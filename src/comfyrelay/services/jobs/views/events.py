@@ -1,7 +1,7 @@
-"""Following jobs: their events as they are written, and their progress, for any number of followers.
+"""Following jobs: their events as they are written, and their progress, for any number of subscribers.
 
 Each shard is asked once a second for everything that is new to all who follow jobs of it, and at once when this process
-has applied updates to it. A follower costs no query of its own.
+has applied updates to it. A subscriber costs no query of its own.
 """
 
 import asyncio
@@ -30,25 +30,25 @@ TICK_SECONDS = 1.0
 # Between two reads, however many updates this process applies.
 SHORTEST_PAUSE_SECONDS = 0.05
 # Of one tenant, whichever jobs they follow: connections are there for everybody.
-MOST_FOLLOWERS = 500
+MAX_SUBSCRIBERS = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
-    """What is new to a follower: events that were written, or how far the job is. With neither: still nothing."""
+    """What is new to a subscriber: events that were written, or how far the job is. With neither: still nothing."""
 
     events: tuple[Event, ...] = ()
     progress: Any = None
 
 
 @dataclass(eq=False, kw_only=True)
-class _Follower:
+class _Subscriber:
     tenant_id: str
     job_id: str
     seq: int
     status: str
     events: list[Event] = field(default_factory=list)
-    # Only the newest counts, and a follower that reads slowly misses the others.
+    # Only the newest counts, and a subscriber that reads slowly misses the others.
     progress: Any = None
     last_progress: Any = None
     has_changes: asyncio.Event = field(default_factory=asyncio.Event)
@@ -76,9 +76,9 @@ class _Follower:
         return changes
 
 
-def _follower(job: JobRecord, after_seq: int) -> _Follower:
+def _new_subscriber(job: JobRecord, after_seq: int) -> _Subscriber:
     is_up_to_date = after_seq >= job.event_seq
-    return _Follower(
+    return _Subscriber(
         tenant_id=job.tenant_id,
         job_id=job.id,
         seq=min(after_seq, job.event_seq),
@@ -95,34 +95,34 @@ class Events:
         self._of_tenant: Counter[str] = Counter()
         self._is_closed = False
 
-    def check_room(self, tenant_id: str) -> None:
+    def check_subscriber_limit(self, tenant_id: str) -> None:
         """Before a job is followed: once a stream has begun, nobody can be told."""
-        if self._of_tenant[tenant_id] >= MOST_FOLLOWERS:
+        if self._of_tenant[tenant_id] >= MAX_SUBSCRIBERS:
             raise TooManyRequests(retry_after_seconds=60)
 
-    async def follow(self, job: JobRecord, *, after_seq: int, quiet_seconds: float) -> AsyncGenerator[Changes, None]:
+    async def subscribe(self, job: JobRecord, *, after_seq: int, quiet_seconds: float) -> AsyncGenerator[Changes, None]:
         """What happened to a job after `after_seq`, then what happens, up to its end.
 
         Empty changes come when nothing happened for `quiet_seconds`.
         """
         if self._is_closed:
             return
-        follower = _follower(job, after_seq)
-        if follower.is_over:
+        subscriber = _new_subscriber(job, after_seq)
+        if subscriber.is_over:
             return
         reader = self._reader_of(await self._databases.shard_name_of(job.tenant_id))
-        reader.add(follower)
+        reader.add(subscriber)
         self._of_tenant[job.tenant_id] += 1
         try:
             while not self._is_closed:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(quiet_seconds):
-                        await follower.has_changes.wait()
-                yield follower.drain()
-                if follower.is_over and not follower.events:
+                        await subscriber.has_changes.wait()
+                yield subscriber.drain()
+                if subscriber.is_over and not subscriber.events:
                     return
         finally:
-            reader.remove(follower)
+            reader.remove(subscriber)
             self._of_tenant[job.tenant_id] -= 1
             # those of whom nobody is left are forgotten
             self._of_tenant += Counter()
@@ -134,7 +134,7 @@ class Events:
             reader.wake({update.job_id for entry in entries for update in entry.updates})
 
     @property
-    def followers(self) -> int:
+    def subscribers(self) -> int:
         return sum(each.size for each in self._readers.values())
 
     def close(self) -> None:
@@ -154,28 +154,28 @@ class _EventReader:
         self._databases = databases
         self._shard = shard
         self._tick_seconds = tick_seconds
-        self._followers: defaultdict[str, set[_Follower]] = defaultdict(set)
+        self._subscribers: defaultdict[str, set[_Subscriber]] = defaultdict(set)
         self._wakeup = Wakeup()
         self._task: asyncio.Task[None] | None = None
         self._progress_read_at = 0.0
 
     @property
     def size(self) -> int:
-        return sum(map(len, self._followers.values()))
+        return sum(map(len, self._subscribers.values()))
 
-    def add(self, follower: _Follower) -> None:
-        self._followers[follower.job_id].add(follower)
+    def add(self, subscriber: _Subscriber) -> None:
+        self._subscribers[subscriber.job_id].add(subscriber)
         self._wakeup.notify()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 
-    def remove(self, follower: _Follower) -> None:
-        self._followers[follower.job_id].discard(follower)
-        if not self._followers[follower.job_id]:
-            del self._followers[follower.job_id]
+    def remove(self, subscriber: _Subscriber) -> None:
+        self._subscribers[subscriber.job_id].discard(subscriber)
+        if not self._subscribers[subscriber.job_id]:
+            del self._subscribers[subscriber.job_id]
 
     def wake(self, job_ids: set[str]) -> None:
-        if not job_ids.isdisjoint(self._followers):
+        if not job_ids.isdisjoint(self._subscribers):
             self._wakeup.notify()
 
     def close(self) -> None:
@@ -184,11 +184,11 @@ class _EventReader:
         for each in self._all():
             each.has_changes.set()
 
-    def _all(self) -> list[_Follower]:
-        return [follower for group in self._followers.values() for follower in group]
+    def _all(self) -> list[_Subscriber]:
+        return [subscriber for group in self._subscribers.values() for subscriber in group]
 
     async def _run(self) -> None:
-        while self._followers:
+        while self._subscribers:
             await self._wakeup.wait(self._tick_seconds)
             try:
                 await self._read()
@@ -202,22 +202,22 @@ class _EventReader:
         if not following:
             return
         positions: dict[str, Position] = {}
-        for follower in following:
-            position = positions.get(follower.job_id)
-            if position is None or follower.seq < position.seq:
-                positions[follower.job_id] = Position(
-                    tenant_id=follower.tenant_id, job_id=follower.job_id, seq=follower.seq
+        for subscriber in following:
+            position = positions.get(subscriber.job_id)
+            if position is None or subscriber.seq < position.seq:
+                positions[subscriber.job_id] = Position(
+                    tenant_id=subscriber.tenant_id, job_id=subscriber.job_id, seq=subscriber.seq
                 )
         with self._databases.watched(self._shard):
             async with self._databases.shard(self._shard).read() as tx:
                 found = await history.events_after(tx, positions.values())
         for event in found:
-            for follower in self._followers.get(event.job_id, ()):
-                if event.seq > follower.seq and not follower.is_over:
-                    follower.add(event)
+            for subscriber in self._subscribers.get(event.job_id, ()):
+                if event.seq > subscriber.seq and not subscriber.is_over:
+                    subscriber.add(event)
         await self._read_progress(following)
 
-    async def _read_progress(self, following: Iterable[_Follower]) -> None:
+    async def _read_progress(self, following: Iterable[_Subscriber]) -> None:
         running = [each for each in following if each.status == JobStatus.PROCESSING]
         now = asyncio.get_running_loop().time()
         if not running or now - self._progress_read_at < self._tick_seconds:
@@ -225,5 +225,5 @@ class _EventReader:
         self._progress_read_at = now
         async with self._databases.central.read() as tx:
             found = await dispatches.progress_of(tx, {(each.tenant_id, each.job_id) for each in running})
-        for follower in running:
-            follower.set_progress(found.get(follower.job_id))
+        for subscriber in running:
+            subscriber.set_progress(found.get(subscriber.job_id))

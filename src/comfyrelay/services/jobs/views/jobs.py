@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from comfyrelay.domain.gallery import main_prompt, prompt_placeholder
-from comfyrelay.domain.payloads import JobSnapshot
+from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.queue.states import CanceledBy, JobStatus, UnitStatus, VideoStatus
 from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
@@ -16,7 +16,7 @@ from comfyrelay.errors import NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.views.media import MediaViews
-from comfyrelay.services.jobs.views.overview import JOB_STATUS, standing
+from comfyrelay.services.jobs.views.overview import JOB_STATUS, status_filter
 from comfyrelay.services.paging import Listed, listed
 from comfyrelay.services.queue.wait_reasons import WhyWaiting
 from comfyrelay.storage.headers import servable_content_type
@@ -91,17 +91,17 @@ class Views:
         databases: Databases,
         objects: ObjectStore,
         waiting: WhyWaiting,
-        facts: MediaViews,
+        media_views: MediaViews,
         *,
         ttl_seconds: float,
     ) -> None:
         self._databases = databases
         self._objects = objects
         self._waiting = waiting
-        self._facts = facts
+        self._media = media_views
         self._ttl_seconds = ttl_seconds
 
-    async def plain_job(self, tenant_id: str, job_id: str) -> JobRecord:
+    async def job_record(self, tenant_id: str, job_id: str) -> JobRecord:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             job = await jobs.get(tx, tenant_id, job_id)
         if job is None:
@@ -109,10 +109,10 @@ class Views:
         return job
 
     async def job(self, tenant_id: str, job_id: str) -> JobView:
-        return await self.of_job(await self.plain_job(tenant_id, job_id))
+        return await self.view_job(await self.job_record(tenant_id, job_id))
 
-    async def of_job(self, job: JobRecord) -> JobView:
-        [view] = await self.of_jobs(job.tenant_id, [job])
+    async def view_job(self, job: JobRecord) -> JobView:
+        [view] = await self.view_jobs(job.tenant_id, [job])
         return replace(view, waiting=await self._why_waiting(job, is_only_fetched=view.is_only_fetched))
 
     async def jobs(
@@ -130,17 +130,19 @@ class Views:
         limit: int,
     ) -> Listed[JobView]:
         """Newest first, or the other way round."""
-        workflow_ids = await workflows_named(self._databases, tenant_id, workflow)
+        workflow_ids = await find_workflow_ids(self._databases, tenant_id, workflow)
         # those that the queue calls otherwise
         named = (
-            await standing(self._databases, tenant_id, status) if status is not None and status in JOB_STATUS else None
+            await status_filter(self._databases, tenant_id, status)
+            if status is not None and status in JOB_STATUS
+            else None
         )
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await jobs.listed(
                 tx,
                 tenant_id,
                 status=None if named is not None else status,
-                standing=named,
+                status_filter=named,
                 batch_id=batch_id,
                 no_batch=no_batch,
                 expired=expired,
@@ -151,7 +153,7 @@ class Views:
                 limit=limit + 1,
             )
         page = listed(found, lambda each: each.id, limit=limit)
-        return page.holding(await self.of_jobs(tenant_id, page.items))
+        return page.holding(await self.view_jobs(tenant_id, page.items))
 
     async def file(self, tenant_id: str, file_id: str) -> OutputView:
         """A file of the tenant's own, by the name that it came with."""
@@ -160,14 +162,14 @@ class Views:
             raise NotFound("There is no such file of yours.")
         return await self._output(found, _stem(found) or "file")
 
-    async def job_with_snapshot(self, tenant_id: str, job_id: str) -> tuple[JobRecord, JobSnapshot]:
+    async def job_with_payload(self, tenant_id: str, job_id: str) -> tuple[JobRecord, JobPayload]:
         """A job and what it runs."""
-        job = await self.plain_job(tenant_id, job_id)
+        job = await self.job_record(tenant_id, job_id)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             payloads = await jobs.payloads(tx, [job.id])
-        return job, JobSnapshot.from_json(payloads[job.id])
+        return job, JobPayload.from_json(payloads[job.id])
 
-    async def snapshots(self, tenant_id: str, *, workflow_id: int) -> AsyncIterator[JobSnapshot]:
+    async def payloads(self, tenant_id: str, *, workflow_id: int) -> AsyncIterator[JobPayload]:
         """What the jobs of a workflow run, newest first."""
         shard, before = await self._databases.shard_of(tenant_id), None
         while True:
@@ -176,21 +178,21 @@ class Views:
                 of_workflow = [each.id for each in found if each.workflow_id == workflow_id]
                 payloads = await jobs.payloads(tx, of_workflow) if of_workflow else {}
             for each in payloads.values():
-                yield JobSnapshot.from_json(each)
+                yield JobPayload.from_json(each)
             if len(found) < AT_ONCE:
                 return
             before = found[-1].id
 
     async def logs(self, tenant_id: str, job_id: str, *, after_id: int, limit: int) -> Listed[LogLineRecord]:
         """What the workers printed, oldest first."""
-        await self.plain_job(tenant_id, job_id)
+        await self.job_record(tenant_id, job_id)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await history.log_page(tx, tenant_id, job_id, after_id=after_id, limit=limit + 1)
         return listed(found, lambda each: each.id, limit=limit)
 
     async def history(self, tenant_id: str, job_id: str, *, after_seq: int, limit: int) -> Listed[Event]:
         """What happened to a job, oldest first."""
-        await self.plain_job(tenant_id, job_id)
+        await self.job_record(tenant_id, job_id)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await history.event_page(tx, tenant_id, job_id, after_seq=after_seq, limit=limit + 1)
         return listed(found, lambda each: each.seq, limit=limit)
@@ -228,7 +230,7 @@ class Views:
             batch = await media.batch(tx, job.tenant_id, id_=job.batch_id)
         return batch.held_text if batch is not None else None
 
-    async def of_jobs(self, tenant_id: str, found: Sequence[JobRecord]) -> list[JobView]:
+    async def view_jobs(self, tenant_id: str, found: Sequence[JobRecord]) -> list[JobView]:
         if not found:
             return []
         named = {file_id for job in found for file_id in (job.input_file_id, job.output_file_id) if file_id}
@@ -256,16 +258,16 @@ class Views:
             subject = _stem(source) or slugs.get(job.effect_id or 0, "job")
             workflow = workflows.get(job.workflow_id)
             # one may have been deleted just now
-            snapshot = JobSnapshot.from_json(payloads[job.id]) if job.id in payloads else None
+            payload = JobPayload.from_json(payloads[job.id]) if job.id in payloads else None
             here = leased.get(job.id, dispatches.NOT_RUNNING)
             views.append(
                 JobView(
                     job=job,
-                    seed=snapshot.seed if snapshot else None,
+                    seed=payload.seed if payload else None,
                     workflow_slug=workflow.slug if workflow else None,
                     workflow_name=workflow.name if workflow else None,
-                    prompt=main_prompt(snapshot, prompts.get(job.workflow_id)) if snapshot else None,
-                    input=await self._input(snapshot, source),
+                    prompt=main_prompt(payload, prompts.get(job.workflow_id)) if payload else None,
+                    input=await self._input(payload, source),
                     progress=here.progress,
                     is_only_fetched=here.is_only_fetched,
                     cancel_requested_at=here.cancel_requested_at,
@@ -278,17 +280,17 @@ class Views:
             )
         return views
 
-    async def _input(self, snapshot: JobSnapshot | None, source: FileRecord | None) -> InputView | None:
+    async def _input(self, payload: JobPayload | None, source: FileRecord | None) -> InputView | None:
         if source is not None:
             name = source.original_filename
-            facts = await self._facts.of(source)
+            facts = await self._media.view_file(source)
             return InputView(
                 url=await self._url(source, name or "input"),
                 mime_type=source.mime_type,
                 name=name,
                 poster_url=facts.poster_url,
             )
-        asset = snapshot.primary_input if snapshot else None
+        asset = payload.primary_input if payload else None
         # a file of the user's has its type beside it, and is gone where the job does not name it any more
         if asset is None or asset.mime_type is not None:
             return None
@@ -338,7 +340,7 @@ class Views:
 
     async def _output(self, file: FileRecord, name: str) -> OutputView:
         filename = f"{name}{PurePosixPath(file.path).suffix}"
-        facts = await self._facts.of(file)
+        facts = await self._media.view_file(file)
         return OutputView(
             file=file,
             filename=filename,
@@ -356,7 +358,7 @@ class Views:
         )
 
 
-async def workflows_named(databases: Databases, tenant_id: str, slug: str | None) -> list[int] | None:
+async def find_workflow_ids(databases: Databases, tenant_id: str, slug: str | None) -> list[int] | None:
     """The workflows that a slug stands for; `None` where none is asked for, and all are meant."""
     if slug is None:
         return None

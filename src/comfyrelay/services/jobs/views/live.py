@@ -1,7 +1,7 @@
 """Following a tenant: all that changes of its jobs, batches, queue, marks and wallet, for any number of open pages.
 
 One task for each shard reads what has changed for every tenant that somebody follows; what it finds is loaded once for
-each tenant and handed to all who follow it. A follower costs no query of its own, but for what it missed while it was
+each tenant and handed to all who follow it. A subscriber costs no query of its own, but for what it missed while it was
 away. One that reads slowly keeps a few messages, and is then told to begin anew.
 """
 
@@ -22,8 +22,8 @@ from comfyrelay.errors import TooManyRequests
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.batches import Batches, BatchState
 from comfyrelay.services.jobs.views.jobs import JobView, Views
-from comfyrelay.services.jobs.views.overview import Glance, QueueOverview, glance_of
-from comfyrelay.services.subscriptions import Follower, Reset, StreamMessage
+from comfyrelay.services.jobs.views.overview import QueueOverview, QueueSummary, summarize_queue
+from comfyrelay.services.subscriptions import Reset, StreamMessage, Subscriber
 from comfyrelay.store.central.autoscaling import durations
 from comfyrelay.store.notify import NotifyChannel
 from comfyrelay.store.tenant import changes, jobs
@@ -44,7 +44,7 @@ MOST_JOBS = 200
 # Of one read, for all tenants of a shard together.
 MOST_CHANGES = 10_000
 # Of one tenant in one process.
-MOST_FOLLOWERS = 500
+MAX_SUBSCRIBERS = 500
 MOST_WAITING = 200
 # What has changed is kept for longer than this.
 REPLAYED_SECONDS = 1800.0
@@ -102,7 +102,7 @@ class Progress:
     expected_seconds: float | None
 
 
-LiveMessage = Changed | Glance | Sequence[Progress]
+LiveMessage = Changed | QueueSummary | Sequence[Progress]
 
 
 @dataclass(eq=False)
@@ -111,13 +111,13 @@ class _Tenant:
 
     id: str
     position: Horizon
-    followers: set[Follower[LiveMessage]] = field(default_factory=set)
+    subscribers: set[Subscriber[LiveMessage]] = field(default_factory=set)
     # Changes from the horizon on that were told before: they are found again until their transactions are behind it.
     told: frozenset[int] = frozenset()
     # its counts may have changed
     is_stale: bool = True
     counts: dict[str, int] | None = None
-    glance: Glance | None = None
+    summary: QueueSummary | None = None
     progress: dict[str, Any] = field(default_factory=dict)
     looked_at: float = 0.0
 
@@ -136,8 +136,8 @@ class _Tenant:
         return is_long_ago and (self.is_stale or self.is_busy)
 
     def send(self, message: StreamMessage[LiveMessage]) -> None:
-        for each in self.followers:
-            each.hand(message)
+        for each in self.subscribers:
+            each.push(message)
 
 
 class Live:
@@ -158,7 +158,7 @@ class Live:
         self._reads: set[asyncio.Task[Any]] = set()
         self.is_closed = False
 
-    async def follow(
+    async def subscribe(
         self, tenant_id: str, *, cursor: str | None, quiet_seconds: float
     ) -> AsyncGenerator[StreamMessage[LiveMessage], None]:
         """First the queue as it is; after a `cursor`, what was missed, or that it cannot be told. Then all that
@@ -169,26 +169,26 @@ class Live:
         reader = self._readers.get(shard)
         if reader is None:
             reader = self._readers[shard] = _ChangeReader(self, shard, self._notify_channel)
-        follower: Follower[LiveMessage] = Follower()
+        subscriber: Subscriber[LiveMessage] = Subscriber()
         # before what was missed is read: what happens meanwhile is told twice, and not never
-        tenant = await reader.add(tenant_id, follower)
+        tenant = await reader.add(tenant_id, subscriber)
         try:
             for message in await self.whole(self._first(tenant, shard, cursor)):
                 yield message
             while not self.is_closed:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(quiet_seconds):
-                        await follower.has_news.wait()
+                        await subscriber.has_messages.wait()
                 if self.is_closed:
                     return
-                yield follower.take() or StreamMessage(what=None, cursor=tenant.cursor)
+                yield subscriber.take() or StreamMessage(what=None, cursor=tenant.cursor)
         finally:
-            reader.remove(tenant, follower)
+            reader.remove(tenant, subscriber)
 
-    def check_room(self, tenant_id: str) -> None:
+    def check_subscriber_limit(self, tenant_id: str) -> None:
         """Before it is followed: once a stream has begun, nobody can be told."""
         found = (each.tenants.get(tenant_id) for each in self._readers.values())
-        if any(each is not None and len(each.followers) >= MOST_FOLLOWERS for each in found):
+        if any(each is not None and len(each.subscribers) >= MAX_SUBSCRIBERS for each in found):
             raise TooManyRequests(retry_after_seconds=60)
 
     async def _first(self, tenant: _Tenant, shard: str, cursor: str | None) -> list[StreamMessage[LiveMessage]]:
@@ -197,9 +197,9 @@ class Live:
         missed: list[StreamMessage[LiveMessage]] = []
         if cursor:
             missed.append(StreamMessage(what=await self._missed(tenant.id, shard, cursor), cursor=begins))
-        if tenant.glance is None:
-            tenant.glance = await self.overview.glance(tenant.id, limit=MOST_WAITING)
-        return [*missed, StreamMessage(what=tenant.glance, cursor=begins)]
+        if tenant.summary is None:
+            tenant.summary = await self.overview.summary(tenant.id, limit=MOST_WAITING)
+        return [*missed, StreamMessage(what=tenant.summary, cursor=begins)]
 
     async def _missed(self, tenant_id: str, shard: str, text: str) -> Changed | Reset:
         cursor = Cursor.read(text)
@@ -227,7 +227,7 @@ class Live:
         # without items there is none any more
         states = [each for each in await self._batches.states(tenant_id, named) if each.total]
         return Changed(
-            jobs=await self._views.of_jobs(tenant_id, present),
+            jobs=await self._views.view_jobs(tenant_id, present),
             batches=states,
             removed=sorted(ids - {each.id for each in present} - {each.id for each in states}),
             marked=marked,
@@ -253,7 +253,7 @@ class Live:
             task.exception()
 
     @property
-    def followers(self) -> int:
+    def subscribers(self) -> int:
         return sum(each.size for each in self._readers.values())
 
     def close(self) -> None:
@@ -262,7 +262,7 @@ class Live:
         for each in self._readers.values():
             each.close()
 
-    async def ended(self) -> None:
+    async def wait_closed(self) -> None:
         """After `close`: when nothing is read any more."""
         reading = {*self._reads, *(each.task for each in self._readers.values() if each.task is not None)}
         if reading:
@@ -284,15 +284,15 @@ class _ChangeReader:
 
     @property
     def size(self) -> int:
-        return sum(len(each.followers) for each in self.tenants.values())
+        return sum(len(each.subscribers) for each in self.tenants.values())
 
-    async def add(self, tenant_id: str, follower: Follower[LiveMessage]) -> _Tenant:
+    async def add(self, tenant_id: str, subscriber: Subscriber[LiveMessage]) -> _Tenant:
         if tenant_id not in self.tenants:
             horizon = await self._live.whole(self._horizon())
             # somebody else may have come first meanwhile
             self.tenants.setdefault(tenant_id, _Tenant(tenant_id, horizon))
         tenant = self.tenants[tenant_id]
-        tenant.followers.add(follower)
+        tenant.subscribers.add(subscriber)
         if self.task is None or self.task.done():
             self.task = asyncio.create_task(self._run())
         return tenant
@@ -301,17 +301,17 @@ class _ChangeReader:
         async with self._live.databases.shard(self._shard).read() as tx:
             return await changes.horizon(tx)
 
-    def remove(self, tenant: _Tenant, follower: Follower[LiveMessage]) -> None:
-        tenant.followers.discard(follower)
-        if not tenant.followers and self.tenants.get(tenant.id) is tenant:
+    def remove(self, tenant: _Tenant, subscriber: Subscriber[LiveMessage]) -> None:
+        tenant.subscribers.discard(subscriber)
+        if not tenant.subscribers and self.tenants.get(tenant.id) is tenant:
             del self.tenants[tenant.id]
 
     def close(self) -> None:
         # it ends by itself: it may be reading
         self.wakeup.notify()
         for tenant in self.tenants.values():
-            for follower in tenant.followers:
-                follower.has_news.set()
+            for subscriber in tenant.subscribers:
+                subscriber.has_messages.set()
 
     async def _run(self) -> None:
         while self.tenants and not self._live.is_closed:
@@ -368,16 +368,18 @@ class _ChangeReader:
             counts = await self._live.overview.counts_of(self._shard, [each.id for each in stale])
             for each in stale:
                 each.counts, each.is_stale = counts[each.id], False
-        in_line = await self._live.overview.in_line([each.id for each in tenants], limit=MOST_WAITING)
+        leased_and_waiting = await self._live.overview.leased_and_waiting(
+            [each.id for each in tenants], limit=MOST_WAITING
+        )
         for each in tenants:
             each.looked_at = asyncio.get_running_loop().time()
-            await self._send_queue(each, *in_line[each.id])
+            await self._send_queue(each, *leased_and_waiting[each.id])
 
     async def _send_queue(self, tenant: _Tenant, leased: Sequence[LeasedItem], waiting: Sequence[Unit]) -> None:
-        glance = glance_of(tenant.counts or {}, leased, waiting)
-        if tenant.glance is None or _contents(glance) != _contents(tenant.glance):
-            tenant.send(StreamMessage(what=glance, cursor=tenant.cursor))
-        tenant.glance = glance
+        summary = summarize_queue(tenant.counts or {}, leased, waiting)
+        if tenant.summary is None or _contents(summary) != _contents(tenant.summary):
+            tenant.send(StreamMessage(what=summary, cursor=tenant.cursor))
+        tenant.summary = summary
         running = [each for each in leased if not each.is_only_fetched]
         moved = [each for each in running if each.progress and each.progress != tenant.progress.get(each.job_id)]
         tenant.progress = {each.job_id: each.progress for each in running}
@@ -396,6 +398,6 @@ class _ChangeReader:
         return found
 
 
-def _contents(glance: Glance) -> tuple[Any, ...]:
+def _contents(summary: QueueSummary) -> tuple[Any, ...]:
     """What of it is told."""
-    return dict(glance.counts), list(glance.running), list(glance.waiting)
+    return dict(summary.counts), list(summary.running), list(summary.waiting)

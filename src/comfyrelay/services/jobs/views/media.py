@@ -33,16 +33,16 @@ class MediaViews:
         # By path: a browser has what it was shown once only as long as its URL stays the same.
         self._urls: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
-    async def of_files(self, tenant_id: str, file_ids: Iterable[str]) -> dict[str, ShownMedia]:
+    async def view_files(self, tenant_id: str, file_ids: Iterable[str]) -> dict[str, ShownMedia]:
         """By id, those of the files that are the tenant's own and are there."""
         wanted = list(file_ids)
         if not wanted:
             return {}
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await media.files_of(tx, tenant_id, wanted)
-        return {file.id: await self.of(file) for file in found.values()}
+        return {file.id: await self.view_file(file) for file in found.values()}
 
-    async def of(self, file: FileRecord) -> ShownMedia:
+    async def view_file(self, file: FileRecord) -> ShownMedia:
         poster_url, preview_url = await self.urls(file.path, poster=file.poster, preview=file.preview)
         return ShownMedia(file=file, poster_url=poster_url, preview_url=preview_url)
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from comfyrelay.domain.payloads import JobSnapshot
+from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.properties import Property, Role
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.states import JobStatus, UnitStatus
@@ -28,7 +28,7 @@ JOB_STATUS: Mapping[str, JobStatus] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Glance:
+class QueueSummary:
     """`waiting` is in the order in which it will run, and only its beginning. What a worker has only fetched, to run
     it next, is `fetched`, and counts as waiting."""
 
@@ -65,7 +65,7 @@ class JobDetails:
     output_metadata: Mapping[str, Any] | None
 
 
-def glance_of(counts: Mapping[str, int], leased: Sequence[LeasedItem], waiting: Sequence[Unit]) -> Glance:
+def summarize_queue(counts: Mapping[str, int], leased: Sequence[LeasedItem], waiting: Sequence[Unit]) -> QueueSummary:
     fetched = [each for each in leased if each.is_only_fetched]
     running = [each for each in leased if not each.is_only_fetched]
     known: dict[str, int] = {each: counts.get(each, 0) for each in JobStatus}
@@ -73,7 +73,7 @@ def glance_of(counts: Mapping[str, int], leased: Sequence[LeasedItem], waiting: 
     moved = min(len(fetched), known[JobStatus.PROCESSING])
     known[JobStatus.PROCESSING] -= moved
     known[JobStatus.QUEUED] += moved
-    return Glance(
+    return QueueSummary(
         counts=known,
         # several items of a batch may run at once
         running=list(dict.fromkeys(each.unit for each in running)),
@@ -82,7 +82,7 @@ def glance_of(counts: Mapping[str, int], leased: Sequence[LeasedItem], waiting: 
     )
 
 
-async def standing(databases: Databases, tenant_id: str, status: JobStatus | UnitStatus) -> StatusFilter:
+async def status_filter(databases: Databases, tenant_id: str, status: JobStatus | UnitStatus) -> StatusFilter:
     """Which jobs are meant by a status, in the words of jobs or in those of the queue."""
     if status not in JOB_STATUS:
         return StatusFilter(status)
@@ -97,9 +97,11 @@ class QueueOverview:
         self._objects = objects
         self._ttl_seconds = ttl_seconds
 
-    async def glance(self, tenant_id: str, *, limit: int) -> Glance:
-        counts, in_line = await asyncio.gather(self.counts(tenant_id), self.in_line([tenant_id], limit=limit))
-        return glance_of(counts, *in_line[tenant_id])
+    async def summary(self, tenant_id: str, *, limit: int) -> QueueSummary:
+        counts, leased_and_waiting = await asyncio.gather(
+            self.counts(tenant_id), self.leased_and_waiting([tenant_id], limit=limit)
+        )
+        return summarize_queue(counts, *leased_and_waiting[tenant_id])
 
     async def counts(self, tenant_id: str) -> dict[str, int]:
         shard = await self._databases.shard_name_of(tenant_id)
@@ -110,7 +112,7 @@ class QueueOverview:
         async with self._databases.shard(shard).read() as tx:
             return await overview.count_by_status(tx, tenant_ids)
 
-    async def in_line(
+    async def leased_and_waiting(
         self, tenant_ids: Collection[str], *, limit: int
     ) -> dict[str, tuple[Sequence[LeasedItem], Sequence[Unit]]]:
         """For each tenant what workers have, and the beginning of what waits."""
@@ -119,32 +121,31 @@ class QueueOverview:
             waiting = await overview.waiting(tx, tenant_ids, limit=limit)
         return {each: (leased[each], waiting[each]) for each in tenant_ids}
 
-    async def about(self, tenant_id: str, job_id: str) -> JobDetails:
+    async def job_details(self, tenant_id: str, job_id: str) -> JobDetails:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             job = await jobs.get(tx, tenant_id, job_id)
             if job is None:
                 raise NotFound(f"There is no job {job_id!r}.")
-            payload = (await jobs.payloads(tx, [job_id]))[job_id]
+            payload = JobPayload.from_json((await jobs.payloads(tx, [job_id]))[job_id])
             attempts = await jobs.attempts_of(tx, [job_id])
             output = job.output_file_id
             metadata = await media.metadata_of(tx, tenant_id, output) if output is not None else None
-            snapshot = JobSnapshot.from_json(payload)
-            own = await media.ids_at(tx, tenant_id, [each.path for each in snapshot.assets])
+            own = await media.ids_at(tx, tenant_id, [each.path for each in payload.assets])
         async with self._databases.central.read() as tx:
             workflow = await catalogue.workflow_ever(tx, job.workflow_id)
         properties = [Property.from_json(each) for each in workflow.properties] if workflow else []
         return JobDetails(
             workflow_slug=workflow.slug if workflow else "",
             workflow_name=workflow.name if workflow else "",
-            inputs=await self._inputs(snapshot, properties, own),
+            inputs=await self._inputs(payload, properties, own),
             error_detail=job.error_detail,
             # what the job was given is known for certain; a worker may see several in the graph
-            attempts=attempts if snapshot.seed is None else [replace(each, seed=snapshot.seed) for each in attempts],
+            attempts=attempts if payload.seed is None else [replace(each, seed=payload.seed) for each in attempts],
             output_metadata=metadata,
         )
 
     async def _inputs(
-        self, snapshot: JobSnapshot, properties: Sequence[Property], own: Mapping[str, str]
+        self, payload: JobPayload, properties: Sequence[Property], own: Mapping[str, str]
     ) -> list[InputValue]:
         """In the order of the workflow's properties; those that were removed since then come by their placeholders."""
         by_key = {each.key: each for each in properties}
@@ -163,10 +164,10 @@ class QueueOverview:
                     content_type=servable_content_type(each.mime_type),
                 ),
             )
-            for each in snapshot.assets
+            for each in payload.assets
         ]
         by_placeholder = {each.placeholder: each for each in properties}
-        for placeholder, value in snapshot.values.items():
+        for placeholder, value in payload.values.items():
             prop = by_placeholder.get(placeholder)
             if prop is not None and not prop.user_configurable and prop.default_value is None:
                 # what was added to it here, and means nothing to anybody

@@ -28,7 +28,7 @@ AT_ONCE = 5
 FILE_SECONDS = 100.0
 
 
-class Drawing:
+class PendingPosters:
     def __init__(self, databases: Databases, objects: ObjectStore, posters: Posters, *, disk: str) -> None:
         self._databases = databases
         self._objects = objects

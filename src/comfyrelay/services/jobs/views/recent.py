@@ -34,7 +34,7 @@ class Recent:
             newest.setdefault(key, []).append(each.output_file_id or "")
         # the newest may have none yet: posters come a moment after their files
         tried = {key: ids[:3] for key, ids in newest.items()}
-        facts = await self._media.of_files(tenant_id, {id_ for ids in tried.values() for id_ in ids})
+        facts = await self._media.view_files(tenant_id, {id_ for ids in tried.values() for id_ in ids})
         found: dict[str, dict[int, str]] = {"effect": {}, "workflow": {}}
         for (kind, number), ids in tried.items():
             urls = (facts[id_].poster_url for id_ in ids if id_ in facts)

@@ -12,7 +12,7 @@ from comfyrelay.domain.records.jobs import JobRecord, Unit
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.batches import Batches, BatchState
-from comfyrelay.services.jobs.views.jobs import workflows_named
+from comfyrelay.services.jobs.views.jobs import find_workflow_ids
 from comfyrelay.services.jobs.views.media import MediaViews, ShownMedia
 from comfyrelay.services.jobs.views.overview import JOB_STATUS
 from comfyrelay.services.paging import Listed, listed
@@ -124,11 +124,11 @@ class _QueueOrder:
 
 
 class Units:
-    def __init__(self, databases: Databases, batches: Batches, waiting: WhyWaiting, facts: MediaViews) -> None:
+    def __init__(self, databases: Databases, batches: Batches, waiting: WhyWaiting, media_views: MediaViews) -> None:
         self._databases = databases
         self._batches = batches
         self._waiting = waiting
-        self._facts = facts
+        self._media = media_views
 
     async def page(
         self,
@@ -168,7 +168,7 @@ class Units:
             since = -1 if after is None else after
             found = await units.items(tx, tenant_id, batch_id, status=status, after=since, limit=limit + 1)
         page = listed(found, lambda each: each.item_no, limit=limit)
-        facts = await self._media(tenant_id, page.items)
+        facts = await self._load_media(tenant_id, page.items)
         async with self._databases.central.read() as tx:
             fetched = {
                 each.job_id for each in (await overview.leased(tx, [tenant_id]))[tenant_id] if each.is_only_fetched
@@ -179,7 +179,7 @@ class Units:
         """`None` where all do."""
         if wanted.workflow is None and not wanted.search:
             return None
-        workflow_ids = await workflows_named(self._databases, tenant_id, wanted.workflow)
+        workflow_ids = await find_workflow_ids(self._databases, tenant_id, wanted.workflow)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await units.matching(tx, tenant_id, workflow_ids=workflow_ids, search=wanted.search)
 
@@ -307,7 +307,7 @@ class Units:
         means = {key: each.mean_seconds for key, each in learnt.items()}
         reasons = await self._why(tenant_id, chosen, order, active=active, singles=singles)
         matched = await self._matched(tenant_id, batch_ids, wanted, order)
-        facts = await self._media(tenant_id, [*items, *singles.values()])
+        facts = await self._load_media(tenant_id, [*items, *singles.values()])
         views = []
         for unit in chosen:
             status = None if active is not None and unit not in active else order.status_of(unit)
@@ -349,10 +349,10 @@ class Units:
             views.append(view)
         return views
 
-    async def _media(self, tenant_id: str, found: Iterable[BatchItem | JobRecord]) -> dict[str, ShownMedia]:
+    async def _load_media(self, tenant_id: str, found: Iterable[BatchItem | JobRecord]) -> dict[str, ShownMedia]:
         """By the id of the file."""
         named = {file_id for item in found for file_id in (item.input_file_id, item.output_file_id) if file_id}
-        return await self._facts.of_files(tenant_id, named)
+        return await self._media.view_files(tenant_id, named)
 
     async def _why(
         self,
@@ -381,12 +381,12 @@ class Units:
         """By batch, how many of its jobs are meant; `None` where its counts say so."""
         if not batch_ids or (wanted.workflow is None and not wanted.search):
             return None
-        workflow_ids = await workflows_named(self._databases, tenant_id, wanted.workflow)
+        workflow_ids = await find_workflow_ids(self._databases, tenant_id, wanted.workflow)
         status = wanted.status
         meant = None if status is None else StatusFilter(JOB_STATUS.get(status, status), list(order.fetched))
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await units.counts_found(
-                tx, tenant_id, batch_ids, standing=meant, workflow_ids=workflow_ids, search=wanted.search
+                tx, tenant_id, batch_ids, status_filter=meant, workflow_ids=workflow_ids, search=wanted.search
             )
 
 
