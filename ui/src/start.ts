@@ -1,6 +1,6 @@
 // The first thing that runs. What the page itself shows is painted before anything else is begun.
 
-import { askEarly, firstAsked } from "./api/early";
+import { prefetch, prefetchPaths } from "@/api/prefetch";
 
 const PATIENCE_MS = 200;
 
@@ -8,7 +8,7 @@ let isBegun = false;
 function begin(): void {
   if (isBegun) return;
   isBegun = true;
-  askEarly(firstAsked(location.pathname, location.search, Intl.DateTimeFormat().resolvedOptions().timeZone));
+  prefetch(prefetchPaths(location.pathname, location.search, Intl.DateTimeFormat().resolvedOptions().timeZone));
   void import("./main");
 }
 

@@ -1,8 +1,8 @@
-// The server's API: `get`, `post`, `patch`, `put` and `remove` know its routes by their types, made from its OpenAPI.
+// The API of the server. `get`, `post`, `patch`, `put` and `remove` are typed by its OpenAPI schema.
 
 import { common } from "@/texts/common";
-import { earlyAnswer } from "./early";
 import { parse, written } from "./json";
+import { takePrefetched } from "./prefetch";
 import { Problem, problemOf } from "./problem";
 import type { paths } from "./schema";
 import { broadcastChange } from "./tabs";
@@ -20,7 +20,7 @@ type Good<R> = R extends { 200: infer A; 201: infer B }
     : R extends { 201: infer B }
       ? JsonOf<B>
       : never;
-/** What a route answers with: its `data`. */
+/** The `data` of a response. */
 export type DataOf<P extends keyof paths, M extends Method> = paths[P][M] extends { responses: infer R }
   ? Good<R> extends { data: infer D }
     ? D
@@ -34,11 +34,13 @@ type Part<P extends keyof paths, M extends Method, K extends "path" | "query"> =
     ? Exclude<Given[K], undefined>
     : never
   : never;
+/** Query parameters are sent as text, so every one may be given as text. The server validates them. */
+type Query<Q> = { [K in keyof Q]: Q[K] | string };
 type Asked<P extends keyof paths, M extends Method> = ([Part<P, M, "path">] extends [never]
   ? unknown
   : { path: Part<P, M, "path"> }) &
-  ([Part<P, M, "query">] extends [never] ? unknown : { query?: Part<P, M, "query"> }) & { signal?: AbortSignal };
-/** What is sent to a route. */
+  ([Part<P, M, "query">] extends [never] ? unknown : { query?: Query<Part<P, M, "query">> }) & { signal?: AbortSignal };
+/** The body of a request. */
 export type BodyOf<P extends keyof paths, M extends Method> = paths[P][M] extends {
   requestBody?: infer B;
 }
@@ -55,13 +57,13 @@ interface Options {
   signal?: AbortSignal;
 }
 
-/** A good answer: what was asked for, and a sentence for who asked. */
+/** A successful response: the data, and a message for the user. */
 export interface Answer<T> {
   data: T;
   message?: string | null;
 }
 
-/** Ask for anything, by its plain address. Prefer the functions below: they know what the routes are. */
+/** Sends an untyped request. Prefer the typed functions below. */
 export async function call<T = unknown>(
   method: string,
   path: string,
@@ -71,7 +73,7 @@ export async function call<T = unknown>(
   let answer: Response;
   let text: string;
   try {
-    answer = await ((method === "GET" && earlyAnswer(path)) ||
+    answer = await ((method === "GET" && takePrefetched(path)) ||
       fetch(path, {
         method,
         headers: body === undefined ? {} : { "Content-Type": "application/json" },
@@ -87,60 +89,60 @@ export async function call<T = unknown>(
   try {
     found = text ? parse(text) : {};
   } catch {
-    // shown below, by its status
+    // not JSON: reported below by its status
   }
   if (answer.ok) {
     if (method !== "GET") broadcastChange(path, body);
     return found as Answer<T>;
   }
   if (answer.status === 401 && renewing && !WITHOUT_SESSION.has(path)) {
-    // nothing was done yet: it is asked for once more as soon as there is a session again
+    // the server has done nothing yet, so send it again after the sign-in
     await renewing();
     return call<T>(method, path, body, signal);
   }
   throw problemOf(found, answer.status);
 }
 
-/** Here 401 says that what was sent is wrong, and not that a session is over. */
+/** Routes where 401 means wrong credentials, not an expired session. */
 const WITHOUT_SESSION: ReadonlySet<string> = new Set(["/api/entry", "/api/login"]);
 
 let renewing: (() => Promise<void>) | null = null;
 
-/** Says how to get a new session where one is over; whoever asked for something waits for it. */
+/** Sets how to get a new session when one expires. Requests wait for it. */
 export function renewSessionBy(renew: (() => Promise<void>) | null): void {
   renewing = renew;
 }
 
-const asking =
+const typedCall =
   <M extends Method>(method: M) =>
   async <P extends Routes<M>>(path: P, ...rest: Rest<Sent<P, M>>): Promise<Answer<DataOf<P, M>>> => {
     const { path: names = {}, query = {}, body, signal } = (rest[0] ?? {}) as Options;
-    return call<DataOf<P, M>>(method.toUpperCase(), filled(path, names) + queryOf(query), body, signal);
+    return call<DataOf<P, M>>(method.toUpperCase(), fillPath(path, names) + queryOf(query), body, signal);
   };
 
-/** The `data` of a GET. */
+/** Sends a GET request and returns its `data`. */
 export const get = async <P extends Routes<"get">>(path: P, ...rest: Rest<Sent<P, "get">>): Promise<DataOf<P, "get">> =>
-  (await asking("get")(path, ...rest)).data;
-export const post = asking("post");
-export const put = asking("put");
-export const patch = asking("patch");
-export const remove = asking("delete");
+  (await typedCall("get")(path, ...rest)).data;
+export const post = typedCall("post");
+export const put = typedCall("put");
+export const patch = typedCall("patch");
+export const remove = typedCall("delete");
 
-function filled(path: string, names: Record<string, string | number>): string {
+function fillPath(path: string, names: Record<string, string | number>): string {
   return path.replace(/\{(\w+)\}/g, (_all, name: string) => encodeURIComponent(String(names[name])));
 }
 
-/** `?a=b`, without what is not given. */
+/** `?a=b`, without empty values. */
 export function queryOf(query: Record<string, unknown>): string {
   const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
   return given.length ? `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}` : "";
 }
 
-/** Once for each thing that is added. Opened over plain HTTP from another machine, a page has no `crypto.randomUUID`. */
+/** A new idempotency key. Pages opened over plain HTTP have no `crypto.randomUUID`. */
 export const newKey = (): string =>
   Array.from(crypto.getRandomValues(new Uint8Array(16)), (each) => each.toString(16).padStart(2, "0")).join("");
 
 const OWN_FILE = /^(?:https?:\/\/[^/?#]*)?(\/files\/[^#]*)/;
 
-/** The page may have been opened by another name of this machine than the one in URLs. */
+/** Makes URLs of this server relative: the page may use another host name than the URLs. */
 export const here = (url: string): string => OWN_FILE.exec(url)?.[1] ?? url;

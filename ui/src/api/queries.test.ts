@@ -1,6 +1,8 @@
 import { QueryObserver } from "@tanstack/react-query";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { effects, entry, keys, makeQueryClient, renewUrls } from "./queries";
+import { effects, entry, filterable, keys, makeQueryClient, renewUrls } from "./queries";
+
+type Entry = NonNullable<Awaited<ReturnType<NonNullable<typeof entry.queryFn>>>>;
 
 beforeEach(() => void vi.useFakeTimers());
 afterEach(() => {
@@ -10,14 +12,14 @@ afterEach(() => {
 
 function observing(key: readonly string[]) {
   const client = makeQueryClient();
-  client.setQueryData(entry.queryKey, { url_seconds: 100 } as never);
+  client.setQueryData(entry.queryKey, { is_desk: false, url_seconds: 100 } as Entry);
   const queryFn = vi.fn(async () => ({ url: "signed" }));
   const stop = new QueryObserver(client, { queryKey: key, queryFn }).subscribe(() => undefined);
   return { client, queryFn, stop };
 }
 
-describe("URLs of files", () => {
-  it("are renewed before they, and posters at half of their time, work no longer", async () => {
+describe("file URLs", () => {
+  it("are renewed before they expire, also if posters have half of their time left", async () => {
     const { queryFn, stop } = observing(keys.job("a"));
     await vi.advanceTimersByTimeAsync(39_000);
     expect(queryFn).toHaveBeenCalledTimes(1);
@@ -28,7 +30,7 @@ describe("URLs of files", () => {
     stop();
   });
 
-  it("are as old as they were where only progress was told", async () => {
+  it("keep their age when only the progress changes", async () => {
     const { client, queryFn, stop } = observing(keys.job("a"));
     await vi.advanceTimersByTimeAsync(30_000);
     const updatedAt = client.getQueryState(keys.job("a"))?.dataUpdatedAt ?? 0;
@@ -38,7 +40,7 @@ describe("URLs of files", () => {
     stop();
   });
 
-  it("are asked for where one works no longer", async () => {
+  it("are requested again when one fails", async () => {
     const { client, queryFn, stop } = observing(keys.job("a"));
     await vi.advanceTimersByTimeAsync(0);
     renewUrls(client);
@@ -47,7 +49,7 @@ describe("URLs of files", () => {
     stop();
   });
 
-  it("are nothing that others are fetched for", async () => {
+  it("do not cause queries without URLs to be refetched", async () => {
     const { client, queryFn, stop } = observing(keys.wallet);
     await vi.advanceTimersByTimeAsync(1_000_000);
     renewUrls(client);
@@ -57,8 +59,8 @@ describe("URLs of files", () => {
   });
 });
 
-describe("effects", () => {
-  it("are all there, however many pages they are", async () => {
+describe("the effects query", () => {
+  it("fetches all pages", async () => {
     const pages: Record<string, unknown> = {
       "/api/effects?limit=200": { items: [{ id: 1 }], next_cursor: "1" },
       "/api/effects?limit=200&cursor=1": { items: [{ id: 2 }], next_cursor: null },
@@ -67,4 +69,15 @@ describe("effects", () => {
     const found = await makeQueryClient().fetchQuery(effects);
     expect(found.map((each) => each.id)).toEqual([1, 2]);
   });
+});
+
+it("jobs can be filtered by the workflows of the user and those behind effects", () => {
+  const own = Array.from({ length: 30 }, (_each, at) => ({ slug: `own-${at}`, name: `Own ${at}` }));
+  const shared = [
+    { workflow_slug: "wan", name: "Clip" },
+    { workflow_slug: "wan", name: "Short clip" },
+  ];
+  const found = filterable(own, shared);
+  expect(found).toHaveLength(31);
+  expect(found.at(-1)).toEqual({ slug: "wan", name: "Clip, Short clip" });
 });

@@ -3,9 +3,9 @@
 import { infiniteQueryOptions, type Query, QueryClient, queryOptions, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { get } from "./client";
-import { CHOICES_LIMIT, QUEUE_LIMIT } from "./early";
+import { CHOICES_LIMIT, QUEUE_LIMIT } from "./prefetch";
 import { Problem } from "./problem";
-import type { AboutJob, Batch, Effect, Job, Lane, Page, QueueEntry, QueueItem } from "./types";
+import type { AboutJob, Batch, Effect, Job, Page, QueueEntry, QueueItem, Slot } from "./types";
 
 export const keys = {
   me: ["me"] as const,
@@ -17,7 +17,7 @@ export const keys = {
   batches: ["batches"] as const,
   batch: (id: string) => ["batch", id] as const,
   queue: ["queue"] as const,
-  lanes: ["lanes"] as const,
+  slots: ["slots"] as const,
   gallery: ["gallery"] as const,
   effects: ["effects"] as const,
   workflows: ["workflows"] as const,
@@ -34,7 +34,7 @@ export const LIVE: readonly string[] = [
   "batches",
   "batch",
   "queue",
-  "lanes",
+  "slots",
   "gallery",
   "wallet",
 ];
@@ -139,7 +139,7 @@ export const jobs = (asked: JobsAsked = {}, limit = 50) =>
     queryKey: [...keys.jobs, asked, limit] as const,
     queryFn: async ({ pageParam, signal }): Promise<Page<Job>> =>
       (await get("/api/ai-jobs", {
-        query: { ...asked, limit, ...(pageParam && { cursor: pageParam }) } as never,
+        query: { ...asked, limit, ...(pageParam && { cursor: pageParam }) },
         signal,
       })) as Page<Job>,
     initialPageParam: "",
@@ -159,7 +159,7 @@ export const queue = (asked: QueueAsked = {}, limit = QUEUE_LIMIT) =>
     queryKey: [...keys.queue, asked, limit] as const,
     queryFn: async ({ pageParam, signal }): Promise<Page<QueueEntry>> =>
       (await get("/api/queue", {
-        query: { ...asked, limit, ...(pageParam && { cursor: pageParam }) } as never,
+        query: { ...asked, limit, ...(pageParam && { cursor: pageParam }) },
         signal,
       })) as Page<QueueEntry>,
     initialPageParam: "",
@@ -173,7 +173,7 @@ export const batchItems = (id: string) =>
     queryFn: async ({ pageParam, signal }): Promise<Page<QueueItem>> =>
       (await get("/api/queue/{batch_id}/items", {
         path: { batch_id: id },
-        query: { limit: 200, ...(pageParam && { cursor: pageParam }) } as never,
+        query: { limit: 200, ...(pageParam && { cursor: pageParam }) },
         signal,
       })) as Page<QueueItem>,
     initialPageParam: "",
@@ -187,19 +187,19 @@ export const batch = (id: string) =>
   });
 
 /** Where jobs run; none for those who may not see it. */
-export const lanes = queryOptions({
-  queryKey: keys.lanes,
-  queryFn: async ({ client, signal }): Promise<Lane[]> => {
+export const slots = queryOptions({
+  queryKey: keys.slots,
+  queryFn: async ({ client, signal }): Promise<Slot[]> => {
     const who = await client.ensureQueryData(me);
-    return who.is_admin ? (await get("/api/lanes", { signal })).items : [];
+    return who.is_admin ? (await get("/api/slots", { signal })).items : [];
   },
   // memory and load change though no job does
   refetchInterval: REFETCH_MS,
 });
 
-/** Of a desk: why each ComfyUI that cannot be used is away. One that never answered has no lane. */
+/** Of a desk: why each ComfyUI that cannot be used is away. One that never answered has no slot. */
 export const comfyuiAway = queryOptions({
-  queryKey: [...keys.lanes, "away"] as const,
+  queryKey: [...keys.slots, "away"] as const,
   queryFn: async ({ signal }): Promise<string[]> => (await get("/api/desk/away", { signal })).comfyui_away,
   // it goes and comes though no job changes
   refetchInterval: REFETCH_MS,
@@ -278,7 +278,7 @@ export const effects = queryOptions({
     const found: Effect[] = [];
     for (let cursor: string | null | undefined = ""; cursor !== null && cursor !== undefined; ) {
       const query = { limit: CHOICES_LIMIT, ...(cursor && { cursor }) };
-      const page: Page<Effect> = await get("/api/effects", { query: query as never, signal });
+      const page: Page<Effect> = await get("/api/effects", { query, signal });
       found.push(...page.items);
       cursor = page.next_cursor;
     }

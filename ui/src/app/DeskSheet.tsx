@@ -4,7 +4,7 @@ import { get } from "@/api/client";
 import { sentence } from "@/api/problem";
 import { comfyuiAway, desk as deskQuery, keys } from "@/api/queries";
 import { Button, Dialog, ErrorCard, Heading, Skeleton } from "@/kit";
-import { Facts } from "@/kit/Inspector";
+import { Facts } from "@/kit/Facts";
 import { desk as texts } from "@/texts/desk";
 import styles from "./DeskSheet.module.css";
 
@@ -84,10 +84,10 @@ export default function DeskSheet({ onClose }: { onClose: () => void }) {
         {started && started.items.length > 0 && (
           <section className={styles.part}>
             <Heading>{texts.processes}</Heading>
-            {started.items.map(({ name, card, state, reason, log, lines }) => (
+            {started.items.map(({ name, gpu, state, reason, log, lines }) => (
               <div key={log} className={styles.process}>
                 <span dir="auto">
-                  <strong>{name}</strong> {card} · {state}
+                  <strong>{name}</strong> {gpu} · {state}
                 </span>
                 {reason && <span dir="auto">{reason}</span>}
                 <details onToggle={(event) => event.currentTarget.open && void refetchProcesses()}>

@@ -1,7 +1,7 @@
 import { Dialog, Heading, Kbd } from "@/kit";
+import { useAllKeys } from "@/lib/keyboard";
 import { common } from "@/texts/common";
 import styles from "./KeySheet.module.css";
-import { useAllKeys } from "./keyboard";
 
 /** Made from what is registered: a key that works is on it, and one that does not is not. */
 export default function KeySheet({ onClose }: { onClose: () => void }) {

@@ -1,8 +1,8 @@
 import { Command } from "cmdk";
 import { Dialog } from "radix-ui";
 import { Kbd } from "@/kit";
+import { useAllCommands } from "@/lib/commands";
 import { common } from "@/texts/common";
-import { useAllCommands } from "./commands";
 import styles from "./Palette.module.css";
 
 export default function Palette({ onClose }: { onClose: () => void }) {

@@ -1,11 +1,11 @@
 import { Outlet, useLocation } from "@tanstack/react-router";
 import { LiveProvider } from "@/live";
-import { isEntry } from "./entering";
+import { isPublicPage } from "@/session/sign-in-guard";
 import { Shell } from "./Shell";
 
 export function Root() {
   const path = useLocation({ select: (each) => each.pathname });
-  if (isEntry(path)) return <Outlet />;
+  if (isPublicPage(path)) return <Outlet />;
   return (
     <LiveProvider>
       <Shell />

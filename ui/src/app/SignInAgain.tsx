@@ -1,12 +1,12 @@
 import { useId } from "react";
-import { SignInForm } from "@/areas/entry/SignInForm";
 import { Button, Dialog } from "@/kit";
 import { useReconnect } from "@/live";
+import { completeSignIn } from "@/session/renewal";
+import { SignInForm } from "@/session/SignInForm";
+import { useSession } from "@/session/session";
 import { entry as texts } from "@/texts/entry";
-import { sessionIsBack } from "./renewal";
-import { useSession } from "./session";
 
-/** While a session is asked for. */
+/** Shown when the session has expired. */
 export default function SignInAgain() {
   const { me } = useSession();
   const reconnect = useReconnect();
@@ -29,10 +29,10 @@ export default function SignInAgain() {
       <SignInForm
         id={form}
         email={me.email}
-        onSignedIn={(who) => {
-          // what is on the screen is somebody else's
-          if (who.id !== me.id) return location.assign("/");
-          sessionIsBack();
+        onSignedIn={(user) => {
+          // the page shows the data of another user
+          if (user.id !== me.id) return location.assign("/");
+          completeSignIn();
           reconnect();
         }}
       />

@@ -1,29 +1,29 @@
-// A message of the browser when a batch, or a job that belongs to none, has ended. It is off until somebody switches it on.
+// Browser notifications about finished batches and single jobs. They are off by default.
 
 import { useState } from "react";
 import type { Batch, Job } from "@/api/types";
 import { toast } from "@/kit";
+import { useLocalStorage } from "@/lib/local-storage";
 import { useLiveEvent } from "@/live";
-import type { Changed } from "@/live/apply";
+import type { Changed } from "@/live/cache-updater";
 import { common } from "@/texts/common";
-import { useStored } from "./stored";
 
-const isThere = () => "Notification" in globalThis && globalThis.isSecureContext;
+const isSupported = () => "Notification" in globalThis && globalThis.isSecureContext;
 
 export function useNotifications(): { isOn: boolean; isPossible: boolean; change: (isOn: boolean) => Promise<void> } {
-  const [value, set] = useStored("notify");
-  const isOn = value === "on" && isThere() && Notification.permission === "granted";
+  const [value, set] = useLocalStorage("notify");
+  const isOn = value === "on" && isSupported() && Notification.permission === "granted";
   const change = async (wanted: boolean) => {
     if (!wanted) return set(null);
-    if (!isThere()) return toast({ text: common.notifications.missing, tone: "bad" });
+    if (!isSupported()) return toast({ text: common.notifications.missing, tone: "bad" });
     const answer = Notification.permission === "granted" ? "granted" : await Notification.requestPermission();
     if (answer === "granted") set("on");
     else toast({ text: common.notifications.blocked, tone: "bad" });
   };
-  return { isOn, isPossible: isThere(), change };
+  return { isOn, isPossible: isSupported(), change };
 }
 
-export interface End {
+export interface Finished {
   id: string;
   isBatch: boolean;
   label: string | null;
@@ -32,19 +32,19 @@ export interface End {
   total: number;
 }
 
-/** Tells of batches, and of jobs that belong to none, when they end: each once, and not of what ended before. */
-export class Ends {
+/** Finds batches and single jobs that have finished. Reports each once, and none that finished before `since`. */
+export class FinishedWork {
   private readonly reported = new Set<string>();
 
   constructor(private readonly since: number) {}
 
-  endedIn({ jobs = [], batches = [] }: Changed): End[] {
+  finishedIn({ jobs = [], batches = [] }: Changed): Finished[] {
     const ended = jobs.filter((each) => each.completed_at && Date.parse(each.completed_at) >= this.since);
-    const alone = ended.filter((each) => !each.batch_id && each.status !== "canceled").map(endOfJob);
+    const singleJobs = ended.filter((each) => !each.batch_id && each.status !== "canceled").map(finishedJob);
     const byBatch = new Set(ended.map((each) => each.batch_id));
     for (const each of batches) if (each.done < each.total) this.reported.delete(each.id);
-    const whole = batches.filter((each) => each.done >= each.total && byBatch.has(each.id)).map(endOfBatch);
-    return [...whole, ...alone].filter(({ id }) => {
+    const wholeBatches = batches.filter((each) => each.done >= each.total && byBatch.has(each.id)).map(finishedBatch);
+    return [...wholeBatches, ...singleJobs].filter(({ id }) => {
       const isNew = !this.reported.has(id);
       this.reported.add(id);
       return isNew;
@@ -52,7 +52,7 @@ export class Ends {
   }
 }
 
-const endOfJob = ({ id, label, status }: Job): End => ({
+const finishedJob = ({ id, label, status }: Job): Finished => ({
   id,
   isBatch: false,
   label,
@@ -61,7 +61,7 @@ const endOfJob = ({ id, label, status }: Job): End => ({
   total: 1,
 });
 
-const endOfBatch = ({ id, label, counts, total }: Batch): End => ({
+const finishedBatch = ({ id, label, counts, total }: Batch): Finished => ({
   id,
   isBatch: true,
   label,
@@ -70,21 +70,21 @@ const endOfBatch = ({ id, label, counts, total }: Batch): End => ({
   total,
 });
 
-export function useEnds(onEnd: (end: End) => void): void {
-  const [ends] = useState(() => new Ends(Date.now()));
+export function useFinishedWork(onFinished: (finished: Finished) => void): void {
+  const [work] = useState(() => new FinishedWork(Date.now()));
   useLiveEvent("changed", (changed) => {
-    for (const each of ends.endedIn(changed)) onEnd(each);
+    for (const each of work.finishedIn(changed)) onFinished(each);
   });
 }
 
-export function notify(end: End, onClick: () => void): void {
-  const { notifications: words } = common;
-  const label = end.label ?? words.unnamed;
-  const shown = new Notification(end.failed ? words.endedSome(label, end.failed) : words.ended(label), {
-    body: words.body(end.completed, end.total),
+export function notify(finished: Finished, onClick: () => void): void {
+  const { notifications: texts } = common;
+  const label = finished.label ?? texts.unnamed;
+  const shown = new Notification(finished.failed ? texts.endedSome(label, finished.failed) : texts.ended(label), {
+    body: texts.body(finished.completed, finished.total),
     icon: "/icon.svg",
-    // of many single jobs the newest is enough
-    tag: end.isBatch ? end.id : "job",
+    // a notification about a single job replaces the previous one
+    tag: finished.isBatch ? finished.id : "job",
   });
   shown.onclick = () => {
     window.focus();

@@ -8,26 +8,27 @@ import {
   redirect,
 } from "@tanstack/react-router";
 import { counts, desk, me } from "@/api/queries";
-import { letIn } from "./entering";
-import { LoadingPage } from "./LoadingPage";
-import { Nowhere, Stopped } from "./Problems";
+import { LoadingPage } from "@/kit/LoadingPage";
+import { gallerySearchFields, parseSearch, searchFields, stringifySearch } from "@/lib/search-params";
+import { NotFoundPage } from "@/session/NotFoundPage";
+import { requireSession } from "@/session/sign-in-guard";
+import { CrashPage } from "./CrashPage";
 import { Root } from "./Root";
-import { gallerySearch, parseSearch, searchOf, writeSearch } from "./search";
 
 const root = createRootRouteWithContext<{ client: QueryClient }>()({
-  beforeLoad: ({ context, location }) => letIn(context.client, location.pathname, location.href),
+  beforeLoad: ({ context, location }) => requireSession(context.client, location.pathname, location.href),
   component: Root,
-  notFoundComponent: Nowhere,
+  notFoundComponent: NotFoundPage,
 });
 
 const start = createRoute({
   getParentRoute: () => root,
   path: "/",
-  // to what is going on; who has nothing yet begins with making something
+  // a desk opens the queue, or Create if there are no jobs yet
   beforeLoad: async ({ context }) => {
     if ((await context.client.ensureQueryData(desk).catch(() => null)) === null) {
-      const who = await context.client.ensureQueryData(me);
-      throw redirect({ to: who.is_admin ? "/console" : "/studio", replace: true });
+      const user = await context.client.ensureQueryData(me);
+      throw redirect({ to: user.is_admin ? "/console" : "/studio", replace: true });
     }
     const found = await context.client.ensureQueryData(counts).catch(() => null);
     const isNew = found !== null && Object.values(found.counts).every((each) => each === 0);
@@ -38,21 +39,21 @@ const start = createRoute({
 const create = createRoute({
   getParentRoute: () => root,
   path: "/create",
-  validateSearch: searchOf("workflow", "preset", "from", "input", "q"),
+  validateSearch: searchFields("workflow", "preset", "from", "input", "q"),
   component: lazyRouteComponent(() => import("@/areas/create")),
 });
 
 const queue = createRoute({
   getParentRoute: () => root,
   path: "/queue",
-  validateSearch: searchOf("status", "workflow", "batch", "q", "sort", "job", "sel"),
+  validateSearch: searchFields("status", "workflow", "batch", "q", "sort", "job", "sel"),
   component: lazyRouteComponent(() => import("@/areas/queue")),
 });
 
 const gallery = createRoute({
   getParentRoute: () => root,
   path: "/gallery",
-  validateSearch: gallerySearch,
+  validateSearch: gallerySearchFields,
   component: lazyRouteComponent(() => import("@/areas/gallery")),
 });
 
@@ -65,7 +66,7 @@ const job = createRoute({
 const studio = createRoute({
   getParentRoute: () => root,
   path: "/studio",
-  validateSearch: searchOf("q"),
+  validateSearch: searchFields("q"),
   component: lazyRouteComponent(() => import("@/areas/studio")),
 });
 
@@ -78,7 +79,7 @@ const studioPages = [
   createRoute({
     getParentRoute: () => root,
     path: "/studio/videos",
-    validateSearch: searchOf("status"),
+    validateSearch: searchFields("status"),
     component: lazyRouteComponent(() => import("@/areas/studio/videos")),
   }),
   createRoute({
@@ -86,27 +87,27 @@ const studioPages = [
     path: "/studio/videos/$id",
     component: lazyRouteComponent(() => import("@/areas/studio/video")),
   }),
-];
+] as const;
 
 const wallet = createRoute({
   getParentRoute: () => root,
   path: "/wallet",
-  validateSearch: searchOf("tab", "status"),
+  validateSearch: searchFields("tab", "status"),
   component: lazyRouteComponent(() => import("@/areas/wallet")),
 });
 
 const console = createRoute({
   getParentRoute: () => root,
   path: "/console",
-  // for anybody else there is no such page
+  // other users get "not found"
   beforeLoad: async ({ context }) => {
     if (!(await context.client.ensureQueryData(me)).is_admin) throw notFound();
   },
   component: lazyRouteComponent(() => import("@/areas/console")),
 });
 
-// What one looks for in a list, and what is open, is in the address.
-const consoleSearch = searchOf(
+// The filters and the open entry of a list are in the URL.
+const consoleSearch = searchFields(
   ...(["q", "status", "stage", "fleet", "workflow", "tenant", "worker"] as const),
   ...(["range", "sort", "open", "tab"] as const),
 );
@@ -202,19 +203,19 @@ const consolePages = [
     validateSearch: consoleSearch,
     component: lazyRouteComponent(() => import("@/areas/console/settings")),
   }),
-];
+] as const;
 
 const signIn = createRoute({
   getParentRoute: () => root,
   path: "/sign-in",
-  validateSearch: searchOf("to"),
+  validateSearch: searchFields("to"),
   component: lazyRouteComponent(() => import("@/areas/entry/sign-in")),
 });
 
 const signUp = createRoute({
   getParentRoute: () => root,
   path: "/sign-up",
-  validateSearch: searchOf("to"),
+  validateSearch: searchFields("to"),
   component: lazyRouteComponent(() => import("@/areas/entry/sign-up")),
 });
 
@@ -227,7 +228,7 @@ const reset = createRoute({
 const setup = createRoute({
   getParentRoute: () => root,
   path: "/setup",
-  validateSearch: searchOf("step"),
+  validateSearch: searchFields("step"),
   component: lazyRouteComponent(() => import("@/areas/setup")),
 });
 
@@ -247,10 +248,10 @@ export const makeRouter = (client: QueryClient) =>
     ]),
     context: { client },
     parseSearch,
-    stringifySearch: writeSearch,
+    stringifySearch: stringifySearch,
     defaultPreload: "intent",
     defaultPendingComponent: LoadingPage,
-    defaultErrorComponent: Stopped,
+    defaultErrorComponent: CrashPage,
     scrollRestoration: false,
   });
 

@@ -1,5 +1,5 @@
 import { useEffect } from "react";
-import { useStored } from "./stored";
+import { useLocalStorage } from "@/lib/local-storage";
 
 export const THEMES = ["system", "dark", "light"] as const;
 export type Theme = (typeof THEMES)[number];
@@ -10,7 +10,7 @@ const KEPT_SECONDS = 31_536_000;
 /** The theme that was chosen, kept in this browser. The server is told, too, which writes it into the page: there is no
  * flash of the other one before the scripts run. */
 export function useTheme(): [Theme, (theme: Theme) => void] {
-  const [value, set] = useStored("theme");
+  const [value, set] = useLocalStorage("theme");
   const theme: Theme = value === "dark" || value === "light" ? value : "system";
   useEffect(() => {
     if (theme === "system") delete document.documentElement.dataset.theme;

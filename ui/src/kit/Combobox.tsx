@@ -3,10 +3,13 @@ import { Check, ChevronsUpDown } from "lucide-react";
 import { Popover } from "radix-ui";
 import { useState } from "react";
 import { common } from "@/texts/common";
+import styles from "./Combobox.module.css";
 import { classes } from "./classes";
-import { type Choice, useAbout } from "./fields";
-import styles from "./fields.module.css";
-import overlays from "./overlays.module.css";
+import { useFieldProps } from "./Field";
+import fieldStyles from "./Field.module.css";
+import menu from "./Menu.module.css";
+import type { Choice } from "./Select";
+import select from "./Select.module.css";
 
 interface ComboboxProps {
   value: string | null;
@@ -17,7 +20,7 @@ interface ComboboxProps {
   "aria-label"?: string;
 }
 
-/** One of many, found by typing: models, samplers. */
+/** A choice among many, with a search field: models, samplers. */
 export function Combobox({
   value,
   choices,
@@ -31,40 +34,34 @@ export function Combobox({
   return (
     <Popover.Root open={isOpen} onOpenChange={setOpen}>
       <Popover.Trigger
-        {...useAbout()}
+        {...useFieldProps()}
         {...rest}
         role="combobox"
         aria-expanded={isOpen}
         disabled={isDisabled}
-        className={classes(styles.control, styles.select)}
+        className={classes(fieldStyles.control, select.select)}
       >
-        <span className={classes(!value && styles.placeholder)}>{found?.name ?? value ?? placeholder}</span>
+        <span className={classes(!value && select.placeholder)}>{found?.name ?? value ?? placeholder}</span>
         <ChevronsUpDown aria-hidden />
       </Popover.Trigger>
       <Popover.Portal>
-        <Popover.Content
-          className={classes(overlays.menu, styles.comboMenu)}
-          align="start"
-          sideOffset={4}
-          collisionPadding={8}
-          data-owns-keys
-        >
+        <Popover.Content className={styles.menu} align="start" sideOffset={4} collisionPadding={8} data-owns-keys>
           <Command loop label={common.search}>
-            <Command.Input className={styles.comboInput} placeholder={common.search} />
-            <Command.List className={styles.comboList}>
-              <Command.Empty className={styles.comboEmpty}>{common.nothingFound}</Command.Empty>
+            <Command.Input className={styles.input} placeholder={common.search} />
+            <Command.List className={styles.list}>
+              <Command.Empty className={styles.empty}>{common.nothingFound}</Command.Empty>
               {choices.map((each) => (
                 <Command.Item
                   key={each.value}
                   value={each.value}
                   keywords={[each.name ?? each.value]}
-                  className={overlays.item}
+                  className={menu.item}
                   onSelect={() => {
                     onChange(each.value);
                     setOpen(false);
                   }}
                 >
-                  <span className={overlays.itemName}>{each.name ?? each.value}</span>
+                  <span className={menu.itemName}>{each.name ?? each.value}</span>
                   {each.value === value && <Check aria-hidden />}
                 </Command.Item>
               ))}

@@ -1,7 +1,7 @@
 import { type CSSProperties, type ReactNode, useState } from "react";
 import { common } from "@/texts/common";
+import styles from "./CompareSlider.module.css";
 import { classes } from "./classes";
-import styles from "./media.module.css";
 
 interface CompareSliderProps {
   /** Left of the line, such as the input. */

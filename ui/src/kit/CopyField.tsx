@@ -2,15 +2,15 @@ import { Check, Copy } from "lucide-react";
 import { useState } from "react";
 import { common } from "@/texts/common";
 import { Button } from "./Button";
-import { copied } from "./copying";
-import styles from "./more.module.css";
+import styles from "./CopyField.module.css";
+import { writeClipboard } from "./clipboard";
 import { toast } from "./Toast";
 
 /** A text that is to be taken elsewhere, such as a secret that is shown once. */
 export function CopyField({ name, value }: { name: string; value: string }) {
   const [isCopied, setCopied] = useState(false);
   const copy = async () => {
-    if (await copied(value)) setCopied(true);
+    if (await writeClipboard(value)) setCopied(true);
     else toast({ text: common.notCopied, tone: "bad" });
   };
   return (

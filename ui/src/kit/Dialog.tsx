@@ -4,7 +4,7 @@ import { type ReactNode, useEffect, useRef } from "react";
 import { common } from "@/texts/common";
 import { IconButton } from "./Button";
 import { classes } from "./classes";
-import styles from "./overlays.module.css";
+import styles from "./Dialog.module.css";
 
 interface DialogProps {
   isOpen: boolean;

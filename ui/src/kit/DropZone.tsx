@@ -1,8 +1,8 @@
 import { Upload } from "lucide-react";
 import { type DragEvent, type ReactNode, useRef, useState } from "react";
-import { type Dropped, filesIn } from "@/app/dropping";
+import { type DroppedFile, readDroppedFiles } from "@/lib/file-drop";
 import { classes } from "./classes";
-import styles from "./more.module.css";
+import styles from "./DropZone.module.css";
 
 interface DropZoneProps {
   title: ReactNode;
@@ -10,7 +10,7 @@ interface DropZoneProps {
   /** Types of files, as browsers write them: `image/*,video/*`. */
   accept?: string;
   isMany?: boolean;
-  onFiles: (files: Dropped[]) => void;
+  onFiles: (files: DroppedFile[]) => void;
   isDisabled?: boolean;
 }
 
@@ -22,7 +22,7 @@ export function DropZone({ title, hint, accept, isMany = true, onFiles, isDisabl
     // nobody else gets it
     event.preventDefault();
     setOver(false);
-    const files = await filesIn(event.dataTransfer);
+    const files = await readDroppedFiles(event.dataTransfer);
     if (files.length) onFiles(files);
   };
   return (

@@ -1,8 +1,8 @@
 import { X } from "lucide-react";
-import { Fragment, type ReactNode } from "react";
+import type { ReactNode } from "react";
 import { common } from "@/texts/common";
 import { IconButton } from "./Button";
-import styles from "./more.module.css";
+import styles from "./Inspector.module.css";
 
 interface InspectorProps {
   title: ReactNode;
@@ -11,7 +11,7 @@ interface InspectorProps {
   children: ReactNode;
 }
 
-/** What is known of the one thing that is selected, beside the list; on small screens over it. */
+/** Details of the selected item, next to the list. Covers the list on small screens. */
 export function Inspector({ title, name, onClose, children }: InspectorProps) {
   return (
     <aside className={styles.inspector} aria-label={name}>
@@ -21,21 +21,5 @@ export function Inspector({ title, name, onClose, children }: InspectorProps) {
       </div>
       {children}
     </aside>
-  );
-}
-
-/** Names and what they are; those without a value are left out. */
-export function Facts({ facts }: { facts: readonly (readonly [name: string, value: ReactNode])[] }) {
-  return (
-    <dl className={styles.facts}>
-      {facts
-        .filter(([, value]) => value !== null && value !== undefined && value !== "")
-        .map(([name, value]) => (
-          <Fragment key={name}>
-            <dt>{name}</dt>
-            <dd dir="auto">{value}</dd>
-          </Fragment>
-        ))}
-    </dl>
   );
 }

@@ -1,14 +1,14 @@
 import { Fragment } from "react";
-import { shownKeys } from "@/app/keyboard";
+import { keyLabels } from "@/lib/keyboard";
 import { common } from "@/texts/common";
-import styles from "./small.module.css";
+import styles from "./Kbd.module.css";
 
-/** Keys, as `useKeys` writes them. */
+/** A shortcut, written as in `useKeys`. */
 export function Kbd({ keys }: { keys: string }) {
   return (
     <span className={styles.keys}>
-      {shownKeys(keys).map((step, index) => (
-        // biome-ignore lint/suspicious/noArrayIndexKey: they never change places
+      {keyLabels(keys).map((step, index) => (
+        // biome-ignore lint/suspicious/noArrayIndexKey: the steps never change order
         <Fragment key={index}>
           {index > 0 && <span className={styles.then}>{common.keys.after}</span>}
           {step.map((each) => (

@@ -1,12 +1,13 @@
-// Pictures, videos, sound and text, as thumbnails and as a whole.
+// Images, videos, audio and text, as thumbnails or in full.
 
 import { AudioLines, FileQuestion, FileText, ImageOff } from "lucide-react";
-import { useEffect, useRef, useState } from "react";
+import { useEffect, useState } from "react";
 import { here } from "@/api/client";
+import { useLatest } from "@/lib/use-latest";
 import { clock, common } from "@/texts/common";
 import { classes } from "./classes";
-import { useLasting } from "./lasting";
-import styles from "./media.module.css";
+import { useFileUrl } from "./file-url";
+import styles from "./Media.module.css";
 
 export type MediaKind = "image" | "video" | "audio" | "text" | "other";
 
@@ -25,48 +26,46 @@ export interface MediaFile {
 
 interface MediaProps {
   file: MediaFile;
-  /** What can be seen: said to readers. */
+  /** Alternative text. */
   name: string;
-  /** Nothing is cut off, and the file itself is shown in place of its poster. */
+  /** Shows the whole file, uncropped, instead of its poster. */
   isWhole?: boolean;
-  /** A video plays while the pointer is over it. */
+  /** Plays a video while the pointer is over it. */
   playsOnHover?: boolean;
 }
 
 export function Media({ file, name, isWhole = false, playsOnHover = !isWhole }: MediaProps) {
   const kind = kindOf(file.mime_type);
   const isPoster = !isWhole && Boolean(file.poster_url) && ["image", "video"].includes(kind);
-  const { url, isGone, failed: gone, again } = useLasting((isPoster && file.poster_url) || file.url);
-  // what could not be had while the network was away is asked for again
-  const newest = useRef(again);
-  newest.current = again;
+  const { url, isBroken, onError, retry } = useFileUrl((isPoster && file.poster_url) || file.url);
+  const latestRetry = useLatest(retry);
   useEffect(() => {
-    if (!isGone) return;
-    const retry = () => newest.current();
-    addEventListener("online", retry);
-    return () => removeEventListener("online", retry);
-  }, [isGone]);
+    if (!isBroken) return;
+    const retryOnline = () => latestRetry.current();
+    addEventListener("online", retryOnline);
+    return () => removeEventListener("online", retryOnline);
+  }, [isBroken, latestRetry]);
   const shown = isPoster ? { ...file, poster_url: url } : { ...file, url };
   return (
     <div className={classes(styles.media, isWhole && styles.whole)}>
-      {isGone ? (
-        <Gone kind={kind} />
+      {isBroken ? (
+        <Unavailable kind={kind} />
       ) : kind === "image" ? (
-        <img src={here(url)} alt={name} loading="lazy" decoding="async" draggable={false} onError={gone} />
+        <img src={here(url)} alt={name} loading="lazy" decoding="async" draggable={false} onError={onError} />
       ) : kind === "video" ? (
-        <Video file={shown} name={name} isWhole={isWhole} playsOnHover={playsOnHover} onGone={gone} />
+        <Video file={shown} name={name} isWhole={isWhole} playsOnHover={playsOnHover} onError={onError} />
       ) : kind === "audio" ? (
         isWhole ? (
-          <audio className={styles.audio} src={here(url)} controls preload="metadata" onError={gone} />
+          <audio className={styles.audio} src={here(url)} controls preload="metadata" onError={onError} />
         ) : (
-          <span className={styles.gone}>
+          <span className={styles.unavailable}>
             <AudioLines role="img" aria-label={name} />
           </span>
         )
       ) : kind === "text" ? (
-        <Text url={url} onGone={gone} />
+        <Text url={url} onError={onError} />
       ) : (
-        <Gone kind={kind} />
+        <Unavailable kind={kind} />
       )}
       {!isWhole && typeof file.seconds === "number" && file.seconds > 0 && (
         <span className={styles.length}>{clock(file.seconds)}</span>
@@ -75,10 +74,10 @@ export function Media({ file, name, isWhole = false, playsOnHover = !isWhole }: 
   );
 }
 
-function Gone({ kind }: { kind: MediaKind }) {
+function Unavailable({ kind }: { kind: MediaKind }) {
   const Icon = kind === "other" ? FileQuestion : kind === "text" ? FileText : ImageOff;
   return (
-    <span className={styles.gone}>
+    <span className={styles.unavailable}>
       <Icon aria-hidden />
       {kind === "other" ? common.media.noPreview : common.media.gone}
     </span>
@@ -90,10 +89,10 @@ interface VideoProps {
   name: string;
   isWhole: boolean;
   playsOnHover: boolean;
-  onGone: () => void;
+  onError: () => void;
 }
 
-function Video({ file, name, isWhole, playsOnHover, onGone }: VideoProps) {
+function Video({ file, name, isWhole, playsOnHover, onError }: VideoProps) {
   const [isOver, setOver] = useState(false);
   if (isWhole) {
     return (
@@ -105,7 +104,7 @@ function Video({ file, name, isWhole, playsOnHover, onGone }: VideoProps) {
         loop
         playsInline
         preload="metadata"
-        onError={onGone}
+        onError={onError}
       />
     );
   }
@@ -119,17 +118,17 @@ function Video({ file, name, isWhole, playsOnHover, onGone }: VideoProps) {
           loading="lazy"
           decoding="async"
           draggable={false}
-          onError={onGone}
+          onError={onError}
         />
       ) : (
-        // without a poster the first picture of the file itself is shown
+        // without a poster, show the first frame
         <video
           src={`${here(file.url)}#t=0.01`}
           aria-label={name}
           muted
           playsInline
           preload="metadata"
-          onError={onGone}
+          onError={onError}
         />
       )}
       {isOver && (
@@ -141,7 +140,7 @@ function Video({ file, name, isWhole, playsOnHover, onGone }: VideoProps) {
           muted
           loop
           playsInline
-          // without a preview of its own the picture below stays
+          // keep the poster visible
           onError={() => setOver(false)}
         />
       )}
@@ -149,18 +148,17 @@ function Video({ file, name, isWhole, playsOnHover, onGone }: VideoProps) {
   );
 }
 
-const MOST_SHOWN = 100_000;
+const MAX_CHARACTERS = 100_000;
 
-function Text({ url, onGone }: { url: string; onGone: () => void }) {
+function Text({ url, onError }: { url: string; onError: () => void }) {
   const [text, setText] = useState("");
-  const newest = useRef(onGone);
-  newest.current = onGone;
+  const latest = useLatest(onError);
   useEffect(() => {
     const stop = new AbortController();
     fetch(here(url), { signal: stop.signal })
-      .then(async (answer) => (answer.ok ? setText((await answer.text()).slice(0, MOST_SHOWN)) : newest.current()))
-      .catch(() => !stop.signal.aborted && newest.current());
+      .then(async (answer) => (answer.ok ? setText((await answer.text()).slice(0, MAX_CHARACTERS)) : latest.current()))
+      .catch(() => !stop.signal.aborted && latest.current());
     return () => stop.abort();
-  }, [url]);
+  }, [url, latest]);
   return <pre className={styles.text}>{text}</pre>;
 }

@@ -3,7 +3,7 @@ import { ContextMenu, DropdownMenu } from "radix-ui";
 import { Fragment, type ReactNode } from "react";
 import { classes } from "./classes";
 import { Kbd } from "./Kbd";
-import styles from "./overlays.module.css";
+import styles from "./Menu.module.css";
 
 export interface MenuItem {
   name: string;

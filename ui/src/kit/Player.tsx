@@ -1,14 +1,14 @@
 import { Maximize, Pause, Play, Repeat, SkipBack, SkipForward, Volume2, VolumeX } from "lucide-react";
 import { type Ref, useImperativeHandle, useRef, useState } from "react";
 import { here } from "@/api/client";
-import { useKeys } from "@/app/keyboard";
+import { useKeys } from "@/lib/keyboard";
 import { clock, common } from "@/texts/common";
 import { IconButton } from "./Button";
-import { useLasting } from "./lasting";
+import { useFileUrl } from "./file-url";
 import type { MediaFile } from "./Media";
-import styles from "./media.module.css";
+import styles from "./Player.module.css";
 
-/** What several players that run together are told. */
+/** Controls a player from outside, to keep several in sync. */
 export interface PlayerHandle {
   play: () => void;
   pause: () => void;
@@ -20,13 +20,13 @@ interface PlayerProps {
   file: MediaFile;
   name: string;
   autoPlay?: boolean;
-  /** Its keys work wherever the focus is. */
+  /** Its shortcuts work regardless of the focus. */
   hasKeys?: boolean;
   ref?: Ref<PlayerHandle>;
   onTime?: (seconds: number) => void;
 }
 
-// most clips have 24 or 30 pictures a second, and browsers do not say how many
+// browsers do not expose the frame rate; most clips have 24 or 30
 const FRAME_SECONDS = 1 / 24;
 
 export function Player({ file, name, autoPlay = false, hasKeys = false, ref, onTime }: PlayerProps) {
@@ -37,9 +37,9 @@ export function Player({ file, name, autoPlay = false, hasKeys = false, ref, onT
   const [time, setTime] = useState(0);
   const [length, setLength] = useState(file.seconds ?? 0);
   const { media } = common;
-  const { url, failed } = useLasting(file.url);
-  // where it was, when the file is to be had under another address
-  const left = useRef<{ time: number; isPlaying: boolean }>(undefined);
+  const { url, onError } = useFileUrl(file.url);
+  // restored when the file has been reloaded from a new URL
+  const resume = useRef<{ time: number; isPlaying: boolean }>(undefined);
 
   const play = () => void video.current?.play().catch(() => setPlaying(false));
   const toggle = () => (video.current?.paused ? play() : video.current?.pause());
@@ -68,7 +68,7 @@ export function Player({ file, name, autoPlay = false, hasKeys = false, ref, onT
             name: isPlaying ? media.pause : media.play,
             group,
             run: ({ target }) => {
-              // a button that has the focus is pressed
+              // press the focused button instead
               const button = target instanceof HTMLElement ? target.closest<HTMLElement>("button, a, summary") : null;
               if (button) button.click();
               else toggle();
@@ -82,7 +82,7 @@ export function Player({ file, name, autoPlay = false, hasKeys = false, ref, onT
   );
 
   return (
-    // biome-ignore lint/a11y/noStaticElementInteractions: keys for what the buttons do
+    // biome-ignore lint/a11y/noStaticElementInteractions: shortcuts for the buttons inside
     <div
       className={styles.player}
       onKeyDown={(event) => {
@@ -106,15 +106,15 @@ export function Player({ file, name, autoPlay = false, hasKeys = false, ref, onT
         onPlay={() => setPlaying(true)}
         onPause={() => setPlaying(false)}
         onError={() => {
-          left.current ??= { time, isPlaying };
-          failed();
+          resume.current ??= { time, isPlaying };
+          onError();
         }}
         onLoadedMetadata={(event) => {
           setLength(event.currentTarget.duration);
-          if (!left.current) return;
-          event.currentTarget.currentTime = left.current.time;
-          if (left.current.isPlaying) play();
-          left.current = undefined;
+          if (!resume.current) return;
+          event.currentTarget.currentTime = resume.current.time;
+          if (resume.current.isPlaying) play();
+          resume.current = undefined;
         }}
         onTimeUpdate={(event) => {
           setTime(event.currentTarget.currentTime);

@@ -1,9 +1,8 @@
 import { Popover as RadixPopover } from "radix-ui";
 import type { ReactNode } from "react";
-import { classes } from "./classes";
-import styles from "./overlays.module.css";
+import styles from "./Popover.module.css";
 
-/** What is pressed in it, and closes it. */
+/** Wraps a button that closes the popover. */
 export const PopoverClose = ({ children }: { children: ReactNode }) => (
   <RadixPopover.Close asChild>{children}</RadixPopover.Close>
 );
@@ -21,7 +20,7 @@ export function Popover({ trigger, children, name, align = "end" }: PopoverProps
       <RadixPopover.Trigger asChild>{trigger}</RadixPopover.Trigger>
       <RadixPopover.Portal>
         <RadixPopover.Content
-          className={classes(styles.menu, styles.popover)}
+          className={styles.popover}
           align={align}
           sideOffset={4}
           collisionPadding={8}

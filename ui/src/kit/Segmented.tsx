@@ -1,5 +1,5 @@
 import { ToggleGroup } from "radix-ui";
-import styles from "./fields.module.css";
+import styles from "./Segmented.module.css";
 
 interface SegmentedProps {
   name: string;

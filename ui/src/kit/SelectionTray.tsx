@@ -2,7 +2,7 @@ import { X } from "lucide-react";
 import type { ReactNode } from "react";
 import { common } from "@/texts/common";
 import { IconButton } from "./Button";
-import styles from "./more.module.css";
+import styles from "./SelectionTray.module.css";
 
 interface SelectionTrayProps {
   count: number;

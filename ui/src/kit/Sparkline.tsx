@@ -1,4 +1,4 @@
-import styles from "./more.module.css";
+import styles from "./Sparkline.module.css";
 
 interface SparklineProps {
   values: readonly number[];

@@ -1,13 +1,14 @@
 import { Switch as RadixSwitch } from "radix-ui";
 import { useId } from "react";
-import styles from "./fields.module.css";
+import field from "./Field.module.css";
+import styles from "./Switch.module.css";
 
 interface SwitchProps {
   name: string;
   hint?: string;
   isOn: boolean;
   isDisabled?: boolean;
-  /** Its name is only said to readers: what is around it shows what it is about. */
+  /** Hides the name visually; screen readers still read it. */
   isBare?: boolean;
   onChange: (isOn: boolean) => void;
 }
@@ -17,11 +18,11 @@ export function Switch({ name, hint, isOn, isDisabled, isBare = false, onChange 
   return (
     <div className={styles.switchRow}>
       <span className={isBare ? "visually-hidden" : styles.switchText}>
-        <label className={styles.label} htmlFor={id}>
+        <label className={field.label} htmlFor={id}>
           {name}
         </label>
         {hint && (
-          <span className={styles.hint} id={`${id}-hint`}>
+          <span className={field.hint} id={`${id}-hint`}>
             {hint}
           </span>
         )}

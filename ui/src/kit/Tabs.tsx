@@ -1,6 +1,6 @@
 import { Tabs as Radix } from "radix-ui";
 import type { ReactNode } from "react";
-import styles from "./fields.module.css";
+import styles from "./Tabs.module.css";
 
 interface TabsProps {
   name: string;

@@ -1,100 +1,85 @@
 import { CircleAlert, CircleCheck, Info, X } from "lucide-react";
 import { Toast as Radix } from "radix-ui";
-import { useSyncExternalStore } from "react";
 import { sentence } from "@/api/problem";
+import { Store, useStore } from "@/lib/store";
 import { common } from "@/texts/common";
 import { Button, IconButton } from "./Button";
 import styles from "./Toast.module.css";
 
-export interface ToastGiven {
+export interface ToastOptions {
   text: string;
   tone?: "info" | "good" | "bad";
   action?: { name: string; run: () => void };
-  /** What it is about: a newer one takes the place of what was said of the same. */
+  /** A newer toast with the same topic replaces this one. */
   topic?: string;
-  /** Done when it goes, unless its action was taken. */
-  onGone?: () => void;
+  /** Called when the toast closes without its action being taken. */
+  onClose?: () => void;
 }
 
-interface Shown extends ToastGiven {
+interface ShownToast extends ToastOptions {
   id: number;
 }
 
-const MOST = 4;
-const READ_MS = 6000;
-let shown: readonly Shown[] = [];
-let last = 0;
-const watching = new Set<() => void>();
-
-function change(next: readonly Shown[]): void {
-  shown = next;
-  for (const each of watching) each();
-}
-
-/** Say something in the corner. The same text twice is shown once. */
-export function toast(given: ToastGiven | string): void {
-  const found = typeof given === "string" ? { text: given } : given;
-  last += 1;
-  // what can still be taken back stands by itself
-  const isSame = (each: Shown) =>
-    (!each.onGone && each.text === found.text) || (each.topic !== undefined && each.topic === found.topic);
-  const before = shown;
-  change([...shown.filter((each) => !isSame(each)), { ...found, id: last }].slice(-MOST));
-  letGo(last);
-  for (const each of before) if (!shown.includes(each)) each.onGone?.();
-}
-
-export const toasts = (): readonly ToastGiven[] => shown;
-
-export function closeToast(id: number): void {
-  const found = shown.find((each) => each.id === id);
-  change(shown.filter((each) => each.id !== id));
-  found?.onGone?.();
-}
-
-/** Its action is taken: with that it is over. */
-export function takeAction(id: number): void {
-  const found = shown.find((each) => each.id === id);
-  change(shown.filter((each) => each.id !== id));
-  found?.action?.run();
-}
-
+const MAX_TOASTS = 4;
+const SHOWN_MS = 6000;
+const shown = new Store<readonly ShownToast[]>([]);
 const timers = new Map<number, ReturnType<typeof setTimeout>>();
+let lastId = 0;
 
-/** Somebody is at it: it stays. Each has a time of its own: one that is gone holds no other. */
-export function hold(id: number): void {
+/** Shows a message in the corner. Replaces one with the same text or topic, unless that one can still be undone. */
+export function toast(given: ToastOptions | string): void {
+  const options = typeof given === "string" ? { text: given } : given;
+  lastId += 1;
+  const isReplaced = (each: ShownToast) =>
+    (!each.onClose && each.text === options.text) || (each.topic !== undefined && each.topic === options.topic);
+  const before = shown.get();
+  const after = [...before.filter((each) => !isReplaced(each)), { ...options, id: lastId }].slice(-MAX_TOASTS);
+  shown.set(after);
+  startTimer(lastId);
+  for (const each of before) if (!after.includes(each)) each.onClose?.();
+}
+
+/** Shows the message of an error; for `.catch` and `onError`. */
+export const toastProblem = (thrown: unknown): void => toast({ text: sentence(thrown), tone: "bad" });
+
+export const shownToasts = (): readonly ShownToast[] => shown.get();
+
+function removeToast(id: number): ShownToast | undefined {
+  const found = shown.get().find((each) => each.id === id);
+  shown.set(shown.get().filter((each) => each !== found));
+  return found;
+}
+
+export const closeToast = (id: number): void => removeToast(id)?.onClose?.();
+
+/** Runs the action of a toast and closes it. */
+export const runToastAction = (id: number): void => removeToast(id)?.action?.run();
+
+/** Keeps a toast open while the user points at it or focuses it. */
+export function stopTimer(id: number): void {
   clearTimeout(timers.get(id));
   timers.delete(id);
 }
 
-export function letGo(id: number): void {
-  hold(id);
-  const { tone, onGone } = shown.find((each) => each.id === id) ?? {};
-  const end = () => {
+export function startTimer(id: number): void {
+  stopTimer(id);
+  const { tone, onClose } = shown.get().find((each) => each.id === id) ?? {};
+  const expire = () => {
     timers.delete(id);
-    // what nobody saw is not over; what was to be done meanwhile is
-    if (document.hidden && !onGone) document.addEventListener("visibilitychange", () => letGo(id), { once: true });
+    // in a hidden tab the user has not seen the message; pending work is done anyway
+    if (document.hidden && !onClose)
+      document.addEventListener("visibilitychange", () => startTimer(id), { once: true });
     else closeToast(id);
   };
-  timers.set(id, setTimeout(end, tone === "bad" ? READ_MS * 2 : READ_MS));
+  timers.set(id, setTimeout(expire, tone === "bad" ? SHOWN_MS * 2 : SHOWN_MS));
 }
-
-/** The same of what was thrown; for `.catch` and `onError`. */
-export const toastProblem = (thrown: unknown): void => toast({ text: sentence(thrown), tone: "bad" });
 
 const ICONS = { info: Info, good: CircleCheck, bad: CircleAlert };
 
 export function Toasts() {
-  const all = useSyncExternalStore(
-    (listener) => {
-      watching.add(listener);
-      return () => void watching.delete(listener);
-    },
-    () => shown,
-  );
   return (
     <Radix.Provider swipeDirection="right" duration={Number.POSITIVE_INFINITY}>
-      {all.map(({ id, text, tone = "info", action }) => {
+      {useStore(shown).map(({ id, text, tone = "info", action }) => {
         const Icon = ICONS[tone];
         return (
           <Radix.Root
@@ -103,16 +88,16 @@ export function Toasts() {
             data-tone={tone}
             type={tone === "bad" ? "foreground" : "background"}
             onOpenChange={(open) => !open && closeToast(id)}
-            onPointerEnter={() => hold(id)}
-            onPointerLeave={() => letGo(id)}
-            onFocus={() => hold(id)}
-            onBlur={() => letGo(id)}
+            onPointerEnter={() => stopTimer(id)}
+            onPointerLeave={() => startTimer(id)}
+            onFocus={() => stopTimer(id)}
+            onBlur={() => startTimer(id)}
           >
             <Icon className={styles.icon} aria-hidden />
             <Radix.Description className={styles.text}>{text}</Radix.Description>
             {action && (
               <Radix.Action asChild altText={action.name}>
-                <Button size="small" onClick={() => takeAction(id)}>
+                <Button size="small" onClick={() => runToastAction(id)}>
                   {action.name}
                 </Button>
               </Radix.Action>

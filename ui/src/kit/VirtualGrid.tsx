@@ -14,14 +14,14 @@ interface VirtualGridProps<T> {
   sections: readonly GridSection<T>[];
   keyOf: (item: T) => string;
   children: (item: T, index: number) => ReactNode;
-  /** The smallest width of a tile; as many as fit stand in a row. */
+  /** Minimum width of a tile. A row holds as many as fit. */
   width: number;
-  /** Of a tile: height by width. */
+  /** Height of a tile divided by its width. */
   ratio?: number;
   gap?: number;
   padding?: number;
   onEnd?: () => void;
-  /** Told how many stand in a row: the arrow keys need it. */
+  /** Gets the number of tiles per row, which arrow keys need. */
   onColumns?: (columns: number) => void;
   name: string;
   className?: string;
@@ -32,7 +32,7 @@ const HEADING_PX = 40;
 
 type Line<T> = { key: string; heading: ReactNode } | { key: string; first: number; items: readonly T[] };
 
-/** Tiles in rows, under headings: of tens of thousands, only those that can be seen are there. */
+/** Tiles in rows, under headings. Renders only the visible rows of tens of thousands of tiles. */
 export function VirtualGrid<T>(props: VirtualGridProps<T>) {
   const {
     sections,
@@ -49,29 +49,32 @@ export function VirtualGrid<T>(props: VirtualGridProps<T>) {
     ref,
   } = props;
   const scroll = useRef<HTMLDivElement>(null);
-  const [room, setRoom] = useState(0);
+  const [availableWidth, setAvailableWidth] = useState(0);
   useEffect(() => {
     const element = scroll.current;
     if (!element) return;
-    const observer = new ResizeObserver(() => setRoom(element.clientWidth - 2 * padding));
+    const observer = new ResizeObserver(() => setAvailableWidth(element.clientWidth - 2 * padding));
     observer.observe(element);
     return () => observer.disconnect();
   }, [padding]);
-  const columns = Math.max(1, Math.floor((room + gap) / (width + gap)));
-  const tile = (room - (columns - 1) * gap) / columns;
+  const columns = Math.max(1, Math.floor((availableWidth + gap) / (width + gap)));
+  const tile = (availableWidth - (columns - 1) * gap) / columns;
   useEffect(() => onColumns?.(columns), [columns, onColumns]);
   const lines = useMemo(() => linesOf(sections, columns), [sections, columns]);
+  const rowHeight = tile * ratio + gap;
+  const heights = useMemo(() => lines.map((line) => ("heading" in line ? HEADING_PX : rowHeight)), [lines, rowHeight]);
   const rows = useVirtualizer({
-    count: room > 0 ? lines.length : 0,
+    count: availableWidth > 0 ? lines.length : 0,
     getScrollElement: () => scroll.current,
-    estimateSize: (index) => (isHeading(lines[index]) ? HEADING_PX : tile * ratio + gap),
+    estimateSize: (index) => heights[index] ?? rowHeight,
     overscan: 4,
     paddingStart: padding / 2,
     paddingEnd: padding,
     getItemKey: (index) => lines[index]?.key ?? index,
   });
-  // biome-ignore lint/correctness/useExhaustiveDependencies: rows are as high as their tiles are
-  useEffect(() => rows.measure(), [tile, ratio, lines]);
+  useEffect(() => {
+    if (heights.length) rows.measure();
+  }, [rows, heights]);
   useImperativeHandle(ref, () => ({
     scrollTo: (index) => {
       const line = lines.findIndex((each) => "items" in each && index < each.first + each.items.length);
@@ -117,8 +120,6 @@ export function VirtualGrid<T>(props: VirtualGridProps<T>) {
     </div>
   );
 }
-
-const isHeading = <T,>(line: Line<T> | undefined): boolean => line !== undefined && "heading" in line;
 
 export function linesOf<T>(sections: readonly GridSection<T>[], columns: number): Line<T>[] {
   const lines: Line<T>[] = [];

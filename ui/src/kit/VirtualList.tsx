@@ -1,5 +1,6 @@
 import { useVirtualizer, type Virtualizer } from "@tanstack/react-virtual";
 import { type ReactNode, type Ref, useEffect, useImperativeHandle, useRef } from "react";
+import { useLatest } from "@/lib/use-latest";
 import { classes } from "./classes";
 import styles from "./virtual.module.css";
 
@@ -11,17 +12,17 @@ interface VirtualListProps<T> {
   items: readonly T[];
   keyOf: (item: T) => string;
   children: (item: T, index: number) => ReactNode;
-  /** How high an item should be; each is measured when it is shown. */
+  /** Estimated height of an item. Rendered items are measured. */
   height: number;
   gap?: number;
-  /** The end is near: fetch more. */
+  /** Called near the end of the list, to fetch more. */
   onEnd?: () => void;
   name: string;
   className?: string;
   ref?: Ref<VirtualHandle>;
 }
 
-/** A long list, of which only what can be seen is there. It scrolls by itself: give its parent a height. */
+/** A long list that renders only the visible items. It scrolls, so its parent needs a height. */
 export function VirtualList<T>({
   items,
   keyOf,
@@ -73,13 +74,12 @@ export function VirtualList<T>({
   );
 }
 
-const NEAR = 5;
+const NEAR_END_ROWS = 5;
 
 export function useNearEnd(rows: Virtualizer<HTMLDivElement, Element>, count: number, onEnd?: () => void): void {
   const last = rows.getVirtualItems().at(-1)?.index ?? -1;
-  const newest = useRef(onEnd);
-  newest.current = onEnd;
+  const latest = useLatest(onEnd);
   useEffect(() => {
-    if (count && last >= count - NEAR) newest.current?.();
-  }, [last, count]);
+    if (count && last >= count - NEAR_END_ROWS) latest.current?.();
+  }, [last, count, latest]);
 }

@@ -1,20 +1,20 @@
-// The stream of events, as this tab hears it. The browser reconnects by itself, and the server replays what was missed. Where it
-// gives up, or where the machine slept, a new stream is opened and everything is fetched anew; while there is none,
-// what is looked at is fetched again and again.
+// The event stream of this tab. The browser reconnects a broken stream, and the server replays the missed events. After
+// a failed reconnect, or when the machine slept, a new stream is opened and all queries are refetched. While there is no
+// stream, the active queries are polled.
 
 import type { QueryClient } from "@tanstack/react-query";
 import { parse } from "@/api/json";
 import type { Counts } from "@/api/queries";
-import { Applying, type Changed, type Gallery, type Progress } from "./apply";
-import type { Source } from "./shared";
+import { CacheUpdater, type Changed, type Gallery, type Progress } from "./cache-updater";
+import type { Source } from "./shared-stream";
 
 export const PATH = "/api/events";
 export const POLL_MS = 2000;
-export const AGAIN_MS = 30_000;
-/** Longer than this between two ticks, and the machine slept. */
-export const SLEPT_MS = 20_000;
-/** The same in a tab that nobody sees: browsers let it tick once a minute. */
-export const SLEPT_UNSEEN_MS = 150_000;
+export const RECONNECT_MS = 30_000;
+/** A longer gap between two ticks means that the machine slept. */
+export const SLEEP_MS = 20_000;
+/** The same for a hidden tab, whose timers fire once a minute. */
+export const SLEEP_HIDDEN_MS = 150_000;
 const TICK_MS = 5000;
 
 export type LiveState = "connecting" | "live" | "reconnecting" | "polling" | "offline";
@@ -28,31 +28,39 @@ interface Events {
   reset: null;
 }
 type Listener<K extends keyof Events> = (data: Events[K]) => void;
+type Listeners = { readonly [K in keyof Events]: Set<Listener<K>> };
 
-export interface Outside {
+export interface Server {
   open: (path: string) => Source;
-  /** Whether the server answers, and lets us in. */
-  reach: () => Promise<boolean>;
+  /** Whether the server answers and accepts the session. */
+  isReachable: () => Promise<boolean>;
 }
 
 export class Connection {
   state: LiveState = "connecting";
-  private readonly applying: Applying;
-  private readonly watching = new Set<() => void>();
-  private readonly listeners = new Map<keyof Events, Set<(data: never) => void>>();
+  private readonly cache: CacheUpdater;
+  private readonly subscribers = new Set<() => void>();
+  private readonly listeners: Listeners = {
+    changed: new Set(),
+    progress: new Set(),
+    queue: new Set(),
+    gallery: new Set(),
+    wallet: new Set(),
+    reset: new Set(),
+  };
   private source: Source | undefined;
   private wasOpen = false;
   private polling: ReturnType<typeof setInterval> | undefined;
-  private again: ReturnType<typeof setTimeout> | undefined;
+  private reconnecting: ReturnType<typeof setTimeout> | undefined;
   private ticking: ReturnType<typeof setInterval> | undefined;
   private lastTick = 0;
   private wasHidden = false;
 
   constructor(
     client: QueryClient,
-    private readonly outside: Outside,
+    private readonly server: Server,
   ) {
-    this.applying = new Applying(client);
+    this.cache = new CacheUpdater(client);
   }
 
   start(): void {
@@ -71,82 +79,82 @@ export class Connection {
     removeEventListener("offline", this.noticeOffline);
     document.removeEventListener("visibilitychange", this.tick);
     this.disconnect();
-    this.applying.stop();
+    this.cache.stop();
   }
 
   on<K extends keyof Events>(kind: K, listener: Listener<K>): () => void {
-    const found = this.listeners.get(kind) ?? new Set();
-    this.listeners.set(kind, found.add(listener as (data: never) => void));
-    return () => void found.delete(listener as (data: never) => void);
+    const listeners: Set<Listener<K>> = this.listeners[kind];
+    listeners.add(listener);
+    return () => void listeners.delete(listener);
   }
 
-  readonly watch = (listener: () => void): (() => void) => {
-    this.watching.add(listener);
-    return () => void this.watching.delete(listener);
+  readonly subscribe = (subscriber: () => void): (() => void) => {
+    this.subscribers.add(subscriber);
+    return () => void this.subscribers.delete(subscriber);
   };
 
   private connect(): void {
     this.disconnect();
-    const source = this.outside.open(PATH);
+    const source = this.server.open(PATH);
     this.source = source;
     let isFirst = true;
     source.onopen = () => {
       this.stopPolling();
-      // what was fetched before the stream began may be old; later ones are replayed by the server. A page that has just
-      // been opened is not made to wait for all of it twice
-      if (isFirst && this.wasOpen) this.applying.reset();
-      else if (isFirst) this.applying.resetSoon();
+      // data fetched before a new stream started may be stale; a page that was just opened refetches a little later, so
+      // that it does not load everything twice at once
+      if (isFirst && this.wasOpen) this.cache.reset();
+      else if (isFirst) this.cache.resetSoon();
       isFirst = false;
       this.wasOpen = true;
-      this.become("live");
+      this.setState("live");
     };
-    source.onerror = () => this.failed(source);
-    this.subscribe(source, "changed", (data) => this.applying.changed(data));
-    this.subscribe(source, "progress", (data) => this.applying.progress(data));
-    this.subscribe(source, "queue", (data) => this.applying.queue(data));
-    this.subscribe(source, "gallery", (data) => this.applying.gallery(data));
-    this.subscribe(source, "wallet", () => this.applying.wallet());
-    this.subscribe(source, "reset", () => this.applying.reset());
+    source.onerror = () => this.onError(source);
+    this.listenTo(source, "changed", (data) => this.cache.changed(data));
+    this.listenTo(source, "progress", (data) => this.cache.progress(data));
+    this.listenTo(source, "queue", (data) => this.cache.queue(data));
+    this.listenTo(source, "gallery", (data) => this.cache.gallery(data));
+    this.listenTo(source, "wallet", () => this.cache.wallet());
+    this.listenTo(source, "reset", () => this.cache.reset());
   }
 
-  private subscribe<K extends keyof Events>(source: Source, kind: K, apply: (data: Events[K]) => void): void {
+  private listenTo<K extends keyof Events>(source: Source, kind: K, apply: (data: Events[K]) => void): void {
     source.addEventListener(kind, (event) => {
       const { data } = event as MessageEvent<string>;
       const found = (data ? parse(data) : null) as Events[K];
       apply(found);
-      for (const each of this.listeners.get(kind) ?? []) each(found as never);
+      for (const each of this.listeners[kind]) each(found);
     });
   }
 
-  private failed(source: Source): void {
+  private onError(source: Source): void {
     if (source !== this.source) return;
     if (source.readyState !== source.CLOSED) {
-      // the browser tries again by itself
-      this.become(navigator.onLine === false ? "offline" : this.wasOpen ? "reconnecting" : "connecting");
+      // the browser reconnects
+      this.setState(navigator.onLine === false ? "offline" : this.wasOpen ? "reconnecting" : "connecting");
       this.poll();
       return;
     }
-    // it has given up: refused, or not there
+    // the browser has given up: the server refused the stream or is unreachable
     this.disconnect();
-    this.become("reconnecting");
+    this.setState("reconnecting");
     this.poll();
-    this.again = setTimeout(() => this.connect(), AGAIN_MS);
+    this.reconnecting = setTimeout(() => this.connect(), RECONNECT_MS);
   }
 
   private poll(): void {
     if (this.polling) return;
-    const ask = async () => {
+    const pollOnce = async () => {
       if (document.hidden) return;
-      if (!(await this.outside.reach())) {
-        this.become(navigator.onLine === false ? "offline" : "reconnecting");
+      if (!(await this.server.isReachable())) {
+        this.setState(navigator.onLine === false ? "offline" : "reconnecting");
         return;
       }
       if (!this.polling) return;
-      this.become("polling");
-      this.applying.reset();
+      this.setState("polling");
+      this.cache.reset();
     };
-    this.polling = setInterval(() => void ask(), POLL_MS);
-    void ask();
+    this.polling = setInterval(() => void pollOnce(), POLL_MS);
+    void pollOnce();
   }
 
   private stopPolling(): void {
@@ -158,27 +166,27 @@ export class Connection {
     this.source?.close();
     this.source = undefined;
     this.stopPolling();
-    clearTimeout(this.again);
+    clearTimeout(this.reconnecting);
   }
 
-  /** A machine that slept has lost its connections, and no browser notices for minutes. */
+  /** Detects sleep: its connections are dead, but browsers take minutes to notice. */
   private readonly tick = (): void => {
-    const slept = Date.now() - this.lastTick > (this.wasHidden ? SLEPT_UNSEEN_MS : SLEPT_MS);
+    const slept = Date.now() - this.lastTick > (this.wasHidden ? SLEEP_HIDDEN_MS : SLEEP_MS);
     this.lastTick = Date.now();
     this.wasHidden = document.hidden;
     if (slept) this.renew();
   };
 
   readonly renew = (): void => {
-    this.become(this.wasOpen ? "reconnecting" : "connecting");
+    this.setState(this.wasOpen ? "reconnecting" : "connecting");
     this.connect();
   };
 
-  private readonly noticeOffline = (): void => this.become("offline");
+  private readonly noticeOffline = (): void => this.setState("offline");
 
-  private become(state: LiveState): void {
+  private setState(state: LiveState): void {
     if (state === this.state) return;
     this.state = state;
-    for (const each of this.watching) each();
+    for (const each of this.subscribers) each();
   }
 }

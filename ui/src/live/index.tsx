@@ -1,13 +1,14 @@
 import { useQueryClient } from "@tanstack/react-query";
-import { createContext, type ReactNode, useContext, useEffect, useRef, useState, useSyncExternalStore } from "react";
+import { createContext, type ReactNode, useContext, useEffect, useState, useSyncExternalStore } from "react";
 import { get } from "@/api/client";
 import { Problem } from "@/api/problem";
+import { useLatest } from "@/lib/use-latest";
 import { Connection, type LiveState } from "./connection";
-import { openShared } from "./shared";
+import { openShared } from "./shared-stream";
 
 const Live = createContext<Connection | null>(null);
 
-async function ask(): Promise<boolean> {
+async function checkServer(): Promise<boolean> {
   try {
     await get("/api/me");
     return true;
@@ -16,22 +17,22 @@ async function ask(): Promise<boolean> {
   }
 }
 
-let asking: Promise<boolean> | undefined;
+let checking: Promise<boolean> | undefined;
 
-const outside = {
+const server = {
   open: openShared,
-  // where the session is over, the answer comes after the next one has begun
-  reach: () => {
-    asking ??= ask().finally(() => {
-      asking = undefined;
+  // one check at a time: if the session has expired, it waits until the user signs in
+  isReachable: () => {
+    checking ??= checkServer().finally(() => {
+      checking = undefined;
     });
-    return asking;
+    return checking;
   },
 };
 
 export function LiveProvider({ children }: { children: ReactNode }) {
   const client = useQueryClient();
-  const [connection] = useState(() => new Connection(client, outside));
+  const [connection] = useState(() => new Connection(client, server));
   useEffect(() => {
     connection.start();
     return () => connection.stop();
@@ -45,23 +46,22 @@ function useConnection(): Connection {
   return found;
 }
 
-/** Begins a new stream at once, for whoever knows that there can be one again. */
+/** Opens a new stream at once, such as after a sign-in. */
 export function useReconnect(): () => void {
   return useConnection().renew;
 }
 
 export function useLiveState(): LiveState {
   const connection = useConnection();
-  return useSyncExternalStore(connection.watch, () => connection.state);
+  return useSyncExternalStore(connection.subscribe, () => connection.state);
 }
 
-/** Do something when an event arrives; the cache has it already. */
+/** Calls the listener for each event, after the cache was updated. */
 export function useLiveEvent<K extends Parameters<Connection["on"]>[0]>(
   kind: K,
   listener: Parameters<typeof Connection.prototype.on<K>>[1],
 ): void {
   const connection = useConnection();
-  const newest = useRef(listener);
-  newest.current = listener;
-  useEffect(() => connection.on(kind, (data) => newest.current(data)), [connection, kind]);
+  const latest = useLatest(listener);
+  useEffect(() => connection.on(kind, (data) => latest.current(data)), [connection, kind, latest]);
 }

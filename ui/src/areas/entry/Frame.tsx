@@ -1,18 +1,18 @@
 import type { ReactNode } from "react";
-import { Mark } from "@/app/Mark";
-import { useTitle } from "@/app/title";
 import { Toasts } from "@/kit";
+import { Logo } from "@/kit/Logo";
+import { useDocumentTitle } from "@/lib/document-title";
 import { common } from "@/texts/common";
 import { entry as texts } from "@/texts/entry";
 import styles from "./entry.module.css";
 
 /** What pages that nobody is signed in for stand in. */
 export function Frame({ title, children, foot }: { title: string; children: ReactNode; foot?: ReactNode }) {
-  useTitle(title);
+  useDocumentTitle(title);
   return (
     <main className={styles.page}>
       <div className={styles.brand}>
-        <Mark size={36} />
+        <Logo size={36} />
         <span>{common.name}</span>
       </div>
       <section className={styles.card}>

@@ -4,11 +4,11 @@ import { type FormEvent, useState } from "react";
 import { post } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
 import { Button, buttonClass, ErrorCard, Field, Skeleton, TextField } from "@/kit";
+import { PasswordField } from "@/session/PasswordField";
 import { common } from "@/texts/common";
 import { entry as texts } from "@/texts/entry";
 import styles from "./entry.module.css";
 import { Frame } from "./Frame";
-import { PasswordField } from "./PasswordField";
 
 const { reset } = texts;
 

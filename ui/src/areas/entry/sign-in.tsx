@@ -2,12 +2,12 @@ import { useQuery } from "@tanstack/react-query";
 import { Link, useSearch } from "@tanstack/react-router";
 import { useEffect } from "react";
 import { entry } from "@/api/queries";
-import { ownAddress } from "@/app/entering";
 import { Button } from "@/kit";
+import { SignInForm } from "@/session/SignInForm";
+import { localPath } from "@/session/sign-in-guard";
 import { entry as texts } from "@/texts/entry";
 import styles from "./entry.module.css";
 import { Frame } from "./Frame";
-import { SignInForm } from "./SignInForm";
 
 export default function SignIn() {
   const { to } = useSearch({ from: "/sign-in" });
@@ -31,7 +31,7 @@ export default function SignIn() {
       }
     >
       {/* the whole app is loaded anew: nothing of who was here before is left in it */}
-      <SignInForm onSignedIn={() => location.replace(ownAddress(to))}>
+      <SignInForm onSignedIn={() => location.replace(localPath(to))}>
         {(isSending) => (
           <Button look="primary" type="submit" isBusy={isSending}>
             {texts.signIn.action}

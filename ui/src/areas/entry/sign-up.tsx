@@ -4,12 +4,12 @@ import { type FormEvent, useState } from "react";
 import { post } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
 import { entry } from "@/api/queries";
-import { ownAddress } from "@/app/entering";
 import { Button, ErrorCard, Field, TextField } from "@/kit";
+import { PasswordField } from "@/session/PasswordField";
+import { localPath } from "@/session/sign-in-guard";
 import { entry as texts } from "@/texts/entry";
 import styles from "./entry.module.css";
 import { Frame } from "./Frame";
-import { PasswordField } from "./PasswordField";
 
 export default function SignUp() {
   const { to } = useSearch({ from: "/sign-up" });
@@ -44,7 +44,7 @@ function SignUpForm({ to }: { to: string | undefined }) {
     setProblem(null);
     try {
       await post("/api/register", { body: { email, password, name: name || null } });
-      location.replace(ownAddress(to));
+      location.replace(localPath(to));
     } catch (thrown) {
       setProblem(thrown instanceof Problem ? thrown : new Problem(sentence(thrown), 0));
       setSending(false);

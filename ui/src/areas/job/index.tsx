@@ -2,23 +2,35 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useRouter } from "@tanstack/react-router";
 import { ArrowLeft, FileQuestion } from "lucide-react";
 import { useEffect, useState } from "react";
-import { aboutJob, batchItems, job as jobQuery } from "@/api/queries";
+import { aboutJob, job as jobQuery } from "@/api/queries";
 import type { Job } from "@/api/types";
-import { useCommands } from "@/app/commands";
-import { Header } from "@/app/Header";
-import { useKeys } from "@/app/keyboard";
-import { lastSearch } from "@/app/last";
-import { verbsOf } from "@/areas/queue/rules";
+import { Attempts } from "@/jobs/Attempts";
+import { ACTION_ICONS, actionName } from "@/jobs/action-menu";
+import { actionsFor, type JobAction, targetOfJob } from "@/jobs/actions";
+import { InputValues } from "@/jobs/InputValues";
+import { JobActions } from "@/jobs/JobActions";
+import { JobError } from "@/jobs/JobError";
+import { JobFacts } from "@/jobs/JobFacts";
+import { JobHistory } from "@/jobs/JobHistory";
+import { JobLog } from "@/jobs/JobLog";
+import { JobProgress } from "@/jobs/JobProgress";
+import { hasEnded, jobTitle } from "@/jobs/job";
+import { OutputFiles } from "@/jobs/OutputFiles";
+import { RerunCommand } from "@/jobs/RerunCommand";
+import { shellCommand } from "@/jobs/rerun";
+import { useJobActions } from "@/jobs/use-job-actions";
+import { Viewer } from "@/jobs/Viewer";
 import { buttonClass, EmptyState, Skeleton, StatusBadge } from "@/kit";
+import { copyText } from "@/kit/clipboard";
+import { Header } from "@/kit/Header";
+import { useCommands } from "@/lib/commands";
+import { useKeys } from "@/lib/keyboard";
+import { savedFilters } from "@/lib/saved-filters";
 import { common } from "@/texts/common";
 import { job as texts } from "@/texts/job";
 import { queue } from "@/texts/queue";
-import { Actions, copy, subjectOfJob, VERB_ICONS } from "./Actions";
-import { nameOfVerb, useDoing } from "./doing";
 import styles from "./job.module.css";
-import { AsCommand, Attempts, Files, Happened, HowFar, JobError, JobFacts, Log, Values } from "./parts";
-import { commandOf, hasEnded, titleOf } from "./rules";
-import { Viewer } from "./Viewer";
+import { useBatchNeighbors } from "./use-batch-neighbors";
 
 export default function JobPage() {
   const { id } = useParams({ from: "/jobs/$id" });
@@ -26,11 +38,11 @@ export default function JobPage() {
   return (
     <>
       <Header
-        title={job ? titleOf(job) : texts.title}
+        title={job ? jobTitle(job) : texts.title}
         actions={
           <Link
             to="/queue"
-            search={{ ...lastSearch("/queue"), batch: job?.batch_id ?? undefined, job: id } as never}
+            search={{ ...savedFilters("/queue"), ...(job?.batch_id && { batch: job.batch_id }), job: id }}
             className={buttonClass({})}
           >
             <ArrowLeft aria-hidden />
@@ -53,62 +65,37 @@ export default function JobPage() {
 
 function Page({ job }: { job: Job }) {
   const navigate = useNavigate();
-  const router = useRouter();
   const client = useQueryClient();
   const { data: about } = useQuery(aboutJob(job.id));
-  const doing = useDoing(
-    ({ id }) => void navigate({ to: "/jobs/$id", params: { id } }),
-    () => void navigate({ to: "/queue", search: lastSearch("/queue") as never }),
-  );
+  const [at, setAt] = useState(0);
+  const actions = useJobActions({
+    onCreated: ({ id }) => void navigate({ to: "/jobs/$id", params: { id } }),
+    onDeleted: () => void navigate({ to: "/queue", search: savedFilters("/queue") }),
+  });
+  const target = targetOfJob(job);
+  const available = actionsFor(target);
+  const run = (action: JobAction) => void actions.run(action, target);
+
   const ended = hasEnded(job);
-  // what is known beside the job comes with its end
+  // the details change when the job ends
   useEffect(() => {
     if (ended) void client.invalidateQueries({ queryKey: ["job", job.id, "about"] });
   }, [client, ended, job.id]);
 
-  const [at, setAt] = useState(0);
-  const subject = subjectOfJob(job);
-  const verbs = verbsOf(subject);
-  const neighbour = useNeighbours(job);
-  const again = verbs.find((each) => each === "retry" || each === "again");
-  const hold = verbs.find((each) => each === "pause" || each === "pauseNow" || each === "resume");
-  const slug = job.workflow_slug;
-  const go = (id: string | undefined) => id && void navigate({ to: "/jobs/$id", params: { id }, replace: true });
-  useKeys([
-    { keys: "j", name: common.keys.next, group: texts.title, run: () => go(neighbour(1)) },
-    { keys: "k", name: common.keys.previous, group: texts.title, run: () => go(neighbour(-1)) },
-    { keys: "r", name: queue.keys.again, group: texts.title, run: () => again && void doing.doVerb(again, subject) },
-    { keys: "p", name: queue.keys.pause, group: texts.title, run: () => hold && void doing.doVerb(hold, subject) },
-    {
-      keys: "e",
-      name: texts.changeAndRun,
-      group: texts.title,
-      run: () => slug && void navigate({ to: "/create", search: { workflow: slug, from: job.id } }),
-    },
-    {
-      keys: "Escape",
-      name: texts.back,
-      group: texts.title,
-      // to where one came from; who came by a link from elsewhere gets to the queue
-      run: () =>
-        router.history.canGoBack()
-          ? router.history.back()
-          : void navigate({ to: "/queue", search: job.batch_id ? { batch: job.batch_id, job: job.id } : {} }),
-    },
-  ]);
+  useJobKeys(job, available, run);
   useCommands([
-    ...verbs.map((verb) => ({
-      id: `job-${verb}`,
-      name: nameOfVerb(verb, subject),
+    ...available.map((each) => ({
+      id: `job-${each}`,
+      name: actionName(each, target),
       group: common.palette.page,
-      icon: VERB_ICONS[verb],
-      run: () => void doing.doVerb(verb, subject),
+      icon: ACTION_ICONS[each],
+      run: () => run(each),
     })),
     {
       id: "job-command",
       name: texts.copyCommand,
       group: common.palette.page,
-      run: () => void copy(commandOf(job, about ?? null)),
+      run: () => void copyText(shellCommand(job, about ?? null)),
     },
   ]);
 
@@ -116,35 +103,55 @@ function Page({ job }: { job: Job }) {
     <div className={styles.page}>
       <div className={styles.media}>
         <Viewer job={job} about={about} at={at} onAt={setAt} isLarge />
-        <HowFar job={job} />
+        <JobProgress job={job} />
         <JobError job={job} />
-        <Actions job={job} at={at} doing={doing} />
-        <Log job={job} />
+        <JobActions job={job} at={at} actions={actions} />
+        <JobLog job={job} />
       </div>
       <div className={styles.side}>
-        {about && <Values about={about} />}
+        {about && <InputValues about={about} />}
         <JobFacts job={job} about={about} />
-        {about && <Files about={about} />}
+        {about && <OutputFiles about={about} />}
         {about && <Attempts about={about} />}
-        <Happened job={job} />
-        {about && <AsCommand job={job} about={about} />}
+        <JobHistory job={job} />
+        {about && <RerunCommand job={job} about={about} />}
       </div>
-      {doing.dialog}
+      {actions.dialog}
     </div>
   );
 }
 
-/** The items before and after it in its batch. */
-function useNeighbours(job: Job): (by: 1 | -1) => string | undefined {
-  const client = useQueryClient();
-  const { batch_id: batchId } = job;
-  useEffect(() => {
-    if (batchId) void client.prefetchInfiniteQuery(batchItems(batchId));
-  }, [client, batchId]);
-  return (by) => {
-    const found = batchId ? client.getQueryData(batchItems(batchId).queryKey) : undefined;
-    const items = found?.pages.flatMap((each) => each.items) ?? [];
-    const at = items.findIndex((each) => each.item_no === job.item_no);
-    return at < 0 ? undefined : items[at + by]?.id;
+function useJobKeys(job: Job, available: readonly JobAction[], run: (action: JobAction) => void): void {
+  const navigate = useNavigate();
+  const router = useRouter();
+  const neighbor = useBatchNeighbors(job);
+  const slug = job.workflow_slug;
+  const group = texts.title;
+  const open = (id: string | undefined) => id && void navigate({ to: "/jobs/$id", params: { id }, replace: true });
+  const runFirst = (...wanted: JobAction[]) => {
+    const action = available.find((each) => wanted.includes(each));
+    if (action) run(action);
   };
+  useKeys([
+    { keys: "j", name: common.keys.next, group, run: () => open(neighbor(1)) },
+    { keys: "k", name: common.keys.previous, group, run: () => open(neighbor(-1)) },
+    { keys: "r", name: queue.keys.again, group, run: () => runFirst("retry", "again") },
+    { keys: "p", name: queue.keys.pause, group, run: () => runFirst("pause", "pauseNow", "resume") },
+    {
+      keys: "e",
+      name: texts.changeAndRun,
+      group,
+      run: () => slug && void navigate({ to: "/create", search: { workflow: slug, from: job.id } }),
+    },
+    {
+      keys: "Escape",
+      name: texts.back,
+      group,
+      // without a page to go back to, open the queue
+      run: () =>
+        router.history.canGoBack()
+          ? router.history.back()
+          : void navigate({ to: "/queue", search: job.batch_id ? { batch: job.batch_id, job: job.id } : {} }),
+    },
+  ]);
 }

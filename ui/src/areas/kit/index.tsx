@@ -3,7 +3,6 @@
 import { Dices, Download, Images, Lock, Pause, Play, Star, Trash2 } from "lucide-react";
 import { type ReactNode, useState } from "react";
 import type { Whole } from "@/api/json";
-import { Header } from "@/app/Header";
 import {
   Button,
   Card,
@@ -36,7 +35,8 @@ import { Combobox } from "@/kit/Combobox";
 import { CompareSlider } from "@/kit/CompareSlider";
 import { CopyField } from "@/kit/CopyField";
 import { DropZone } from "@/kit/DropZone";
-import { Facts } from "@/kit/Inspector";
+import { Facts } from "@/kit/Facts";
+import { Header } from "@/kit/Header";
 import { Media } from "@/kit/Media";
 import { Player } from "@/kit/Player";
 import { Segmented } from "@/kit/Segmented";

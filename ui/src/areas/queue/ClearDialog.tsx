@@ -2,36 +2,37 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { post } from "@/api/client";
 import { keys } from "@/api/queries";
-import { counted, type useDoing } from "@/areas/job/doing";
+import { countJobs } from "@/jobs/bulk";
+import type { JobActions } from "@/jobs/use-job-actions";
 import { Button, Checkbox, Dialog, toast, toastProblem } from "@/kit";
 import { common } from "@/texts/common";
 import { queue as texts } from "@/texts/queue";
-import styles from "./queue.module.css";
+import styles from "./ClearDialog.module.css";
 
 const ENDED = ["completed", "failed", "canceled"] as const;
 
 interface ClearDialogProps {
   isOpen: boolean;
   onClose: () => void;
-  doing: ReturnType<typeof useDoing>;
+  actions: JobActions;
 }
 
-/** Put what has ended out of sight, by how it did; or delete it. */
-export function ClearDialog({ isOpen, onClose, doing }: ClearDialogProps) {
+/** Removes finished jobs from the queue by status, or deletes them. */
+export function ClearDialog({ isOpen, onClose, actions }: ClearDialogProps) {
   const [chosen, setChosen] = useState<readonly string[]>(ENDED);
   const [deletes, setDeletes] = useState(false);
   const [keepsFiles, setKeepsFiles] = useState(true);
-  // a batch is cleared as a whole, but its jobs are deleted each by itself: the numbers differ
+  // batches are cleared as a whole, but their jobs are deleted one by one, so the numbers differ
   const { data: ended } = useQuery({
     queryKey: [...keys.queue, "clearing"],
     queryFn: async () => (await post("/api/queue/clear", { body: { status: [...ENDED], dry_run: true } })).data.found,
     enabled: isOpen,
   });
-  // what is shown and what is deleted is the same: what ends while one looks is counted anew first
+  // pins the selection, so that exactly the shown number of jobs is deleted
   const { data: deleted } = useQuery({
     queryKey: [...keys.queue, "ended"],
     queryFn: ({ signal }) =>
-      counted(
+      countJobs(
         ENDED.map((status) => ({ filter: { status, in_queue: true } })),
         signal,
       ),
@@ -46,8 +47,8 @@ export function ClearDialog({ isOpen, onClose, doing }: ClearDialogProps) {
   async function run() {
     onClose();
     if (deletes) {
-      const among = wanted.flatMap((status) => found(status)?.among ?? []);
-      await doing.bulk("delete", among, { keep_files: keepsFiles });
+      const selections = wanted.flatMap((status) => found(status)?.selection ?? []);
+      await actions.bulk("delete", selections, { keep_files: keepsFiles });
       return;
     }
     try {
@@ -56,7 +57,7 @@ export function ClearDialog({ isOpen, onClose, doing }: ClearDialogProps) {
     } catch (thrown) {
       toastProblem(thrown);
     } finally {
-      doing.refresh();
+      actions.refresh();
     }
   }
 
@@ -79,7 +80,7 @@ export function ClearDialog({ isOpen, onClose, doing }: ClearDialogProps) {
         {ENDED.map((status) => {
           const name = ask.clearWhat(common.status[status] ?? status, number(status));
           return (
-            // biome-ignore lint/a11y/noLabelWithoutControl: the checkbox is in it
+            // biome-ignore lint/a11y/noLabelWithoutControl: the label contains the checkbox
             <label key={status}>
               <Checkbox
                 name={name}
@@ -92,13 +93,13 @@ export function ClearDialog({ isOpen, onClose, doing }: ClearDialogProps) {
           );
         })}
         <hr />
-        {/* biome-ignore lint/a11y/noLabelWithoutControl: the checkbox is in it */}
+        {/* biome-ignore lint/a11y/noLabelWithoutControl: the label contains the checkbox */}
         <label>
           <Checkbox name={ask.clearDeletes} isOn={deletes} onChange={setDeletes} />
           {ask.clearDeletes}
         </label>
         {deletes && (
-          // biome-ignore lint/a11y/noLabelWithoutControl: the checkbox is in it
+          // biome-ignore lint/a11y/noLabelWithoutControl: the label contains the checkbox
           <label>
             <Checkbox name={ask.keepFiles} isOn={keepsFiles} onChange={setKeepsFiles} />
             {ask.keepFiles}

@@ -1,24 +1,23 @@
 import { describe, expect, it } from "vitest";
 import type { QueueEntry } from "@/api/types";
+import { actionsFor, canPrioritise } from "@/jobs/actions";
 import {
-  amongOf,
+  bulkSelections,
   canMove,
-  canPrioritise,
+  checkboxState,
+  countSelected,
   doneOf,
   isSameView,
-  jobsIn,
   linesOf,
-  moved,
-  partsOf,
-  pausedBy,
-  selectedPart,
-  subjectOf,
+  moveEntry,
+  progressParts,
+  statusesToPause,
   summaryOf,
+  targetOfEntry,
   tilesThatFit,
-  verbsOf,
 } from "./rules";
 
-const unit = (id: string, more: Partial<QueueEntry> = {}): QueueEntry => ({
+const entry = (id: string, more: Partial<QueueEntry> = {}): QueueEntry => ({
   id,
   is_batch: false,
   label: id,
@@ -48,7 +47,7 @@ const unit = (id: string, more: Partial<QueueEntry> = {}): QueueEntry => ({
 const counts = (given: Record<string, number>) => given as QueueEntry["counts"];
 
 describe("a batch", () => {
-  const mixed = unit("a", {
+  const mixed = entry("a", {
     is_batch: true,
     status: "failed",
     total: 12,
@@ -57,22 +56,22 @@ describe("a batch", () => {
 
   it("of which one failed is not red", () => {
     expect(summaryOf(mixed)).toEqual({ main: "1 failed", sub: "11 of 12 done", tone: "warn" });
-    expect(partsOf(mixed.counts, 12).map((each) => each.status)).toEqual(["completed", "failed"]);
+    expect(progressParts(mixed.counts, 12).map((each) => each.status)).toEqual(["completed", "failed"]);
   });
 
   it("of which all failed is, and says why", () => {
-    const all = unit("a", { ...mixed, counts: counts({ failed: 12 }), error: "Not enough memory." });
+    const all = entry("a", { ...mixed, counts: counts({ failed: 12 }), error: "Not enough memory." });
     expect(summaryOf(all)).toEqual({ main: "Failed", sub: "Not enough memory.", tone: "bad" });
   });
 
   it("offers to run what failed again, and not what was canceled while others go on", () => {
-    expect(verbsOf(subjectOf(mixed))).toEqual(["retry", "again", "delete"]);
-    const going = unit("a", { is_batch: true, counts: counts({ processing: 1, canceled: 2 }) });
-    expect(verbsOf(subjectOf(going))).toEqual(["pause", "pauseNow", "cancel"]);
+    expect(actionsFor(targetOfEntry(mixed))).toEqual(["retry", "again", "delete"]);
+    const going = entry("a", { is_batch: true, counts: counts({ processing: 1, canceled: 2 }) });
+    expect(actionsFor(targetOfEntry(going))).toEqual(["pause", "pauseNow", "cancel"]);
   });
 
   it("has only what is done in its bar, and what was canceled is not", () => {
-    expect(partsOf({ processing: 1, canceled: 1, queued: 2 }, 4)).toEqual([]);
+    expect(progressParts({ processing: 1, canceled: 1, queued: 2 }, 4)).toEqual([]);
     expect(doneOf({ completed: 1, failed: 1, canceled: 1 })).toBe(2);
   });
 });
@@ -80,23 +79,23 @@ describe("a batch", () => {
 describe("a job", () => {
   it("that was retried is not retried once more, but may be run again", () => {
     const failed = { status: "failed", counts: counts({ failed: 1 }) } as const;
-    expect(verbsOf(subjectOf(unit("a", failed)))).toEqual(["retry", "delete"]);
-    expect(verbsOf(subjectOf(unit("a", { ...failed, retried_as: "b" })))).toEqual(["again", "delete"]);
+    expect(actionsFor(targetOfEntry(entry("a", failed)))).toEqual(["retry", "delete"]);
+    expect(actionsFor(targetOfEntry(entry("a", { ...failed, retried_as: "b" })))).toEqual(["again", "delete"]);
   });
 
-  it("that a worker has fetched cannot be moved, nor a batch of which nothing else waits", () => {
+  it("that a worker has fetched cannot be moveEntry, nor a batch of which nothing else waits", () => {
     const more: Partial<QueueEntry>[] = [
       { fetched: 1 },
       { fetched: 1, is_batch: true, status: "running", counts: counts({ processing: 1, queued: 1 }) },
     ];
     for (const each of more) {
-      expect(canMove(unit("a", each))).toBe(false);
-      expect(verbsOf(subjectOf(unit("a", each)))).not.toContain("next");
+      expect(canMove(entry("a", each))).toBe(false);
+      expect(actionsFor(targetOfEntry(entry("a", each)))).not.toContain("next");
     }
   });
 
   it("that waits, and a batch of which something does, can be given a priority", () => {
-    const can = (more: Partial<QueueEntry>) => canPrioritise(subjectOf(unit("a", more)));
+    const can = (more: Partial<QueueEntry>) => canPrioritise(targetOfEntry(entry("a", more)));
     expect(can({ status: "waiting" })).toBe(true);
     expect(can({ status: "running", counts: counts({ processing: 1 }) })).toBe(false);
     expect(can({ is_batch: true, status: "running", counts: counts({ processing: 1, queued: 2 }) })).toBe(true);
@@ -107,12 +106,12 @@ describe("a job", () => {
 describe("the list", () => {
   const today = new Date(2026, 2, 6, 12);
   const ended = (id: string, at: Date) =>
-    unit(id, { status: "completed", counts: counts({ completed: 1 }), ended_at: at.toISOString() });
+    entry(id, { status: "completed", counts: counts({ completed: 1 }), ended_at: at.toISOString() });
 
   it("has what is next first, then what has ended by day", () => {
     const lines = linesOf(
       [
-        unit("a"),
+        entry("a"),
         ended("b", new Date(2026, 2, 6, 9)),
         ended("c", new Date(2026, 2, 5, 23)),
         ended("d", new Date(2026, 2, 1)),
@@ -133,14 +132,14 @@ describe("the list", () => {
   });
 
   it("is reordered by putting one before or after another", () => {
-    const all = [unit("a"), unit("b"), unit("c"), ended("d", today)];
-    expect(moved(all, "c", { other: "a", isAfter: false }).map((each) => each.id)).toEqual(["c", "a", "b", "d"]);
-    expect(moved(all, "a", { other: "b", isAfter: true }).map((each) => each.id)).toEqual(["b", "a", "c", "d"]);
+    const all = [entry("a"), entry("b"), entry("c"), ended("d", today)];
+    expect(moveEntry(all, "c", { other: "a", isAfter: false }).map((each) => each.id)).toEqual(["c", "a", "b", "d"]);
+    expect(moveEntry(all, "a", { other: "b", isAfter: true }).map((each) => each.id)).toEqual(["b", "a", "c", "d"]);
     expect(canMove(ended("d", today))).toBe(false);
   });
 
   it("is reordered only while it is shown in the order of the queue", () => {
-    expect(["queue", undefined, "newest", "oldest"].map((sort) => canMove(unit("a"), sort))).toEqual([
+    expect(["queue", undefined, "newest", "oldest"].map((sort) => canMove(entry("a"), sort))).toEqual([
       true,
       true,
       false,
@@ -151,22 +150,22 @@ describe("the list", () => {
 
 describe("what is selected", () => {
   it("is one call for jobs, one for each batch, and one for all that match", () => {
-    expect(amongOf(["1", "b-2", "3"], {})).toEqual([
+    expect(bulkSelections(["1", "b-2", "3"], {})).toEqual([
       { ids: ["1", "3"] },
       { filter: { in_queue: true, batch_id: "2" } },
     ]);
-    expect(amongOf(["all"], { status: "waiting", q: "cat", sort: "newest" })).toEqual([
+    expect(bulkSelections(["all"], { status: "waiting", q: "cat", sort: "newest" })).toEqual([
       { filter: { in_queue: true, status: "waiting", q: "cat" } },
     ]);
   });
 
   it("is, of a batch under a filter, only what the filter means", () => {
-    expect(amongOf(["b-2"], { status: "failed", q: "cat" })).toEqual([
+    expect(bulkSelections(["b-2"], { status: "failed", q: "cat" })).toEqual([
       { filter: { in_queue: true, status: "failed", q: "cat", batch_id: "2" } },
     ]);
-    expect(selectedPart({ matched: 1, total: 8 }, true)).toBe("some");
-    expect(selectedPart({ matched: 8, total: 8 }, true)).toBe(true);
-    expect(selectedPart({ matched: 1, total: 8 }, false)).toBe(false);
+    expect(checkboxState({ matched: 1, total: 8 }, true)).toBe("some");
+    expect(checkboxState({ matched: 8, total: 8 }, true)).toBe(true);
+    expect(checkboxState({ matched: 1, total: 8 }, false)).toBe(false);
   });
 });
 
@@ -177,21 +176,21 @@ it("a view is the one that is shown where all that it looks for is the same", ()
 });
 
 it("pausing the queue after what runs leaves what runs alone", () => {
-  expect(pausedBy("after")).toEqual(["waiting"]);
-  expect(pausedBy("now")).toEqual(["waiting", "running"]);
+  expect(statusesToPause("after")).toEqual(["waiting"]);
+  expect(statusesToPause("now")).toEqual(["waiting", "running"]);
 });
 
 it("what nobody can run is called blocked, and says why", () => {
-  const missing = unit("a", { waiting_reason: "missing", waiting_text: "No worker has flux.safetensors." });
+  const missing = entry("a", { waiting_reason: "missing", waiting_text: "No worker has flux.safetensors." });
   expect(summaryOf(missing)).toEqual({ main: "Blocked", sub: "No worker has flux.safetensors.", tone: "warn" });
-  expect(summaryOf(unit("a", { waiting_reason: "busy", waiting_text: "Position 2." })).tone).toBe("quiet");
+  expect(summaryOf(entry("a", { waiting_reason: "busy", waiting_text: "Position 2." })).tone).toBe("quiet");
 });
 
 it("what is paused can be put elsewhere, too", () => {
-  const paused = unit("a", { status: "paused", counts: counts({ paused: 1 }) });
+  const paused = entry("a", { status: "paused", counts: counts({ paused: 1 }) });
   expect(canMove(paused)).toBe(true);
-  expect(verbsOf(subjectOf(paused))).toEqual(["resume", "next", "up", "down", "cancel"]);
-  expect(verbsOf(subjectOf(unit("b", { is_batch: true, counts: counts({ paused: 2 }) })))).toContain("next");
+  expect(actionsFor(targetOfEntry(paused))).toEqual(["resume", "next", "up", "down", "cancel"]);
+  expect(actionsFor(targetOfEntry(entry("b", { is_batch: true, counts: counts({ paused: 2 }) })))).toContain("next");
 });
 
 it("of a batch as many tiles are shown as fit, and the others are counted", () => {
@@ -202,13 +201,13 @@ it("of a batch as many tiles are shown as fit, and the others are counted", () =
 
 it("what is selected is counted in jobs and batches, as far as the list has it", () => {
   const all = [
-    unit("a", { is_batch: true, matched: 3, total: 6 }),
-    unit("b", { is_batch: true, matched: 7 }),
-    unit("c"),
+    entry("a", { is_batch: true, matched: 3, total: 6 }),
+    entry("b", { is_batch: true, matched: 7 }),
+    entry("c"),
   ];
-  const units = all.map((each) => ({ ...each, matched: each.matched ?? 1 }));
-  expect(jobsIn(units, ["all"], false)).toEqual({ jobs: 11, batches: 2 });
-  expect(jobsIn(units, ["b-a", "c"], true)).toEqual({ jobs: 4, batches: 1 });
-  expect(jobsIn(units, ["all"], true)).toBeNull();
-  expect(jobsIn(units, ["b-gone"], true)).toBeNull();
+  const entries = all.map((each) => ({ ...each, matched: each.matched ?? 1 }));
+  expect(countSelected(entries, ["all"], false)).toEqual({ jobs: 11, batches: 2 });
+  expect(countSelected(entries, ["b-a", "c"], true)).toEqual({ jobs: 4, batches: 1 });
+  expect(countSelected(entries, ["all"], true)).toBeNull();
+  expect(countSelected(entries, ["b-gone"], true)).toBeNull();
 });

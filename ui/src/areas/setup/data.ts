@@ -88,7 +88,7 @@ async function unlessThere(work: Promise<unknown>): Promise<void> {
 }
 
 export async function makeFleet(slug: string, stage: "production" | "staging"): Promise<void> {
-  await unlessThere(post("/api/admin/workflows", { body: EXAMPLE as never }));
+  await unlessThere(post("/api/admin/workflows", { body: EXAMPLE }));
   await unlessThere(post("/api/admin/fleets", { body: { slug, stage, workflow_slugs: [WORKFLOW], force: true } }));
 }
 
@@ -97,11 +97,9 @@ export async function makeEffect(name: string, price: number, tenantId: string):
   // tokens first: once there is an effect, this step counts as done
   if (price > 0) {
     const credits = { amount: JOBS * price, reference: "setup", description: null };
-    await unlessThere(
-      post("/api/admin/tenants/{tenant_id}/credits", { path: { tenant_id: tenantId }, body: credits as never }),
-    );
+    await unlessThere(post("/api/admin/tenants/{tenant_id}/credits", { path: { tenant_id: tenantId }, body: credits }));
   }
-  await unlessThere(post("/api/admin/effects", { body: body as never }));
+  await unlessThere(post("/api/admin/effects", { body }));
 }
 
 /** A picture on which one sees whether something was done to it. */
@@ -126,7 +124,7 @@ export async function samplePicture(): Promise<File> {
 export async function runFirstJob(effectId: number, picture: File): Promise<string> {
   const file = await upload(picture);
   const body = { effect_id: effectId, input_file_id: file.id, idempotency_key: newKey() };
-  return (await post("/api/ai-jobs", { body: body as never })).data.id;
+  return (await post("/api/ai-jobs", { body })).data.id;
 }
 
 export interface Tried {

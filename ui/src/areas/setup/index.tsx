@@ -3,10 +3,10 @@ import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { Check } from "lucide-react";
 import type { ReactNode } from "react";
 import { entry, me } from "@/api/queries";
-import { LoadingPage } from "@/app/LoadingPage";
-import { Mark } from "@/app/Mark";
-import { useTitle } from "@/app/title";
 import { buttonClass, Toasts } from "@/kit";
+import { LoadingPage } from "@/kit/LoadingPage";
+import { Logo } from "@/kit/Logo";
+import { useDocumentTitle } from "@/lib/document-title";
 import { common } from "@/texts/common";
 import { entry as entryTexts } from "@/texts/entry";
 import { setup as texts } from "@/texts/setup";
@@ -21,7 +21,7 @@ type Step = (typeof STEPS)[number];
 const isStep = (text: string | undefined): text is Step => STEPS.some((each) => each === text);
 
 export default function Setup() {
-  useTitle(texts.title);
+  useDocumentTitle(texts.title);
   const { step: wanted } = useSearch({ from: "/setup" });
   const navigate = useNavigate({ from: "/setup" });
   const { data: found } = useQuery(entry);
@@ -85,7 +85,7 @@ function Frame({ step, done, onStep, children }: FrameProps) {
   return (
     <main className={styles.page}>
       <header className={styles.brand}>
-        <Mark size={32} />
+        <Logo size={32} />
         <h1>{texts.title}</h1>
       </header>
       <div className={styles.columns}>

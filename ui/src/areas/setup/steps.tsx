@@ -18,7 +18,7 @@ import {
   TextField,
 } from "@/kit";
 import { CompareSlider } from "@/kit/CompareSlider";
-import { copy } from "@/kit/copying";
+import { copyText } from "@/kit/clipboard";
 import { Segmented } from "@/kit/Segmented";
 import { common } from "@/texts/common";
 import { shells } from "@/texts/console-shared";
@@ -178,7 +178,7 @@ function Command({ text }: { text: string }) {
   return (
     <div className={styles.command}>
       <code>{text}</code>
-      <IconButton icon={Copy} name={common.copy} size="small" onClick={() => void copy(text)} />
+      <IconButton icon={Copy} name={common.copy} size="small" onClick={() => void copyText(text)} />
     </div>
   );
 }

@@ -1,0 +1,62 @@
+import { Link, useLocation } from "@tanstack/react-router";
+import { Command, Settings2 } from "lucide-react";
+import { classes, Popover } from "@/kit";
+import { Logo } from "@/kit/Logo";
+import { savedFilters } from "@/lib/saved-filters";
+import { useSession } from "@/session/session";
+import { common } from "@/texts/common";
+import { areasOf } from "./areas";
+import styles from "./NavigationRail.module.css";
+import { SettingsMenu } from "./SettingsMenu";
+
+interface NavigationRailProps {
+  /** Number of jobs that run or wait. */
+  pending: number;
+  onPalette: () => void;
+  onDesk: () => void;
+}
+
+export function NavigationRail({ pending, onPalette, onDesk }: NavigationRailProps) {
+  const { role } = useSession();
+  const current = useLocation({ select: (each) => each.pathname });
+  return (
+    <nav className={styles.rail} aria-label={common.mainNavigation}>
+      <Link to={role === "desk" ? "/queue" : "/"} className={styles.home} aria-label={common.name} title={common.name}>
+        <Logo />
+      </Link>
+      {areasOf(role).map(({ path, name, icon: Icon }) => (
+        <Link
+          key={path}
+          to={path}
+          // restores the filters of the area; clicking the current area clears them
+          search={path === current ? {} : savedFilters(path)}
+          activeOptions={{ includeSearch: false }}
+          className={styles.link}
+          activeProps={{ "aria-current": "page" }}
+        >
+          <Icon aria-hidden />
+          {name}
+          {path === "/queue" && pending > 0 && <span className={styles.pending}>{pending > 99 ? "99+" : pending}</span>}
+        </Link>
+      ))}
+      <div className={styles.end}>
+        <button type="button" className={classes(styles.link, styles.wideOnly)} onClick={onPalette}>
+          <Command aria-hidden />
+          {common.palette.name}
+        </button>
+        <Popover
+          name={common.settings}
+          align="end"
+          trigger={
+            <button type="button" className={styles.link}>
+              <Settings2 aria-hidden />
+              {common.settings}
+            </button>
+          }
+        >
+          <SettingsMenu onDesk={onDesk} />
+        </Popover>
+      </div>
+    </nav>
+  );
+}

@@ -1,0 +1,31 @@
+import { useQuery } from "@tanstack/react-query";
+import { TriangleAlert } from "lucide-react";
+import { comfyuiAway } from "@/api/queries";
+import type { Slot } from "@/api/types";
+import { useSession } from "@/session/session";
+import styles from "./UnreachableNotice.module.css";
+
+/** The ComfyUI that a message is about. The worker and the desk may report different reasons for the same one. */
+const comfyuiOf = (message: string) => message.split(": ")[0];
+
+interface UnreachableNoticeProps {
+  slots: readonly Slot[];
+  areSlotsVisible: boolean;
+}
+
+/** Why a ComfyUI cannot be used, unless a visible slot already says so. */
+export function UnreachableNotice({ slots, areSlotsVisible }: UnreachableNoticeProps) {
+  const { desk } = useSession();
+  const { data: known = [] } = useQuery({ ...comfyuiAway, enabled: desk !== null });
+  const messages = new Map(
+    [...known, ...slots.flatMap((each) => each.away ?? [])].map((each) => [comfyuiOf(each), each]),
+  );
+  for (const { away, job } of slots) if (away && areSlotsVisible && !job) messages.delete(comfyuiOf(away));
+  if (!messages.size) return null;
+  return (
+    <div className={styles.notice} role="status">
+      <TriangleAlert aria-hidden />
+      <p>{[...messages.values()].join(" ")}</p>
+    </div>
+  );
+}

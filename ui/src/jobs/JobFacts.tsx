@@ -1,0 +1,70 @@
+import { useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import type { ReactNode } from "react";
+import { batch as batchQuery } from "@/api/queries";
+import type { AboutJob, Job } from "@/api/types";
+import { Heading } from "@/kit";
+import { Facts } from "@/kit/Facts";
+import { job as texts } from "@/texts/job";
+import { queue } from "@/texts/queue";
+import { formatBetween, formatTime } from "./dates";
+import styles from "./section.module.css";
+
+export function JobFacts({ job, about }: { job: Job; about: AboutJob | null | undefined }) {
+  const output = job.outputs[0];
+  const { data: batch } = useQuery({ ...batchQuery(job.batch_id ?? ""), enabled: job.batch_id !== null });
+  const facts: (readonly [string, ReactNode])[] = [
+    [texts.workflow, job.workflow_name || about?.workflow_name],
+    [
+      texts.batch,
+      job.batch_id && (
+        <Link key="batch" to="/queue" search={{ batch: job.batch_id }}>
+          {batch
+            ? queue.itemOf(batch.label ?? queue.batch.title, job.item_no + 1, batch.total)
+            : texts.number(job.item_no)}
+        </Link>
+      ),
+    ],
+    // the input values already show both
+    [texts.prompt, about ? null : job.prompt],
+    [texts.seedName, about || job.seed === null ? null : String(job.seed)],
+    [texts.sizeName, output?.width && output.height ? texts.pixels(output.width, output.height) : null],
+    [texts.created, formatTime(job.created_at)],
+    [texts.waited, formatBetween(job.created_at, job.started_at)],
+    [texts.started, formatTime(job.started_at)],
+    [texts.ended, formatTime(job.completed_at)],
+    [texts.took, formatBetween(job.started_at, job.completed_at)],
+    [texts.attempts, job.attempts ? texts.attemptsOf(job.attempts, job.max_attempts) : null],
+    [
+      texts.retryOf,
+      job.retry_of && (
+        <Link key="retry" to="/jobs/$id" params={{ id: job.retry_of }}>
+          {job.retry_of.slice(-8)}
+        </Link>
+      ),
+    ],
+    [
+      texts.retriedAs,
+      job.retried_as && (
+        <Link key="retried" to="/jobs/$id" params={{ id: job.retried_as }}>
+          {job.retried_as.slice(-8)}
+        </Link>
+      ),
+    ],
+    [
+      texts.reusedFrom,
+      job.reused_from && (
+        <Link key="reused" to="/jobs/$id" params={{ id: job.reused_from }}>
+          {job.reused_from.slice(-8)}
+        </Link>
+      ),
+    ],
+    [texts.id, <code key="id">{job.id}</code>],
+  ];
+  return (
+    <section className={styles.section}>
+      <Heading>{texts.facts}</Heading>
+      <Facts facts={facts} />
+    </section>
+  );
+}

@@ -1,0 +1,188 @@
+// The output of a job, compared with its input if any, or a live preview while it runs.
+
+import { Hourglass, ImageOff } from "lucide-react";
+import { type ReactNode, useEffect, useRef, useState } from "react";
+import { here } from "@/api/client";
+import type { AboutJob, Job } from "@/api/types";
+import { CompareSlider } from "@/kit/CompareSlider";
+import { useFileUrl, withoutSignature } from "@/kit/file-url";
+import { kindOf, Media, type MediaFile } from "@/kit/Media";
+import { Player } from "@/kit/Player";
+import { PlaybackSync } from "@/kit/playback-sync";
+import { Segmented } from "@/kit/Segmented";
+import { job as texts } from "@/texts/job";
+import { queue } from "@/texts/queue";
+import { hasEnded } from "./job";
+import { LivePreview } from "./LivePreview";
+import { displayableFiles } from "./outputs";
+import styles from "./Viewer.module.css";
+
+const isVisual = (file: { mime_type?: string | null } | null | undefined) =>
+  ["image", "video"].includes(kindOf(file?.mime_type ?? ""));
+
+interface ViewerProps {
+  job: Job;
+  about?: AboutJob | null | undefined;
+  /** Index of the displayed file. */
+  at: number;
+  onAt: (at: number) => void;
+  /** Fills the available height and enables the shortcuts of the player. */
+  isLarge?: boolean;
+}
+
+export function Viewer({ job, about, at, onAt, isLarge = false }: ViewerProps) {
+  const files = displayableFiles(job, about);
+  const output = files[Math.min(at, files.length - 1)];
+  const input = inputOf(job);
+  const canCompare = isVisual(output?.file) && isVisual(input);
+  const isStill = kindOf(output?.file.mime_type ?? "") === "image" && kindOf(input?.mime_type ?? "") === "image";
+  const [chosen, setChosen] = useState<string | null>(null);
+  const shown = chosen ?? (canCompare && isStill ? "both" : "output");
+  const name = job.label ?? texts.title;
+
+  if (!output) {
+    return (
+      <Frame isLarge={isLarge}>
+        {job.status === "processing" ? (
+          <LivePreview id={job.id} name={queue.livePreview(name)}>
+            {input && isVisual(input) ? (
+              <div className={styles.faded}>
+                <Bare file={input} name={texts.input} />
+              </div>
+            ) : (
+              <Placeholder icon={<Hourglass aria-hidden />} text={texts.waitingForPreview} />
+            )}
+          </LivePreview>
+        ) : input && isVisual(input) ? (
+          <>
+            <Bare file={input} name={input.name} />
+            <span className={styles.tag}>{texts.input}</span>
+          </>
+        ) : (
+          <Placeholder icon={<ImageOff aria-hidden />} text={hasEnded(job) ? texts.noOutputEnded : texts.noOutput} />
+        )}
+      </Frame>
+    );
+  }
+  return (
+    <div className={isLarge ? styles.column : undefined}>
+      <Frame isLarge={isLarge} isText={kindOf(output.file.mime_type) === "text"}>
+        {shown === "both" && canCompare && input ? (
+          <Comparison input={input} output={output.file} name={output.name} />
+        ) : shown === "input" && input ? (
+          <FullSize file={input} name={input.name} hasKeys={isLarge} />
+        ) : (
+          <FullSize file={output.file} name={output.name} hasKeys={isLarge} />
+        )}
+      </Frame>
+      {(canCompare || files.length > 1) && (
+        <div className={styles.below}>
+          {canCompare && (
+            <Segmented
+              name={texts.show}
+              value={shown}
+              choices={[
+                { value: "both", name: texts.both },
+                { value: "output", name: capitalize(texts.output) },
+                { value: "input", name: capitalize(texts.input) },
+              ]}
+              onChange={setChosen}
+            />
+          )}
+          {files.length > 1 && (
+            <ul className={styles.others} aria-label={texts.outputs}>
+              {files.map((each, index) => (
+                <li key={each.file.url}>
+                  <button
+                    type="button"
+                    aria-pressed={index === at}
+                    aria-label={each.name}
+                    onClick={() => {
+                      onAt(index);
+                      setChosen("output");
+                    }}
+                  >
+                    <Media file={each.file} name="" playsOnHover={false} />
+                  </button>
+                </li>
+              ))}
+            </ul>
+          )}
+        </div>
+      )}
+    </div>
+  );
+}
+
+const capitalize = (text: string) => text[0]?.toUpperCase() + text.slice(1);
+
+function inputOf(job: Job): (MediaFile & { name: string }) | null {
+  const { input } = job;
+  if (!input?.mime_type) return null;
+  return {
+    url: input.url,
+    mime_type: input.mime_type,
+    poster_url: input.poster_url ?? null,
+    name: input.name ?? texts.input,
+  };
+}
+
+function Frame({ isLarge, isText, children }: { isLarge: boolean; isText?: boolean; children: ReactNode }) {
+  return (
+    <div className={styles.frame} data-large={isLarge || undefined} data-text={isText || undefined}>
+      {children}
+    </div>
+  );
+}
+
+function Placeholder({ icon, text }: { icon: ReactNode; text: string }) {
+  return (
+    <p className={styles.placeholder}>
+      {icon}
+      {text}
+    </p>
+  );
+}
+
+const FullSize = ({ file, name, hasKeys }: { file: MediaFile; name: string; hasKeys: boolean }) =>
+  kindOf(file.mime_type) === "video" ? (
+    <Player key={withoutSignature(file.url)} file={file} name={name} hasKeys={hasKeys} />
+  ) : (
+    <Media file={file} name={name} isWhole />
+  );
+
+/** Input and output on top of each other; videos play in sync. */
+function Comparison({ input, output, name }: { input: MediaFile; output: MediaFile; name: string }) {
+  const [sync] = useState(() => new PlaybackSync());
+  useEffect(() => sync.play(), [sync]);
+  return (
+    <CompareSlider
+      before={<Bare key={withoutSignature(input.url)} file={input} name={texts.input} sync={sync} />}
+      after={<Bare key={withoutSignature(output.url)} file={output} name={name} sync={sync} />}
+      beforeName={texts.input}
+      afterName={texts.output}
+    />
+  );
+}
+
+/** Media without controls, which would cover the slider. */
+function Bare({ file, name, sync }: { file: MediaFile; name: string; sync?: PlaybackSync }) {
+  const video = useRef<HTMLVideoElement>(null);
+  const { url, onError } = useFileUrl(file.url);
+  useEffect(() => (video.current && sync ? sync.add(video.current) : undefined), [sync]);
+  if (kindOf(file.mime_type) !== "video") return <Media file={file} name={name} isWhole />;
+  return (
+    <video
+      ref={video}
+      className={styles.bare}
+      src={here(url)}
+      onError={onError}
+      poster={file.poster_url ? here(file.poster_url) : undefined}
+      aria-label={name}
+      autoPlay={!sync}
+      loop={!sync}
+      muted
+      playsInline
+    />
+  );
+}

@@ -1,0 +1,118 @@
+import { describe, expect, it } from "vitest";
+import type { AboutJob, InputValue, Job } from "@/api/types";
+import { explainError } from "./errors";
+import { sortedValues } from "./inputs";
+import { jobTitle } from "./job";
+import { selectedFile } from "./outputs";
+import { describeProgress } from "./progress";
+import { curlCommand, shellCommand } from "./rerun";
+
+const value = (key: string, more: Partial<InputValue> = {}): InputValue => ({
+  key,
+  label: key,
+  type: "text",
+  value: key,
+  url: null,
+  is_default: false,
+  role: null,
+  ...more,
+});
+const about = (inputs: InputValue[]): AboutJob => ({
+  workflow_slug: "portrait",
+  workflow_name: "Portrait",
+  inputs,
+  error_detail: null,
+  attempts: [],
+  output_metadata: null,
+  files: [],
+  deleted_with_it: [],
+});
+const job = { id: "1", workflow_slug: "portrait", effect_id: null, input_file_id: null } as unknown as Job;
+
+describe("a job error", () => {
+  it("is split into cause, advice and details", () => {
+    const detail = JSON.stringify({ exception_type: "OOM", exception_message: "no", traceback: ["line 1"], node: 3 });
+    const explained = explainError("The GPU ran out of memory.", detail);
+    expect(explained.cause).toBe("The GPU ran out of memory.");
+    expect(explained.advice).toContain("fewer pixels");
+    expect(explained.details).toContain("OOM: no\nline 1");
+  });
+
+  it("with its own advice gets no other advice", () => {
+    expect(explainError("The sides differ. Use one size.", null)).toEqual({
+      cause: "The sides differ.",
+      advice: "Use one size.",
+      details: null,
+    });
+  });
+});
+
+it("progress shows the node, step and remaining time that the worker reports", () => {
+  expect(describeProgress({ value: 0.5, node: "KSampler", step: 10, steps: 20 }, 41)).toEqual({
+    value: 0.5,
+    text: "KSampler · step 10 of 20 · 41 s left",
+  });
+  expect(describeProgress(null)).toEqual({ value: null, text: "Starting…" });
+});
+
+it("default values are folded if there are many values", () => {
+  const many = Array.from({ length: 9 }, (_each, index) => value(`d${index}`, { is_default: true }));
+  const { shown, rest } = sortedValues([...many, value("steps"), value("p", { role: "prompt", is_default: true })]);
+  expect(shown.map((each) => each.key)).toEqual(["steps", "p"]);
+  expect(rest).toHaveLength(9);
+});
+
+describe("running a job again", () => {
+  const inputs = [
+    value("image", { url: "/files/1", value: "my cat.png", role: "input", file_id: "f1" }),
+    value("mask", { url: "/files/2", value: "mask.png", role: "input", file_id: "f2" }),
+    value("prompt", { value: "it's a lake" }),
+    value("seed", { value: 18446744073709551615n }),
+    value("steps", { value: 20, is_default: true }),
+  ];
+
+  it("takes a shell command with all changed values, quoted", () => {
+    expect(shellCommand(job, about(inputs))).toBe(
+      "comfyrelay run portrait --set image=f1 --set mask=f2 --set 'prompt=it'\\''s a lake' " +
+        "--set seed=18446744073709551615",
+    );
+    expect(shellCommand(job, null)).toBe("comfyrelay rerun 1");
+  });
+
+  it("names a file without an id by its file name", () => {
+    const [image] = inputs as [InputValue];
+    expect(shellCommand(job, about([{ ...image, file_id: null }]))).toBe(
+      "comfyrelay run portrait --input 'my cat.png'",
+    );
+  });
+
+  it("takes a curl command that keeps all digits of a seed, has all files, and says which token it needs", () => {
+    const text = curlCommand({ ...job, input_file_id: "f1" }, about(inputs), "http://here", "k");
+    expect(text).toContain('"seed": 18446744073709551615');
+    expect(text).toContain('"mask": "f2"');
+    expect(text).toContain('"input_file_id": "f1"');
+    expect(text).not.toContain('"image"');
+    expect(text).toContain("POST /api/tokens");
+    expect(text).toContain('"Authorization: Bearer $COMFYRELAY_TOKEN"');
+  });
+});
+
+it("only stored outputs can become an input", () => {
+  const output = (name: string) => ({ url: `/files/${name}`, filename: name, mime_type: "image/png" });
+  const two = { ...job, outputs: [output("a.png"), output("b.png")] } as unknown as Job;
+  const other = { url: "/files/c", name: "c.png", mime_type: "image/png", is_output: false };
+  const known = { ...about([]), files: [other] } as unknown as AboutJob;
+  expect([0, 1, 2].map((at) => selectedFile(two, known, at))).toEqual([
+    { url: "/files/a.png", name: "a.png", number: 1 },
+    { url: "/files/b.png", name: "b.png", number: 2 },
+    { url: "/files/c", name: "c.png", number: null },
+  ]);
+  expect(selectedFile({ ...job, outputs: [] } as unknown as Job, null, 0)).toBeNull();
+});
+
+it("a job without a label is named after its prompt or its workflow", () => {
+  const named = { label: "photo_00 · try 1", prompt: "a lake", workflow_name: "Painter" };
+  expect(jobTitle(named)).toBe("photo_00 · try 1");
+  expect(jobTitle({ ...named, label: null })).toBe("a lake");
+  expect(jobTitle({ ...named, label: null, prompt: null })).toBe("Painter");
+});

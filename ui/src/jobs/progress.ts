@@ -1,0 +1,23 @@
+import type { Job } from "@/api/types";
+import { duration } from "@/texts/common";
+import { queue } from "@/texts/queue";
+
+export interface ProgressDescription {
+  /** From 0 to 1; null while unknown. */
+  value: number | null;
+  text: string;
+}
+
+/** The progress of a running job, as its worker reports it. */
+export function describeProgress(progress: Job["progress"], leftSeconds?: number | null): ProgressDescription {
+  const given = progress ?? {};
+  const value = typeof given.value === "number" ? Math.min(1, Math.max(0, given.value)) : null;
+  const parts: string[] = [];
+  if (typeof given.node === "string" && given.node) parts.push(given.node);
+  if (typeof given.steps === "number" && given.steps) parts.push(queue.step(Number(given.step ?? 0), given.steps));
+  if (!parts.length && typeof given.phase === "string" && given.phase) parts.push(given.phase);
+  if (typeof leftSeconds === "number") {
+    parts.push(leftSeconds < 1 ? queue.almost : queue.left(duration(leftSeconds)));
+  }
+  return { value, text: parts.join(" · ") || queue.starting };
+}

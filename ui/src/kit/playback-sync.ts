@@ -1,0 +1,111 @@
+// Videos that run as one: the longest leads, the others follow it, and all begin again together.
+
+/** Seconds by which one may be off before it is put right: less is not seen, and each correction costs a picture. */
+export const MAX_DRIFT_SECONDS = 0.08;
+
+type Playing = Pick<
+  HTMLVideoElement,
+  "currentTime" | "duration" | "paused" | "play" | "pause" | "addEventListener" | "removeEventListener"
+>;
+
+export class PlaybackSync {
+  private readonly videos = new Set<Playing>();
+  private readonly watching = new Set<() => void>();
+  private isWanted = false;
+
+  readonly watch = (listener: () => void): (() => void) => {
+    this.watching.add(listener);
+    return () => void this.watching.delete(listener);
+  };
+
+  get isPlaying(): boolean {
+    return this.isWanted;
+  }
+
+  get length(): number {
+    return Math.max(0, ...[...this.videos].map(lengthOf));
+  }
+
+  get time(): number {
+    return this.leader?.currentTime ?? 0;
+  }
+
+  /** Until what it returns is called. */
+  add(video: Playing): () => void {
+    this.videos.add(video);
+    const follow = () => {
+      if (video === this.leader) this.follow();
+    };
+    const ended = () => {
+      if (video !== this.leader || !this.isWanted) return;
+      this.seek(0);
+      this.play();
+    };
+    const known = () => {
+      this.seek(this.time);
+      if (this.isWanted) this.start(video);
+      this.notify();
+    };
+    video.addEventListener("timeupdate", follow);
+    video.addEventListener("ended", ended);
+    video.addEventListener("loadedmetadata", known);
+    return () => {
+      this.videos.delete(video);
+      video.removeEventListener("timeupdate", follow);
+      video.removeEventListener("ended", ended);
+      video.removeEventListener("loadedmetadata", known);
+      this.notify();
+    };
+  }
+
+  play(): void {
+    this.isWanted = true;
+    for (const each of this.videos) this.start(each);
+    this.notify();
+  }
+
+  pause(): void {
+    this.isWanted = false;
+    for (const each of this.videos) each.pause();
+    // where they stopped, all show the same moment
+    this.seek(this.time);
+  }
+
+  toggle(): void {
+    if (this.isWanted) this.pause();
+    else this.play();
+  }
+
+  seek(seconds: number): void {
+    for (const each of this.videos) each.currentTime = Math.min(Math.max(0, seconds), lengthOf(each));
+    this.notify();
+  }
+
+  private start(video: Playing): void {
+    // one that is over waits for the others
+    if (lengthOf(video) && this.time >= lengthOf(video) && video !== this.leader) return;
+    video.play().catch(() => undefined);
+  }
+
+  private follow(): void {
+    const { time } = this;
+    for (const each of this.videos) {
+      if (each === this.leader) continue;
+      const wanted = Math.min(time, lengthOf(each));
+      if (Math.abs(each.currentTime - wanted) > MAX_DRIFT_SECONDS) each.currentTime = wanted;
+    }
+    this.notify();
+  }
+
+  private get leader(): Playing | undefined {
+    let found: Playing | undefined;
+    for (const each of this.videos) if (!found || lengthOf(each) > lengthOf(found)) found = each;
+    return found;
+  }
+
+  private notify(): void {
+    for (const each of this.watching) each();
+  }
+}
+
+const lengthOf = ({ duration }: Pick<Playing, "duration">): number => (Number.isFinite(duration) ? duration : 0);
