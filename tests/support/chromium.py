@@ -81,7 +81,7 @@ class Looking:
     @property
     def units(self) -> Locator:
         """Batches, and jobs without one, in the queue."""
-        return self.page.locator("[data-unit]")
+        return self.page.locator("[data-entry]")
 
     @property
     def names(self) -> Locator:
