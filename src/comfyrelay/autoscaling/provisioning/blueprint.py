@@ -197,7 +197,7 @@ def _fallback(names: Names, namespace: str) -> Fallback:
         },
         alarm={
             "AlarmName": names.from_zero,
-            "AlarmDescription": f"Something waits for {names.group}, and it has no worker.",
+            "AlarmDescription": f"Jobs wait for {names.group}, and it has no worker.",
             # Only at zero: a step that also counted at 5 machines would make a sixth each minute. The one that boots is
             # no worker yet, but counts for the policy until it is warm.
             "Metrics": [

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -148,7 +149,7 @@ async def test_invalid_trigger_metadata_is_explained(
 
 
 async def test_other_calls_are_unimplemented(keda: Keda) -> None:
-    call = keda.channel.unary_unary("/externalscaler.ExternalScaler/Other")
+    call: Any = keda.channel.unary_unary("/externalscaler.ExternalScaler/Other")
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await call(b"")
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
