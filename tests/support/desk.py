@@ -15,7 +15,8 @@ import pytest
 
 from comfyrelay.client import Client, Job
 from comfyrelay.comfyui.pool.member import MemberTimings
-from comfyrelay.desk.desk import Desk, DeskReady, _for_one_person, _furnish
+from comfyrelay.desk.composition.first_start import create_initial_data, single_user_settings
+from comfyrelay.desk.desk import Desk, DeskReady
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.services.engine import Engine
@@ -66,13 +67,13 @@ def furnish(folder: Path) -> None:
 def _furnished() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="comfyrelay-tests-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    settings = _for_one_person(Settings(data_dir=folder))
+    settings = single_user_settings(Settings(data_dir=folder))
 
     async def first_start() -> None:
         load_secrets(settings)
         async with Engine(settings) as engine:
             await engine.databases.upgrade()
-            await _furnish(engine, settings)
+            await create_initial_data(engine, settings)
 
     # a loop of its own: that of the test runs already
     thread = threading.Thread(target=lambda: asyncio.run(first_start()))

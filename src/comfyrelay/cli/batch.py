@@ -113,7 +113,7 @@ def batch_add(
         "wait_for_missing": anyway or None,
         "reuse": reuse or None,
     }
-    request = _BatchRequest(what=what, values=values or [], files=files, max_wait_seconds=max_wait, body=body)
+    request = _BatchCommand(what=what, values=values or [], files=files, max_wait_seconds=max_wait, body=body)
     added = connected(url, request.send)
     batch, remark = added.data, added.message.removeprefix("Submitted.").strip()
     if remark:
@@ -126,7 +126,7 @@ def batch_add(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _BatchRequest:
+class _BatchCommand:
     """The command line of `batch add`. `body` is the request to a desk, without target, values and files."""
 
     what: str

@@ -100,7 +100,7 @@ def run(
     check_files(what, [] if input_ is None else [input_])
     _check_embedded(what, values or [], has_input=input_ is not None, is_quiet=as_json)
     _make_folder(to)
-    request = _RunRequest(
+    request = _RunCommand(
         what=what,
         values=values or [],
         input=input_,
@@ -143,7 +143,7 @@ def _check_embedded(what: str, values: list[str], *, has_input: bool, is_quiet: 
 
 
 @dataclass(frozen=True, kw_only=True)
-class _RunRequest:
+class _RunCommand:
     """The command line of `run`."""
 
     what: str
@@ -168,7 +168,7 @@ class _RunRequest:
             )
 
 
-async def _run_to_end(request: _RunRequest, url: str | None, folder: Path) -> tuple[Job, list[Path]]:
+async def _run_to_end(request: _RunCommand, url: str | None, folder: Path) -> tuple[Job, list[Path]]:
     async with _connect(url) as client:
         async with refused_leaves_nothing(client, request.what):
             job = await request.send(client)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from comfyrelay.desk.composition.first_start import LOCAL_EMAIL, create_initial_data
 from comfyrelay.desk.data_folder import open_data_folder
-from comfyrelay.desk.desk import LOCAL_EMAIL, _furnish
 from comfyrelay.desk.examples import EXAMPLES, SAMPLE_NAME, write_sample
 from comfyrelay.desk.starter_presets import PRESETS
 from comfyrelay.settings import Settings
@@ -27,7 +27,7 @@ async def _cut_off(world: World, settings: Settings, *, after: int) -> bool:
 
     world.on_boundary(crash)
     try:
-        await _furnish(world.engine, settings)
+        await create_initial_data(world.engine, settings)
     except Crash:
         return True
     finally:
@@ -44,7 +44,7 @@ async def test_a_first_start_that_is_cut_off_again_and_again_is_gone_on_with(wor
     else:
         pytest.fail("It never came to its end.")
     assert after > len(EXAMPLES)
-    user, is_new = await _furnish(world.engine, settings)
+    user, is_new = await create_initial_data(world.engine, settings)
     assert (user.email, is_new) == (LOCAL_EMAIL, False)
     found = await world.engine.catalogue.presets.page(user.tenant_id, before_id=None, limit=100)
     assert [each.name for each in found.items] == list(PRESETS)
@@ -54,10 +54,10 @@ async def test_a_first_start_that_is_cut_off_again_and_again_is_gone_on_with(wor
 
 async def test_what_somebody_removed_does_not_come_back(world: World, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
-    user, _ = await _furnish(world.engine, settings)
+    user, _ = await create_initial_data(world.engine, settings)
     [first, *_] = (await world.engine.catalogue.presets.page(user.tenant_id, before_id=None, limit=100)).items
     await world.engine.catalogue.presets.remove(user.tenant_id, first.id)
-    await _furnish(world.engine, settings)
+    await create_initial_data(world.engine, settings)
     left = await world.engine.catalogue.presets.page(user.tenant_id, before_id=None, limit=100)
     assert first.name not in [each.name for each in left.items]
 

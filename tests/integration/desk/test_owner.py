@@ -13,7 +13,9 @@ import pytest
 import pytest_asyncio
 
 from comfyrelay.client import Client
-from comfyrelay.desk.desk import FLEET, STAND_IN, WORKER
+from comfyrelay.desk.composition.first_start import FLEET
+from comfyrelay.desk.composition.simulator import SIMULATOR
+from comfyrelay.desk.composition.workers import WORKER
 from comfyrelay.desk.one_time_links import LINK_SECONDS, OneTimeLinks
 from comfyrelay.errors import ConfigurationError, ControlPlaneUnreachable, Unauthorized
 from comfyrelay.server.http.secrets import load_secrets
@@ -381,7 +383,7 @@ async def test_only_what_lies_in_the_desks_own_folders_is_read(desk: OpenDesk, t
 async def test_the_desks_own_worker_finds_back_by_itself(desk: OpenDesk, is_removed: bool) -> None:
     async with owner_http(desk.ready.url) as http:
         await _until_worker(http)
-        rotated = await http.post(f"/api/admin/workers/{STAND_IN}/rotate-token")
+        rotated = await http.post(f"/api/admin/workers/{SIMULATOR}/rotate-token")
         rotated.raise_for_status()
         if is_removed:
             bearer = {"Authorization": f"Bearer {rotated.json()['data']['token']}"}
@@ -396,7 +398,7 @@ async def test_nobody_takes_the_name_of_the_desks_own_worker(desk: OpenDesk) -> 
     secret = load_secrets(desk.desk.settings).fleet["production"][0]
     async with owner_http(desk.ready.url) as http:
         await _until_worker(http)
-        for name, body in itertools.product((WORKER, STAND_IN), ({}, {"dry_run": True})):
+        for name, body in itertools.product((WORKER, SIMULATOR), ({}, {"dry_run": True})):
             answer = await http.post(
                 "/api/worker/register",
                 json={"worker_id": name, "fleet_slug": FLEET, **body},

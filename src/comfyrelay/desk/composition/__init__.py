@@ -1,0 +1,1 @@
+"""The parts of a desk, which `desk.desk` assembles."""

@@ -1,0 +1,81 @@
+"""The user's own script as a workflow, if `[desk.script]` configures one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from comfyrelay.desk.scripts.command import ScriptSettings
+from comfyrelay.desk.scripts.config import script_settings
+from comfyrelay.desk.scripts.frozen_inputs import FrozenInputs
+from comfyrelay.desk.scripts.server import ScriptServer
+from comfyrelay.desk.scripts.workflow import CLASS_TYPE, SLUG, ScriptCheck, furnish_script, snapshot_in
+from comfyrelay.domain.queue.states import WorkflowKind
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.jobs.submission.resolve import Check
+from comfyrelay.worker.comfyui.servers import WrapServer
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeskScript:
+    settings: ScriptSettings
+    inputs: FrozenInputs
+    log_folder: Path
+    umask: int | None
+
+    @classmethod
+    def load(
+        cls,
+        table: Mapping[str, Any] | None,
+        *,
+        data_dir: Path,
+        input_folder: Path,
+        umask_of: Callable[[Path], int | None],
+    ) -> "DeskScript | None":
+        """`table` is `[desk.script]` of the configuration file."""
+        if table is None:
+            return None
+        settings = script_settings(table, data_dir=data_dir, input_folder=input_folder)
+        return cls(
+            settings=settings,
+            inputs=FrozenInputs(data_dir / "script" / "snapshots", settings),
+            log_folder=data_dir / "script" / "logs",
+            umask=umask_of(settings.output_folder or settings.working_folder),
+        )
+
+    @property
+    def wrap_server(self) -> WrapServer:
+        return lambda comfy: ScriptServer(
+            comfy, self.settings, snapshots=self.inputs, log_folder=self.log_folder, umask=self.umask
+        )
+
+    @property
+    def own_nodes(self) -> frozenset[str]:
+        return frozenset({CLASS_TYPE})
+
+    @property
+    def checks(self) -> Mapping[WorkflowKind, Check]:
+        return {WorkflowKind.SCRIPT: ScriptCheck(self.settings, self.inputs)}
+
+    @asynccontextmanager
+    async def removing_unused_inputs(self, engine: Engine, user: User) -> AsyncIterator[None]:
+        """Remove frozen inputs of deleted jobs in the background."""
+        task = asyncio.create_task(self._remove_unused(engine, user))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _remove_unused(self, engine: Engine, user: User) -> None:
+        workflow = (await engine.catalogue.workflows.get(SLUG)).workflow
+        found = [each async for each in engine.jobs.views.payloads(user.tenant_id, workflow_id=workflow.id)]
+        used = {name for each in found if (name := snapshot_in(each.values)) is not None}
+        await asyncio.to_thread(self.inputs.sweep, used)
+
+
+async def set_up_script(engine: Engine, user: User, script: DeskScript | None) -> None:
+    await furnish_script(engine, user, None if script is None else script.settings)

@@ -1,0 +1,72 @@
+"""The desk's web app: the server's routes and its own, for its owner only."""
+
+import socket
+from collections.abc import Sequence
+from secrets import token_urlsafe
+
+from fastapi import FastAPI
+
+from comfyrelay.desk.addresses import LOOPBACK
+from comfyrelay.desk.composition.simulator import SIMULATOR
+from comfyrelay.desk.composition.workers import WORKER, DeskWorkers
+from comfyrelay.desk.origin_check import LocalOnly, address_here, own_names
+from comfyrelay.desk.owner_auth import OwnerOnly
+from comfyrelay.desk.password import Password, Sessions, require_password
+from comfyrelay.desk.routes.desk import add_desk_routes
+from comfyrelay.desk.state import DeskState
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.http_client import is_loopback
+from comfyrelay.server.app import create_app
+from comfyrelay.server.http.context import SESSION_COOKIE, Owner
+from comfyrelay.server.http.secrets import Secrets
+from comfyrelay.services.engine import Engine
+from comfyrelay.settings import Settings
+from comfyrelay.system.owner_secret import load_secret
+
+
+def create_desk_app(
+    engine: Engine, secrets: Secrets, owner: Owner, state: DeskState, allowed_hosts: Sequence[str]
+) -> FastAPI:
+    names = own_names(engine.settings, allowed_hosts)
+    app = create_app(engine, secrets, owner=owner)
+    add_desk_routes(app, state)
+    app.add_middleware(OwnerOnly, context=app.state.context, has_password=state.password is not None)
+    # added last, so it runs first
+    app.add_middleware(LocalOnly, names=names, own_addresses=not is_loopback(engine.settings.host))
+    return app
+
+
+def create_owner(engine: Engine, user: User, workers: DeskWorkers, *, pass_secret: str) -> Owner:
+    settings = engine.settings
+    return Owner(
+        user=user,
+        secret=load_secret(settings.data_dir),
+        pass_secret=pass_secret,
+        session_cookie=f"{SESSION_COOKIE}_{settings.port}",
+        worker_ids=(WORKER, SIMULATOR),
+        worker_secret=token_urlsafe(32),
+        about_run=workers.run_report,
+        session_of=Sessions(engine.accounts.sign_in, settings.data_dir).name_of,
+    )
+
+
+def load_password(settings: Settings, allowed_hosts: Sequence[str]) -> Password | None:
+    """Required if other machines can reach the desk, directly or through a proxy."""
+    others = [*allowed_hosts, *([] if is_loopback(settings.host) else [settings.host])]
+    if not others:
+        return None
+    require_password(settings.data_dir, host=", ".join(others))
+    return Password(settings.data_dir)
+
+
+def loopback_address(listener: socket.socket) -> tuple[str, int]:
+    host, port = listener.getsockname()[:2]
+    return (host if is_loopback(host) else LOOPBACK), port
+
+
+def url_elsewhere(settings: Settings) -> str | None:
+    """The URL for other machines, if they may connect."""
+    if is_loopback(settings.host):
+        return None
+    host = address_here(settings.host)
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"

@@ -1,0 +1,174 @@
+"""The workers in the desk's process: one for ComfyUI, and one for the simulator."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from comfyrelay.comfyui.client.client import ComfyClient
+from comfyrelay.comfyui.processes.options import CareSettings
+from comfyrelay.desk.batches.run_files import about_run
+from comfyrelay.desk.composition.first_start import FLEET
+from comfyrelay.desk.composition.simulator import SIMULATOR
+from comfyrelay.desk.settings import DeskSettings
+from comfyrelay.desk.simulated_jobs import Trying
+from comfyrelay.domain.queue.states import Stage
+from comfyrelay.protocol.desk import TryingOut
+from comfyrelay.settings import Settings
+from comfyrelay.worker.agent import Agent
+from comfyrelay.worker.lease import Lease
+from comfyrelay.worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from comfyrelay.simulator import Simulator
+
+WORKER = "desk"
+DEFAULT_COMFYUI_URL = "http://127.0.0.1:8188"
+
+
+class DeskWorkers:
+    """Empty until `add`: the engine needs its methods as hooks before the workers can be made."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        desk: DeskSettings,
+        trying: Trying,
+        *,
+        on_status: Callable[[list[Lease]], None] | None,
+        on_comfyui: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._desk = desk
+        self._trying = trying
+        self._on_status = on_status
+        self._on_comfyui = on_comfyui
+        self._agents: dict[Stage, Agent] = {}
+        self._simulator: Simulator | None = None
+
+    def add(self, secret: str, simulator: "Simulator | None", *, signals: bool, **options: Any) -> None:
+        """The worker for ComfyUI handles signals, the one for the simulator does not."""
+        options |= {"on_status": self._show_leases, "is_shared": False}
+        trying, self._simulator = self._trying, simulator
+        own = self._worker_settings(secret, **self._comfyui_options)
+        self._agents[trying.stage] = Agent(own, on_online=self._note_comfyui, signals=signals, **options)
+        if simulator is not None:
+            simulated = self._worker_settings(
+                secret,
+                comfyui_base_url=[simulator.url],
+                comfyui_folders=[simulator.folder],
+                worker_id=SIMULATOR,
+                display_name="Simulator",
+                fleet_slug=SIMULATOR,
+                fleet_stage=trying.tries_stage,
+            )
+            self._agents[trying.tries_stage] = Agent(simulated, signals=False, **options)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["asyncio.Task[None]"]:
+        """Run all workers, and yield the task of the one for ComfyUI."""
+        tasks = {each: asyncio.create_task(each.run()) for each in self._agents.values()}
+        # an agent handles signals from its first step on, and a caller may send one as soon as the desk is up
+        await asyncio.sleep(0)
+        try:
+            yield tasks[self._agents[self._trying.stage]]
+        finally:
+            for each in tasks:
+                each.stop()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+    @property
+    def configured_urls(self) -> list[str]:
+        """The URLs of ComfyUI, unless the desk starts it."""
+        return self._desk.comfyui_url if self._desk.care is None else []
+
+    @property
+    def comfyui_urls(self) -> list[str]:
+        """The same, with the URLs of managed ComfyUI processes."""
+        agent = self._agents.get(self._trying.stage)
+        return self.configured_urls or (agent.comfyui_urls if agent is not None else [])
+
+    @property
+    def is_all_simulated(self) -> bool:
+        return self._trying.mode is TryingOut.EVERYTHING
+
+    @property
+    def urls_in_use(self) -> list[str]:
+        """The URLs where new jobs run."""
+        if self._simulator is not None and self.is_all_simulated:
+            return [self._simulator.url]
+        return self.comfyui_urls
+
+    def unreachable_comfyui(self) -> list[str]:
+        """Why each ComfyUI that cannot be used is unreachable."""
+        return [] if self.is_all_simulated else self._agents[self._trying.stage].comfyui_away
+
+    def unreachable_at(self, stage: str) -> list[str]:
+        """The same for a stage, if all its ComfyUIs are unreachable."""
+        agent = self._agents.get(Stage(stage))
+        return agent.comfyui_away if agent is not None and agent.is_without_comfyui else []
+
+    def is_starting(self, stage: str) -> bool:
+        """The API answers before the workers have registered."""
+        agent = self._agents.get(Stage(stage))
+        return agent.is_coming if agent is not None else not self._agents
+
+    async def node_definitions(self) -> Mapping[str, Any]:
+        """The current node definitions of the server that runs new workflows."""
+        urls = self.urls_in_use or [DEFAULT_COMFYUI_URL]
+        async with ComfyClient(urls[0]) as client:
+            return await client.object_info()
+
+    def refresh_models(self) -> None:
+        for each in self._agents.values():
+            each.refresh_models()
+
+    def run_report(self, lease_token: str, reported: dict[str, Any] | None) -> dict[str, Any] | None:
+        """File paths come from the worker in this process, never over the wire."""
+        own = next((each.about for each in self._leases if each.job.lease_token == lease_token), {})
+        return about_run(reported, own)
+
+    @property
+    def _leases(self) -> list[Lease]:
+        return [lease for agent in self._agents.values() for lease in agent.held]
+
+    def _show_leases(self, _of_one_worker: list[Lease]) -> None:
+        if self._on_status is not None:
+            self._on_status(self._leases)
+
+    def _note_comfyui(self) -> None:
+        self._trying.note_comfyui()
+        self._on_comfyui()
+
+    @property
+    def _comfyui_options(self) -> dict[str, Any]:
+        desk = self._desk
+        if desk.care is None:
+            return {"comfyui_base_url": desk.comfyui_url, "comfyui_folders": desk.comfyui_folders}
+        return {name: getattr(desk, name) for name in CareSettings.model_fields}
+
+    def _worker_settings(self, secret: str, **options: Any) -> WorkerSettings:
+        settings, desk = self._settings, self._desk
+        defaults = {
+            "fleet_slug": FLEET,
+            "fleet_stage": settings.stage,
+            "worker_id": WORKER,
+            "display_name": "This machine",
+        }
+        return WorkerSettings(
+            **{**defaults, **options},
+            api_base_url=settings.base_url,
+            fleet_secret=secret,
+            comfy_providers=["self_hosted"],
+            max_concurrency=desk.at_once,
+            prefetch=desk.prefetch,
+            killed_jobs=desk.interrupted_jobs,
+            is_only_worker=True,
+            tidy_comfyui=desk.tidy_comfyui,
+            graph_policy=settings.graph_policy,
+            graph_denied_nodes=settings.graph_denied_nodes,
+            graph_allowed_nodes=settings.graph_allowed_nodes,
+            shutdown_seconds=desk.finish_seconds,
+            data_dir=settings.data_dir / "worker",
+            metadata_url="off",
+        )
