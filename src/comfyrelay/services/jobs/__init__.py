@@ -1,4 +1,4 @@
-"""What users submit and see: jobs, batches, files, events."""
+"""Services for users: submit, list, control and remove jobs, batches and files."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -29,6 +29,7 @@ from comfyrelay.services.jobs.views.recent import Recent
 from comfyrelay.services.jobs.views.units import Units
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
+from comfyrelay.settings import Settings
 
 __all__ = ["Jobs"]
 
@@ -51,14 +52,7 @@ class Jobs:
         vary: Vary = lambda _values: None,
     ) -> None:
         settings, databases, objects = context.settings, context.databases, context.objects
-        ttl_seconds = settings.presigned_ttl_seconds
-        defaults = JobDefaults(
-            stage=settings.stage,
-            max_attempts=settings.max_attempts,
-            priority_min=settings.user_priority_min,
-            priority_max=settings.user_priority_max,
-            catalogue_disk=DISK,
-        )
+        defaults = _job_defaults(settings)
         reuse = Reuse(
             objects, stray_seconds=STRAY_SECONDS, stage_of=stage_of, on_reused=on_reused, on_removed=on_removed
         )
@@ -91,7 +85,7 @@ class Jobs:
             catalogue.library,
             disk=DISK,
             max_bytes=settings.max_upload_bytes,
-            ttl_seconds=ttl_seconds,
+            ttl_seconds=settings.presigned_ttl_seconds,
         )
         self.batches = Batches(
             databases,
@@ -105,6 +99,11 @@ class Jobs:
             allow_private=allow_private,
         )
         self.bulk = Bulk(databases, queue.control, self.submit, self.batches, self.removal, defaults=defaults)
+        self._add_views(context, queue, events, stage_of)
+
+    def _add_views(self, context: ServiceContext, queue: Queue, events: Events, stage_of: StageOf | None) -> None:
+        settings, databases, objects = context.settings, context.databases, context.objects
+        ttl_seconds = settings.presigned_ttl_seconds
         self.media = MediaViews(databases, objects, ttl_seconds=ttl_seconds)
         self.views = Views(databases, objects, queue.waiting, self.media, ttl_seconds=ttl_seconds)
         self.recent = Recent(databases, self.media)
@@ -124,3 +123,13 @@ class Jobs:
         self.events = events
         self.live = Live(databases, self.views, self.batches, self.overview, context.notify_channel)
         self.ended_jobs = EndedJobsReader(databases)
+
+
+def _job_defaults(settings: Settings) -> JobDefaults:
+    return JobDefaults(
+        stage=settings.stage,
+        max_attempts=settings.max_attempts,
+        priority_min=settings.user_priority_min,
+        priority_max=settings.user_priority_max,
+        catalogue_disk=DISK,
+    )

@@ -61,22 +61,13 @@ class Queue:
             delivery,
             Building(databases, self.decisions, graphs, deferral=timedelta(seconds=settings.retry_backoff_seconds)),
             ttl=ttl,
-            warm=WarmPolicy(
-                lookahead_rows=settings.warm_lookahead_rows,
-                longest_wait=timedelta(seconds=settings.warm_wait_seconds),
-            ),
+            warm=_warm_policy(settings),
             worker_stale_seconds=settings.worker_stale_seconds,
             on_leased=on_leased,
         )
         self.demand = Demand(databases, self.decisions, worker_stale_seconds=settings.worker_stale_seconds)
         self.settle = Settle(databases, self.decisions, delivery, worker_stale_seconds=settings.worker_stale_seconds)
-        self.handover = Handover(
-            databases,
-            context.objects,
-            ttl_seconds=settings.lease_url_ttl_seconds,
-            max_output_bytes=settings.max_output_bytes,
-            max_output_files=settings.max_output_files,
-        )
+        self.handover = _handover(context)
         self.polls = Polls(self.leasing, self.demand, self.settle, context.notify_channel)
         self.worker_logs = WorkerLogService(databases, context.notify_channel, on_asked=self.polls.let_go)
         self.heartbeats = HeartbeatService(databases, ttl=ttl)
@@ -106,6 +97,21 @@ class Queue:
             is_worker_coming=is_worker_coming,
             why_here=why_here,
         )
+
+
+def _warm_policy(settings: Settings) -> WarmPolicy:
+    longest_wait = timedelta(seconds=settings.warm_wait_seconds)
+    return WarmPolicy(lookahead_rows=settings.warm_lookahead_rows, longest_wait=longest_wait)
+
+
+def _handover(context: ServiceContext) -> Handover:
+    return Handover(
+        context.databases,
+        context.objects,
+        ttl_seconds=context.settings.lease_url_ttl_seconds,
+        max_output_bytes=context.settings.max_output_bytes,
+        max_output_files=context.settings.max_output_files,
+    )
 
 
 def _probes(settings: Settings) -> Probes:

@@ -273,39 +273,8 @@ class Resolver:
         batch_id: str | None,
         item_no: int,
     ) -> NewJobRecord:
-        """Resolve the properties and fix what the job will run, so that no later change of the catalogue matters."""
         item, defaults = request.item, self._defaults
-        # once, before the job is written: every attempt has these, and so has a request that is sent again
-        drawn = draw_seeds(target.properties, overrides=target.overrides, user_input=item.input_payload)
-        overrides = {**target.overrides, **drawn}
-        values = resolve(target.properties, overrides=overrides, user_input=item.input_payload)
-        _refuse_placeholders(target.properties, values)
-        check = self._checks.get(WorkflowKind(target.workflow.kind))
-        own = check({each.property.key: each.value for each in values}) if check is not None else {}
-        primary = _primary(item, found)
-        payload = JobPayload(
-            graph_path=target.workflow.graph_path,
-            values={
-                **text_values(values),
-                **{each.placeholder: own[each.key] for each in target.properties if each.key in own},
-            },
-            assets=asset_list(
-                values,
-                properties=target.properties,
-                primary=primary,
-                files=found.files,
-                catalogue_disk=defaults.catalogue_disk,
-                catalogue_hashes=target.asset_hashes,
-            ),
-            output_node_id=target.workflow.output_node_id,
-            output_extension=target.workflow.output_extension,
-            output_mime_type=target.workflow.output_mime_type,
-            seeds={each.placeholder: each.seed_limit for each in target.properties if each.is_seed},
-            output_folder=item.output_folder,
-        )
-        _check_filled(target, payload.values)
-        if target.own_inputs is not None:
-            target.own_inputs.check(payload.values)
+        values, primary, payload = self._payload(item, target, found)
         return NewJobRecord(
             id=new_id(),
             tenant_id=request.tenant_id,
@@ -336,6 +305,43 @@ class Resolver:
             else None,
         )
 
+    def _payload(
+        self, item: ItemRequest, target: Target, found: NamedMedia
+    ) -> tuple[Sequence[Value], StoredFile | None, JobPayload]:
+        """Resolve the properties and freeze what the job runs, so that later changes of the catalogue do not matter."""
+        # once, before the job is written: every attempt has these, and so has a request that is sent again
+        drawn = draw_seeds(target.properties, overrides=target.overrides, user_input=item.input_payload)
+        overrides = {**target.overrides, **drawn}
+        values = resolve(target.properties, overrides=overrides, user_input=item.input_payload)
+        _refuse_placeholders(target.properties, values)
+        check = self._checks.get(WorkflowKind(target.workflow.kind))
+        own = check({each.property.key: each.value for each in values}) if check is not None else {}
+        primary = _primary(item, found)
+        payload = JobPayload(
+            graph_path=target.workflow.graph_path,
+            values={
+                **text_values(values),
+                **{each.placeholder: own[each.key] for each in target.properties if each.key in own},
+            },
+            assets=asset_list(
+                values,
+                properties=target.properties,
+                primary=primary,
+                files=found.files,
+                catalogue_disk=self._defaults.catalogue_disk,
+                catalogue_hashes=target.asset_hashes,
+            ),
+            output_node_id=target.workflow.output_node_id,
+            output_extension=target.workflow.output_extension,
+            output_mime_type=target.workflow.output_mime_type,
+            seeds={each.placeholder: each.seed_limit for each in target.properties if each.is_seed},
+            output_folder=item.output_folder,
+        )
+        _check_filled(target, payload.values)
+        if target.own_inputs is not None:
+            target.own_inputs.check(payload.values)
+        return values, primary, payload
+
 
 def _wanted(made: Sequence[NewJobRecord]) -> dict[str, Mapping[str, Any]]:
     """By workflow hash, the values of one job."""
@@ -354,11 +360,11 @@ def _primary(item: ItemRequest, found: NamedMedia) -> StoredFile | None:
         video = found.videos.get(item.video_id)
         file = found.files.get(video.original_file_id or "") if video else None
         if file is None:
-            raise InvalidInput(errors={"video_id": "There is no such video of yours."})
+            raise InvalidInput(errors={"video_id": "You have no such video."})
         return file
     if item.input_file_id is not None:
         if item.input_file_id not in found.files:
-            raise InvalidInput(errors={"input_file_id": "There is no such file of yours."})
+            raise InvalidInput(errors={"input_file_id": "You have no such file."})
         return found.files[item.input_file_id]
     return None
 
