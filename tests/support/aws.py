@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from moto.server import ThreadedMotoServer
 
-from comfyrelay.autoscaling.providers.aws.access import Aws
+from comfyrelay.autoscaling.providers.aws import access
 from tests.support.aws_account import REGION, Account
 from tests.support.aws_proxy import Proxy
 
@@ -23,24 +23,35 @@ def moto_behind_proxy() -> Iterator[Proxy]:
     server.stop()
 
 
+class CachedSession:
+    """Makes one client per service: that takes longer than most tests."""
+
+    def __init__(self, session: Any) -> None:
+        self._make = session.client
+        self._clients: dict[str, Any] = {}
+
+    def client(self, service: str, **options: Any) -> Any:
+        if service not in self._clients:
+            self._clients[service] = self._make(service, **options)
+        return self._clients[service]
+
+
 @pytest.fixture(scope="session")
-def clients_made_once() -> Iterator[None]:
-    """To make the clients of a fleet takes longer than most tests: those with the same keys and region are one."""
-    make = Aws._make
+def shared_clients() -> Iterator[None]:
+    """Sessions with the same region and keys share their clients."""
+    make = access.new_session
 
     @cache
-    def once(service: str, region: str | None, _keys: str | None) -> Any:
-        return make(Aws(region), service)
+    def session(region: str | None, _keys: str | None) -> CachedSession:
+        return CachedSession(make(region))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            Aws, "_make", lambda aws, service: once(service, aws._region, os.environ.get("AWS_ACCESS_KEY_ID"))
-        )
+        patch.setattr(access, "new_session", lambda region: session(region, os.environ.get("AWS_ACCESS_KEY_ID")))
         yield
 
 
 @pytest.fixture
-def proxy(moto_behind_proxy: Proxy, clients_made_once: None, monkeypatch: pytest.MonkeyPatch) -> Proxy:
+def proxy(moto_behind_proxy: Proxy, shared_clients: None, monkeypatch: pytest.MonkeyPatch) -> Proxy:
     """An empty account that every client finds; keys that mean nothing, and nothing of the machine's own."""
     moto_behind_proxy.reset()
     for name, value in {

@@ -1,92 +1,110 @@
-"""Database engines that cost a test less: they share what they compile, and SQLite needs no thread.
+"""Database drivers that make tests cheaper.
 
-Processes that tests start, and benches, have engines as they are.
+Both drivers share compiled statements between engines: compiling takes most of the time of a short test. The SQLite
+driver runs statements on the event loop, without a thread per connection. Processes that tests start use the normal
+drivers.
 """
 
 import asyncio
 import sqlite3
-from collections import defaultdict
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-import aiosqlite
-from sqlalchemy import URL
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy import Engine
+from sqlalchemy.dialects import registry
+from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.util import await_only
 
-from comfyrelay.store.database import BUSY_TIMEOUT_SECONDS
+from comfyrelay.store.database import BUSY_TIMEOUT_SECONDS, DRIVERS
 
+DRIVER = "tests"
 RETRY_SECONDS = 0.001
+# By dialect and statement.
+_compiled: dict[Any, Any] = {}
 
 
-class _CompiledStatements(dict[Any, Any]):
-    """SQLAlchemy's cache of compiled statements, whose keys begin with the dialect of one engine."""
+class SharedPostgres(PGDialect_asyncpg):
+    """All engines use the same options, so their dialects are interchangeable as keys of the cache."""
 
-    def get(self, key: Any, default: Any = None) -> Any:
-        return super().get(key[1:], default)
+    supports_statement_cache = True
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key[1:], value)
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    @classmethod
+    def engine_created(cls, engine: Engine) -> None:
+        engine.update_execution_options(compiled_cache=_compiled)
 
 
-class _NoThread:
-    """Stands where aiosqlite has its thread and the queue to it: a call is made at once, and answered at the loop's
-    next turn, so that others get theirs in between as before."""
+class Cursor(sqlite3.Cursor):
+    async def _async_soft_close(self) -> None:
+        """SQLAlchemy awaits this on the cursor of an asynchronous driver. This one has nothing to release."""
 
-    def start(self) -> None:
-        """There is nothing to start."""
 
-    def put_nowait(self, asked: tuple[asyncio.Future[Any] | None, Callable[[], Any]]) -> None:
-        future, call = asked
-        if future is None:
-            call()
-        else:
-            self._make(future, call, future.get_loop().time() + BUSY_TIMEOUT_SECONDS)
+class Connection(sqlite3.Connection):
+    def cursor(self, factory: type[sqlite3.Cursor] | None = None) -> Any:
+        return super().cursor(factory or Cursor)
 
-    def _make(self, future: asyncio.Future[Any], call: Callable[[], Any], deadline: float) -> None:
-        loop = future.get_loop()
+
+class InlineSqlite(SQLiteDialect_pysqlite):
+    """Runs each statement at once and yields to the event loop before it returns."""
+
+    supports_statement_cache = True
+    is_async = True
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    @classmethod
+    def engine_created(cls, engine: Engine) -> None:
+        engine.update_execution_options(compiled_cache=_compiled)
+
+    def connect(self, *args: Any, **options: Any) -> sqlite3.Connection:
+        # SQLite must not wait for a lock: its holder may need this event loop to release it.
+        return sqlite3.connect(*args, **{**options, "timeout": 0, "factory": Connection})
+
+    def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+        _run(lambda: cursor.execute(statement, parameters))
+
+    def do_execute_no_params(self, cursor: Any, statement: str, context: Any = None) -> None:
+        _run(lambda: cursor.execute(statement))
+
+    def do_executemany(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+        _run(lambda: cursor.executemany(statement, parameters))
+
+    def do_commit(self, dbapi_connection: Any) -> None:
+        _run(dbapi_connection.commit)
+
+
+def _run(call: Callable[[], object]) -> None:
+    deadline = time.monotonic() + BUSY_TIMEOUT_SECONDS
+    while True:
         try:
-            loop.call_soon(_resolve, future, call())
+            call()
+            break
         except sqlite3.OperationalError as error:
-            # Who has the lock may need this very loop to let go of it.
-            if "locked" in str(error) and loop.time() < deadline:
-                if not future.done():
-                    loop.call_later(RETRY_SECONDS, self._make, future, call, deadline)
-            else:
-                loop.call_soon(_reject, future, error)
-        except Exception as error:
-            loop.call_soon(_reject, future, error)
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        await_only(asyncio.sleep(RETRY_SECONDS))
+    await_only(asyncio.sleep(0))
 
 
-def _resolve(future: asyncio.Future[Any], result: Any) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _reject(future: asyncio.Future[Any], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
-
-
-def _connect(*args: Any, **values: Any) -> aiosqlite.Connection:
-    connection = aiosqlite.Connection(partial(sqlite3.connect, *args, **values, timeout=0), iter_chunk_size=64)
-    connection._thread = connection._tx = _NoThread()  # type: ignore[assignment]
-    return connection
+registry.register(f"sqlite.{DRIVER}", __name__, InlineSqlite.__name__)
+registry.register(f"postgresql.{DRIVER}", __name__, SharedPostgres.__name__)
 
 
 @contextmanager
 def cheap_engines() -> Iterator[None]:
-    """Inside, engines are such ones."""
-    compiled: dict[str, _CompiledStatements] = defaultdict(_CompiledStatements)
-
-    def create_engine(url: URL, **values: Any) -> AsyncEngine:
-        if url.get_backend_name() == "sqlite":
-            values["connect_args"] = {"async_creator_fn": _connect}
-        engine = create_async_engine(url, **values)
-        engine.sync_engine._compiled_cache = compiled[engine.dialect.name]
-        return engine
-
-    with patch("comfyrelay.store.database.create_async_engine", create_engine):
+    """Use these drivers in this process."""
+    with patch.dict(DRIVERS, sqlite=DRIVER, postgresql=DRIVER):
         yield

@@ -4,13 +4,13 @@ import asyncio
 import hashlib
 from pathlib import Path
 
-from pwdlib import PasswordHash
 from pwdlib.exceptions import PwdlibError
 
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.server.http.cache import Cached
 from comfyrelay.server.http.limits import RateLimit
+from comfyrelay.services.accounts import passwords
 from comfyrelay.services.accounts.sign_in import LONGEST_PASSWORD, SHORTEST_PASSWORD, SignIn
 from comfyrelay.system import atomic, files
 
@@ -28,7 +28,7 @@ def set_password(data_dir: Path, password: str) -> Path:
     path = data_dir / PASSWORD_FILE
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        atomic.write(path, f"{PasswordHash.recommended().hash(password)}\n".encode(), mode=0o600)
+        atomic.write(path, f"{passwords.HASHER.hash(password)}\n".encode(), mode=0o600)
     except OSError as error:
         raise ConfigurationError(f"The password cannot be kept in {path}: {error.strerror}.") from None
     return path
@@ -109,7 +109,7 @@ class Password:
     def _matching(self, guess: str) -> str | None:
         kept = _kept(self._data_dir)
         try:
-            is_right = kept is not None and PasswordHash.recommended().verify(guess, kept)
+            is_right = kept is not None and passwords.HASHER.verify(guess, kept)
         except PwdlibError:
             # a file that somebody wrote by hand
             is_right = False

@@ -1,11 +1,14 @@
 """The connection to S3: credentials, region and endpoint by the usual AWS names."""
 
 import os
+from functools import cache
 from typing import TYPE_CHECKING
 
 import boto3
+import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
+from botocore.loaders import Loader, create_loader
 
 from comfyrelay.errors import ConfigurationError
 
@@ -19,7 +22,9 @@ def connect(*, endpoint_url: str | None, region: str | None) -> "S3Client":
     # boto3 itself looks only at AWS_DEFAULT_REGION
     region = region or os.environ.get("AWS_REGION") or None
     try:
-        session = boto3.session.Session(region_name=region)
+        core = botocore.session.get_session()
+        core.register_component("data_loader", _loader(core.get_config_variable("data_path")))
+        session = boto3.session.Session(botocore_session=core, region_name=region)
         return session.client(
             "s3",
             # other S3 servers have no regions, but the signature needs one
@@ -29,6 +34,12 @@ def connect(*, endpoint_url: str | None, region: str | None) -> "S3Client":
         )
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(f"S3 cannot be used as it is configured: {error}") from None
+
+
+@cache
+def _loader(search_path: str | None) -> Loader:
+    """Parses the service description once per process: that takes longer than the rest of making a client."""
+    return create_loader(search_path)
 
 
 def _config(*, own_server: bool) -> Config:

@@ -49,12 +49,12 @@ _UNREACHABLE = {"57P01", "57P02", "57P03", "53000", "53200", "53300", "3D000"}
 _REFUSED = {"28000", "28P01", "42501", "55000"}
 # What a user is answered while nothing can be written, by SQLSTATE and by the first byte of SQLite's code.
 _NOT_WRITABLE: dict[str | int | None, str] = {
-    "25006": "takes no changes: it is read-only",
-    "53100": "takes no changes: its disk is full",
-    "58030": "takes no changes: its disk fails",
-    sqlite3.SQLITE_READONLY: "takes no changes: it is read-only",
-    sqlite3.SQLITE_FULL: "takes no changes: its disk is full",
-    sqlite3.SQLITE_IOERR: "takes no changes: its disk is full, or fails",
+    "25006": "is read-only",
+    "53100": "is not writable: its disk is full",
+    "58030": "is not writable: its disk fails",
+    sqlite3.SQLITE_READONLY: "is read-only",
+    sqlite3.SQLITE_FULL: "is not writable: its disk is full",
+    sqlite3.SQLITE_IOERR: "is not writable: its disk is full or fails",
 }
 # How long a database that took no change is said to take none, if nothing else was changed since.
 NOT_WRITABLE_SECONDS = 10.0

@@ -12,8 +12,8 @@ from pwdlib import PasswordHash
 
 from comfyrelay.server.admin import join_command
 from comfyrelay.server.http.limits import address_of
+from comfyrelay.services.accounts import passwords
 from comfyrelay.services.accounts.links import RESET_SECONDS, SETUP_SECONDS
-from comfyrelay.services.accounts.sign_in import SignIn
 from tests.support.api import PASSWORD, Api, Caller, data_of, problem_of
 
 NEW = "a new and better one"
@@ -189,20 +189,8 @@ class TestResetLinks:
 
 
 class TestGuessing:
-    async def test_a_password_is_hashed_as_its_library_recommends(
-        self, api: Api, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        asked = []
-        recommended = PasswordHash.recommended
-
-        def noted() -> PasswordHash:
-            asked.append(recommended())
-            return asked[-1]
-
-        monkeypatch.setattr(PasswordHash, "recommended", noted)
-        sign_in = SignIn(api.engine.databases, api.engine.accounts.tenancy)
-        assert [sign_in._passwords] == asked
-        assert (await sign_in.hashed(PASSWORD)).startswith("$argon2id$")
+    def test_password_is_hashed_with_the_recommended_settings(self, real_hasher: PasswordHash) -> None:
+        assert real_hasher.hash(PASSWORD).startswith("$argon2id$v=19$m=65536,t=3,p=4$")
 
     async def test_an_account_is_tried_so_often_from_wherever_and_whether_it_is_there_or_not(self, api: Api) -> None:
         await api.user()
@@ -226,7 +214,6 @@ class TestGuessing:
     ) -> None:
         await api.user()
         await admin.post("/api/admin/users", {"email": "invited@example.com"})
-        passwords = api.engine.accounts.sign_in._passwords
         work: list[str] = []
 
         def noted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -237,7 +224,7 @@ class TestGuessing:
             return note
 
         for name in ("hash", "verify"):
-            monkeypatch.setattr(passwords, name, noted(name, getattr(passwords, name)))
+            monkeypatch.setattr(passwords.HASHER, name, noted(name, getattr(passwords.HASHER, name)))
         for email in ("ada@example.com", "nobody@example.com", "invited@example.com"):
             problem_of(await sign_in(api, "a wrong guess", email), 401)
         assert work == ["verify", "hash", "hash"]

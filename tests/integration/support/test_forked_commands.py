@@ -4,17 +4,17 @@ import asyncio
 import socket
 import sys
 
-from tests.support.forked_commands import Child
+from tests.support.forked_commands import ForkedProcess
 
 
 async def test_a_child_that_has_just_ended_can_still_be_signalled() -> None:
     ended = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
     await ended.wait()
-    ours, nannys = socket.socketpair()
+    ours, monitor = socket.socketpair()
     ours.setblocking(False)
-    with nannys:
-        child = Child(ended.pid, ours)
+    with monitor:
+        child = ForkedProcess(ended.pid, ours)
         child.kill()
         assert child.returncode is None
-        nannys.sendall((7).to_bytes(4, sys.byteorder))
+        monitor.sendall((7).to_bytes(4, sys.byteorder))
         assert await child.wait() == 7

@@ -6,11 +6,10 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pwdlib import PasswordHash
-
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.accounts import SESSION, TokenRecord, User
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound, Unauthorized
+from comfyrelay.services.accounts import passwords
 from comfyrelay.services.accounts.tenancy import Tenancy
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
@@ -38,7 +37,6 @@ class SignIn:
     def __init__(self, databases: Databases, tenancy: Tenancy) -> None:
         self._databases = databases
         self._tenancy = tenancy
-        self._passwords = PasswordHash.recommended()
 
     async def register(self, *, email: str, password: str, name: str | None = None, is_admin: bool = False) -> User:
         hashed = await self.hashed(password)
@@ -49,7 +47,7 @@ class SignIn:
         if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
             raise InvalidInput(errors={"password": f"This must have at least {SHORTEST_PASSWORD} characters."})
         # hashing is made to be slow: not in the event loop
-        return await asyncio.to_thread(self._passwords.hash, password)
+        return await asyncio.to_thread(passwords.HASHER.hash, password)
 
     async def sign_in(self, *, email: str, password: str) -> tuple[User, str]:
         """Whose password it is, and its hash."""
@@ -116,7 +114,7 @@ class SignIn:
             TransactionStep.TENANT, lambda tx: api_tokens.revoke(tx, user.id, id_=token_id)
         )
         if not await work:
-            raise NotFound("There is no such token of yours.")
+            raise NotFound("You have no such token.")
 
     async def sign_out(self, user: User, secret: str) -> None:
         await self._databases.central.run(
@@ -125,9 +123,9 @@ class SignIn:
 
     def _verify(self, password: str, hashed: str | None) -> bool:
         if hashed is not None:
-            return self._passwords.verify(password, hashed)
+            return passwords.HASHER.verify(password, hashed)
         # as slow as for a user who is there, so that the time taken does not tell
-        self._passwords.hash(password)
+        passwords.HASHER.hash(password)
         return False
 
 
