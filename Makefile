@@ -1,11 +1,11 @@
-# One word per task. Each task makes .venv by itself; a machine needs only python3 (3.11 or newer).
+# Each target creates .venv if needed. Only python3 (3.11 or newer) must be installed.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-# Tests start many interpreters: what the first one compiles serves all others, wherever that is switched off too.
+# Always write bytecode: tests start many interpreters.
 export PYTHONDONTWRITEBYTECODE :=
 
 READY := $(VENV)/.ready
@@ -17,37 +17,35 @@ LOCK_DEV := requirements/dev.txt
 LOCK_NODE := requirements/node.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test long soak durations check docs mutants bench lock audit clean schema
+.PHONY: help install up test test-all soak check docs schema mutants bench lock audit clean
 
-# Whole files, so that what the tests of a file share is made once, and in the order of tests/durations.py. Four at a
-# time on two cores, for much of what they do is to wait for processes.
-PYTEST := $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
+# loadfile: the tests of a file share fixtures. Four processes for two cores: tests often wait for other processes.
+PYTEST := $(BIN)/pytest -n 4 --dist loadfile
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(READY_DEV) ## make .venv with all that the other tasks need
+install: $(READY_DEV) ## create .venv with everything that the other targets need
 
-# A desk starts without the web app, too: its page says then what to do.
+# A desk also starts without the web app: its page says how to build it.
 up: $(READY) ## start ComfyRelay on this machine
 	-$(BIN)/python ui/build.py
 	$(BIN)/comfyrelay up $(ARGS)
 
-test: $(READY_DEV) ## run the tests of every change (ARGS="-k lease" forwards options to pytest)
+test: $(READY_DEV) ## run unit and integration tests and the journeys of tests/system (ARGS="-k lease" passes options to pytest)
 	$(BIN)/python ui/build.py
 	$(BIN)/python ui/build.py test
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -m "not system or journey" --ignore tests/soak $(ARGS)
 
-durations: $(READY_DEV) ## run all tests, and write down which take longest: those are left for make long
-	$(PYTEST) -m "" --write-durations $(ARGS)
+test-all: $(READY_DEV) ## run all tests with exhaustive parameters
+	$(BIN)/python ui/build.py
+	$(BIN)/python ui/build.py test
+	$(PYTEST) --full $(ARGS)
 
-long: $(READY_DEV) ## run the tests that take long: all on PostgreSQL, all crashes, long random walks, thousands of jobs
-	$(PYTEST) -m long $(ARGS)
-
-soak: $(READY_DEV) ## crash the whole system by plan (ARGS="--seeds 1000"), and hold it to what it promises
+soak: $(READY_DEV) ## run the whole system and inject faults by plan (ARGS="--seeds 1000")
 	$(BIN)/python -W ignore -m tests.soak $(ARGS)
 
-check: $(READY_DEV) ## lint, formatting, types, import rules
+check: $(READY_DEV) ## check style, formatting, types, import rules and the documentation site
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -62,19 +60,19 @@ docs: $(READY_DEV) ## build the documentation site into site/, and fail on a bro
 	$(BIN)/python docs/tools/guarantee_index.py
 	$(SITE)
 
-schema: $(READY_DEV) ## write down what the web app may ask for, after a change of the API
+schema: $(READY_DEV) ## update the API schema of the web app after a change of the API
 	$(BIN)/python ui/openapi.py
 
-mutants: $(READY_DEV) ## break each rule on purpose: a test must notice
+mutants: $(READY_DEV) ## break each rule on purpose; a test must fail
 	$(BIN)/python -m tests.mutants $(ARGS)
 
-bench: $(READY_DEV) ## measure, next to other queues
+bench: $(READY_DEV) ## run the benchmarks
 	$(BIN)/python -m bench $(ARGS)
 
-# Versions for every supported Python and system, with the hashes of their files; where they come from is not written down.
+# Versions for every supported Python and system, with file hashes and without index URLs.
 COMPILE := uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
-lock: $(READY_DEV) ## choose the newest versions of what is installed, and write them down
+lock: $(READY_DEV) ## update all lock files to the newest allowed versions
 	$(BIN)/$(COMPILE) --all-extras --group build --group dev --group bench --output-file $(LOCK_DEV)
 	$(BIN)/$(COMPILE) --extra desk --group build --constraint $(LOCK_DEV) --output-file $(LOCK_DESK)
 	$(BIN)/$(COMPILE) --extra server --extra media --extra s3 --extra aws --extra kubernetes --group build \
@@ -82,17 +80,17 @@ lock: $(READY_DEV) ## choose the newest versions of what is installed, and write
 	$(BIN)/$(COMPILE) --group build --constraint $(LOCK_DEV) --output-file $(LOCK_WORKER)
 	$(BIN)/$(subst pyproject.toml,--group node,$(COMPILE)) --output-file $(LOCK_NODE)
 
-audit: $(READY_DEV) ## hold what is pinned against public advisories (exit code 3 where they cannot be reached)
+audit: $(READY_DEV) ## check the pinned versions against public advisories (exit code 3: the service is unreachable)
 	$(BIN)/python requirements/audit.py $(ARGS)
 
-clean: ## remove .venv and caches
+clean: ## remove .venv, caches and build output
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .soak site \
 		ui/node_modules src/comfyrelay/web/app
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Only what the lock names is installed: the project is built with its hatchling.
+# Only pinned packages are installed: the project is built with the pinned hatchling.
 ENVIRONMENT := test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-# All that is needed is pinned: pip need not look for what else is.
+# Every dependency is pinned, so pip need not resolve any.
 PACKAGES := $(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement
 PROJECT := $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 
@@ -102,8 +100,8 @@ $(READY): pyproject.toml $(LOCK_DESK)
 	$(PROJECT)
 	touch $@
 
-# What developers have holds all that a desk needs. What is imported is compiled then; most of it never is. Four at a
-# time: for much of it each of them waits for the network. pip itself comes last, while nobody runs it.
+# The developer packages include those of a desk. Without --compile: most modules are never imported. Four downloads in
+# parallel. pip and setuptools come last, when no other pip runs.
 $(READY_DEV): pyproject.toml $(LOCK_DEV)
 	$(ENVIRONMENT)
 	awk '/^[A-Za-z0-9]/ { part = /^(pip|setuptools)==/ ? "last" : ++n % 4 } /^[^#]/ { print > ("$(VENV)/part-" part ".txt") }' \

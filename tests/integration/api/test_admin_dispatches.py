@@ -14,6 +14,8 @@ from comfyrelay.store.central.queue import dispatch_list
 from tests.support.api import Api, problem_of
 from tests.support.operator import Operating, operate
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 async def desk(api: Api) -> Operating:

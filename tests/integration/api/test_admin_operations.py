@@ -20,6 +20,8 @@ from tests.support.operator import Operating, operate
 from tests.support.webhook_receiver import Receiver, receiving
 from tests.support.world import PostgresBackend, SqliteBackend, World, execute, shard_down
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 async def desk(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[Operating]:

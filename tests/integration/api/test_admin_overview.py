@@ -18,6 +18,8 @@ from tests.support.api_calls import Stream, open_stream
 from tests.support.operator import Operating, operate
 from tests.support.world import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.both_databases
+
 EVENTS = "/api/admin/events"
 
 

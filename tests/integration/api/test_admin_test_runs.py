@@ -9,6 +9,8 @@ from tests.support.api import Api, problem_of
 from tests.support.operator import Operating, operate
 from tests.support.world import GRAPH
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 async def desk(api: Api) -> Operating:

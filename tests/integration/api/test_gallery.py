@@ -18,6 +18,8 @@ from tests.support.api import Api, Caller, open_api, problem_of
 from tests.support.api_calls import complete, lease, png, run, submit
 from tests.support.world import PostgresBackend, SqliteBackend, execute
 
+pytestmark = pytest.mark.both_databases
+
 
 @dataclass
 class House:

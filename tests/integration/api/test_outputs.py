@@ -21,6 +21,8 @@ from tests.support.api import Api, Caller, open_api, problem_of
 from tests.support.api_calls import lease, lease_of, png, submit
 from tests.support.world import Crash, PostgresBackend, SqliteBackend, execute
 
+pytestmark = pytest.mark.both_databases
+
 MAX_BYTES = 5000
 
 

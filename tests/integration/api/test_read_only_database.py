@@ -26,6 +26,8 @@ from tests.support.server_processes import server_process
 from tests.support.small_disk import SmallDisk
 from tests.support.world import execute
 
+pytestmark = pytest.mark.both_databases
+
 SECRET = "whsec_"
 
 
@@ -65,7 +67,7 @@ async def test_a_database_that_became_read_only_is_503_and_recovers_by_itself(ap
     await set_read_only(shard, is_read_only=True)
     problem = problem_of(await caller.call("PUT", "/api/webhook", hook), 503)
     assert problem["type"].endswith("not_writable")
-    assert problem["detail"] == "The shard 'main' takes no changes: it is read-only."
+    assert problem["detail"] == "The shard 'main' is read-only."
     assert "read-only" in (await readiness(api))["main"]
     assert (await caller.get("/api/webhook"))["url"] is None
     await set_read_only(shard, is_read_only=False)
@@ -166,7 +168,7 @@ async def test_a_full_disk_of_postgresql_is_503_until_there_is_room(tmp_path: Pa
                 answers.append(await upload())
             problem = problem_of(answers[-1], 503)
             assert problem["type"].endswith("not_writable")
-            assert problem["detail"] == "The shard 'main' takes no changes: its disk is full."
+            assert problem["detail"] == "The shard 'main' is not writable: its disk is full."
             assert "disk is full" in problem_of(await server.http.get("/readyz"), 503)["errors"]["main"]
             assert (await server.http.get("/api/webhook")).is_success
             disk.make_room()

@@ -2,8 +2,12 @@
 
 from typing import Any
 
+import pytest
+
 from comfyrelay.store.central.tables import workers
 from tests.support.api import Api, Caller, problem_of
+
+pytestmark = pytest.mark.both_databases
 
 GIB = 1024**3
 DEVICES = [

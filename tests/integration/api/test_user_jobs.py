@@ -90,7 +90,7 @@ class TestSubmitting:
         await api.engine.catalogue.effects.change("clip", {"credits_cost": 9})
         problem = problem_of(await user.call("POST", "/api/ai-jobs", body), 409)
         assert (problem["type"], problem["required_tokens"]) == ("urn:comfyrelay:price_changed", 9)
-        assert problem["detail"] == "This costs 9 tokens now, not 7. Nothing was started: look at the new price."
+        assert problem["detail"] == "The price is now 9 tokens, not 7. No job was started. Confirm the new price."
         assert (await ids(user), (await user.get("/api/wallet"))["balance"]) == ([], 100)
         job = await user.post("/api/ai-jobs", {**body, "expected_tokens": 9})
         assert job["reserved_tokens"] == 9

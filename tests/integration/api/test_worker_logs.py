@@ -12,6 +12,8 @@ from tests.support.api import Api, Caller, problem_of
 from tests.support.operator import Operating, operate
 from tests.support.world import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.both_databases
+
 LINE = '{"event": "worker.registered", "level": "info"}'
 
 

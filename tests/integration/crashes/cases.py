@@ -1,44 +1,46 @@
-"""Which cases run with every change, and on which database; all others run in `make long`."""
+"""The crash cases of `make test`, and on which database they run. `--full` runs all on both."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
+
+from tests.support import full
 
 Case = tuple[Any, ...]
 
 
-def on_both(groups: Iterable[Sequence[Case]]) -> list[ParameterSet]:
-    """All on SQLite, and the first of each group on PostgreSQL."""
-    return [each for group in groups for each in _cases(group, sqlite=group, postgresql=group[:1])]
+def on_both(groups: Iterable[Sequence[Case]]) -> list[Any]:
+    """All cases on SQLite, and the first of each group on PostgreSQL."""
+    return [each for group in groups for each in _parameters(group, sqlite=group, postgresql=group[:1])]
 
 
-def sampled_on_both(groups: Sequence[Sequence[Case]], *, named: int) -> list[ParameterSet]:
-    """The first of each group on SQLite, and the first that has this in the place `named`: nothing there is left out.
+def sampled_on_both(groups: Sequence[Sequence[Case]], *, covering: int) -> list[Any]:
+    """The first case of each group on SQLite, and one case for each value of the column `covering`.
 
-    On PostgreSQL the first of every other group."""
+    On PostgreSQL the first of every other group.
+    """
     cases, seen = [], set[Any]()
     for number, group in enumerate(groups):
-        chosen = [each for place, each in enumerate(group) if place == 0 or each[named] not in seen]
-        seen |= {each[named] for each in group}
-        cases += _cases(group, sqlite=chosen, postgresql=group[:1] if _is_turn(number) else [])
+        chosen = [each for place, each in enumerate(group) if place == 0 or each[covering] not in seen]
+        seen |= {each[covering] for each in group}
+        cases += _parameters(group, sqlite=chosen, postgresql=group[:1] if _is_chosen(number) else [])
     return cases
 
 
-def _is_turn(number: int) -> bool:
-    """Groups come in pairs, before a commit and after it: of one pair the former, of the next the latter."""
+def _is_chosen(number: int) -> bool:
+    """Groups come in pairs, before and after a commit: choose the first of one pair and the second of the next."""
     return number % 4 in (0, 3)
 
 
-def _cases(group: Sequence[Case], **chosen: Sequence[Case]) -> list[ParameterSet]:
+def _parameters(group: Sequence[Case], **chosen: Sequence[Case]) -> list[Any]:
     return [
-        pytest.param(
-            backend,
-            *values,
-            id="-".join((backend, *(getattr(value, "__name__", str(value)) for value in values))),
-            marks=[] if values in now else [pytest.mark.long],
-        )
+        pytest.param(backend, *values, id="-".join((backend, *map(_name, values))))
         for values in group
-        for backend, now in chosen.items()
+        for backend, cases in chosen.items()
+        if full.is_enabled or values in cases
     ]
+
+
+def _name(value: object) -> str:
+    return getattr(value, "__name__", str(value))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -38,6 +37,7 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
 from tests.support.crashes import Death, die_on, drain
+from tests.support.full import full_only
 from tests.support.invariants import Seen, check_agreed, check_always, check_quiet
 from tests.support.world import Crash, PostgresBackend, SqliteBackend, World, open_world, submit_batch
 
@@ -437,16 +437,12 @@ def on(backend: SqliteBackend | PostgresBackend, folder: Path) -> type[RandomWal
     return WalkOnThis
 
 
-def few_and_many(few: int, many: int) -> list[ParameterSet]:
-    return [pytest.param(few, marks=pytest.mark.everyday), pytest.param(many, marks=pytest.mark.long)]
-
-
-@pytest.mark.parametrize("examples", few_and_many(3, 200))
+@pytest.mark.parametrize("examples", [3, *full_only(200)])
 def test_any_sequence_on_sqlite(sqlite_backend: SqliteBackend, tmp_path: Path, examples: int) -> None:
     run_state_machine_as_test(on(sqlite_backend, tmp_path), settings=profile(examples))
 
 
-@pytest.mark.parametrize("examples", few_and_many(2, 60))
+@pytest.mark.parametrize("examples", [2, *full_only(60)])
 def test_any_sequence_on_postgresql(postgres_backend: PostgresBackend, tmp_path: Path, examples: int) -> None:
     run_state_machine_as_test(on(postgres_backend, tmp_path), settings=profile(examples))
 

@@ -14,6 +14,7 @@ from comfyrelay.desk.scripts.output_parser import Reading
 from comfyrelay.desk.scripts.runner import ScriptProgress
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.simulator import Simulator
+from tests.support.full import full_only
 from tests.support.script_runs import ScriptRun, is_alive, job, pids_in, settings_in, until
 
 # Each process of a family writes a file with its pid as the name; each is harder to end than the one before.
@@ -340,9 +341,7 @@ asyncio.run(main(Path(sys.argv[1])))
 """
 
 
-@pytest.mark.parametrize(
-    ("share", "most_kib"), [(0.2, 8_000), pytest.param(1, 40_000, marks=pytest.mark.long)], ids=["20 MB", "100 MB"]
-)
+@pytest.mark.parametrize(("share", "most_kib"), [(0.2, 8_000), *full_only((1, 40_000))])
 async def test_a_hundred_megabytes_of_output_take_little_memory(tmp_path: Path, share: float, most_kib: int) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)
     (tmp_path / "work").mkdir()

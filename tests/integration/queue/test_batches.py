@@ -27,9 +27,10 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import jobs
+from tests.support.full import full_only
 from tests.support.world import GRAPH, PATIENCE_SECONDS, Crash, Desk, World, submit_batch
 
-MANY = pytest.mark.parametrize("items", [500, pytest.param(5_000, marks=pytest.mark.long)])
+MANY = pytest.mark.parametrize("items", [500, *full_only(5_000)])
 
 
 @asynccontextmanager

@@ -135,7 +135,7 @@ async def test_a_start_waits_for_a_database_that_recovers(real_postgres_backend:
             starting.refuses_with = None
             await waiting
         assert [line["event"] for line in lines] == ["database.waiting", "database.up"]
-        assert lines[0]["why"] == "The central database cannot be reached."
+        assert lines[0]["why"] == "The central database is unreachable."
 
 
 async def test_it_waits_no_longer_than_it_may(real_postgres_backend: PostgresBackend) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 
 import asyncpg
 import pytest
-from _pytest.mark import ParameterSet
 from sqlalchemy import Boolean, Column, Connection, Float, Integer, MetaData, Table, Text, inspect, select
 
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.store import migrate
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.migrate import Schema
+from tests.support.full import full_only
 from tests.support.schema_differences import differences
 
 Rows = dict[str, dict[str, Any]]
@@ -38,19 +38,13 @@ VALUES_OF_TABLE: dict[str, dict[str, Any]] = {
 }
 
 
-def _starts() -> list[ParameterSet]:
-    """Every revision of both schemas. `make test` starts at the first and the newest two; `make test-all` at all.
-
-    The step from the second newest revision is the one that a change adds, so it always runs.
-    """
+def _starts() -> list[tuple[Schema, str]]:
+    """The first and the newest two revisions of both schemas. `--full` starts at every revision."""
     found = []
     for schema in Schema:
         revisions = migrate.revisions(schema)
-        usual = {revisions[0], *revisions[-2:]}
-        for revision in revisions:
-            mark = pytest.mark.everyday if revision in revisions[-2:-1] else pytest.mark.long
-            marks = [] if revision in usual - set(revisions[-2:-1]) else [mark]
-            found.append(pytest.param(schema, revision, marks=marks))
+        chosen = {revisions[0], *revisions[-2:], *full_only(*revisions)}
+        found += [(schema, each) for each in revisions if each in chosen]
     return found
 
 

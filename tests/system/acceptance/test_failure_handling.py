@@ -76,6 +76,7 @@ async def test_what_does_not_pass_is_given_up_after_a_few_attempts(desk: House) 
     assert len((await desk.about(job_id)).attempts) == found.max_attempts
 
 
+@pytest.mark.journey
 async def test_what_ran_when_everything_died_is_put_back_with_one_click(
     tmp_path: Path, chromium: Browser, built_app: None
 ) -> None:

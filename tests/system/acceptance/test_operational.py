@@ -85,6 +85,7 @@ async def test_a_higher_priority_goes_first(desk: House) -> None:
 # Through restarts
 
 
+@pytest.mark.journey
 async def test_the_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> None:
     """Accepted jobs, their order, pauses, history and logs are in database files on disk."""
     async with Simulator(folder=tmp_path / "comfyui") as simulator:

@@ -192,6 +192,7 @@ def folder() -> Any:
         yield found
 
 
+@pytest.mark.journey
 async def test_jobs_at_zero_workers_are_done_though_the_leader_is_killed_while_it_launches(
     folder: Path, real_postgres_backend: PostgresBackend
 ) -> None:
@@ -207,7 +208,6 @@ async def test_jobs_at_zero_workers_are_done_though_the_leader_is_killed_while_i
         await fleet.system.check()
 
 
-@pytest.mark.long
 async def test_forty_jobs_at_zero_workers_are_done_whatever_is_killed(
     folder: Path, real_postgres_backend: PostgresBackend
 ) -> None:

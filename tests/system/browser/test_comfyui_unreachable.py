@@ -21,12 +21,13 @@ def said(looking: Looking) -> Locator:
     return looking.page.get_by_role("status", name="ComfyUI").locator("p")
 
 
+@pytest.mark.journey
 async def test_it_is_said_wherever_one_is_and_of_what_waits_until_it_comes(
     chromium: Browser, tmp_path: Path, soon_back: None
 ) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    why = f"Nobody answers at {url}: is ComfyUI running there?"
+    why = f"No server listens at {url}. Is ComfyUI running there?"
     async with (
         make_desk(tmp_path, comfyui_url=[url]).open() as (_worker, ready),
         open_page(chromium, ready.url) as looking,
@@ -65,7 +66,7 @@ async def test_the_one_of_two_that_is_missed_is_named(chromium: Browser, tmp_pat
         make_desk(tmp_path, comfyui_url=[simulator.url, nobody]).open() as (_worker, ready),
         open_page(chromium, ready.url) as looking,
     ):
-        await expect(said(looking)).to_have_text([f"Nobody answers at {nobody}: is ComfyUI running there?"])
+        await expect(said(looking)).to_have_text([f"No server listens at {nobody}. Is ComfyUI running there?"])
         (job_id,) = await looking.submit("runs on the other")
         await looking.open_job(job_id)
         await looking.status_is("Done")

@@ -223,6 +223,7 @@ async def run_in_studio(page: Page, heard: Heard) -> bytes:
     return Path(await (await download.value).path()).read_bytes()
 
 
+@pytest.mark.journey
 async def test_an_editors_file_becomes_an_effect_that_a_user_runs(
     admin: tuple[Page, Heard], site: Site, chromium: Browser
 ) -> None:

@@ -102,6 +102,7 @@ async def confirm(page: Page, action: str, *, says: str) -> None:
     await expect(dialog.get_by_text(says)).to_have_count(0)
 
 
+@pytest.mark.journey
 async def test_a_worker_appears_dies_and_comes_back_while_one_looks(admin: Page, server: Server) -> None:
     await admin.goto("/console/workers")
     await expect(row(admin, "gpu-2")).to_contain_text("Idle")
@@ -237,6 +238,7 @@ async def test_the_overview_shows_what_runs_and_what_waits(admin: Page, server: 
     await expect(admin.get_by_text("Nothing runs at the moment.")).to_be_visible()
 
 
+@pytest.mark.journey
 async def test_dispatches_are_filtered_and_one_that_waits_is_put_first_canceled_and_run_again(
     admin: Page, server: Server
 ) -> None:

@@ -76,6 +76,7 @@ async def ended(looking: Looking, count: int) -> list[dict[str, Any]]:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.journey
 async def test_from_the_first_start_to_the_first_output(looking: Looking) -> None:
     await choose(looking, "Invert an image")
     await looking.page.get_by_role("button", name="Use the sample picture").click()
@@ -96,6 +97,7 @@ async def test_from_the_first_start_to_the_first_output(looking: Looking) -> Non
     await expect(cover).to_have_js_property("complete", value=True)
 
 
+@pytest.mark.journey
 async def test_a_folder_of_twelve_pictures_with_three_tries_is_one_batch(looking: Looking) -> None:
     await choose(looking, "Invert an image")
     await give(looking, *(picture(f"photo-{number:02}.png", f"#{number:02x}2233") for number in range(1, 13)))

@@ -73,6 +73,7 @@ async def select(page: Page, *names: str) -> None:
         await page.get_by_role("checkbox", name=f"Select {each}", exact=True).click()
 
 
+@pytest.mark.journey
 async def test_outputs_appear_by_themselves_and_what_one_looks_at_stays(looking: Looking) -> None:
     page = looking.page
     await made(looking, *(f"first {number}" for number in range(8)))
@@ -298,6 +299,7 @@ async def test_outputs_are_copied_to_a_folder(looking: Looking) -> None:
     assert [each.name[:7] for each in (root / "best of").iterdir()] == ["copy me"]
 
 
+@pytest.mark.journey
 async def test_deleting_says_what_goes_and_takes_it_away(looking: Looking) -> None:
     page = looking.page
     batch = await made(looking, "stays", "goes")

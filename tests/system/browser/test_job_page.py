@@ -47,6 +47,7 @@ async def test_an_output_is_downloaded_under_a_name_that_says_what_it_is(shared:
     assert re.fullmatch(r"sample-\w+\.png", (await downloading.value).suggested_filename)
 
 
+@pytest.mark.journey
 async def test_a_job_that_runs_is_live(shared: Looking) -> None:
     await shared.misbehave("Slow", class_type="ImageInvert", seconds=600, steps=600)
     (job_id,) = await shared.submit("long one")
@@ -104,7 +105,7 @@ async def test_a_clip_is_compared_with_its_input_and_driven_by_keys_and_escape_l
         await filling.ended(first)
     await page.goto("/queue?q=hills&sort=newest")
     # its film plays while the pointer is over it, also in the list
-    film = shared.unit("hills").locator("[data-film]")
+    film = shared.unit("hills").locator("[data-preview]")
     await film.hover()
     await expect(film.locator("video")).to_have_count(1)
     await page.get_by_role("button", name="hills", exact=True).click()

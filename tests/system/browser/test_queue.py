@@ -25,7 +25,7 @@ async def queue(shared: Looking) -> Looking:
 
 
 def units(looking: Looking) -> Locator:
-    return looking.page.locator("[data-unit]")
+    return looking.page.locator("[data-entry]")
 
 
 def unit(looking: Looking, label: str) -> Locator:
@@ -63,6 +63,7 @@ async def test_an_empty_queue_says_what_to_do_next(queue: Looking) -> None:
     )
 
 
+@pytest.mark.journey
 async def test_a_job_is_paused_and_resumed(queue: Looking) -> None:
     await waiting(queue, "one")
     await act(queue, "one", "Pause")
@@ -71,6 +72,7 @@ async def test_a_job_is_paused_and_resumed(queue: Looking) -> None:
     await expect(unit(queue, "one")).to_have_attribute("data-status", "waiting")
 
 
+@pytest.mark.journey
 async def test_what_waits_is_reordered_by_dragging_and_by_keys(queue: Looking) -> None:
     await waiting(queue, "one", "two", "three")
     await order(queue, "one", "two", "three")
@@ -85,6 +87,7 @@ async def test_what_waits_is_reordered_by_dragging_and_by_keys(queue: Looking) -
     await order(queue, "two", "three", "one")
 
 
+@pytest.mark.journey
 async def test_a_batch_is_canceled_after_a_question_and_retried(queue: Looking) -> None:
     page = queue.page
     await queue.misbehave("Slow", **SLOW)
@@ -260,7 +263,7 @@ async def test_a_comfyui_that_never_answered_is_named_at_the_head(chromium: Brow
         open_page(chromium, ready.url) as looking,
     ):
         await looking.page.goto("/queue")
-        head = looking.page.get_by_role("status").filter(has_text=f"Nobody answers at {nobody}")
+        head = looking.page.get_by_role("status").filter(has_text=f"No server listens at {nobody}")
         await expect(head).to_be_visible()
 
 

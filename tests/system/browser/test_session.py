@@ -20,6 +20,7 @@ async def is_open(page: Page) -> None:
     await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()
 
 
+@pytest.mark.journey
 async def test_a_browser_without_a_session_says_what_to_do_and_a_link_opens_the_app(
     tmp_path: Path, chromium: Browser
 ) -> None:

@@ -33,6 +33,7 @@ async def is_for_everybody(page: Page, heard: Heard, axe: str) -> None:
     await shown_on(page, DESKTOP)
 
 
+@pytest.mark.journey
 async def test_an_empty_server_is_led_to_a_finished_job(
     chromium: Browser, real_postgres_backend: PostgresBackend, s3_server: str, axe: str
 ) -> None:

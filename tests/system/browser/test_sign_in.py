@@ -126,6 +126,7 @@ async def test_somebody_new_signs_up_and_is_in(visitor: Page) -> None:
     await expect(visitor.get_by_text(email)).to_be_visible()
 
 
+@pytest.mark.journey
 async def test_a_session_that_ends_is_asked_for_again_and_what_was_typed_and_asked_for_is_not_lost(
     visitor: Page, shared_server: System
 ) -> None:

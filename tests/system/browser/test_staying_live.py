@@ -146,6 +146,7 @@ async def test_a_page_whose_network_was_cut_says_so_and_catches_up(desk: Desk, c
         await shows(page, ["second", "third", "fourth", "fifth"])
 
 
+@pytest.mark.journey
 async def test_a_page_outlives_its_desk_and_finds_it_again(desk: Desk, chromium: Browser) -> None:
     async with desk.open() as (_worker, ready):
         url = ready.url

@@ -174,6 +174,7 @@ async def decoded(image: Locator) -> int:
 
 
 class TestMaking:
+    @pytest.mark.journey
     async def test_from_signing_up_to_a_result_and_what_it_cost(self, chromium: Browser, system: System) -> None:
         async with open_visitor(chromium, system) as context:
             page = await context.new_page()
@@ -295,7 +296,7 @@ class TestMaking:
         await user.system.admin("PATCH", "/effects/plain", {"credits_cost": 9})
         try:
             await button.click()
-            await expect(page.get_by_text("This costs 9 tokens now, not 7.")).to_be_visible()
+            await expect(page.get_by_text("The price is now 9 tokens, not 7.")).to_be_visible()
             assert (await user.call("GET", "/wallet"))["balance"] == 100
             await page.get_by_role("button", name="Start for 9 tokens").click()
             await user.job_in_address()
@@ -411,6 +412,7 @@ class TestMaking:
         await expect(alert).to_contain_text("Try a smaller picture, a shorter video or lower settings.")
         await expect(alert.get_by_text("ImageInvert")).to_be_hidden()
 
+    @pytest.mark.journey
     async def test_a_job_that_fails_says_why_and_gives_the_tokens_back(self, user: User) -> None:
         for simulator in user.system.simulators:
             simulator.misbehave(Fail(class_type="ImageInvert", message=ERROR))
@@ -595,6 +597,7 @@ class TestTheWallet:
             assert (await user.call("GET", "/webhook"))["url"] is None
 
 
+@pytest.mark.journey
 async def test_a_tenant_sees_nothing_of_another(chromium: Browser, system: System, user: User) -> None:
     async with receiving() as receiver:
         await user.call("PUT", "/webhook", {"url": receiver.url})
@@ -622,7 +625,7 @@ async def test_a_tenant_sees_nothing_of_another(chromium: Browser, system: Syste
             assert [each for each in secrets if each in text and each not in path] == [], path
             assert pictures == 0, path
         await other.page.goto(f"/studio/videos/{job_id}")
-        await expect(other.page.get_by_role("heading", name="There is no such video of yours")).to_be_visible()
+        await expect(other.page.get_by_role("heading", name="You have no such video")).to_be_visible()
         await is_alone(other, user, job_id, output)
 
 

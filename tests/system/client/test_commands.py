@@ -263,6 +263,7 @@ async def test_a_slip_of_the_pen_changes_nothing(site: Site) -> None:
     assert await status_of(site, job) == "queued"
 
 
+@pytest.mark.journey
 async def test_a_batch_takes_every_verb_that_a_job_takes(site: Site) -> None:
     batch = await site.batch(2)
     short = batch["id"][-8:]

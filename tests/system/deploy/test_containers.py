@@ -263,6 +263,7 @@ async def databases(postgres_url: str) -> AsyncIterator[dict[str, str]]:
     await connection.close()
 
 
+@pytest.mark.journey
 async def test_what_compose_starts_runs_a_job_from_its_submission_to_a_file(
     databases: dict[str, str], tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 import httpx
+import pytest
 
 from comfyrelay.client import Client
 from comfyrelay.simulator import Simulator, Slow
@@ -51,6 +52,7 @@ def modes(folder: Path) -> set[tuple[str, int]]:
     return {("folder" if each.is_dir() else "file", stat.S_IMODE(each.stat().st_mode)) for each in folder.rglob("*")}
 
 
+@pytest.mark.journey
 async def test_a_desk_is_backed_up_while_it_works_and_goes_on_where_it_was(tmp_path: Path) -> None:
     data = tmp_path / "desk"
     async with Simulator() as simulator:

@@ -160,7 +160,7 @@ async def test_a_graph_that_is_refused_is_not_tried_again(folder: Path, simulato
         (["--profile", "lavish"], "There is no profile 'lavish'"),
         (["--set", "cfg"], "Write NODE.INPUT=VALUE"),
         (["--set", "99.cfg=1"], 'no node with the id or title "99"'),
-        (["--server", "http://127.0.0.1:9"], "is ComfyUI running there?"),
+        (["--server", "http://127.0.0.1:9"], "Is ComfyUI running there?"),
         (["--tries", "0"], "--tries"),
     ],
 )
@@ -201,6 +201,7 @@ async def test_what_goes_into_a_file_has_lines_and_nothing_for_a_terminal(folder
     assert tenths == sorted(set(tenths))
 
 
+@pytest.mark.journey
 async def test_the_runner_runs_it_and_understands_all_it_says(folder: Path, simulator: Simulator) -> None:
     simulator.misbehave(Slow(class_type="ImageAddNoise", seconds=0.5, steps=10))
     heard = ScriptRun(settings_in(folder, script=None), folder / "log.txt", COMFYUI_BASE_URL=simulator.url)

@@ -67,6 +67,7 @@ async def test_show_has_what_people_change_most_and_what_was_changed(desk: OpenD
     assert "--all" not in out
 
 
+@pytest.mark.journey
 async def test_run_takes_what_the_editor_saves_and_what_comfyui_made(desk: OpenDesk, tmp_path: Path) -> None:
     saved = workflow([empty(), invert(2, 1), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
     (tmp_path / "editor.json").write_text(json.dumps(saved))
@@ -222,6 +223,7 @@ async def test_a_picture_without_a_workflow_is_explained(desk: OpenDesk, tmp_pat
     assert "carries no workflow" in err
 
 
+@pytest.mark.journey
 async def test_run_saves_every_file_and_show_says_where_the_desk_has_them(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     code, out, _ = await command(
@@ -480,7 +482,7 @@ async def test_run_and_top_say_that_comfyui_does_not_answer(tmp_path: Path, soon
     port = free_port()
     made = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{port}"])
     (tmp_path / "three.json").write_text(json.dumps(THREE))
-    away = f"Nobody answers at http://127.0.0.1:{port}: is ComfyUI running there?"
+    away = f"No server listens at http://127.0.0.1:{port}. Is ComfyUI running there?"
     async with made.open() as (_, ready), Client(ready.url):
         running = await start(ready.url, "run", str(tmp_path / "three.json"), "--out", str(tmp_path / "made"))
         async with asyncio.timeout(TIMEOUT_SECONDS):

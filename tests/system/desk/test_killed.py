@@ -13,6 +13,7 @@ from comfyrelay.client import Client, Job
 from comfyrelay.errors import ControlPlaneUnreachable
 from comfyrelay.simulator import Simulator, Slow
 from tests.support.desk import furnish
+from tests.support.full import full_only
 from tests.support.graphs import invert
 from tests.support.processes import Service, run_command
 from tests.support.server_processes import free_port
@@ -89,8 +90,9 @@ async def submit_items(desk: DeskProcess, count: int) -> str:
     return str(batch.id)
 
 
+@pytest.mark.journey
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is a thing of POSIX")
-@pytest.mark.parametrize(("items", "kills"), [(8, 2), pytest.param(30, 5, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("items", "kills"), [(8, 2), *full_only((30, 5))])
 async def test_killed_at_any_moment_every_item_ends_once_and_in_order(tmp_path: Path, items: int, kills: int) -> None:
     moments = random.Random(7)
     async with Simulator() as simulator:

@@ -9,6 +9,7 @@ import pytest
 from comfyrelay.protocol.desk import JobAttempt
 from comfyrelay.simulator import Simulator, Slow
 from comfyrelay.simulator.active_misbehaviours import ActiveMisbehaviour
+from tests.support.full import full_only
 from tests.support.world import PATIENCE_SECONDS
 from tests.system.desk.test_killed import DeskProcess, desk_process, submit_items
 
@@ -25,7 +26,8 @@ async def attempts_of(desk: DeskProcess, job_id: str) -> list[JobAttempt]:
     return about.attempts
 
 
-@pytest.mark.parametrize(("items", "kills"), [(8, 2), pytest.param(30, 4, marks=pytest.mark.long)])
+@pytest.mark.journey
+@pytest.mark.parametrize(("items", "kills"), [(8, 2), *full_only((30, 4))])
 async def test_what_was_interrupted_runs_again_and_no_item_is_lost(tmp_path: Path, items: int, kills: int) -> None:
     moments = random.Random(11)
     async with Simulator() as simulator:

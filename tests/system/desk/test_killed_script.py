@@ -93,6 +93,7 @@ async def ended(desk: DeskProcess, job_id: str) -> str:
     return str((await desk.client.job(job_id)).status)
 
 
+@pytest.mark.journey
 async def test_the_script_and_its_children_die_with_the_desk(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))

@@ -26,6 +26,7 @@ def dressed(tmp_path: Path) -> Dressed:
     return Dressed(tmp_path / "ComfyUI")
 
 
+@pytest.mark.journey
 @pytest.mark.parametrize("is_seen_first_by", ["keeper", "worker"])
 async def test_its_jobs_run_there_tell_how_it_died_and_it_leaves_with_the_desk(
     tmp_path: Path, dressed: Dressed, soon_back: None, monkeypatch: pytest.MonkeyPatch, is_seen_first_by: str

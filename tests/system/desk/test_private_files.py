@@ -28,6 +28,7 @@ def open_to_others(folder: Path) -> list[str]:
     return [f"{each} {each.stat().st_mode & 0o777:o}" for each in found if each.stat().st_mode & 0o077]
 
 
+@pytest.mark.journey
 async def test_the_data_folder_of_a_desk_is_its_owners_alone(tmp_path: Path) -> None:
     port, made, outside = free_port(), tmp_path / "data", tmp_path / "mine"
     async with Simulator(folder=tmp_path / "comfyui") as simulator:

@@ -76,7 +76,7 @@ async def test_a_port_that_somebody_has_is_named_before_anything_is_begun(home: 
     # what takes long
     assert not {"comfyrelay.desk.desk", "sqlalchemy", "fastapi"} & set(imported)
     assert process.returncode == 2
-    why = f"Cannot listen at 127.0.0.1:{port} (Address already in use). Set COMFYRELAY_PORT (of `up`: --port)"
+    why = f"Cannot listen on 127.0.0.1:{port} (Address already in use). Choose another port with COMFYRELAY_PORT"
     assert why in lines[-1]
     assert not (home / ".local" / "share").exists()
 

@@ -63,6 +63,7 @@ async def printed(log: Path) -> str:
     return found[1]
 
 
+@pytest.mark.journey
 async def test_tutorial_leads_to_a_finished_job(tmp_path: Path, chromium: Browser) -> None:
     terminal = Terminal(tmp_path)
     async with Simulator() as comfyui:

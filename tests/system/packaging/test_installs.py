@@ -31,13 +31,13 @@ def test_a_gpu_host_needs_no_server_no_database_and_no_ffmpeg(base: Environment)
     assert base.python(IMPORTS % (HEAVY,)).split() == []
 
 
+@pytest.mark.journey
 def test_the_base_install_explains_itself(base: Environment) -> None:
     done = base.run("--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert "One queue for all your ComfyUI GPUs" in done.stdout
 
 
-@pytest.mark.everyday
 def test_the_base_install_checks_whether_a_worker_could_work_here(base: Environment) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     done = base.run(
@@ -70,10 +70,9 @@ def test_a_command_that_lacks_its_extra_prints_the_line_that_installs_it(
 ) -> None:
     done = base.run(*command.split(), COMFYRELAY_PORT=str(free_port()))
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"Error: This needs more than the base install: {install_line(extra)}\n"
+    assert done.stderr == f"Error: This command needs an optional dependency. Install it: {install_line(extra)}\n"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("setting", "value", "extra"),
     [
@@ -88,17 +87,15 @@ def test_a_server_that_cannot_do_what_is_configured_does_not_start(
     configured = {"COMFYRELAY_OUTPUT_VALIDATION": "warn", f"COMFYRELAY_{setting}": value}
     done = server.run("server", **configured, COMFYRELAY_PORT=str(free_port()))
     assert done.returncode == 2
-    assert done.stderr.endswith(f"Error: This needs more than the base install: {install_line(extra)}\n")
+    assert done.stderr.endswith(f"Error: This command needs an optional dependency. Install it: {install_line(extra)}\n")
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.long
 def test_the_databases_need_the_server_and_nothing_else(server: Environment, tmp_path: Path) -> None:
     done = server.run("db", "upgrade", COMFYRELAY_DATA_DIR=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.everyday
 def test_the_desk_comes_up_and_makes_its_first_picture(desk: Environment, tmp_path: Path) -> None:
     environ = {"COMFYRELAY_DATA_DIR": str(tmp_path / "data"), "COMFYRELAY_PORT": str(free_port())}
     with subprocess.Popen(desk.words("up"), env=desk.environ(**environ), stdout=subprocess.PIPE, text=True) as up:

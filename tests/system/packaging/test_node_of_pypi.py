@@ -6,12 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.support.paths import ROOT
 
 
-@pytest.mark.long
 def test_the_web_app_is_built_without_a_node_of_the_machine(tmp_path: Path) -> None:
     """All programs of the machine but Node's are there."""
     programs = tmp_path / "bin"

@@ -64,6 +64,7 @@ async def call(*words: str, variables: Mapping[str, str]) -> tuple[int | None, s
     return process.returncode, out.decode("utf-8", "replace")
 
 
+@pytest.mark.journey
 @pytest.mark.skipif(sys.platform != "linux", reason="they are run as they are there, or cannot be played")
 async def test_the_rules_of_windows_hold_where_it_is_played(tmp_path: Path) -> None:
     rules = ROOT / "tests" / "unit" / "platform" / "test_as_windows.py"

@@ -11,13 +11,14 @@ import pytest
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from tests.support.api import PASSWORD
+from tests.support.full import full_only
 from tests.support.server_processes import server_process
 from tests.support.world import PATIENCE_SECONDS
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
 
-@pytest.mark.parametrize("examples", [1, pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [1, *full_only(10)])
 async def test_whatever_is_sent_the_answer_is_as_documented(tmp_path: Path, examples: int) -> None:
     phases = "examples,coverage,fuzzing,stateful" if examples > 1 else "examples,fuzzing"
     settings = {"DATA_DIR": str(tmp_path), "REQUESTS_PER_MINUTE": "1000000", "WEBHOOK_ALLOW_PRIVATE": "true"}

@@ -102,6 +102,7 @@ async def test_a_look_at_one_server_is_heard_by_a_worker_parked_at_another(site:
         assert f"/previews/{site.user.tenant_id}/{job_id}.jpg" in await hearing
 
 
+@pytest.mark.journey
 async def test_a_job_submitted_to_one_server_wakes_a_worker_parked_at_another(site: Site) -> None:
     async with server_process(site.settings) as one, server_process(site.settings) as other:
         token = await registered(one.http, "gpu-1")
@@ -110,6 +111,7 @@ async def test_a_job_submitted_to_one_server_wakes_a_worker_parked_at_another(si
         assert (await waiting)["job_id"] == job_id
 
 
+@pytest.mark.journey
 async def test_a_server_that_is_told_to_stop_answers_who_waits(site: Site) -> None:
     async with server_process(site.settings) as server:
         token = await registered(server.http, "gpu-1")
@@ -191,6 +193,7 @@ class Killing:
                 await self.insist(dice, "/api/worker/complete", {**lease, **output}, token)
 
 
+@pytest.mark.journey
 async def test_servers_may_be_killed_between_any_two_steps(site: Site) -> None:
     """Submit, poll and complete under load, while servers die: every job ends once and is paid for once."""
     killing = Killing(site, servers=2)

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from comfyrelay.simulator import Simulator, Stuck
 from tests.support.whole_system import COST, TOKENS, System
 from tests.support.world import PATIENCE_SECONDS
@@ -18,6 +20,7 @@ async def until_it_says(system: System, job: str, words: str) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.journey
 async def test_what_would_wait_too_long_goes_to_the_cloud_until_the_money_is_spent(any_system: System) -> None:
     system = any_system
     effect = await system.plain_effect(

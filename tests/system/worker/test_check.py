@@ -41,7 +41,7 @@ async def test_what_is_wrong_is_said_and_makes_it_fail(system: System) -> None:
         ({"fleet_slug": "none"}, "knows no production fleet 'none'"),
         ({"fleet_stage": "staging"}, "FLEET_SECRET must be one of its secrets for staging"),
         ({"api_base_url": "http://127.0.0.1:1"}, "The control plane at http://127.0.0.1:1 does not answer"),
-        ({"comfyui_base_url": "http://127.0.0.1:1"}, "Nobody answers at http://127.0.0.1:1"),
+        ({"comfyui_base_url": "http://127.0.0.1:1"}, "No server listens at http://127.0.0.1:1"),
         ({"data_dir": in_the_way}, f"{in_the_way} is no folder that can be written"),
     ]
     for wrong, told in wrongs:

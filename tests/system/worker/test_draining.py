@@ -101,6 +101,7 @@ class TestLeaving:
         assert await worker.ended() == 0
         await finished_by_another(system, job)
 
+    @pytest.mark.journey
     async def test_a_job_that_cannot_end_in_time_is_given_back_and_interrupted(self, going: Going) -> None:
         system, worker, metadata = going
         system.simulator.misbehave(ENDLESS)
@@ -286,6 +287,7 @@ class TestLifecycleHook:
 
 
 class TestStopping:
+    @pytest.mark.journey
     async def test_a_cancel_stops_the_run_soon(self, any_system: System) -> None:
         system = any_system
         effect = await system.effect()
@@ -344,6 +346,7 @@ class TestStopping:
         await system.completed(running)
         assert [each["job_id"] for each in worker.said("worker.job_requeued")] == [fetched]
 
+    @pytest.mark.journey
     async def test_a_draining_worker_finishes_what_it_has_and_gets_nothing_new(self, system: System) -> None:
         effect = await system.effect()
         stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))

@@ -42,6 +42,7 @@ async def test_a_worker_without_a_node_is_not_given_that_workflow(system: System
     await system.user("POST", f"/ai-jobs/{job}/cancel", {})
 
 
+@pytest.mark.journey
 @pytest.mark.parametrize("simulators", [2])
 @pytest.mark.parametrize("settings", [{"BLOCK_COOLDOWN_SECONDS": "600"}])
 async def test_a_fault_of_one_worker_is_made_good_by_another(system: System) -> None:
@@ -167,6 +168,7 @@ async def test_a_gpu_in_a_bad_state_is_restarted_with_the_command_for_it(system:
     assert not [name for name in variables if name.startswith("COMFYRELAY_")]
 
 
+@pytest.mark.journey
 async def test_comfyui_may_be_killed_and_come_back_during_a_job(system: System) -> None:
     effect = await system.effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))

@@ -36,6 +36,7 @@ def colour_of(picture: bytes) -> Any:
         return image.convert("RGB").getpixel((0, 0))
 
 
+@pytest.mark.journey
 async def test_an_image_comes_back_as_the_effect_makes_it(any_system: System) -> None:
     effect = await any_system.effect()
     await any_system.started()
@@ -179,6 +180,7 @@ async def test_a_users_file_is_kept_by_nobody(system: System) -> None:
     assert not [each for each in system.folder.rglob("worker/**/*.png") if each.read_bytes() == picture]
 
 
+@pytest.mark.journey
 async def test_a_job_for_comfy_cloud_runs_there(system: System) -> None:
     effect = await system.effect(provider="cloud")
     async with Simulator(cloud=True, api_key="the-key") as cloud:
@@ -221,6 +223,7 @@ async def test_one_worker_serves_both_providers(system: System) -> None:
         assert (system.simulator.log.prompts_queued, cloud.log.prompts_queued) == (1, 1)
 
 
+@pytest.mark.journey
 @pytest.mark.parametrize("simulators", [2])
 async def test_two_gpus_of_one_worker_work_at_the_same_time(system: System, simulators: int) -> None:
     effect = await system.plain_effect()

@@ -119,6 +119,7 @@ async def test_how_many_are_on_the_gpu_and_why_is_told_with_its_slots(system: Sy
     await system.completed(job)
 
 
+@pytest.mark.journey
 async def test_a_worker_that_is_killed_takes_its_comfyui_with_it_and_the_next_does_its_job(
     system: System, dressed: Dressed
 ) -> None:
@@ -170,7 +171,6 @@ async def test_commands_show_what_it_says_and_how_it_is(system: System, dressed:
     assert "To see the GUI go to" in text
 
 
-@pytest.mark.long
 async def test_a_real_comfyui_is_started_restarted_and_stopped_and_its_jobs_are_done(system: System) -> None:
     """Where `TESTS_COMFYUI_DIR` names its folder, and `TESTS_COMFYUI_PYTHON` its Python; it runs on the processor."""
     place = os.environ.get("TESTS_COMFYUI_DIR")

@@ -16,6 +16,7 @@ from tests.support.world import PATIENCE_SECONDS
 ANY_CALL = b"POST /api/worker/"
 
 
+@pytest.mark.journey
 async def test_a_server_may_be_restarted_while_a_job_runs(any_system: System) -> None:
     effect = await any_system.effect()
     stuck = any_system.simulator.misbehave(Stuck(class_type="ImageInvert"))
@@ -131,6 +132,7 @@ async def test_a_control_plane_that_answers_nothing_is_waited_for(system: System
     assert len(worker.said("worker.not_settled_yet")) == 1
 
 
+@pytest.mark.journey
 async def test_an_answer_that_is_lost_loses_no_job(system: System) -> None:
     """The connection breaks between a poll and its answer; the same request gets the same lease."""
     effect = await system.effect()
@@ -246,6 +248,7 @@ async def test_a_worker_that_is_killed_before_it_ran_a_job_gives_it_back_unpunis
     assert (await system.job(job))["attempts"] == 1
 
 
+@pytest.mark.journey
 async def test_a_worker_that_is_killed_while_it_uploads_does_not_run_the_job_again(system: System) -> None:
     effect = await system.effect()
     job = await system.image(effect)
@@ -314,6 +317,7 @@ async def test_a_worker_that_leaves_while_the_server_is_away_brings_its_output_l
     await finished_by_its_next_process(system, worker, job)
 
 
+@pytest.mark.journey
 @pytest.mark.parametrize("simulators", [2])
 async def test_a_worker_that_never_comes_back_loses_its_job_to_another(system: System) -> None:
     effect = await system.effect()

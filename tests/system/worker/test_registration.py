@@ -71,6 +71,7 @@ async def test_a_worker_whose_answer_was_lost_is_registered_again_at_once(system
     assert (listed["worker_id"], listed["protocol"], listed["version"]) == ("gpu-1", PROTOCOL, __version__)
 
 
+@pytest.mark.journey
 async def test_a_worker_that_lost_its_token_gives_back_what_it_held_and_goes_on(system: System) -> None:
     effect = await system.plain_effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))

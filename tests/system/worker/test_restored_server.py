@@ -17,6 +17,7 @@ async def command(system: System, *words: str) -> None:
     assert code == 0, text
 
 
+@pytest.mark.journey
 @pytest.mark.parametrize("settings", [SETTINGS])
 async def test_workers_whose_tokens_and_leases_are_unknown_find_back_and_nothing_is_charged_twice(
     system: System,

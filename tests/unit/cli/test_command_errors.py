@@ -11,7 +11,7 @@ from comfyrelay.errors import InvalidInput
     [
         (
             InvalidInput(errors={"password": "This must have at least 8 characters."}),
-            ["Error: The input is not valid.", "  password: This must have at least 8 characters."],
+            ["Error: The input is invalid.", "  password: This must have at least 8 characters."],
         ),
         (InvalidInput("There is no file x.png."), ["Error: There is no file x.png."]),
         (InvalidInput("The name is too long.", errors={"name": "Too long."}), ["Error: The name is too long."]),

@@ -25,6 +25,7 @@ from comfyrelay.comfyui.pool.gpu_memory import ALONE_SECONDS, LEARN_SECONDS, Gpu
 from comfyrelay.errors import Conflict, NodeFailed
 from comfyrelay.simulator import Fail, SimulatedGpuOptions, Simulator, Stuck
 from comfyrelay.simulator.gpu import GIB
+from tests.support.full import full_only
 from tests.support.pool import QUICK, until
 from tests.support.world import PATIENCE_SECONDS
 
@@ -104,8 +105,7 @@ async def test_a_model_that_fills_the_gpu_never_runs_out_of_memory(tmp_path: Pat
         assert [job.attempts for job in jobs] == [1] * 12
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("ahead_seconds", [0.0, 10.0])
+@pytest.mark.parametrize("ahead_seconds", [0.0, *full_only(10.0)])
 async def test_a_model_that_fills_the_gpu_never_runs_out_of_memory_in_a_hundred_jobs(
     tmp_path: Path, ahead_seconds: float
 ) -> None:

@@ -47,6 +47,7 @@ async def fleet(environment: Mapping[str, str], *words: str) -> Ran:
     return await run("fleet", *words, env=environment)
 
 
+@pytest.mark.journey
 async def test_a_fleet_is_made_after_a_look_at_what_would_be_done_and_taken_away_again(
     account: Account, environment: Mapping[str, str]
 ) -> None:

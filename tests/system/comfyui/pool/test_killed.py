@@ -56,6 +56,7 @@ async def killed_process(simulator: Simulator, path: Path, *, attempts: int = 3)
     return ids
 
 
+@pytest.mark.journey
 async def test_nothing_is_lost_when_the_process_is_killed(simulator: Simulator, tmp_path: Path) -> None:
     slow = simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=60_000))
     ids = await killed_process(simulator, tmp_path / "queue.db")

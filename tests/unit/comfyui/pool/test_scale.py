@@ -16,8 +16,9 @@ from comfyrelay.comfyui.outputs import OutputFile, RunResult
 from comfyrelay.comfyui.pool import WorkflowPool
 from comfyrelay.comfyui.runs.events import EventListener, Queued, Started
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
+from tests.support.full import full_only
 
-MANY = pytest.mark.parametrize("many", [2_000, pytest.param(10_000, marks=pytest.mark.long)])
+MANY = pytest.mark.parametrize("many", [2_000, *full_only(10_000)])
 SERVERS = 50
 WORKFLOWS = 200
 LIMIT_CALLS = 20_000
