@@ -8,10 +8,10 @@ import { Button, ErrorCard, Field, TextField } from "@/kit";
 import { PasswordField } from "@/session/PasswordField";
 import { entry as entryTexts } from "@/texts/entry";
 import { setup as texts } from "@/texts/setup";
-import styles from "./setup.module.css";
+import styles from "./step.module.css";
 
-/** Nobody becomes administrator by being first: the code was printed to who started the server. */
-export function Administrator() {
+/** Creates the administrator. It needs the code that the server printed when it started. */
+export function AdministratorStep() {
   const client = useQueryClient();
   const [code, setCode] = useState(() => location.hash.slice(1));
   const [email, setEmail] = useState("");
@@ -24,7 +24,7 @@ export function Administrator() {
     setProblem(null);
     try {
       await post("/api/setup", { body: { code, email, password } });
-      // the code is of no use any more, and nobody should wonder about it
+      // the code is used up, so remove it from the URL
       history.replaceState(history.state, "", location.pathname);
       await client.invalidateQueries({ queryKey: entryQuery.queryKey });
     } catch (thrown) {
@@ -33,11 +33,11 @@ export function Administrator() {
     }
   };
   const errors = problem?.errors ?? {};
-  const isOfAField = Boolean(errors.code || errors.email || errors.password);
+  const isFieldError = Boolean(errors.code || errors.email || errors.password);
   return (
     <form className={styles.form} onSubmit={(event) => void send(event)}>
       <p>{texts.admin.about}</p>
-      {problem && !isOfAField && <ErrorCard title={problem.message} />}
+      {problem && !isFieldError && <ErrorCard title={problem.message} />}
       <Field name={texts.admin.code} hint={texts.admin.codeHint} problem={errors.code}>
         <TextField
           name="code"
