@@ -78,8 +78,8 @@ LOG_SECONDS = 60.0
 _NOT_OURS = (LeaseLost, NotFound, Unauthorized, Forbidden)
 
 
-# Returns what is to be said of it in the job's log, if anything.
-OutputListener = Callable[[Lease, CollectedOutput], Awaitable[str | None]]
+# Called with a function that saves the lease to disk. Returns a line for the job's log, if any.
+OutputListener = Callable[[Lease, CollectedOutput, Callable[[], None]], Awaitable[str | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +151,7 @@ class Work:
         # it was in ComfyUI's queue, and had not begun
         self._was_behind = bool(held.runs) and held.lease.began_after_seconds is None
         self._ran.runs.extend(held.runs)
+        self._output = held.output
         collected = _recalled(held.output)
         self._may_have_sent = collected is None and self.lease.provider == "self_hosted"
         if collected is None and not self._tools.servers.is_away:
@@ -308,10 +309,13 @@ class Work:
         elif dropped := others(result, lease):
             self._heartbeats.log(f"The run made {len(dropped)} more files, which are not kept: a job has one output.")
         self._output = collected.to_json()
-        tools.state.note(lease, runs=self._ran.runs, output=self._output)
+        self._save_output()
         # it is here now: the server's disk is free for the next
         self._clean_server()
         return collected
+
+    def _save_output(self) -> None:
+        self._tools.state.note(self.lease, runs=self._ran.runs, output=self._output)
 
     async def _check_graph(self) -> None:
         """What no effect stands for is a tenant's own."""
@@ -336,8 +340,10 @@ class Work:
             except TransferFailed as error:
                 await self._fail(f"The output could not be stored. {error.detail}", Fault.WORKER)
                 return
-            if tools.on_output is not None and (line := await tools.on_output(lease, collected)) is not None:
-                self._heartbeats.log(line)
+            if tools.on_output is not None:
+                line = await tools.on_output(lease, collected, self._save_output)
+                if line is not None:
+                    self._heartbeats.log(line)
             try:
                 await self._settle(
                     lambda: tools.control.complete(

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from comfyrelay.desk.batches import output_copies
 from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.simulator import Simulator
 from tests.support.desk import OpenDesk, make_desk, opened
@@ -62,6 +63,24 @@ async def test_an_output_takes_its_room_once_and_nothing_of_it_stays_in_comfyui(
         next(each for each in names if "outputs" in each.parts).unlink()
         [saved] = await desk.client.download_outputs(job_id, tmp_path / "saved")
         assert saved.stat().st_size
+
+
+async def test_name_in_the_output_folder_is_saved_before_the_copy(
+    tmp_path: Path, comfyui: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A desk that is killed between copying and completing reuses the name."""
+    saved_first = []
+
+    def put_file(source: Path, place: Path, umask: int | None) -> None:
+        held = [each.read_text("utf-8") for each in tmp_path.rglob("held/*.json")]
+        saved_first.append(any(place.name in each for each in held))
+        put(source, place, umask)
+
+    put = output_copies.put_file
+    monkeypatch.setattr(output_copies, "put_file", put_file)
+    async with opened(make_desk(tmp_path / "desk", comfyui_url=[comfyui.url])) as desk:
+        await one_done(desk)
+    assert saved_first == [True]
 
 
 async def test_what_runs_leave_in_comfyui_stays_there_where_that_is_set(tmp_path: Path, comfyui: Simulator) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import filecmp
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -44,24 +44,30 @@ class Copies:
         self._root = root
         self._umask = umask
 
-    async def keep(self, lease: Lease, collected: CollectedOutput) -> str | None:
-        """Put all that a run made there, and note where it is. When that fails, the job is done all the same: its
-        output is in the queue's storage. Returns why it failed, for the job's log."""
+    async def keep(self, lease: Lease, collected: CollectedOutput, save: Callable[[], None]) -> str | None:
+        """Copy the files of a run to the output folder. Returns why that failed, for the job's log.
+
+        The job completes in any case: its output is in object storage. The chosen names are saved with the lease before
+        the first copy, so a desk that was killed in between reuses them.
+        """
         try:
             place = await self._place(lease)
             names = [place.name, *(f"{place.stem}_{n}{each.suffix}" for n, each in enumerate(collected.more, start=2))]
             sources = (await self._stored(lease) or collected.path, *collected.more)
-            # from before this desk was killed
-            noted = {self._root / each for each in lease.about.get(COPIES, ())}
-            copied = [
-                await asyncio.to_thread(put_file, each, place.with_name(name), lease.job_id[-8:], noted, self._umask)
+            saved = {self._root / each for each in lease.about.get(COPIES, ())}
+            copies = [
+                (each, await asyncio.to_thread(choose_name, each, place.with_name(name), lease.job_id[-8:], saved))
                 for name, each in zip(names, sources, strict=True)
             ]
+            # relative to the output folder: a backup may be restored elsewhere
+            lease.about[COPIES] = [chosen.relative_to(self._root).as_posix() for _, chosen in copies]
+            save()
+            for source, chosen in copies:
+                await asyncio.to_thread(put_file, source, chosen, self._umask)
         except (OSError, ComfyRelayError) as error:
+            lease.about.pop(COPIES, None)
             log.warning("desk.output_not_copied", job_id=lease.job_id, why=str(error))
             return f"The output could not be copied to the output folder: {error}. Download it from the page."
-        # below the output folder, wherever that is when somebody asks: a backup may be restored elsewhere
-        lease.about[COPIES] = [each.relative_to(self._root).as_posix() for each in copied]
         return None
 
     async def keep_reused(
@@ -78,7 +84,8 @@ class Copies:
             source = await objects.file_of(output.path)
             if source is None:
                 return None
-            copied = await asyncio.to_thread(put_file, source, place, job.id[-8:], (), self._umask)
+            copied = await asyncio.to_thread(choose_name, source, place, job.id[-8:], ())
+            await asyncio.to_thread(put_file, source, copied, self._umask)
         except (OSError, ComfyRelayError) as error:
             log.warning("desk.output_not_copied", job_id=job.id, why=str(error))
             return None
@@ -154,14 +161,21 @@ def _room(folder: Path) -> int:
     return room_below(folder) - len(" 0123abcd_99.part.")
 
 
-def put_file(source: Path, place: Path, of_whom: str, noted: Collection[Path], umask: int | None) -> Path:
-    """Returns where it is; what another job or a person has put there stays, also where its content is the same: it
-    goes when that job is deleted. `noted` are those of this very job."""
+def choose_name(source: Path, place: Path, of_whom: str, saved: Collection[Path]) -> Path:
+    """Return the first name that is free or already is this file.
+
+    A file of another job or of a person is never replaced, even with equal content. `saved` are the names that this job
+    chose before the desk was killed: a file there is its own, unless its content differs.
+    """
+    for name in _names(place, of_whom):
+        if _is_free(name) or _is_one_file(source, name) or (name in saved and _is_copy(source, name)):
+            return name
+    raise AssertionError("names never run out")
+
+
+def put_file(source: Path, place: Path, umask: int | None) -> None:
     _make_folder(place.parent, umask)
-    names = _names(place, of_whom)
-    place = next(each for each in names if _is_free(each) or each in noted or _is_one_file(source, each))
     _put(source, place, umask, may_link=True)
-    return place
 
 
 def copy_file(source: Path, place: Path, of_whom: str, umask: int | None) -> Path:

@@ -1,0 +1,28 @@
+"""Outputs keep one name each in the output folder."""
+
+from pathlib import Path
+
+from comfyrelay.desk.batches.output_copies import choose_name, put_file
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_copy_from_before_a_kill_is_reused(tmp_path: Path) -> None:
+    source, place = write(tmp_path / "source", "output"), write(tmp_path / "0001_cat.png", "output")
+    chosen = choose_name(source, place, "0123abcd", {place})
+    put_file(source, chosen, None)
+    assert chosen == place
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["0001_cat.png", "source"]
+
+
+def test_saved_name_with_other_content_is_not_replaced(tmp_path: Path) -> None:
+    source, place = write(tmp_path / "source", "output"), write(tmp_path / "0001_cat.png", "somebody's")
+    assert choose_name(source, place, "0123abcd", {place}) == tmp_path / "0001_cat 0123abcd.png"
+
+
+def test_equal_file_of_another_job_is_not_shared(tmp_path: Path) -> None:
+    source, place = write(tmp_path / "source", "output"), write(tmp_path / "0001_cat.png", "output")
+    assert choose_name(source, place, "0123abcd", ()) == tmp_path / "0001_cat 0123abcd.png"
