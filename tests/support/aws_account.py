@@ -7,7 +7,7 @@ import boto3
 
 from comfyrelay.autoscaling.providers.aws.access import Aws
 from comfyrelay.autoscaling.providers.base import ProviderFleet
-from comfyrelay.autoscaling.provisioning.blueprint import Blueprint, draw
+from comfyrelay.autoscaling.provisioning.blueprint import Blueprint, build_blueprint
 from comfyrelay.autoscaling.provisioning.options import read_options
 from comfyrelay.autoscaling.provisioning.provision import Action, Change, Provisioner, apply
 from comfyrelay.domain.autoscaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
@@ -84,18 +84,18 @@ class Account:
         )
 
 
-def drawn(fleet: ProviderFleet) -> Blueprint:
+def blueprint_of(fleet: ProviderFleet) -> Blueprint:
     options = read_options(fleet.spec.options, {})
-    return draw(fleet, options, region=REGION, api_base_url=API, namespace="ComfyRelay")
+    return build_blueprint(fleet, options, region=REGION, api_base_url=API, namespace="ComfyRelay")
 
 
 async def planned(fleet: ProviderFleet, *, secret: str = SECRET) -> Sequence[Change]:
     aws = Aws()
-    return await Provisioner(aws, budgets=aws).plan(drawn(fleet), secret=secret)
+    return await Provisioner(aws, budgets=aws).plan(blueprint_of(fleet), secret=secret)
 
 
 async def provisioned(fleet: ProviderFleet, *, secret: str = SECRET) -> list[tuple[Action, str]]:
     """Make it, and return what was done."""
     changes = await planned(fleet, secret=secret)
     await apply(changes)
-    return [(each.action, each.what) for each in changes]
+    return [(each.action, each.resource) for each in changes]

@@ -1,4 +1,4 @@
-"""A house whose jobs may go to Comfy Cloud when they would wait for too long."""
+"""A burst whose jobs may go to Comfy Cloud when they would wait for too long."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ EXPECTED = 6_000
 
 
 @dataclass(kw_only=True)
-class House:
+class BurstScenario:
     """A workflow that may run anywhere, a worker of ours that is busy for 60 s, and one that speaks to the cloud."""
 
     world: World
@@ -60,7 +60,7 @@ async def cloud_worker(world: World, fleet: str, *, name: str = "cloud", slots: 
     return name
 
 
-async def a_house(world: World, *, limit: int | None = 1_000_000, **effect: Any) -> House:
+async def burst_scenario(world: World, *, limit: int | None = 1_000_000, **effect: Any) -> BurstScenario:
     workflow = await world.workflow(
         provider=WorkflowProvider.ANY,
         cloud_micros_per_second=PRICE,
@@ -74,7 +74,7 @@ async def a_house(world: World, *, limit: int | None = 1_000_000, **effect: Any)
     await world.submit(user, made)
     running = await world.lease(own)
     assert running is not None
-    return House(
+    return BurstScenario(
         world=world,
         user=user,
         workflow=workflow,

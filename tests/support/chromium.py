@@ -19,7 +19,7 @@ from comfyrelay.desk.examples import sample_picture
 from tests.support.desk_owner import owner_http
 from tests.support.world import PATIENCE_SECONDS
 
-__all__ = ["PROMPT_GRAPH", "Looking", "open_chromium", "open_page"]
+__all__ = ["PROMPT_GRAPH", "PageDriver", "open_chromium", "open_page"]
 
 # The first has no windows, and no pages of its own in them: a page takes half the time.
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -66,14 +66,14 @@ _OFTEN = "{ const every = window.setInterval; window.setInterval = (work, ms) =>
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Looking:
+class PageDriver:
     page: Page
     http: httpx.AsyncClient
     comfyui: str
 
     @classmethod
     @asynccontextmanager
-    async def at(cls, page: Page, url: str) -> AsyncIterator["Looking"]:
+    async def at(cls, page: Page, url: str) -> AsyncIterator["PageDriver"]:
         async with owner_http(url, timeout=PATIENCE_SECONDS) as http:
             found = (await http.get("/api/desk")).json()["data"]
             yield cls(page=page, http=http, comfyui=found["comfyui"][0])
@@ -247,7 +247,7 @@ async def until(page: Page, expression: str) -> None:
 
 
 @asynccontextmanager
-async def open_page(chromium: Browser, url: str, *, lands: re.Pattern[str] = ANY_AREA) -> AsyncIterator[Looking]:
+async def open_page(chromium: Browser, url: str, *, lands: re.Pattern[str] = ANY_AREA) -> AsyncIterator[PageDriver]:
     """The page, just opened, where it `lands`. Whatever it complains of in the console fails the test."""
     page = await chromium.new_page(viewport={"width": 1280, "height": 800}, base_url=url)
     page.set_default_timeout(PATIENCE_MS)
@@ -261,10 +261,10 @@ async def open_page(chromium: Browser, url: str, *, lands: re.Pattern[str] = ANY
 
     page.on("console", heard)
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    async with Looking.at(page, url) as looking:
+    async with PageDriver.at(page, url) as driver:
         # as people do: by a link, which leads to the page
-        await page.goto((await looking.call("POST", "/api/desk/links"))["url"])
+        await page.goto((await driver.call("POST", "/api/desk/links"))["url"])
         await page.wait_for_url(lands)
-        yield looking
+        yield driver
     assert complaints == []
     await page.close()

@@ -17,7 +17,7 @@ from comfyrelay.settings import ENV_PREFIX
 from tests.support import commands
 from tests.support.api import Api, Caller, open_api
 from tests.support.api_calls import submit
-from tests.support.commands import Ran
+from tests.support.commands import CommandResult
 from tests.support.world import SqliteBackend
 
 
@@ -52,7 +52,7 @@ class Site:
         body = {"effect_id": self.effect_id, "label": label, "items": [{"input_payload": {}}] * count}
         return await self.user.post("/api/batches", body)
 
-    async def command(self, *words: str, **env: str) -> Ran:
+    async def command(self, *words: str, **env: str) -> CommandResult:
         return await commands.run(*words, env={**self.env, **env})
 
 

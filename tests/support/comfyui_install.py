@@ -1,4 +1,4 @@
-"""The simulator dressed as a ComfyUI that somebody has on their disk: a folder with `main.py`, and its command line."""
+"""The simulator install as a ComfyUI that somebody has on their disk: a folder with `main.py`, and its command line."""
 
 import asyncio
 import json
@@ -118,7 +118,7 @@ asyncio.run(serve(
 _OPTIONS = '"--user-directory" "--database-url" "--base-directory"'
 
 
-class Dressed:
+class FakeInstall:
     """`is_plain` is whether it only answers that it is there, which takes no time to start."""
 
     def __init__(self, folder: Path, *, is_plain: bool = False) -> None:
@@ -169,12 +169,12 @@ class Dressed:
         )
 
 
-async def until_at_work(dressed: Dressed, count: int) -> None:
+async def until_at_work(install: FakeInstall, count: int) -> None:
     """Wait until so many of its lives have a run."""
     async with asyncio.timeout(PATIENCE_SECONDS), httpx.AsyncClient() as http:
         while True:
             running = 0
-            for life in dressed.lives:
+            for life in install.lives:
                 try:
                     queue = (await http.get(f"http://127.0.0.1:{life['port']}/queue")).json()
                 except httpx.TransportError:

@@ -11,7 +11,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 
 @dataclass
-class Ran:
+class CommandResult:
     """How a command ended."""
 
     code: int
@@ -20,35 +20,35 @@ class Ran:
 
 
 @dataclass
-class Running:
+class RunningCommand:
     """A command whose output is read while it runs."""
 
     process: Process | forked_commands.Child
     out: asyncio.StreamReader
     err: asyncio.StreamReader
 
-    async def ended(self) -> Ran:
+    async def ended(self) -> CommandResult:
         """Its end, with what was not read of its output."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             out, err, code = await asyncio.gather(self.out.read(), self.err.read(), self.process.wait())
-        return Ran(code, out.decode(), err.decode())
+        return CommandResult(code, out.decode(), err.decode())
 
     async def kill(self) -> None:
         self.process.kill()
         await self.process.wait()
 
 
-async def start(*words: str, env: Mapping[str, str]) -> Running:
+async def start(*words: str, env: Mapping[str, str]) -> RunningCommand:
     (out, their_out), (err, their_err) = os.pipe(), os.pipe()
     try:
         process = await forked_commands.start(words, env=env, out=their_out, err=their_err)
     finally:
         os.close(their_out)
         os.close(their_err)
-    return Running(process, await _reader(out), await _reader(err))
+    return RunningCommand(process, await _reader(out), await _reader(err))
 
 
-async def run(*words: str, env: Mapping[str, str]) -> Ran:
+async def run(*words: str, env: Mapping[str, str]) -> CommandResult:
     return await (await start(*words, env=env)).ended()
 
 

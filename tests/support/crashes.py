@@ -16,15 +16,15 @@ ROUNDS = 20
 
 
 @dataclass
-class Death:
+class CrashPoint:
     """Whether and where a process died."""
 
     came: bool = False
 
 
-def die_on(world: World, step: str, boundary: Boundary, *, nth: int = 1) -> Death:
+def crash_at(world: World, step: str, boundary: Boundary, *, nth: int = 1) -> CrashPoint:
     """Die at this boundary of the n-th such step. From then on nothing commits until the world is restarted."""
-    death = Death()
+    death = CrashPoint()
     passed = 0
 
     async def crash(at: str, where: Boundary) -> None:

@@ -42,7 +42,7 @@ class OpenDesk:
 
 def make_desk(folder: Path, *, is_new: bool = False, **desk: object) -> Desk:
     if not is_new:
-        furnish(folder)
+        copy_initial_data(folder)
     if "comfyui_url" not in desk:
         # nothing of what these tests add is meant for a ComfyUI
         desk = {"simulator": True, **desk}
@@ -52,12 +52,12 @@ def make_desk(folder: Path, *, is_new: bool = False, **desk: object) -> Desk:
 
 
 @asynccontextmanager
-async def opened(desk: Desk) -> AsyncIterator[OpenDesk]:
+async def open_desk(desk: Desk) -> AsyncIterator[OpenDesk]:
     async with desk.open() as (_worker, ready), Client(ready.url) as client:
         yield OpenDesk(client=client, ready=ready, desk=desk)
 
 
-def furnish(folder: Path) -> None:
+def copy_initial_data(folder: Path) -> None:
     """What the first start makes is copied, unless it is there: it takes as long as all the rest of a start."""
     if not (folder / ".furnished").exists():
         shutil.copytree(_furnished(), folder, dirs_exist_ok=True)
@@ -84,7 +84,7 @@ def _furnished() -> Path:
 
 
 @pytest.fixture
-def soon_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ComfyUI that is away is looked for several times a second, and not every few seconds."""
     often = MemberTimings(health_interval_seconds=10.0, first_backoff_seconds=0.1, last_backoff_seconds=0.2)
     monkeypatch.setattr(servers, "MemberTimings", lambda **_given: often)
@@ -92,5 +92,5 @@ def soon_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[OpenDesk]:
-    async with opened(make_desk(tmp_path / "desk")) as desk:
+    async with open_desk(make_desk(tmp_path / "desk")) as desk:
         yield desk

@@ -31,7 +31,7 @@ async def _nothing(_orders: Sequence[MachineOrder]) -> None: ...
 
 
 @dataclass
-class Yard:
+class MemoryProvider:
     """Makes a machine for each key once. `before` is called at the beginning of each launch, `after` at its end."""
 
     can_launch: bool = True
@@ -44,7 +44,7 @@ class Yard:
     before: Callable[[Sequence[MachineOrder]], Awaitable[None]] = _nothing
     after: Callable[[Sequence[MachineOrder]], Awaitable[None]] = _nothing
 
-    def get(self, _name: str, /) -> "Yard":
+    def get(self, _name: str, /) -> "MemoryProvider":
         return self
 
     async def observe(self, fleet: ProviderFleet) -> Sequence[Observed]:
@@ -83,10 +83,10 @@ class Yard:
 
 @dataclass
 class Fleets:
-    """A world with a fleet that a yard serves, and the loop over it. Nothing happens but what the test calls for."""
+    """A world with a fleet that a provider serves, and the loop over it. Nothing happens but what the test calls for."""
 
     world: World
-    yard: Yard
+    provider: MemoryProvider
     loop: ScalingLoop
     fleet: str
     effect: EffectRecord
@@ -114,7 +114,7 @@ class Fleets:
         """Every machine that is there becomes a worker."""
         async with self.world.engine.databases.central.read() as tx:
             known = {row.worker_id for row in await tx.execute(select(workers.c.worker_id))}
-        made = [each.id for each in self.yard.there.values() if each.id not in known]
+        made = [each.id for each in self.provider.there.values() if each.id not in known]
         for each in made:
             await self.world.worker(fleet or each.partition(".")[0], name=each)
         return made
@@ -154,11 +154,11 @@ async def open_fleets(world: World, *, scaling: dict[str, Any] | None = None, **
     workflow = await world.workflow()
     effect = await world.effect(workflow, cost=0)
     slug = await world.fleet(workflow)
-    yard = Yard()
+    provider = MemoryProvider()
     found = Fleets(
         world=world,
-        yard=yard,
-        loop=ScalingLoop(world.engine, yard),
+        provider=provider,
+        loop=ScalingLoop(world.engine, provider),
         fleet=slug,
         effect=effect,
         user=await world.user(),

@@ -20,7 +20,7 @@ ADMIN = "/api/admin"
 
 
 @dataclass
-class Operating:
+class OperatorScenario:
     api: Api
     admin: Caller
     user: User
@@ -83,8 +83,8 @@ class Operating:
         await self.api.clock.set(self.api.clock.now + timedelta(seconds=seconds))
 
 
-async def operate(api: Api) -> Operating:
+async def open_operator_scenario(api: Api) -> OperatorScenario:
     admin = await api.user("root@example.com", is_admin=True)
     caller = await api.user("ada@example.com", tokens=100)
     assert caller.user is not None
-    return Operating(api=api, admin=admin, user=caller.user, effect_id=await api.effect())
+    return OperatorScenario(api=api, admin=admin, user=caller.user, effect_id=await api.effect())

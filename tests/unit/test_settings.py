@@ -110,7 +110,7 @@ def test_the_file_may_be_elsewhere(empty_place: Path, monkeypatch: pytest.Monkey
 
 def test_a_named_file_that_is_absent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMFYRELAY_CONFIG", "nowhere.toml")
-    assert complaint().startswith("COMFYRELAY_CONFIG names nowhere.toml, which is not a file.")
+    assert complaint().startswith("COMFYRELAY_CONFIG is nowhere.toml, which is not a file.")
 
 
 @pytest.mark.parametrize(

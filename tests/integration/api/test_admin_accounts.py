@@ -8,18 +8,18 @@ import pytest
 from comfyrelay.errors import TooManyActiveJobs
 from comfyrelay.services.accounts import tenancy
 from tests.support.api import PASSWORD, Api, Caller, problem_of
-from tests.support.operator import Operating, operate
+from tests.support.operator import OperatorScenario, open_operator_scenario
 from tests.support.world import World, shard_down
 
 pytestmark = pytest.mark.both_databases
 
 
 @pytest.fixture
-async def desk(api: Api) -> Operating:
-    return await operate(api)
+async def desk(api: Api) -> OperatorScenario:
+    return await open_operator_scenario(api)
 
 
-async def user_of(desk: Operating) -> dict[str, Any]:
+async def user_of(desk: OperatorScenario) -> dict[str, Any]:
     [found] = (await desk.get(f"/tenants/{desk.user.tenant_id}"))["users"]
     user: dict[str, Any] = found
     return user
@@ -30,12 +30,12 @@ async def sign_in(api: Api, email: str = "ada@example.com") -> Caller:
     return Caller(api.anybody.http, {"Authorization": f"Bearer {answer['token']}"})
 
 
-async def change(desk: Operating, user_id: str, **changes: Any) -> Any:
+async def change(desk: OperatorScenario, user_id: str, **changes: Any) -> Any:
     return await desk.send("PATCH", f"/users/{user_id}", changes)
 
 
 class TestLooking:
-    async def test_a_tenant_is_shown_with_its_user_balance_and_limits(self, desk: Operating) -> None:
+    async def test_a_tenant_is_shown_with_its_user_balance_and_limits(self, desk: OperatorScenario) -> None:
         await desk.submit()
         found = await desk.get(f"/tenants/{desk.user.tenant_id}")
         assert (found["id"], found["balance"], found["active_jobs"]) == (desk.user.tenant_id, 93, 1)
@@ -45,7 +45,7 @@ class TestLooking:
         assert (user["has_password"], user["api_tokens"], user["last_sign_in_at"]) == (True, 1, None)
         assert not any("hash" in name for name in user)
 
-    async def test_when_somebody_signed_in_last_is_known(self, desk: Operating) -> None:
+    async def test_when_somebody_signed_in_last_is_known(self, desk: OperatorScenario) -> None:
         await sign_in(desk.api)
         await desk.advance(3600)
         await sign_in(desk.api)
@@ -53,13 +53,13 @@ class TestLooking:
         # sessions are no API tokens
         assert (await user_of(desk))["api_tokens"] == 1
 
-    async def test_a_shard_that_is_down_hides_what_is_in_it(self, desk: Operating) -> None:
+    async def test_a_shard_that_is_down_hides_what_is_in_it(self, desk: OperatorScenario) -> None:
         world: Any = World(engine=desk.api.engine, clock=desk.api.clock, backend="")
         async with shard_down(world, "main"):
             found = await desk.get(f"/tenants/{desk.user.tenant_id}")
             assert (found["balance"], found["active_jobs"], len(found["users"])) == (None, None, 1)
 
-    async def test_what_moved_in_the_wallet_comes_page_by_page(self, desk: Operating) -> None:
+    async def test_what_moved_in_the_wallet_comes_page_by_page(self, desk: OperatorScenario) -> None:
         await desk.submit()
         path = f"/tenants/{desk.user.tenant_id}/transactions"
         first = await desk.get(path, limit=1)
@@ -69,14 +69,14 @@ class TestLooking:
         assert (credit["type"], credit["amount"], credit["reference"]) == ("PAYMENT_CREDIT", 100, "test")
         assert second["next_cursor"] is None
 
-    async def test_one_that_is_not_there_is_404(self, desk: Operating) -> None:
+    async def test_one_that_is_not_there_is_404(self, desk: OperatorScenario) -> None:
         problem_of(await desk.call("GET", "/tenants/none"), 404)
         problem_of(await desk.call("GET", "/tenants/none/transactions"), 404)
         problem_of(await desk.call("PATCH", "/users/none", {"is_admin": True}), 404)
 
 
 class TestLimits:
-    async def test_a_tenant_has_a_limit_of_its_own(self, desk: Operating) -> None:
+    async def test_a_tenant_has_a_limit_of_its_own(self, desk: OperatorScenario) -> None:
         path = f"/tenants/{desk.user.tenant_id}"
         changed = await desk.send("PATCH", path, {"max_active_jobs": 1})
         assert (changed["max_active_jobs"], changed["max_wait_seconds"]) == (1, None)
@@ -92,7 +92,7 @@ class TestLimits:
             await desk.submit()
 
     async def test_another_process_hears_of_it_within_seconds(
-        self, desk: Operating, monkeypatch: pytest.MonkeyPatch
+        self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         other = tenancy.Tenancy(desk.api.engine.databases)
         assert await other.max_active_jobs(desk.user.tenant_id) is None
@@ -102,7 +102,7 @@ class TestLimits:
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock() + tenancy.REMEMBER_SECONDS)
         assert await other.max_active_jobs(desk.user.tenant_id) == 3
 
-    async def test_one_limit_leaves_the_other(self, desk: Operating) -> None:
+    async def test_one_limit_leaves_the_other(self, desk: OperatorScenario) -> None:
         path = f"/tenants/{desk.user.tenant_id}"
         await desk.send("PATCH", path, {"max_wait_seconds": 60})
         await desk.send("PATCH", path, {"max_active_jobs": 2})
@@ -110,12 +110,12 @@ class TestLimits:
         assert (limits["max_wait_seconds"], limits["max_active_jobs"]) == (60, 2)
 
     @pytest.mark.parametrize("body", [{}, {"max_active_jobs": -1}, {"max_active_jobs": 1.5}, {"balance": 5}])
-    async def test_what_is_no_limit_is_refused(self, desk: Operating, body: dict[str, Any]) -> None:
+    async def test_what_is_no_limit_is_refused(self, desk: OperatorScenario, body: dict[str, Any]) -> None:
         problem_of(await desk.call("PATCH", f"/tenants/{desk.user.tenant_id}", body), 422)
 
 
 class TestDeciding:
-    async def test_who_is_disabled_gets_in_by_nothing_at_once(self, desk: Operating) -> None:
+    async def test_who_is_disabled_gets_in_by_nothing_at_once(self, desk: OperatorScenario) -> None:
         token = Caller(desk.api.anybody.http, (await desk.api.user("eve@example.com")).headers)
         session = await sign_in(desk.api, "eve@example.com")
         eve = await token.get("/api/me")
@@ -131,7 +131,7 @@ class TestDeciding:
         [listed] = [each for each in (await desk.get("/tenants"))["items"] if each["email"] == "eve@example.com"]
         assert listed["is_disabled"] is True
 
-    async def test_enabled_again_the_tokens_work_and_the_sessions_are_over(self, desk: Operating) -> None:
+    async def test_enabled_again_the_tokens_work_and_the_sessions_are_over(self, desk: OperatorScenario) -> None:
         token = await desk.api.user("eve@example.com")
         session = await sign_in(desk.api, "eve@example.com")
         assert token.user is not None
@@ -141,7 +141,7 @@ class TestDeciding:
         problem_of(await session.call("GET", "/api/me"), 401)
         await sign_in(desk.api, "eve@example.com")
 
-    async def test_somebody_becomes_an_administrator_and_is_one_no_more(self, desk: Operating) -> None:
+    async def test_somebody_becomes_an_administrator_and_is_one_no_more(self, desk: OperatorScenario) -> None:
         eve = await desk.api.user("eve@example.com")
         assert eve.user is not None
         problem_of(await eve.call("GET", "/api/admin/settings"), 403)
@@ -151,7 +151,7 @@ class TestDeciding:
         problem_of(await eve.call("GET", "/api/admin/settings"), 403)
 
     @pytest.mark.parametrize("changes", [{"is_admin": False}, {"is_disabled": True}])
-    async def test_somebody_always_remains_who_administers(self, desk: Operating, changes: dict[str, Any]) -> None:
+    async def test_somebody_always_remains_who_administers(self, desk: OperatorScenario, changes: dict[str, Any]) -> None:
         admin = desk.admin.user
         assert admin is not None
         second = await desk.api.user("second@example.com", is_admin=True)
@@ -164,7 +164,7 @@ class TestDeciding:
         await change(desk, second.user.id, is_disabled=False)
         await change(desk, admin.id, **changes)
 
-    async def test_two_who_leave_at_once_do_not_both(self, desk: Operating) -> None:
+    async def test_two_who_leave_at_once_do_not_both(self, desk: OperatorScenario) -> None:
         second = await desk.api.user("second@example.com", is_admin=True)
         assert desk.admin.user is not None
         assert second.user is not None
@@ -176,5 +176,5 @@ class TestDeciding:
         assert sum(isinstance(each, Exception) for each in left) == 1
 
     @pytest.mark.parametrize("body", [{}, {"is_admin": None}, {"email": "x@y.org"}, {"is_disabled": "yes please"}])
-    async def test_what_is_no_decision_is_refused(self, desk: Operating, body: dict[str, Any]) -> None:
+    async def test_what_is_no_decision_is_refused(self, desk: OperatorScenario, body: dict[str, Any]) -> None:
         problem_of(await desk.call("PATCH", f"/users/{desk.user.id}", body), 422)

@@ -6,8 +6,8 @@ import pytest
 
 from comfyrelay.autoscaling.loop import ScalingLoop
 from tests.support.api import Api, problem_of
-from tests.support.memory_provider import Yard
-from tests.support.operator import Operating, operate
+from tests.support.memory_provider import MemoryProvider
+from tests.support.operator import OperatorScenario, open_operator_scenario
 
 HOME = "/fleets/production/home-clip"
 MACHINES = {
@@ -34,22 +34,22 @@ SCALING = {
 
 
 @pytest.fixture
-async def desk(api: Api) -> Operating:
-    return await operate(api)
+async def desk(api: Api) -> OperatorScenario:
+    return await open_operator_scenario(api)
 
 
 class TestSpecs:
-    async def test_a_fleet_is_made_with_machines_and_scaling_and_tells_them(self, desk: Operating) -> None:
+    async def test_a_fleet_is_made_with_machines_and_scaling_and_tells_them(self, desk: OperatorScenario) -> None:
         sent = {"slug": "spot", "machines": MACHINES, "scaling": SCALING}
         made = await desk.send("POST", "/fleets", sent)
         assert made.items() >= sent.items()
         assert await desk.get("/fleets/production/spot") == made
 
-    async def test_a_fleet_of_which_nothing_was_said_has_neither(self, desk: Operating) -> None:
+    async def test_a_fleet_of_which_nothing_was_said_has_neither(self, desk: OperatorScenario) -> None:
         found = await desk.get(HOME)
         assert (found["machines"], found["scaling"]) == (None, None)
 
-    async def test_what_is_not_sent_stays_and_null_is_as_by_default(self, desk: Operating) -> None:
+    async def test_what_is_not_sent_stays_and_null_is_as_by_default(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", HOME, {"machines": MACHINES, "scaling": SCALING})
         changed = await desk.send("PATCH", HOME, {"scaling": {"max_machines": 7, "cost_per_hour": None}})
         assert changed["scaling"] == {**SCALING, "max_machines": 7, "cost_per_hour": None}
@@ -79,7 +79,7 @@ class TestSpecs:
         ],
     )
     async def test_what_makes_no_sense_is_refused_with_a_reason(
-        self, desk: Operating, body: dict[str, Any], field: str, words: str
+        self, desk: OperatorScenario, body: dict[str, Any], field: str, words: str
     ) -> None:
         problem = problem_of(await desk.call("PATCH", HOME, body), 422)
         [(name, text)] = problem["errors"].items()
@@ -87,7 +87,7 @@ class TestSpecs:
         assert words in text
         assert (await desk.get(HOME))["scaling"] is None
 
-    async def test_a_schedule_may_last_the_whole_day(self, desk: Operating) -> None:
+    async def test_a_schedule_may_last_the_whole_day(self, desk: OperatorScenario) -> None:
         all_day = {**WORKDAYS, "begins": "00:00", "ends": "24:00"}
         changed = await desk.send("PATCH", HOME, {"scaling": {"schedules": [all_day]}})
         assert changed["scaling"]["schedules"] == [all_day]
@@ -96,17 +96,17 @@ class TestSpecs:
 
 
 class TestBundles:
-    async def fleet(self, desk: Operating, **bundle: Any) -> str:
+    async def fleet(self, desk: OperatorScenario, **bundle: Any) -> str:
         body = {"slug": "spot", "machines": {"bundle": bundle}}
         await desk.send("POST", "/fleets", body)
         return "/fleets/production/spot"
 
-    async def test_a_workflow_that_the_bundle_has_everything_for_is_mapped(self, desk: Operating) -> None:
+    async def test_a_workflow_that_the_bundle_has_everything_for_is_mapped(self, desk: OperatorScenario) -> None:
         path = await self.fleet(desk, **MACHINES["bundle"])  # type: ignore[arg-type]
         mapped = await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]})
         assert mapped["workflow_slugs"] == ["clip"]
 
-    async def test_one_that_the_bundle_lacks_something_for_is_refused_with_the_list(self, desk: Operating) -> None:
+    async def test_one_that_the_bundle_lacks_something_for_is_refused_with_the_list(self, desk: OperatorScenario) -> None:
         path = await self.fleet(desk, node_types=["CheckpointLoader", "Prompt"])
         answer = await desk.call("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]})
         problem = problem_of(answer, 409)
@@ -117,18 +117,18 @@ class TestBundles:
         assert "the node SaveVideo and the model model.safetensors" in problem["detail"]
         assert (await desk.get(path))["workflow_slugs"] == []
 
-    async def test_by_force_it_is_mapped_and_stays_so(self, desk: Operating) -> None:
+    async def test_by_force_it_is_mapped_and_stays_so(self, desk: OperatorScenario) -> None:
         path = await self.fleet(desk)
         await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"], "force": True})
         assert (await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]}))["workflow_slugs"] == ["clip"]
 
-    async def test_a_fleet_is_not_made_with_what_its_bundle_lacks(self, desk: Operating) -> None:
+    async def test_a_fleet_is_not_made_with_what_its_bundle_lacks(self, desk: OperatorScenario) -> None:
         body = {"slug": "spot", "machines": {"bundle": {}}, "workflow_slugs": ["clip"]}
         problem_of(await desk.call("POST", "/fleets", body), 409)
         problem_of(await desk.call("GET", "/fleets/production/spot"), 404)
         await desk.send("POST", "/fleets", {**body, "force": True})
 
-    async def test_without_a_bundle_the_workers_that_are_there_count(self, desk: Operating) -> None:
+    async def test_without_a_bundle_the_workers_that_are_there_count(self, desk: OperatorScenario) -> None:
         await desk.send("PUT", f"{HOME}/workflows", {"workflow_slugs": []})
         await desk.api.engine.fleet.fleets.create(slug="other", workflow_slugs=["clip"])
         await desk.worker("bare", fleet="other", capabilities={"node_types": ["Prompt"], "models": []})
@@ -142,20 +142,20 @@ class TestBundles:
         await desk.send("PUT", put[1], {"workflow_slugs": []})
         assert (await desk.send(*put))["workflow_slugs"] == ["clip"]
 
-    async def test_several_fleets_may_serve_one_workflow(self, desk: Operating) -> None:
+    async def test_several_fleets_may_serve_one_workflow(self, desk: OperatorScenario) -> None:
         await desk.send("POST", "/fleets", {"slug": "second", "workflow_slugs": ["clip"]})
         assert (await desk.get(HOME))["workflow_slugs"] == ["clip"]
 
 
 class TestWhatWasDecided:
-    async def test_the_machines_and_the_last_decision_are_told(self, desk: Operating) -> None:
+    async def test_the_machines_and_the_last_decision_are_told(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", HOME, {"machines": {**MACHINES, "bundle": None}, "scaling": {"max_machines": 3}})
         await desk.submit()
         engine = desk.api.engine
-        yard = Yard()
+        provider = MemoryProvider()
         engine.scaling.leadership.ttl_seconds = 1_000_000.0
         await engine.scaling.leadership.claim()
-        loop = ScalingLoop(engine, yard)
+        loop = ScalingLoop(engine, provider)
         await loop.decide_once()
         await loop.idle()
         found = await desk.get(f"{HOME}/scaling")
@@ -170,12 +170,12 @@ class TestWhatWasDecided:
         assert decision == found["decision"]
         assert decision["outcome"] == {"launched": 1, "refused": 0}
 
-    async def test_decisions_come_in_pages_newest_first(self, desk: Operating) -> None:
+    async def test_decisions_come_in_pages_newest_first(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", HOME, {"scaling": {"is_dry_run": True}})
         engine = desk.api.engine
         engine.scaling.leadership.ttl_seconds = 1_000_000.0
         await engine.scaling.leadership.claim()
-        loop = ScalingLoop(engine, Yard())
+        loop = ScalingLoop(engine, MemoryProvider())
         await loop.decide_once()
         await desk.submit()
         await loop.decide_once()
@@ -185,7 +185,7 @@ class TestWhatWasDecided:
         assert "nothing waits" in second["items"][0]["reason"]
         assert second["next_cursor"] is None
 
-    async def test_a_fleet_is_paused_and_resumed_and_keeps_the_rest(self, desk: Operating) -> None:
+    async def test_a_fleet_is_paused_and_resumed_and_keeps_the_rest(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", HOME, {"scaling": SCALING})
         assert (await desk.send("POST", f"{HOME}/pause"))["is_paused"] is True
         assert (await desk.get(HOME))["scaling"] == {**SCALING, "is_paused": True}
@@ -195,12 +195,12 @@ class TestWhatWasDecided:
     @pytest.mark.parametrize(
         ("method", "path"), [("GET", "scaling"), ("GET", "decisions"), ("POST", "pause"), ("POST", "resume")]
     )
-    async def test_one_that_is_not_there_is_404(self, desk: Operating, method: str, path: str) -> None:
+    async def test_one_that_is_not_there_is_404(self, desk: OperatorScenario, method: str, path: str) -> None:
         problem_of(await desk.call(method, f"/fleets/production/none/{path}"), 404)
         problem_of(await desk.call(method, f"/fleets/nowhere/home-clip/{path}"), 422)
 
 
-async def test_whoever_scales_a_fleet_by_a_number_can_ask_for_it(desk: Operating) -> None:
+async def test_whoever_scales_a_fleet_by_a_number_can_ask_for_it(desk: OperatorScenario) -> None:
     assert (await desk.get(f"{HOME}/desired"))["desired"] == 0
     await desk.send("PATCH", HOME, {"scaling": {"min_machines": 2}})
     found = await desk.get(f"{HOME}/desired")

@@ -12,18 +12,18 @@ from comfyrelay.services.jobs.batches import BatchRequest
 from comfyrelay.services.jobs.submission.requests import ItemRequest
 from comfyrelay.store.central.queue import dispatch_list
 from tests.support.api import Api, problem_of
-from tests.support.operator import Operating, operate
+from tests.support.operator import OperatorScenario, open_operator_scenario
 
 pytestmark = pytest.mark.both_databases
 
 
 @pytest.fixture
-async def desk(api: Api) -> Operating:
-    return await operate(api)
+async def desk(api: Api) -> OperatorScenario:
+    return await open_operator_scenario(api)
 
 
 class TestLooking:
-    async def test_a_dispatch_is_told_of_without_its_lease_token(self, desk: Operating) -> None:
+    async def test_a_dispatch_is_told_of_without_its_lease_token(self, desk: OperatorScenario) -> None:
         await desk.worker()
         job = await desk.submit(priority=3)
         leased = await desk.lease()
@@ -34,7 +34,7 @@ class TestLooking:
         assert leased.lease_token not in answer.text
         problem_of(await desk.call("GET", "/dispatches/999"), 404)
 
-    async def test_its_audit_tells_of_every_worker_that_had_it(self, desk: Operating) -> None:
+    async def test_its_audit_tells_of_every_worker_that_had_it(self, desk: OperatorScenario) -> None:
         for worker in ("gpu-1", "gpu-2"):
             await desk.worker(worker)
         await desk.submit()
@@ -60,7 +60,7 @@ class TestLooking:
         assert entries[2]["data"]["error"] == "out of memory"
         assert lost.lease_token not in str(found)
 
-    async def test_its_audit_comes_page_by_page(self, desk: Operating) -> None:
+    async def test_its_audit_comes_page_by_page(self, desk: OperatorScenario) -> None:
         await desk.worker()
         await desk.submit()
         leased = await desk.lease()
@@ -71,13 +71,13 @@ class TestLooking:
         assert [each["event"] for each in (*first["items"], *second["items"])] == ["complete", "lease"]
         assert second["next_cursor"] is None
 
-    async def test_of_one_that_nobody_had_there_is_no_audit_yet(self, desk: Operating) -> None:
+    async def test_of_one_that_nobody_had_there_is_no_audit_yet(self, desk: OperatorScenario) -> None:
         dispatch = await desk.dispatch(await desk.submit())
         found = await desk.get(f"/dispatches/{dispatch.id}/audit")
         assert found == {"attempts": [], "entries": {"items": [], "next_cursor": None}}
         problem_of(await desk.call("GET", "/dispatches/999/audit"), 404)
 
-    async def test_the_newest_come_first_page_by_page(self, desk: Operating) -> None:
+    async def test_the_newest_come_first_page_by_page(self, desk: OperatorScenario) -> None:
         jobs = [(await desk.submit()).id for _ in range(5)]
         first = await desk.get("/dispatches", limit=3)
         assert [each["job_id"] for each in first["items"]] == jobs[:1:-1]
@@ -86,10 +86,10 @@ class TestLooking:
         assert second["next_cursor"] is None
 
     @pytest.mark.parametrize(("limit", "cursor"), [(0, None), (201, None), (50, -1), (50, 2**63), (50, "x")])
-    async def test_pages_have_bounds(self, desk: Operating, limit: int, cursor: Any) -> None:
+    async def test_pages_have_bounds(self, desk: OperatorScenario, limit: int, cursor: Any) -> None:
         problem_of(await desk.call("GET", "/dispatches", params={"limit": limit, "cursor": cursor or ""}), 422)
 
-    async def test_every_filter_leaves_the_others_out(self, desk: Operating) -> None:
+    async def test_every_filter_leaves_the_others_out(self, desk: OperatorScenario) -> None:
         await desk.worker()
         done = await desk.completed()
         failed = await desk.failed()
@@ -113,7 +113,7 @@ class TestLooking:
         assert await desk.ids(worker="gpu-1", status="failed", workflow="clip", stage="production") == [failed.id]
         problem_of(await desk.call("GET", "/dispatches", params={"status": "running"}), 422)
 
-    async def test_a_batch_is_found_by_its_id(self, desk: Operating) -> None:
+    async def test_a_batch_is_found_by_its_id(self, desk: OperatorScenario) -> None:
         await desk.submit()
         batch = await desk.api.engine.jobs.batches.submit(
             BatchRequest(
@@ -126,7 +126,7 @@ class TestLooking:
         )
         assert len(await desk.ids(batch=batch.id)) == 2
 
-    async def test_search_looks_at_job_worker_and_error(self, desk: Operating) -> None:
+    async def test_search_looks_at_job_worker_and_error(self, desk: OperatorScenario) -> None:
         await desk.worker("rack-1")
         await desk.submit()
         await desk.fail(await desk.lease("rack-1"), "CUDA out of memory: 100% of_it")
@@ -143,7 +143,7 @@ class TestLooking:
         problem_of(await desk.call("GET", "/dispatches?search=%00"), 422)
 
     async def test_a_search_looks_through_so_many_and_goes_on_with_the_next_page(
-        self, desk: Operating, monkeypatch: pytest.MonkeyPatch
+        self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(dispatch_list, "MOST_SEARCHED", 3)
         await desk.worker()
@@ -158,14 +158,14 @@ class TestLooking:
 
 
 class TestCanceling:
-    async def test_one_that_waits_is_canceled_at_once_and_refunded(self, desk: Operating) -> None:
+    async def test_one_that_waits_is_canceled_at_once_and_refunded(self, desk: OperatorScenario) -> None:
         job = await desk.submit()
         id_ = (await desk.dispatch(job)).id
         assert (await desk.send("POST", f"/dispatches/{id_}/cancel"))["status"] == "canceled"
         assert (await desk.send("POST", f"/dispatches/{id_}/cancel"))["status"] == "canceled"
         assert await desk.api.engine.accounts.ledger.balance(job.tenant_id) == 100
 
-    async def test_the_worker_of_one_that_runs_hears_of_it_at_once(self, desk: Operating) -> None:
+    async def test_the_worker_of_one_that_runs_hears_of_it_at_once(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         await desk.submit()
         job = (await worker.post("/api/worker/poll", {"worker_id": "gpu-1"}))["job"]
@@ -177,7 +177,7 @@ class TestCanceling:
         async with asyncio.timeout(25):
             assert (await waiting)["stop"] == "cancel"
 
-    async def test_one_that_has_ended_is_not(self, desk: Operating) -> None:
+    async def test_one_that_has_ended_is_not(self, desk: OperatorScenario) -> None:
         await desk.worker()
         id_ = (await desk.dispatch(await desk.completed())).id
         problem_of(await desk.call("POST", f"/dispatches/{id_}/cancel"), 409)
@@ -185,7 +185,7 @@ class TestCanceling:
 
 
 class TestRetrying:
-    async def test_a_failed_job_becomes_a_new_one_of_its_tenant(self, desk: Operating) -> None:
+    async def test_a_failed_job_becomes_a_new_one_of_its_tenant(self, desk: OperatorScenario) -> None:
         await desk.worker()
         job = await desk.failed()
         id_ = (await desk.dispatch(job)).id
@@ -198,19 +198,19 @@ class TestRetrying:
         again = await desk.send("POST", f"/dispatches/{id_}/retry")
         assert again["job_id"] == retried["job_id"]
 
-    async def test_one_that_did_not_fail_is_not(self, desk: Operating) -> None:
+    async def test_one_that_did_not_fail_is_not(self, desk: OperatorScenario) -> None:
         id_ = (await desk.dispatch(await desk.submit())).id
         problem_of(await desk.call("POST", f"/dispatches/{id_}/retry"), 409)
         problem_of(await desk.call("POST", "/dispatches/999/retry"), 404)
 
-    async def test_the_tenant_s_limits_hold(self, desk: Operating) -> None:
+    async def test_the_tenant_s_limits_hold(self, desk: OperatorScenario) -> None:
         await desk.worker()
         id_ = (await desk.dispatch(await desk.failed())).id
         for _ in range(5):
             await desk.submit()
         problem_of(await desk.call("POST", f"/dispatches/{id_}/retry"), 429)
 
-    async def test_the_tenant_pays_for_it(self, desk: Operating) -> None:
+    async def test_the_tenant_pays_for_it(self, desk: OperatorScenario) -> None:
         await desk.worker()
         job = await desk.failed()
         id_ = (await desk.dispatch(job)).id
@@ -221,7 +221,7 @@ class TestRetrying:
 
 
 class TestHurrying:
-    async def test_a_priority_beyond_the_users_range_goes_first(self, desk: Operating) -> None:
+    async def test_a_priority_beyond_the_users_range_goes_first(self, desk: OperatorScenario) -> None:
         await desk.worker()
         await desk.submit(priority=10)
         late = await desk.submit()
@@ -230,7 +230,7 @@ class TestHurrying:
         assert found["priority"] == 500
         assert (await desk.lease()).dispatch.tenant_job_id == late.id
 
-    async def test_only_of_one_that_has_not_ended(self, desk: Operating) -> None:
+    async def test_only_of_one_that_has_not_ended(self, desk: OperatorScenario) -> None:
         await desk.worker()
         id_ = (await desk.dispatch(await desk.completed())).id
         problem_of(await desk.call("POST", f"/dispatches/{id_}/priority", {"priority": 1}), 409)
@@ -239,7 +239,7 @@ class TestHurrying:
 
 
 class TestWaiting:
-    async def test_the_reason_is_told_in_words_and_data(self, desk: Operating) -> None:
+    async def test_the_reason_is_told_in_words_and_data(self, desk: OperatorScenario) -> None:
         id_ = (await desk.dispatch(await desk.submit())).id
         assert (await desk.get(f"/dispatches/{id_}/waiting"))["reason"] == "no_worker"
         await desk.worker()

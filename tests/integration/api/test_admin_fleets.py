@@ -7,18 +7,18 @@ import pytest
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import Fault
 from tests.support.api import Api, problem_of
-from tests.support.operator import Operating, operate
+from tests.support.operator import OperatorScenario, open_operator_scenario
 from tests.support.world import GRAPH
 
 HOME = "/fleets/production/home-clip"
 
 
 @pytest.fixture
-async def desk(api: Api) -> Operating:
-    return await operate(api)
+async def desk(api: Api) -> OperatorScenario:
+    return await open_operator_scenario(api)
 
 
-async def test_a_fleet_is_made_changed_and_deleted(desk: Operating) -> None:
+async def test_a_fleet_is_made_changed_and_deleted(desk: OperatorScenario) -> None:
     sent = {"slug": "spot", "stage": "staging", "name": "Spot", "max_workers": 3, "workflow_slugs": ["clip"]}
     made = await desk.send("POST", "/fleets", sent)
     assert made.items() >= sent.items()
@@ -30,7 +30,7 @@ async def test_a_fleet_is_made_changed_and_deleted(desk: Operating) -> None:
     problem_of(await desk.call("GET", "/fleets/staging/spot"), 404)
 
 
-async def test_stages_do_not_share_slugs(desk: Operating) -> None:
+async def test_stages_do_not_share_slugs(desk: OperatorScenario) -> None:
     await desk.send("POST", "/fleets", {"slug": "home-clip", "stage": "staging"})
     problem_of(await desk.call("POST", "/fleets", {"slug": "home-clip", "stage": "staging"}), 409)
     first = await desk.get("/fleets", limit=1)
@@ -41,12 +41,12 @@ async def test_stages_do_not_share_slugs(desk: Operating) -> None:
 
 
 @pytest.mark.parametrize("fixed", ["slug", "stage"])
-async def test_slug_and_stage_never_change(desk: Operating, fixed: str) -> None:
+async def test_slug_and_stage_never_change(desk: OperatorScenario, fixed: str) -> None:
     problem = problem_of(await desk.call("PATCH", HOME, {fixed: "staging"}), 422)
     assert "never changes" in problem["errors"][fixed]
 
 
-async def test_who_would_change_the_workflows_is_told_which_call_does(desk: Operating) -> None:
+async def test_who_would_change_the_workflows_is_told_which_call_does(desk: OperatorScenario) -> None:
     problem = problem_of(await desk.call("PATCH", HOME, {"workflow_slugs": []}), 422)
     assert "PUT /api/admin/fleets/{stage}/{slug}/workflows" in problem["errors"]["workflow_slugs"]
 
@@ -61,12 +61,12 @@ async def test_who_would_change_the_workflows_is_told_which_call_does(desk: Oper
         ("GET", "/metrics", None),
     ],
 )
-async def test_one_that_is_not_there_is_404(desk: Operating, method: str, path: str, body: Any) -> None:
+async def test_one_that_is_not_there_is_404(desk: OperatorScenario, method: str, path: str, body: Any) -> None:
     problem_of(await desk.call(method, f"/fleets/production/none{path}", body), 404)
     problem_of(await desk.call(method, f"/fleets/nowhere/home-clip{path}", body), 422)
 
 
-async def test_a_fleet_with_workers_is_not_deleted(desk: Operating) -> None:
+async def test_a_fleet_with_workers_is_not_deleted(desk: OperatorScenario) -> None:
     await desk.worker()
     problem_of(await desk.call("DELETE", HOME), 409)
     assert (await desk.get(HOME))["workers"] == 1
@@ -75,7 +75,7 @@ async def test_a_fleet_with_workers_is_not_deleted(desk: Operating) -> None:
 
 
 class TestMapping:
-    async def test_assignments_of_all_workers_follow_at_once(self, desk: Operating) -> None:
+    async def test_assignments_of_all_workers_follow_at_once(self, desk: OperatorScenario) -> None:
         await desk.send("POST", "/workflows", {"slug": "second", "graph": GRAPH})
         await desk.worker("wide")
         await desk.worker("narrow", workflow_slugs=["clip"])
@@ -86,7 +86,7 @@ class TestMapping:
         await desk.send("PUT", f"{HOME}/workflows", {"workflow_slugs": []})
         assert (await desk.get("/workers/wide"))["workflow_slugs"] == []
 
-    async def test_an_unknown_workflow_changes_nothing(self, desk: Operating) -> None:
+    async def test_an_unknown_workflow_changes_nothing(self, desk: OperatorScenario) -> None:
         body = {"workflow_slugs": ["clip", "none"]}
         problem = problem_of(await desk.call("PUT", f"{HOME}/workflows", body), 422)
         assert "'none'" in problem["errors"]["workflow_slugs"]
@@ -94,7 +94,7 @@ class TestMapping:
 
 
 class TestMetrics:
-    async def test_workers_are_counted_by_what_they_are_doing(self, desk: Operating) -> None:
+    async def test_workers_are_counted_by_what_they_are_doing(self, desk: OperatorScenario) -> None:
         workers = desk.api.engine.fleet.workers
         await desk.worker("offline")
         await desk.advance(301)
@@ -108,13 +108,13 @@ class TestMetrics:
         assert found["workers"] == {"revoked": 1, "offline": 1, "draining": 1, "busy": 1, "idle": 1}
         assert found["leases"] == 1
 
-    async def test_a_fleet_at_rest_has_nothing_to_tell(self, desk: Operating) -> None:
+    async def test_a_fleet_at_rest_has_nothing_to_tell(self, desk: OperatorScenario) -> None:
         found = await desk.get(f"{HOME}/metrics")
         assert (found["queued"], found["completed"], found["failed"]) == (0, 0, 0)
         assert found["oldest_age_seconds"] is found["mean_duration_seconds"] is None
         assert [each["workflow_slug"] for each in found["workflows"]] == ["clip"]
 
-    async def test_queues_and_the_last_hour_are_told_by_workflow(self, desk: Operating) -> None:
+    async def test_queues_and_the_last_hour_are_told_by_workflow(self, desk: OperatorScenario) -> None:
         await desk.worker()
         await desk.completed()
         await desk.advance(3601)
@@ -138,14 +138,14 @@ class TestMetrics:
         assert found.items() >= expected.items()
         assert found["workflows"] == [{"workflow_slug": "clip", **expected}]
 
-    async def test_an_attempt_that_is_tried_again_is_no_failure(self, desk: Operating) -> None:
+    async def test_an_attempt_that_is_tried_again_is_no_failure(self, desk: OperatorScenario) -> None:
         await desk.worker()
         await desk.submit()
         await desk.fail(await desk.lease(), fault=Fault.WORKER)
         found = await desk.get(f"{HOME}/metrics")
         assert (found["failed"], found["queued"]) == (0, 1)
 
-    async def test_other_stages_and_workflows_do_not_count(self, desk: Operating) -> None:
+    async def test_other_stages_and_workflows_do_not_count(self, desk: OperatorScenario) -> None:
         await desk.api.effect("other")
         await desk.submit(stage=Stage.STAGING)
         found = await desk.get("/fleets/production/home-other/metrics")
@@ -164,7 +164,7 @@ WRONG_OPTIONS = [
 
 @pytest.mark.parametrize(("provider", "options", "wrong", "words"), WRONG_OPTIONS)
 async def test_options_that_their_provider_does_not_understand_are_refused(
-    desk: Operating, provider: str, options: dict[str, Any], wrong: str, words: str
+    desk: OperatorScenario, provider: str, options: dict[str, Any], wrong: str, words: str
 ) -> None:
     machines = {"provider": provider, "options": options}
     for method, path, body in (("POST", "/fleets", {"slug": "spot"}), ("PATCH", HOME, {})):
@@ -173,7 +173,7 @@ async def test_options_that_their_provider_does_not_understand_are_refused(
     problem_of(await desk.call("GET", "/fleets/production/spot"), 404)
 
 
-async def test_options_are_held_against_the_provider_that_the_fleet_has(desk: Operating) -> None:
+async def test_options_are_held_against_the_provider_that_the_fleet_has(desk: OperatorScenario) -> None:
     await desk.send("PATCH", HOME, {"machines": {"provider": "local", "options": {"grace_seconds": 5}}})
     problem_of(await desk.call("PATCH", HOME, {"machines": {"options": {"command": "x"}}}), 422)
     problem_of(await desk.call("PATCH", HOME, {"machines": {"provider": "kubernetes"}}), 422)

@@ -16,7 +16,7 @@ from comfyrelay.settings import ENV_PREFIX
 from comfyrelay.store.central import reconcile_runs
 from comfyrelay.store.central.queue import dispatches
 from tests.support.api import SECRETS, Api, open_api, problem_of
-from tests.support.operator import Operating, operate
+from tests.support.operator import OperatorScenario, open_operator_scenario
 from tests.support.webhook_receiver import Receiver, receiving
 from tests.support.world import PostgresBackend, SqliteBackend, World, execute, shard_down
 
@@ -24,30 +24,30 @@ pytestmark = pytest.mark.both_databases
 
 
 @pytest.fixture
-async def desk(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[Operating]:
+async def desk(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[OperatorScenario]:
     async with open_api(backend, tmp_path, webhook_allow_private=True) as api:
         await api.stop_loops()
-        yield await operate(api)
+        yield await open_operator_scenario(api)
 
 
 class TestDeliveries:
     @pytest.fixture
-    async def receiver(self, desk: Operating) -> AsyncIterator[Receiver]:
+    async def receiver(self, desk: OperatorScenario) -> AsyncIterator[Receiver]:
         # receivers have clocks of their own, and refuse what is old
         await desk.api.clock.set(datetime.now(UTC))
         await desk.worker(max_concurrency=5)
         async with receiving() as receiver:
             yield receiver
 
-    async def ended(self, desk: Operating, receiver: Receiver) -> str:
+    async def ended(self, desk: OperatorScenario, receiver: Receiver) -> str:
         job = await desk.submit(webhook_url=receiver.url)
         await desk.complete(await desk.lease())
         return job.id
 
-    async def listed(self, desk: Operating, **query: Any) -> list[tuple[str, str]]:
+    async def listed(self, desk: OperatorScenario, **query: Any) -> list[tuple[str, str]]:
         return [(each["job_id"], each["status"]) for each in (await desk.get("/webhooks/deliveries", **query))["items"]]
 
-    async def dead(self, desk: Operating, receiver: Receiver) -> str:
+    async def dead(self, desk: OperatorScenario, receiver: Receiver) -> str:
         receiver.statuses = [500] * (1 + len(WAITS_SECONDS))
         job_id = await self.ended(desk, receiver)
         for seconds in (0.0, *WAITS_SECONDS):
@@ -55,7 +55,7 @@ class TestDeliveries:
             await desk.api.engine.webhooks.deliveries.run_once()
         return job_id
 
-    async def test_they_are_found_by_how_they_stand(self, desk: Operating, receiver: Receiver) -> None:
+    async def test_they_are_found_by_how_they_stand(self, desk: OperatorScenario, receiver: Receiver) -> None:
         dead = await self.dead(desk, receiver)
         receiver.statuses = [503]
         failing = await self.ended(desk, receiver)
@@ -70,7 +70,7 @@ class TestDeliveries:
         assert (shown["attempts"], shown["last_status_code"], shown["tenant_id"]) == (1, 503, desk.user.tenant_id)
         assert shown["next_attempt_at"] is not None
 
-    async def test_they_come_page_by_page_and_by_tenant(self, desk: Operating, receiver: Receiver) -> None:
+    async def test_they_come_page_by_page_and_by_tenant(self, desk: OperatorScenario, receiver: Receiver) -> None:
         made = [await self.ended(desk, receiver) for _ in range(3)]
         first = await desk.get("/webhooks/deliveries", limit=2)
         assert [each["job_id"] for each in first["items"]] == made[:0:-1]
@@ -81,7 +81,7 @@ class TestDeliveries:
         assert desk.admin.user is not None
         assert await self.listed(desk, tenant=desk.admin.user.tenant_id) == []
 
-    async def test_one_that_was_given_up_is_sent_again_with_its_id(self, desk: Operating, receiver: Receiver) -> None:
+    async def test_one_that_was_given_up_is_sent_again_with_its_id(self, desk: OperatorScenario, receiver: Receiver) -> None:
         job_id = await self.dead(desk, receiver)
         [before] = (await desk.get("/webhooks/deliveries", status="dead"))["items"]
         heard = len(receiver.heard)
@@ -91,7 +91,7 @@ class TestDeliveries:
         assert [headers["webhook-id"] for headers, _ in receiver.heard[heard:]] == [before["id"]]
         assert await self.listed(desk, status="delivered") == [(job_id, "delivered")]
 
-    async def test_they_are_counted(self, desk: Operating, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_they_are_counted(self, desk: OperatorScenario, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
         assert await desk.get("/webhooks/counts") == {"dead": 0, "pending": 0, "most": MOST_COUNTED}
         await self.dead(desk, receiver)
         receiver.statuses = [500]
@@ -102,14 +102,14 @@ class TestDeliveries:
         monkeypatch.setattr(overview, "MOST_COUNTED", 1)
         assert await desk.get("/webhooks/counts") == {"dead": 1, "pending": 1, "most": 1}
 
-    async def test_they_name_their_tenants_by_email(self, desk: Operating, receiver: Receiver) -> None:
+    async def test_they_name_their_tenants_by_email(self, desk: OperatorScenario, receiver: Receiver) -> None:
         await self.ended(desk, receiver)
         [found] = (await desk.get("/webhooks/deliveries"))["items"]
         assert found["tenant_email"] == "ada@example.com"
         again = await desk.send("POST", f"/webhooks/deliveries/{found['id']}/redeliver")
         assert again["tenant_email"] == "ada@example.com"
 
-    async def test_one_is_sent_again_to_the_url_of_today(self, desk: Operating, receiver: Receiver) -> None:
+    async def test_one_is_sent_again_to_the_url_of_today(self, desk: OperatorScenario, receiver: Receiver) -> None:
         put = desk.api.engine.webhooks.endpoints.put
         await put(desk.user.tenant_id, url="http://127.0.0.1:9/")
         await desk.submit()
@@ -122,7 +122,7 @@ class TestDeliveries:
         await desk.api.engine.webhooks.deliveries.run_once()
         assert [headers["webhook-id"] for headers, _ in receiver.heard] == [before["id"]]
 
-    async def test_one_that_is_being_tried_keeps_its_count(self, desk: Operating, receiver: Receiver) -> None:
+    async def test_one_that_is_being_tried_keeps_its_count(self, desk: OperatorScenario, receiver: Receiver) -> None:
         receiver.statuses = [500]
         await self.ended(desk, receiver)
         await desk.api.engine.webhooks.deliveries.run_once()
@@ -131,18 +131,18 @@ class TestDeliveries:
         assert again["attempts"] == before["attempts"] == 1
         assert await desk.api.engine.webhooks.deliveries.run_once() == 1
 
-    async def test_one_that_is_not_there_is_404(self, desk: Operating) -> None:
+    async def test_one_that_is_not_there_is_404(self, desk: OperatorScenario) -> None:
         problem_of(await desk.call("POST", "/webhooks/deliveries/none/redeliver"), 404)
         problem_of(await desk.call("GET", "/webhooks/deliveries", params={"tenant": "none"}), 404)
         problem_of(await desk.call("GET", "/webhooks/deliveries", params={"status": "asleep"}), 422)
 
 
-async def lose_dispatch(desk: Operating, job_id: str) -> None:
+async def lose_dispatch(desk: OperatorScenario, job_id: str) -> None:
     await execute(desk.api.engine.databases.central, f"DELETE FROM ai_job_dispatches WHERE tenant_job_id = '{job_id}'")
 
 
 class TestStuckSteps:
-    async def test_what_has_not_crossed_for_a_minute_is_shown(self, desk: Operating) -> None:
+    async def test_what_has_not_crossed_for_a_minute_is_shown(self, desk: OperatorScenario) -> None:
         assert await desk.get("/outbox/dead") == {"items": []}
         await desk.worker()
         job = await desk.submit()
@@ -158,7 +158,7 @@ class TestStuckSteps:
             ("to_shard", "main", job.id)
         }
 
-    async def test_jobs_that_never_came_to_the_queue_are_shown(self, desk: Operating) -> None:
+    async def test_jobs_that_never_came_to_the_queue_are_shown(self, desk: OperatorScenario) -> None:
         job = await desk.submit()
         await desk.api.engine.outbox.delivery.idle()
         database = desk.api.engine.databases.shards["main"]
@@ -170,7 +170,7 @@ class TestStuckSteps:
 
 
 class TestFindings:
-    async def test_a_run_looks_and_repairs_nothing(self, desk: Operating) -> None:
+    async def test_a_run_looks_and_repairs_nothing(self, desk: OperatorScenario) -> None:
         assert await desk.get("/reconcile/findings") == {"last": None, "running": None}
         job = await desk.submit()
         await desk.advance(100)
@@ -185,7 +185,7 @@ class TestFindings:
         async with desk.api.engine.databases.central.read() as tx:
             assert await dispatches.known_jobs(tx, [(job.tenant_id, job.id)]) == set()
 
-    async def test_one_goes_on_at_a_time_in_all_processes(self, desk: Operating) -> None:
+    async def test_one_goes_on_at_a_time_in_all_processes(self, desk: OperatorScenario) -> None:
         central = desk.api.engine.databases.central
         await central.run(TransactionStep.REPAIR, reconcile_runs.begin)
         assert (await desk.get("/reconcile/findings"))["running"]["ended_at"] is None
@@ -196,18 +196,18 @@ class TestFindings:
         await desk.api.engine.operations.reconciling.idle()
         assert (await desk.get("/reconcile/findings"))["last"]["problem"] is None
 
-    async def test_one_that_fails_says_so(self, desk: Operating, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_one_that_fails_says_so(self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(desk.api.engine.operations.reconciler, "_check_leases", None)
         await desk.send("POST", "/reconcile")
         await desk.api.engine.operations.reconciling.idle()
         assert "failed" in (await desk.get("/reconcile/findings"))["last"]["problem"]
 
-    async def test_one_that_is_cut_off_says_so(self, desk: Operating) -> None:
+    async def test_one_that_is_cut_off_says_so(self, desk: OperatorScenario) -> None:
         await desk.send("POST", "/reconcile")
         await desk.api.engine.operations.reconciling.close()
         assert "stopped" in (await desk.get("/reconcile/findings"))["last"]["problem"]
 
-    async def test_few_runs_are_kept(self, desk: Operating, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_few_runs_are_kept(self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(reconcile_service, "KEPT_RUNS", 2)
         for _ in range(4):
             await desk.send("POST", "/reconcile")
@@ -217,7 +217,7 @@ class TestFindings:
 
 class TestSettings:
     async def test_they_are_shown_with_where_they_come_from(
-        self, desk: Operating, monkeypatch: pytest.MonkeyPatch
+        self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv(f"{ENV_PREFIX}WEBHOOK_ALLOW_PRIVATE", "true")
         shown = {each["name"]: each for each in (await desk.get("/settings"))["items"]}
@@ -233,7 +233,7 @@ class TestSettings:
         assert all(each["description"] for each in shown.values())
 
     async def test_no_secret_is_shown(self, api: Api) -> None:
-        desk = await operate(api)
+        desk = await open_operator_scenario(api)
         text = (await desk.call("GET", "/settings")).text
         secrets = [each["name"] for each in (await desk.get("/settings"))["items"] if each["is_secret"]]
         assert {"database_url", "shards", "fleet_secrets", "signing_secrets", "payment_webhook_secret"} <= {*secrets}

@@ -15,7 +15,7 @@ from comfyrelay.services.subscriptions import StreamMessage
 from comfyrelay.store.central import samples as stored
 from tests.support.api import Api, problem_of
 from tests.support.api_calls import Stream, open_stream
-from tests.support.operator import Operating, operate
+from tests.support.operator import OperatorScenario, open_operator_scenario
 from tests.support.world import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.both_databases
@@ -24,13 +24,13 @@ EVENTS = "/api/admin/events"
 
 
 @pytest.fixture
-async def desk(api: Api, monkeypatch: pytest.MonkeyPatch) -> Operating:
+async def desk(api: Api, monkeypatch: pytest.MonkeyPatch) -> OperatorScenario:
     monkeypatch.setattr(samples, "REMEMBER_SECONDS", 0.0)
     await api.stop_loops()
-    return await operate(api)
+    return await open_operator_scenario(api)
 
 
-async def sample(desk: Operating) -> None:
+async def sample(desk: OperatorScenario) -> None:
     await desk.api.engine.outbox.delivery.idle()
     await desk.api.engine.operations.samples.run_once()
 
@@ -40,7 +40,7 @@ def at(found: dict[str, Any], name: str, index: int = -1) -> Any:
 
 
 class TestSamples:
-    async def test_the_overview_says_how_things_stand(self, desk: Operating) -> None:
+    async def test_the_overview_says_how_things_stand(self, desk: OperatorScenario) -> None:
         await desk.worker(max_concurrency=2)
         await desk.submit()
         await desk.submit()
@@ -52,10 +52,10 @@ class TestSamples:
         assert (now["done_hour"], now["failed_hour"], now["tokens_hour"]) == (0, 0, 0)
         assert now["wait_hour_seconds"] == 40
 
-    async def test_where_nothing_began_in_an_hour_there_is_no_wait(self, desk: Operating) -> None:
+    async def test_where_nothing_began_in_an_hour_there_is_no_wait(self, desk: OperatorScenario) -> None:
         assert (await desk.get("/overview"))["now"]["wait_hour_seconds"] is None
 
-    async def test_what_happened_is_counted_in_its_minute(self, desk: Operating) -> None:
+    async def test_what_happened_is_counted_in_its_minute(self, desk: OperatorScenario) -> None:
         await desk.worker(max_concurrency=5)
         await desk.submit()
         await desk.advance(30)
@@ -76,19 +76,19 @@ class TestSamples:
         # of the three of the hour, whatever the range
         assert now["wait_hour_seconds"] == (await desk.get("/overview", range="week"))["now"]["wait_hour_seconds"] == 10
 
-    async def test_what_was_counted_and_not_written_down_counts_already(self, desk: Operating) -> None:
+    async def test_what_was_counted_and_not_written_down_counts_already(self, desk: OperatorScenario) -> None:
         await desk.worker()
         await desk.completed()
         await desk.api.engine.outbox.delivery.idle()
         assert (await desk.get("/overview"))["now"]["done_hour"] == 1
 
-    async def test_where_nothing_began_the_oldest_wait_is_told(self, desk: Operating) -> None:
+    async def test_where_nothing_began_the_oldest_wait_is_told(self, desk: OperatorScenario) -> None:
         await desk.submit()
         await desk.advance(120)
         await sample(desk)
         assert at(await desk.get("/overview"), "wait_seconds") == 120
 
-    async def test_several_processes_count_together_and_one_of_them_looks(self, desk: Operating) -> None:
+    async def test_several_processes_count_together_and_one_of_them_looks(self, desk: OperatorScenario) -> None:
         await desk.worker()
         other = Samples(desk.api.engine.databases, worker_stale_seconds=300)
         await desk.completed()
@@ -106,7 +106,7 @@ class TestSamples:
         ("range_", "points", "seconds"), [("hour", 60, 60), ("day", 144, 600), ("week", 168, 3600)]
     )
     async def test_a_time_has_few_points_and_gaps_are_told(
-        self, desk: Operating, range_: str, points: int, seconds: int
+        self, desk: OperatorScenario, range_: str, points: int, seconds: int
     ) -> None:
         await sample(desk)
         found = await desk.get("/overview", range=range_)
@@ -114,7 +114,7 @@ class TestSamples:
         assert found["bucket_seconds"] == seconds
         assert (at(found, "waiting"), at(found, "waiting", 0), at(found, "done", 0)) == (0, None, None)
 
-    async def test_minutes_are_told_together_over_a_week(self, desk: Operating) -> None:
+    async def test_minutes_are_told_together_over_a_week(self, desk: OperatorScenario) -> None:
         await desk.worker()
         # at the beginning of an hour
         for _ in range(3):
@@ -125,7 +125,7 @@ class TestSamples:
         assert (at(found, "done"), at(found, "tokens")) == (3, 21)
 
     async def test_what_could_not_be_written_down_is_not_lost(
-        self, desk: Operating, monkeypatch: pytest.MonkeyPatch
+        self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await desk.worker()
         await desk.completed()
@@ -137,7 +137,7 @@ class TestSamples:
         await sample(desk)
         assert at(await desk.get("/overview"), "done") == 1
 
-    async def test_they_are_kept_for_eight_days(self, desk: Operating) -> None:
+    async def test_they_are_kept_for_eight_days(self, desk: OperatorScenario) -> None:
         await sample(desk)
         keeper = desk.api.engine.operations.samples
         await desk.api.clock.set(desk.api.clock.now + timedelta(minutes=KEPT_MINUTES))
@@ -147,11 +147,11 @@ class TestSamples:
         await desk.api.engine.operations.retention.run_once()
         assert await count(desk) == 0
 
-    async def test_no_other_time_is_known(self, desk: Operating) -> None:
+    async def test_no_other_time_is_known(self, desk: OperatorScenario) -> None:
         problem_of(await desk.call("GET", "/overview", params={"range": "year"}), 422)
 
 
-async def count(desk: Operating) -> int:
+async def count(desk: OperatorScenario) -> int:
     async with desk.api.engine.databases.central.read() as tx:
         return len(await stored.since(tx, 0, minutes=1))
 
@@ -167,7 +167,7 @@ async def heard(stream: Stream, kind: str, name: str | None = None) -> dict[str,
 
 class TestEvents:
     @pytest.fixture
-    async def stream(self, desk: Operating, monkeypatch: pytest.MonkeyPatch) -> Any:
+    async def stream(self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(live, "TICK_SECONDS", 0.05)
         monkeypatch.setattr(live, "GATHER_SECONDS", 0.02)
         async with open_stream(desk.admin, EVENTS) as stream:
@@ -178,19 +178,19 @@ class TestEvents:
             await heard(stream, "effects", "none")
             yield stream
 
-    async def test_a_worker_that_comes_is_named_with_its_fleet(self, desk: Operating, stream: Stream) -> None:
+    async def test_a_worker_that_comes_is_named_with_its_fleet(self, desk: OperatorScenario, stream: Stream) -> None:
         await desk.worker("rack 1/a")
         found = await heard(stream, "workers", "rack 1/a")
         assert found["fleets"] == ["production/home-clip"]
         assert not found["samples"]
 
-    async def test_a_worker_that_falls_silent_is_named(self, desk: Operating, stream: Stream) -> None:
+    async def test_a_worker_that_falls_silent_is_named(self, desk: OperatorScenario, stream: Stream) -> None:
         await desk.worker()
         await heard(stream, "workers", "gpu-1")
         await desk.advance(301)
         assert (await heard(stream, "workers", "gpu-1"))["dispatches"] is False
 
-    async def test_jobs_that_move_are_told(self, desk: Operating, stream: Stream) -> None:
+    async def test_jobs_that_move_are_told(self, desk: OperatorScenario, stream: Stream) -> None:
         await desk.submit()
         assert (await heard(stream, "dispatches"))["workers"] == []
         await desk.worker()
@@ -200,7 +200,7 @@ class TestEvents:
 
     @pytest.mark.parametrize("verb", ["cancel", "pause", "priority"])
     async def test_what_a_user_asks_of_a_job_that_waits_is_told(
-        self, desk: Operating, stream: Stream, verb: str
+        self, desk: OperatorScenario, stream: Stream, verb: str
     ) -> None:
         job = await desk.submit()
         await heard(stream, "dispatches")
@@ -214,7 +214,7 @@ class TestEvents:
         assert (await heard(stream, "dispatches"))["workers"] == []
 
     async def test_what_came_of_a_webhook_is_told(
-        self, desk: Operating, stream: Stream, monkeypatch: pytest.MonkeyPatch
+        self, desk: OperatorScenario, stream: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("comfyrelay.services.webhooks.sender._resolve", Mock(side_effect=OSError))
         await desk.worker()
@@ -224,7 +224,7 @@ class TestEvents:
         await heard(stream, "webhooks")
 
     async def test_what_changes_all_the_time_is_said_once_in_a_while(
-        self, desk: Operating, monkeypatch: pytest.MonkeyPatch
+        self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         words: list[str] = []
         desk.api.engine.notify_channel.on_word(words.append)
@@ -238,7 +238,7 @@ class TestEvents:
                 await asyncio.sleep(0)
         assert words == ["changed:webhooks:%2A", "changed:dispatches:%2A"]
 
-    async def test_what_an_administrator_changes_is_named(self, desk: Operating, stream: Stream) -> None:
+    async def test_what_an_administrator_changes_is_named(self, desk: OperatorScenario, stream: Stream) -> None:
         await desk.send("PATCH", "/fleets/production/home-clip", {"name": "Home"})
         await heard(stream, "fleets", "production/home-clip")
         await desk.send("PATCH", "/effects/clip", {"name": "Clip"})
@@ -250,47 +250,47 @@ class TestEvents:
         await desk.send("POST", "/reconcile")
         await heard(stream, "reconcile")
 
-    async def test_what_is_refused_changes_nothing(self, desk: Operating, stream: Stream) -> None:
+    async def test_what_is_refused_changes_nothing(self, desk: OperatorScenario, stream: Stream) -> None:
         problem_of(await desk.call("PATCH", "/effects/none", {"name": "x"}), 404)
         await desk.send("PATCH", "/effects/clip", {"name": "x"})
         assert (await heard(stream, "effects", "clip"))["effects"] == ["clip"]
 
-    async def test_what_only_looks_is_not_told_of(self, desk: Operating, stream: Stream) -> None:
+    async def test_what_only_looks_is_not_told_of(self, desk: OperatorScenario, stream: Stream) -> None:
         # a page that hears of it would look again, for ever
         await desk.send("POST", "/workflows/clip/validate")
         await desk.send("PATCH", "/effects/clip", {"name": "x"})
         assert (await heard(stream, "effects", "clip"))["workflows"] == []
 
     async def test_more_than_can_be_looked_through_is_any(
-        self, desk: Operating, stream: Stream, monkeypatch: pytest.MonkeyPatch
+        self, desk: OperatorScenario, stream: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(live, "MOST_NAMED", 0)
         monkeypatch.setattr(live, "OVERLAP", 1)
         await desk.worker("gpu-1")
         assert (await heard(stream, "workers", "*"))["workers"] == ["*"]
 
-    async def test_somebody_who_signs_up_is_a_new_tenant(self, desk: Operating, stream: Stream) -> None:
+    async def test_somebody_who_signs_up_is_a_new_tenant(self, desk: OperatorScenario, stream: Stream) -> None:
         made = await desk.api.engine.accounts.tenancy.create_user(email="eve@example.com")
         await heard(stream, "tenants", made.tenant_id)
 
-    async def test_a_new_sample_is_told(self, desk: Operating, stream: Stream) -> None:
+    async def test_a_new_sample_is_told(self, desk: OperatorScenario, stream: Stream) -> None:
         await sample(desk)
         await heard(stream, "samples")
 
-    async def test_many_changes_are_one_message(self, desk: Operating, stream: Stream) -> None:
+    async def test_many_changes_are_one_message(self, desk: OperatorScenario, stream: Stream) -> None:
         for number in range(300):
             desk.api.engine.operations.live.publish("workers", f"gpu-{number}")
         # of so many none is named
         assert (await heard(stream, "workers", "*"))["workers"] == ["*"]
 
-    async def test_all_hear_the_same_for_one_look(self, desk: Operating, stream: Stream) -> None:
+    async def test_all_hear_the_same_for_one_look(self, desk: OperatorScenario, stream: Stream) -> None:
         async with open_stream(desk.admin, EVENTS) as second:
             await second.until("reset")
             await desk.worker()
             assert await heard(stream, "workers", "gpu-1") == await heard(second, "workers", "gpu-1")
 
     async def test_who_is_no_administrator_any_more_hears_no_more(
-        self, desk: Operating, stream: Stream, monkeypatch: pytest.MonkeyPatch
+        self, desk: OperatorScenario, stream: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("comfyrelay.server.http.auth.CHECK_SECONDS", 0.0)
         other = await desk.api.user("second@example.com", is_admin=True)
@@ -301,13 +301,13 @@ class TestEvents:
         assert [each for each in await stream.rest() if each.type == "changed"] == []
 
 
-async def test_nobody_else_hears_anything(desk: Operating) -> None:
+async def test_nobody_else_hears_anything(desk: OperatorScenario) -> None:
     user = await desk.api.user("eve@example.com")
     problem_of(await user.call("GET", EVENTS), 403)
     problem_of(await desk.api.anybody.call("GET", EVENTS), 401)
 
 
-async def test_a_server_that_stops_ends_its_streams(desk: Operating) -> None:
+async def test_a_server_that_stops_ends_its_streams(desk: OperatorScenario) -> None:
     async with open_stream(desk.admin, EVENTS) as stream:
         await stream.until("reset")
         await desk.api.context.stop_waiting()

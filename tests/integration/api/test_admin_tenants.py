@@ -7,17 +7,17 @@ from structlog.testing import capture_logs
 
 from comfyrelay.server.app import create_app
 from tests.support.api import SECRETS, Api, problem_of
-from tests.support.operator import Operating, operate
+from tests.support.operator import OperatorScenario, open_operator_scenario
 from tests.support.world import World, shard_down
 
 
 @pytest.fixture
-async def desk(api: Api) -> Operating:
-    return await operate(api)
+async def desk(api: Api) -> OperatorScenario:
+    return await open_operator_scenario(api)
 
 
 class TestFinding:
-    async def test_tenants_come_with_their_users_and_balances(self, desk: Operating) -> None:
+    async def test_tenants_come_with_their_users_and_balances(self, desk: OperatorScenario) -> None:
         found = (await desk.get("/tenants"))["items"]
         assert [(each["email"], each["balance"]) for each in found] == [
             ("ada@example.com", 100),
@@ -26,7 +26,7 @@ class TestFinding:
         assert found[0]["id"] == desk.user.tenant_id
         assert not any("password" in name for name in found[0])
 
-    async def test_they_are_found_by_a_part_of_the_email(self, desk: Operating) -> None:
+    async def test_they_are_found_by_a_part_of_the_email(self, desk: OperatorScenario) -> None:
         for email in ("grace@example.org", "a_b@example.org", "acb@example.org"):
             await desk.api.engine.accounts.tenancy.create_user(email=email)
         emails = [each["email"] for each in (await desk.get("/tenants", search="EXAMPLE.org"))["items"]]
@@ -34,13 +34,13 @@ class TestFinding:
         assert len((await desk.get("/tenants", search="a_b"))["items"]) == 1
         assert (await desk.get("/tenants", search="%"))["items"] == []
 
-    async def test_they_come_page_by_page(self, desk: Operating) -> None:
+    async def test_they_come_page_by_page(self, desk: OperatorScenario) -> None:
         first = await desk.get("/tenants", limit=1)
         second = await desk.get("/tenants", limit=1, cursor=first["next_cursor"])
         assert [each["items"][0]["email"] for each in (first, second)] == ["ada@example.com", "root@example.com"]
         assert second["next_cursor"] is None
 
-    async def test_a_shard_that_is_down_hides_balances_only(self, desk: Operating) -> None:
+    async def test_a_shard_that_is_down_hides_balances_only(self, desk: OperatorScenario) -> None:
         world: Any = World(engine=desk.api.engine, clock=desk.api.clock, backend="")
         async with shard_down(world, "main"):
             found = (await desk.get("/tenants"))["items"]
@@ -50,7 +50,7 @@ class TestFinding:
 
 
 class TestCrediting:
-    async def test_a_reference_is_credited_once(self, desk: Operating) -> None:
+    async def test_a_reference_is_credited_once(self, desk: OperatorScenario) -> None:
         path = f"/tenants/{desk.user.tenant_id}/credits"
         body = {"amount": 40, "reference": "invoice 7", "description": "Thanks"}
         with capture_logs() as lines:
@@ -67,13 +67,13 @@ class TestCrediting:
         newest = (await desk.api.engine.accounts.ledger.transactions(desk.user.tenant_id))[0]
         assert (newest.type, newest.amount, newest.description) == ("PAYMENT_CREDIT", 40, "Thanks")
 
-    async def test_the_same_reference_with_another_amount_is_refused(self, desk: Operating) -> None:
+    async def test_the_same_reference_with_another_amount_is_refused(self, desk: OperatorScenario) -> None:
         path = f"/tenants/{desk.user.tenant_id}/credits"
         await desk.send("POST", path, {"amount": 40, "reference": "one"})
         problem_of(await desk.call("POST", path, {"amount": 41, "reference": "one"}), 409)
         assert await desk.api.engine.accounts.ledger.balance(desk.user.tenant_id) == 140
 
-    async def test_references_of_tenants_do_not_meet(self, desk: Operating) -> None:
+    async def test_references_of_tenants_do_not_meet(self, desk: OperatorScenario) -> None:
         assert desk.admin.user is not None
         for tenant in (desk.user.tenant_id, desk.admin.user.tenant_id):
             await desk.send("POST", f"/tenants/{tenant}/credits", {"amount": 1, "reference": "one"})
@@ -89,16 +89,16 @@ class TestCrediting:
             ({"reference": "a\x00"}, "reference"),
         ],
     )
-    async def test_a_mistake_is_told_by_its_field(self, desk: Operating, wrong: dict[str, Any], field: str) -> None:
+    async def test_a_mistake_is_told_by_its_field(self, desk: OperatorScenario, wrong: dict[str, Any], field: str) -> None:
         body = {"amount": 1, "reference": "one", **wrong}
         problem = problem_of(await desk.call("POST", f"/tenants/{desk.user.tenant_id}/credits", body), 422)
         assert list(problem["errors"]) == [field]
 
-    async def test_a_tenant_that_is_not_there_is_404(self, desk: Operating) -> None:
+    async def test_a_tenant_that_is_not_there_is_404(self, desk: OperatorScenario) -> None:
         problem_of(await desk.call("POST", "/tenants/nobody/credits", {"amount": 1, "reference": "one"}), 404)
 
 
-async def test_every_route_asks_for_an_administrator(desk: Operating) -> None:
+async def test_every_route_asks_for_an_administrator(desk: OperatorScenario) -> None:
     await desk.worker()
     user = await desk.api.user("eve@example.com")
     worker = await desk.api.worker("gpu-2")
@@ -131,7 +131,7 @@ def _filled(path: str, values: dict[str, str]) -> str:
 
 
 class TestWaiting:
-    async def test_an_administrator_says_how_long_a_tenant_waits(self, desk: Operating) -> None:
+    async def test_an_administrator_says_how_long_a_tenant_waits(self, desk: OperatorScenario) -> None:
         path = f"/tenants/{desk.user.tenant_id}"
         assert (await desk.send("PATCH", path, {"max_wait_seconds": 300}))["max_wait_seconds"] == 300
         assert [each["max_wait_seconds"] for each in (await desk.get("/tenants"))["items"]] == [300, None]
@@ -139,8 +139,8 @@ class TestWaiting:
         assert [each["max_wait_seconds"] for each in (await desk.get("/tenants"))["items"]] == [None, None]
 
     @pytest.mark.parametrize("body", [{}, {"max_wait_seconds": -1}, {"max_wait_seconds": "soon"}, {"name": "Ada"}])
-    async def test_what_is_no_time_is_refused(self, desk: Operating, body: dict[str, Any]) -> None:
+    async def test_what_is_no_time_is_refused(self, desk: OperatorScenario, body: dict[str, Any]) -> None:
         problem_of(await desk.call("PATCH", f"/tenants/{desk.user.tenant_id}", body), 422)
 
-    async def test_nobody_waits_for_a_tenant_that_is_not_there(self, desk: Operating) -> None:
+    async def test_nobody_waits_for_a_tenant_that_is_not_there(self, desk: OperatorScenario) -> None:
         problem_of(await desk.call("PATCH", "/tenants/nobody", {"max_wait_seconds": 1}), 404)

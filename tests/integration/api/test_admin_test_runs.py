@@ -6,26 +6,26 @@ import pytest
 
 from comfyrelay.store.tenant import jobs
 from tests.support.api import Api, problem_of
-from tests.support.operator import Operating, operate
+from tests.support.operator import OperatorScenario, open_operator_scenario
 from tests.support.world import GRAPH
 
 pytestmark = pytest.mark.both_databases
 
 
 @pytest.fixture
-async def desk(api: Api) -> Operating:
-    found = await operate(api)
+async def desk(api: Api) -> OperatorScenario:
+    found = await open_operator_scenario(api)
     await found.worker("gpu-1")
     await found.worker("gpu-2")
     return found
 
 
-async def tried(desk: Operating, **body: Any) -> Any:
+async def tried(desk: OperatorScenario, **body: Any) -> Any:
     return await desk.send("POST", "/workflows/clip/test-run", body)
 
 
 class TestTestRuns:
-    async def test_it_is_a_job_of_the_administrators_own_that_costs_nothing(self, desk: Operating) -> None:
+    async def test_it_is_a_job_of_the_administrators_own_that_costs_nothing(self, desk: OperatorScenario) -> None:
         started = await tried(desk, values={"prompt": "a dog"})
         job = await desk.admin.get(f"/api/ai-jobs/{started['job_id']}")
         assert (job["status"], job["label"]) == ("queued", "Test of clip")
@@ -36,27 +36,27 @@ class TestTestRuns:
         assert desk.admin.user is not None
         assert await desk.api.engine.accounts.ledger.balance(desk.admin.user.tenant_id) == 0
 
-    async def test_a_worker_that_is_named_gets_it_and_nobody_else(self, desk: Operating) -> None:
+    async def test_a_worker_that_is_named_gets_it_and_nobody_else(self, desk: OperatorScenario) -> None:
         started = await tried(desk, worker_id="gpu-2")
         assert started["only_worker"] == "gpu-2"
         with pytest.raises(ValueError, match="not enough values"):
             await desk.lease("gpu-1")
         assert (await desk.lease("gpu-2")).dispatch.tenant_job_id == started["job_id"]
 
-    async def test_a_worker_that_waits_is_woken_for_it(self, desk: Operating) -> None:
+    async def test_a_worker_that_waits_is_woken_for_it(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker("gpu-3")
         poll = {"worker_id": "gpu-3"}
         assert (await worker.post("/api/worker/poll", poll))["job"] is None
         started = await tried(desk, worker_id="gpu-3")
         assert (await worker.post("/api/worker/poll", poll))["job"]["job_id"] == started["job_id"]
 
-    async def test_why_it_waits_is_told_of_that_worker(self, desk: Operating) -> None:
+    async def test_why_it_waits_is_told_of_that_worker(self, desk: OperatorScenario) -> None:
         started = await tried(desk, worker_id="gpu-2")
         await desk.api.engine.fleet.workers.set_draining("gpu-2", is_draining=True)
         job = await desk.admin.get(f"/api/ai-jobs/{started['job_id']}")
         assert job["waiting"]["reason"] == "no_worker"
 
-    async def test_one_that_fails_and_is_retried_stays_with_its_worker(self, desk: Operating) -> None:
+    async def test_one_that_fails_and_is_retried_stays_with_its_worker(self, desk: OperatorScenario) -> None:
         started = await tried(desk, worker_id="gpu-2")
         await desk.fail(await desk.lease("gpu-2"))
         again = await desk.admin.post(f"/api/ai-jobs/{started['job_id']}/retry")
@@ -75,20 +75,20 @@ class TestTestRuns:
             ({"effect_id": 1}, 422),
         ],
     )
-    async def test_what_cannot_be_tried_is_refused(self, desk: Operating, body: dict[str, Any], status: int) -> None:
+    async def test_what_cannot_be_tried_is_refused(self, desk: OperatorScenario, body: dict[str, Any], status: int) -> None:
         await desk.api.effect("other")
         await desk.worker("other", fleet="home-other")
         await desk.worker("revoked")
         await desk.api.engine.fleet.workers.set_approved("revoked", is_approved=False)
         problem_of(await desk.call("POST", "/workflows/clip/test-run", body), status)
 
-    async def test_the_workflow_must_be_there_and_everybodys(self, desk: Operating) -> None:
+    async def test_the_workflow_must_be_there_and_everybodys(self, desk: OperatorScenario) -> None:
         problem_of(await desk.call("POST", "/workflows/none/test-run", {}), 404)
         create = desk.api.engine.catalogue.workflows.create
         await create(slug="private", graph=GRAPH, tenant_id=desk.user.tenant_id)
         problem_of(await desk.call("POST", "/workflows/private/test-run", {}), 404)
 
-    async def test_nobody_else_runs_a_workflow_without_its_price(self, desk: Operating) -> None:
+    async def test_nobody_else_runs_a_workflow_without_its_price(self, desk: OperatorScenario) -> None:
         user = await desk.api.user("eve@example.com", tokens=100)
         body = {"workflow_slug": "clip", "idempotency_key": "k"}
         problem_of(await user.call("POST", "/api/ai-jobs", body), 404)
@@ -96,7 +96,7 @@ class TestTestRuns:
 
 
 class TestVersions:
-    async def test_each_change_of_what_is_run_is_one(self, desk: Operating) -> None:
+    async def test_each_change_of_what_is_run_is_one(self, desk: OperatorScenario) -> None:
         other = {**GRAPH, "9": {"class_type": "Note", "inputs": {}}}
         await desk.send("PATCH", "/workflows/clip", {"name": "Only the name"})
         await desk.send("PATCH", "/workflows/clip", {"graph": other})
@@ -107,7 +107,7 @@ class TestVersions:
         assert (await desk.get("/workflows/clip/versions/1"))["graph"] == GRAPH
         assert (await desk.get("/workflows/clip/versions/3"))["graph"] == other
 
-    async def test_an_earlier_one_can_be_brought_back(self, desk: Operating) -> None:
+    async def test_an_earlier_one_can_be_brought_back(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", "/workflows/clip", {"graph": {**GRAPH, "9": {"class_type": "Note", "inputs": {}}}})
         first = await desk.get("/workflows/clip/versions/1")
         again = {name: first[name] for name in ("graph", "properties", "output_node_id", "output_extension")}
@@ -115,28 +115,28 @@ class TestVersions:
         assert (await desk.get("/workflows/clip/versions", limit=1))["items"][0]["number"] == 3
         assert (await desk.get("/workflows/clip"))["graph"] == GRAPH
 
-    async def test_they_come_page_by_page(self, desk: Operating) -> None:
+    async def test_they_come_page_by_page(self, desk: OperatorScenario) -> None:
         for extension in ("webp", "jpg"):
             await desk.send("PATCH", "/workflows/clip", {"output_extension": extension})
         first = await desk.get("/workflows/clip/versions", limit=2)
         second = await desk.get("/workflows/clip/versions", limit=2, cursor=first["next_cursor"])
         assert [each["number"] for each in (*first["items"], *second["items"])] == [3, 2, 1]
 
-    async def test_one_that_is_not_there_is_404(self, desk: Operating) -> None:
+    async def test_one_that_is_not_there_is_404(self, desk: OperatorScenario) -> None:
         problem_of(await desk.call("GET", "/workflows/none/versions"), 404)
         problem_of(await desk.call("GET", "/workflows/clip/versions/9"), 404)
         problem_of(await desk.call("GET", "/workflows/clip/versions/x"), 422)
 
 
 class TestPreviews:
-    async def upload(self, desk: Operating, name: str = "cat.png", mime_type: str = "image/png") -> str:
+    async def upload(self, desk: OperatorScenario, name: str = "cat.png", mime_type: str = "image/png") -> str:
         asset = await desk.send("POST", "/assets", {"mime_type": mime_type, "size": 3, "original_filename": name})
         sent = await desk.api.anybody.http.put(asset["upload_url"], content=b"cat", headers=asset["upload_headers"])
         assert sent.is_success, sent.text
         path: str = asset["path"]
         return path
 
-    async def test_an_effect_shows_its_picture_to_administrators_and_users(self, desk: Operating) -> None:
+    async def test_an_effect_shows_its_picture_to_administrators_and_users(self, desk: OperatorScenario) -> None:
         assert (await desk.get("/effects/clip"))["preview_url"] is None
         path = await self.upload(desk)
         changed = await desk.send("PATCH", "/effects/clip", {"preview_path": path})
@@ -152,7 +152,7 @@ class TestPreviews:
         assert "preview_path" not in one
         assert (await desk.send("PATCH", "/effects/clip", {"preview_path": None}))["preview_url"] is None
 
-    async def test_a_new_effect_may_have_one(self, desk: Operating) -> None:
+    async def test_a_new_effect_may_have_one(self, desk: OperatorScenario) -> None:
         path = await self.upload(desk, "cat.mp4", "video/mp4")
         body = {"slug": "cat", "workflow_slug": "clip", "credits_cost": 1, "preview_path": path}
         assert (await desk.send("POST", "/effects", body))["preview_url"] is not None
@@ -160,10 +160,10 @@ class TestPreviews:
     @pytest.mark.parametrize(
         "path", ["catalogue/assets/none.png", "tenants/secret.png", "catalogue/assets/../../x.png", "", "x" * 400]
     )
-    async def test_only_a_picture_that_was_uploaded_is_taken(self, desk: Operating, path: str) -> None:
+    async def test_only_a_picture_that_was_uploaded_is_taken(self, desk: OperatorScenario, path: str) -> None:
         problem = problem_of(await desk.call("PATCH", "/effects/clip", {"preview_path": path}), 422)
         assert list(problem["errors"]) == ["preview_path"]
 
-    async def test_a_sound_shows_nothing(self, desk: Operating) -> None:
+    async def test_a_sound_shows_nothing(self, desk: OperatorScenario) -> None:
         path = await self.upload(desk, "cat.mp3", "audio/mpeg")
         problem_of(await desk.call("PATCH", "/effects/clip", {"preview_path": path}), 422)

@@ -7,15 +7,15 @@ import pytest
 from comfyrelay.errors import Fault
 from comfyrelay.store import paging
 from tests.support.api import Api, problem_of
-from tests.support.operator import Operating, operate
+from tests.support.operator import OperatorScenario, open_operator_scenario
 from tests.support.world import execute
 
 pytestmark = pytest.mark.both_databases
 
 
 @pytest.fixture
-async def desk(api: Api) -> Operating:
-    return await operate(api)
+async def desk(api: Api) -> OperatorScenario:
+    return await open_operator_scenario(api)
 
 
 def poll(worker_id: str = "gpu-1") -> dict[str, str]:
@@ -23,7 +23,7 @@ def poll(worker_id: str = "gpu-1") -> dict[str, str]:
 
 
 class TestLooking:
-    async def test_a_worker_is_told_of_without_its_token(self, desk: Operating) -> None:
+    async def test_a_worker_is_told_of_without_its_token(self, desk: OperatorScenario) -> None:
         await desk.api.worker(display_name="Desk", instance_type="g4dn", capabilities={"node_types": ["A"]})
         found = await desk.get("/workers/gpu-1")
         assert found["capabilities"] == {"node_types": ["A"]}
@@ -33,7 +33,7 @@ class TestLooking:
         assert found["blocks"] == []
         assert not any("token" in name for name in found)
 
-    async def test_workers_are_filtered_and_come_page_by_page(self, desk: Operating) -> None:
+    async def test_workers_are_filtered_and_come_page_by_page(self, desk: OperatorScenario) -> None:
         await desk.api.effect("other")
         for name in ("a", "b", "c"):
             await desk.worker(name)
@@ -48,7 +48,7 @@ class TestLooking:
         assert (await desk.get("/workers", stage="staging"))["items"] == []
         problem_of(await desk.call("GET", "/workers", params={"state": "asleep"}), 422)
 
-    async def test_all_are_counted_by_state_whichever_state_is_asked_for(self, desk: Operating) -> None:
+    async def test_all_are_counted_by_state_whichever_state_is_asked_for(self, desk: OperatorScenario) -> None:
         for name in ("a", "b", "c"):
             await desk.worker(name)
         await desk.api.engine.fleet.workers.set_draining("b", is_draining=True)
@@ -56,7 +56,7 @@ class TestLooking:
         assert found["counts"] == {"revoked": 0, "offline": 0, "draining": 1, "busy": 0, "idle": 2}
         assert (await desk.get("/workers", search="b"))["counts"] == {**found["counts"], "idle": 0}
 
-    async def test_workers_are_sorted_as_people_do_and_paged_in_that_order(self, desk: Operating) -> None:
+    async def test_workers_are_sorted_as_people_do_and_paged_in_that_order(self, desk: OperatorScenario) -> None:
         for name in ("gpu-10", "gpu-2", "gpu-1"):
             await desk.worker(name)
 
@@ -76,7 +76,7 @@ class TestLooking:
         problem_of(await desk.call("GET", "/workers", params={"sort": "luck"}), 422)
         problem_of(await desk.call("GET", "/workers", params={"cursor": "gpu-1"}), 422)
 
-    async def test_every_word_of_a_search_is_in_what_is_shown(self, desk: Operating) -> None:
+    async def test_every_word_of_a_search_is_in_what_is_shown(self, desk: OperatorScenario) -> None:
         await desk.worker("gpu-1", display_name="Attic", instance_type="g4dn")
         await desk.worker("gpu-2", display_name="Cellar", instance_type="g5")
 
@@ -88,7 +88,7 @@ class TestLooking:
         assert await found("home-clip gpu") == ["gpu-1", "gpu-2"]
         assert await found("100%") == []
 
-    async def test_workers_are_found_by_the_workflow_that_they_run(self, desk: Operating) -> None:
+    async def test_workers_are_found_by_the_workflow_that_they_run(self, desk: OperatorScenario) -> None:
         await desk.api.engine.fleet.fleets.create(slug="attic", workflow_slugs=["clip"])
         await desk.worker("gpu-1", fleet="attic")
         await desk.worker("gpu-2", fleet="attic")
@@ -97,7 +97,7 @@ class TestLooking:
         await desk.lease("gpu-2")
         assert [each["worker_id"] for each in (await desk.get("/workers", search="clip"))["items"]] == ["gpu-2"]
 
-    async def test_a_block_is_shown_with_its_end(self, desk: Operating) -> None:
+    async def test_a_block_is_shown_with_its_end(self, desk: OperatorScenario) -> None:
         await desk.api.worker()
         await desk.submit()
         leased = await desk.lease()
@@ -106,26 +106,26 @@ class TestLooking:
         assert block["workflow_hash"] == leased.dispatch.workflow_hash
         assert block["blocked_until"] is not None
 
-    async def test_workers_are_neither_made_nor_assigned_by_hand(self, desk: Operating) -> None:
+    async def test_workers_are_neither_made_nor_assigned_by_hand(self, desk: OperatorScenario) -> None:
         await desk.worker()
         assert (await desk.call("POST", "/workers", {"worker_id": "x"})).status_code == 405
         assert (await desk.call("PUT", "/workers/gpu-1/workflows", {"workflow_slugs": []})).status_code == 405
         assert (await desk.call("DELETE", "/workers/gpu-1")).status_code == 405
 
     @pytest.mark.parametrize("verb", ["approve", "revoke", "drain", "undrain", "rotate-token"])
-    async def test_one_that_is_not_there_is_404(self, desk: Operating, verb: str) -> None:
+    async def test_one_that_is_not_there_is_404(self, desk: OperatorScenario, verb: str) -> None:
         problem_of(await desk.call("POST", f"/workers/none/{verb}"), 404)
         problem_of(await desk.call("GET", "/workers/none"), 404)
         problem_of(await desk.call("GET", "/workers/none/audit-logs"), 404)
 
-    async def test_a_name_with_a_slash_is_reached_all_the_same(self, desk: Operating) -> None:
+    async def test_a_name_with_a_slash_is_reached_all_the_same(self, desk: OperatorScenario) -> None:
         await desk.worker("rack/1")
         assert (await desk.get("/workers/rack/1"))["worker_id"] == "rack/1"
         assert (await desk.send("POST", "/workers/rack/1/revoke"))["state"] == "revoked"
         logs = await desk.get("/workers/rack/1/audit-logs")
         assert [each["event"] for each in logs["items"]] == ["revoke", "register"]
 
-    async def test_a_report_that_is_nested_too_deeply_is_cut(self, desk: Operating) -> None:
+    async def test_a_report_that_is_nested_too_deeply_is_cut(self, desk: OperatorScenario) -> None:
         deep: object = {}
         for _ in range(300):
             deep = {"a": deep}
@@ -142,7 +142,7 @@ class TestWhatAWorkerIs:
         "load": 0.5,
     }
 
-    async def test_its_gpus_and_jobs_are_in_the_list_and_on_its_page(self, desk: Operating) -> None:
+    async def test_its_gpus_and_jobs_are_in_the_list_and_on_its_page(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         job = await desk.submit()
         leased = (await worker.post("/api/worker/poll", {**poll(), "devices": [self.DEVICE]}))["job"]
@@ -159,13 +159,13 @@ class TestWhatAWorkerIs:
             assert (running["job_id"], running["workflow_slug"], running["progress"]) == (job.id, "clip", progress)
             assert running["tenant_id"] == desk.user.tenant_id
 
-    async def test_one_that_has_only_registered_says_which_gpus_it_has(self, desk: Operating) -> None:
+    async def test_one_that_has_only_registered_says_which_gpus_it_has(self, desk: OperatorScenario) -> None:
         comfyui = [{"url": "http://127.0.0.1:8188", "gpus": [{"name": "RTX 3090", "memory_total": 24}]}]
         await desk.api.worker(capabilities={"comfyui": comfyui})
         [listed] = (await desk.get("/workers"))["items"]
         assert [(each["name"], each["memory_total"]) for each in listed["gpus"]] == [("RTX 3090", 24)]
 
-    async def test_what_it_has_loaded_and_what_it_is_kept_from_have_names(self, desk: Operating) -> None:
+    async def test_what_it_has_loaded_and_what_it_is_kept_from_have_names(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         await desk.submit()
         leased = await desk.lease()
@@ -183,7 +183,7 @@ class TestWhatAWorkerIs:
         await desk.advance(3600)
         assert (await desk.get("/workers/gpu-1"))["blocked"] == 0
 
-    async def test_how_it_was_let_in_and_who_decided_since(self, desk: Operating) -> None:
+    async def test_how_it_was_let_in_and_who_decided_since(self, desk: OperatorScenario) -> None:
         await desk.api.worker()
         first = (await desk.get("/workers/gpu-1"))["registration"]
         assert first == {"proof": "secret", "decision": None, "decided_by": None, "decided_at": None}
@@ -196,7 +196,7 @@ class TestWhatAWorkerIs:
         assert (await desk.get("/workers/gpu-1"))["registration"]["proof"] == "identity_document"
 
     async def test_who_decided_is_known_however_much_it_has_done_since(
-        self, desk: Operating, monkeypatch: pytest.MonkeyPatch
+        self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await desk.worker()
         await desk.send("POST", "/workers/gpu-1/approve")
@@ -205,7 +205,7 @@ class TestWhatAWorkerIs:
         found = (await desk.get("/workers/gpu-1"))["registration"]
         assert (found["decision"], found["decided_by"]) == ("approve", "root@example.com")
 
-    async def test_what_it_lacks_and_its_machine_are_shown(self, desk: Operating) -> None:
+    async def test_what_it_lacks_and_its_machine_are_shown(self, desk: OperatorScenario) -> None:
         await desk.api.worker(capabilities={"node_types": ["A"], "models": []})
         central = desk.api.engine.databases.central
         at = "'2026-01-01 12:00:00.000000'"
@@ -220,7 +220,7 @@ class TestWhatAWorkerIs:
         assert shown["lacks"] == [{"workflow_hash": "h", "workflow_slug": None, "node_types": ["B"], "models": []}]
         assert (shown["machine"]["provider_id"], shown["machine"]["price_per_hour"]) == ("i-1", 0.5)
 
-    async def test_they_are_found_by_a_part_of_the_id_or_the_name(self, desk: Operating) -> None:
+    async def test_they_are_found_by_a_part_of_the_id_or_the_name(self, desk: OperatorScenario) -> None:
         await desk.api.worker("rack-1", display_name="Attic")
         await desk.api.worker("rack_2", display_name="Cellar")
         found = [each["worker_id"] for each in (await desk.get("/workers", search="RACK-"))["items"]]
@@ -230,7 +230,7 @@ class TestWhatAWorkerIs:
 
 
 class TestDeciding:
-    async def test_a_revoked_worker_is_shut_out_at_once_and_loses_its_leases(self, desk: Operating) -> None:
+    async def test_a_revoked_worker_is_shut_out_at_once_and_loses_its_leases(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         await desk.submit()
         job = (await worker.post("/api/worker/poll", poll()))["job"]
@@ -242,7 +242,7 @@ class TestDeciding:
         [dispatch] = (await desk.get("/dispatches"))["items"]
         assert (dispatch["status"], dispatch["attempts"], dispatch["last_worker_id"]) == ("queued", 0, "gpu-1")
 
-    async def test_an_approved_one_works_again_at_once(self, desk: Operating) -> None:
+    async def test_an_approved_one_works_again_at_once(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         await desk.send("POST", "/workers/gpu-1/revoke")
         problem_of(await worker.call("POST", "/api/worker/poll", poll()), 403)
@@ -250,7 +250,7 @@ class TestDeciding:
         await desk.submit()
         assert (await worker.post("/api/worker/poll", poll()))["job"] is not None
 
-    async def test_a_draining_worker_gets_nothing_new(self, desk: Operating) -> None:
+    async def test_a_draining_worker_gets_nothing_new(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         await desk.submit()
         assert (await desk.send("POST", "/workers/gpu-1/drain"))["state"] == "draining"
@@ -258,7 +258,7 @@ class TestDeciding:
         assert (await desk.send("POST", "/workers/gpu-1/undrain"))["state"] == "idle"
         assert (await worker.post("/api/worker/poll", poll()))["job"] is not None
 
-    async def test_a_new_token_takes_the_place_of_the_old_one_at_once(self, desk: Operating) -> None:
+    async def test_a_new_token_takes_the_place_of_the_old_one_at_once(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         await worker.post("/api/worker/poll", poll())
         rotated = await desk.send("POST", "/workers/gpu-1/rotate-token")
@@ -267,7 +267,7 @@ class TestDeciding:
         headers = {"Authorization": f"Bearer {rotated['token']}"}
         assert (await desk.api.anybody.post("/api/worker/poll", poll(), headers=headers))["job"] is None
 
-    async def test_a_token_is_written_down_nowhere(self, desk: Operating) -> None:
+    async def test_a_token_is_written_down_nowhere(self, desk: OperatorScenario) -> None:
         await desk.api.worker()
         token = (await desk.send("POST", "/workers/gpu-1/rotate-token"))["token"]
         logs = await desk.call("GET", "/audit-logs")
@@ -276,7 +276,7 @@ class TestDeciding:
 
 
 class TestAudit:
-    async def test_what_was_done_is_written_down_with_who_did_it(self, desk: Operating) -> None:
+    async def test_what_was_done_is_written_down_with_who_did_it(self, desk: OperatorScenario) -> None:
         await desk.worker()
         for verb in ("drain", "undrain", "revoke", "approve", "rotate-token"):
             await desk.send("POST", f"/workers/gpu-1/{verb}")
@@ -286,13 +286,13 @@ class TestAudit:
         assert desk.admin.user is not None
         assert all(each["data"]["by"] == desk.admin.user.email for each in logs[:-1])
 
-    async def test_the_logs_of_one_that_has_left_stay(self, desk: Operating) -> None:
+    async def test_the_logs_of_one_that_has_left_stay(self, desk: OperatorScenario) -> None:
         await desk.worker()
         await desk.api.engine.fleet.workers.deregister("gpu-1")
         logs = await desk.get("/workers/gpu-1/audit-logs")
         assert [each["event"] for each in logs["items"]] == ["deregister", "register"]
 
-    async def test_logs_are_filtered_and_come_page_by_page(self, desk: Operating) -> None:
+    async def test_logs_are_filtered_and_come_page_by_page(self, desk: OperatorScenario) -> None:
         for name in ("a", "b"):
             await desk.worker(name)
             await desk.send("POST", f"/workers/{name}/drain")

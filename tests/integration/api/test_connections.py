@@ -186,10 +186,10 @@ async def test_of_too_many_connections_one_that_only_waits_is_closed(
 def test_there_are_fewer_connections_than_the_process_may_open_files() -> None:
     """The soft limit is raised as far as it goes."""
     code = (
-        "import resource; from comfyrelay.server.http.connections import _room_for\n"
+        "import resource; from comfyrelay.server.http.connections import limit_to_open_files\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (200, 1000))\n"
-        "print(_room_for(100), resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
-        "print(_room_for(5000), resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
+        "print(limit_to_open_files(100), resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
+        "print(limit_to_open_files(5000), resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
     )
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert printed.split() == ["100", "356", "744", "1000"]

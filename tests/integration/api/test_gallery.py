@@ -22,7 +22,7 @@ pytestmark = pytest.mark.both_databases
 
 
 @dataclass
-class House:
+class Scenario:
     """A user, and a worker that makes what the user wants."""
 
     api: Api
@@ -97,21 +97,21 @@ class House:
 
 
 @pytest.fixture
-async def house(
+async def scenario(
     backend: SqliteBackend | PostgresBackend, storage_url: str | None, tmp_path: Path
-) -> AsyncIterator[House]:
+) -> AsyncIterator[Scenario]:
     async with open_api(backend, tmp_path, storage_url=storage_url) as api:
         await api.stop_loops()
         user = await api.user(tokens=1000)
         effect_id = await api.effect()
-        yield House(api, user, await api.worker(), effect_id)
+        yield Scenario(api, user, await api.worker(), effect_id)
 
 
 class TestLookingThrough:
-    async def test_an_output_says_where_it_comes_from(self, house: House) -> None:
-        [first, _] = await house.batch("Animals", "a cat", "a dog")
-        item = next(each for each in await house.items() if each["id"] == first)
-        job = await house.user.get(f"/api/ai-jobs/{item['job_id']}")
+    async def test_an_output_says_where_it_comes_from(self, scenario: Scenario) -> None:
+        [first, _] = await scenario.batch("Animals", "a cat", "a dog")
+        item = next(each for each in await scenario.items() if each["id"] == first)
+        job = await scenario.user.get(f"/api/ai-jobs/{item['job_id']}")
         assert [item["id"]] == [each["file_id"] for each in job["outputs"]]
         # whoever is asked, its prompt is the same one
         assert job["prompt"] == item["prompt"]
@@ -142,43 +142,43 @@ class TestLookingThrough:
             "note": None,
             "collections": [],
         }
-        assert (await house.user.http.get(item["url"])).content == png("blue")
+        assert (await scenario.user.http.get(item["url"])).content == png("blue")
 
     async def test_pages_follow_each_other_in_both_directions_also_when_their_last_is_deleted(
-        self, house: House
+        self, scenario: Scenario
     ) -> None:
         made = []
         for n in range(5):
-            made.append(await house.made(f"cat {n}"))
+            made.append(await scenario.made(f"cat {n}"))
             # two of them at the same moment
-            await house.later(seconds=1 if n != 2 else 0)
+            await scenario.later(seconds=1 if n != 2 else 0)
         for sort in ("oldest", "newest"):
-            whole = await house.ids(sort=sort)
-            page = await house.user.get("/api/gallery", params={"sort": sort, "limit": 2})
+            whole = await scenario.ids(sort=sort)
+            page = await scenario.user.get("/api/gallery", params={"sort": sort, "limit": 2})
             seen = [each["id"] for each in page["items"]]
             while page["next_cursor"] is not None:
                 params = {"sort": sort, "limit": 2, "cursor": page["next_cursor"]}
-                page = await house.user.get("/api/gallery", params=params)
+                page = await scenario.user.get("/api/gallery", params=params)
                 assert page["total"] == 5
                 seen += [each["id"] for each in page["items"]]
             assert seen == whole
             assert sorted(seen) == sorted(made)
-        assert await house.ids(sort="newest") == (await house.ids(sort="oldest"))[::-1]
-        page = await house.user.get("/api/gallery", params={"limit": 2})
-        whole = await house.ids()
-        await house.user.post("/api/gallery/delete", {"ids": [whole[1]]})
-        assert await house.ids(cursor=page["next_cursor"]) == whole[2:]
+        assert await scenario.ids(sort="newest") == (await scenario.ids(sort="oldest"))[::-1]
+        page = await scenario.user.get("/api/gallery", params={"limit": 2})
+        whole = await scenario.ids()
+        await scenario.user.post("/api/gallery/delete", {"ids": [whole[1]]})
+        assert await scenario.ids(cursor=page["next_cursor"]) == whole[2:]
 
-    async def test_a_cursor_of_something_else_is_refused(self, house: House) -> None:
+    async def test_a_cursor_of_something_else_is_refused(self, scenario: Scenario) -> None:
         for cursor in ("x", "1", "12-", "9" * 60 + "-a"):
-            problem = problem_of(await house.user.call("GET", "/api/gallery", params={"cursor": cursor}), 422)
+            problem = problem_of(await scenario.user.call("GET", "/api/gallery", params={"cursor": cursor}), 422)
             assert problem["errors"].keys() == {"cursor"}
 
-    async def test_every_word_is_looked_for_in_prompt_label_note_batch_and_workflow(self, house: House) -> None:
-        cat = await house.made("a Cat in the rain", label="first try")
-        dog = await house.made("a dog in the rain")
-        [bird] = await house.batch("Wings 100%", "a bird")
-        await house.mark(dog, note="send to Ada")
+    async def test_every_word_is_looked_for_in_prompt_label_note_batch_and_workflow(self, scenario: Scenario) -> None:
+        cat = await scenario.made("a Cat in the rain", label="first try")
+        dog = await scenario.made("a dog in the rain")
+        [bird] = await scenario.batch("Wings 100%", "a bird")
+        await scenario.mark(dog, note="send to Ada")
         searches = {
             "cat": {cat},
             "CAT rain": {cat},
@@ -193,20 +193,20 @@ class TestLookingThrough:
             "%": {bird},
             "whale": set(),
         }
-        assert {q: set(await house.ids(q=q)) for q in searches} == searches
-        problem = problem_of(await house.user.call("GET", "/api/gallery", params={"q": "a " * 11}), 422)
+        assert {q: set(await scenario.ids(q=q)) for q in searches} == searches
+        problem = problem_of(await scenario.user.call("GET", "/api/gallery", params={"q": "a " * 11}), 422)
         assert problem["errors"] == {"q": "Search for 10 words at most."}
 
-    async def test_filters_narrow_what_is_listed_and_counted(self, house: House) -> None:
-        single = await house.made("one")
-        batched = await house.batch("Two", "two", "three")
-        text = await house.second(single, b"said")
+    async def test_filters_narrow_what_is_listed_and_counted(self, scenario: Scenario) -> None:
+        single = await scenario.made("one")
+        batched = await scenario.batch("Two", "two", "three")
+        text = await scenario.second(single, b"said")
         everything = {single, text, *batched}
-        batch_id = next(each["batch_id"] for each in await house.items() if each["id"] == batched[0])
-        await house.mark(single, starred=True)
-        await house.mark(batched[0], rejected=True)
-        collection = await house.collection()
-        await house.mark(single, batched[1], add_to=collection)
+        batch_id = next(each["batch_id"] for each in await scenario.items() if each["id"] == batched[0])
+        await scenario.mark(single, starred=True)
+        await scenario.mark(batched[0], rejected=True)
+        collection = await scenario.collection()
+        await scenario.mark(single, batched[1], add_to=collection)
         expected: list[tuple[dict[str, str], set[str]]] = [
             ({}, everything),
             ({"workflow": "clip"}, everything),
@@ -222,62 +222,62 @@ class TestLookingThrough:
             ({"collection": collection, "kind": "image", "mark": "starred"}, {single}),
         ]
         for query, ids in expected:
-            page = await house.user.get("/api/gallery", params=query)
+            page = await scenario.user.get("/api/gallery", params=query)
             assert ({each["id"] for each in page["items"]}, page["total"]) == (ids, len(ids)), query
-            days = (await house.user.get("/api/gallery/days", params=query))["days"]
+            days = (await scenario.user.get("/api/gallery/days", params=query))["days"]
             assert sum(each["count"] for each in days) == len(ids)
 
-    async def test_several_outputs_of_a_job_are_items_of_their_own(self, house: House) -> None:
-        first = await house.made("one")
-        second = await house.second(first, b"said")
-        items = {each["id"]: each for each in await house.items()}
+    async def test_several_outputs_of_a_job_are_items_of_their_own(self, scenario: Scenario) -> None:
+        first = await scenario.made("one")
+        second = await scenario.second(first, b"said")
+        items = {each["id"]: each for each in await scenario.items()}
         assert {id_: each["number"] for id_, each in items.items()} == {first: 1, second: 2}
         assert items[first]["job_id"] == items[second]["job_id"]
-        await house.mark(second, starred=True)
-        assert {each["id"]: each["starred"] for each in await house.items()} == {first: False, second: True}
+        await scenario.mark(second, starred=True)
+        assert {each["id"]: each["starred"] for each in await scenario.items()} == {first: False, second: True}
 
-    async def test_days_are_those_of_the_time_zone(self, house: House) -> None:
-        await house.api.clock.set(datetime(2026, 3, 1, 23, 30, tzinfo=UTC))
-        late = await house.made()
-        await house.api.clock.set(datetime(2026, 3, 2, 12, 0, tzinfo=UTC))
-        noon = await house.made()
+    async def test_days_are_those_of_the_time_zone(self, scenario: Scenario) -> None:
+        await scenario.api.clock.set(datetime(2026, 3, 1, 23, 30, tzinfo=UTC))
+        late = await scenario.made()
+        await scenario.api.clock.set(datetime(2026, 3, 2, 12, 0, tzinfo=UTC))
+        noon = await scenario.made()
 
         async def days(**query: str) -> list[tuple[str, int]]:
-            found = (await house.user.get("/api/gallery/days", params=query))["days"]
+            found = (await scenario.user.get("/api/gallery/days", params=query))["days"]
             return [(each["day"], each["count"]) for each in found]
 
         assert await days() == [("2026-03-02", 1), ("2026-03-01", 1)]
         assert await days(tz="Europe/Vienna") == [("2026-03-02", 2)]
         # half past eleven is the next day where clocks are three quarters of an hour ahead
         assert await days(tz="Asia/Kathmandu") == [("2026-03-02", 2)]
-        assert await house.ids(**{"from": "2026-03-02"}) == [noon]
-        assert await house.ids(to="2026-03-01") == [late]
-        assert await house.ids(**{"from": "2026-03-02", "to": "2026-03-02", "tz": "Europe/Vienna"}) == [noon, late]
+        assert await scenario.ids(**{"from": "2026-03-02"}) == [noon]
+        assert await scenario.ids(to="2026-03-01") == [late]
+        assert await scenario.ids(**{"from": "2026-03-02", "to": "2026-03-02", "tz": "Europe/Vienna"}) == [noon, late]
         for zone in ("Nowhere/City", "../etc/passwd", "Europe"):
-            problem = problem_of(await house.user.call("GET", "/api/gallery/days", params={"tz": zone}), 422)
+            problem = problem_of(await scenario.user.call("GET", "/api/gallery/days", params={"tz": zone}), 422)
             assert problem["errors"].keys() == {"tz"}
-        problem_of(await house.user.call("GET", "/api/gallery", params={"to": "9999-12-31"}), 422)
+        problem_of(await scenario.user.call("GET", "/api/gallery", params={"to": "9999-12-31"}), 422)
 
-    async def test_what_is_about_to_be_removed_is_left_out(self, house: House) -> None:
-        kept, going = await house.made("kept"), await house.made("going")
-        collection = await house.collection()
-        await house.mark(kept, going, add_to=collection)
-        shard = house.api.engine.databases.shards["main"]
+    async def test_what_is_about_to_be_removed_is_left_out(self, scenario: Scenario) -> None:
+        kept, going = await scenario.made("kept"), await scenario.made("going")
+        collection = await scenario.collection()
+        await scenario.mark(kept, going, add_to=collection)
+        shard = scenario.api.engine.databases.shards["main"]
         await execute(shard, "UPDATE files SET removing_at = relay_now(0) WHERE id = :id", id=going)
-        page = await house.user.get("/api/gallery")
+        page = await scenario.user.get("/api/gallery")
         assert ([each["id"] for each in page["items"]], page["total"]) == ([kept], 1)
-        assert (await house.mark(going, starred=True))["missing"] == [going]
-        [found] = (await house.user.get("/api/collections"))["items"]
+        assert (await scenario.mark(going, starred=True))["missing"] == [going]
+        [found] = (await scenario.user.get("/api/collections"))["items"]
         assert (found["count"], found["cover"]["id"]) == (1, kept)
 
 
 class TestMarks:
-    async def test_a_star_and_a_rejection_take_each_other_s_place(self, house: House) -> None:
-        one = await house.made()
+    async def test_a_star_and_a_rejection_take_each_other_s_place(self, scenario: Scenario) -> None:
+        one = await scenario.made()
 
         async def marks(**change: bool) -> tuple[bool, bool]:
-            await house.mark(one, **change)
-            [item] = await house.items()
+            await scenario.mark(one, **change)
+            [item] = await scenario.items()
             return item["starred"], item["rejected"]
 
         assert await marks(starred=True) == (True, False)
@@ -286,68 +286,68 @@ class TestMarks:
         assert await marks(starred=False) == (False, True)
         assert await marks(starred=False, rejected=False) == (False, False)
         body = {"ids": [one], "starred": True, "rejected": True}
-        problem_of(await house.user.call("POST", "/api/gallery/marks", body), 422)
+        problem_of(await scenario.user.call("POST", "/api/gallery/marks", body), 422)
 
-    async def test_a_note_stays_until_it_is_emptied(self, house: House) -> None:
-        one = await house.made()
+    async def test_a_note_stays_until_it_is_emptied(self, scenario: Scenario) -> None:
+        one = await scenario.made()
         for change, note in (({"note": "warmer"}, "warmer"), ({"starred": True}, "warmer"), ({"note": ""}, None)):
-            await house.mark(one, **change)
-            [item] = await house.items()
+            await scenario.mark(one, **change)
+            [item] = await scenario.items()
             assert item["note"] == note
 
-    async def test_many_are_marked_at_once_and_those_that_are_not_there_are_named(self, house: House) -> None:
-        made = [await house.made() for _ in range(3)]
-        assert await house.mark(*made, "nothing", starred=True) == {"changed": 3, "missing": ["nothing"]}
-        assert sorted(await house.ids(mark="starred")) == sorted(made)
+    async def test_many_are_marked_at_once_and_those_that_are_not_there_are_named(self, scenario: Scenario) -> None:
+        made = [await scenario.made() for _ in range(3)]
+        assert await scenario.mark(*made, "nothing", starred=True) == {"changed": 3, "missing": ["nothing"]}
+        assert sorted(await scenario.ids(mark="starred")) == sorted(made)
 
 
 class TestCollections:
-    async def test_the_cover_of_a_collection_is_the_newest_that_can_be_seen(self, house: House) -> None:
-        shown = await house.made("shown")
-        await house.later(seconds=1)
-        text = await house.second(await house.made("other"), b"words")
-        best = await house.collection("best")
-        await house.mark(text, add_to=best)
+    async def test_the_cover_of_a_collection_is_the_newest_that_can_be_seen(self, scenario: Scenario) -> None:
+        shown = await scenario.made("shown")
+        await scenario.later(seconds=1)
+        text = await scenario.second(await scenario.made("other"), b"words")
+        best = await scenario.collection("best")
+        await scenario.mark(text, add_to=best)
         # of what cannot be seen, the newest
-        assert (await house.user.get("/api/collections"))["items"][0]["cover"]["id"] == text
-        await house.mark(shown, add_to=best)
-        [found] = (await house.user.get("/api/collections"))["items"]
+        assert (await scenario.user.get("/api/collections"))["items"][0]["cover"]["id"] == text
+        await scenario.mark(shown, add_to=best)
+        [found] = (await scenario.user.get("/api/collections"))["items"]
         assert (found["count"], found["cover"]["id"]) == (2, shown)
         assert found["cover"]["poster_url"] is not None
 
-    async def test_a_collection_counts_what_is_in_it_and_shows_the_newest(self, house: House) -> None:
-        old = await house.made("old")
-        await house.later(seconds=1)
-        new = await house.made("new")
-        best, none = await house.collection("best"), await house.collection("Another")
-        await house.mark(old, new, add_to=best)
+    async def test_a_collection_counts_what_is_in_it_and_shows_the_newest(self, scenario: Scenario) -> None:
+        old = await scenario.made("old")
+        await scenario.later(seconds=1)
+        new = await scenario.made("new")
+        best, none = await scenario.collection("best"), await scenario.collection("Another")
+        await scenario.mark(old, new, add_to=best)
         # twice is once
-        await house.mark(new, add_to=best)
-        another, found = (await house.user.get("/api/collections"))["items"]
+        await scenario.mark(new, add_to=best)
+        another, found = (await scenario.user.get("/api/collections"))["items"]
         assert (another["id"], another["count"], another["cover"]) == (none, 0, None)
         assert (found["name"], found["count"], found["cover"]["id"]) == ("best", 2, new)
-        assert (await house.user.http.get(found["cover"]["url"])).content == png("blue")
-        assert {each["id"]: each["collections"] for each in await house.items()} == {old: [best], new: [best]}
-        await house.mark(new, remove_from=best, add_to=none)
-        assert await house.ids(collection=best) == [old]
-        assert await house.ids(collection=none) == [new]
+        assert (await scenario.user.http.get(found["cover"]["url"])).content == png("blue")
+        assert {each["id"]: each["collections"] for each in await scenario.items()} == {old: [best], new: [best]}
+        await scenario.mark(new, remove_from=best, add_to=none)
+        assert await scenario.ids(collection=best) == [old]
+        assert await scenario.ids(collection=none) == [new]
 
-    async def test_names_are_unique_and_can_be_changed(self, house: House) -> None:
-        best = await house.collection("best")
-        problem_of(await house.user.call("POST", "/api/collections", {"name": "best"}), 409)
-        other = await house.collection("other")
-        problem_of(await house.user.call("PATCH", f"/api/collections/{other}", {"name": "best"}), 409)
-        renamed = await house.user.call("PATCH", f"/api/collections/{best}", {"name": "worst"})
+    async def test_names_are_unique_and_can_be_changed(self, scenario: Scenario) -> None:
+        best = await scenario.collection("best")
+        problem_of(await scenario.user.call("POST", "/api/collections", {"name": "best"}), 409)
+        other = await scenario.collection("other")
+        problem_of(await scenario.user.call("PATCH", f"/api/collections/{other}", {"name": "best"}), 409)
+        renamed = await scenario.user.call("PATCH", f"/api/collections/{best}", {"name": "worst"})
         assert renamed.json()["data"]["name"] == "worst"
 
-    async def test_deleting_a_collection_leaves_what_was_in_it(self, house: House) -> None:
-        one, best = await house.made(), await house.collection()
-        await house.mark(one, add_to=best)
-        assert (await house.user.call("DELETE", f"/api/collections/{best}")).status_code == 200
-        [item] = await house.items()
+    async def test_deleting_a_collection_leaves_what_was_in_it(self, scenario: Scenario) -> None:
+        one, best = await scenario.made(), await scenario.collection()
+        await scenario.mark(one, add_to=best)
+        assert (await scenario.user.call("DELETE", f"/api/collections/{best}")).status_code == 200
+        [item] = await scenario.items()
         assert item["collections"] == []
-        problem_of(await house.user.call("DELETE", f"/api/collections/{best}"), 404)
-        problem_of(await house.user.call("POST", "/api/gallery/marks", {"ids": [one], "add_to": best}), 404)
+        problem_of(await scenario.user.call("DELETE", f"/api/collections/{best}"), 404)
+        problem_of(await scenario.user.call("POST", "/api/gallery/marks", {"ids": [one], "add_to": best}), 404)
 
 
 def named(*paths: str) -> list[str]:
@@ -384,12 +384,12 @@ class TestNames:
 
 
 class TestZips:
-    async def test_a_zip_holds_every_file_as_it_is_under_a_name_of_its_own(self, house: House) -> None:
-        batched = await house.batch("../Boats: 1/2", "a red boat", "con")
-        single = await house.made("x", label="<b>same</b>")
-        twin = await house.made("x", label="<B>same</b>")
-        text = await house.second(single, b"said " * 1000)
-        zipped = await house.zip(*batched, single, twin, text)
+    async def test_a_zip_holds_every_file_as_it_is_under_a_name_of_its_own(self, scenario: Scenario) -> None:
+        batched = await scenario.batch("../Boats: 1/2", "a red boat", "con")
+        single = await scenario.made("x", label="<b>same</b>")
+        twin = await scenario.made("x", label="<B>same</b>")
+        text = await scenario.second(single, b"said " * 1000)
+        zipped = await scenario.zip(*batched, single, twin, text)
         assert zipped.testzip() is None
         assert sorted(zipped.namelist()) == [
             "B-same-b (2).png",
@@ -403,64 +403,64 @@ class TestZips:
         assert zipped.read("Boats- 1-2/a red boat-001.png") == png("blue")
         assert zipped.read("b-same-b-2.txt") == b"said " * 1000
 
-    async def test_what_is_gone_is_named_in_it_and_breaks_nothing(self, house: House) -> None:
-        kept, lost, deleted = [await house.made(label=name) for name in ("kept", "lost", "deleted")]
-        [batched] = await house.batch("missing.txt", "a")
-        url = (await house.user.post("/api/gallery/zip", {"ids": [kept, lost, deleted, batched]}))["url"]
-        for each in await house.items():
+    async def test_what_is_gone_is_named_in_it_and_breaks_nothing(self, scenario: Scenario) -> None:
+        kept, lost, deleted = [await scenario.made(label=name) for name in ("kept", "lost", "deleted")]
+        [batched] = await scenario.batch("missing.txt", "a")
+        url = (await scenario.user.post("/api/gallery/zip", {"ids": [kept, lost, deleted, batched]}))["url"]
+        for each in await scenario.items():
             if each["id"] == lost:
-                assert house.user.user is not None
-                folder = job_folder(house.user.user.tenant_id, each["job_id"])
-                await house.api.engine.objects.remove_many(
-                    [found.path async for found in house.api.engine.objects.list(folder)]
+                assert scenario.user.user is not None
+                folder = job_folder(scenario.user.user.tenant_id, each["job_id"])
+                await scenario.api.engine.objects.remove_many(
+                    [found.path async for found in scenario.api.engine.objects.list(folder)]
                 )
-        await house.user.post("/api/gallery/delete", {"ids": [deleted]})
-        zipped = zipfile.ZipFile(io.BytesIO((await house.user.call("GET", url)).content))
+        await scenario.user.post("/api/gallery/delete", {"ids": [deleted]})
+        zipped = zipfile.ZipFile(io.BytesIO((await scenario.user.call("GET", url)).content))
         assert zipped.testzip() is None
         # a folder has the name that it would have
         assert zipped.namelist() == ["kept.png", "missing.txt/a-001.png", "missing (2).txt"]
         said = zipped.read("missing (2).txt").decode().splitlines()
         assert said == [f"{deleted}: it was deleted", "lost.png: the file is not in storage any more"]
 
-    async def test_no_more_than_a_piece_of_it_is_held(self, house: House) -> None:
-        first = await house.made()
-        large = await house.second(first, bytes(5_000_000))
-        assert house.user.user is not None
-        zips = house.api.engine.gallery.zips
-        pieces = await zips.open(house.user.user, await zips.create(house.user.user, [large]))
+    async def test_no_more_than_a_piece_of_it_is_held(self, scenario: Scenario) -> None:
+        first = await scenario.made()
+        large = await scenario.second(first, bytes(5_000_000))
+        assert scenario.user.user is not None
+        zips = scenario.api.engine.gallery.zips
+        pieces = await zips.open(scenario.user.user, await zips.create(scenario.user.user, [large]))
         sizes = [len(piece) async for piece in pieces]
         assert sum(sizes) > 5_000_000
         # one of S3's is a mebibyte
         assert max(sizes) <= 1024 * 1024 + 1000
 
-    async def test_a_download_is_for_its_user_and_for_a_while(self, house: House) -> None:
-        one = await house.made()
-        url = (await house.user.post("/api/gallery/zip", {"ids": [one]}))["url"]
-        stranger = await house.api.user("eve@example.com")
-        problem_of(await house.api.anybody.call("GET", url), 401)
+    async def test_a_download_is_for_its_user_and_for_a_while(self, scenario: Scenario) -> None:
+        one = await scenario.made()
+        url = (await scenario.user.post("/api/gallery/zip", {"ids": [one]}))["url"]
+        stranger = await scenario.api.user("eve@example.com")
+        problem_of(await scenario.api.anybody.call("GET", url), 401)
         problem_of(await stranger.call("GET", url), 404)
-        assert (await house.user.call("GET", url)).status_code == 200
-        await house.later(minutes=15)
-        problem_of(await house.user.call("GET", url), 404)
+        assert (await scenario.user.call("GET", url)).status_code == 200
+        await scenario.later(minutes=15)
+        problem_of(await scenario.user.call("GET", url), 404)
         # and it is forgotten with the next one
-        await house.user.post("/api/gallery/zip", {"ids": [one]})
-        [kept] = await execute(house.api.engine.databases.shards["main"], "SELECT count(*) AS n FROM zips")
+        await scenario.user.post("/api/gallery/zip", {"ids": [one]})
+        [kept] = await execute(scenario.api.engine.databases.shards["main"], "SELECT count(*) AS n FROM zips")
         assert kept.n == 1
 
-    async def test_too_many_or_nothing_is_refused(self, house: House) -> None:
-        problem_of(await house.user.call("POST", "/api/gallery/zip", {"ids": ["x"] * 2001}), 422)
-        problem_of(await house.user.call("POST", "/api/gallery/zip", {"ids": []}), 422)
-        problem_of(await house.user.call("POST", "/api/gallery/zip", {"ids": ["nothing"]}), 404)
+    async def test_too_many_or_nothing_is_refused(self, scenario: Scenario) -> None:
+        problem_of(await scenario.user.call("POST", "/api/gallery/zip", {"ids": ["x"] * 2001}), 422)
+        problem_of(await scenario.user.call("POST", "/api/gallery/zip", {"ids": []}), 422)
+        problem_of(await scenario.user.call("POST", "/api/gallery/zip", {"ids": ["nothing"]}), 404)
 
 
 class TestDeleting:
-    async def test_outputs_go_with_their_jobs_and_all_that_these_made(self, house: House) -> None:
-        first, kept = await house.made("going", label="going"), await house.made("kept")
-        second = await house.second(first, b"said")
-        best = await house.collection()
-        await house.mark(first, second, kept, add_to=best)
-        [job_id] = {each["job_id"] for each in await house.items() if each["id"] == first}
-        answer = await house.user.call("POST", "/api/gallery/delete", {"ids": [second, "nothing"]})
+    async def test_outputs_go_with_their_jobs_and_all_that_these_made(self, scenario: Scenario) -> None:
+        first, kept = await scenario.made("going", label="going"), await scenario.made("kept")
+        second = await scenario.second(first, b"said")
+        best = await scenario.collection()
+        await scenario.mark(first, second, kept, add_to=best)
+        [job_id] = {each["job_id"] for each in await scenario.items() if each["id"] == first}
+        answer = await scenario.user.call("POST", "/api/gallery/delete", {"ids": [second, "nothing"]})
         done = answer.json()
         assert done["data"] == {
             "deleted": sorted([first, second]),
@@ -471,38 +471,38 @@ class TestDeleting:
             "refused": [],
         }
         assert done["message"] == "Deleted 2 outputs, with 1 jobs."
-        assert await house.ids() == [kept]
-        assert await house.ids(collection=best) == [kept]
-        problem_of(await house.user.call("GET", f"/api/ai-jobs/{job_id}"), 404)
-        assert house.user.user is not None
-        folder = job_folder(house.user.user.tenant_id, job_id)
-        assert [each async for each in house.api.engine.objects.list(folder)] == []
-        shard = house.api.engine.databases.shards["main"]
+        assert await scenario.ids() == [kept]
+        assert await scenario.ids(collection=best) == [kept]
+        problem_of(await scenario.user.call("GET", f"/api/ai-jobs/{job_id}"), 404)
+        assert scenario.user.user is not None
+        folder = job_folder(scenario.user.user.tenant_id, job_id)
+        assert [each async for each in scenario.api.engine.objects.list(folder)] == []
+        shard = scenario.api.engine.databases.shards["main"]
         [left] = await execute(shard, "SELECT count(*) AS n FROM files WHERE id IN (:a, :b)", a=first, b=second)
         assert left.n == 0
 
-    async def test_an_output_that_a_job_still_needs_stays_and_says_so(self, house: House) -> None:
-        one = await house.made()
-        await submit(house.user, house.effect_id, input_file_id=one)
-        done = await house.user.post("/api/gallery/delete", {"ids": [one]})
+    async def test_an_output_that_a_job_still_needs_stays_and_says_so(self, scenario: Scenario) -> None:
+        one = await scenario.made()
+        await submit(scenario.user, scenario.effect_id, input_file_id=one)
+        done = await scenario.user.post("/api/gallery/delete", {"ids": [one]})
         assert (done["deleted"], done["jobs"]) == ([], 0)
         [refused] = done["refused"]
         assert "unfinished job" in refused["detail"]
-        assert await house.ids() == [one]
+        assert await scenario.ids() == [one]
 
-    async def test_an_output_of_which_a_video_was_made_leaves_the_gallery_with_its_job(self, house: House) -> None:
-        one = await house.made()
-        await house.user.post("/api/videos", {"original_file_id": one})
-        [item] = await house.items()
-        assert (await house.user.call("DELETE", f"/api/ai-jobs/{item['job_id']}")).status_code == 200
-        assert await house.ids() == []
+    async def test_an_output_of_which_a_video_was_made_leaves_the_gallery_with_its_job(self, scenario: Scenario) -> None:
+        one = await scenario.made()
+        await scenario.user.post("/api/videos", {"original_file_id": one})
+        [item] = await scenario.items()
+        assert (await scenario.user.call("DELETE", f"/api/ai-jobs/{item['job_id']}")).status_code == 200
+        assert await scenario.ids() == []
 
 
-async def test_another_tenant_sees_and_changes_nothing(house: House) -> None:
-    one, best = await house.made(label="secret"), await house.collection("mine")
-    await house.mark(one, note="mine", add_to=best)
-    before = await house.items()
-    eve = await house.api.user("eve@example.com")
+async def test_another_tenant_sees_and_changes_nothing(scenario: Scenario) -> None:
+    one, best = await scenario.made(label="secret"), await scenario.collection("mine")
+    await scenario.mark(one, note="mine", add_to=best)
+    before = await scenario.items()
+    eve = await scenario.api.user("eve@example.com")
     own = (await eve.post("/api/collections", {"name": "mine"}))["id"]
     for query in ({}, {"q": "secret"}, {"collection": best}):
         page = await eve.get("/api/gallery", params=query)
@@ -518,18 +518,18 @@ async def test_another_tenant_sees_and_changes_nothing(house: House) -> None:
     problem_of(await eve.call("DELETE", f"/api/collections/{best}"), 404)
     [hers] = (await eve.get("/api/collections"))["items"]
     assert (hers["id"], hers["count"]) == (own, 0)
-    assert [each | {"url": ""} for each in await house.items()] == [each | {"url": ""} for each in before]
+    assert [each | {"url": ""} for each in await scenario.items()] == [each | {"url": ""} for each in before]
 
 
-async def test_the_index_has_all_that_fits_by_groups_and_items_are_had_by_their_ids(house: House) -> None:
-    cats = await house.batch("cats", "a cat", "two cats")
-    dog = await house.made("a dog")
-    index = await house.user.get("/api/gallery/index", params={"by": "batch"})
+async def test_the_index_has_all_that_fits_by_groups_and_items_are_had_by_their_ids(scenario: Scenario) -> None:
+    cats = await scenario.batch("cats", "a cat", "two cats")
+    dog = await scenario.made("a dog")
+    index = await scenario.user.get("/api/gallery/index", params={"by": "batch"})
     assert [(each["name"], each["ids"]) for each in index["groups"]] == [("", [dog]), ("cats", cats[::-1])]
     assert index["total"] == 3
-    by_prompt = await house.user.get("/api/gallery/index", params={"by": "prompt", "sort": "oldest", "q": "cat"})
+    by_prompt = await scenario.user.get("/api/gallery/index", params={"by": "prompt", "sort": "oldest", "q": "cat"})
     assert [(each["key"], each["ids"]) for each in by_prompt["groups"]] == [("a cat", cats[:1]), ("two cats", cats[1:])]
-    [today] = (await house.user.get("/api/gallery/index"))["groups"]
+    [today] = (await scenario.user.get("/api/gallery/index"))["groups"]
     assert len(today["ids"]) == len(today["ratios"]) == 3
-    found = await house.user.get("/api/gallery/items", params={"ids": f"{cats[1]},{new_id()},{dog}"})
+    found = await scenario.user.get("/api/gallery/items", params={"ids": f"{cats[1]},{new_id()},{dog}"})
     assert [each["id"] for each in found["items"]] == [cats[1], dog]

@@ -27,7 +27,7 @@ MAX_BYTES = 5000
 
 
 @dataclass
-class House:
+class Scenario:
     """A user, and a worker with a job of that user."""
 
     api: Api
@@ -73,31 +73,31 @@ class House:
 
 
 @pytest.fixture
-async def house(
+async def scenario(
     backend: SqliteBackend | PostgresBackend, storage_url: str | None, tmp_path: Path
-) -> AsyncIterator[House]:
+) -> AsyncIterator[Scenario]:
     async with open_api(backend, tmp_path, storage_url=storage_url, max_output_bytes=MAX_BYTES) as api:
         await api.stop_loops()
         user = await api.user(tokens=100)
         await submit(user, await api.effect())
         worker = await api.worker()
-        yield House(api, user, worker, await lease(worker))
+        yield Scenario(api, user, worker, await lease(worker))
 
 
-def is_local(house: House) -> bool:
-    return "/files/" in house.job["output_url"]
+def is_local(scenario: Scenario) -> bool:
+    return "/files/" in scenario.job["output_url"]
 
 
-async def test_what_is_uploaded_after_completion_changes_nothing(house: House) -> None:
-    assert await house.put(png("blue")) == 200
-    assert (await house.complete(png("blue"))).status_code == 200
+async def test_what_is_uploaded_after_completion_changes_nothing(scenario: Scenario) -> None:
+    assert await scenario.put(png("blue")) == 200
+    assert (await scenario.complete(png("blue"))).status_code == 200
     # the upload is gone, and the URL still works
-    assert [*(await house.there()).values()] == ["output"]
-    assert await house.put(png("red")) == 200
-    assert await house.output() == png("blue")
-    await house.tidy()
-    assert [*(await house.there()).values()] == ["output"]
-    assert await house.output() == png("blue")
+    assert [*(await scenario.there()).values()] == ["output"]
+    assert await scenario.put(png("red")) == 200
+    assert await scenario.output() == png("blue")
+    await scenario.tidy()
+    assert [*(await scenario.there()).values()] == ["output"]
+    assert await scenario.output() == png("blue")
 
 
 async def test_an_upload_in_the_last_moment_of_its_url_is_removed_also_when_leases_are_long(
@@ -108,131 +108,131 @@ async def test_an_upload_in_the_last_moment_of_its_url_is_removed_also_when_leas
         user = await api.user(tokens=100)
         await submit(user, await api.effect())
         worker = await api.worker()
-        house = House(api, user, worker, await lease(worker))
-        await house.put(png("blue"))
-        await house.complete(png("blue"))
+        scenario = Scenario(api, user, worker, await lease(worker))
+        await scenario.put(png("blue"))
+        await scenario.complete(png("blue"))
         await api.engine.outbox.delivery.idle()
         await api.clock.set(api.clock.now + timedelta(seconds=api.engine.settings.lease_url_ttl_seconds - 1))
         # what retention would have removed before comes again, and nobody looks for it a second time
         await api.engine.operations.retention.run_once()
-        assert await house.put(png("red")) == 200
-        assert sorted((await house.there()).values()) == ["output", "upload"]
-        await house.tidy()
-        assert [*(await house.there()).values()] == ["output"]
+        assert await scenario.put(png("red")) == 200
+        assert sorted((await scenario.there()).values()) == ["output", "upload"]
+        await scenario.tidy()
+        assert [*(await scenario.there()).values()] == ["output"]
 
 
-async def test_what_a_url_can_write_is_never_what_counts(house: House) -> None:
-    await house.put(png())
-    [upload] = await house.there()
-    await house.complete(png())
-    [output] = await house.there()
-    assert (upload.rpartition("/")[0], upload in house.job["output_url"]) == (output.rpartition("/")[0], True)
+async def test_what_a_url_can_write_is_never_what_counts(scenario: Scenario) -> None:
+    await scenario.put(png())
+    [upload] = await scenario.there()
+    await scenario.complete(png())
+    [output] = await scenario.there()
+    assert (upload.rpartition("/")[0], upload in scenario.job["output_url"]) == (output.rpartition("/")[0], True)
     assert output.rpartition("/")[2].startswith("output-")
-    assert output.rpartition("/")[2] not in house.job["output_url"]
+    assert output.rpartition("/")[2] not in scenario.job["output_url"]
 
 
-async def test_an_output_of_another_hash_is_refused_and_no_copy_of_it_is_left(house: House) -> None:
-    await house.put(png("blue"))
+async def test_an_output_of_another_hash_is_refused_and_no_copy_of_it_is_left(scenario: Scenario) -> None:
+    await scenario.put(png("blue"))
     # as large as the other, and another picture
-    problem = problem_of(await house.complete(png("blue"), sha256=hashlib.sha256(b"").hexdigest()), 422)
+    problem = problem_of(await scenario.complete(png("blue"), sha256=hashlib.sha256(b"").hexdigest()), 422)
     assert "SHA-256" in problem["errors"]["output"]
-    assert [*(await house.there()).values()] == ["upload"]
-    assert (await house.complete(png("blue"))).status_code == 200
+    assert [*(await scenario.there()).values()] == ["upload"]
+    assert (await scenario.complete(png("blue"))).status_code == 200
 
 
-async def test_an_output_that_is_too_large_is_refused_and_removed(house: House) -> None:
+async def test_an_output_that_is_too_large_is_refused_and_removed(scenario: Scenario) -> None:
     data = b"x" * (MAX_BYTES + 1)
-    assert house.job["max_output_bytes"] == MAX_BYTES
-    if is_local(house):
-        assert await house.put(data) == 422
+    assert scenario.job["max_output_bytes"] == MAX_BYTES
+    if is_local(scenario):
+        assert await scenario.put(data) == 422
 
         async def pieces() -> AsyncIterator[bytes]:
             for start in range(0, len(data), 1000):
                 yield data[start : start + 1000]
 
         # without a word of its length
-        sent = await house.worker.http.put(
-            house.job["output_url"], content=pieces(), headers=house.job["output_headers"]
+        sent = await scenario.worker.http.put(
+            scenario.job["output_url"], content=pieces(), headers=scenario.job["output_headers"]
         )
         assert sent.status_code == 422
-        assert await house.there() == {}
+        assert await scenario.there() == {}
         # as if it had come by another way
-        await house.api.engine.objects.put(house.job["output_url"].partition("/files/")[2].partition("?")[0], data)
+        await scenario.api.engine.objects.put(scenario.job["output_url"].partition("/files/")[2].partition("?")[0], data)
     else:
-        assert await house.put(data) == 200
-    problem = problem_of(await house.complete(data), 422)
+        assert await scenario.put(data) == 200
+    problem = problem_of(await scenario.complete(data), 422)
     assert problem["errors"]["output"] == "The output is too large: it has 5001 bytes, and at most 5000 are allowed."
-    assert await house.there() == {}
-    await house.put(png())
-    assert (await house.complete(png())).status_code == 200
+    assert await scenario.there() == {}
+    await scenario.put(png())
+    assert (await scenario.complete(png())).status_code == 200
 
 
-async def test_an_output_is_of_the_kind_that_was_promised(house: House) -> None:
+async def test_an_output_is_of_the_kind_that_was_promised(scenario: Scenario) -> None:
     file = io.BytesIO()
     Image.new("RGB", (8, 8), "red").save(file, "WEBP")
-    await house.put(file.getvalue())
+    await scenario.put(file.getvalue())
     for told in ("text/html", "video/mp4", "image/svg+xml", "application/json"):
-        problem = problem_of(await house.complete(file.getvalue(), mime_type=told), 422)
+        problem = problem_of(await scenario.complete(file.getvalue(), mime_type=told), 422)
         assert problem["errors"]["output"] == f"The output is {told}, but this job makes image/png."
     for told in ("image", "image/png\nx: y", "a" * 201):
-        problem_of(await house.complete(file.getvalue(), mime_type=told), 422)
+        problem_of(await scenario.complete(file.getvalue(), mime_type=told), 422)
     # another format of the same kind is as good
-    assert (await house.complete(file.getvalue(), mime_type="image/webp")).status_code == 200
-    assert await house.output() == file.getvalue()
+    assert (await scenario.complete(file.getvalue(), mime_type="image/webp")).status_code == 200
+    assert await scenario.output() == file.getvalue()
 
 
-async def test_a_type_that_is_none_makes_neither_its_job_nor_a_list_unreadable(house: House) -> None:
-    await house.put(png())
-    await house.complete(png())
-    await house.api.engine.outbox.delivery.idle()
-    await execute(house.api.engine.databases.shards["main"], "UPDATE files SET mime_type = 'no type'")
-    assert await house.output() == png()
-    [listed] = (await house.user.get("/api/ai-jobs"))["items"]
+async def test_a_type_that_is_none_makes_neither_its_job_nor_a_list_unreadable(scenario: Scenario) -> None:
+    await scenario.put(png())
+    await scenario.complete(png())
+    await scenario.api.engine.outbox.delivery.idle()
+    await execute(scenario.api.engine.databases.shards["main"], "UPDATE files SET mime_type = 'no type'")
+    assert await scenario.output() == png()
+    [listed] = (await scenario.user.get("/api/ai-jobs"))["items"]
     assert listed["outputs"][0]["mime_type"] == "no type"
 
 
-async def test_an_old_holder_that_completes_late_changes_nothing(house: House) -> None:
-    await house.put(png("red"))
-    await house.api.clock.set(house.api.clock.now + timedelta(seconds=1801))
-    await house.api.engine.queue.reaper.run_once()
-    second = await lease(house.worker)
-    await house.put(png("blue"), second)
-    problem_of(await house.complete(png("red")), 404)
-    assert (await house.complete(png("blue"), second)).status_code == 200
-    problem_of(await house.complete(png("red")), 404)
-    assert sorted((await house.there()).values()) == ["output", "upload"]
-    await house.tidy()
-    assert [*(await house.there()).values()] == ["output"]
-    assert await house.output() == png("blue")
+async def test_an_old_holder_that_completes_late_changes_nothing(scenario: Scenario) -> None:
+    await scenario.put(png("red"))
+    await scenario.api.clock.set(scenario.api.clock.now + timedelta(seconds=1801))
+    await scenario.api.engine.queue.reaper.run_once()
+    second = await lease(scenario.worker)
+    await scenario.put(png("blue"), second)
+    problem_of(await scenario.complete(png("red")), 404)
+    assert (await scenario.complete(png("blue"), second)).status_code == 200
+    problem_of(await scenario.complete(png("red")), 404)
+    assert sorted((await scenario.there()).values()) == ["output", "upload"]
+    await scenario.tidy()
+    assert [*(await scenario.there()).values()] == ["output"]
+    assert await scenario.output() == png("blue")
 
 
-async def test_one_that_is_completed_twice_at_once_has_one_output(house: House) -> None:
-    await house.put(png())
-    answers = await asyncio.gather(*(house.complete(png()) for _ in range(3)))
+async def test_one_that_is_completed_twice_at_once_has_one_output(scenario: Scenario) -> None:
+    await scenario.put(png())
+    answers = await asyncio.gather(*(scenario.complete(png()) for _ in range(3)))
     assert {each.status_code for each in answers} == {200}
-    assert [*(await house.there()).values()] == ["output"]
-    assert await house.output() == png()
+    assert [*(await scenario.there()).values()] == ["output"]
+    assert await scenario.output() == png()
 
 
 @pytest.mark.parametrize("boundary", Boundary)
-async def test_a_complete_that_is_repeated_after_a_crash_finds_its_way(house: House, boundary: Boundary) -> None:
-    await house.put(png("blue"))
+async def test_a_complete_that_is_repeated_after_a_crash_finds_its_way(scenario: Scenario, boundary: Boundary) -> None:
+    await scenario.put(png("blue"))
 
     async def die(step: str, at: Boundary) -> None:
         if (step, at) == (TransactionStep.SETTLE, boundary):
             raise Crash
 
-    house.api.engine.databases.central.crash = die
+    scenario.api.engine.databases.central.crash = die
     with pytest.raises(Crash):
-        await house.api.engine.queue.outputs.complete(house.report(png("blue")))
-    house.api.engine.databases.central.crash = None
+        await scenario.api.engine.queue.outputs.complete(scenario.report(png("blue")))
+    scenario.api.engine.databases.central.crash = None
     # as in another process, which remembers nothing; the copy is there, and the upload as well
-    house.api.engine.queue.handover._handed.clear()
-    assert sorted((await house.there()).values()) == ["output", "upload"]
+    scenario.api.engine.queue.handover._handed.clear()
+    assert sorted((await scenario.there()).values()) == ["output", "upload"]
     for _ in range(2):
-        assert (await house.complete(png("blue"))).status_code == 200
-    await house.api.engine.outbox.recovery.run_once(grace_seconds=0)
-    await house.tidy()
-    assert [*(await house.there()).values()] == ["output"]
-    assert await house.output() == png("blue")
-    assert await house.api.engine.accounts.ledger.balance(house.job["tenant_id"]) == 93
+        assert (await scenario.complete(png("blue"))).status_code == 200
+    await scenario.api.engine.outbox.recovery.run_once(grace_seconds=0)
+    await scenario.tidy()
+    assert [*(await scenario.there()).values()] == ["output"]
+    assert await scenario.output() == png("blue")
+    assert await scenario.api.engine.accounts.ledger.balance(scenario.job["tenant_id"]) == 93

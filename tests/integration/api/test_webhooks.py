@@ -27,7 +27,7 @@ from tests.support.world import OUTPUT, Crash, PostgresBackend, SqliteBackend
 
 
 @dataclass
-class House:
+class Scenario:
     """A user with an effect and a worker, on a server that sends when the test says so."""
 
     api: Api
@@ -91,7 +91,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 @pytest.fixture
-async def house(backend: SqliteBackend | PostgresBackend, tmp_path: Path, receiver: Receiver) -> AsyncIterator[House]:
+async def scenario(backend: SqliteBackend | PostgresBackend, tmp_path: Path, receiver: Receiver) -> AsyncIterator[Scenario]:
     async with open_api(backend, tmp_path, webhook_allow_private=True) as api:
         await api.stop_loops()
         # receivers have clocks of their own, and refuse what is old
@@ -99,79 +99,79 @@ async def house(backend: SqliteBackend | PostgresBackend, tmp_path: Path, receiv
         effect_id = await api.effect()
         caller = await api.user(tokens=100)
         await api.engine.fleet.workers.register(worker_id="gpu-1", fleet_slug="home-clip")
-        yield House(api, caller, effect_id, receiver)
+        yield Scenario(api, caller, effect_id, receiver)
 
 
 class TestWhatIsTold:
-    async def test_a_completed_job_is_told_with_a_signature(self, house: House) -> None:
-        job_id = await house.ended()
-        assert await house.send() == 1
-        [(headers, body)] = house.receiver.heard
-        event = Webhook(await house.secret()).verify(body, headers)
+    async def test_a_completed_job_is_told_with_a_signature(self, scenario: Scenario) -> None:
+        job_id = await scenario.ended()
+        assert await scenario.send() == 1
+        [(headers, body)] = scenario.receiver.heard
+        event = Webhook(await scenario.secret()).verify(body, headers)
         assert event["type"] == "job.completed"
         assert event["data"] | {"created_at": 0, "completed_at": 0} == {
             "job_id": job_id,
             "status": "completed",
             "batch_id": None,
             "error": None,
-            "effect_id": house.effect_id,
+            "effect_id": scenario.effect_id,
             "created_at": 0,
             "completed_at": 0,
         }
         assert event["timestamp"] == event["data"]["completed_at"]
         assert headers["Content-Type"] == "application/json"
-        [delivery] = await house.deliveries(job_id)
+        [delivery] = await scenario.deliveries(job_id)
         assert delivery["id"] == headers["webhook-id"]
         assert (delivery["status"], delivery["attempts"], delivery["last_error"]) == ("delivered", 1, None)
         assert delivery["delivered_at"] is not None
 
-    async def test_a_failed_job_is_told_with_the_users_sentence(self, house: House) -> None:
-        await house.submit(webhook_url=house.receiver.url)
-        await house.fail("cannot write /home/comfy/secret.png")
-        await house.send()
-        event = json.loads(house.receiver.heard[0][1])
+    async def test_a_failed_job_is_told_with_the_users_sentence(self, scenario: Scenario) -> None:
+        await scenario.submit(webhook_url=scenario.receiver.url)
+        await scenario.fail("cannot write /home/comfy/secret.png")
+        await scenario.send()
+        event = json.loads(scenario.receiver.heard[0][1])
         assert event["type"] == "job.failed"
         assert event["data"]["error"]
-        assert "/home" not in house.receiver.heard[0][1]
+        assert "/home" not in scenario.receiver.heard[0][1]
 
-    async def test_a_canceled_job_is_told_though_it_never_ran(self, house: House) -> None:
-        job_id = await house.submit(webhook_url=house.receiver.url)
-        await house.api.engine.queue.control.cancel(house.tenant_id, job_id)
-        await house.send()
-        assert json.loads(house.receiver.heard[0][1])["type"] == "job.canceled"
+    async def test_a_canceled_job_is_told_though_it_never_ran(self, scenario: Scenario) -> None:
+        job_id = await scenario.submit(webhook_url=scenario.receiver.url)
+        await scenario.api.engine.queue.control.cancel(scenario.tenant_id, job_id)
+        await scenario.send()
+        assert json.loads(scenario.receiver.heard[0][1])["type"] == "job.canceled"
 
-    async def test_a_job_without_a_url_is_told_to_the_tenants_webhook(self, house: House) -> None:
-        data_of(await house.caller.call("PUT", "/api/webhook", {"url": house.receiver.url}))
-        await house.submit()
-        await house.complete()
-        assert await house.send() == 1
+    async def test_a_job_without_a_url_is_told_to_the_tenants_webhook(self, scenario: Scenario) -> None:
+        data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
+        await scenario.submit()
+        await scenario.complete()
+        assert await scenario.send() == 1
         # another tenant's webhook hears nothing of it
-        other = await house.api.user("other@example.com")
-        data_of(await other.call("PUT", "/api/webhook", {"url": house.receiver.url}))
-        assert await house.send() == 0
+        other = await scenario.api.user("other@example.com")
+        data_of(await other.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
+        assert await scenario.send() == 0
 
-    async def test_nobody_is_told_of_a_job_that_names_nobody(self, house: House) -> None:
-        job_id = await house.submit()
-        await house.complete()
-        assert await house.send() == 0
-        assert await house.deliveries(job_id) == []
+    async def test_nobody_is_told_of_a_job_that_names_nobody(self, scenario: Scenario) -> None:
+        job_id = await scenario.submit()
+        await scenario.complete()
+        assert await scenario.send() == 0
+        assert await scenario.deliveries(job_id) == []
 
-    async def test_it_is_told_once_however_often_it_is_said(self, house: House) -> None:
-        job_id = await house.submit(webhook_url=house.receiver.url)
-        leased = await house._lease()
+    async def test_it_is_told_once_however_often_it_is_said(self, scenario: Scenario) -> None:
+        job_id = await scenario.submit(webhook_url=scenario.receiver.url)
+        leased = await scenario._lease()
         for _ in range(3):
-            await house.api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
-        await house.api.engine.outbox.recovery.run_once(grace_seconds=0)
-        await house.send()
-        await house.send()
-        assert len(house.receiver.heard) == len(await house.deliveries(job_id)) == 1
+            await scenario.api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+        await scenario.api.engine.outbox.recovery.run_once(grace_seconds=0)
+        await scenario.send()
+        await scenario.send()
+        assert len(scenario.receiver.heard) == len(await scenario.deliveries(job_id)) == 1
 
     @pytest.mark.parametrize("boundary", Boundary)
-    async def test_it_is_told_exactly_if_the_end_is_known(self, house: House, boundary: Boundary) -> None:
-        job_id = await house.submit(webhook_url=house.receiver.url)
-        leased = await house._lease()
-        await house.api.engine.outbox.delivery.idle()
-        shard = house.api.engine.databases.shards["main"]
+    async def test_it_is_told_exactly_if_the_end_is_known(self, scenario: Scenario, boundary: Boundary) -> None:
+        job_id = await scenario.submit(webhook_url=scenario.receiver.url)
+        leased = await scenario._lease()
+        await scenario.api.engine.outbox.delivery.idle()
+        shard = scenario.api.engine.databases.shards["main"]
 
         async def die(step: str, where: Boundary) -> None:
             if (step, where) == (TransactionStep.DELIVER_APPLY, boundary):
@@ -179,11 +179,11 @@ class TestWhatIsTold:
 
         shard.crash = die
         with pytest.raises(Crash):
-            await house.api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+            await scenario.api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
         shard.crash = None
-        assert len(await house.deliveries(job_id)) == (1 if boundary is Boundary.AFTER_COMMIT else 0)
-        await house.api.engine.outbox.recovery.run_once(grace_seconds=0)
-        assert len(await house.deliveries(job_id)) == 1
+        assert len(await scenario.deliveries(job_id)) == (1 if boundary is Boundary.AFTER_COMMIT else 0)
+        await scenario.api.engine.outbox.recovery.run_once(grace_seconds=0)
+        assert len(await scenario.deliveries(job_id)) == 1
 
     async def test_a_server_tells_by_itself(
         self, backend: SqliteBackend | PostgresBackend, tmp_path: Path, receiver: Receiver
@@ -198,78 +198,78 @@ class TestWhatIsTold:
 
 
 class TestTryingAgain:
-    async def test_a_receiver_that_fails_is_asked_again_later_and_later(self, house: House) -> None:
-        house.receiver.statuses = [500] * (len(WAITS_SECONDS) + 1)
-        job_id = await house.ended()
+    async def test_a_receiver_that_fails_is_asked_again_later_and_later(self, scenario: Scenario) -> None:
+        scenario.receiver.statuses = [500] * (len(WAITS_SECONDS) + 1)
+        job_id = await scenario.ended()
         for count, wait in enumerate(WAITS_SECONDS, start=1):
-            assert await house.send() == 1
-            [delivery] = await house.deliveries(job_id)
+            assert await scenario.send() == 1
+            [delivery] = await scenario.deliveries(job_id)
             assert (delivery["status"], delivery["attempts"]) == ("pending", count)
             assert (delivery["last_status_code"], delivery["last_error"]) == (500, "The answer was 500.")
-            await house.advance(wait - 1)
-            assert await house.send() == 0
-            await house.advance(2)
-        assert await house.send() == 1
-        [delivery] = await house.deliveries(job_id)
+            await scenario.advance(wait - 1)
+            assert await scenario.send() == 0
+            await scenario.advance(2)
+        assert await scenario.send() == 1
+        [delivery] = await scenario.deliveries(job_id)
         assert (delivery["status"], delivery["attempts"]) == ("given_up", len(WAITS_SECONDS) + 1)
-        await house.advance(10 * WAITS_SECONDS[-1])
-        assert await house.send() == 0
-        assert len({headers["webhook-id"] for headers, _ in house.receiver.heard}) == 1
+        await scenario.advance(10 * WAITS_SECONDS[-1])
+        assert await scenario.send() == 0
+        assert len({headers["webhook-id"] for headers, _ in scenario.receiver.heard}) == 1
 
-    async def test_each_attempt_is_signed_anew(self, house: House) -> None:
-        house.receiver.statuses = [503]
-        await house.ended()
-        await house.send()
-        await house.advance(6)
-        await house.send()
-        [(first, body), (second, _)] = house.receiver.heard
+    async def test_each_attempt_is_signed_anew(self, scenario: Scenario) -> None:
+        scenario.receiver.statuses = [503]
+        await scenario.ended()
+        await scenario.send()
+        await scenario.advance(6)
+        await scenario.send()
+        [(first, body), (second, _)] = scenario.receiver.heard
         assert first["webhook-timestamp"] != second["webhook-timestamp"]
-        Webhook(await house.secret()).verify(body, second)
+        Webhook(await scenario.secret()).verify(body, second)
         with pytest.raises(WebhookVerificationError):
             Webhook(new_secret()).verify(body, second)
 
-    async def test_a_redirect_is_not_followed(self, house: House) -> None:
+    async def test_a_redirect_is_not_followed(self, scenario: Scenario) -> None:
         async with receiving() as elsewhere:
-            house.receiver.statuses, house.receiver.headers = [307], {"Location": elsewhere.url}
-            job_id = await house.ended()
-            await house.send()
+            scenario.receiver.statuses, scenario.receiver.headers = [307], {"Location": elsewhere.url}
+            job_id = await scenario.ended()
+            await scenario.send()
             assert elsewhere.heard == []
-        assert (await house.deliveries(job_id))[0]["last_status_code"] == 307
+        assert (await scenario.deliveries(job_id))[0]["last_status_code"] == 307
 
-    async def test_an_endless_answer_is_not_read(self, house: House) -> None:
-        house.receiver.statuses, house.receiver.answer = [200], b"x" * 10_000_000
-        job_id = await house.ended()
-        await house.send()
-        assert (await house.deliveries(job_id))[0]["status"] == "delivered"
+    async def test_an_endless_answer_is_not_read(self, scenario: Scenario) -> None:
+        scenario.receiver.statuses, scenario.receiver.answer = [200], b"x" * 10_000_000
+        job_id = await scenario.ended()
+        await scenario.send()
+        assert (await scenario.deliveries(job_id))[0]["status"] == "delivered"
 
-    async def test_a_receiver_that_does_not_answer_holds_up_nobody_else(self, house: House) -> None:
+    async def test_a_receiver_that_does_not_answer_holds_up_nobody_else(self, scenario: Scenario) -> None:
         async with receiving() as other:
-            house.receiver.free.clear()
-            slow = await house.ended(key="slow")
-            quick = await house.submit(webhook_url=other.url, key="quick")
-            await house.complete()
+            scenario.receiver.free.clear()
+            slow = await scenario.ended(key="slow")
+            quick = await scenario.submit(webhook_url=other.url, key="quick")
+            await scenario.complete()
             hasty = WebhookSender(allow_private=True, timeout_seconds=2)
-            await DeliveryService(house.api.engine.databases, hasty, on_noted=lambda: None).run_once()
-        assert (await house.deliveries(quick))[0]["status"] == "delivered"
-        [delivery] = await house.deliveries(slow)
+            await DeliveryService(scenario.api.engine.databases, hasty, on_noted=lambda: None).run_once()
+        assert (await scenario.deliveries(quick))[0]["status"] == "delivered"
+        [delivery] = await scenario.deliveries(slow)
         assert (delivery["status"], delivery["last_error"]) == ("pending", "There was no answer within 2 seconds.")
 
-    async def test_what_becomes_due_while_a_receiver_takes_its_time_is_sent(self, house: House) -> None:
+    async def test_what_becomes_due_while_a_receiver_takes_its_time_is_sent(self, scenario: Scenario) -> None:
         async with receiving() as other:
-            house.receiver.free.clear()
-            await house.ended(key="slow")
+            scenario.receiver.free.clear()
+            await scenario.ended(key="slow")
             sender = DeliveryService(
-                house.api.engine.databases, WebhookSender(allow_private=True), on_noted=lambda: None
+                scenario.api.engine.databases, WebhookSender(allow_private=True), on_noted=lambda: None
             )
             assert await sender.start_due() == 1
-            await house.receiver.wait_for(1)
-            await house.submit(webhook_url=other.url, key="quick")
-            await house.complete()
+            await scenario.receiver.wait_for(1)
+            await scenario.submit(webhook_url=other.url, key="quick")
+            await scenario.complete()
             assert await sender.start_due() == 1
             await other.wait_for(1)
             await sender.close()
 
-    async def test_a_server_that_stops_notes_what_it_has_sent(self, house: House) -> None:
+    async def test_a_server_that_stops_notes_what_it_has_sent(self, scenario: Scenario) -> None:
         noting, may_go = asyncio.Event(), asyncio.Event()
 
         async def hold(step: str, boundary: Boundary) -> None:
@@ -277,39 +277,39 @@ class TestTryingAgain:
                 noting.set()
                 await may_go.wait()
 
-        house.api.engine.databases.shard("main").crash = hold
-        job_id = await house.ended()
-        await house.api.engine.webhooks.deliveries.start_due()
+        scenario.api.engine.databases.shard("main").crash = hold
+        job_id = await scenario.ended()
+        await scenario.api.engine.webhooks.deliveries.start_due()
         await noting.wait()
-        closing = asyncio.create_task(house.api.engine.webhooks.deliveries.close())
+        closing = asyncio.create_task(scenario.api.engine.webhooks.deliveries.close())
         assert await asyncio.wait([closing], timeout=0.2) == (set(), {closing})
         may_go.set()
         await closing
-        assert (await house.deliveries(job_id))[0]["status"] == "delivered"
+        assert (await scenario.deliveries(job_id))[0]["status"] == "delivered"
 
-    async def test_nobody_there(self, house: House) -> None:
+    async def test_nobody_there(self, scenario: Scenario) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
-        job_id = await house.submit(webhook_url=url)
-        await house.complete()
-        await house.send()
-        assert (await house.deliveries(job_id))[0]["last_error"] == "There was no answer (ConnectError)."
+        job_id = await scenario.submit(webhook_url=url)
+        await scenario.complete()
+        await scenario.send()
+        assert (await scenario.deliveries(job_id))[0]["last_error"] == "There was no answer (ConnectError)."
 
-    async def test_two_servers_send_each_once(self, house: House) -> None:
+    async def test_two_servers_send_each_once(self, scenario: Scenario) -> None:
         for key in ("a", "b", "c", "d"):
-            await house.ended(key=key)
-        house.receiver.free.clear()
-        other = DeliveryService(house.api.engine.databases, WebhookSender(allow_private=True), on_noted=lambda: None)
-        both = asyncio.gather(house.send(), other.run_once())
-        await house.receiver.wait_for(4)
-        house.receiver.free.set()
+            await scenario.ended(key=key)
+        scenario.receiver.free.clear()
+        other = DeliveryService(scenario.api.engine.databases, WebhookSender(allow_private=True), on_noted=lambda: None)
+        both = asyncio.gather(scenario.send(), other.run_once())
+        await scenario.receiver.wait_for(4)
+        scenario.receiver.free.set()
         assert sum(await both) == 4
-        assert len({headers["webhook-id"] for headers, _ in house.receiver.heard}) == 4
+        assert len({headers["webhook-id"] for headers, _ in scenario.receiver.heard}) == 4
         await other.close()
 
-    async def test_what_a_dead_server_was_sending_is_sent_by_another(self, house: House) -> None:
-        job_id = await house.ended()
-        shard = house.api.engine.databases.shards["main"]
+    async def test_what_a_dead_server_was_sending_is_sent_by_another(self, scenario: Scenario) -> None:
+        job_id = await scenario.ended()
+        shard = scenario.api.engine.databases.shards["main"]
 
         async def die(step: str, where: Boundary) -> None:
             if (step, where) == (TransactionStep.WEBHOOK_NOTE, Boundary.BEFORE_COMMIT):
@@ -317,116 +317,116 @@ class TestTryingAgain:
 
         shard.crash = die
         with pytest.raises(Crash):
-            await house.send()
+            await scenario.send()
         shard.crash = None
-        assert await house.send() == 0
-        await house.advance(LEASE_SECONDS)
-        assert await house.send() == 1
-        [(first, _), (second, _)] = house.receiver.heard
+        assert await scenario.send() == 0
+        await scenario.advance(LEASE_SECONDS)
+        assert await scenario.send() == 1
+        [(first, _), (second, _)] = scenario.receiver.heard
         assert first["webhook-id"] == second["webhook-id"]
-        assert (await house.deliveries(job_id))[0]["status"] == "delivered"
+        assert (await scenario.deliveries(job_id))[0]["status"] == "delivered"
 
 
 class TestAskingAgain:
-    async def test_all_deliveries_are_listed_newest_first_by_what_came_of_them(self, house: House) -> None:
-        house.receiver.statuses = [500]
-        failed = await house.ended(key="failed")
-        await house.send()
-        arrived = await house.ended(key="arrived")
-        await house.send()
-        page = await house.caller.get("/api/deliveries")
+    async def test_all_deliveries_are_listed_newest_first_by_what_came_of_them(self, scenario: Scenario) -> None:
+        scenario.receiver.statuses = [500]
+        failed = await scenario.ended(key="failed")
+        await scenario.send()
+        arrived = await scenario.ended(key="arrived")
+        await scenario.send()
+        page = await scenario.caller.get("/api/deliveries")
         assert [(each["job_id"], each["status"]) for each in page["items"]] == [
             (arrived, "delivered"),
             (failed, "pending"),
         ]
-        [waiting] = (await house.caller.get("/api/deliveries?status=pending"))["items"]
+        [waiting] = (await scenario.caller.get("/api/deliveries?status=pending"))["items"]
         assert waiting["job_id"] == failed
-        first = await house.caller.get("/api/deliveries?limit=1")
-        [second] = (await house.caller.get(f"/api/deliveries?limit=1&cursor={first['next_cursor']}"))["items"]
+        first = await scenario.caller.get("/api/deliveries?limit=1")
+        [second] = (await scenario.caller.get(f"/api/deliveries?limit=1&cursor={first['next_cursor']}"))["items"]
         assert second["job_id"] == failed
-        other = await house.api.user("other@example.com")
+        other = await scenario.api.user("other@example.com")
         assert (await other.get("/api/deliveries"))["items"] == []
 
-    async def test_what_has_arrived_is_sent_again_under_its_id(self, house: House) -> None:
-        job_id = await house.ended()
-        await house.send()
-        [delivery] = await house.deliveries(job_id)
-        again = await house.caller.post(f"/api/deliveries/{delivery['id']}/redeliver")
+    async def test_what_has_arrived_is_sent_again_under_its_id(self, scenario: Scenario) -> None:
+        job_id = await scenario.ended()
+        await scenario.send()
+        [delivery] = await scenario.deliveries(job_id)
+        again = await scenario.caller.post(f"/api/deliveries/{delivery['id']}/redeliver")
         assert (again["status"], again["delivered_at"]) == ("pending", None)
-        assert await house.send() == 1
-        [(first, body), (second, same)] = house.receiver.heard
+        assert await scenario.send() == 1
+        [(first, body), (second, same)] = scenario.receiver.heard
         assert (first["webhook-id"], body) == (second["webhook-id"], same)
-        [delivery] = await house.deliveries(job_id)
+        [delivery] = await scenario.deliveries(job_id)
         # it began anew
         assert (delivery["status"], delivery["attempts"]) == ("delivered", 1)
 
-    async def test_what_was_given_up_goes_to_the_url_of_today(self, house: House) -> None:
+    async def test_what_was_given_up_goes_to_the_url_of_today(self, scenario: Scenario) -> None:
         async with receiving() as old:
             old.statuses = [500] * (len(WAITS_SECONDS) + 1)
-            data_of(await house.caller.call("PUT", "/api/webhook", {"url": old.url}))
-            job_id = await house.submit()
-            await house.complete()
-            while await house.send():
-                await house.advance(WAITS_SECONDS[-1] + 1)
-        [delivery] = await house.deliveries(job_id)
+            data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": old.url}))
+            job_id = await scenario.submit()
+            await scenario.complete()
+            while await scenario.send():
+                await scenario.advance(WAITS_SECONDS[-1] + 1)
+        [delivery] = await scenario.deliveries(job_id)
         assert delivery["status"] == "given_up"
-        data_of(await house.caller.call("PUT", "/api/webhook", {"url": house.receiver.url}))
-        await house.caller.post(f"/api/deliveries/{delivery['id']}/redeliver")
+        data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
+        await scenario.caller.post(f"/api/deliveries/{delivery['id']}/redeliver")
         # it is tried as often as a new one
-        house.receiver.statuses = [500]
-        await house.send()
-        [delivery] = await house.deliveries(job_id)
+        scenario.receiver.statuses = [500]
+        await scenario.send()
+        [delivery] = await scenario.deliveries(job_id)
         assert (delivery["status"], delivery["attempts"]) == ("pending", 1)
-        await house.advance(WAITS_SECONDS[0] + 1)
-        await house.send()
-        assert len(house.receiver.heard) == 2
-        assert (await house.deliveries(job_id))[0]["status"] == "delivered"
+        await scenario.advance(WAITS_SECONDS[0] + 1)
+        await scenario.send()
+        assert len(scenario.receiver.heard) == 2
+        assert (await scenario.deliveries(job_id))[0]["status"] == "delivered"
 
-    async def test_a_receiver_is_not_flooded_by_sending_again(self, house: House) -> None:
-        job_id = await house.ended()
-        await house.send()
-        [delivery] = await house.deliveries(job_id)
+    async def test_a_receiver_is_not_flooded_by_sending_again(self, scenario: Scenario) -> None:
+        job_id = await scenario.ended()
+        await scenario.send()
+        [delivery] = await scenario.deliveries(job_id)
         path = f"/api/deliveries/{delivery['id']}/redeliver"
-        most = REDELIVERIES_FACTOR * house.api.engine.settings.requests_per_minute
-        answers = [(await house.caller.call("POST", path)).status_code for _ in range(most + 1)]
+        most = REDELIVERIES_FACTOR * scenario.api.engine.settings.requests_per_minute
+        answers = [(await scenario.caller.call("POST", path)).status_code for _ in range(most + 1)]
         assert answers == [200] * most + [429]
 
-    async def test_nobody_sends_those_of_another(self, house: House) -> None:
-        job_id = await house.ended()
-        await house.send()
-        [delivery] = await house.deliveries(job_id)
-        other = await house.api.user("other@example.com")
+    async def test_nobody_sends_those_of_another(self, scenario: Scenario) -> None:
+        job_id = await scenario.ended()
+        await scenario.send()
+        [delivery] = await scenario.deliveries(job_id)
+        other = await scenario.api.user("other@example.com")
         problem_of(await other.call("POST", f"/api/deliveries/{delivery['id']}/redeliver"), 404)
-        assert await house.send() == 0
+        assert await scenario.send() == 0
 
 
 class TestTryingItOut:
-    async def test_a_test_is_signed_and_says_what_was_answered(self, house: House) -> None:
-        problem_of(await house.caller.call("POST", "/api/webhook/test"), 409)
-        secret = data_of(await house.caller.call("PUT", "/api/webhook", {"url": house.receiver.url}))["secret"]
-        house.receiver.statuses = [418]
-        tried = await house.caller.post("/api/webhook/test")
+    async def test_a_test_is_signed_and_says_what_was_answered(self, scenario: Scenario) -> None:
+        problem_of(await scenario.caller.call("POST", "/api/webhook/test"), 409)
+        secret = data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))["secret"]
+        scenario.receiver.statuses = [418]
+        tried = await scenario.caller.post("/api/webhook/test")
         assert tried == {"is_delivered": False, "status_code": 418, "error": "The answer was 418."}
-        assert (await house.caller.post("/api/webhook/test"))["is_delivered"] is True
-        headers, body = house.receiver.heard[0]
+        assert (await scenario.caller.post("/api/webhook/test"))["is_delivered"] is True
+        headers, body = scenario.receiver.heard[0]
         assert Webhook(secret).verify(body, headers)["type"] == "webhook.test"
-        assert (await house.caller.get("/api/deliveries"))["items"] == []
+        assert (await scenario.caller.get("/api/deliveries"))["items"] == []
 
-    async def test_a_tenant_may_try_ten_times_a_minute(self, house: House) -> None:
-        data_of(await house.caller.call("PUT", "/api/webhook", {"url": house.receiver.url}))
+    async def test_a_tenant_may_try_ten_times_a_minute(self, scenario: Scenario) -> None:
+        data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
         for _ in range(10):
-            await house.caller.post("/api/webhook/test")
-        problem_of(await house.caller.call("POST", "/api/webhook/test"), 429)
-        assert len(house.receiver.heard) == 10
+            await scenario.caller.post("/api/webhook/test")
+        problem_of(await scenario.caller.call("POST", "/api/webhook/test"), 429)
+        assert len(scenario.receiver.heard) == 10
 
 
 class TestWhereTo:
-    async def test_private_addresses_are_refused_when_it_comes_to_sending(self, house: House) -> None:
-        careful = DeliveryService(house.api.engine.databases, WebhookSender(allow_private=False), on_noted=lambda: None)
-        job_id = await house.ended()
+    async def test_private_addresses_are_refused_when_it_comes_to_sending(self, scenario: Scenario) -> None:
+        careful = DeliveryService(scenario.api.engine.databases, WebhookSender(allow_private=False), on_noted=lambda: None)
+        job_id = await scenario.ended()
         await careful.run_once()
-        assert house.receiver.heard == []
-        assert (await house.deliveries(job_id))[0]["last_error"] == INTO_PRIVATE
+        assert scenario.receiver.heard == []
+        assert (await scenario.deliveries(job_id))[0]["last_error"] == INTO_PRIVATE
 
     @pytest.mark.parametrize("host", ["localhost", "127.1", "2130706433", "0x7f000001", "[::1]", "[::ffff:127.0.0.1]"])
     async def test_it_does_not_matter_how_an_address_is_written(self, receiver: Receiver, host: str) -> None:
@@ -551,47 +551,47 @@ class TestWhereTo:
             assert refused["errors"] == {"webhook_url": INTO_PRIVATE}
         assert (await caller.get("/api/wallet"))["balance"] == 100
 
-    async def test_a_job_with_such_a_url_is_not_accepted(self, house: House) -> None:
-        body = {"effect_id": house.effect_id, "idempotency_key": "k", "webhook_url": "ftp://example.com/"}
-        assert "webhook_url" in problem_of(await house.caller.call("POST", "/api/ai-jobs", body), 422)["errors"]
+    async def test_a_job_with_such_a_url_is_not_accepted(self, scenario: Scenario) -> None:
+        body = {"effect_id": scenario.effect_id, "idempotency_key": "k", "webhook_url": "ftp://example.com/"}
+        assert "webhook_url" in problem_of(await scenario.caller.call("POST", "/api/ai-jobs", body), 422)["errors"]
 
 
 class TestTheTenantsWebhook:
-    async def test_the_secret_is_shown_once(self, house: House) -> None:
-        empty = await house.caller.get("/api/webhook")
+    async def test_the_secret_is_shown_once(self, scenario: Scenario) -> None:
+        empty = await scenario.caller.get("/api/webhook")
         assert empty == {"url": None, "has_secret": False, "updated_at": None, "secret": None}
-        first = data_of(await house.caller.call("PUT", "/api/webhook", {"url": "https://example.com/a"}))
+        first = data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": "https://example.com/a"}))
         assert first["secret"].startswith("whsec_")
-        assert (await house.caller.get("/api/webhook"))["secret"] is None
-        again = data_of(await house.caller.call("PUT", "/api/webhook", {"url": "https://example.com/b"}))
+        assert (await scenario.caller.get("/api/webhook"))["secret"] is None
+        again = data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": "https://example.com/b"}))
         assert (again["url"], again["secret"]) == ("https://example.com/b", None)
-        rotated = data_of(await house.caller.call("PUT", "/api/webhook", {"url": None, "rotate_secret": True}))
+        rotated = data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": None, "rotate_secret": True}))
         assert rotated["secret"] not in (None, first["secret"])
 
-    async def test_a_secret_that_was_made_for_a_delivery_is_shown_when_it_is_asked_for(self, house: House) -> None:
-        await house.ended()
-        await house.send()
-        [(headers, body)] = house.receiver.heard
-        Webhook(await house.secret()).verify(body, headers)
+    async def test_a_secret_that_was_made_for_a_delivery_is_shown_when_it_is_asked_for(self, scenario: Scenario) -> None:
+        await scenario.ended()
+        await scenario.send()
+        [(headers, body)] = scenario.receiver.heard
+        Webhook(await scenario.secret()).verify(body, headers)
 
-    async def test_deleted_it_tells_nobody_any_more(self, house: House) -> None:
-        data_of(await house.caller.call("PUT", "/api/webhook", {"url": house.receiver.url}))
-        assert (await house.caller.call("DELETE", "/api/webhook")).status_code == 204
-        assert (await house.caller.get("/api/webhook"))["url"] is None
-        await house.submit()
-        await house.complete()
-        assert await house.send() == 0
+    async def test_deleted_it_tells_nobody_any_more(self, scenario: Scenario) -> None:
+        data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
+        assert (await scenario.caller.call("DELETE", "/api/webhook")).status_code == 204
+        assert (await scenario.caller.get("/api/webhook"))["url"] is None
+        await scenario.submit()
+        await scenario.complete()
+        assert await scenario.send() == 0
 
-    async def test_a_url_of_the_wrong_form_is_refused(self, house: House) -> None:
+    async def test_a_url_of_the_wrong_form_is_refused(self, scenario: Scenario) -> None:
         for url in ("ftp://example.com", "https://a:b@example.com", "https://example.com/\x00"):
-            problem = problem_of(await house.caller.call("PUT", "/api/webhook", {"url": url}), 422)
+            problem = problem_of(await scenario.caller.call("PUT", "/api/webhook", {"url": url}), 422)
             assert "url" in problem["errors"]
 
-    async def test_deliveries_are_shown_to_their_owner_only(self, house: House) -> None:
-        job_id = await house.ended()
-        other = await house.api.user("other@example.com")
+    async def test_deliveries_are_shown_to_their_owner_only(self, scenario: Scenario) -> None:
+        job_id = await scenario.ended()
+        other = await scenario.api.user("other@example.com")
         for path in (f"/api/ai-jobs/{job_id}/deliveries", "/api/ai-jobs/nothing/deliveries"):
             problem_of(await other.call("GET", path), 404)
         for method, path in (("GET", "/api/webhook"), ("DELETE", "/api/webhook")):
-            problem_of(await house.api.anybody.call(method, path), 401)
-        problem_of(await house.api.anybody.call("PUT", "/api/webhook", {}), 401)
+            problem_of(await scenario.api.anybody.call(method, path), 401)
+        problem_of(await scenario.api.anybody.call("PUT", "/api/webhook", {}), 401)

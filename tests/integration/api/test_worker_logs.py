@@ -9,7 +9,7 @@ import pytest
 from comfyrelay.protocol.worker import MOST_LOG_BYTES, MOST_LOG_LINES
 from comfyrelay.services.queue import worker_logs
 from tests.support.api import Api, Caller, problem_of
-from tests.support.operator import Operating, operate
+from tests.support.operator import OperatorScenario, open_operator_scenario
 from tests.support.world import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.both_databases
@@ -18,12 +18,12 @@ LINE = '{"event": "worker.registered", "level": "info"}'
 
 
 @pytest.fixture
-async def desk(api: Api) -> Operating:
-    return await operate(api)
+async def desk(api: Api) -> OperatorScenario:
+    return await open_operator_scenario(api)
 
 
 @pytest.fixture
-async def worker(desk: Operating) -> Caller:
+async def worker(desk: OperatorScenario) -> Caller:
     return await desk.api.worker()
 
 
@@ -37,11 +37,11 @@ async def poll(worker: Caller, **more: Any) -> Any:
     return await worker.post("/api/worker/poll", {"worker_id": "gpu-1", **more})
 
 
-async def look(desk: Operating) -> Any:
+async def look(desk: OperatorScenario) -> Any:
     return await desk.call("GET", "/workers/gpu-1/logs")
 
 
-async def test_it_is_asked_for_when_somebody_looks_and_shown_when_it_came(desk: Operating, worker: Caller) -> None:
+async def test_it_is_asked_for_when_somebody_looks_and_shown_when_it_came(desk: OperatorScenario, worker: Caller) -> None:
     assert (await poll(worker))["wants_logs"] is False
     asked = await look(desk)
     assert asked.status_code == 202
@@ -56,7 +56,7 @@ async def test_it_is_asked_for_when_somebody_looks_and_shown_when_it_came(desk: 
     assert found.json()["data"]["lines"] == [LINE, "another"]
 
 
-async def test_a_worker_that_waits_for_a_job_is_let_go_to_hear_of_it(desk: Operating, worker: Caller) -> None:
+async def test_a_worker_that_waits_for_a_job_is_let_go_to_hear_of_it(desk: OperatorScenario, worker: Caller) -> None:
     waiting = asyncio.create_task(poll(worker, wait_seconds=30))
     async with asyncio.timeout(PATIENCE_SECONDS):
         await until(lambda: desk.api.engine.queue.polls.parked)
@@ -65,7 +65,7 @@ async def test_a_worker_that_waits_for_a_job_is_let_go_to_hear_of_it(desk: Opera
     assert (answer["job"], answer["wants_logs"]) == (None, True)
 
 
-async def test_a_worker_that_runs_a_job_hears_of_it_with_its_heartbeat(desk: Operating, worker: Caller) -> None:
+async def test_a_worker_that_runs_a_job_hears_of_it_with_its_heartbeat(desk: OperatorScenario, worker: Caller) -> None:
     await desk.submit()
     job = (await poll(worker))["job"]
     beat = {"dispatch_id": job["dispatch_id"], "lease_token": job["lease_token"]}
@@ -79,14 +79,14 @@ async def test_a_worker_that_runs_a_job_hears_of_it_with_its_heartbeat(desk: Ope
 
 
 async def test_nobody_is_asked_once_nobody_looks(
-    desk: Operating, worker: Caller, monkeypatch: pytest.MonkeyPatch
+    desk: OperatorScenario, worker: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_logs, "WATCHED_SECONDS", 0.0)
     await look(desk)
     assert (await poll(worker))["wants_logs"] is False
 
 
-async def test_it_is_forgotten_after_a_while_and_with_its_worker(desk: Operating, worker: Caller) -> None:
+async def test_it_is_forgotten_after_a_while_and_with_its_worker(desk: OperatorScenario, worker: Caller) -> None:
     await worker.post("/api/worker/logs", {"lines": [LINE]})
     await desk.advance(worker_logs.KEPT_SECONDS + 1)
     await desk.api.engine.operations.retention.run_once()
@@ -96,7 +96,7 @@ async def test_it_is_forgotten_after_a_while_and_with_its_worker(desk: Operating
     problem_of(await look(desk), 404)
 
 
-async def test_newer_lines_take_the_place_of_older_ones(desk: Operating, worker: Caller) -> None:
+async def test_newer_lines_take_the_place_of_older_ones(desk: OperatorScenario, worker: Caller) -> None:
     for lines in (["one"], ["two", "three"]):
         await worker.post("/api/worker/logs", {"lines": lines})
     assert (await look(desk)).json()["data"]["lines"] == ["two", "three"]
@@ -109,13 +109,13 @@ async def test_too_much_is_refused(worker: Caller, lines: Any) -> None:
     problem_of(await worker.call("POST", "/api/worker/logs", {"lines": lines}), 422)
 
 
-async def test_a_name_with_a_slash_or_a_blank_is_reached_all_the_same(desk: Operating) -> None:
+async def test_a_name_with_a_slash_or_a_blank_is_reached_all_the_same(desk: OperatorScenario) -> None:
     worker = await desk.api.worker("rack 1/a")
     assert (await desk.call("GET", "/workers/rack 1/a/logs")).status_code == 202
     assert (await worker.post("/api/worker/poll", {"worker_id": "rack 1/a"}))["wants_logs"] is True
 
 
-async def test_only_a_worker_sends_its_own(desk: Operating, worker: Caller) -> None:
+async def test_only_a_worker_sends_its_own(desk: OperatorScenario, worker: Caller) -> None:
     other = await desk.api.worker("gpu-2")
     await other.post("/api/worker/logs", {"lines": ["of another"]})
     assert (await look(desk)).json()["data"]["lines"] == []

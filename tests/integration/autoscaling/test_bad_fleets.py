@@ -3,15 +3,15 @@
 from typing import Any
 
 import pytest
+from comfyrelay.protocol.autoscaling import FleetMachines, FleetScaling
 from pydantic import ValidationError
 from sqlalchemy import update
 
 from comfyrelay.domain.autoscaling.spec import MachineSpec, ScalingSpec
 from comfyrelay.domain.autoscaling.spec_json import machines_from_json, scaling_from_json
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.protocol.autoscaling import FleetMachines, FleetScaling
 from comfyrelay.store.central.tables import fleets as fleet_rows
-from tests.support.burst import a_house
+from tests.support.burst import burst_scenario
 from tests.support.memory_provider import Fleets, open_fleets
 from tests.support.observations import fleet, launched, plan, plans, waiting
 from tests.support.world import World
@@ -58,12 +58,12 @@ async def test_others_are_scaled_and_such_a_one_says_why_it_is_not_until_it_is_m
 
 
 async def test_bursting_goes_on_beside_it(world: World) -> None:
-    house = await a_house(world, max_wait_seconds=10)
+    burst = await burst_scenario(world, max_wait_seconds=10)
     other = await open_fleets(world)
     await store(other, **BAD["an unknown policy"])
-    await house.submit()
+    await burst.submit()
     await world.advance(30)
-    assert len(await house.look()) == 1
+    assert len(await burst.look()) == 1
 
 
 async def test_what_one_fleet_runs_into_keeps_no_other_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

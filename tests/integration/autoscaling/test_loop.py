@@ -27,7 +27,7 @@ from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import Conflict, ProviderError
 from comfyrelay.services.autoscaling.leadership import Leadership
 from comfyrelay.store.central.autoscaling import decisions, leaders
-from tests.support.memory_provider import Fleets, Yard, lead, open_fleets
+from tests.support.memory_provider import Fleets, MemoryProvider, lead, open_fleets
 from tests.support.world import PATIENCE_SECONDS, Crash, World
 
 
@@ -40,11 +40,11 @@ class TestLaunching:
     async def test_a_job_that_finds_no_machine_has_one_launched(self, fleets: Fleets) -> None:
         await fleets.submit()
         await fleets.decide()
-        [order] = fleets.yard.launches
+        [order] = fleets.provider.launches
         [machine] = await fleets.present()
         assert order == [machine.key]
         assert machine.provider_id == f"{fleets.fleet}.{machine.key}"
-        assert fleets.yard.totals == [1]
+        assert fleets.provider.totals == [1]
 
     async def test_it_is_written_down_before_it_is_ordered(self, fleets: Fleets) -> None:
         known: list[set[str]] = []
@@ -52,19 +52,19 @@ class TestLaunching:
         async def before(_orders: Sequence[MachineOrder]) -> None:
             known.append({each.key for each in await fleets.present()})
 
-        fleets.yard.before = before
+        fleets.provider.before = before
         await fleets.submit()
         await fleets.decide()
-        assert known == [set(fleets.yard.launches[0])]
+        assert known == [set(fleets.provider.launches[0])]
 
     async def test_a_machine_that_boots_is_not_ordered_twice(self, fleets: Fleets) -> None:
         await fleets.submit()
         for _ in range(3):
             await fleets.round()
-        assert len(fleets.yard.launches) == 1
+        assert len(fleets.provider.launches) == 1
         await fleets.pass_time(60)
         await fleets.round()
-        assert len(fleets.yard.launches) == 1
+        assert len(fleets.provider.launches) == 1
 
     async def test_it_is_registered_when_its_worker_is_and_boots_are_learnt_from(self, fleets: Fleets) -> None:
         await fleets.submit()
@@ -83,7 +83,7 @@ class TestLaunching:
     async def test_a_type_that_is_refused_gives_way_to_the_next(self, world: World) -> None:
         types = [{"name": "cheap", "price_per_hour": 0.5}, {"name": "dear", "price_per_hour": 1.5}]
         fleets = await open_fleets(world, instance_types=types)
-        fleets.yard.refuses = [LaunchRefused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")]
+        fleets.provider.refuses = [LaunchRefused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")]
         await fleets.submit()
         await fleets.decide()
         assert await fleets.present() == []
@@ -108,10 +108,10 @@ class TestLaunching:
             for each in orders:
                 id_ = f"{fleets.fleet}.{each.key}"
                 chosen = Observed(id=id_, state=ObservedState.RUNNING, key=each.key, instance_type="dear")
-                fleets.yard.there[id_] = chosen
+                fleets.provider.there[id_] = chosen
 
         if when == "launched":
-            fleets.yard.before = choose
+            fleets.provider.before = choose
             await fleets.submit()
             await fleets.decide()
         else:
@@ -121,25 +121,25 @@ class TestLaunching:
         assert (machine.instance_type, machine.price_per_hour) == ("dear", 1.5)
 
     async def test_a_provider_that_refuses_everything_is_not_asked_again_at_once(self, fleets: Fleets) -> None:
-        fleets.yard.refuses = [LaunchRefused(kind=RefusalKind.SETUP, text="There is no group.")]
+        fleets.provider.refuses = [LaunchRefused(kind=RefusalKind.SETUP, text="There is no group.")]
         await fleets.submit()
         await fleets.decide()
         await fleets.decide()
-        assert len(fleets.yard.launches) == 1
+        assert len(fleets.provider.launches) == 1
         [last, *_] = await fleets.decisions()
         assert last.reason.endswith("; launching 0 of 1: There is no group (tried again in 60 s)")
         await fleets.pass_time(61)
         await fleets.decide()
-        assert len(fleets.yard.launches) == 2
+        assert len(fleets.provider.launches) == 2
 
     async def test_workers_that_somebody_else_started_are_capacity_and_are_never_ended(self, fleets: Fleets) -> None:
         await fleets.world.worker(fleets.fleet, name="by-hand")
         await fleets.submit()
         await fleets.decide()
-        assert fleets.yard.launches == []
+        assert fleets.provider.launches == []
         await fleets.change(scaling={"max_machines": 0})
         await fleets.decide()
-        assert fleets.yard.ends == []
+        assert fleets.provider.ends == []
         assert [each.id for each in (await fleets.seen()).machines] == ["worker:by-hand"]
 
     async def test_a_worker_that_speaks_to_the_cloud_alone_is_no_capacity_for_what_waits_here(
@@ -153,7 +153,7 @@ class TestLaunching:
         await fleets.world.engine.fleet.workers.deregister("cloud-self_hosted")
         await fleets.submit()
         await fleets.decide()
-        assert len(fleets.yard.launches) == 1
+        assert len(fleets.provider.launches) == 1
 
 
 class TestEnding:
@@ -172,10 +172,10 @@ class TestEnding:
         worker = await self.ready(fleets)
         await fleets.pass_time(890)
         await fleets.round()
-        assert fleets.yard.ends == []
+        assert fleets.provider.ends == []
         await fleets.pass_time(20)
         await fleets.round()
-        assert fleets.yard.ends == [[worker]]
+        assert fleets.provider.ends == [[worker]]
         assert (await fleets.world.audit(worker))[-1] == "drain"
         await fleets.look()
         assert await fleets.present() == []
@@ -189,7 +189,7 @@ class TestEnding:
         await fleets.decide()
         await fleets.pass_time(60)
         await fleets.decide()
-        assert fleets.yard.launches == []
+        assert fleets.provider.launches == []
         await fleets.pass_time(60)
         await fleets.decide()
         assert len(await fleets.present()) == 1
@@ -218,10 +218,10 @@ class TestEnding:
         for _ in range(16):
             await fleets.pass_time(60)
             await fleets.round()
-        assert fleets.yard.ends == []
+        assert fleets.provider.ends == []
         await fleets.pass_time(60)
         await fleets.round()
-        assert [sorted(each) for each in fleets.yard.ends] == [sorted(workers[1:])]
+        assert [sorted(each) for each in fleets.provider.ends] == [sorted(workers[1:])]
 
     async def run_one(self, fleets: Fleets, worker: str) -> bool:
         leased = await fleets.world.lease(worker)
@@ -242,7 +242,7 @@ class TestEnding:
 
         fleets.loop._scaling.snapshots.take = as_it_was  # type: ignore[method-assign,assignment]
         await fleets.decide()
-        assert fleets.yard.ends == []
+        assert fleets.provider.ends == []
         [last, *_] = await fleets.decisions()
         assert last.end == [machine.key]
         assert last.outcome == {"busy": [machine.key]}
@@ -251,15 +251,15 @@ class TestEnding:
     async def test_an_end_that_fails_is_asked_for_again(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         await fleets.pass_time(1000)
-        fleets.yard.fails = ProviderError("throttled")
+        fleets.provider.fails = ProviderError("throttled")
         await fleets.decide()
-        assert fleets.yard.ends == [[worker]]
+        assert fleets.provider.ends == [[worker]]
         await fleets.look()
-        assert fleets.yard.ends == [[worker]]
-        fleets.yard.fails = None
+        assert fleets.provider.ends == [[worker]]
+        fleets.provider.fails = None
         await fleets.pass_time(15)
         await fleets.look()
-        assert fleets.yard.ends == [[worker]] * 2
+        assert fleets.provider.ends == [[worker]] * 2
         await fleets.look()
         assert await fleets.present() == []
 
@@ -272,8 +272,8 @@ class TestEnding:
         else:
             await fleets.submit()
             await fleets.decide()
-            [worker] = fleets.yard.there
-        fleets.yard.fails = ProviderError("throttled")
+            [worker] = fleets.provider.there
+        fleets.provider.fails = ProviderError("throttled")
         await fleets.change(scaling={"max_machines": 0})
         await fleets.decide()
         if how == "again":
@@ -286,9 +286,9 @@ class TestEnding:
     async def test_an_end_is_not_asked_for_again_while_the_worker_has_something_to_do(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         await fleets.pass_time(1000)
-        fleets.yard.fails = ProviderError("throttled")
+        fleets.provider.fails = ProviderError("throttled")
         await fleets.decide()
-        fleets.yard.fails = None
+        fleets.provider.fails = None
         # somebody wants it back
         await fleets.world.engine.fleet.workers.set_draining(worker, is_draining=False)
         await fleets.submit()
@@ -296,32 +296,32 @@ class TestEnding:
         assert leased is not None
         await fleets.pass_time(15)
         await fleets.look()
-        assert len(fleets.yard.ends) == 1
+        assert len(fleets.provider.ends) == 1
         assert (await fleets.world.audit(worker))[-1] == "drain"
         await fleets.world.complete(leased)
         await fleets.look()
-        assert fleets.yard.ends == [[worker]] * 2
+        assert fleets.provider.ends == [[worker]] * 2
 
     async def test_one_that_disappears_is_gone_and_its_job_has_another_launched(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
-        del fleets.yard.there[worker]
+        del fleets.provider.there[worker]
         await fleets.world.engine.fleet.workers.deregister(worker)
         await fleets.look()
         assert await fleets.present() == []
         assert (await fleets.orders())[0].ended == MachineEndReason.GONE
         await fleets.submit()
         await fleets.decide()
-        assert len(fleets.yard.launches) == 2
+        assert len(fleets.provider.launches) == 2
 
     async def test_one_whose_worker_left_is_ended_after_a_moment(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         await fleets.world.engine.fleet.workers.deregister(worker)
         await fleets.look()
         assert [each.state for each in (await fleets.seen()).machines] == [MachineState.DRAINING]
-        assert fleets.yard.ends == []
+        assert fleets.provider.ends == []
         await fleets.pass_time(121)
         await fleets.look()
-        assert fleets.yard.ends == [[worker]]
+        assert fleets.provider.ends == [[worker]]
 
     @pytest.mark.parametrize("how", ["drained", "revoked"])
     async def test_one_whose_worker_somebody_drained_or_revoked_is_ended(self, fleets: Fleets, how: str) -> None:
@@ -332,27 +332,27 @@ class TestEnding:
         else:
             await workers.set_approved(worker, is_approved=False)
         await fleets.round()
-        assert fleets.yard.ends == []
+        assert fleets.provider.ends == []
         await fleets.pass_time(61)
         await fleets.round()
-        assert fleets.yard.ends == [[worker]]
+        assert fleets.provider.ends == [[worker]]
         assert (await fleets.orders())[0].ended == MachineEndReason.CLOSED
 
     async def test_one_whose_worker_fell_silent_is_ended(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         await fleets.world.advance(301)
         await fleets.look()
-        assert fleets.yard.ends == [[worker]]
+        assert fleets.provider.ends == [[worker]]
 
     async def test_machines_that_nobody_ordered_here_are_adopted(self, fleets: Fleets) -> None:
         id_ = f"{fleets.fleet}.another"
-        fleets.yard.there[id_] = Observed(id=id_, state=ObservedState.RUNNING, instance_type="g5")
+        fleets.provider.there[id_] = Observed(id=id_, state=ObservedState.RUNNING, instance_type="g5")
         await fleets.look()
         [machine] = await fleets.present()
         assert (machine.provider_id, machine.instance_type) == (id_, "g5")
         await fleets.submit()
         await fleets.decide()
-        assert fleets.yard.launches == []
+        assert fleets.provider.launches == []
 
 
 class TestFailures:
@@ -364,8 +364,8 @@ class TestFailures:
             await fleets.round()
             await fleets.pass_time(3 * 100 + 121)
         await fleets.round()
-        assert len(fleets.yard.launches) == 3
-        assert len(fleets.yard.ends) == 3
+        assert len(fleets.provider.launches) == 3
+        assert len(fleets.provider.ends) == 3
         assert {each.ended for each in await fleets.orders()} == {MachineEndReason.BOOT_FAILED}
         assert (await fleets.seen()).failed_boots == 3
         [last, *_] = await fleets.decisions()
@@ -373,7 +373,7 @@ class TestFailures:
         # a worker that comes ends the row
         await fleets.pass_time(301)
         await fleets.decide()
-        assert len(fleets.yard.launches) == 4
+        assert len(fleets.provider.launches) == 4
         await fleets.boot()
         await fleets.look()
         assert (await fleets.seen()).failed_boots == 0
@@ -381,11 +381,11 @@ class TestFailures:
     async def test_a_provider_that_fails_does_not_stop_the_others_and_is_written_down(self, world: World) -> None:
         fleets = await open_fleets(world)
         other = await open_fleets(world)
-        broken, sound = Yard(fails=ProviderError("The region is away.")), other.yard
+        broken, sound = MemoryProvider(fails=ProviderError("The region is away.")), other.provider
         providers = {fleets.fleet: broken, other.fleet: sound}
 
         class Both(ScalingLoop):
-            def _provider(self, fleet: object) -> Yard:
+            def _provider(self, fleet: object) -> MemoryProvider:
                 return providers[fleet.slug]  # type: ignore[attr-defined]
 
         loop = Both(world.engine, sound)
@@ -409,7 +409,7 @@ class TestFailures:
             asked.append(fleet.slug)
             raise ProviderError("Prices are away.")
 
-        monkeypatch.setattr(fleets.yard, "prices", prices)
+        monkeypatch.setattr(fleets.provider, "prices", prices)
         await fleets.submit()
         await fleets.decide()
         await fleets.boot()
@@ -421,11 +421,11 @@ class TestFailures:
 
     async def test_an_answer_with_far_too_many_machines_is_not_believed(self, fleets: Fleets) -> None:
         ids = [f"{fleets.fleet}.{number}" for number in range(1001)]
-        fleets.yard.there = {each: Observed(id=each, state=ObservedState.RUNNING) for each in ids}
+        fleets.provider.there = {each: Observed(id=each, state=ObservedState.RUNNING) for each in ids}
         await fleets.round()
         assert await fleets.present() == []
         assert "tells of 1001 machines" in (await fleets.decisions())[0].reason
-        del fleets.yard.there[ids[0]]
+        del fleets.provider.there[ids[0]]
         await fleets.look()
         assert len(await fleets.present()) == 1000
 
@@ -433,31 +433,31 @@ class TestFailures:
         fleets = await open_fleets(world, scaling={"launches_per_minute": 1})
         id_ = f"{fleets.fleet}.x"
         ahead = datetime(2126, 1, 1, tzinfo=UTC)
-        fleets.yard.there[id_] = Observed(id=id_, state=ObservedState.RUNNING, launched_at=ahead)
+        fleets.provider.there[id_] = Observed(id=id_, state=ObservedState.RUNNING, launched_at=ahead)
         await fleets.look()
         await fleets.pass_time(3 * 100 + 121)
         await fleets.look()
-        assert fleets.yard.ends == [[id_]]
+        assert fleets.provider.ends == [[id_]]
         await fleets.submit()
         await fleets.decide()
-        assert len(fleets.yard.launches) == 1
+        assert len(fleets.provider.launches) == 1
 
     async def test_what_was_last_known_counts_while_a_provider_cannot_be_asked(self, fleets: Fleets) -> None:
         await fleets.submit()
         await fleets.decide()
-        fleets.yard.fails = ProviderError("away")
-        fleets.yard.there.clear()
+        fleets.provider.fails = ProviderError("away")
+        fleets.provider.there.clear()
         await fleets.pass_time(120)
         await fleets.round()
         assert len(await fleets.present()) == 1
-        assert len(fleets.yard.launches) == 1
+        assert len(fleets.provider.launches) == 1
 
     @pytest.mark.parametrize("when", ["before", "after"])
     async def test_who_leads_after_a_crash_orders_the_same_machine(self, fleets: Fleets, when: str) -> None:
         async def die(_orders: Sequence[MachineOrder]) -> None:
             raise Crash(when)
 
-        setattr(fleets.yard, when, die)
+        setattr(fleets.provider, when, die)
         await fleets.submit()
         await fleets.loop.decide_once()
         with pytest.raises(Crash):
@@ -467,14 +467,14 @@ class TestFailures:
         await fleets.world.engine.scaling.leadership.resign()
         await fleets.world.restart()
         await lead(fleets.world)
-        fleets.yard.before = fleets.yard.after = Yard().before
-        fleets.loop = ScalingLoop(fleets.world.engine, fleets.yard)
+        fleets.provider.before = fleets.provider.after = MemoryProvider().before
+        fleets.loop = ScalingLoop(fleets.world.engine, fleets.provider)
         for _ in range(3):
             await fleets.pass_time(10)
             await fleets.round()
-        assert {key for launch in fleets.yard.launches for key in launch} == {ordered.key}
-        assert len(fleets.yard.there) == 1
-        assert [each.provider_id for each in await fleets.present()] == list(fleets.yard.there)
+        assert {key for launch in fleets.provider.launches for key in launch} == {ordered.key}
+        assert len(fleets.provider.there) == 1
+        assert [each.provider_id for each in await fleets.present()] == list(fleets.provider.there)
 
     async def test_a_leader_that_lost_it_writes_nothing_and_launches_nothing(self, fleets: Fleets) -> None:
         await fleets.submit()
@@ -487,7 +487,7 @@ class TestFailures:
         assert old.leader is not None
         old._leader = replace(old.leader, term=before)
         await fleets.loop._quietly("decide", fleets.loop.decide_once)
-        assert fleets.yard.launches == []
+        assert fleets.provider.launches == []
         assert await fleets.present() == []
         assert await fleets.decisions() == []
 
@@ -499,12 +499,12 @@ class TestMoney:
         await fleets.submit()
         await fleets.decide()
         await fleets.boot()
-        fleets.yard.there = {id_: replace(each, price_per_hour=5.0) for id_, each in fleets.yard.there.items()}
+        fleets.provider.there = {id_: replace(each, price_per_hour=5.0) for id_, each in fleets.provider.there.items()}
         await fleets.look()
         for _ in range(8):
             await fleets.submit(5)
         await fleets.decide()
-        assert len(fleets.yard.there) == 2
+        assert len(fleets.provider.there) == 2
         assert "launching 1 of " in (await fleets.decisions())[0].reason
 
     async def test_types_that_the_operator_changes_count_at_once(
@@ -521,7 +521,7 @@ class TestMoney:
         async def prices(_fleet: ProviderFleet) -> Sequence[InstanceType]:
             raise ProviderError("Prices are away.")
 
-        monkeypatch.setattr(fleets.yard, "prices", prices)
+        monkeypatch.setattr(fleets.provider, "prices", prices)
         await fleets.look()
         assert fleets.loop._types(await fleets.record()) == (InstanceType(name="new", price_per_hour=1.0),)
 
@@ -550,7 +550,7 @@ class TestDecisions:
         all_day = {"days": list(range(7)), "begins": "00:00", "ends": "00:00", "at_least": 1}
         limits = {"max_machines": 5, "cost_per_hour": 4.0, "schedules": [all_day]}
         fleets = await open_fleets(world, instance_types=types, scaling=limits)
-        fleets.yard.refuses = [LaunchRefused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")]
+        fleets.provider.refuses = [LaunchRefused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")]
         await fleets.submit()
         await fleets.decide()
         await fleets.decide()
@@ -572,7 +572,7 @@ class TestDecisions:
     async def test_of_a_large_fleet_it_keeps_fifty_and_how_many_there_were(self, world: World) -> None:
         fleets = await open_fleets(world, scaling={"max_machines": 100})
         ids = [f"{fleets.fleet}.{number}" for number in range(60)]
-        fleets.yard.there = {each: Observed(id=each, state=ObservedState.RUNNING) for each in ids}
+        fleets.provider.there = {each: Observed(id=each, state=ObservedState.RUNNING) for each in ids}
         await fleets.round()
         seen = (await fleets.decisions())[0].seen
         assert (len(seen["machines"]), seen["machines_left_out"]) == (50, 10)
@@ -594,53 +594,53 @@ class TestDecisions:
     async def test_nothing_is_done_while_paused_or_in_a_dry_run(self, fleets: Fleets, how: str) -> None:
         await fleets.change(scaling={how: True})
         id_ = f"{fleets.fleet}.another"
-        fleets.yard.there[id_] = Observed(id=id_, state=ObservedState.RUNNING)
+        fleets.provider.there[id_] = Observed(id=id_, state=ObservedState.RUNNING)
         await fleets.submit()
         for _ in range(3):
             await fleets.round()
             await fleets.pass_time(3 * 100 + 121)
-        assert fleets.yard.launches == fleets.yard.ends == []
+        assert fleets.provider.launches == fleets.provider.ends == []
         assert await fleets.present() == []
         [recorded] = await fleets.decisions()
         assert ("paused" if how == "is_paused" else "dry run") in recorded.reason
         await fleets.change(scaling={how: False})
         await fleets.decide()
-        assert len(fleets.yard.launches) == 1
+        assert len(fleets.provider.launches) == 1
 
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
     async def test_an_order_that_nobody_answered_is_not_placed_again_meanwhile(self, fleets: Fleets, how: str) -> None:
         async def fail(_orders: Sequence[MachineOrder]) -> None:
             raise ProviderError("away")
 
-        fleets.yard.before = fail
+        fleets.provider.before = fail
         await fleets.submit()
         await fleets.decide()
-        assert len(fleets.yard.launches) == 1
+        assert len(fleets.provider.launches) == 1
         await fleets.change(scaling={how: True})
         await fleets.pass_time(15)
         await fleets.round()
-        assert len(fleets.yard.launches) == 1
+        assert len(fleets.provider.launches) == 1
         await fleets.change(scaling={how: False})
         await fleets.look()
-        assert fleets.yard.launches[0] == fleets.yard.launches[1]
+        assert fleets.provider.launches[0] == fleets.provider.launches[1]
 
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
     async def test_an_order_that_nobody_took_before_it_is_no_boot_that_failed(self, fleets: Fleets, how: str) -> None:
         async def fail(_orders: Sequence[MachineOrder]) -> None:
             raise ProviderError("away")
 
-        fleets.yard.before = fail
+        fleets.provider.before = fail
         await fleets.change(scaling={"min_machines": 4})
         await fleets.decide()
         assert len(await fleets.present()) == 4
         await fleets.change(scaling={how: True})
         await fleets.pass_time(600)
-        fleets.yard.before = Yard().before
+        fleets.provider.before = MemoryProvider().before
         await fleets.change(scaling={how: False})
         await fleets.round()
         assert (await fleets.seen()).failed_boots == 0
         assert {each.ended for each in await fleets.orders() if each.ended_at} == {MachineEndReason.UNANSWERED}
-        assert len(fleets.yard.there) == 4
+        assert len(fleets.provider.there) == 4
 
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
     async def test_machines_that_are_of_no_use_stay_meanwhile_and_what_became_of_them_is_noted(
@@ -654,9 +654,9 @@ class TestDecisions:
         assert (await fleets.present())[0].registered_at is not None
         await fleets.world.advance(301)
         await fleets.look()
-        assert fleets.yard.ends == []
+        assert fleets.provider.ends == []
         assert (await fleets.present())[0].ending_at is None
-        del fleets.yard.there[worker]
+        del fleets.provider.there[worker]
         await fleets.look()
         await fleets.world.advance(61)
         await fleets.look()
@@ -676,15 +676,15 @@ class TestDecisions:
         await fleets.submit()
         await fleets.decide()
         await fleets.pass_time(3 * 100 + 121)
-        there = dict(fleets.yard.there)
+        there = dict(fleets.provider.there)
         await fleets.look()
-        assert len(fleets.yard.ends) == 1
+        assert len(fleets.provider.ends) == 1
         # it is there still
-        fleets.yard.there.update(there)
+        fleets.provider.there.update(there)
         await fleets.change(scaling={how: True})
         await fleets.pass_time(15)
         await fleets.look()
-        assert len(fleets.yard.ends) == ends
+        assert len(fleets.provider.ends) == ends
 
     def test_numbers_and_what_was_seen_make_no_other_reason(self) -> None:
         one = "1 job, 60 s of work, no machine: 1 machine would keep the wait near 180 s; launching 1"
@@ -699,8 +699,8 @@ async def test_the_loop_runs_by_itself_and_launches_when_a_job_comes(fleets: Fle
     async def after(_orders: Sequence[MachineOrder]) -> None:
         launched.set()
 
-    fleets.yard.after = after
-    async with scaling(fleets.world.engine, fleets.yard), asyncio.timeout(PATIENCE_SECONDS):
+    fleets.provider.after = after
+    async with scaling(fleets.world.engine, fleets.provider), asyncio.timeout(PATIENCE_SECONDS):
         await fleets.submit()
         await launched.wait()
     # whoever comes next need not wait
@@ -752,7 +752,7 @@ class TestAsleep:
         assert await Leadership(engine.databases, "scaling", ttl_seconds=1e6).claim()
         woken.set()
         await fleets.loop.idle()
-        assert fleets.yard.launches == []
+        assert fleets.provider.launches == []
 
     @pytest.mark.parametrize("change", [{"is_paused": True}, {"is_dry_run": True}, {"max_machines": 0}])
     async def test_what_was_stopped_meanwhile_is_not_launched(
@@ -762,7 +762,7 @@ class TestAsleep:
         await fleets.change(scaling=change)
         woken.set()
         await fleets.loop.idle()
-        assert fleets.yard.launches == []
+        assert fleets.provider.launches == []
 
     async def test_what_a_smaller_fleet_has_room_for_is_launched(
         self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
@@ -773,4 +773,4 @@ class TestAsleep:
         await fleets.change(scaling={"min_machines": 0, "max_machines": 1})
         woken.set()
         await fleets.loop.idle()
-        assert ([len(each) for each in fleets.yard.launches], fleets.yard.totals) == ([1], [1])
+        assert ([len(each) for each in fleets.provider.launches], fleets.provider.totals) == ([1], [1])

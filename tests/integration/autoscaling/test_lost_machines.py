@@ -16,7 +16,7 @@ async def test_the_worker_of_a_machine_that_is_gone_is_not_taken_for_one_that_is
     await fleets.look()
     assert await world.lease(worker) is not None
 
-    fleets.yard.there.clear()
+    fleets.provider.there.clear()
     await fleets.look()
     await world.advance(61)
     await fleets.round()
@@ -25,7 +25,7 @@ async def test_the_worker_of_a_machine_that_is_gone_is_not_taken_for_one_that_is
     await world.expire()
     await fleets.decide()
 
-    assert len(fleets.yard.launches) == 2
+    assert len(fleets.provider.launches) == 2
     assert len(await fleets.present()) == 1
 
 
@@ -35,15 +35,15 @@ async def test_an_incomplete_answer_of_a_provider_costs_no_machine(world: World)
     workers = await fleets.boot()
     await fleets.look()
 
-    there = dict(fleets.yard.there)
-    fleets.yard.there.clear()
+    there = dict(fleets.provider.there)
+    fleets.provider.there.clear()
     for _ in range(3):
         await fleets.round()
-    fleets.yard.there.update(there)
+    fleets.provider.there.update(there)
     await fleets.pass_time(100)
     await fleets.round()
 
-    assert len(fleets.yard.launches) == 1
+    assert len(fleets.provider.launches) == 1
     assert [each.state for each in (await fleets.seen()).machines] == [MachineState.READY] * len(workers)
 
 
@@ -51,15 +51,15 @@ async def test_one_that_was_taken_for_gone_while_it_booted_is_back_without_a_wor
     fleets = await open_fleets(world)
     await fleets.submit()
     await fleets.decide()
-    there = dict(fleets.yard.there)
-    fleets.yard.there.clear()
+    there = dict(fleets.provider.there)
+    fleets.provider.there.clear()
     await fleets.pass_time(61)
     await fleets.look()
     await fleets.pass_time(30)
     await fleets.look()
     assert (await fleets.seen()).failed_boots == 1
 
-    fleets.yard.there.update(there)
+    fleets.provider.there.update(there)
     await fleets.look()
     assert [each.reason for each in await fleets.present()] == [None]
     assert (await fleets.seen()).failed_boots == 0
@@ -69,13 +69,13 @@ async def test_two_machines_of_one_order_do_not_both_stay(world: World) -> None:
     fleets = await open_fleets(world)
     await fleets.submit()
     await fleets.decide()
-    [first] = fleets.yard.there.values()
+    [first] = fleets.provider.there.values()
     second = replace(first, id=f"{first.id}-again")
-    fleets.yard.there = {second.id: second, first.id: first}
+    fleets.provider.there = {second.id: second, first.id: first}
     await fleets.look()
     await fleets.pass_time(61)
     await fleets.look()
-    assert fleets.yard.ends == [[second.id]]
+    assert fleets.provider.ends == [[second.id]]
     await fleets.look()
     assert [each.provider_id for each in await fleets.present()] == [first.id]
 
@@ -87,12 +87,12 @@ async def test_a_key_of_another_fleet_brings_no_machine_of_it_back(world: World)
     [worker] = await fleets.boot()
     await fleets.look()
     [machine] = await fleets.present()
-    fleets.yard.there.clear()
+    fleets.provider.there.clear()
     await world.engine.fleet.workers.deregister(worker)
     await fleets.look()
 
     id_ = f"{other.fleet}.x"
-    other.yard.there[id_] = Observed(id=id_, key=machine.key, state=ObservedState.RUNNING)
+    other.provider.there[id_] = Observed(id=id_, key=machine.key, state=ObservedState.RUNNING)
     await other.look()
     assert await fleets.present() == []
     assert [(each.key, each.provider_id) for each in await other.present()] == [(id_, id_)]
@@ -102,9 +102,9 @@ async def test_a_machine_that_is_gone_drains_no_worker_of_another_fleet(world: W
     fleets, other = await open_fleets(world), await open_fleets(world)
     await world.worker(other.fleet, name="gpu-1")
     id_ = f"{fleets.fleet}.g"
-    fleets.yard.there[id_] = Observed(id=id_, worker_id="gpu-1", state=ObservedState.RUNNING)
+    fleets.provider.there[id_] = Observed(id=id_, worker_id="gpu-1", state=ObservedState.RUNNING)
     await fleets.look()
-    fleets.yard.there.clear()
+    fleets.provider.there.clear()
     await fleets.pass_time(61)
     await fleets.look()
     await fleets.pass_time(30)

@@ -52,7 +52,7 @@ async def test_the_limit_that_lets_none_start_is_named(world: World, limit: dict
 
 
 async def test_what_a_provider_says_is_for_the_operator_alone(fleets: Fleets) -> None:
-    fleets.yard.refuses = [LaunchRefused(kind=RefusalKind.SETUP, text="There is no program x in /srv/programs.")]
+    fleets.provider.refuses = [LaunchRefused(kind=RefusalKind.SETUP, text="There is no program x in /srv/programs.")]
     await why(fleets)
     waiting = await why(fleets)
     assert waiting.text == "No online worker has this workflow. No machine is launched: its provider launches none now."

@@ -13,7 +13,7 @@ from comfyrelay.services.backup.create import back_up
 from comfyrelay.services.backup.restore import _move, restore
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
-from tests.support.desk import furnish
+from tests.support.desk import copy_initial_data
 
 OBJECT = "tenants/t/ai-jobs/j/output-1.png"
 
@@ -22,7 +22,7 @@ OBJECT = "tenants/t/ai-jobs/j/output-1.png"
 async def settings(tmp_path: Path) -> Settings:
     """A data folder with databases, secrets and an object, which nobody uses now."""
     settings = Settings(data_dir=tmp_path / "data")
-    furnish(settings.data_dir)
+    copy_initial_data(settings.data_dir)
     async with Engine(settings) as engine:
         await engine.objects.put(OBJECT, b"a picture")
     return settings

@@ -13,7 +13,7 @@ from comfyrelay.errors import InvalidInput
 from comfyrelay.services.backup.create import back_up
 from comfyrelay.services.backup.restore import _move, restore
 from comfyrelay.settings import Settings
-from tests.support.desk import furnish
+from tests.support.desk import copy_initial_data
 
 EVIL = b"ssh-ed25519 EVIL\n"
 
@@ -21,7 +21,7 @@ EVIL = b"ssh-ed25519 EVIL\n"
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     settings = Settings(data_dir=tmp_path_factory.mktemp("source"))
-    furnish(settings.data_dir)
+    copy_initial_data(settings.data_dir)
     return settings
 
 

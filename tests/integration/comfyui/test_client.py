@@ -316,7 +316,7 @@ class TestTheServer:
 
     async def test_nobody_there_is_said_at_once(self, simulator: Simulator, comfy: ComfyClient) -> None:
         await simulator.stop()
-        with pytest.raises(ServerUnreachable, match="is ComfyUI running there"):
+        with pytest.raises(ServerUnreachable, match="Is ComfyUI running there"):
             await comfy.check()
         with pytest.raises(ServerUnreachable):
             await comfy.run(invert())

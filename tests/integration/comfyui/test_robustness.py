@@ -169,7 +169,7 @@ class TestAddresses:
             return web.Response(text="<html>hello</html>", content_type="text/html")
 
         async with OneAnswer(page) as url, ComfyClient(url) as comfy:
-            with pytest.raises(ServerRefused, match="does not speak like ComfyUI"):
+            with pytest.raises(ServerRefused, match="is not a ComfyUI server"):
                 await comfy.check()
 
     async def test_odd_shapes_of_queue_and_history_do_not_break_a_run(self) -> None:

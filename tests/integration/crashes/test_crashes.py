@@ -35,8 +35,8 @@ from comfyrelay.store.tenant.library import gallery, media
 from comfyrelay.store.tenant.removals import DRAW_SECONDS
 from tests.integration.crashes.cases import sampled_on_both
 from tests.support.api_calls import png
-from tests.support.burst import EXPECTED, PRICE, a_house
-from tests.support.crashes import die_on, drain
+from tests.support.burst import EXPECTED, PRICE, burst_scenario
+from tests.support.crashes import crash_at, drain
 from tests.support.invariants import (
     Facts,
     Seen,
@@ -50,7 +50,7 @@ from tests.support.invariants import (
     look,
     nothing_is_under_way,
 )
-from tests.support.memory_provider import Yard
+from tests.support.memory_provider import MemoryProvider
 from tests.support.world import Crash, Desk, World, execute, submit_batch
 
 
@@ -370,36 +370,36 @@ async def reap_the_last_attempt(world: World) -> Script:
 
 async def burst(world: World) -> Script:
     """Two of three that wait too long go to the cloud: the money is enough for no more, however often it is tried."""
-    house = await a_house(world, limit=2 * EXPECTED)
-    jobs = await house.submit(3, max_wait_seconds=10)
+    burst = await burst_scenario(world, limit=2 * EXPECTED)
+    jobs = await burst.submit(3, max_wait_seconds=10)
 
     async def two_have_gone() -> None:
-        assert (await house.providers(jobs)).count("cloud") == 2
+        assert (await burst.providers(jobs)).count("cloud") == 2
 
     return Script(act=partial(run_burst, world), ends=["completed"] * 4, balances=[960], then=two_have_gone)
 
 
 async def come_back_from_the_cloud(world: World) -> Script:
-    house = await a_house(world)
-    jobs = await house.submit(max_wait_seconds=10)
+    burst = await burst_scenario(world)
+    jobs = await burst.submit(max_wait_seconds=10)
     await run_burst(world)
-    await world.engine.fleet.workers.set_draining(house.cloud, is_draining=True)
+    await world.engine.fleet.workers.set_draining(burst.cloud, is_draining=True)
 
     async def it_is_here() -> None:
-        assert await house.providers(jobs) == ["self_hosted"]
+        assert await burst.providers(jobs) == ["self_hosted"]
 
     return Script(act=partial(run_burst, world), ends=["completed"] * 2, balances=[980], then=it_is_here)
 
 
 async def fail_in_the_cloud(world: World) -> Script:
-    house = await a_house(world)
-    jobs = await house.submit(max_wait_seconds=10)
+    burst = await burst_scenario(world)
+    jobs = await burst.submit(max_wait_seconds=10)
     await run_burst(world)
-    leased = await house.lease_in_cloud()
+    leased = await burst.lease_in_cloud()
     await world.advance(5)
 
     async def paid_once() -> None:
-        assert await house.providers(jobs) == ["self_hosted"]
+        assert await burst.providers(jobs) == ["self_hosted"]
         assert (await world.dispatch(jobs[0])).cost_micros == 5 * PRICE
 
     return Script(
@@ -749,9 +749,9 @@ async def scale_a_fleet(world: World) -> Script:
     desk = await world.desk()
     _, leased = await desk.leased()
     await world.complete(leased)
-    yard = Yard()
+    provider = MemoryProvider()
     id_ = f"{desk.fleet}.stray"
-    yard.there[id_] = Observed(id=id_, state=ObservedState.RUNNING, key="stray")
+    provider.there[id_] = Observed(id=id_, state=ObservedState.RUNNING, key="stray")
     await world.engine.fleet.fleets.change(
         stage=Stage.PRODUCTION,
         slug=desk.fleet,
@@ -768,7 +768,7 @@ async def scale_a_fleet(world: World) -> Script:
         await world.advance(601)
         await engine.fleet.workers.record_seen([desk.worker])
         assert await engine.scaling.leadership.claim() is not None
-        loop = ScalingLoop(engine, yard)
+        loop = ScalingLoop(engine, provider)
         await loop.observe_once()
         await loop.decide_once()
         await loop.idle()
@@ -776,8 +776,8 @@ async def scale_a_fleet(world: World) -> Script:
     async def then() -> None:
         [fleet] = await world.engine.scaling.snapshots.fleets()
         present = await world.engine.scaling.machines.present(fleet)
-        assert len({key for launch in yard.launches for key in launch}) == 1
-        assert {each.provider_id for each in present} == set(yard.there)
+        assert len({key for launch in provider.launches for key in launch}) == 1
+        assert {each.provider_id for each in present} == set(provider.there)
         assert len(present) == 2
 
     return Script(act=act, then=then, ends=["completed"], balances=[990])
@@ -806,7 +806,7 @@ async def take_a_minute(world: World) -> Script:
 
 async def interrupted(world: World, step: TransactionStep, act: Callable[[], Awaitable[object]]) -> None:
     """A step that an earlier process began and did not commit."""
-    die_on(world, step, Boundary.BEFORE_COMMIT)
+    crash_at(world, step, Boundary.BEFORE_COMMIT)
     with suppress(Crash):
         await act()
     await world.restart()
@@ -922,7 +922,7 @@ async def test_a_crash_loses_doubles_and_leaves_nothing(
 ) -> None:
     seen = Seen()
     script = await scenario(world)
-    death = die_on(world, step, boundary, nth=nth)
+    death = crash_at(world, step, boundary, nth=nth)
     with suppress(Crash):
         await script.act()
     await world.settled()

@@ -21,7 +21,7 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary, Database
 from comfyrelay.store.notify import LocalNotifyChannel
 from tests.integration.crashes.cases import on_both
-from tests.support.crashes import die_on, drain
+from tests.support.crashes import crash_at, drain
 from tests.support.invariants import balance_is_the_sum, broken, every_job_has_ended, look
 from tests.support.world import PATIENCE_SECONDS, Crash, Desk, World, execute
 
@@ -460,7 +460,7 @@ async def undelivered(world: World, act: Callable[[], Awaitable[object]]) -> Non
 
 
 async def interrupted(world: World, step: TransactionStep, act: Callable[[], Awaitable[object]]) -> None:
-    die_on(world, step, Boundary.BEFORE_COMMIT)
+    crash_at(world, step, Boundary.BEFORE_COMMIT)
     with suppress(Crash):
         await act()
     await world.settled()

@@ -36,7 +36,7 @@ from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
-from tests.support.crashes import Death, die_on, drain
+from tests.support.crashes import CrashPoint, crash_at, drain
 from tests.support.full import full_only
 from tests.support.invariants import Seen, check_agreed, check_always, check_quiet
 from tests.support.world import Crash, PostgresBackend, SqliteBackend, World, open_world, submit_batch
@@ -96,7 +96,7 @@ class RandomWalk(RuleBasedStateMachine):
         self.batches: list[tuple[str, str]] = []
         self.leases: list[LeasedDispatch] = []
         self.calls: list[Call] = []
-        self.death: Death | None = None
+        self.death: CrashPoint | None = None
         self.dies = False
         self.is_broken = False
         self.world: World = self.run(self.stack.enter_async_context(open_world(backend, folder)))
@@ -117,7 +117,7 @@ class RandomWalk(RuleBasedStateMachine):
             raise
 
     def act(self, work: Callable[[], Awaitable[T]]) -> T | None:
-        """Run what a rule does; None if the process died on the way. Death takes all that was only in memory."""
+        """Run what a rule does; None if the process died on the way. CrashPoint takes all that was only in memory."""
         return self.run(self._act(work))
 
     async def _act(self, work: Callable[[], Awaitable[T]]) -> T | None:
@@ -155,10 +155,10 @@ class RandomWalk(RuleBasedStateMachine):
     def arm(self, step: TransactionStep, boundary: Boundary, nth: int, dies: bool) -> None:
         """The next rule meets a crash, if it comes that far. A process that does not die has lost a connection."""
         if dies:
-            self.death = die_on(self.world, step, boundary, nth=nth)
+            self.death = crash_at(self.world, step, boundary, nth=nth)
         else:
             self.world.crash_on(step, boundary)
-            self.death = Death()
+            self.death = CrashPoint()
         self.dies = dies
 
     @precondition(lambda self: self.death is None)

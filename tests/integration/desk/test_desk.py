@@ -23,7 +23,7 @@ from comfyrelay.protocol.desk import TryingOut
 from comfyrelay.simulator import Fail, Simulator, Slow
 from comfyrelay.system.disks import filesystem_of
 from tests.support.chromium import PROMPT_GRAPH
-from tests.support.desk import OpenDesk, make_desk, opened
+from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.desk_owner import owner_http
 from tests.support.graphs import invert, invert_file
 from tests.support.server_processes import free_port
@@ -31,7 +31,7 @@ from tests.support.server_processes import free_port
 
 @pytest.fixture
 async def new_desk(tmp_path: Path) -> AsyncIterator[OpenDesk]:
-    async with opened(make_desk(tmp_path / "desk", is_new=True, simulator=False)) as desk:
+    async with open_desk(make_desk(tmp_path / "desk", is_new=True, simulator=False)) as desk:
         yield desk
 
 
@@ -88,7 +88,7 @@ async def test_the_same_graph_twice_is_one_workflow(desk: OpenDesk) -> None:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def untouched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
     """One for all who only ask, or are refused."""
-    async with opened(make_desk(tmp_path_factory.mktemp("untouched"))) as desk:
+    async with open_desk(make_desk(tmp_path_factory.mktemp("untouched"))) as desk:
         yield desk
 
 
@@ -132,7 +132,7 @@ async def test_its_own_names_and_pages_are_let_in(untouched: OpenDesk) -> None:
 async def test_a_graph_may_name_whatever_lies_on_the_machine_of_its_owner(tmp_path: Path) -> None:
     async with (
         Simulator(folder=tmp_path / "comfyui") as simulator,
-        opened(make_desk(tmp_path / "desk", comfyui_url=[simulator.url])) as desk,
+        open_desk(make_desk(tmp_path / "desk", comfyui_url=[simulator.url])) as desk,
     ):
         Image.new("RGB", (8, 8), "#abcdef").save(simulator.folder / "input" / "mine.png")
         async with owner_http(desk.ready.url) as http:
@@ -164,21 +164,21 @@ async def test_a_comfyui_of_thousands_of_models_runs_jobs(tmp_path: Path) -> Non
     async with Simulator(models={"checkpoints": names}) as simulator:
         made = make_desk(tmp_path, comfyui_url=[simulator.url])
         assert len("".join(names)) > made.settings.max_body_bytes
-        async with opened(made) as desk:
+        async with open_desk(made) as desk:
             workflow = (await desk.client.add_graph(invert(), name="mine")).workflow
             job = await desk.client.submit(workflow_slug=workflow.slug)
             assert (await desk.ended(job.id)).status == "completed"
 
 
 async def test_a_comfyui_that_does_not_answer_is_named_wherever_one_looks_until_it_is_back(
-    tmp_path: Path, soon_back: None
+    tmp_path: Path, fast_reconnect: None
 ) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     named = make_desk(tmp_path, comfyui_url=[url])
     async with named.open() as (_, ready), Client(ready.url) as client:
         job = await client.submit(effect_id=1, input_file_id=await client.upload(sample(named)))
-        away = f"Nobody answers at {url}: is ComfyUI running there?"
+        away = f"No server listens at {url}. Is ComfyUI running there?"
         why = f"{away} It runs as soon as ComfyUI can be used."
         await until_waiting(client, job.id, why)
         assert await away_at(client) == [away]

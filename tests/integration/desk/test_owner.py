@@ -21,7 +21,7 @@ from comfyrelay.errors import ConfigurationError, ControlPlaneUnreachable, Unaut
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.system.owner_secret import SECRET_FILE, load_secret, noted, pass_for
 from tests.support import commands
-from tests.support.desk import OpenDesk, furnish, make_desk, opened
+from tests.support.desk import OpenDesk, copy_initial_data, make_desk, open_desk
 from tests.support.desk_owner import owner_http
 from tests.support.graphs import invert
 from tests.support.server_processes import free_port
@@ -50,7 +50,7 @@ PATHS = (
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def untouched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
     """One for all who only ask, or are refused."""
-    async with opened(make_desk(tmp_path_factory.mktemp("owned"))) as desk:
+    async with open_desk(make_desk(tmp_path_factory.mktemp("owned"))) as desk:
         yield desk
 
 
@@ -126,12 +126,12 @@ def test_a_link_that_is_old_opens_nothing() -> None:
 
 async def test_a_session_and_the_secret_outlive_the_desk(tmp_path: Path) -> None:
     first = make_desk(tmp_path)
-    async with opened(first) as desk, httpx.AsyncClient(base_url=desk.ready.url) as browser:
+    async with open_desk(first) as desk, httpx.AsyncClient(base_url=desk.ready.url) as browser:
         link, followed = desk.ready.link, (await desk.client.add_link()).url
         assert (await browser.get(followed)).is_success
         cookies = dict(browser.cookies)
     secret = (tmp_path / SECRET_FILE).read_text()
-    async with opened(first) as desk, httpx.AsyncClient(base_url=desk.ready.url, cookies=cookies) as browser:
+    async with open_desk(first) as desk, httpx.AsyncClient(base_url=desk.ready.url, cookies=cookies) as browser:
         assert (await browser.get("/")).is_success
         assert (await browser.get("/api/desk/now")).is_success
         assert (tmp_path / SECRET_FILE).read_text() == secret
@@ -144,7 +144,7 @@ async def test_a_session_and_the_secret_outlive_the_desk(tmp_path: Path) -> None
 
 
 async def test_an_account_that_somebody_else_made_opens_nothing(tmp_path: Path) -> None:
-    async with opened(make_desk(tmp_path)) as desk, owner_http(desk.ready.url) as http:
+    async with open_desk(make_desk(tmp_path)) as desk, owner_http(desk.ready.url) as http:
         account = {"email": "other@example.com", "password": "long enough"}
         token = (await http.post("/api/register", json=account)).json()["data"]["token"]
         async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as other:
@@ -185,7 +185,7 @@ async def stranger(host: str, port: int) -> AsyncIterator[list[str]]:
 async def test_the_secret_is_handed_to_no_program_that_listens_where_the_desk_did(tmp_path: Path) -> None:
     made = make_desk(tmp_path)
     port = made.settings.port
-    async with opened(made) as desk:
+    async with open_desk(made) as desk:
         url = desk.ready.url
         found = pass_for(url)
         assert found is not None
@@ -221,7 +221,7 @@ async def test_who_takes_the_port_while_the_desk_still_stops_is_handed_nothing(t
     made = make_desk(tmp_path)
     port = made.settings.port
     async with AsyncExitStack() as stack:
-        desk = await stack.enter_async_context(opened(made))
+        desk = await stack.enter_async_context(open_desk(made))
         before = pass_for(desk.ready.url)
         assert before is not None
         _, held = await asyncio.open_connection("127.0.0.1", port)
@@ -242,7 +242,7 @@ async def test_who_takes_the_port_while_the_desk_still_stops_is_handed_nothing(t
     assert len(received) == 1
     assert "authorization" not in received[0]
     # and what was sent to the desk before opens nothing at the next one
-    async with opened(make_desk(tmp_path)) as next_desk, httpx.AsyncClient(base_url=next_desk.ready.url) as http:
+    async with open_desk(make_desk(tmp_path)) as next_desk, httpx.AsyncClient(base_url=next_desk.ready.url) as http:
         answer = await http.get("/api/me", headers={"Authorization": f"Bearer {before.secret}"})
         assert answer.status_code == 401
 
@@ -296,7 +296,7 @@ async def test_commands_find_the_secret_and_open_makes_a_link(desk: OpenDesk, tm
 
 
 async def test_up_opens_the_page_when_it_is_asked_to(tmp_path: Path) -> None:
-    furnish(data := tmp_path / "data")
+    copy_initial_data(data := tmp_path / "data")
     env = {
         **os.environ,
         "COMFYRELAY_DATA_DIR": str(data),
@@ -341,7 +341,7 @@ async def test_nothing_that_a_worker_reports_names_a_file(tmp_path: Path, name: 
     private.write_text("a key")
     # its own worker has no ComfyUI, so another one gets the job
     nobody = f"http://127.0.0.1:{free_port()}"
-    async with opened(make_desk(tmp_path / "desk", comfyui_url=[nobody])) as desk, owner_http(desk.ready.url) as http:
+    async with open_desk(make_desk(tmp_path / "desk", comfyui_url=[nobody])) as desk, owner_http(desk.ready.url) as http:
         inside = desk.desk.output_folder / "mine.png"
         inside.parent.mkdir(parents=True, exist_ok=True)
         inside.write_bytes(b"a picture")

@@ -19,7 +19,7 @@ from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.server.http import auth
 from comfyrelay.server.user import live
 from comfyrelay.settings import Settings
-from tests.support.desk import OpenDesk, furnish, opened
+from tests.support.desk import OpenDesk, copy_initial_data, open_desk
 from tests.support.server_processes import free_port
 from tests.support.world import PATIENCE_SECONDS
 
@@ -32,7 +32,7 @@ ROTATE = "/api/admin/workers/desk/rotate-token"
 
 
 def open_to_others(folder: Path, *, host: str = "0.0.0.0", **desk: object) -> Desk:
-    furnish(folder)
+    copy_initial_data(folder)
     settings = Settings(data_dir=folder, host=host, port=free_port())
     return Desk(settings=settings, desk=DeskSettings.model_validate(desk))
 
@@ -41,7 +41,7 @@ def open_to_others(folder: Path, *, host: str = "0.0.0.0", **desk: object) -> De
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
     folder = tmp_path_factory.mktemp("shared")
     set_password(folder, PASSWORD)
-    async with opened(open_to_others(folder, allowed_hosts="Desk.Home, far.example:8443")) as desk:
+    async with open_desk(open_to_others(folder, allowed_hosts="Desk.Home, far.example:8443")) as desk:
         yield desk
 
 
@@ -94,7 +94,7 @@ async def test_a_proxy_that_speaks_tls_gets_a_cookie_for_tls_alone(tmp_path: Pat
     desk = open_to_others(tmp_path, host="127.0.0.1", allowed_hosts="desk.home")
     desk.settings = desk.settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]})
     as_proxied = {"Host": "desk.home", "Origin": "https://desk.home", "X-Forwarded-Proto": "https"}
-    async with opened(desk) as it, httpx.AsyncClient(base_url=it.ready.url, headers=as_proxied) as proxy:
+    async with open_desk(desk) as it, httpx.AsyncClient(base_url=it.ready.url, headers=as_proxied) as proxy:
         assert it.ready.url_elsewhere is None
         assert "; secure" in (await sign_in(proxy)).headers["set-cookie"].lower()
 
@@ -155,7 +155,7 @@ async def test_the_owners_programs_and_links_go_on_by_loopback(shared: OpenDesk)
 async def test_where_it_listens_at_other_addresses_it_listens_at_loopback_too(tmp_path: Path) -> None:
     set_password(tmp_path, PASSWORD)
     # as it would be at one: at all addresses of the other kind it may listen beside loopback
-    async with opened(open_to_others(tmp_path, host="::")) as desk:
+    async with open_desk(open_to_others(tmp_path, host="::")) as desk:
         assert (await desk.client.desk()).version
 
 
@@ -167,7 +167,7 @@ async def test_another_password_signs_out_who_used_the_one_before(
     monkeypatch.setattr(auth, "CHECK_SECONDS", 0.05)
     set_password(tmp_path, PASSWORD)
     made = open_to_others(tmp_path)
-    async with opened(made) as desk, phone(desk) as browser, httpx.AsyncClient(base_url=desk.ready.url) as here:
+    async with open_desk(made) as desk, phone(desk) as browser, httpx.AsyncClient(base_url=desk.ready.url) as here:
         await sign_in(browser)
         await here.get((await desk.client.add_link()).url)
         cookies, by_link = dict(browser.cookies), dict(here.cookies)
@@ -181,7 +181,7 @@ async def test_another_password_signs_out_who_used_the_one_before(
         assert (await browser.get("/api/me")).status_code == 401, "at once"
         assert (await here.get("/api/me")).is_success
         assert (await sign_in(browser)).status_code == 401
-    async with opened(made) as desk, phone(desk) as browser, httpx.AsyncClient(base_url=desk.ready.url) as here:
+    async with open_desk(made) as desk, phone(desk) as browser, httpx.AsyncClient(base_url=desk.ready.url) as here:
         browser.cookies, here.cookies = httpx.Cookies(cookies), httpx.Cookies(by_link)
         assert (await browser.get("/")).status_code == 401
         assert (await here.get("/")).is_success

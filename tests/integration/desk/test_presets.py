@@ -10,7 +10,7 @@ from comfyrelay.cli.main import app
 from comfyrelay.client import Client
 from comfyrelay.desk.examples import write_sample
 from comfyrelay.domain.properties import Property, PropertyType, Role, apply_preset
-from tests.support.desk import OpenDesk, furnish, make_desk
+from tests.support.desk import OpenDesk, copy_initial_data, make_desk
 from tests.support.server_processes import free_port
 
 
@@ -82,7 +82,7 @@ async def test_a_batch_takes_what_its_workflow_has_and_says_what_was_ignored(des
 def test_run_takes_a_preset_and_a_value_of_its_own_beats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(tmp_path / "desk"))
     monkeypatch.setenv("COMFYRELAY_PORT", str(free_port()))
-    furnish(tmp_path / "desk")
+    copy_initial_data(tmp_path / "desk")
     picture = write_sample(tmp_path / "desk" / "inputs")
     runner = CliRunner()
     for more in ([], ["--set", "frames=2"]):

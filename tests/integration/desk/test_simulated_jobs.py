@@ -12,7 +12,7 @@ from comfyrelay.protocol.desk import TryingOut
 from comfyrelay.settings import Words
 from comfyrelay.simulator import Simulator
 from tests.support.chromium import PROMPT_GRAPH
-from tests.support.desk import OpenDesk, make_desk, opened
+from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.graphs import invert
 from tests.support.server_processes import free_port
 
@@ -51,16 +51,16 @@ async def until_awaited(client: Client, job_id: str) -> str:
 
 
 async def test_twelve_jobs_that_wait_for_comfyui_run_there_though_the_desk_is_started_before_it(
-    tmp_path: Path, soon_back: None
+    tmp_path: Path, fast_reconnect: None
 ) -> None:
     port = free_port()
-    async with Simulator(port=port), opened(usual_place(tmp_path, port)) as desk:
+    async with Simulator(port=port), open_desk(usual_place(tmp_path, port)) as desk:
         [before] = await add(desk.client)
         assert (await desk.ended(before)).status == "completed"
-    async with opened(usual_place(tmp_path, port)) as desk:
+    async with open_desk(usual_place(tmp_path, port)) as desk:
         jobs = await add(desk.client, count=12)
         await until_awaited(desk.client, jobs[0])
-    async with opened(usual_place(tmp_path, port)) as desk:
+    async with open_desk(usual_place(tmp_path, port)) as desk:
         assert desk.ready.trying_out is TryingOut.NOTHING
         assert desk.ready.silent == desk.ready.comfyui
         # not even an example: somebody who has a ComfyUI means that
@@ -75,13 +75,13 @@ async def test_twelve_jobs_that_wait_for_comfyui_run_there_though_the_desk_is_st
 
 
 async def test_without_a_comfyui_the_examples_can_be_tried_and_all_else_waits_until_one_comes(
-    tmp_path: Path, soon_back: None
+    tmp_path: Path, fast_reconnect: None
 ) -> None:
     port = free_port()
     came = asyncio.Event()
     made = usual_place(tmp_path, port)
     made.on_comfyui = came.set
-    async with opened(made) as desk:
+    async with open_desk(made) as desk:
         assert (desk.ready.trying_out, (await desk.client.desk()).trying_out) == ("examples", "examples")
         [own] = await add(desk.client)
         assert (await desk.ended(await add_example(desk))).status == "completed"
@@ -92,22 +92,22 @@ async def test_without_a_comfyui_the_examples_can_be_tried_and_all_else_waits_un
             assert (await desk.client.desk()).trying_out == "nothing"
             assert (await desk.ended(await add_example(desk))).status == "completed"
             assert simulator.log.count("POST", "/prompt") == 2
-    async with opened(usual_place(tmp_path, port)) as desk:
+    async with open_desk(usual_place(tmp_path, port)) as desk:
         assert desk.ready.trying_out is TryingOut.NOTHING
 
 
 async def test_who_chooses_to_try_things_out_tries_what_is_added_then_and_nothing_else(
-    tmp_path: Path, soon_back: None
+    tmp_path: Path, fast_reconnect: None
 ) -> None:
     port = free_port()
-    async with opened(usual_place(tmp_path, port)) as desk:
+    async with open_desk(usual_place(tmp_path, port)) as desk:
         [meant] = await add(desk.client)
-    async with opened(usual_place(tmp_path, port, simulator=True)) as desk:
+    async with open_desk(usual_place(tmp_path, port, simulator=True)) as desk:
         assert (await desk.client.desk()).trying_out == "everything"
         tries = await add(desk.client, count=3)
         assert (await desk.ended(tries[-1])).status == "completed"
         await until_awaited(desk.client, meant)
-    async with Simulator(port=port) as simulator, opened(usual_place(tmp_path, port)) as desk:
+    async with Simulator(port=port) as simulator, open_desk(usual_place(tmp_path, port)) as desk:
         # a try that did not come to its end remains one
         assert {(await desk.ended(each)).status for each in [*tries, meant]} == {"completed"}
         assert simulator.log.count("POST", "/prompt") == 1
@@ -131,7 +131,7 @@ IMAGE_TO_IMAGE = {
 
 
 async def test_the_template_of_comfyui_for_image_to_image_can_be_tried(tmp_path: Path) -> None:
-    async with opened(usual_place(tmp_path, free_port(), simulator=True)) as desk:
+    async with open_desk(usual_place(tmp_path, free_port(), simulator=True)) as desk:
         slug = (await desk.client.add_graph(IMAGE_TO_IMAGE, name="mine")).workflow.slug
         image = await desk.client.upload(desk.desk.input_folder / "examples" / "sample.png")
         job = await desk.client.submit(workflow_slug=slug, input_file_id=image)
@@ -140,17 +140,17 @@ async def test_the_template_of_comfyui_for_image_to_image_can_be_tried(tmp_path:
 
 async def test_what_is_run_again_goes_where_things_run_now(tmp_path: Path) -> None:
     port = free_port()
-    async with opened(usual_place(tmp_path, port, simulator=True)) as desk:
+    async with open_desk(usual_place(tmp_path, port, simulator=True)) as desk:
         slug = (await desk.client.add_graph(PROMPT_GRAPH, name="mine")).workflow.slug
         tried = await desk.ended((await desk.client.submit(workflow_slug=slug)).id)
         assert tried.status == "failed"
-    async with Simulator(port=port) as simulator, opened(usual_place(tmp_path, port)) as desk:
+    async with Simulator(port=port) as simulator, open_desk(usual_place(tmp_path, port)) as desk:
         await desk.ended((await desk.client.retry("job", tried.id)).data.id)
         assert simulator.log.count("POST", "/prompt")
 
 
 async def test_tries_of_the_example_with_a_prompt_differ(tmp_path: Path) -> None:
-    async with opened(usual_place(tmp_path, free_port())) as desk:
+    async with open_desk(usual_place(tmp_path, free_port())) as desk:
         wish = {"effect_slug": "text-to-image", "prompts": ["a cat", "a dog"], "tries": 2}
         batch = await desk.client.add_batch(wish)
         made = []
@@ -166,11 +166,11 @@ async def test_tries_of_the_example_with_a_prompt_differ(tmp_path: Path) -> None
 
 async def test_what_the_simulator_made_does_not_answer_a_job_that_is_meant_for_comfyui(tmp_path: Path) -> None:
     port = free_port()
-    async with opened(usual_place(tmp_path, port, simulator=True)) as desk:
+    async with open_desk(usual_place(tmp_path, port, simulator=True)) as desk:
         slug = (await desk.client.add_graph(invert(), name="mine")).workflow.slug
         tried = await desk.client.submit(workflow_slug=slug, reuse=True)
         assert (await desk.ended(tried.id)).status == "completed"
         assert (await desk.client.submit(workflow_slug=slug, reuse=True)).reused_from == tried.id
-    async with opened(usual_place(tmp_path, port)) as desk:
+    async with open_desk(usual_place(tmp_path, port)) as desk:
         meant = await desk.client.submit(workflow_slug=slug, reuse=True)
         assert (meant.status, meant.reused_from) == ("queued", None)

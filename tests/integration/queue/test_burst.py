@@ -17,7 +17,7 @@ from comfyrelay.store.central.autoscaling import bursts
 from comfyrelay.store.central.tables import fleets, workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.notify import LocalNotifyChannel
-from tests.support.burst import EXPECTED, PRICE, a_house, cloud_worker
+from tests.support.burst import EXPECTED, PRICE, burst_scenario, cloud_worker
 from tests.support.world import PATIENCE_SECONDS, PostgresBackend, SqliteBackend, World, execute, open_world
 
 WAITS_FOR_A_LOCK = """
@@ -27,23 +27,23 @@ SELECT pid FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
 
 
 async def test_jobs_beyond_the_wait_they_accept_go_to_the_cloud_and_the_others_stay(world: World) -> None:
-    house = await a_house(world)
-    jobs = await house.submit(4, max_wait_seconds=150)
+    burst = await burst_scenario(world)
+    jobs = await burst.submit(4, max_wait_seconds=150)
     # They would begin after 60, 120, 180 and, since the third has gone, 180 s again.
-    decided = await house.look()
-    assert await house.providers(jobs) == ["self_hosted", "self_hosted", "cloud", "cloud"]
+    decided = await burst.look()
+    assert await burst.providers(jobs) == ["self_hosted", "self_hosted", "cloud", "cloud"]
     assert [each.reason for each in decided] == [
         "Goes to Comfy Cloud: the wait here would be about 3 min, and you accept 2 min."
     ] * 2
-    assert await house.look() == []
+    assert await burst.look() == []
 
 
 async def test_what_it_should_cost_and_what_it_cost_is_written_to_the_job_once(world: World) -> None:
-    house = await a_house(world)
-    [job] = await house.submit(max_wait_seconds=10)
-    await house.look()
+    burst = await burst_scenario(world)
+    [job] = await burst.submit(max_wait_seconds=10)
+    await burst.look()
     assert (await world.job(job)).expected_cost_micros == EXPECTED
-    leased = await house.lease_in_cloud()
+    leased = await burst.lease_in_cloud()
     await world.advance(30)
     await world.complete(leased)
     await world.complete(leased)
@@ -59,106 +59,106 @@ async def test_what_it_should_cost_and_what_it_cost_is_written_to_the_job_once(w
 
 
 async def test_what_runs_here_costs_what_a_second_here_costs(world: World) -> None:
-    house = await a_house(world)
+    burst = await burst_scenario(world)
     await world.advance(20)
-    await world.complete(house.running)
+    await world.complete(burst.running)
     assert await execute(world.engine.databases.central, "SELECT cost_micros FROM ai_job_dispatches") == [(200,)]
 
 
 async def test_the_limit_of_the_hour_holds_until_the_hour_is_over(world: World) -> None:
-    house = await a_house(world, limit=2 * EXPECTED)
-    jobs = await house.submit(3, max_wait_seconds=10)
-    await house.look()
-    assert await house.providers(jobs) == ["cloud", "cloud", "self_hosted"]
-    assert "It stays here: what Comfy Cloud may cost in an hour is spent." in await house.why(jobs[2])
-    leased = await house.lease_in_cloud()
+    burst = await burst_scenario(world, limit=2 * EXPECTED)
+    jobs = await burst.submit(3, max_wait_seconds=10)
+    await burst.look()
+    assert await burst.providers(jobs) == ["cloud", "cloud", "self_hosted"]
+    assert "It stays here: what Comfy Cloud may cost in an hour is spent." in await burst.why(jobs[2])
+    leased = await burst.lease_in_cloud()
     await world.advance(60)
     await world.complete(leased)
-    await world.engine.fleet.workers.record_seen([house.own, house.cloud])
+    await world.engine.fleet.workers.record_seen([burst.own, burst.cloud])
     # One was spent, one is promised.
-    assert await house.look() == []
+    assert await burst.look() == []
     await world.advance(3601)
-    await world.engine.fleet.workers.record_seen([house.own, house.cloud])
+    await world.engine.fleet.workers.record_seen([burst.own, burst.cloud])
     # What was promised is still open; what was spent is an hour ago.
-    assert len(await house.look()) == 1
-    assert await house.providers(jobs) == ["cloud", "cloud", "cloud"]
+    assert len(await burst.look()) == 1
+    assert await burst.providers(jobs) == ["cloud", "cloud", "cloud"]
 
 
 async def test_the_limit_of_the_server_holds_for_all_workflows_together(
     backend: SqliteBackend | PostgresBackend, tmp_path: Path
 ) -> None:
     async with open_world(backend, tmp_path, burst_micros_per_hour=EXPECTED) as world:
-        house = await a_house(world, limit=None)
-        jobs = await house.submit(2, max_wait_seconds=10)
-        await house.look()
-        assert await house.providers(jobs) == ["cloud", "self_hosted"]
+        burst = await burst_scenario(world, limit=None)
+        jobs = await burst.submit(2, max_wait_seconds=10)
+        await burst.look()
+        assert await burst.providers(jobs) == ["cloud", "self_hosted"]
 
 
 async def test_nothing_bursts_where_nobody_set_a_limit(world: World) -> None:
-    house = await a_house(world, limit=None)
-    [job] = await house.submit(max_wait_seconds=0)
-    assert await house.look() == []
-    assert "no limit is set" in await house.why(job)
+    burst = await burst_scenario(world, limit=None)
+    [job] = await burst.submit(max_wait_seconds=0)
+    assert await burst.look() == []
+    assert "no limit is set" in await burst.why(job)
 
 
 async def test_nothing_bursts_that_accepts_any_wait(world: World) -> None:
-    house = await a_house(world)
-    await house.submit(4)
-    assert await house.look() == []
+    burst = await burst_scenario(world)
+    await burst.submit(4)
+    assert await burst.look() == []
 
 
 async def test_of_effect_tenant_and_job_the_strictest_counts(world: World) -> None:
-    house = await a_house(world, max_wait_seconds=200)
-    [first] = await house.submit(max_wait_seconds=100)
-    [second] = await house.submit(max_wait_seconds=5000)
-    assert await house.look() == []
-    await world.engine.accounts.tenancy.limit(house.user.tenant_id, {"max_wait_seconds": 110})
-    await house.look()
+    burst = await burst_scenario(world, max_wait_seconds=200)
+    [first] = await burst.submit(max_wait_seconds=100)
+    [second] = await burst.submit(max_wait_seconds=5000)
+    assert await burst.look() == []
+    await world.engine.accounts.tenancy.limit(burst.user.tenant_id, {"max_wait_seconds": 110})
+    await burst.look()
     # The first would begin after 60 s, the second after 120 s.
-    assert await house.providers([first, second]) == ["self_hosted", "cloud"]
-    await world.engine.accounts.tenancy.limit(house.user.tenant_id, {"max_wait_seconds": None})
+    assert await burst.providers([first, second]) == ["self_hosted", "cloud"]
+    await world.engine.accounts.tenancy.limit(burst.user.tenant_id, {"max_wait_seconds": None})
     with pytest.raises(NotFound):
         await world.engine.accounts.tenancy.limit("nobody", {"max_wait_seconds": 1})
 
 
 async def test_without_a_worker_for_the_cloud_a_job_stays_and_says_so(world: World) -> None:
-    house = await a_house(world)
-    await world.engine.fleet.workers.set_draining(house.cloud, is_draining=True)
-    [job] = await house.submit(max_wait_seconds=10)
-    assert await house.look() == []
-    assert "no worker that speaks to Comfy Cloud has this workflow" in await house.why(job)
+    burst = await burst_scenario(world)
+    await world.engine.fleet.workers.set_draining(burst.cloud, is_draining=True)
+    [job] = await burst.submit(max_wait_seconds=10)
+    assert await burst.look() == []
+    assert "no worker that speaks to Comfy Cloud has this workflow" in await burst.why(job)
 
 
 async def test_a_job_in_the_cloud_that_nobody_is_left_for_comes_back_for_good(world: World) -> None:
-    house = await a_house(world)
-    [job] = await house.submit(max_wait_seconds=10)
-    await house.look()
-    await world.engine.fleet.workers.set_draining(house.cloud, is_draining=True)
-    assert [each.reason for each in await house.look()] == [NOBODY_LEFT]
-    assert await house.providers([job]) == ["self_hosted"]
-    assert (await house.why(job)).startswith(NOBODY_LEFT)
+    burst = await burst_scenario(world)
+    [job] = await burst.submit(max_wait_seconds=10)
+    await burst.look()
+    await world.engine.fleet.workers.set_draining(burst.cloud, is_draining=True)
+    assert [each.reason for each in await burst.look()] == [NOBODY_LEFT]
+    assert await burst.providers([job]) == ["self_hosted"]
+    assert (await burst.why(job)).startswith(NOBODY_LEFT)
     await cloud_worker(world, "fleet-3", name="another")
-    assert await house.look() == []
+    assert await burst.look() == []
     async with world.engine.databases.central.read() as tx:
-        assert await bursts.spent(tx) == {house.workflow.id: 0}
+        assert await bursts.spent(tx) == {burst.workflow.id: 0}
     assert (await world.events(job))[-2:] == ["job:provider", "job:provider"]
 
 
 async def test_a_workers_fault_in_the_cloud_brings_a_job_back_and_what_it_cost_counts(world: World) -> None:
-    house = await a_house(world)
-    [job] = await house.submit(max_wait_seconds=10)
-    await house.look()
-    leased = await house.lease_in_cloud()
+    burst = await burst_scenario(world)
+    [job] = await burst.submit(max_wait_seconds=10)
+    await burst.look()
+    leased = await burst.lease_in_cloud()
     await world.advance(5)
     assert await world.fail(leased, fault=Fault.WORKER) == "queued"
     await world.settled()
-    assert await house.providers([job]) == ["self_hosted"]
-    assert (await house.why(job)).startswith(FAILED_IN_THE_CLOUD)
-    assert await house.look() == []
+    assert await burst.providers([job]) == ["self_hosted"]
+    assert (await burst.why(job)).startswith(FAILED_IN_THE_CLOUD)
+    assert await burst.look() == []
     async with world.engine.databases.central.read() as tx:
-        assert await bursts.spent(tx) == {house.workflow.id: 5 * PRICE}
-    await world.complete(house.running)
-    again = await world.lease(house.own)
+        assert await bursts.spent(tx) == {burst.workflow.id: 5 * PRICE}
+    await world.complete(burst.running)
+    again = await world.lease(burst.own)
     assert again is not None
     await world.advance(7)
     await world.complete(again)
@@ -166,119 +166,119 @@ async def test_a_workers_fault_in_the_cloud_brings_a_job_back_and_what_it_cost_c
 
 
 async def test_a_lease_in_the_cloud_that_falls_silent_counts_as_was_expected(world: World) -> None:
-    house = await a_house(world)
-    [job] = await house.submit(max_wait_seconds=10)
-    await house.look()
-    await house.lease_in_cloud()
+    burst = await burst_scenario(world)
+    [job] = await burst.submit(max_wait_seconds=10)
+    await burst.look()
+    await burst.lease_in_cloud()
     await world.expire()
     await world.settled()
-    assert await house.providers([job]) == ["self_hosted"]
+    assert await burst.providers([job]) == ["self_hosted"]
     assert (await world.job(job)).cost_micros == EXPECTED
 
 
 @pytest.mark.parametrize("how", ["deregistered", "revoked"])
 async def test_a_run_in_the_cloud_whose_worker_is_sent_away_counts_as_was_expected(world: World, how: str) -> None:
-    house = await a_house(world)
-    [job] = await house.submit(max_wait_seconds=10)
-    await house.look()
-    await house.lease_in_cloud()
+    burst = await burst_scenario(world)
+    [job] = await burst.submit(max_wait_seconds=10)
+    await burst.look()
+    await burst.lease_in_cloud()
     workers = world.engine.fleet.workers
     if how == "deregistered":
-        await workers.deregister(house.cloud)
+        await workers.deregister(burst.cloud)
     else:
-        await workers.set_approved(house.cloud, is_approved=False)
+        await workers.set_approved(burst.cloud, is_approved=False)
     await world.settled()
     assert (await world.job(job)).cost_micros == EXPECTED
     async with world.engine.databases.central.read() as tx:
-        assert (await bursts.spent(tx))[house.workflow.id] >= EXPECTED
+        assert (await bursts.spent(tx))[burst.workflow.id] >= EXPECTED
 
 
 async def test_what_is_canceled_before_it_runs_gives_its_money_back(world: World) -> None:
-    house = await a_house(world, limit=EXPECTED)
-    first, second = await house.submit(2, max_wait_seconds=10)
-    await house.look()
-    assert await house.providers([first, second]) == ["cloud", "self_hosted"]
+    burst = await burst_scenario(world, limit=EXPECTED)
+    first, second = await burst.submit(2, max_wait_seconds=10)
+    await burst.look()
+    assert await burst.providers([first, second]) == ["cloud", "self_hosted"]
     await world.engine.queue.control.cancel(first.tenant_id, first.id)
-    await house.look()
-    assert await house.providers([second]) == ["cloud"]
+    await burst.look()
+    assert await burst.providers([second]) == ["cloud"]
     assert (await world.job(first)).cost_micros == 0
 
 
 async def test_what_is_given_back_without_having_begun_costs_nothing_and_stays_there(world: World) -> None:
-    house = await a_house(world)
-    [job] = await house.submit(max_wait_seconds=10)
-    await house.look()
-    leased = await house.lease_in_cloud()
+    burst = await burst_scenario(world)
+    [job] = await burst.submit(max_wait_seconds=10)
+    await burst.look()
+    leased = await burst.lease_in_cloud()
     await world.advance(20)
     await world.requeue(leased)
     await world.settled()
-    assert (await house.providers([job]), (await world.job(job)).cost_micros) == (["cloud"], 0)
+    assert (await burst.providers([job]), (await world.job(job)).cost_micros) == (["cloud"], 0)
 
 
 async def test_a_retry_begins_here_again(world: World) -> None:
-    house = await a_house(world)
-    [job] = await house.submit(max_wait_seconds=10)
-    await house.look()
-    leased = await house.lease_in_cloud()
+    burst = await burst_scenario(world)
+    [job] = await burst.submit(max_wait_seconds=10)
+    await burst.look()
+    leased = await burst.lease_in_cloud()
     await world.fail(leased)
     await world.settled()
     again = await world.engine.jobs.submit.retry(job.tenant_id, job.id)
     assert (again.max_wait_seconds, again.expected_cost_micros, again.cost_micros) == (10, None, 0)
-    assert await house.providers([again]) == ["self_hosted"]
+    assert await burst.providers([again]) == ["self_hosted"]
 
 
 async def test_a_job_says_why_it_waits_in_the_cloud(world: World) -> None:
-    house = await a_house(world)
-    [job] = await house.submit(max_wait_seconds=5)
-    await house.look()
-    assert await house.why(job) == (
+    burst = await burst_scenario(world)
+    [job] = await burst.submit(max_wait_seconds=5)
+    await burst.look()
+    assert await burst.why(job) == (
         "Goes to Comfy Cloud: the wait here would be about 60 s, and you accept 5 s. "
         "Next in the queue; a worker is free."
     )
 
 
 async def test_a_machine_that_could_be_ordered_is_waited_for(world: World) -> None:
-    house = await a_house(world)
-    await world.engine.fleet.workers.set_draining(house.own, is_draining=True)
-    jobs = await house.submit(1, max_wait_seconds=120)
+    burst = await burst_scenario(world)
+    await world.engine.fleet.workers.set_draining(burst.own, is_draining=True)
+    jobs = await burst.submit(1, max_wait_seconds=120)
     await make_machines(world)
-    assert await house.look() == []
-    [impatient] = await house.submit(1, max_wait_seconds=90)
-    await house.look()
-    assert await house.providers([*jobs, impatient]) == ["self_hosted", "cloud"]
+    assert await burst.look() == []
+    [impatient] = await burst.submit(1, max_wait_seconds=90)
+    await burst.look()
+    assert await burst.providers([*jobs, impatient]) == ["self_hosted", "cloud"]
 
 
 @pytest.mark.parametrize("scaling", [{"max_machines": 1}, {"cost_per_hour": 0.5}, {"is_paused": True}])
 async def test_a_machine_that_nobody_may_order_is_not_waited_for(world: World, scaling: dict[str, float]) -> None:
     """One is there, which drains; one that speaks to the cloud does not count."""
-    house = await a_house(world)
-    await world.engine.fleet.workers.set_draining(house.own, is_draining=True)
-    jobs = await house.submit(1, max_wait_seconds=120)
+    burst = await burst_scenario(world)
+    await world.engine.fleet.workers.set_draining(burst.own, is_draining=True)
+    jobs = await burst.submit(1, max_wait_seconds=120)
     await make_machines(world, scaling=scaling)
-    await house.look()
-    assert await house.providers(jobs) == ["cloud"]
+    await burst.look()
+    assert await burst.providers(jobs) == ["cloud"]
 
 
 async def test_a_slow_machine_that_could_be_ordered_takes_longer_for_what_is_ahead(world: World) -> None:
-    house = await a_house(world)
-    await world.engine.fleet.workers.set_draining(house.own, is_draining=True)
+    burst = await burst_scenario(world)
+    await world.engine.fleet.workers.set_draining(burst.own, is_draining=True)
     # 100 s to boot, and 60 s of work at half the speed
-    jobs = [*await house.submit(1, max_wait_seconds=240), *await house.submit(1, max_wait_seconds=200)]
+    jobs = [*await burst.submit(1, max_wait_seconds=240), *await burst.submit(1, max_wait_seconds=200)]
     await make_machines(world, speed=0.5)
-    await house.look()
-    assert await house.providers(jobs) == ["self_hosted", "cloud"]
+    await burst.look()
+    assert await burst.providers(jobs) == ["self_hosted", "cloud"]
 
 
 @pytest.mark.parametrize(("speed", "provider"), [(1.0, "self_hosted"), (0.5, "cloud")])
 async def test_what_a_slow_worker_runs_is_in_the_way_for_longer(world: World, speed: float, provider: str) -> None:
-    house = await a_house(world)
+    burst = await burst_scenario(world)
     await make_machines(world, speed=speed, scaling={"max_machines": 1})
     await world.engine.databases.central.run(
         "test", lambda tx: tx.execute(workers.update().values(instance_type="gpu"))
     )
-    jobs = await house.submit(1, max_wait_seconds=100)
-    await house.look()
-    assert await house.providers(jobs) == [provider]
+    jobs = await burst.submit(1, max_wait_seconds=100)
+    await burst.look()
+    assert await burst.providers(jobs) == [provider]
 
 
 async def make_machines(world: World, *, speed: float = 1.0, scaling: Mapping[str, float] | None = None) -> None:
@@ -290,8 +290,8 @@ async def make_machines(world: World, *, speed: float = 1.0, scaling: Mapping[st
 
 
 async def test_two_servers_never_both_spend_the_last_of_the_money(world: World) -> None:
-    house = await a_house(world, limit=EXPECTED)
-    jobs = await house.submit(4, max_wait_seconds=10)
+    burst = await burst_scenario(world, limit=EXPECTED)
+    jobs = await burst.submit(4, max_wait_seconds=10)
     clock = world.clock
     others = [
         Engine(world.engine.settings, clock=lambda: clock.now, notify_channel=LocalNotifyChannel()) for _ in range(2)
@@ -303,13 +303,13 @@ async def test_two_servers_never_both_spend_the_last_of_the_money(world: World) 
         for each in others:
             await each.stop()
     assert sum(len(each) for each in done) == 1
-    assert (await house.providers(jobs)).count("cloud") == 1
+    assert (await burst.providers(jobs)).count("cloud") == 1
 
 
 async def test_who_spends_waits_for_whoever_is_spending(postgres_backend: PostgresBackend, tmp_path: Path) -> None:
     async with open_world(postgres_backend, tmp_path) as world:
-        house = await a_house(world)
-        await house.submit(max_wait_seconds=10)
+        burst = await burst_scenario(world)
+        await burst.submit(max_wait_seconds=10)
         holding, release = asyncio.Event(), asyncio.Event()
 
         async def hold(tx: Tx) -> None:
@@ -320,7 +320,7 @@ async def test_who_spends_waits_for_whoever_is_spending(postgres_backend: Postgr
         central = world.engine.databases.central
         holder = asyncio.create_task(central.run("test", hold))
         await holding.wait()
-        looking = asyncio.create_task(house.look())
+        looking = asyncio.create_task(burst.look())
         async with asyncio.timeout(PATIENCE_SECONDS):
             # the database knows who waits, and tells only when asked
             while not looking.done() and not await execute(central, WAITS_FOR_A_LOCK):  # noqa: ASYNC110
@@ -332,9 +332,9 @@ async def test_who_spends_waits_for_whoever_is_spending(postgres_backend: Postgr
 
 
 async def test_a_lease_and_a_burst_at_the_same_moment_never_both_get_a_job(world: World) -> None:
-    house = await a_house(world)
-    await world.complete(house.running)
-    jobs = await house.submit(5, max_wait_seconds=0)
+    burst = await burst_scenario(world)
+    await world.complete(burst.running)
+    jobs = await burst.submit(5, max_wait_seconds=0)
     await world.advance(1)
     await world.engine.fleet.workers.register(
         worker_id="many", fleet_slug="fleet-3", stage=Stage.PRODUCTION, max_concurrency=3
@@ -349,13 +349,13 @@ async def test_a_lease_and_a_burst_at_the_same_moment_never_both_get_a_job(world
 
 
 async def test_only_what_may_burst_gives_a_hint(world: World) -> None:
-    house = await a_house(world)
+    burst = await burst_scenario(world)
     wakeup = world.engine.outbox.recovery.burst_wakeup
     assert await wakeup.wait(0)
     desk = await world.desk()
     await desk.submit()
     assert not await wakeup.wait(0)
-    await house.submit()
+    await burst.submit()
     assert await wakeup.wait(0)
 
 
@@ -382,15 +382,15 @@ async def test_what_a_workflow_of_the_cloud_alone_runs_never_comes_back(world: W
 
 
 async def test_a_server_looks_for_what_may_go_only_where_something_may(world: World) -> None:
-    house = await a_house(world)
+    burst = await burst_scenario(world)
     bursting, wakeup = world.engine.scaling.bursting, world.engine.outbox.recovery.burst_wakeup
     await world.advance(1)
-    [job] = await house.submit(max_wait_seconds=1)
+    [job] = await burst.submit(max_wait_seconds=1)
     await bursting.run_stages()
-    assert await house.providers([job]) == ["cloud"]
+    assert await burst.providers([job]) == ["cloud"]
     # those that are there are looked after, although no other may go
-    await world.engine.catalogue.workflows.change(house.workflow.slug, {"is_active": False})
-    await world.engine.fleet.workers.deregister(house.cloud, reason="gone")
+    await world.engine.catalogue.workflows.change(burst.workflow.slug, {"is_active": False})
+    await world.engine.fleet.workers.deregister(burst.cloud, reason="gone")
     wakeup.notify()
     await bursting.run_stages()
-    assert await house.providers([job]) == ["self_hosted"]
+    assert await burst.providers([job]) == ["self_hosted"]

@@ -317,9 +317,9 @@ async def test_another_tenants_file_or_video_is_as_good_as_none(world: World, sa
     other = await world.user(shard=shard if same_shard else {"a": "b", "b": "a"}[shard])
     image, video = await file_of(world, other, "image/png"), await file_of(world, other, "video/mp4")
     video_id = await world.engine.accounts.tenancy.add_video(other, original_file_id=video)
-    assert await refusal(desk, input_payload={"logo": image}) == {"logo": "There is no such file of yours."}
-    assert await refusal(desk, input_file_id=video) == {"input_file_id": "There is no such file of yours."}
-    assert await refusal(desk, video_id=video_id) == {"video_id": "There is no such video of yours."}
+    assert await refusal(desk, input_payload={"logo": image}) == {"logo": "You have no such file."}
+    assert await refusal(desk, input_file_id=video) == {"input_file_id": "You have no such file."}
+    assert await refusal(desk, video_id=video_id) == {"video_id": "You have no such video."}
 
 
 async def test_a_file_property_takes_a_file_of_the_users_own(world: World) -> None:
@@ -341,15 +341,15 @@ async def test_a_file_property_refuses_a_file_of_another_media_type(world: World
 async def test_a_file_property_never_takes_a_path(world: World, path: str) -> None:
     desk = await make_desk(world, PROMPT, {**LOGO, "default_value": "assets/logo.png"})
     await file_of(world, desk.user, "image/png")
-    assert await refusal(desk, input_payload={"logo": path}) == {"logo": "There is no such file of yours."}
+    assert await refusal(desk, input_payload={"logo": path}) == {"logo": "You have no such file."}
 
 
 @pytest.mark.parametrize("text", ["a\x00b", "\ud83d"], ids=["nul", "surrogate"])
 async def test_an_id_that_no_database_can_hold_names_nothing(world: World, text: str) -> None:
     desk = await make_desk(world, PROMPT, LOGO)
     assert await refusal(desk, input_payload={"logo": text}) == {"logo": "This must be the id of a file."}
-    assert await refusal(desk, input_file_id=text) == {"input_file_id": "There is no such file of yours."}
-    assert await refusal(desk, video_id=text) == {"video_id": "There is no such video of yours."}
+    assert await refusal(desk, input_file_id=text) == {"input_file_id": "You have no such file."}
+    assert await refusal(desk, video_id=text) == {"video_id": "You have no such video."}
 
 
 async def test_a_file_of_the_catalogue_comes_with_the_hash_of_its_default(world: World) -> None:

@@ -6,24 +6,24 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from tests.support.chromium import Looking, open_page
-from tests.system.acceptance.script_desk import House, open_house
+from tests.support.chromium import PageDriver, open_page
+from tests.system.acceptance.script_desk import ScriptDesk, open_house
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def open_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
-    async with open_house(tmp_path_factory.mktemp("house"), finish_seconds=0) as house:
-        yield house
+async def open_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ScriptDesk]:
+    async with open_house(tmp_path_factory.mktemp("script_desk"), finish_seconds=0) as script_desk:
+        yield script_desk
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def desk(open_desk: House) -> AsyncIterator[House]:
+async def desk(open_desk: ScriptDesk) -> AsyncIterator[ScriptDesk]:
     yield open_desk
     await open_desk.tidy()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def page(desk: House, chromium: Browser, built_app: None) -> AsyncIterator[Looking]:
+async def page(desk: ScriptDesk, chromium: Browser, built_app: None) -> AsyncIterator[PageDriver]:
     """The page of the desk, just opened."""
-    async with open_page(chromium, desk.ready.url) as looking:
-        yield looking
+    async with open_page(chromium, desk.ready.url) as driver:
+        yield driver

@@ -15,7 +15,7 @@ from playwright.async_api import Locator
 from comfyrelay.client import AboutJob, Client
 from comfyrelay.simulator import Simulator, Slow, Stuck
 from tests.support.api_calls import png
-from tests.support.chromium import Looking
+from tests.support.chromium import PageDriver
 from tests.support.desk import OpenDesk, make_desk
 from tests.support.desk_owner import owner_http
 from tests.support.graphs import invert
@@ -45,7 +45,7 @@ HELD = Stuck(class_type="ImageInvert")
 
 
 @dataclass
-class House(OpenDesk):
+class ScriptDesk(OpenDesk):
     simulator: Simulator
     # that of ComfyUI, with its `input` and `output`
     comfyui: Path
@@ -76,7 +76,7 @@ class House(OpenDesk):
         [colour] = [key for key, places in made.positions.items() if places == ["1.color"]]
         return {"workflow_slug": made.workflow.slug, "input_payload": {colour: next(self.numbers)}}
 
-    # looking
+    # reading
 
     async def items(self, batch_id: str) -> list[str]:
         """The jobs of a batch, in their order."""
@@ -141,7 +141,7 @@ class House(OpenDesk):
             while not is_so():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
-    async def run_it(self, page: Looking) -> str:
+    async def run_it(self, page: PageDriver) -> str:
         """By a form for the script that is filled in: what is run was seen before. The id of its job."""
         await page.add("Run job")
         [job] = [each async for each in self.client.jobs()]
@@ -161,7 +161,7 @@ class House(OpenDesk):
         (await self.http.post("/api/ai-jobs/bulk", json={"action": action, "filter": {}})).raise_for_status()
 
 
-async def choose_script(page: Looking) -> Locator:
+async def choose_script(page: PageDriver) -> Locator:
     """The form for the script."""
     return await page.choose(f"Script: {SCRIPT.name}")
 
@@ -173,13 +173,13 @@ async def pick(form: Locator, field: str, choice: str) -> None:
 
 
 @asynccontextmanager
-async def open_house(folder: Path, **desk: Any) -> AsyncIterator[House]:
-    async with Simulator(folder=folder / "comfyui") as simulator, house_at(folder, simulator, **desk) as house:
-        yield house
+async def open_house(folder: Path, **desk: Any) -> AsyncIterator[ScriptDesk]:
+    async with Simulator(folder=folder / "comfyui") as simulator, house_at(folder, simulator, **desk) as script_desk:
+        yield script_desk
 
 
 @asynccontextmanager
-async def house_at(folder: Path, simulator: Simulator, *others: Simulator, **desk: Any) -> AsyncIterator[House]:
+async def house_at(folder: Path, simulator: Simulator, *others: Simulator, **desk: Any) -> AsyncIterator[ScriptDesk]:
     """A desk at a ComfyUI, or at several, that may have been used by another one before."""
     comfyui = folder / "comfyui"
     urls = [each.url for each in (simulator, *others)]
@@ -190,7 +190,7 @@ async def house_at(folder: Path, simulator: Simulator, *others: Simulator, **des
         Client(ready.url) as client,
         owner_http(ready.url, timeout=PATIENCE_SECONDS) as http,
     ):
-        yield House(client=client, ready=ready, desk=made, simulator=simulator, comfyui=comfyui, http=http)
+        yield ScriptDesk(client=client, ready=ready, desk=made, simulator=simulator, comfyui=comfyui, http=http)
 
 
 def furnish(folder: Path) -> dict[str, Any]:

@@ -5,12 +5,12 @@ import sys
 import pytest
 
 from comfyrelay.errors import ComfyRelayError
-from tests.system.acceptance.script_desk import SCRIPT, House
+from tests.system.acceptance.script_desk import SCRIPT, ScriptDesk
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_the_command_is_made_in_the_order_of_the_contract(desk: House) -> None:
+async def test_the_command_is_made_in_the_order_of_the_contract(desk: ScriptDesk) -> None:
     """Program, script, wait, profile, template, folder, prompt; then optional arguments; further options come last."""
     job_id = await desk.script(negative="dogs", tries=2, randomize_seed=True, profile="medium", extra_args="--seed 5")
     assert (await desk.ended(job_id)).status == "completed"
@@ -21,7 +21,7 @@ async def test_the_command_is_made_in_the_order_of_the_contract(desk: House) -> 
     ]
 
 
-async def test_what_was_not_chosen_is_not_in_the_command(desk: House) -> None:
+async def test_what_was_not_chosen_is_not_in_the_command(desk: ScriptDesk) -> None:
     """Negative prompt, tries and seed are left to the script unless the job sets them."""
     job_id = await desk.script(extra_args="")
     await desk.ended(job_id)
@@ -30,7 +30,7 @@ async def test_what_was_not_chosen_is_not_in_the_command(desk: House) -> None:
     assert not {"--negative", "--tries", "--randomize-seed"} & {*argv}
 
 
-async def test_the_command_can_be_seen_before_it_runs(desk: House) -> None:
+async def test_the_command_can_be_seen_before_it_runs(desk: ScriptDesk) -> None:
     """The exact command is shown, and showing it runs nothing."""
     wish = {"template": "clip.json", "input_subdir": "cats", "positive": "it's a cat"}
     shown = (await desk.http.post("/api/desk/script/preview", json=wish)).json()["data"]
@@ -41,7 +41,7 @@ async def test_the_command_can_be_seen_before_it_runs(desk: House) -> None:
     assert shown["command"].endswith("""--positive 'it'"'"'s a cat'""")
 
 
-async def test_arguments_are_checked_in_one_place_before_a_job_is_accepted(desk: House) -> None:
+async def test_arguments_are_checked_in_one_place_before_a_job_is_accepted(desk: ScriptDesk) -> None:
     """All errors are reported at once, by field, and nothing is added."""
     wrong = {"input_subdir": "../x", "template": "none.json", "profile": "none", "tries": 5000, "extra_args": "--rm"}
     refused = await desk.http.post(
@@ -63,7 +63,7 @@ async def test_arguments_are_checked_in_one_place_before_a_job_is_accepted(desk:
     assert [each async for each in desk.client.jobs()] == []
 
 
-async def test_an_existing_script_is_run_as_it_is(desk: House) -> None:
+async def test_an_existing_script_is_run_as_it_is(desk: ScriptDesk) -> None:
     """The script needs no change: nothing is expected of it except the contract."""
     source = SCRIPT.read_bytes()
     assert b"comfyrelay" not in source.lower().replace(b"knows nothing of comfyrelay", b"")
@@ -74,7 +74,7 @@ async def test_an_existing_script_is_run_as_it_is(desk: House) -> None:
     assert argv[:2] == [sys.executable, str(SCRIPT)]
 
 
-async def test_the_exit_code_decides_how_the_job_ended(desk: House) -> None:
+async def test_the_exit_code_decides_how_the_job_ended(desk: ScriptDesk) -> None:
     """0 is success, any other code is failure, and the code is kept with the attempt."""
     good, bad = await desk.script(), await desk.script(template="refused.json")
     for job_id, status, code in ((good, "completed", 0), (bad, "failed", 1)):

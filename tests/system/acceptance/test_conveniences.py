@@ -8,15 +8,15 @@ from playwright.async_api import expect
 
 from comfyrelay.desk.notifications.notifier import why_unusable
 from comfyrelay.simulator import Fail
-from tests.support.chromium import Looking
+from tests.support.chromium import PageDriver
 from tests.support.webhook_receiver import receiving
-from tests.system.acceptance.script_desk import House, choose_script, open_house
+from tests.system.acceptance.script_desk import ScriptDesk, choose_script, open_house
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.parametrize("name", ["look-dev", "medium", "production"])
-async def test_saved_presets_are_put_in_with_one_click(desk: House, page: Looking, name: str) -> None:
+async def test_saved_presets_are_put_in_with_one_click(desk: ScriptDesk, page: PageDriver, name: str) -> None:
     """There is a preset for a quick look, one in between and one for the final film."""
     form = await choose_script(page)
     await form.get_by_label("Positive").fill("a cat")
@@ -29,7 +29,7 @@ async def test_saved_presets_are_put_in_with_one_click(desk: House, page: Lookin
     assert argv[argv.index("--profile") + 1] == name
 
 
-async def test_a_preset_of_ones_own_is_kept(desk: House) -> None:
+async def test_a_preset_of_ones_own_is_kept(desk: ScriptDesk) -> None:
     """Frequently used values are saved under a name and applied to every job that names it."""
     kept = await desk.client.create_preset("night", {"profile": "production", "tries": 2})
     wish = {"workflow_slug": "script", "input_subdir": "cats", "prompts": ["a cat"], "preset": "night"}
@@ -40,7 +40,7 @@ async def test_a_preset_of_ones_own_is_kept(desk: House) -> None:
     await desk.client.remove_preset(kept.id)
 
 
-async def test_many_jobs_are_made_of_several_folders_and_prompts(desk: House) -> None:
+async def test_many_jobs_are_made_of_several_folders_and_prompts(desk: ScriptDesk) -> None:
     """Every folder with every prompt at once: for scripts a job each, for graphs a job for each of their files."""
     wish = {"input_subdir": ["cats", "dogs"], "prompts": ["by day", "by night"], "seeds": None}
     batch = await desk.client.add_batch({"workflow_slug": "script", **wish, "values": {"randomize_seed": True}})
@@ -55,7 +55,7 @@ async def test_many_jobs_are_made_of_several_folders_and_prompts(desk: House) ->
     assert [(await desk.ended(each)).label for each in await desk.items(batch.id)] == ["cat", "dog"]
 
 
-async def test_an_output_folder_can_be_given_to_a_job(desk: House) -> None:
+async def test_an_output_folder_can_be_given_to_a_job(desk: ScriptDesk) -> None:
     """Outputs go to another place inside the output folder, under a readable name."""
     wish = {"effect_slug": "invert-image", "input_subdir": "cats", "output_folder": "film/scene 1"}
     [job_id] = await desk.items((await desk.client.add_batch(wish)).id)
@@ -63,7 +63,7 @@ async def test_an_output_folder_can_be_given_to_a_job(desk: House) -> None:
     assert [each.name for each in (desk.desk.output_folder / "film" / "scene 1").iterdir()] == ["0001_cat.png"]
 
 
-async def test_generated_files_are_linked_directly(desk: House, page: Looking) -> None:
+async def test_generated_files_are_linked_directly(desk: ScriptDesk, page: PageDriver) -> None:
     """Each file of a run has a link on the page and a known path on disk."""
     job_id = await desk.script(tries=2, randomize_seed=True)
     await desk.ended(job_id)
@@ -84,11 +84,11 @@ async def test_somebody_is_told_when_it_is_done_and_when_it_failed(tmp_path: Pat
     """A webhook reports completion and failure as text."""
     async with receiving() as receiver:
         url = receiver.url.replace("http://", "json://")
-        async with open_house(tmp_path, notify_urls=[url], notify_on=["completed", "failed"]) as house:
-            await house.ended(await house.graph("cat"))
+        async with open_house(tmp_path, notify_urls=[url], notify_on=["completed", "failed"]) as script_desk:
+            await script_desk.ended(await script_desk.graph("cat"))
             await receiver.wait_for(1)
-            house.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ."))
-            await house.ended(await house.graph("dog"))
+            script_desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ."))
+            await script_desk.ended(await script_desk.graph("dog"))
             await receiver.wait_for(2)
     assert [json.loads(body)["title"] for _, body in receiver.heard] == ["cat is done", "dog failed"]
     assert "The sides differ." in json.loads(receiver.heard[1][1])["message"]

@@ -20,7 +20,7 @@ from tests.support.api_calls import png
 from tests.support.graphs import invert
 from tests.support.processes import Service, run_command
 from tests.support.server_processes import free_port
-from tests.system.acceptance.script_desk import HELD, PATIENCE_SECONDS, SLOW, House, house_at
+from tests.system.acceptance.script_desk import HELD, PATIENCE_SECONDS, SLOW, ScriptDesk, house_at
 from tests.system.desk.test_killed import DeskProcess, desk_process
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -32,7 +32,7 @@ WSL_MOUNTS = (("/", "ext4"), ("/mnt/c", "9p"))
 # One after the other
 
 
-async def test_one_job_runs_at_a_time_unless_asked_otherwise(desk: House) -> None:
+async def test_one_job_runs_at_a_time_unless_asked_otherwise(desk: ScriptDesk) -> None:
     """ComfyUI never runs more than one of our jobs, script or graph, so that two do not compete for GPU memory."""
     desk.simulator.misbehave(HELD)
     jobs = [await desk.graph("graph"), await desk.script(), await desk.graph("another")]
@@ -55,22 +55,22 @@ async def test_more_run_at_once_only_by_setting(tmp_path: Path) -> None:
     async with Simulator(folder=tmp_path / "comfyui") as one, Simulator() as other:
         for each in (one, other):
             each.misbehave(HELD)
-        async with house_at(tmp_path, one, other, finish_seconds=0) as house:
-            jobs = [await house.graph(f"job {number}") for number in range(2)]
+        async with house_at(tmp_path, one, other, finish_seconds=0) as script_desk:
+            jobs = [await script_desk.graph(f"job {number}") for number in range(2)]
             for job_id in jobs:
-                await house.until_running(job_id)
+                await script_desk.until_running(job_id)
             for each in (one, other):
                 each.behave()
-            assert [(await house.ended(each)).status for each in jobs] == ["completed", "completed"]
+            assert [(await script_desk.ended(each)).status for each in jobs] == ["completed", "completed"]
 
 
-async def test_the_oldest_job_is_the_first_to_run(desk: House) -> None:
+async def test_the_oldest_job_is_the_first_to_run(desk: ScriptDesk) -> None:
     """First come, first served by default."""
     desk.simulator.misbehave(HELD)
     await desk.run_in_this_order([await desk.graph(f"job {number}") for number in range(4)])
 
 
-async def test_a_higher_priority_goes_first(desk: House) -> None:
+async def test_a_higher_priority_goes_first(desk: ScriptDesk) -> None:
     """A job can have a priority, which goes before age."""
     desk.simulator.misbehave(HELD)
     running = await desk.graph("running")
@@ -89,17 +89,17 @@ async def test_a_higher_priority_goes_first(desk: House) -> None:
 async def test_the_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> None:
     """Accepted jobs, their order, pauses, history and logs are in database files on disk."""
     async with Simulator(folder=tmp_path / "comfyui") as simulator:
-        async with house_at(tmp_path, simulator, finish_seconds=0) as house:
-            done = await house.script()
-            await house.ended(done)
-            log = await house.log(done)
+        async with house_at(tmp_path, simulator, finish_seconds=0) as script_desk:
+            done = await script_desk.script()
+            await script_desk.ended(done)
+            log = await script_desk.log(done)
             simulator.misbehave(SLOW)
-            batch_id, items = await house.graphs(5)
-            await house.until_running(items[0])
+            batch_id, items = await script_desk.graphs(5)
+            await script_desk.until_running(items[0])
             # so that it keeps its turn
-            await house.until_fetched(items[1])
-            await house.client.pause("job", items[4], now=True)
-            await house.client.move("job", items[3], "top")
+            await script_desk.until_fetched(items[1])
+            await script_desk.client.pause("job", items[4], now=True)
+            await script_desk.client.move("job", items[3], "top")
         kept = 0
         for each in (tmp_path / "desk").glob("*.db"):
             with contextlib.closing(sqlite3.connect(each)) as database:
@@ -108,13 +108,13 @@ async def test_the_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> 
         assert kept == 6
         simulator.behave()
         simulator.misbehave(HELD)
-        async with house_at(tmp_path, simulator) as house:
-            assert await house.status(done) == "completed"
-            assert await house.log(done) == log
-            await house.run_in_this_order([items[0], items[1], items[3], items[2]])
-            await house.ended(items[2])
-            assert await house.status(items[4]) == "paused"
-            assert (await house.client.batch(batch_id)).counts[JobStatus.COMPLETED] == 4
+        async with house_at(tmp_path, simulator) as script_desk:
+            assert await script_desk.status(done) == "completed"
+            assert await script_desk.log(done) == log
+            await script_desk.run_in_this_order([items[0], items[1], items[3], items[2]])
+            await script_desk.ended(items[2])
+            assert await script_desk.status(items[4]) == "paused"
+            assert (await script_desk.client.batch(batch_id)).counts[JobStatus.COMPLETED] == 4
 
 
 async def test_such_a_job_is_failed_and_recoverable_where_that_is_set(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_a_job_that_ran_when_the_desk_was_killed_runs_again(tmp_path: Path
 # The same job is the same job
 
 
-async def test_a_job_runs_with_what_was_fixed_when_it_was_added(desk: House) -> None:
+async def test_a_job_runs_with_what_was_fixed_when_it_was_added(desk: ScriptDesk) -> None:
     """Inputs, values, presets and workflows may change while a job waits; the job does not."""
     desk.simulator.misbehave(HELD)
     await desk.until_running(await desk.graph("running"))
@@ -165,7 +165,7 @@ async def test_a_job_runs_with_what_was_fixed_when_it_was_added(desk: House) -> 
         assert Image.open(saved).convert("RGB").getpixel((0, 0)) == (0, 255, 255)
 
 
-async def test_a_request_that_is_sent_twice_is_one_job(desk: House) -> None:
+async def test_a_request_that_is_sent_twice_is_one_job(desk: ScriptDesk) -> None:
     """A repeated request creates no second job."""
     wish: dict[str, Any] = {**await desk.a_graph(), "idempotency_key": "once"}
     first, again = await desk.client.submit(**wish), await desk.client.submit(**wish)
@@ -205,7 +205,7 @@ async def test_a_windows_drive_is_told_from_a_disk_of_linux() -> None:
     assert filesystem_of(Path("/home/me/.local/share/comfyrelay"), mounts=WSL_MOUNTS) not in SHARED
 
 
-async def _is_running(desk: House, job_id: str) -> bool:
+async def _is_running(desk: ScriptDesk, job_id: str) -> bool:
     """Not only fetched, to be run next."""
     now = await desk.client.now()
     assert now is not None
@@ -232,7 +232,7 @@ async def _ended(desk: DeskProcess, job_id: str) -> None:
 
 
 @asynccontextmanager
-async def _changed(desk: House, slug: str, nodes: dict[str, Any]) -> AsyncIterator[None]:
+async def _changed(desk: ScriptDesk, slug: str, nodes: dict[str, Any]) -> AsyncIterator[None]:
     """A workflow with other nodes, for a while."""
     url = f"/api/admin/workflows/{slug}"
     graph = (await desk.http.get(url)).json()["data"]["graph"]

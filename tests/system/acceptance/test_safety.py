@@ -11,7 +11,7 @@ import pytest_asyncio
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.simulator import Fail
 from tests.support.graphs import invert_file
-from tests.system.acceptance.script_desk import HELD, SCRIPT, SLOW, House
+from tests.system.acceptance.script_desk import HELD, SCRIPT, SLOW, ScriptDesk
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -20,7 +20,7 @@ WAYS_OUT = ("..", "../..", "cats/../..", "/etc", "~/x", "link", "..\\..", "C:\\W
 
 
 @pytest_asyncio.fixture(loop_scope="session", autouse=True)
-async def a_link_out(desk: House) -> AsyncIterator[None]:
+async def a_link_out(desk: ScriptDesk) -> AsyncIterator[None]:
     """In the folder of inputs, and in that of templates, there are links that lead out of it."""
     links = [desk.desk.input_folder / "link", desk.comfyui.parent / "templates" / "link.json"]
     for each in links:
@@ -34,7 +34,7 @@ async def a_link_out(desk: House) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("path", WAYS_OUT)
-async def test_no_input_folder_leads_out_of_the_folder_of_inputs(desk: House, path: str) -> None:
+async def test_no_input_folder_leads_out_of_the_folder_of_inputs(desk: ScriptDesk, path: str) -> None:
     """`..`, absolute paths and links are refused for scripts and batches before anything is added."""
     with pytest.raises(ComfyRelayError) as refused:
         await desk.script(input_subdir=path)
@@ -46,7 +46,7 @@ async def test_no_input_folder_leads_out_of_the_folder_of_inputs(desk: House, pa
 
 
 @pytest.mark.parametrize("path", [*WAYS_OUT, "../comfyui/input/cats/cat.png", "link.json"])
-async def test_no_template_leads_out_of_the_folder_of_templates(desk: House, path: str) -> None:
+async def test_no_template_leads_out_of_the_folder_of_templates(desk: ScriptDesk, path: str) -> None:
     """A job names one of the graphs in the template folder; any other is refused."""
     with pytest.raises(ComfyRelayError) as refused:
         await desk.script(template=path)
@@ -55,7 +55,7 @@ async def test_no_template_leads_out_of_the_folder_of_templates(desk: House, pat
 
 @pytest.mark.parametrize("field", ["profile", "extra_args"])
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "--template-api=/etc/passwd", "--seed=../x"])
-async def test_no_other_parameter_of_a_script_can_be_a_path(desk: House, field: str, path: str) -> None:
+async def test_no_other_parameter_of_a_script_can_be_a_path(desk: ScriptDesk, field: str, path: str) -> None:
     """Profiles come from the configuration, and further options have values that it allows."""
     with pytest.raises(ComfyRelayError) as refused:
         await desk.script(**{field: path})
@@ -63,14 +63,14 @@ async def test_no_other_parameter_of_a_script_can_be_a_path(desk: House, field: 
 
 
 @pytest.mark.parametrize("path", ["../up", "/etc", "~/x", "C:\\x", "a/../../b"])
-async def test_no_output_folder_is_outside_the_folder_of_outputs(desk: House, path: str) -> None:
+async def test_no_output_folder_is_outside_the_folder_of_outputs(desk: ScriptDesk, path: str) -> None:
     """A batch may have its own folder inside the configured output folder."""
     with pytest.raises(ComfyRelayError) as refused:
         await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "cats", "output_folder": path})
     assert "output_folder" in getattr(refused.value, "errors", {})
 
 
-async def test_no_name_that_a_user_gives_becomes_a_path(desk: House, tmp_path: Path) -> None:
+async def test_no_name_that_a_user_gives_becomes_a_path(desk: ScriptDesk, tmp_path: Path) -> None:
     """Labels and names of uploaded files are sanitised before they become part of a file name."""
     before = {*desk.desk.output_folder.parent.iterdir()} | {desk.desk.output_folder}
     content = (desk.desk.input_folder / "cats" / "cat.png").read_bytes()
@@ -90,7 +90,7 @@ async def test_no_name_that_a_user_gives_becomes_a_path(desk: House, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../../../etc/passwd", "cat.png [output]"])
-async def test_a_graph_that_is_brought_asks_for_the_files_that_it_names(desk: House, name: str) -> None:
+async def test_a_graph_that_is_brought_asks_for_the_files_that_it_names(desk: ScriptDesk, name: str) -> None:
     """An imported graph works on the files of its job: each file that it names becomes a file to choose."""
     made = await desk.client.add_graph(invert_file(name), name="mine")
     with pytest.raises(ComfyRelayError) as missing:
@@ -101,7 +101,7 @@ async def test_a_graph_that_is_brought_asks_for_the_files_that_it_names(desk: Ho
 # Commands
 
 
-async def test_no_shell_ever_reads_what_a_user_wrote(desk: House) -> None:
+async def test_no_shell_ever_reads_what_a_user_wrote(desk: ScriptDesk) -> None:
     """Arguments are a list: quotes, newlines, wildcards and commands in a prompt arrive as typed."""
     prompt = "a \"cat\" 'n' dog; $(touch pwned) `touch pwned` | > pwned & * ~ \\ %s\n\n\tsecond line 🐈‍⬛"
     job_id = await desk.script(positive=prompt, negative="-rf /; touch pwned")
@@ -112,7 +112,7 @@ async def test_no_shell_ever_reads_what_a_user_wrote(desk: House) -> None:
     assert not [*desk.ready.data_dir.rglob("pwned")]
 
 
-async def test_what_is_run_comes_from_the_configuration_and_from_no_request(desk: House) -> None:
+async def test_what_is_run_comes_from_the_configuration_and_from_no_request(desk: ScriptDesk) -> None:
     """A job cannot choose program, script, folder or variables."""
     for field in ("python", "script", "working_folder", "environment", "arguments"):
         with pytest.raises(ComfyRelayError) as refused:
@@ -123,7 +123,7 @@ async def test_what_is_run_comes_from_the_configuration_and_from_no_request(desk
 @pytest.mark.parametrize(
     "headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Origin": "http://[bad"}]
 )
-async def test_no_page_of_somebody_else_reaches_the_desk(desk: House, headers: dict[str, str]) -> None:
+async def test_no_page_of_somebody_else_reaches_the_desk(desk: ScriptDesk, headers: dict[str, str]) -> None:
     """By default the desk listens on this machine only, and pages of other sites are refused."""
     assert desk.ready.url.startswith("http://127.0.0.1:")
     body = {"workflow_slug": "script", "input_payload": {"positive": "a cat"}, "idempotency_key": "evil"}
@@ -136,7 +136,7 @@ async def test_no_page_of_somebody_else_reaches_the_desk(desk: House, headers: d
 
 
 @pytest.mark.parametrize("outcome", ["completed", "failed", "canceled"])
-async def test_every_command_can_be_looked_up_afterwards(desk: House, outcome: str) -> None:
+async def test_every_command_can_be_looked_up_afterwards(desk: ScriptDesk, outcome: str) -> None:
     """However a run ended, its exact arguments are kept with the attempt, and the log starts with them."""
     if outcome != "completed":
         desk.simulator.misbehave(SLOW if outcome == "canceled" else Fail(class_type="ImageInvert"))
@@ -153,7 +153,7 @@ async def test_every_command_can_be_looked_up_afterwards(desk: House, outcome: s
     assert """--positive 'it'"'"'s a "cat"'""" in command
 
 
-async def test_every_log_can_be_read_afterwards(desk: House) -> None:
+async def test_every_log_can_be_read_afterwards(desk: ScriptDesk) -> None:
     """The output of a stopped run is kept, in the file and with the job."""
     desk.simulator.misbehave(SLOW)
     job_id = await desk.script()
@@ -164,7 +164,7 @@ async def test_every_log_can_be_read_afterwards(desk: House) -> None:
     assert "[1/1] cat.png" in Path((await desk.kept(job_id))["log"]).read_text("utf-8").splitlines()
 
 
-async def test_what_happened_to_a_job_is_kept_in_its_order(desk: House) -> None:
+async def test_what_happened_to_a_job_is_kept_in_its_order(desk: ScriptDesk) -> None:
     """Every step of a job is an event with its time, and events never change."""
     desk.simulator.misbehave(HELD)
     await desk.until_running(await desk.graph("running"))

@@ -7,16 +7,16 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from comfyrelay.simulator import Fail, SlowHttp
-from tests.support.chromium import Looking, open_page
+from tests.support.chromium import PageDriver, open_page
 from tests.support.desk import make_desk
 from tests.support.processes import run_command
 from tests.support.server_processes import free_port
-from tests.system.acceptance.script_desk import HELD, SLOW, House, choose_script
+from tests.system.acceptance.script_desk import HELD, SLOW, ScriptDesk, choose_script
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_the_form_is_filled_in_with_what_is_usual(desk: House, page: Looking) -> None:
+async def test_the_form_is_filled_in_with_what_is_usual(desk: ScriptDesk, page: PageDriver) -> None:
     """A job needs one prompt and one folder; everything else has a default."""
     form = await choose_script(page)
     await expect(form.get_by_role("combobox", name="Template")).to_have_text("clip.json")
@@ -26,7 +26,7 @@ async def test_the_form_is_filled_in_with_what_is_usual(desk: House, page: Looki
     assert (await desk.ended(await desk.run_it(page))).status == "completed"
 
 
-async def test_the_list_is_filtered_by_status(desk: House, page: Looking) -> None:
+async def test_the_list_is_filtered_by_status(desk: ScriptDesk, page: PageDriver) -> None:
     """A click filters waiting, running, completed, failed, canceled or paused jobs."""
     await desk.ended(await desk.graph("good"))
     desk.simulator.misbehave(Fail(class_type="ImageInvert", times=1))
@@ -50,7 +50,7 @@ async def test_the_list_is_filtered_by_status(desk: House, page: Looking) -> Non
         await expect(page.names).to_have_text(names)
 
 
-async def test_the_list_is_searched(desk: House, page: Looking) -> None:
+async def test_the_list_is_searched(desk: ScriptDesk, page: PageDriver) -> None:
     """Terms of a label or an error find a job, in upper or lower case."""
     await desk.ended(await desk.graph("A red lighthouse"))
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ.", times=1))
@@ -62,7 +62,7 @@ async def test_the_list_is_searched(desk: House, page: Looking) -> None:
         await expect(page.names).to_have_text([found])
 
 
-async def test_the_log_of_a_running_job_is_live(desk: House, page: Looking) -> None:
+async def test_the_log_of_a_running_job_is_live(desk: ScriptDesk, page: PageDriver) -> None:
     """The script's output is on the page while it runs."""
     desk.simulator.misbehave(HELD)
     job_id = await desk.script(extra_args="--seed 123")
@@ -76,7 +76,7 @@ async def test_the_log_of_a_running_job_is_live(desk: House, page: Looking) -> N
     await page.status_is("Done")
 
 
-async def test_what_comfyui_refuses_is_said_in_one_sentence(desk: House, page: Looking) -> None:
+async def test_what_comfyui_refuses_is_said_in_one_sentence(desk: ScriptDesk, page: PageDriver) -> None:
     """A graph that ComfyUI refuses with HTTP 400 is explained by the wrong node, not by a number."""
     job_id = await desk.script(template="refused.json")
     await page.open_job(job_id)
@@ -85,7 +85,7 @@ async def test_what_comfyui_refuses_is_said_in_one_sentence(desk: House, page: L
     await expect(page.error.get_by_text(sentence, exact=True)).to_be_visible()
 
 
-async def test_a_node_that_fails_is_named(desk: House, page: Looking) -> None:
+async def test_a_node_that_fails_is_named(desk: ScriptDesk, page: PageDriver) -> None:
     """If a node fails during the run, its name and message are shown first."""
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ.", times=1))
     await page.open_job(await desk.graph("unlucky"))
@@ -93,7 +93,7 @@ async def test_a_node_that_fails_is_named(desk: House, page: Looking) -> None:
     await expect(page.error).to_have_text(re.compile("^ImageInvert.*The sides differ"))
 
 
-async def test_a_timeout_is_called_one(desk: House, page: Looking) -> None:
+async def test_a_timeout_is_called_one(desk: ScriptDesk, page: PageDriver) -> None:
     """A timeout of ComfyUI is distinguished from a refusal."""
     desk.simulator.misbehave(SlowHttp(path="/prompt", seconds=600))
     job_id = await desk.script(extra_args="--timeout 1")
@@ -107,7 +107,7 @@ async def test_a_comfyui_that_is_away_is_what_is_said_first(tmp_path: Path, chro
     nobody = f"http://127.0.0.1:{free_port()}"
     made = make_desk(tmp_path, comfyui_url=[nobody])
     async with made.open() as (_worker, ready), open_page(chromium, ready.url) as page:
-        why = f"Nobody answers at {nobody}: is ComfyUI running there?"
+        why = f"No server listens at {nobody}. Is ComfyUI running there?"
         await expect(page.page.get_by_role("status", name="ComfyUI")).to_have_text(why)
         (job_id,) = await page.submit("waits")
         await page.open_queue()
@@ -116,7 +116,7 @@ async def test_a_comfyui_that_is_away_is_what_is_said_first(tmp_path: Path, chro
         await expect(page.page.get_by_role("status").filter(has_text=why)).to_have_count(2)
 
 
-async def test_the_command_of_a_script_is_on_the_page_before_it_runs(desk: House, page: Looking) -> None:
+async def test_the_command_of_a_script_is_on_the_page_before_it_runs(desk: ScriptDesk, page: PageDriver) -> None:
     """The user sees the command and its errors before a job is added."""
     form = await choose_script(page)
     await form.get_by_label("Positive").fill("it's a cat")
@@ -132,7 +132,7 @@ async def test_the_command_of_a_script_is_on_the_page_before_it_runs(desk: House
     assert (await desk.kept(job_id))["argv"] == argv
 
 
-async def test_a_job_has_a_page_with_its_log_its_parameters_and_its_output(desk: House, page: Looking) -> None:
+async def test_a_job_has_a_page_with_its_log_its_parameters_and_its_output(desk: ScriptDesk, page: PageDriver) -> None:
     """Everything about one job is on one page with its own address."""
     job_id = await desk.script(positive="a cat yawns", profile="medium")
     await desk.ended(job_id)
@@ -144,7 +144,7 @@ async def test_a_job_has_a_page_with_its_log_its_parameters_and_its_output(desk:
     await expect(page.page.locator("main video").first).to_be_visible()
 
 
-async def test_the_queue_is_watched_and_steered_in_a_terminal(desk: House) -> None:
+async def test_the_queue_is_watched_and_steered_in_a_terminal(desk: ScriptDesk) -> None:
     """Over SSH, without a browser, the queue is shown and a job is canceled by a command."""
     desk.simulator.misbehave(SLOW)
     await desk.until_running(await desk.graph("busy"))

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from tests.support.chromium import Looking, open_page
+from tests.support.chromium import PageDriver, open_page
 from tests.support.desk import make_desk
 from tests.support.whole_system import System
 from tests.support.world import PostgresBackend, memory_folder
@@ -28,10 +28,10 @@ async def shared_desk(tmp_path_factory: pytest.TempPathFactory, built_app: None)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def shared(shared_desk: str, chromium: Browser) -> AsyncIterator[Looking]:
-    async with open_page(chromium, shared_desk) as looking:
-        yield looking
-        await looking.tidy()
+async def shared(shared_desk: str, chromium: Browser) -> AsyncIterator[PageDriver]:
+    async with open_page(chromium, shared_desk) as driver:
+        yield driver
+        await driver.tidy()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

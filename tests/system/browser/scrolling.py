@@ -10,7 +10,7 @@ from typing import Any
 
 from playwright.async_api import Page
 
-from tests.support.chromium import Looking, open_chromium
+from tests.support.chromium import PageDriver, open_chromium
 from tests.support.desk import make_desk
 
 OUTPUTS = 20_000
@@ -52,7 +52,7 @@ _SCROLL = """async ([seconds, end]) => {
 }"""
 
 
-async def _measure(page: Page, look: Looking) -> dict[str, Any]:
+async def _measure(page: Page, look: PageDriver) -> dict[str, Any]:
     async def poster(route: Any) -> None:
         await route.fulfill(content_type="image/svg+xml", body=_POSTER)
 
@@ -70,7 +70,7 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with make_desk(Path(folder), finish_seconds=0).open() as (_worker, ready), open_chromium() as browser:
             page = await browser.new_page(viewport={"width": 1440, "height": 900}, base_url=ready.url)
-            async with Looking.at(page, ready.url) as look:
+            async with PageDriver.at(page, ready.url) as look:
                 [job_id] = await look.submit("the first")
                 async with look.http.stream("GET", f"/api/ai-jobs/{job_id}/events", timeout=None) as events:
                     async for _line in events.aiter_lines():

@@ -15,7 +15,7 @@ from playwright.async_api import Browser, Locator, expect
 from comfyrelay.desk.examples import sample_picture
 from tests.integration.desk.test_script_jobs import open_desk
 from tests.support.api_calls import png
-from tests.support.chromium import PROMPT_GRAPH, Looking, open_page
+from tests.support.chromium import PROMPT_GRAPH, PageDriver, open_page
 from tests.support.desk import make_desk
 from tests.support.editor_files import empty, node, save, workflow
 from tests.support.graphs import invert, invert_file
@@ -31,152 +31,152 @@ SCRIPT = """
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def looking(shared_desk: str, chromium: Browser) -> AsyncIterator[Looking]:
-    async with open_page(chromium, shared_desk, lands=re.compile("/create")) as looking:
+async def driver(shared_desk: str, chromium: Browser) -> AsyncIterator[PageDriver]:
+    async with open_page(chromium, shared_desk, lands=re.compile("/create")) as driver:
         # what is dropped before the page hears it is lost
-        await expect(looking.page.get_by_role("form")).to_be_visible()
-        yield looking
-        await looking.tidy()
+        await expect(driver.page.get_by_role("form")).to_be_visible()
+        yield driver
+        await driver.tidy()
 
 
 def picture(name: str, colour: str = "#112233") -> dict[str, Any]:
     return {"name": name, "mimeType": "image/png", "buffer": png(colour)}
 
 
-async def choose(looking: Looking, name: str) -> Locator:
-    await looking.page.get_by_role("navigation", name="Workflows").get_by_role("link", name=name).click()
-    form = looking.page.get_by_role("form", name=name)
+async def choose(driver: PageDriver, name: str) -> Locator:
+    await driver.page.get_by_role("navigation", name="Workflows").get_by_role("link", name=name).click()
+    form = driver.page.get_by_role("form", name=name)
     await expect(form).to_be_visible()
     return form
 
 
-async def give(looking: Looking, *files: dict[str, Any]) -> None:
+async def give(driver: PageDriver, *files: dict[str, Any]) -> None:
     """To the main input; what is given is sent at once."""
-    await looking.page.get_by_label("Add pictures").first.set_input_files(files=list(files))  # type: ignore[arg-type]
-    await expect(looking.page.get_by_role("button", name=re.compile("^Remove photo|^Remove ")).first).to_be_attached()
-    await expect(looking.page.get_by_role("progressbar")).to_have_count(0)
+    await driver.page.get_by_label("Add pictures").first.set_input_files(files=list(files))  # type: ignore[arg-type]
+    await expect(driver.page.get_by_role("button", name=re.compile("^Remove photo|^Remove ")).first).to_be_attached()
+    await expect(driver.page.get_by_role("progressbar")).to_have_count(0)
 
 
-def add(looking: Looking, name: str | re.Pattern[str] = re.compile("^Add (job|[0-9]+ jobs)")) -> Locator:
-    return looking.page.get_by_label("What will be made").get_by_role("button", name=name)
+def add(driver: PageDriver, name: str | re.Pattern[str] = re.compile("^Add (job|[0-9]+ jobs)")) -> Locator:
+    return driver.page.get_by_label("What will be made").get_by_role("button", name=name)
 
 
-async def jobs_of(looking: Looking) -> list[dict[str, Any]]:
-    found = await looking.call("GET", "/api/ai-jobs?limit=200")
+async def jobs_of(driver: PageDriver) -> list[dict[str, Any]]:
+    found = await driver.call("GET", "/api/ai-jobs?limit=200")
     items: list[dict[str, Any]] = found["items"]
     return items
 
 
-async def ended(looking: Looking, count: int) -> list[dict[str, Any]]:
+async def ended(driver: PageDriver, count: int) -> list[dict[str, Any]]:
     async with asyncio.timeout(120):
         while True:
-            found = await jobs_of(looking)
+            found = await jobs_of(driver)
             if len(found) == count and all(each["status"] in ("completed", "failed") for each in found):
                 return found
             await asyncio.sleep(0.1)
 
 
 @pytest.mark.journey
-async def test_from_the_first_start_to_the_first_output(looking: Looking) -> None:
-    await choose(looking, "Invert an image")
-    await looking.page.get_by_role("button", name="Use the sample picture").click()
-    await expect(looking.page.get_by_role("button", name="Remove sample.png")).to_be_attached()
-    await add(looking, re.compile("Add job")).click()
-    await expect(looking.page.get_by_text("Added 1 job.", exact=True).first).to_be_visible()
+async def test_from_the_first_start_to_the_first_output(driver: PageDriver) -> None:
+    await choose(driver, "Invert an image")
+    await driver.page.get_by_role("button", name="Use the sample picture").click()
+    await expect(driver.page.get_by_role("button", name="Remove sample.png")).to_be_attached()
+    await add(driver, re.compile("Add job")).click()
+    await expect(driver.page.get_by_text("Added 1 job.", exact=True).first).to_be_visible()
     # the form stays
-    await expect(looking.page.get_by_role("button", name="Remove sample.png")).to_be_attached()
-    [job] = await ended(looking, 1)
+    await expect(driver.page.get_by_role("button", name="Remove sample.png")).to_be_attached()
+    [job] = await ended(driver, 1)
     assert job["status"] == "completed"
     assert job["outputs"]
     # what it made is its picture from now on
     async with asyncio.timeout(60):
-        while not (await looking.call("GET", "/api/effects"))["items"][0]["cover_url"]:  # noqa: ASYNC110
+        while not (await driver.call("GET", "/api/effects"))["items"][0]["cover_url"]:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-    await looking.page.reload()
-    cover = looking.page.get_by_role("link", name="Invert an image").locator("img")
+    await driver.page.reload()
+    cover = driver.page.get_by_role("link", name="Invert an image").locator("img")
     await expect(cover).to_have_js_property("complete", value=True)
 
 
 @pytest.mark.journey
-async def test_a_folder_of_twelve_pictures_with_three_tries_is_one_batch(looking: Looking) -> None:
-    await choose(looking, "Invert an image")
-    await give(looking, *(picture(f"photo-{number:02}.png", f"#{number:02x}2233") for number in range(1, 13)))
-    await looking.page.get_by_role("textbox", name="Tries").fill("3")
-    plan = looking.page.get_by_label("What will be made")
+async def test_a_folder_of_twelve_pictures_with_three_tries_is_one_batch(driver: PageDriver) -> None:
+    await choose(driver, "Invert an image")
+    await give(driver, *(picture(f"photo-{number:02}.png", f"#{number:02x}2233") for number in range(1, 13)))
+    await driver.page.get_by_role("textbox", name="Tries").fill("3")
+    plan = driver.page.get_by_label("What will be made")
     await expect(plan).to_contain_text("12 pictures × 3 tries = 36 pictures")
     await expect(plan.get_by_label("The first of them").locator("img")).to_have_count(36)
     await plan.get_by_text("Name, folder and more").click()
     await plan.get_by_label("Name", exact=True).fill("storm")
     await plan.get_by_label("Folder", exact=True).fill("lighthouse")
-    await expect(add(looking)).to_be_enabled()
-    await looking.page.keyboard.press("Control+Enter")
-    await expect(looking.page.get_by_text("Added 36 jobs.", exact=True).first).to_be_visible()
-    [batch] = (await looking.call("GET", "/api/batches"))["items"]
+    await expect(add(driver)).to_be_enabled()
+    await driver.page.keyboard.press("Control+Enter")
+    await expect(driver.page.get_by_text("Added 36 jobs.", exact=True).first).to_be_visible()
+    [batch] = (await driver.call("GET", "/api/batches"))["items"]
     assert (batch["label"], batch["total"]) == ("storm", 36)
-    assert {each["label"] for each in await jobs_of(looking)} >= {"photo-01 · try 1", "photo-12 · try 3"}
+    assert {each["label"] for each in await jobs_of(driver)} >= {"photo-01 · try 1", "photo-12 · try 3"}
 
 
-async def test_a_workflow_as_the_editor_saves_it_is_dropped_and_run(looking: Looking) -> None:
+async def test_a_workflow_as_the_editor_saves_it_is_dropped_and_run(driver: PageDriver) -> None:
     saved = workflow([empty(), save(2, 1)], [(1, 1, 0, 2, 0)])
-    await looking.drop(("mine.json", "application/json", json.dumps(saved).encode()))
-    form = looking.page.get_by_role("form", name="mine")
+    await driver.drop(("mine.json", "application/json", json.dumps(saved).encode()))
+    form = driver.page.get_by_role("form", name="mine")
     await expect(form).to_be_visible()
-    await expect(looking.page).to_have_url(re.compile("workflow=mine"))
-    await add(looking).click()
-    [job] = await ended(looking, 1)
+    await expect(driver.page).to_have_url(re.compile("workflow=mine"))
+    await add(driver).click()
+    [job] = await ended(driver, 1)
     assert job["status"] == "completed"
 
 
-async def test_what_is_no_workflow_is_explained_and_the_form_stays(looking: Looking) -> None:
-    await choose(looking, "Invert an image")
+async def test_what_is_no_workflow_is_explained_and_the_form_stays(driver: PageDriver) -> None:
+    await choose(driver, "Invert an image")
     for content, said in ((b"{", "cannot be read as JSON"), (b'{"nodes": [], "links": []}', "has no nodes")):
-        await looking.drop(("w.json", "application/json", content))
-        dialog = looking.page.get_by_role("dialog")
+        await driver.drop(("w.json", "application/json", content))
+        dialog = driver.page.get_by_role("dialog")
         await expect(dialog).to_contain_text(said)
         await dialog.get_by_text("Close", exact=True).click()
-    await expect(looking.page.get_by_role("form", name="Invert an image")).to_be_visible()
+    await expect(driver.page.get_by_role("form", name="Invert an image")).to_be_visible()
 
 
-async def test_pictures_are_taken_with_the_workflows_that_they_are_dropped_with(looking: Looking) -> None:
-    await choose(looking, "Invert an image")
+async def test_pictures_are_taken_with_the_workflows_that_they_are_dropped_with(driver: PageDriver) -> None:
+    await choose(driver, "Invert an image")
     saved = json.dumps(workflow([empty(), save(2, 1)], [(1, 1, 0, 2, 0)])).encode()
     api = json.dumps(PROMPT_GRAPH).encode()
-    await looking.drop(
+    await driver.drop(
         ("a.png", "image/png", png("#112233")),
         ("a.json", "application/json", b'{"camera": "none"}'),
         ("saved.json", "application/json", saved),
         ("painter.json", "application/json", api),
     )
-    await expect(looking.page.get_by_text("Left out, as neither a workflow nor media: a.json.").first).to_be_visible()
-    names = looking.page.get_by_role("navigation", name="Workflows")
+    await expect(driver.page.get_by_text("Left out, as neither a workflow nor media: a.json.").first).to_be_visible()
+    names = driver.page.get_by_role("navigation", name="Workflows")
     for name in ("saved", "painter"):
         await expect(names.get_by_role("link", name=name)).to_be_visible()
-    await expect(looking.page.get_by_role("form", name="Invert an image")).to_be_visible()
-    await expect(looking.page.get_by_role("button", name="Remove a.png")).to_be_attached()
+    await expect(driver.page.get_by_role("form", name="Invert an image")).to_be_visible()
+    await expect(driver.page.get_by_role("button", name="Remove a.png")).to_be_attached()
 
 
-async def test_a_folder_is_chosen_and_the_search_is_in_the_address(looking: Looking, tmp_path: Path) -> None:
+async def test_a_folder_is_chosen_and_the_search_is_in_the_address(driver: PageDriver, tmp_path: Path) -> None:
     folder = tmp_path / "shots"
     (folder / "day 1").mkdir(parents=True)
     for name in ("a2.png", "a10.png", "day 1/b.png", "notes.txt"):
         (folder / name).write_bytes(png("#112233"))
-    await choose(looking, "Invert an image")
-    await looking.page.get_by_label("Choose a folder", exact=True).first.set_input_files(folder)
-    removes = looking.page.get_by_role("button", name=re.compile("^Remove .*png"))
+    await choose(driver, "Invert an image")
+    await driver.page.get_by_label("Choose a folder", exact=True).first.set_input_files(folder)
+    removes = driver.page.get_by_role("button", name=re.compile("^Remove .*png"))
     await expect(removes).to_have_count(3)
     names = [await each.get_attribute("aria-label") for each in await removes.all()]
     assert names == ["Remove a2.png", "Remove a10.png", "Remove b.png"]
-    await looking.page.get_by_role("searchbox").fill("clip")
-    await expect(looking.page).to_have_url(re.compile("q=clip"))
-    await looking.page.reload()
-    links = looking.page.get_by_role("navigation", name="Workflows").get_by_role("link")
+    await driver.page.get_by_role("searchbox").fill("clip")
+    await expect(driver.page).to_have_url(re.compile("q=clip"))
+    await driver.page.reload()
+    links = driver.page.get_by_role("navigation", name="Workflows").get_by_role("link")
     await expect(links).to_have_count(1)
     await links.click()
-    await expect(looking.page).to_have_url(re.compile("q=clip"))
+    await expect(driver.page).to_have_url(re.compile("q=clip"))
 
 
-async def test_a_seed_that_is_not_kept_is_not_forgotten(looking: Looking) -> None:
-    form = await choose(looking, "Make a picture of a prompt")
+async def test_a_seed_that_is_not_kept_is_not_forgotten(driver: PageDriver) -> None:
+    form = await choose(driver, "Make a picture of a prompt")
     seed = form.get_by_role("textbox", name="Seed")
     await seed.fill("42")
     await form.get_by_role("button", name="A new seed for every job").click()
@@ -191,143 +191,143 @@ async def test_a_seed_that_is_not_kept_is_not_forgotten(looking: Looking) -> Non
     await expect(seed).to_have_value(drawn or "")
 
 
-async def test_missing_nodes_are_named_and_the_workflow_is_added_anyway(looking: Looking) -> None:
+async def test_missing_nodes_are_named_and_the_workflow_is_added_anyway(driver: PageDriver) -> None:
     rare = workflow([empty(), node(2, "RareLoader"), save(4, 1)], [(1, 1, 0, 4, 0)])
-    await looking.drop(("rare.json", "application/json", json.dumps(rare).encode()))
-    dialog = looking.page.get_by_role("dialog")
+    await driver.drop(("rare.json", "application/json", json.dumps(rare).encode()))
+    dialog = driver.page.get_by_role("dialog")
     await expect(dialog).to_contain_text("RareLoader")
     await dialog.get_by_role("button", name="Add anyway").click()
-    await expect(looking.page.get_by_role("form", name="rare")).to_contain_text("Waits for nodes: RareLoader")
-    await expect(add(looking)).to_be_disabled()
+    await expect(driver.page.get_by_role("form", name="rare")).to_contain_text("Waits for nodes: RareLoader")
+    await expect(add(driver)).to_be_disabled()
 
 
-async def test_a_missing_model_is_told_before_and_a_job_is_added_anyway(looking: Looking) -> None:
+async def test_a_missing_model_is_told_before_and_a_job_is_added_anyway(driver: PageDriver) -> None:
     graph = json.loads(json.dumps(PROMPT_GRAPH))
     graph["1"]["inputs"]["ckpt_name"] = "nowhere.safetensors"
-    await looking.call("POST", "/api/workflows", {"graph": graph, "name": "lacking"})
-    await looking.page.reload()
+    await driver.call("POST", "/api/workflows", {"graph": graph, "name": "lacking"})
+    await driver.page.reload()
     # the list marks it, before it is chosen, and what has everything is not marked
-    listed = looking.page.get_by_role("navigation", name="Workflows")
+    listed = driver.page.get_by_role("navigation", name="Workflows")
     await expect(listed.get_by_role("link", name="lacking")).to_contain_text("Missing: 1 model")
     await expect(listed.get_by_text("Missing:")).to_have_count(1)
-    form = await choose(looking, "lacking")
+    form = await choose(driver, "lacking")
     tries = form.get_by_role("textbox", name="Tries")
     await tries.fill("many")
-    await looking.page.reload()
+    await driver.page.reload()
     # also while the form cannot be added yet
     await expect(tries).to_have_value("many")
-    await expect(looking.page.get_by_label("What will be made")).to_contain_text("nowhere.safetensors")
+    await expect(driver.page.get_by_label("What will be made")).to_contain_text("nowhere.safetensors")
     await tries.fill("1")
-    await add(looking, "Add anyway").click()
-    await expect(looking.page.get_by_text("Added 1 job.", exact=True).first).to_be_visible()
-    [job] = await jobs_of(looking)
+    await add(driver, "Add anyway").click()
+    await expect(driver.page.get_by_text("Added 1 job.", exact=True).first).to_be_visible()
+    [job] = await jobs_of(driver)
     assert job["status"] == "queued"
 
 
-async def made_picture(looking: Looking, graph: dict[str, Any], **wish: Any) -> tuple[str, str, bytes]:
-    slug = (await looking.call("POST", "/api/workflows", {"graph": graph, "name": "mine"}))["slug"]
-    await looking.call("POST", "/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": str(uuid4()), **wish})
-    [job] = await ended(looking, 1)
-    return "made.png", "image/png", (await looking.http.get(job["outputs"][0]["url"])).content
+async def made_picture(driver: PageDriver, graph: dict[str, Any], **wish: Any) -> tuple[str, str, bytes]:
+    slug = (await driver.call("POST", "/api/workflows", {"graph": graph, "name": "mine"}))["slug"]
+    await driver.call("POST", "/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": str(uuid4()), **wish})
+    [job] = await ended(driver, 1)
+    return "made.png", "image/png", (await driver.http.get(job["outputs"][0]["url"])).content
 
 
-async def test_a_dropped_picture_is_run_again_as_it_was_or_used_as_input(looking: Looking) -> None:
-    dropped = await made_picture(looking, invert())
-    dialog = looking.page.get_by_role("dialog")
-    await looking.drop(dropped)
+async def test_a_dropped_picture_is_run_again_as_it_was_or_used_as_input(driver: PageDriver) -> None:
+    dropped = await made_picture(driver, invert())
+    dialog = driver.page.get_by_role("dialog")
+    await driver.drop(dropped)
     await expect(dialog).to_contain_text("carries the workflow that made it")
     await dialog.get_by_role("button", name="Use as input").click()
-    await expect(looking.page.get_by_role("button", name="Remove made.png")).to_be_attached()
-    await looking.drop(dropped)
+    await expect(driver.page.get_by_role("button", name="Remove made.png")).to_be_attached()
+    await driver.drop(dropped)
     await dialog.get_by_role("button", name="Run this again").click()
-    await expect(looking.page).to_have_url(re.compile("workflow=made"))
-    await add(looking).click()
-    assert [each["status"] for each in await ended(looking, 2)] == ["completed", "completed"]
+    await expect(driver.page).to_have_url(re.compile("workflow=made"))
+    await add(driver).click()
+    assert [each["status"] for each in await ended(driver, 2)] == ["completed", "completed"]
 
 
-async def test_a_picture_made_of_a_picture_asks_for_that_when_it_is_run_again(looking: Looking) -> None:
-    dropped = await made_picture(looking, invert_file("gone.png"), input_file_id=await looking.upload())
-    await looking.drop(dropped)
-    await looking.page.get_by_role("dialog").get_by_role("button", name="Run this again").click()
-    said = looking.page.get_by_text("The file that it worked on is not in “made.png”: choose it.")
+async def test_a_picture_made_of_a_picture_asks_for_that_when_it_is_run_again(driver: PageDriver) -> None:
+    dropped = await made_picture(driver, invert_file("gone.png"), input_file_id=await driver.upload())
+    await driver.drop(dropped)
+    await driver.page.get_by_role("dialog").get_by_role("button", name="Run this again").click()
+    said = driver.page.get_by_text("The file that it worked on is not in “made.png”: choose it.")
     await expect(said).to_be_visible()
-    await give(looking, {"name": "dog.png", "mimeType": "image/png", "buffer": sample_picture()})
+    await give(driver, {"name": "dog.png", "mimeType": "image/png", "buffer": sample_picture()})
     await expect(said).to_be_hidden()
 
 
-async def test_nothing_that_was_typed_is_lost_by_escape_leaving_or_reload(looking: Looking) -> None:
-    await looking.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"})
-    await looking.page.reload()
-    await choose(looking, "painter")
-    prompt = looking.page.get_by_label("Prompt", exact=True)
+async def test_nothing_that_was_typed_is_lost_by_escape_leaving_or_reload(driver: PageDriver) -> None:
+    await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"})
+    await driver.page.reload()
+    await choose(driver, "painter")
+    prompt = driver.page.get_by_label("Prompt", exact=True)
     await prompt.fill("a storm\na calm")
-    await looking.page.get_by_role("textbox", name="Steps").fill("many")
-    await looking.page.keyboard.press("Escape")
-    await choose(looking, "Invert an image")
-    await give(looking, picture("photo-1.png"))
-    await looking.page.get_by_role("link", name="Gallery").click()
-    await expect(looking.page).to_have_url(re.compile("/gallery"))
-    await looking.page.go_back()
-    await looking.page.reload()
-    await expect(looking.page.get_by_role("button", name="Remove photo-1.png")).to_be_attached()
-    shown = looking.page.get_by_label("Pictures · 1").locator("img")
+    await driver.page.get_by_role("textbox", name="Steps").fill("many")
+    await driver.page.keyboard.press("Escape")
+    await choose(driver, "Invert an image")
+    await give(driver, picture("photo-1.png"))
+    await driver.page.get_by_role("link", name="Gallery").click()
+    await expect(driver.page).to_have_url(re.compile("/gallery"))
+    await driver.page.go_back()
+    await driver.page.reload()
+    await expect(driver.page.get_by_role("button", name="Remove photo-1.png")).to_be_attached()
+    shown = driver.page.get_by_label("Pictures · 1").locator("img")
     await expect(shown).to_have_js_property("complete", value=True)
-    await choose(looking, "painter")
+    await choose(driver, "painter")
     await expect(prompt).to_have_value("a storm\na calm")
     # also what cannot be taken
-    await expect(looking.page.get_by_role("textbox", name="Steps")).to_have_value("many")
+    await expect(driver.page.get_by_role("textbox", name="Steps")).to_have_value("many")
 
 
-async def test_what_is_wrong_is_said_at_its_field_also_where_it_is_folded(looking: Looking) -> None:
-    await looking.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"})
-    await looking.page.reload()
-    form = await choose(looking, "painter")
+async def test_what_is_wrong_is_said_at_its_field_also_where_it_is_folded(driver: PageDriver) -> None:
+    await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"})
+    await driver.page.reload()
+    form = await choose(driver, "painter")
     await form.locator("summary", has_text="Sampler").click()
     await form.get_by_role("textbox", name="Cfg").fill("1000")
     await form.locator("summary", has_text="Sampler").click()
-    await add(looking).click()
+    await add(driver).click()
     await expect(form.get_by_text("This must be at most 100.")).to_be_visible()
     await expect(form.get_by_role("textbox", name="Cfg")).to_be_focused()
     await form.get_by_role("textbox", name="Cfg").fill("5")
     await expect(form.get_by_text("This must be at most 100.")).to_be_hidden()
-    await choose(looking, "Invert an image")
-    await looking.plan.get_by_role("button", name="Choose a picture").click()
-    await expect(looking.page.get_by_text("This is required.")).to_be_visible()
-    assert await jobs_of(looking) == []
+    await choose(driver, "Invert an image")
+    await driver.plan.get_by_role("button", name="Choose a picture").click()
+    await expect(driver.page.get_by_text("This is required.")).to_be_visible()
+    assert await jobs_of(driver) == []
 
 
-async def test_seeds_of_64_bits_are_kept_to_the_last_digit_and_count_up(looking: Looking) -> None:
-    await looking.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"})
-    await looking.page.reload()
-    form = await choose(looking, "painter")
+async def test_seeds_of_64_bits_are_kept_to_the_last_digit_and_count_up(driver: PageDriver) -> None:
+    await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"})
+    await driver.page.reload()
+    form = await choose(driver, "painter")
     await form.get_by_role("textbox", name="Seed").fill("18446744073709551614")
     await form.get_by_role("textbox", name="Tries").fill("2")
-    await add(looking, "Add 2 jobs").click()
-    await expect(looking.page.get_by_text("Added 2 jobs.", exact=True).first).to_be_visible()
-    assert {each["seed"] for each in await jobs_of(looking)} == {18446744073709551614, 18446744073709551615}
+    await add(driver, "Add 2 jobs").click()
+    await expect(driver.page.get_by_text("Added 2 jobs.", exact=True).first).to_be_visible()
+    assert {each["seed"] for each in await jobs_of(driver)} == {18446744073709551614, 18446744073709551615}
 
 
-async def test_where_no_preset_fits_it_is_said_how_to_make_one(looking: Looking) -> None:
+async def test_where_no_preset_fits_it_is_said_how_to_make_one(driver: PageDriver) -> None:
     none = {"data": {"items": [], "next_cursor": None}, "message": "OK"}
-    await looking.page.route("**/api/presets?*", lambda route: route.fulfill(json=none))
-    await looking.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"})
-    await looking.page.reload()
-    form = await choose(looking, "painter")
+    await driver.page.route("**/api/presets?*", lambda route: route.fulfill(json=none))
+    await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"})
+    await driver.page.reload()
+    form = await choose(driver, "painter")
     await expect(form.get_by_label("Presets")).to_contain_text("Change some values and save them")
-    await looking.page.unroute("**/api/presets?*")
+    await driver.page.unroute("**/api/presets?*")
 
 
-async def test_presets_are_put_in_saved_and_deleted(looking: Looking) -> None:
-    await looking.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"})
-    await looking.page.reload()
-    form = await choose(looking, "painter")
+async def test_presets_are_put_in_saved_and_deleted(driver: PageDriver) -> None:
+    await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"})
+    await driver.page.reload()
+    form = await choose(driver, "painter")
     presets = form.get_by_label("Presets")
     await presets.get_by_role("button", name="look-dev", exact=True).click()
     await expect(form.get_by_role("textbox", name="Steps")).to_have_value("8")
-    await looking.page.get_by_role("button", name="Undo").click()
+    await driver.page.get_by_role("button", name="Undo").click()
     await expect(form.get_by_role("textbox", name="Steps")).to_have_value("20")
     await presets.get_by_role("button", name="Save values as preset…").click()
-    dialog = looking.page.get_by_role("dialog")
+    dialog = driver.page.get_by_role("dialog")
     await dialog.get_by_label("Name").fill("eleven <b>")
     await dialog.get_by_role("button", name="Save").click()
     await expect(dialog).to_contain_text("Change a value first")
@@ -335,33 +335,33 @@ async def test_presets_are_put_in_saved_and_deleted(looking: Looking) -> None:
     await form.get_by_role("textbox", name="Steps").fill("11")
     await presets.get_by_role("button", name="Save values as preset…").click()
     # the keys of the page are not for what lies over it
-    await looking.page.keyboard.press("Control+Enter")
+    await driver.page.keyboard.press("Control+Enter")
     await dialog.get_by_label("Name").fill("eleven <b>")
     await dialog.get_by_role("button", name="Save").click()
     await expect(dialog).to_have_count(0)
-    assert await jobs_of(looking) == []
+    assert await jobs_of(driver) == []
     await form.get_by_role("textbox", name="Steps").fill("3")
     await presets.get_by_role("button", name="eleven <b>", exact=True).click()
     await expect(form.get_by_role("textbox", name="Steps")).to_have_value("11")
     await presets.get_by_role("button", name="Delete preset eleven <b>").click()
-    await looking.page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+    await driver.page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
     await expect(presets.get_by_role("button", name="eleven <b>", exact=True)).to_have_count(0)
 
 
-async def test_an_earlier_job_is_changed_and_run_and_what_differs_is_shown(looking: Looking) -> None:
-    slug = (await looking.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"}))["slug"]
+async def test_an_earlier_job_is_changed_and_run_and_what_differs_is_shown(driver: PageDriver) -> None:
+    slug = (await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"}))["slug"]
     payload = {"prompt": "a lake\nat night", "seed": 18446744073709551615}
     wish = {"workflow_slug": slug, "input_payload": payload, "idempotency_key": str(uuid4())}
-    job = await looking.call("POST", "/api/ai-jobs", wish)
-    await looking.page.goto(f"/create?workflow={slug}")
-    form = looking.page.get_by_role("form", name="painter")
+    job = await driver.call("POST", "/api/ai-jobs", wish)
+    await driver.page.goto(f"/create?workflow={slug}")
+    form = driver.page.get_by_role("form", name="painter")
     await form.get_by_label("Prompt", exact=True).fill("an hour of work")
-    await looking.page.goto(f"/create?from={job['id']}")
+    await driver.page.goto(f"/create?from={job['id']}")
     await expect(form.get_by_label("Prompt", exact=True)).to_have_value("a lake\nat night")
-    await looking.page.get_by_role("button", name="Undo").click()
+    await driver.page.get_by_role("button", name="Undo").click()
     await expect(form.get_by_label("Prompt", exact=True)).to_have_value("an hour of work")
-    await expect(looking.page).to_have_url(re.compile(f"workflow={slug}$"))
-    await looking.page.goto(f"/create?from={job['id']}")
+    await expect(driver.page).to_have_url(re.compile(f"workflow={slug}$"))
+    await driver.page.goto(f"/create?from={job['id']}")
     await expect(form.get_by_label("Prompt", exact=True)).to_have_value("a lake\nat night")
     await expect(form.get_by_role("textbox", name="Seed")).to_have_value("18446744073709551615")
     await expect(form).to_contain_text("All values are as they were.")
@@ -374,18 +374,18 @@ async def test_an_earlier_job_is_changed_and_run_and_what_differs_is_shown(looki
     await expect(form.get_by_role("button", name="one to a line · 2")).to_be_visible()
     await form.get_by_role("button", name="Reset Prompt").click()
     await form.get_by_role("button", name="one to a line · 2").click()
-    await looking.page.reload()
+    await driver.page.reload()
     await expect(form.get_by_role("textbox", name="Steps")).to_have_value("7")
-    await add(looking, re.compile("Add job")).click()
-    await expect(looking.page.get_by_text("Added 1 job.", exact=True).first).to_be_visible()
-    newest = (await jobs_of(looking))[0]
-    about = await looking.call("GET", f"/api/desk/jobs/{newest['id']}")
+    await add(driver, re.compile("Add job")).click()
+    await expect(driver.page.get_by_text("Added 1 job.", exact=True).first).to_be_visible()
+    newest = (await jobs_of(driver))[0]
+    about = await driver.call("GET", f"/api/desk/jobs/{newest['id']}")
     values = {each["key"]: each["value"] for each in about["inputs"]}
     assert (values["prompt"], newest["seed"]) == ("a lake\nat night", 18446744073709551615)
     assert 7 in values.values()
     # it is a job of its own now
     await expect(form.get_by_text("Change and run: ")).to_have_count(0)
-    await expect(looking.page).to_have_url(re.compile(f"workflow={slug}$"))
+    await expect(driver.page).to_have_url(re.compile(f"workflow={slug}$"))
 
 
 async def test_a_folder_of_the_machine_is_counted_and_added(tmp_path: Path, chromium: Browser) -> None:
@@ -394,64 +394,64 @@ async def test_a_folder_of_the_machine_is_counted_and_added(tmp_path: Path, chro
     place.mkdir(parents=True)
     for number in range(3):
         (place / f"a{number}.png").write_bytes(png(f"#{number:02x}2233"))
-    async with desk.open() as (_worker, ready), open_page(chromium, ready.url, lands=re.compile("/create")) as looking:
-        form = await choose(looking, "Invert an image")
+    async with desk.open() as (_worker, ready), open_page(chromium, ready.url, lands=re.compile("/create")) as driver:
+        form = await choose(driver, "Invert an image")
         await form.get_by_role("button", name="From a folder of this machine").click()
         await form.get_by_role("textbox", name="Folder").fill("mine")
-        await expect(add(looking)).to_have_text(re.compile("Add 3 jobs"))
+        await expect(add(driver)).to_have_text(re.compile("Add 3 jobs"))
         # files are shown, whatever number of jobs they make
         await form.get_by_role("textbox", name="Tries").fill("2")
-        plan = looking.page.get_by_label("What will be made")
+        plan = driver.page.get_by_label("What will be made")
         await expect(plan).to_contain_text("3 pictures × 2 tries = 6 pictures")
         await expect(plan.get_by_label("The first of them").get_by_role("listitem")).to_have_count(3)
         await expect(plan.get_by_text(re.compile(r"and \d+ more"))).to_have_count(0)
         await form.get_by_role("textbox", name="Tries").fill("1")
-        await add(looking).click()
-        await expect(looking.page.get_by_text("Added 3 jobs.", exact=True).first).to_be_visible()
+        await add(driver).click()
+        await expect(driver.page.get_by_text("Added 3 jobs.", exact=True).first).to_be_visible()
         await form.get_by_role("textbox", name="Folder").fill("nowhere")
         await expect(form.get_by_role("alert")).to_contain_text("cannot be read")
-        await expect(looking.plan.locator("[data-add]")).to_be_disabled()
+        await expect(driver.plan.locator("[data-add]")).to_be_disabled()
         await form.get_by_role("textbox", name="Folder").fill("mine")
         await expect(form.get_by_role("alert")).to_have_count(0)
-        await expect(add(looking)).to_have_text(re.compile("Add 3 jobs"))
+        await expect(add(driver)).to_have_text(re.compile("Add 3 jobs"))
 
 
 async def test_the_command_of_a_script_is_shown_before_it_is_run(tmp_path: Path, chromium: Browser) -> None:
     async with (
         open_desk(tmp_path, SCRIPT) as desk,
-        open_page(chromium, desk.ready.url, lands=re.compile("/create")) as looking,
+        open_page(chromium, desk.ready.url, lands=re.compile("/create")) as driver,
     ):
-        form = await choose(looking, "Script: mine.py")
+        form = await choose(driver, "Script: mine.py")
         prompt = 'it\'s a "cat" <b>& more</b>'
         await form.get_by_label("Positive", exact=True).fill(prompt)
         await form.get_by_role("textbox", name="Input subdir").fill("nowhere")
-        command = looking.page.get_by_label("Command", exact=True)
+        command = driver.page.get_by_label("Command", exact=True)
         await expect(command).to_contain_text("The folder 'nowhere' cannot be read")
         # nothing is run that was not shown, and what is wrong is said where it is
-        await looking.page.get_by_role("button", name="Show command").click()
+        await driver.page.get_by_role("button", name="Show command").click()
         await expect(form.get_by_role("alert")).to_contain_text("cannot be read")
-        assert await jobs_of(looking) == []
+        assert await jobs_of(driver) == []
         await form.get_by_role("textbox", name="Input subdir").fill("cats")
-        await expect(looking.page.get_by_role("button", name="Run job")).to_be_visible()
+        await expect(driver.page.get_by_role("button", name="Run job")).to_be_visible()
         shown = await command.locator("code").all_inner_texts()
         assert shown[1:] == [
             *(str(tmp_path / "mine.py"), "--wait", "--profile", "look-dev"),
             *("--template-api", str(tmp_path / "templates" / "wan.json"), "--input-subdir", "cats"),
             *("--positive", prompt),
         ]
-        await looking.page.get_by_role("button", name="Run job").click()
-        [job] = await ended(looking, 1)
-        about = await looking.call("GET", f"/api/desk/jobs/{job['id']}")
+        await driver.page.get_by_role("button", name="Run job").click()
+        [job] = await ended(driver, 1)
+        about = await driver.call("GET", f"/api/desk/jobs/{job['id']}")
         assert about["attempts"][0]["about"]["argv"] == shown
         await form.get_by_label("Positive", exact=True).fill("a cat\na dog\na fox")
         await expect(command).to_contain_text("Plus 2 more")
-        await looking.page.get_by_role("button", name="Run 3 jobs").click()
-        await expect(looking.page.get_by_text("Added 3 jobs.", exact=True).first).to_be_visible()
+        await driver.page.get_by_role("button", name="Run 3 jobs").click()
+        await expect(driver.page.get_by_text("Added 3 jobs.", exact=True).first).to_be_visible()
 
 
-async def test_a_phone_has_all_of_it_without_scrolling_sideways(looking: Looking) -> None:
-    await looking.page.set_viewport_size({"width": 390, "height": 844})
-    await choose(looking, "Make a picture of a prompt")
-    await expect(add(looking)).to_be_attached()
+async def test_a_phone_has_all_of_it_without_scrolling_sideways(driver: PageDriver) -> None:
+    await driver.page.set_viewport_size({"width": 390, "height": 844})
+    await choose(driver, "Make a picture of a prompt")
+    await expect(add(driver)).to_be_attached()
     wide = "document.querySelector('main').scrollWidth - document.querySelector('main').clientWidth"
-    assert await looking.page.evaluate(wide) == 0
+    assert await driver.page.evaluate(wide) == 0

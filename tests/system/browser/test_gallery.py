@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Locator, Page, expect
 
-from tests.support.chromium import Looking, open_page, until
+from tests.support.chromium import PageDriver, open_page, until
 from tests.support.desk import make_desk
 from tests.support.world import PATIENCE_SECONDS
 
@@ -31,9 +31,9 @@ async def gallery_desk(tmp_path_factory: pytest.TempPathFactory, built_app: Path
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def looking(gallery_desk: str, chromium: Browser) -> AsyncIterator[Looking]:
-    async with open_page(chromium, gallery_desk) as looking:
-        yield looking
+async def driver(gallery_desk: str, chromium: Browser) -> AsyncIterator[PageDriver]:
+    async with open_page(chromium, gallery_desk) as driver:
+        yield driver
 
 
 def tiles(page: Page) -> Locator:
@@ -48,14 +48,14 @@ def opener(page: Page, name: str) -> Locator:
     return page.get_by_role("button", name=re.compile(f"^{re.escape(name)}, "))
 
 
-async def made(looking: Looking, *labels: str, effect: str = "Invert an image") -> str:
+async def made(driver: PageDriver, *labels: str, effect: str = "Invert an image") -> str:
     """A batch whose outputs are there; its id."""
-    effects = {each["name"]: each["id"] for each in (await looking.call("GET", "/api/effects?limit=50"))["items"]}
-    file_id = await looking.upload()
+    effects = {each["name"]: each["id"] for each in (await driver.call("GET", "/api/effects?limit=50"))["items"]}
+    file_id = await driver.upload()
     items = [{"input_file_id": file_id, "label": each} for each in labels]
     body = {"effect_id": effects[effect], "label": f"batch {uuid4()}", "items": items}
-    batch = str((await looking.call("POST", "/api/batches", body))["id"])
-    page = looking.page
+    batch = str((await driver.call("POST", "/api/batches", body))["id"])
+    page = driver.page
     await page.goto(f"/gallery?batch={batch}")
     # the first ones wait for the worker to start
     await expect(tiles(page)).to_have_count(len(labels), timeout=PATIENCE_SECONDS * 1000)
@@ -63,8 +63,8 @@ async def made(looking: Looking, *labels: str, effect: str = "Invert an image") 
     return batch
 
 
-async def listed(looking: Looking, batch: str, **query: Any) -> list[Any]:
-    page = await looking.http.get("/api/gallery", params={"batch": batch, "limit": 200, **query})
+async def listed(driver: PageDriver, batch: str, **query: Any) -> list[Any]:
+    page = await driver.http.get("/api/gallery", params={"batch": batch, "limit": 200, **query})
     return list(page.raise_for_status().json()["data"]["items"])
 
 
@@ -74,9 +74,9 @@ async def select(page: Page, *names: str) -> None:
 
 
 @pytest.mark.journey
-async def test_outputs_appear_by_themselves_and_what_one_looks_at_stays(looking: Looking) -> None:
-    page = looking.page
-    await made(looking, *(f"first {number}" for number in range(8)))
+async def test_outputs_appear_by_themselves_and_what_one_looks_at_stays(driver: PageDriver) -> None:
+    page = driver.page
+    await made(driver, *(f"first {number}" for number in range(8)))
     await page.set_viewport_size({"width": 390, "height": 500})
     await page.goto("/gallery")
     await expect(tiles(page).first).to_be_visible()
@@ -85,7 +85,7 @@ async def test_outputs_appear_by_themselves_and_what_one_looks_at_stays(looking:
     seen = tiles(page).filter(visible=True).nth(3)
     name = await seen.get_attribute("data-id")
     before = await page.locator(f"[data-id='{name}']").bounding_box()
-    await looking.submit("second")
+    await driver.submit("second")
     new = page.get_by_role("button", name=re.compile(r"^1 new"))
     await expect(new).to_be_visible()
     after = await page.locator(f"[data-id='{name}']").bounding_box()
@@ -96,9 +96,9 @@ async def test_outputs_appear_by_themselves_and_what_one_looks_at_stays(looking:
     await expect(opener(page, "second")).to_be_in_viewport()
 
 
-async def test_filters_and_search_are_in_the_address_and_outlive_a_reload(looking: Looking) -> None:
-    page = looking.page
-    batch = await made(looking, "red boat", "blue boat", "red house")
+async def test_filters_and_search_are_in_the_address_and_outlive_a_reload(driver: PageDriver) -> None:
+    page = driver.page
+    batch = await made(driver, "red boat", "blue boat", "red script_desk")
     await page.get_by_role("searchbox").fill("boat red")
     await expect(tiles(page)).to_have_count(1)
     await expect(page).to_have_url(re.compile(r"q=boat\+red"))
@@ -114,9 +114,9 @@ async def test_filters_and_search_are_in_the_address_and_outlive_a_reload(lookin
     await expect(page.get_by_role("heading", name="Invert an image · 3 outputs")).to_be_visible()
 
 
-async def test_stars_and_rejects_by_key_in_the_grid_and_in_the_lightbox(looking: Looking) -> None:
-    page = looking.page
-    batch = await made(looking, "one", "two", "three")
+async def test_stars_and_rejects_by_key_in_the_grid_and_in_the_lightbox(driver: PageDriver) -> None:
+    page = driver.page
+    batch = await made(driver, "one", "two", "three")
     # the newest is the first
     await page.keyboard.press("j")
     await page.keyboard.press("s")
@@ -139,7 +139,7 @@ async def test_stars_and_rejects_by_key_in_the_grid_and_in_the_lightbox(looking:
     await expect(page.get_by_text("Note saved", exact=True).first).to_be_visible()
     await page.keyboard.press("Escape")
     await expect(page.get_by_role("dialog")).to_have_count(0)
-    marks = {each["label"]: (each["starred"], each["rejected"], each["note"]) for each in await listed(looking, batch)}
+    marks = {each["label"]: (each["starred"], each["rejected"], each["note"]) for each in await listed(driver, batch)}
     assert marks == {
         "one": (True, False, "for the poster"),
         "two": (False, True, None),
@@ -149,10 +149,10 @@ async def test_stars_and_rejects_by_key_in_the_grid_and_in_the_lightbox(looking:
     await expect(tiles(page)).to_have_count(2)
 
 
-async def test_the_lightbox_and_the_comparison_have_the_keys_of_the_grid_and_fit_a_phone(looking: Looking) -> None:
-    page = looking.page
-    batch = await made(looking, "a", "b", "c", "d")
-    ids = [each["id"] for each in await listed(looking, batch)]
+async def test_the_lightbox_and_the_comparison_have_the_keys_of_the_grid_and_fit_a_phone(driver: PageDriver) -> None:
+    page = driver.page
+    batch = await made(driver, "a", "b", "c", "d")
+    ids = [each["id"] for each in await listed(driver, batch)]
     await page.set_viewport_size({"width": 390, "height": 844})
     await page.goto(f"/gallery?batch={batch}&compare={','.join(ids)}")
     compare = page.get_by_role("dialog", name="Compare")
@@ -174,9 +174,9 @@ async def test_the_lightbox_and_the_comparison_have_the_keys_of_the_grid_and_fit
     await expect(page).to_have_url(re.compile("/create"))
 
 
-async def test_a_search_is_one_step_back_and_effects_are_filtered_by(looking: Looking) -> None:
-    page = looking.page
-    batch = await made(looking, "one", "two")
+async def test_a_search_is_one_step_back_and_effects_are_filtered_by(driver: PageDriver) -> None:
+    page = driver.page
+    batch = await made(driver, "one", "two")
     await page.goto(f"/gallery?batch={batch}")
     search = page.get_by_role("searchbox")
     for typed in ("o", "on", "one"):
@@ -190,9 +190,9 @@ async def test_a_search_is_one_step_back_and_effects_are_filtered_by(looking: Lo
     await expect(tiles(page)).to_have_count(2)
 
 
-async def test_what_is_marked_or_gathered_in_one_tab_is_seen_in_the_other(looking: Looking) -> None:
-    page = looking.page
-    batch = await made(looking, "both")
+async def test_what_is_marked_or_gathered_in_one_tab_is_seen_in_the_other(driver: PageDriver) -> None:
+    page = driver.page
+    batch = await made(driver, "both")
     async with page.expect_popup() as opened:
         await page.evaluate("(address) => void window.open(address)", f"/gallery?batch={batch}")
     other = await opened.value
@@ -202,7 +202,7 @@ async def test_what_is_marked_or_gathered_in_one_tab_is_seen_in_the_other(lookin
     await opener(page, "both").focus()
     await page.keyboard.press("s")
     await expect(opener(other, "both")).to_have_accessible_name(re.compile("starred"))
-    await looking.page.get_by_role("button", name="Collections").click()
+    await driver.page.get_by_role("button", name="Collections").click()
     await page.get_by_role("button", name="New collection").click()
     await page.get_by_role("dialog").get_by_label("Name").fill("of both")
     await page.get_by_role("dialog").get_by_role("button", name="Create").click()
@@ -211,9 +211,9 @@ async def test_what_is_marked_or_gathered_in_one_tab_is_seen_in_the_other(lookin
     await other.close()
 
 
-async def test_two_clips_are_compared_and_play_as_one(looking: Looking) -> None:
-    page = looking.page
-    await made(looking, "left clip", "right clip", effect="Make a short clip of an image")
+async def test_two_clips_are_compared_and_play_as_one(driver: PageDriver) -> None:
+    page = driver.page
+    await made(driver, "left clip", "right clip", effect="Make a short clip of an image")
     await select(page, "left clip", "right clip")
     await page.get_by_role("button", name="Compare").click()
     videos = page.get_by_role("dialog", name="Compare").locator("video")
@@ -240,9 +240,9 @@ async def test_two_clips_are_compared_and_play_as_one(looking: Looking) -> None:
     await expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-async def test_a_zip_has_what_was_selected(looking: Looking) -> None:
-    page = looking.page
-    await made(looking, "zip a", "zip b", "zip c")
+async def test_a_zip_has_what_was_selected(driver: PageDriver) -> None:
+    page = driver.page
+    await made(driver, "zip a", "zip b", "zip c")
     await select(page, "zip a")
     await page.get_by_role("checkbox", name="Select zip c", exact=True).click(modifiers=["Shift"])
     await expect(page.get_by_text("3 selected")).to_be_visible()
@@ -256,9 +256,9 @@ async def test_a_zip_has_what_was_selected(looking: Looking) -> None:
     assert [each[:5] for each in names] == ["zip a", "zip c"]
 
 
-async def test_a_collection_is_made_filled_shown_renamed_and_deleted(looking: Looking) -> None:
-    page = looking.page
-    batch = await made(looking, "in it", "not in it")
+async def test_a_collection_is_made_filled_shown_renamed_and_deleted(driver: PageDriver) -> None:
+    page = driver.page
+    batch = await made(driver, "in it", "not in it")
     name = f"for {batch}"
     await select(page, "in it")
     await page.get_by_role("button", name="Add to collection").click()
@@ -281,12 +281,12 @@ async def test_a_collection_is_made_filled_shown_renamed_and_deleted(looking: Lo
     await page.get_by_role("menuitem", name="Delete collection").click()
     await page.get_by_role("button", name="Delete collection").click()
     await expect(page.get_by_role("button", name="Collections")).to_have_text("Collections")
-    assert len(await listed(looking, batch)) == 2
+    assert len(await listed(driver, batch)) == 2
 
 
-async def test_outputs_are_copied_to_a_folder(looking: Looking) -> None:
-    page = looking.page
-    await made(looking, "copy me")
+async def test_outputs_are_copied_to_a_folder(driver: PageDriver) -> None:
+    page = driver.page
+    await made(driver, "copy me")
     await select(page, "copy me")
     await page.get_by_role("button", name="Copy to folder").click()
     await page.get_by_label("Folder", exact=True).fill("../out")
@@ -295,14 +295,14 @@ async def test_outputs_are_copied_to_a_folder(looking: Looking) -> None:
     await page.get_by_label("Folder", exact=True).fill("best of")
     await page.get_by_role("button", name="Copy", exact=True).click()
     await expect(page.get_by_text(re.compile("1 output copied to .*best of")).first).to_be_visible()
-    root = Path((await looking.call("GET", "/api/desk"))["output_folder"])
+    root = Path((await driver.call("GET", "/api/desk"))["output_folder"])
     assert [each.name[:7] for each in (root / "best of").iterdir()] == ["copy me"]
 
 
 @pytest.mark.journey
-async def test_deleting_says_what_goes_and_takes_it_away(looking: Looking) -> None:
-    page = looking.page
-    batch = await made(looking, "stays", "goes")
+async def test_deleting_says_what_goes_and_takes_it_away(driver: PageDriver) -> None:
+    page = driver.page
+    batch = await made(driver, "stays", "goes")
     await opener(page, "goes").focus()
     await page.keyboard.press("x")
     await page.keyboard.press("Delete")
@@ -323,15 +323,15 @@ async def test_deleting_says_what_goes_and_takes_it_away(looking: Looking) -> No
     await opener(page, "goes").focus()
     await page.keyboard.press("Delete")
     await dialog.get_by_role("button", name="Delete 1 output").click()
-    await looking.let_go()
+    await driver.let_go()
     await expect(page.get_by_text("1 output deleted").first).to_be_visible()
     await expect(tiles(page)).to_have_count(1)
-    assert [each["label"] for each in await listed(looking, batch)] == ["stays"]
+    assert [each["label"] for each in await listed(driver, batch)] == ["stays"]
 
 
-async def test_all_that_match_are_selected_and_the_address_says_so(looking: Looking) -> None:
-    page = looking.page
-    await made(looking, "all 1", "all 2", "all 3")
+async def test_all_that_match_are_selected_and_the_address_says_so(driver: PageDriver) -> None:
+    page = driver.page
+    await made(driver, "all 1", "all 2", "all 3")
     await page.keyboard.press("Control+a")
     await expect(page.get_by_text("3 selected")).to_be_visible()
     await expect(page).to_have_url(re.compile("sel=all"))
@@ -341,19 +341,19 @@ async def test_all_that_match_are_selected_and_the_address_says_so(looking: Look
     await expect(page.get_by_text("3 selected")).to_have_count(0)
 
 
-async def test_the_values_of_an_output_are_recalled(looking: Looking) -> None:
-    page = looking.page
-    batch = await made(looking, "recalled")
-    [item] = await listed(looking, batch)
+async def test_the_values_of_an_output_are_recalled(driver: PageDriver) -> None:
+    page = driver.page
+    batch = await made(driver, "recalled")
+    [item] = await listed(driver, batch)
     await page.goto(f"/gallery?batch={batch}&open={item['id']}")
     await page.get_by_role("dialog").get_by_role("button", name="Change and run").click()
     await expect(page).to_have_url(re.compile(f"/create\\?from={item['job_id']}"))
 
 
-async def test_an_output_is_used_as_an_input_as_it_lies_on_the_server(looking: Looking) -> None:
-    page = looking.page
-    batch = await made(looking, "used")
-    [item] = await listed(looking, batch)
+async def test_an_output_is_used_as_an_input_as_it_lies_on_the_server(driver: PageDriver) -> None:
+    page = driver.page
+    batch = await made(driver, "used")
+    [item] = await listed(driver, batch)
     sent: list[str] = []
     page.on("request", lambda each: sent.append(each.url) if each.method == "POST" else None)
     await page.goto(f"/gallery?batch={batch}&open={item['id']}")
@@ -365,12 +365,12 @@ async def test_an_output_is_used_as_an_input_as_it_lies_on_the_server(looking: L
     assert not [each for each in sent if "uploads" in each]
 
 
-async def test_markup_in_names_notes_and_prompts_is_shown_as_text(looking: Looking) -> None:
-    page = looking.page
+async def test_markup_in_names_notes_and_prompts_is_shown_as_text(driver: PageDriver) -> None:
+    page = driver.page
     graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": HOSTILE}}}
-    workflow = await looking.call("POST", "/api/workflows", {"graph": graph, "name": HOSTILE})
+    workflow = await driver.call("POST", "/api/workflows", {"graph": graph, "name": HOSTILE})
     body = {"workflow_slug": workflow["slug"], "label": HOSTILE, "idempotency_key": str(uuid4())}
-    await looking.call("POST", "/api/ai-jobs", body)
+    await driver.call("POST", "/api/ai-jobs", body)
     await page.goto(f"/gallery?workflow={workflow['slug']}&by=workflow")
     await expect(tiles(page)).to_have_count(1)
     await expect(page.get_by_role("heading", name=f"{HOSTILE} · 1 output")).to_be_visible()
@@ -382,8 +382,8 @@ async def test_markup_in_names_notes_and_prompts_is_shown_as_text(looking: Looki
     assert await page.evaluate("window.hit") is None
 
 
-async def test_a_gallery_without_anything_teaches_the_next_step(looking: Looking) -> None:
-    page = looking.page
+async def test_a_gallery_without_anything_teaches_the_next_step(driver: PageDriver) -> None:
+    page = driver.page
     await page.goto("/gallery?q=nobody-made-this")
     await expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
     await page.get_by_role("button", name="Show everything").click()

@@ -6,35 +6,35 @@ from typing import Any
 import pytest
 from playwright.async_api import Locator, expect
 
-from tests.support.chromium import PROMPT_GRAPH, Looking
+from tests.support.chromium import PROMPT_GRAPH, PageDriver
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SLOW = {"class_type": "ImageInvert", "seconds": 600, "steps": 600}
 
 
-async def open_batch(looking: Looking, batch_id: str) -> Locator:
+async def open_batch(driver: PageDriver, batch_id: str) -> Locator:
     """What stands beside the queue."""
-    await looking.page.goto(f"/queue?batch={batch_id}")
-    panel = looking.page.get_by_role("complementary")
+    await driver.page.goto(f"/queue?batch={batch_id}")
+    panel = driver.page.get_by_role("complementary")
     await expect(panel.get_by_role("progressbar", name="Progress of the batch")).to_be_visible()
     return panel
 
 
-async def offered(looking: Looking, label: str, *verbs: str) -> None:
+async def offered(driver: PageDriver, label: str, *verbs: str) -> None:
     """Of something in the queue, by its menu."""
-    await looking.page.get_by_role("button", name=f"More for {label}", exact=True).click()
-    await expect(looking.page.get_by_role("menuitem")).to_have_text(list(verbs))
-    await looking.page.keyboard.press("Escape")
-    await expect(looking.page.get_by_role("menuitem")).to_have_count(0)
+    await driver.page.get_by_role("button", name=f"More for {label}", exact=True).click()
+    await expect(driver.page.get_by_role("menuitem")).to_have_text(list(verbs))
+    await driver.page.keyboard.press("Escape")
+    await expect(driver.page.get_by_role("menuitem")).to_have_count(0)
 
 
-async def items(looking: Looking, batch_id: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (await looking.call("GET", f"/api/ai-jobs?batch_id={batch_id}"))["items"]
+async def items(driver: PageDriver, batch_id: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await driver.call("GET", f"/api/ai-jobs?batch_id={batch_id}"))["items"]
     return found
 
 
-async def test_what_runs_is_canceled_and_retried_by_keys(shared: Looking) -> None:
+async def test_what_runs_is_canceled_and_retried_by_keys(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     await shared.submit("long one")
     await shared.open_queue()
@@ -51,7 +51,7 @@ async def test_what_runs_is_canceled_and_retried_by_keys(shared: Looking) -> Non
     await expect(shared.units.last).to_have_attribute("data-status", "canceled")
 
 
-async def test_all_are_paused_at_once_and_resumed(shared: Looking) -> None:
+async def test_all_are_paused_at_once_and_resumed(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     await shared.submit("running", "fetched", "waiting")
     await shared.open_queue()
@@ -64,7 +64,7 @@ async def test_all_are_paused_at_once_and_resumed(shared: Looking) -> None:
     await expect(shared.chip("Done", 3)).to_be_visible()
 
 
-async def test_a_batch_that_was_canceled_in_part_goes_on_with_what_was_canceled_in_its_order(shared: Looking) -> None:
+async def test_a_batch_that_was_canceled_in_part_goes_on_with_what_was_canceled_in_its_order(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     batch_id = await shared.submit_batch("lakes", ["one", "two", "three", "four"])
     await shared.call("POST", f"/api/batches/{batch_id}/cancel")
@@ -85,7 +85,7 @@ async def test_a_batch_that_was_canceled_in_part_goes_on_with_what_was_canceled_
     assert retried == ["four", "three", "one", "two"]
 
 
-async def test_the_items_of_a_batch_are_opened_one_by_one(shared: Looking) -> None:
+async def test_the_items_of_a_batch_are_opened_one_by_one(shared: PageDriver) -> None:
     batch_id = await shared.submit_batch("lakes", ["cat.png", "dog.png", "owl.png"])
     panel = await open_batch(shared, batch_id)
     await expect(panel).to_contain_text("3 of 3")
@@ -98,7 +98,7 @@ async def test_the_items_of_a_batch_are_opened_one_by_one(shared: Looking) -> No
     await expect(shared.page).to_have_url(re.compile(f"batch={batch_id}"))
 
 
-async def test_what_the_worker_has_fetched_cannot_be_moved(shared: Looking) -> None:
+async def test_what_the_worker_has_fetched_cannot_be_moved(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     (before,) = await shared.submit("before")
     await shared.until_running(before)
@@ -119,7 +119,7 @@ async def test_what_the_worker_has_fetched_cannot_be_moved(shared: Looking) -> N
     await expect(shared.actions.get_by_role("button", name="Run next")).to_have_count(0)
 
 
-async def test_what_waits_says_its_place(shared: Looking) -> None:
+async def test_what_waits_says_its_place(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     *_others, last = await shared.submit("running", "fetched", "first", "second", "third")
     await shared.open_job(last)
@@ -128,7 +128,7 @@ async def test_what_waits_says_its_place(shared: Looking) -> None:
     await expect(shared.page.get_by_text("Number 1 in line.")).to_be_visible()
 
 
-async def test_new_seeds_are_offered_where_there_is_a_seed(shared: Looking) -> None:
+async def test_new_seeds_are_offered_where_there_is_a_seed(shared: PageDriver) -> None:
     slug = (await shared.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "portrait"}))["slug"]
     wish = {"workflow_slug": slug, "label": "seeded", "items": [{}, {}]}
     batch_id = (await shared.call("POST", "/api/batches", wish))["id"]
@@ -144,7 +144,7 @@ async def test_new_seeds_are_offered_where_there_is_a_seed(shared: Looking) -> N
     await expect(panel.get_by_role("button", name="Item 2, Done")).to_be_visible()
 
 
-async def test_a_failed_job_says_why_and_is_retried_only_once(shared: Looking) -> None:
+async def test_a_failed_job_says_why_and_is_retried_only_once(shared: PageDriver) -> None:
     await shared.misbehave("Fail", class_type="ImageInvert", message="The sides differ.", times=1)
     (first,) = await shared.submit("unlucky")
     await shared.open_job(first)
@@ -166,7 +166,7 @@ async def test_a_failed_job_says_why_and_is_retried_only_once(shared: Looking) -
     assert len((await shared.call("GET", "/api/ai-jobs"))["items"]) == 2
 
 
-async def test_each_attempt_has_a_number_of_its_own(shared: Looking) -> None:
+async def test_each_attempt_has_a_number_of_its_own(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     (job_id,) = await shared.submit("paused")
     await shared.open_job(job_id)
@@ -180,7 +180,7 @@ async def test_each_attempt_has_a_number_of_its_own(shared: Looking) -> None:
     await expect(attempts.locator("strong")).to_have_text(["Attempt 1", "Attempt 2"])
 
 
-async def test_the_question_before_a_cancel_counts_what_is_left_now(shared: Looking) -> None:
+async def test_the_question_before_a_cancel_counts_what_is_left_now(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     batch_id = await shared.submit_batch("lakes", ["one", "two", "three", "four"])
     panel = await open_batch(shared, batch_id)
@@ -191,7 +191,7 @@ async def test_the_question_before_a_cancel_counts_what_is_left_now(shared: Look
     await expect(shared.page.get_by_role("dialog")).to_contain_text("Cancel 3 jobs?")
 
 
-async def test_a_job_is_deleted_only_after_a_question_that_names_its_files(shared: Looking) -> None:
+async def test_a_job_is_deleted_only_after_a_question_that_names_its_files(shared: PageDriver) -> None:
     (job_id,) = await shared.submit("old")
     await shared.ended(job_id)
     await shared.open_queue()
@@ -214,7 +214,7 @@ async def test_a_job_is_deleted_only_after_a_question_that_names_its_files(share
     assert (await shared.http.get(f"/api/ai-jobs/{job_id}")).status_code == 404
 
 
-async def test_an_error_of_the_server_is_said_in_words(shared: Looking) -> None:
+async def test_an_error_of_the_server_is_said_in_words(shared: PageDriver) -> None:
     (job_id,) = await shared.submit("soon gone")
     await shared.ended(job_id)
     await shared.open_queue()
@@ -227,7 +227,7 @@ async def test_an_error_of_the_server_is_said_in_words(shared: Looking) -> None:
     await expect(shared.page.get_by_text(re.compile("^There is no job")).first).to_be_visible()
 
 
-async def test_a_long_queue_goes_on_when_its_end_is_reached(shared: Looking) -> None:
+async def test_a_long_queue_goes_on_when_its_end_is_reached(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     await shared.submit("oldest")
     await shared.submit_batch("large", (f"item {number}" for number in range(3)))
@@ -246,7 +246,7 @@ async def test_a_long_queue_goes_on_when_its_end_is_reached(shared: Looking) -> 
     await expect(shared.unit("large")).to_have_count(1)
 
 
-async def test_batches_are_found_by_their_own_words_and_by_those_of_their_items(shared: Looking) -> None:
+async def test_batches_are_found_by_their_own_words_and_by_those_of_their_items(shared: PageDriver) -> None:
     await shared.submit("a hill")
     await shared.submit_batch("many lakes", ["first shore", "second shore"])
     await shared.open_queue()

@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from tests.integration.desk.test_script_jobs import open_desk
-from tests.support.chromium import PROMPT_GRAPH, Looking, open_page
+from tests.support.chromium import PROMPT_GRAPH, PageDriver, open_page
 from tests.system.browser.sample_desk import Filling, picture
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -23,7 +23,7 @@ SAVES_TWO = """
 """
 
 
-async def test_a_text_is_shown_as_it_is_and_copied(shared: Looking) -> None:
+async def test_a_text_is_shown_as_it_is_and_copied(shared: PageDriver) -> None:
     page = shared.page
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": HOSTILE}}}
@@ -38,7 +38,7 @@ async def test_a_text_is_shown_as_it_is_and_copied(shared: Looking) -> None:
     assert await page.evaluate("window.hit") is None
 
 
-async def test_an_output_is_downloaded_under_a_name_that_says_what_it_is(shared: Looking) -> None:
+async def test_an_output_is_downloaded_under_a_name_that_says_what_it_is(shared: PageDriver) -> None:
     (job_id,) = await shared.submit("a lake")
     await shared.open_job(job_id)
     await shared.status_is("Done")
@@ -48,7 +48,7 @@ async def test_an_output_is_downloaded_under_a_name_that_says_what_it_is(shared:
 
 
 @pytest.mark.journey
-async def test_a_job_that_runs_is_live(shared: Looking) -> None:
+async def test_a_job_that_runs_is_live(shared: PageDriver) -> None:
     await shared.misbehave("Slow", class_type="ImageInvert", seconds=600, steps=600)
     (job_id,) = await shared.submit("long one")
     await shared.open_job(job_id)
@@ -62,7 +62,7 @@ async def test_a_job_that_runs_is_live(shared: Looking) -> None:
     await expect(happened).to_contain_text("Canceled")
 
 
-async def test_seeds_of_64_bits_are_shown_to_the_last_digit(shared: Looking) -> None:
+async def test_seeds_of_64_bits_are_shown_to_the_last_digit(shared: PageDriver) -> None:
     slug = (await shared.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "portrait"}))["slug"]
     wish = {"workflow_slug": slug, "input_payload": {"seed": 18446744073709551613}, "idempotency_key": "seed"}
     job = await shared.call("POST", "/api/ai-jobs", wish)
@@ -74,13 +74,13 @@ async def test_seeds_of_64_bits_are_shown_to_the_last_digit(shared: Looking) -> 
 async def test_what_came_of_a_script_is_listed_with_its_command(
     tmp_path: Path, chromium: Browser, built_app: None
 ) -> None:
-    async with open_desk(tmp_path, SAVES_TWO) as desk, open_page(chromium, desk.ready.url) as looking:
-        page = looking.page
+    async with open_desk(tmp_path, SAVES_TWO) as desk, open_page(chromium, desk.ready.url) as driver:
+        page = driver.page
         values = {"positive": 'it\'s a "cat" <b>', "input_subdir": "cats"}
         wish = {"workflow_slug": "script", "input_payload": values, "idempotency_key": "script"}
-        job = await looking.call("POST", "/api/ai-jobs", wish)
-        await looking.open_job(job["id"])
-        await looking.status_is("Done")
+        job = await driver.call("POST", "/api/ai-jobs", wish)
+        await driver.open_job(job["id"])
+        await driver.status_is("Done")
         attempts = page.locator("section", has=page.get_by_role("heading", name="Attempts"))
         await expect(attempts).to_contain_text("seed 18446744073709551615 · exit code 0")
         await attempts.get_by_text("Command", exact=True).click()
@@ -96,7 +96,7 @@ async def test_what_came_of_a_script_is_listed_with_its_command(
         await expect(page.get_by_role("img", name="made 2.png")).to_have_js_property("naturalWidth", 8)
 
 
-async def test_a_clip_is_compared_with_its_input_and_driven_by_keys_and_escape_leads_back(shared: Looking) -> None:
+async def test_a_clip_is_compared_with_its_input_and_driven_by_keys_and_escape_leads_back(shared: PageDriver) -> None:
     """The queue is found as it was left, with what it was asked for."""
     page = shared.page
     async with Filling.of(str(shared.http.base_url)) as filling:

@@ -9,7 +9,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Locator, expect
 
 from comfyrelay.simulator import Fail, Simulator
-from tests.support.chromium import Looking, open_page
+from tests.support.chromium import PageDriver, open_page
 from tests.support.desk import make_desk
 from tests.support.server_processes import free_port
 
@@ -19,44 +19,44 @@ SLOW = {"class_type": "ImageInvert", "seconds": 600, "steps": 600}
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def queue(shared: Looking) -> Looking:
+async def queue(shared: PageDriver) -> PageDriver:
     await shared.open_queue()
     return shared
 
 
-def units(looking: Looking) -> Locator:
-    return looking.page.locator("[data-entry]")
+def units(driver: PageDriver) -> Locator:
+    return driver.page.locator("[data-entry]")
 
 
-def unit(looking: Looking, label: str) -> Locator:
-    return units(looking).filter(has=looking.page.get_by_role("button", name=label, exact=True))
+def unit(driver: PageDriver, label: str) -> Locator:
+    return units(driver).filter(has=driver.page.get_by_role("button", name=label, exact=True))
 
 
-def names(looking: Looking) -> Locator:
-    return units(looking).locator("button[title]")
+def names(driver: PageDriver) -> Locator:
+    return units(driver).locator("button[title]")
 
 
-async def act(looking: Looking, label: str, verb: str) -> None:
-    await looking.page.get_by_role("button", name=f"More for {label}").click()
-    await looking.page.get_by_role("menuitem", name=verb, exact=True).click()
+async def act(driver: PageDriver, label: str, verb: str) -> None:
+    await driver.page.get_by_role("button", name=f"More for {label}").click()
+    await driver.page.get_by_role("menuitem", name=verb, exact=True).click()
 
 
-async def waiting(looking: Looking, *labels: str) -> list[str]:
+async def waiting(driver: PageDriver, *labels: str) -> list[str]:
     """Jobs that wait behind two that will not end: one that runs, and one that the worker has fetched."""
-    await looking.misbehave("Slow", **SLOW)
-    ids = await looking.submit("runs", "fetched", *labels)
-    await expect(unit(looking, "runs")).to_have_attribute("data-status", "running")
+    await driver.misbehave("Slow", **SLOW)
+    ids = await driver.submit("runs", "fetched", *labels)
+    await expect(unit(driver, "runs")).to_have_attribute("data-status", "running")
     return ids[2:]
 
 
-async def order(looking: Looking, *labels: str) -> None:
+async def order(driver: PageDriver, *labels: str) -> None:
     """What waits is in this order, here and for the server."""
-    await expect(names(looking)).to_have_text(["runs", "fetched", *labels])
-    found = (await looking.call("GET", "/api/queue"))["items"]
+    await expect(names(driver)).to_have_text(["runs", "fetched", *labels])
+    found = (await driver.call("GET", "/api/queue"))["items"]
     assert [each["label"] for each in found] == ["runs", "fetched", *labels]
 
 
-async def test_an_empty_queue_says_what_to_do_next(queue: Looking) -> None:
+async def test_an_empty_queue_says_what_to_do_next(queue: PageDriver) -> None:
     await expect(queue.page.get_by_role("heading", name="Nothing in the queue")).to_be_visible()
     await expect(queue.page.locator("main").get_by_role("link", name="Create").last).to_have_attribute(
         "href", "/create"
@@ -64,7 +64,7 @@ async def test_an_empty_queue_says_what_to_do_next(queue: Looking) -> None:
 
 
 @pytest.mark.journey
-async def test_a_job_is_paused_and_resumed(queue: Looking) -> None:
+async def test_a_job_is_paused_and_resumed(queue: PageDriver) -> None:
     await waiting(queue, "one")
     await act(queue, "one", "Pause")
     await expect(unit(queue, "one")).to_have_attribute("data-status", "paused")
@@ -73,7 +73,7 @@ async def test_a_job_is_paused_and_resumed(queue: Looking) -> None:
 
 
 @pytest.mark.journey
-async def test_what_waits_is_reordered_by_dragging_and_by_keys(queue: Looking) -> None:
+async def test_what_waits_is_reordered_by_dragging_and_by_keys(queue: PageDriver) -> None:
     await waiting(queue, "one", "two", "three")
     await order(queue, "one", "two", "three")
     await unit(queue, "three").drag_to(unit(queue, "one"), target_position={"x": 200, "y": 8})
@@ -88,7 +88,7 @@ async def test_what_waits_is_reordered_by_dragging_and_by_keys(queue: Looking) -
 
 
 @pytest.mark.journey
-async def test_a_batch_is_canceled_after_a_question_and_retried(queue: Looking) -> None:
+async def test_a_batch_is_canceled_after_a_question_and_retried(queue: PageDriver) -> None:
     page = queue.page
     await queue.misbehave("Slow", **SLOW)
     await queue.submit_batch("lakes", ["one", "two", "three"])
@@ -101,7 +101,7 @@ async def test_a_batch_is_canceled_after_a_question_and_retried(queue: Looking) 
     await expect(unit(queue, "lakes")).to_have_attribute("data-status", "completed")
 
 
-async def test_a_batch_of_which_one_failed_is_not_called_failed(queue: Looking) -> None:
+async def test_a_batch_of_which_one_failed_is_not_called_failed(queue: PageDriver) -> None:
     await queue.misbehave("Fail", class_type="ImageInvert", times=1)
     await queue.submit_batch("lakes", ["one", "two", "three"])
     await expect(unit(queue, "lakes")).to_contain_text("1 failed")
@@ -110,7 +110,7 @@ async def test_a_batch_of_which_one_failed_is_not_called_failed(queue: Looking) 
     await expect(unit(queue, "lakes")).to_have_attribute("data-status", "completed")
 
 
-async def test_an_error_is_a_card_with_its_cause_what_to_do_and_details_folded(queue: Looking) -> None:
+async def test_an_error_is_a_card_with_its_cause_what_to_do_and_details_folded(queue: PageDriver) -> None:
     page = queue.page
     await queue.misbehave("OutOfMemory", class_type="ImageInvert")
     (job_id,) = await queue.submit("too large <b>bold</b>")
@@ -126,7 +126,7 @@ async def test_an_error_is_a_card_with_its_cause_what_to_do_and_details_folded(q
     await expect(page.get_by_role("heading", level=1)).to_have_text("too large <b>bold</b>")
 
 
-async def test_search_and_filters_are_in_the_address_and_come_back_as_a_saved_view(queue: Looking) -> None:
+async def test_search_and_filters_are_in_the_address_and_come_back_as_a_saved_view(queue: PageDriver) -> None:
     page = queue.page
     await queue.submit("a red lighthouse", "a green boat")
     await expect(units(queue)).to_have_count(2)
@@ -149,7 +149,7 @@ async def test_search_and_filters_are_in_the_address_and_come_back_as_a_saved_vi
     await expect(names(queue)).to_have_text(["a red lighthouse"])
 
 
-async def test_all_that_match_are_counted_and_done_at_once(queue: Looking) -> None:
+async def test_all_that_match_are_counted_and_done_at_once(queue: PageDriver) -> None:
     page = queue.page
     await waiting(queue, "lake one", "lake two", "hill")
     await page.get_by_role("searchbox").fill("lake")
@@ -168,7 +168,7 @@ async def test_all_that_match_are_counted_and_done_at_once(queue: Looking) -> No
     assert {each["label"] for each in jobs if each["status"] == "canceled"} == {"lake one", "lake two"}
 
 
-async def test_finished_jobs_are_cleared(queue: Looking) -> None:
+async def test_finished_jobs_are_cleared(queue: PageDriver) -> None:
     page = queue.page
     await queue.submit("one", "two")
     await expect(units(queue).and_(page.locator('[data-status="completed"]'))).to_have_count(2)
@@ -188,7 +188,7 @@ async def test_finished_jobs_are_cleared(queue: Looking) -> None:
     assert len((await queue.call("GET", "/api/gallery"))["items"]) == 2
 
 
-async def test_a_finished_job_is_run_again_changed_or_used_as_an_input(queue: Looking) -> None:
+async def test_a_finished_job_is_run_again_changed_or_used_as_an_input(queue: PageDriver) -> None:
     page = queue.page
     (job_id,) = await queue.submit("one")
     await expect(units(queue)).to_have_attribute("data-status", "completed")
@@ -209,7 +209,7 @@ async def test_a_finished_job_is_run_again_changed_or_used_as_an_input(queue: Lo
     assert [made[key] for key in ("label", "input_file_id", "seed")] == ["one", first["input_file_id"], first["seed"]]
 
 
-async def test_a_job_that_runs_shows_its_live_preview_in_the_queue_and_on_its_page(queue: Looking) -> None:
+async def test_a_job_that_runs_shows_its_live_preview_in_the_queue_and_on_its_page(queue: PageDriver) -> None:
     page = queue.page
     await queue.misbehave("Slow", class_type="ImageInvert", seconds=600, steps=3000, previews=True)
     (job_id,) = await queue.submit("one")
@@ -220,7 +220,7 @@ async def test_a_job_that_runs_shows_its_live_preview_in_the_queue_and_on_its_pa
     assert await picture.evaluate("each => each.decode().then(() => each.naturalWidth > 0)")
 
 
-async def test_two_tabs_agree(queue: Looking, shared_desk: str, chromium: Browser) -> None:
+async def test_two_tabs_agree(queue: PageDriver, shared_desk: str, chromium: Browser) -> None:
     await waiting(queue, "one", "two")
     async with open_page(chromium, shared_desk) as other:
         await other.page.goto("/queue")
@@ -237,22 +237,22 @@ async def test_why_comfyui_cannot_be_used_is_told_once_and_also_where_the_slots_
     async with (
         Simulator() as simulator,
         make_desk(tmp_path, comfyui_url=[simulator.url]).open() as (_worker, ready),
-        open_page(chromium, ready.url) as looking,
+        open_page(chromium, ready.url) as driver,
     ):
         simulator.misbehave(
             Fail(class_type="ImageInvert", message="CUDA error: an illegal memory access was encountered")
         )
-        await looking.submit(*(f"job {number}" for number in range(30)))
-        await looking.page.goto("/queue")
+        await driver.submit(*(f"job {number}" for number in range(30)))
+        await driver.page.goto("/queue")
         why = f"ComfyUI at {simulator.url} cannot be used"
-        head = looking.page.get_by_role("status").filter(has_text=why)
-        slot = looking.page.get_by_role("article").filter(has_text=why)
+        head = driver.page.get_by_role("status").filter(has_text=why)
+        slot = driver.page.get_by_role("article").filter(has_text=why)
         # at the head only while the slot shows a job that waits for it
         await expect(slot.or_(head)).to_have_count(1)
-        await looking.page.get_by_role("article").first.hover()
-        await looking.page.mouse.wheel(0, 1500)
+        await driver.page.get_by_role("article").first.hover()
+        await driver.page.mouse.wheel(0, 1500)
         await expect(head).to_be_visible()
-        await looking.page.goto("/queue?q=job")
+        await driver.page.goto("/queue?q=job")
         await expect(head).to_be_visible()
 
 
@@ -260,15 +260,15 @@ async def test_a_comfyui_that_never_answered_is_named_at_the_head(chromium: Brow
     nobody = f"http://127.0.0.1:{free_port()}"
     async with (
         make_desk(tmp_path, comfyui_url=[nobody]).open() as (_worker, ready),
-        open_page(chromium, ready.url) as looking,
+        open_page(chromium, ready.url) as driver,
     ):
-        await looking.page.goto("/queue")
-        head = looking.page.get_by_role("status").filter(has_text=f"No server listens at {nobody}")
+        await driver.page.goto("/queue")
+        head = driver.page.get_by_role("status").filter(has_text=f"No server listens at {nobody}")
         await expect(head).to_be_visible()
 
 
 async def test_under_a_status_the_chip_the_list_and_the_question_agree_and_what_runs_stays_in_sight(
-    queue: Looking,
+    queue: PageDriver,
 ) -> None:
     page = queue.page
     await queue.misbehave("Fail", class_type="ImageInvert", times=1)

@@ -625,7 +625,7 @@ async def test_a_tenant_sees_nothing_of_another(chromium: Browser, system: Syste
             assert [each for each in secrets if each in text and each not in path] == [], path
             assert pictures == 0, path
         await other.page.goto(f"/studio/videos/{job_id}")
-        await expect(other.page.get_by_role("heading", name="You have no such video")).to_be_visible()
+        await expect(other.page.get_by_role("heading", name="Video not found")).to_be_visible()
         await is_alone(other, user, job_id, output)
 
 

@@ -5,22 +5,22 @@ import json
 import pytest
 from playwright.async_api import Locator, expect
 
-from tests.support.chromium import PROMPT_GRAPH, Looking
+from tests.support.chromium import PROMPT_GRAPH, PageDriver
 from tests.support.form_graphs import WAN_22
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def dropped(looking: Looking, name: str, graph: object) -> Locator:
-    await looking.page.goto("/create")
-    await expect(looking.page.get_by_role("form")).to_be_visible()
-    await looking.drop((f"{name}.json", "application/json", json.dumps(graph).encode()))
-    form = looking.page.get_by_role("form", name=name, exact=True)
+async def dropped(driver: PageDriver, name: str, graph: object) -> Locator:
+    await driver.page.goto("/create")
+    await expect(driver.page.get_by_role("form")).to_be_visible()
+    await driver.drop((f"{name}.json", "application/json", json.dumps(graph).encode()))
+    form = driver.page.get_by_role("form", name=name, exact=True)
     await expect(form).to_be_visible()
     return form
 
 
-async def test_a_dropped_graph_becomes_a_form_with_ranges_and_choices_of_its_nodes(shared: Looking) -> None:
+async def test_a_dropped_graph_becomes_a_form_with_ranges_and_choices_of_its_nodes(shared: PageDriver) -> None:
     form = await dropped(shared, "portrait", PROMPT_GRAPH)
     await expect(form.get_by_label("Prompt", exact=True)).to_have_value("a lake")
     await expect(form.get_by_label("Negative prompt")).to_have_value("blurry")
@@ -48,7 +48,7 @@ async def test_a_dropped_graph_becomes_a_form_with_ranges_and_choices_of_its_nod
     await expect(shared.page.get_by_role("option", name="euler", exact=True)).to_be_visible()
 
 
-async def test_prompts_by_line_and_tries_multiply_and_name_their_jobs(shared: Looking) -> None:
+async def test_prompts_by_line_and_tries_multiply_and_name_their_jobs(shared: PageDriver) -> None:
     form = await dropped(shared, "portrait", PROMPT_GRAPH)
     await form.get_by_label("Prompt", exact=True).fill("a lake\n\n  a hill \n")
     await form.get_by_role("textbox", name="Tries").fill("2")
@@ -58,7 +58,7 @@ async def test_prompts_by_line_and_tries_multiply_and_name_their_jobs(shared: Lo
     assert {each["label"] for each in jobs} == {f"{words} · try {n}" for words in ("a lake", "a hill") for n in (1, 2)}
 
 
-async def test_a_preset_keeps_a_seed_to_the_last_digit(shared: Looking) -> None:
+async def test_a_preset_keeps_a_seed_to_the_last_digit(shared: PageDriver) -> None:
     form = await dropped(shared, "portrait", PROMPT_GRAPH)
     seed = form.get_by_role("textbox", name="Seed")
     await seed.fill("18446744073709551615")
@@ -72,7 +72,7 @@ async def test_a_preset_keeps_a_seed_to_the_last_digit(shared: Looking) -> None:
     await expect(seed).to_have_value("18446744073709551615")
 
 
-async def test_the_border_of_two_samplers_moves_with_their_steps_until_it_is_set(shared: Looking) -> None:
+async def test_the_border_of_two_samplers_moves_with_their_steps_until_it_is_set(shared: PageDriver) -> None:
     form = await dropped(shared, "wan", WAN_22)
     border = form.get_by_label("Switch to low-noise sampler at step", exact=True)
     await expect(border).to_have_value("10")

@@ -279,7 +279,7 @@ async def test_a_batch_takes_every_verb_that_a_job_takes(site: Site) -> None:
     assert "Moved." in (await site.command("move", short, "--to", "top")).out
     await site.client.cancel("job", first["id"])
     await fail(site.api, site.worker, await lease(site.worker))
-    assert "has no seed that could be varied" in (await site.command("retry", short, "--new-seed")).err
+    assert "has no seed to change" in (await site.command("retry", short, "--new-seed")).err
     assert "1 job submitted again." in (await site.command("retry", short)).out
     assert "2 jobs canceled." in (await site.command("cancel", short)).out
     again = json.loads((await site.command("retry", short, "--all", "--json")).out)

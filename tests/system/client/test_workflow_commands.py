@@ -43,7 +43,7 @@ class Catalogue:
         self.asked.append(("DELETE", request.path, None))
         return web.json_response({"data": {"id": "portrait-1"}, "message": "Removed."})
 
-    async def command(self, *words: str) -> commands.Ran:
+    async def command(self, *words: str) -> commands.CommandResult:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
         env = {**clean, "COMFYRELAY_URL": self.url, "COMFYRELAY_TOKEN": "crt_mine"}
         return await commands.run("workflows", *words, env=env)

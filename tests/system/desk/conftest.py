@@ -1,5 +1,5 @@
 """A desk in this process."""
 
-from tests.support.desk import desk, soon_back
+from tests.support.desk import desk, fast_reconnect
 
-__all__ = ["desk", "soon_back"]
+__all__ = ["desk", "fast_reconnect"]

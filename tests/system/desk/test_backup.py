@@ -14,13 +14,13 @@ import pytest
 from comfyrelay.client import Client
 from comfyrelay.simulator import Simulator, Slow
 from comfyrelay.system.owner_secret import SECRET_FILE
-from tests.support.commands import Ran, run
-from tests.support.desk import OpenDesk, make_desk, opened
+from tests.support.commands import CommandResult, run
+from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.graphs import invert
 from tests.support.server_processes import free_port
 
 
-async def command(*words: str, data_dir: Path) -> Ran:
+async def command(*words: str, data_dir: Path) -> CommandResult:
     env = {**os.environ, "COMFYRELAY_DATA_DIR": str(data_dir), "COMFYRELAY_PORT": str(free_port())}
     return await run(*words, env=env)
 
@@ -58,7 +58,7 @@ async def test_a_desk_is_backed_up_while_it_works_and_goes_on_where_it_was(tmp_p
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.05))
         wanted = make_desk(data, comfyui_url=[simulator.url])
-        async with opened(wanted) as desk, httpx.AsyncClient(base_url=desk.ready.url) as browser:
+        async with open_desk(wanted) as desk, httpx.AsyncClient(base_url=desk.ready.url) as browser:
             assert (await browser.get(desk.ready.link)).is_success
             session = dict(browser.cookies)
             batch_id = await batch_of(desk.client, 6)
@@ -84,7 +84,7 @@ async def test_a_desk_is_backed_up_while_it_works_and_goes_on_where_it_was(tmp_p
         assert (data / "secrets.json").read_bytes() == (backup / "files" / "secrets.json").read_bytes()
 
         async with (
-            opened(wanted) as desk,
+            open_desk(wanted) as desk,
             httpx.AsyncClient(base_url=desk.ready.url, cookies=session) as browser,
             Client(desk.ready.url, token=secret.strip()) as program,
         ):
@@ -106,7 +106,7 @@ async def test_a_desk_is_backed_up_while_it_works_and_goes_on_where_it_was(tmp_p
 
 async def test_a_running_desk_is_not_replaced(tmp_path: Path) -> None:
     data = tmp_path / "desk"
-    async with opened(make_desk(data)):
+    async with open_desk(make_desk(data)):
         assert (await command("backup", str(tmp_path / "backups"), data_dir=data)).code == 0
         refused = await command("restore", str(tmp_path / "backups"), "--force", data_dir=data)
     assert refused.code == 2

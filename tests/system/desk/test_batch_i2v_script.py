@@ -66,7 +66,7 @@ def write(folder: Path, graph: Graph) -> None:
     (folder / "templates" / "wan.json").write_text(json.dumps(graph))
 
 
-async def start(folder: Path, simulator: Simulator, *options: str) -> commands.Running:
+async def start(folder: Path, simulator: Simulator, *options: str) -> commands.RunningCommand:
     with contextlib.chdir(folder / "work"):
         return await commands.start(
             *("batch-i2v", "--wait", "--server", simulator.url),

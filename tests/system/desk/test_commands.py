@@ -45,7 +45,7 @@ async def command(url: str, *words: str) -> tuple[int, str, str]:
     return ran.code, ran.out, ran.err
 
 
-async def start(url: str, *words: str, **more: str) -> commands.Running:
+async def start(url: str, *words: str, **more: str) -> commands.RunningCommand:
     return await commands.start(*words, env={**os.environ, "COMFYRELAY_URL": url, "COLUMNS": "200", **more})
 
 
@@ -446,7 +446,7 @@ async def test_a_folder_that_cannot_be_written_is_said_before_the_job_is_submitt
     assert [each async for each in desk.client.jobs()] == []
 
 
-async def test_what_cannot_be_saved_is_said_with_the_job_and_where_it_is_kept(tmp_path: Path, soon_back: None) -> None:
+async def test_what_cannot_be_saved_is_said_with_the_job_and_where_it_is_kept(tmp_path: Path, fast_reconnect: None) -> None:
     made = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{(port := free_port())}"])
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     folder = tmp_path / "made"
@@ -478,7 +478,7 @@ async def test_a_first_seed_is_counted_from_without_another_word(desk: OpenDesk,
     assert seeds == [2**64 - 1, 0]
 
 
-async def test_run_and_top_say_that_comfyui_does_not_answer(tmp_path: Path, soon_back: None) -> None:
+async def test_run_and_top_say_that_comfyui_does_not_answer(tmp_path: Path, fast_reconnect: None) -> None:
     port = free_port()
     made = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{port}"])
     (tmp_path / "three.json").write_text(json.dumps(THREE))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from comfyrelay.simulator import Simulator
 from tests.support.api_calls import png
-from tests.support.desk import OpenDesk, make_desk, opened
+from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.desk_owner import owner_http
 from tests.support.graphs import invert
 from tests.system.desk.test_commands import command
@@ -30,7 +30,7 @@ async def test_what_a_file_carries_is_told_of_an_upload(desk: OpenDesk, tmp_path
 
 
 async def test_run_says_what_it_does_with_a_picture_and_works_on_it_when_asked(tmp_path: Path) -> None:
-    async with Simulator() as simulator, opened(make_desk(tmp_path / "desk", comfyui_url=[simulator.url])) as desk:
+    async with Simulator() as simulator, open_desk(make_desk(tmp_path / "desk", comfyui_url=[simulator.url])) as desk:
         picture = await made_by(desk, tmp_path)
         code, _, err = await command(desk.ready.url, "run", str(picture), "--out", str(tmp_path / "again"))
         assert code == 0, err

@@ -12,7 +12,7 @@ import pytest
 from comfyrelay.client import Client, Job
 from comfyrelay.errors import ControlPlaneUnreachable
 from comfyrelay.simulator import Simulator, Slow
-from tests.support.desk import furnish
+from tests.support.desk import copy_initial_data
 from tests.support.full import full_only
 from tests.support.graphs import invert
 from tests.support.processes import Service, run_command
@@ -22,7 +22,7 @@ from tests.support.server_processes import free_port
 class DeskProcess:
     def __init__(self, folder: Path, simulator: Simulator, *, config: Path | None = None, **settings: str) -> None:
         self.folder = folder
-        furnish(folder / "data")
+        copy_initial_data(folder / "data")
         self.environment = {
             **({"COMFYRELAY_CONFIG": str(config)} if config else {}),
             "COMFYRELAY_DATA_DIR": str(folder / "data"),

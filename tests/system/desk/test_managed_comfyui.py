@@ -13,8 +13,8 @@ from comfyrelay.comfyui.processes.process import ManagedProcess
 from comfyrelay.desk.doctor import examine
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.worker.check import Verdict
-from tests.support.comfyui_install import Dressed, until_at_work
-from tests.support.desk import make_desk, opened
+from tests.support.comfyui_install import FakeInstall, until_at_work
+from tests.support.desk import make_desk, open_desk
 from tests.support.desk_owner import owner_http
 from tests.support.graphs import invert
 
@@ -22,34 +22,34 @@ STUCK = {"name": "Stuck", "class_type": "ImageInvert"}
 
 
 @pytest.fixture
-def dressed(tmp_path: Path) -> Dressed:
-    return Dressed(tmp_path / "ComfyUI")
+def install(tmp_path: Path) -> FakeInstall:
+    return FakeInstall(tmp_path / "ComfyUI")
 
 
 @pytest.mark.journey
 @pytest.mark.parametrize("is_seen_first_by", ["keeper", "worker"])
 async def test_its_jobs_run_there_tell_how_it_died_and_it_leaves_with_the_desk(
-    tmp_path: Path, dressed: Dressed, soon_back: None, monkeypatch: pytest.MonkeyPatch, is_seen_first_by: str
+    tmp_path: Path, install: FakeInstall, fast_reconnect: None, monkeypatch: pytest.MonkeyPatch, is_seen_first_by: str
 ) -> None:
     if is_seen_first_by == "worker":
         # both look for it, and on a busy machine a job may begin before the keeper has seen that it is up
-        monkeypatch.setattr(ManagedProcess, "answers", _answers_in_its_second_life(dressed))
-    dressed.behave(misbehave=[STUCK])
+        monkeypatch.setattr(ManagedProcess, "answers", _answers_in_its_second_life(install))
+    install.behave(misbehave=[STUCK])
     made = make_desk(
         tmp_path / "desk",
         simulator=False,
-        comfyui_dir=dressed.folder,
+        comfyui_dir=install.folder,
         comfyui_python=sys.executable,
         comfyui_args=["--cpu"],
     )
-    async with opened(made) as desk:
-        assert desk.ready.comfyui_dir == dressed.folder
+    async with open_desk(made) as desk:
+        assert desk.ready.comfyui_dir == install.folder
         workflow = (await desk.client.create_workflow(invert(), name="mine", output_node_id="3")).slug
         job = await desk.client.submit(workflow_slug=workflow)
-        await until_at_work(dressed, 1)
-        assert (await desk.client.desk()).comfyui == [f"http://127.0.0.1:{dressed.lives[0]['port']}"]
-        dressed.behave()
-        dressed.kill()
+        await until_at_work(install, 1)
+        assert (await desk.client.desk()).comfyui == [f"http://127.0.0.1:{install.lives[0]['port']}"]
+        install.behave()
+        install.kill()
         done = await desk.ended(job.id)
         assert done.status == "completed"
         # here whoever owns the job owns the machine
@@ -61,14 +61,14 @@ async def test_its_jobs_run_there_tell_how_it_died_and_it_leaves_with_the_desk(
         assert (process["name"], process["gpu"], process["restarts"]) == ("comfyui-1", "CPU", 1)
         assert {"To see the GUI go to: http://127.0.0.1", "got prompt"} <= set(process["lines"])
         assert process["lines"] == last_lines_in(Path(process["log"]))
-    assert dressed.living == []
+    assert install.living == []
 
 
-def _answers_in_its_second_life(dressed: Dressed) -> Callable[[ManagedProcess], Awaitable[bool]]:
+def _answers_in_its_second_life(install: FakeInstall) -> Callable[[ManagedProcess], Awaitable[bool]]:
     answers = ManagedProcess.answers
 
     async def only_then(process: ManagedProcess) -> bool:
-        return len(dressed.lives) > 1 and await answers(process)
+        return len(install.lives) > 1 and await answers(process)
 
     return only_then
 
@@ -102,11 +102,11 @@ async def test_the_doctor_finds_it_and_says_the_line_to_use_and_whether_it_could
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(tmp_path / "desk"))
     monkeypatch.setenv("COMFYRELAY_DESK_COMFYUI_URL", "http://127.0.0.1:1")
-    dressed = Dressed(tmp_path / "ComfyUI")
+    install = FakeInstall(tmp_path / "ComfyUI")
     found = {each.about: each for each in [each async for each in examine()]}
-    about = f"ComfyUI {dressed.folder}"
-    assert found[about].text.endswith(f"comfyrelay up --comfyui {dressed.folder}")
-    monkeypatch.setenv("COMFYRELAY_DESK_COMFYUI_DIR", str(dressed.folder))
+    about = f"ComfyUI {install.folder}"
+    assert found[about].text.endswith(f"comfyrelay up --comfyui {install.folder}")
+    monkeypatch.setenv("COMFYRELAY_DESK_COMFYUI_DIR", str(install.folder))
     monkeypatch.setenv("COMFYRELAY_DESK_COMFYUI_PYTHON", sys.executable)
     found = {each.about: each for each in [each async for each in examine()]}
     assert found[about].verdict is Verdict.BROKEN

@@ -14,7 +14,7 @@ from comfyrelay.errors import MissingOnWorkers
 from comfyrelay.simulator import Fail, Simulator
 from comfyrelay.simulator.nodes.catalogue import DEFINITIONS
 from tests.support import editor_files as editor
-from tests.support.desk import OpenDesk, make_desk, opened
+from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.graphs import invert
 from tests.support.world import PATIENCE_SECONDS
 from tests.system.desk.test_commands import command
@@ -59,7 +59,7 @@ async def test_what_comfyui_lacks_is_named_waited_for_and_run_once_it_is_there(t
     simulator = Simulator(folder=tmp_path / "comfyui")
     await simulator.start()
     port = int(simulator.url.rpartition(":")[2])
-    async with opened(make_desk(tmp_path / "desk", comfyui_url=[simulator.url])) as desk:
+    async with open_desk(make_desk(tmp_path / "desk", comfyui_url=[simulator.url])) as desk:
         await until_registered(desk)
         fancy = {"class_type": "FancySampler", "inputs": {"model": ["9", 0]}}
         graph = {**with_model(RARE), "8": fancy}
@@ -95,7 +95,7 @@ async def test_a_file_of_the_editor_waits_for_its_nodes_and_can_be_run_once_they
     nodes = [editor.empty(), editor.invert(2, 1), editor.save(3, 2)]
     saved.write_text(json.dumps(editor.workflow(nodes, [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])))
     simulator = Simulator(folder=tmp_path / "comfyui")
-    async with opened(
+    async with open_desk(
         make_desk(tmp_path / "desk", comfyui_url=[await started_without(simulator, monkeypatch)])
     ) as desk:
         url = desk.ready.url
@@ -136,7 +136,7 @@ async def started_without(simulator: Simulator, monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_a_value_that_no_item_can_have_fails_once_and_not_one_by_one(tmp_path: Path) -> None:
-    async with Simulator() as simulator, opened(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
+    async with Simulator() as simulator, open_desk(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
         scale = {"image": ["1", 0], "upscale_method": "magic", "width": 8, "height": 8, "crop": "disabled"}
         slug = (await add(desk, {**invert(), "2": {"class_type": "ImageScale", "inputs": scale}})).slug
         batch = await desk.client.submit_batch([{"label": f"item {n}"} for n in range(24)], workflow_slug=slug)
@@ -150,7 +150,7 @@ async def test_a_value_that_no_item_can_have_fails_once_and_not_one_by_one(tmp_p
 
 
 async def test_a_model_that_cannot_be_read_fails_one_item_and_holds_the_others(tmp_path: Path) -> None:
-    async with Simulator() as simulator, opened(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
+    async with Simulator() as simulator, open_desk(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
         # a file that is there and listed, and no checkpoint
         simulator.misbehave(Fail(class_type="ImageInvert", message="ERROR: Could not detect the type of this model."))
         slug = (await add(desk, invert())).slug

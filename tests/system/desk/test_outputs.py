@@ -11,7 +11,7 @@ import pytest
 from comfyrelay.desk.batches import output_copies
 from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.simulator import Simulator
-from tests.support.desk import OpenDesk, make_desk, opened
+from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.graphs import invert
 from tests.support.world import PATIENCE_SECONDS
 from tests.system.desk.test_commands import command
@@ -50,7 +50,7 @@ async def test_an_output_takes_its_room_once_and_nothing_of_it_stays_in_comfyui(
     tmp_path: Path, comfyui: Simulator
 ) -> None:
     made = make_desk(tmp_path / "desk", comfyui_url=[comfyui.url], comfyui_folders=[comfyui.folder])
-    async with opened(made) as desk:
+    async with open_desk(made) as desk:
         job_id = await one_done(desk)
         async with asyncio.timeout(PATIENCE_SECONDS):
             # what the run leaves is removed once the job is told to be done
@@ -78,14 +78,14 @@ async def test_name_in_the_output_folder_is_saved_before_the_copy(
 
     put = output_copies.put_file
     monkeypatch.setattr(output_copies, "put_file", put_file)
-    async with opened(make_desk(tmp_path / "desk", comfyui_url=[comfyui.url])) as desk:
+    async with open_desk(make_desk(tmp_path / "desk", comfyui_url=[comfyui.url])) as desk:
         await one_done(desk)
     assert saved_first == [True]
 
 
 async def test_what_runs_leave_in_comfyui_stays_there_where_that_is_set(tmp_path: Path, comfyui: Simulator) -> None:
     made = make_desk(tmp_path / "desk", comfyui_url=[comfyui.url], comfyui_folders=[comfyui.folder], tidy_comfyui=False)
-    async with opened(made) as desk:
+    async with open_desk(made) as desk:
         await one_done(desk)
         assert len(await history_of(comfyui)) == 1
         assert pictures(comfyui.folder / "output")
@@ -97,7 +97,7 @@ async def test_where_the_output_folder_is_on_another_disk_it_has_a_copy(tmp_path
         pytest.skip("this machine has no second file system that everybody may write to")
     folder = elsewhere / f"comfyrelay-{os.getpid()}"
     try:
-        async with opened(make_desk(tmp_path / "desk", output_folder=folder)) as desk:
+        async with open_desk(make_desk(tmp_path / "desk", output_folder=folder)) as desk:
             job_id = await one_done(desk)
             assert [path.stat().st_nlink for path in folder.iterdir()] == [1]
             message = (await desk.client.delete_job(job_id)).message

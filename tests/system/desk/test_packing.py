@@ -17,8 +17,8 @@ from comfyrelay.simulator.gpu import GIB
 from comfyrelay.worker import agent
 from comfyrelay.worker.comfyui import packing
 from comfyrelay.worker.metrics import WorkerMetrics
-from tests.support.comfyui_install import Dressed
-from tests.support.desk import OpenDesk, make_desk, opened
+from tests.support.comfyui_install import FakeInstall
+from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.simulated_gpus import picture
 from tests.support.world import PATIENCE_SECONDS
 
@@ -34,25 +34,25 @@ async def seen(desk: OpenDesk, is_so: Callable[[list[WorkerSlot]], bool]) -> lis
 
 
 async def test_there_are_more_while_jobs_wait_and_one_without_work_and_everybody_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, soon_back: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast_reconnect: None
 ) -> None:
     quick = partial(packing.Packer, limits=ALWAYS, spare=lambda _own: 16.0, loads=dict, look_seconds=0.1)
     monkeypatch.setattr(agent, "Packer", quick)
     metrics = WorkerMetrics()
     monkeypatch.setattr(agent, "Metrics", lambda: metrics)
-    dressed = Dressed(tmp_path / "ComfyUI")
+    install = FakeInstall(tmp_path / "ComfyUI")
     gpu = {"folder": str(tmp_path / "gpu"), "memory_bytes": 24 * GIB, "context_bytes": GIB, "model_bytes": 2 * GIB}
-    dressed.behave(gpu=gpu, step_seconds=0.7)
+    install.behave(gpu=gpu, step_seconds=0.7)
     made = make_desk(
         tmp_path / "desk",
         simulator=False,
-        comfyui_dir=dressed.folder,
+        comfyui_dir=install.folder,
         comfyui_python=sys.executable,
         comfyui_args=[],
         per_gpu="auto",
     )
     with capture_logs() as logs:
-        async with opened(made) as desk:
+        async with open_desk(made) as desk:
             workflow = (await desk.client.create_workflow(picture(0), name="mine", output_node_id="6")).slug
             jobs = [await desk.client.submit(workflow_slug=workflow) for _ in range(4)]
             # far more than the worker has at a time, so that only the desk knows what waits
@@ -74,7 +74,7 @@ async def test_there_are_more_while_jobs_wait_and_one_without_work_and_everybody
             [slot] = await seen(desk, lambda slots: len(slots) == 1)
             assert slot.on_gpu == 1
             assert await asyncio.to_thread(on_gpu, metrics) == 1
-        assert dressed.living == []
+        assert install.living == []
     changes = [each["change"] for each in logs if each["event"] == "worker.packing" and each["change"] != "nothing"]
     assert changes == ["add", "remove"]
     # those that it starts and takes back itself are nothing to be warned of

@@ -12,8 +12,8 @@ from comfyrelay.desk.doctor import examine
 from comfyrelay.http_client import listen
 from comfyrelay.system.owner_secret import noted, running
 from tests.support import commands
-from tests.support.commands import Ran
-from tests.support.desk import make_desk, opened
+from tests.support.commands import CommandResult
+from tests.support.desk import make_desk, open_desk
 from tests.support.graphs import invert
 from tests.support.server_processes import free_port
 
@@ -30,13 +30,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-async def command(*words: str, **env: str) -> Ran:
+async def command(*words: str, **env: str) -> CommandResult:
     return await commands.run(*words, env={**os.environ, "COLUMNS": "300", **env})
 
 
 async def test_the_only_desk_that_runs_is_found_with_its_folder(home: Path) -> None:
     (home / "graph.json").write_text(json.dumps(invert()))
-    async with opened(make_desk(home / "elsewhere")) as desk:
+    async with open_desk(make_desk(home / "elsewhere")) as desk:
         job = (await desk.client.submit(workflow_slug=(await desk.client.add_graph(invert())).workflow.slug)).id
         await desk.ended(job)
         assert job[-8:] in (await command("jobs")).out
@@ -58,7 +58,7 @@ async def test_the_only_desk_that_runs_is_found_with_its_folder(home: Path) -> N
 
 
 async def test_a_second_up_says_where_the_desk_is_and_how_to_open_it(home: Path) -> None:
-    async with opened(make_desk(home / "mine")) as desk:
+    async with open_desk(make_desk(home / "mine")) as desk:
         ran = await command("up", "--data-dir", "mine")
         assert (ran.code, ran.out) == (2, "")
         assert f"Your desk already runs at {desk.ready.url}: `comfyrelay open` opens it." in ran.err
@@ -82,7 +82,7 @@ async def test_a_port_that_somebody_has_is_named_before_anything_is_begun(home: 
 
 
 async def test_of_several_one_has_to_be_named(home: Path) -> None:
-    async with opened(make_desk(home / "one")) as one, opened(make_desk(home / "two")) as two:
+    async with open_desk(make_desk(home / "one")) as one, open_desk(make_desk(home / "two")) as two:
         ran = await command("jobs")
         assert (ran.code, ran.out) == (2, "")
         for each in (one.ready.url, two.ready.url, str(home / "two"), "--url", "COMFYRELAY_URL"):

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from comfyrelay.desk.examples import sample_picture
-from tests.support.desk import furnish
+from tests.support.desk import copy_initial_data
 from tests.support.graphs import invert
 from tests.support.paths import ROOT
 from tests.support.server_processes import free_port
@@ -81,7 +81,7 @@ async def test_the_rules_of_windows_hold_where_it_is_played(tmp_path: Path) -> N
 async def test_a_desk_runs_a_batch_from_folders_as_windows_has_them(tmp_path: Path) -> None:
     root = tmp_path / "My Files #1 (50%)"
     data = root / "data"
-    furnish(data)
+    copy_initial_data(data)
     inputs = root / "Ünsere Bilder"
     inputs.mkdir()
     for name in ("one picture.png", "Zwei ä.PNG"):

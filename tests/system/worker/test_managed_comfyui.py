@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from comfyrelay.comfyui.processes import state_files
-from tests.support.comfyui_install import Dressed, until_at_work
+from tests.support.comfyui_install import FakeInstall, until_at_work
 from tests.support.processes import Service, run_command
 from tests.support.whole_system import System
 from tests.support.world import PATIENCE_SECONDS
@@ -21,24 +21,24 @@ STUCK = {"name": "Stuck", "class_type": "ImageInvert"}
 
 
 @pytest.fixture
-def dressed(folder: Path) -> Dressed:
-    return Dressed(folder / "ComfyUI")
+def install(folder: Path) -> FakeInstall:
+    return FakeInstall(folder / "ComfyUI")
 
 
-def under_care(dressed: Dressed, **more: Any) -> dict[str, Any]:
+def under_care(install: FakeInstall, **more: Any) -> dict[str, Any]:
     return {
         "simulators": [],
-        "comfyui_dir": dressed.folder,
+        "comfyui_dir": install.folder,
         "comfyui_python": sys.executable,
         "comfyui_args": "--cpu",
         **more,
     }
 
 
-async def until_none_lives(dressed: Dressed) -> None:
+async def until_none_lives(install: FakeInstall) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         # they tell nobody
-        while dressed.living:  # noqa: ASYNC110
+        while install.living:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
@@ -56,38 +56,38 @@ def kept_files(worker: Service, folder: Path) -> list[Path]:
 
 
 async def test_two_on_one_gpu_run_two_jobs_at_once_and_what_they_die_with_is_done_again(
-    system: System, dressed: Dressed
+    system: System, install: FakeInstall
 ) -> None:
     effect = await system.plain_effect()
-    dressed.behave(misbehave=[STUCK])
-    worker = await system.started(**under_care(dressed, per_gpu=2))
+    install.behave(misbehave=[STUCK])
+    worker = await system.started(**under_care(install, per_gpu=2))
     jobs = [await system.plain(effect), await system.plain(effect)]
-    await until_at_work(dressed, 2)
+    await until_at_work(install, 2)
     # each has folders of its own, and knows nothing of our secrets
-    outputs = {life["argv"][life["argv"].index("--output-directory") + 1] for life in dressed.lives}
+    outputs = {life["argv"][life["argv"].index("--output-directory") + 1] for life in install.lives}
     assert len(outputs) == 2
-    assert not any("FLEET_SECRET" in life["environment"] for life in dressed.lives)
-    dressed.behave()
-    for life in dressed.lives:
+    assert not any("FLEET_SECRET" in life["environment"] for life in install.lives)
+    install.behave()
+    for life in install.lives:
         os.kill(life["pid"], signal.SIGKILL)
     for job in jobs:
         await system.completed(job)
     assert kept_files(worker, system.folder) == []
     worker.send(signal.SIGTERM)
     assert await worker.ended() == 0
-    assert dressed.living == []
+    assert install.living == []
 
 
 @pytest.mark.parametrize("is_launcher", [False, True], ids=["itself", "its launcher"])
 async def test_one_that_is_killed_with_a_job_queued_ahead_in_it_does_both_once_after_its_restart(
-    system: System, dressed: Dressed, *, is_launcher: bool
+    system: System, install: FakeInstall, *, is_launcher: bool
 ) -> None:
     effect = await system.plain_effect()
-    worker = await system.started(**under_care(dressed))
+    worker = await system.started(**under_care(install))
     # it is known to be short by then
     for _ in range(2):
         await system.completed(await system.plain(effect))
-    [life] = dressed.lives
+    [life] = install.lives
     url = f"http://127.0.0.1:{life['port']}"
     async with httpx.AsyncClient(base_url=url) as http, asyncio.timeout(PATIENCE_SECONDS):
         assert (await http.post("/simulator/misbehave", json=STUCK)).is_success
@@ -103,49 +103,49 @@ async def test_one_that_is_killed_with_a_job_queued_ahead_in_it_does_both_once_a
     assert kept_files(worker, system.folder) == []
 
 
-async def test_how_many_are_on_the_gpu_and_why_is_told_with_its_slots(system: System, dressed: Dressed) -> None:
+async def test_how_many_are_on_the_gpu_and_why_is_told_with_its_slots(system: System, install: FakeInstall) -> None:
     effect = await system.plain_effect()
-    dressed.behave(misbehave=[STUCK])
-    await system.started(**{**under_care(dressed, per_gpu="auto"), "comfyui_args": ""})
+    install.behave(misbehave=[STUCK])
+    await system.started(**{**under_care(install, per_gpu="auto"), "comfyui_args": ""})
     job = await system.plain(effect)
-    await until_at_work(dressed, 1)
+    await until_at_work(install, 1)
     async with asyncio.timeout(PATIENCE_SECONDS):
         while (slot := await first_slot(system)) is None or slot["packing"] is None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert slot["on_gpu"] == 1
     assert slot["packing"].startswith("1 at once: ")
-    dressed.behave()
-    dressed.kill()
+    install.behave()
+    install.kill()
     await system.completed(job)
 
 
 @pytest.mark.journey
 async def test_a_worker_that_is_killed_takes_its_comfyui_with_it_and_the_next_does_its_job(
-    system: System, dressed: Dressed
+    system: System, install: FakeInstall
 ) -> None:
     effect = await system.plain_effect()
-    dressed.behave(misbehave=[STUCK], child=True)
-    worker = await system.started(**under_care(dressed))
+    install.behave(misbehave=[STUCK], child=True)
+    worker = await system.started(**under_care(install))
     job = await system.plain(effect)
-    await until_at_work(dressed, 1)
-    assert len(dressed.living) == 2
+    await until_at_work(install, 1)
+    assert len(install.living) == 2
     await worker.kill()
-    await until_none_lives(dressed)
-    dressed.behave()
+    await until_none_lives(install)
+    install.behave()
     await worker.start()
     await system.completed(job)
 
 
 async def test_a_comfyui_that_dies_leaves_its_last_lines_with_the_job_for_the_operator(
-    system: System, dressed: Dressed
+    system: System, install: FakeInstall
 ) -> None:
     effect = await system.plain_effect()
-    dressed.behave(misbehave=[STUCK])
-    await system.started(**under_care(dressed))
+    install.behave(misbehave=[STUCK])
+    await system.started(**under_care(install))
     job = await system.plain(effect)
-    await until_at_work(dressed, 1)
-    dressed.behave()
-    dressed.kill()
+    await until_at_work(install, 1)
+    install.behave()
+    install.kill()
     await system.completed(job)
     told = (await system.lease_of(job))["last_error"]
     assert "got prompt" in told
@@ -154,9 +154,9 @@ async def test_a_comfyui_that_dies_leaves_its_last_lines_with_the_job_for_the_op
     assert "got prompt" not in str(await system.job(job))
 
 
-async def test_commands_show_what_it_says_and_how_it_is(system: System, dressed: Dressed) -> None:
+async def test_commands_show_what_it_says_and_how_it_is(system: System, install: FakeInstall) -> None:
     await system.plain_effect()
-    await system.started(**under_care(dressed))
+    await system.started(**under_care(install))
     environment = {
         "COMFYRELAY_DATA_DIR": str(system.folder / "nothing"),
         "COMFYRELAY_WORKER_DATA_DIR": str(system.folder / "worker"),
@@ -209,15 +209,15 @@ async def test_a_real_comfyui_is_started_restarted_and_stopped_and_its_jobs_are_
     await system.completed(await system.plain(effect))
 
 
-async def test_a_broken_environment_is_said_and_nothing_is_started(system: System, dressed: Dressed) -> None:
-    venv = dressed.folder / "venv"
+async def test_a_broken_environment_is_said_and_nothing_is_started(system: System, install: FakeInstall) -> None:
+    venv = install.folder / "venv"
     (venv / "bin").mkdir(parents=True)
     (venv / "pyvenv.cfg").touch()
     (venv / "bin" / "python").symlink_to("/nowhere/python3.9")
-    worker = system.worker(**under_care(dressed, comfyui_python=None))
+    worker = system.worker(**under_care(install, comfyui_python=None))
     await worker.start()
     assert await worker.ended() == 2
     assert f"The Python environment {venv} of ComfyUI cannot be used" in " ".join(worker.text().split())
-    code, text = await system.checked(**under_care(dressed, comfyui_python=None))
+    code, text = await system.checked(**under_care(install, comfyui_python=None))
     assert code == 1
     assert "cannot be used" in text

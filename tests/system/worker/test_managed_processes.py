@@ -19,7 +19,7 @@ from comfyrelay.worker.comfyui.managed import KeptServers
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.settings import WorkerSettings
 from tests.support.api_calls import png
-from tests.support.comfyui_install import Dressed
+from tests.support.comfyui_install import FakeInstall
 from tests.support.graphs import invert_file
 from tests.support.world import PATIENCE_SECONDS
 
@@ -37,7 +37,7 @@ class OneLease:
 
 @dataclass
 class World:
-    dressed: Dressed
+    install: FakeInstall
     servers: Servers
     kept: KeptServers
     held: list[Any]
@@ -54,8 +54,8 @@ class World:
 @pytest.fixture
 async def world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     monkeypatch.setattr(servers_module, "MemberTimings", lambda **_given: OFTEN)
-    dressed = Dressed(folder / "ComfyUI")
-    settings = WorkerSettings(comfyui_dir=dressed.folder, comfyui_python=Path(sys.executable), comfyui_args=["--cpu"])
+    install = FakeInstall(folder / "ComfyUI")
+    settings = WorkerSettings(comfyui_dir=install.folder, comfyui_python=Path(sys.executable), comfyui_args=["--cpu"])
     assert settings.care is not None
     held: list[Any] = []
     async with AsyncExitStack() as stack:
@@ -65,8 +65,8 @@ async def world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
         stack.push_async_callback(servers.close)
         await servers.open()
         await kept.open()
-        yield World(dressed, servers, kept, held)
-    assert dressed.living == []
+        yield World(install, servers, kept, held)
+    assert install.living == []
 
 
 async def test_one_more_can_be_added_and_goes_when_what_it_made_was_fetched(world: World) -> None:
@@ -91,13 +91,13 @@ async def test_one_more_can_be_added_and_goes_when_what_it_made_was_fetched(worl
     world.held.clear()
     await going
     assert [*world.servers.named] == ["comfyui-1"]
-    assert len(world.dressed.living) == 1
+    assert len(world.install.living) == 1
 
 
 async def test_one_whose_port_was_taken_is_found_at_another(world: World) -> None:
     await world.until_online(1)
     before = world.servers.named["comfyui-1"].url
-    world.dressed.kill()
+    world.install.kill()
     await world.until(lambda: "ended" in (world.servers.why_away("comfyui-1") or ""))
     with socket.create_server(("127.0.0.1", int(before.rpartition(":")[2]))):
         await world.until(lambda: [each.url for each in world.servers.own] not in ([], [before]))
@@ -109,7 +109,7 @@ async def test_one_whose_gpu_is_sick_is_started_again(world: World) -> None:
     await world.until(lambda: world.servers.why_away("comfyui-1") is None)
     world.kept.restart("comfyui-1", "The GPU was in a bad state.")
     await world.until(lambda: "bad state" in (world.servers.why_away("comfyui-1") or ""))
-    await world.until(lambda: len(world.dressed.lives) == 2)
+    await world.until(lambda: len(world.install.lives) == 2)
     await world.until_online(1)
 
 
@@ -118,13 +118,13 @@ async def test_one_that_moved_to_another_port_meanwhile_is_removed_all_the_same(
     [gpu] = world.kept.gpus()
     url = await world.kept.add(gpu.key)
     await world.until_online(2)
-    world.dressed.kill()
+    world.install.kill()
     await world.until(lambda: "ended" in (world.servers.why_away("comfyui-2") or ""))
     with socket.create_server(("127.0.0.1", int(url.rpartition(":")[2]))):
         await world.until(lambda: "comfyui-2" in world.servers.named and world.servers.named["comfyui-2"].url != url)
         await world.kept.remove(gpu.key, url)
     assert [*world.servers.named] == ["comfyui-1"]
-    assert world.dressed.living == [world.dressed.lives[0]["pid"]]
+    assert world.install.living == [world.install.lives[0]["pid"]]
     with pytest.raises(NotFound, match=url):
         await world.kept.remove(gpu.key, url)
 
@@ -139,21 +139,21 @@ async def test_one_that_moves_while_it_is_being_removed_comes_back_for_nobody(wo
     await world.until_online(1)
     with socket.socket() as taker:
         taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        world.dressed.kill()
+        world.install.kill()
         await world.until(lambda: "ended" in (world.kept.why_away("comfyui-2") or ""))
         taker.bind(("127.0.0.1", int(url.rpartition(":")[2])))
         taker.listen()
-        await world.until(lambda: len(world.dressed.lives) == 3)
+        await world.until(lambda: len(world.install.lives) == 3)
         world.held.clear()
         await going
     assert [*world.servers.named] == [*world.servers.pool.stats().clients] == ["comfyui-1"]
-    assert world.dressed.living == [world.dressed.lives[0]["pid"]]
+    assert world.install.living == [world.install.lives[0]["pid"]]
 
 
 async def test_one_that_does_not_come_up_is_no_server(world: World) -> None:
     await world.until_online(1)
     [gpu] = world.kept.gpus()
-    world.dressed.behave(exit=3)
+    world.install.behave(exit=3)
     with pytest.raises(NotStarted):
         await world.kept.add(gpu.key)
     assert [*world.servers.named] == [*world.servers.pool.stats().clients] == ["comfyui-1"]
@@ -162,6 +162,6 @@ async def test_one_that_does_not_come_up_is_no_server(world: World) -> None:
 
 async def test_what_its_user_put_into_the_input_folder_since_it_was_started_is_found(world: World) -> None:
     await world.until_online(1)
-    (world.dressed.folder / "input" / "late.png").write_bytes(png("#102030"))
+    (world.install.folder / "input" / "late.png").write_bytes(png("#102030"))
     result = await world.servers.named["comfyui-1"].run(invert_file("late.png"))
     assert len(result.files) == 1

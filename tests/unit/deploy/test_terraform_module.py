@@ -9,7 +9,7 @@ import pytest
 
 from comfyrelay.autoscaling.providers.aws.names import HOOK, Names
 from comfyrelay.autoscaling.providers.base import ProviderFleet
-from comfyrelay.autoscaling.provisioning.blueprint import Blueprint, draw
+from comfyrelay.autoscaling.provisioning.blueprint import Blueprint, build_blueprint
 from comfyrelay.autoscaling.provisioning.options import AwsOptions
 from comfyrelay.autoscaling.provisioning.permissions import permissions
 from comfyrelay.domain.autoscaling.spec import InstanceType, MachineProviderName, MachineSpec
@@ -100,7 +100,9 @@ def blueprint() -> Blueprint:
         options={},
     )
     fleet = ProviderFleet(slug="video", stage="production", spec=spec, max_machines=INPUTS["max_machines"])
-    return draw(fleet, OPTIONS, region=INPUTS["region"], api_base_url=INPUTS["api_base_url"], namespace="Studio")
+    return build_blueprint(
+        fleet, OPTIONS, region=INPUTS["region"], api_base_url=INPUTS["api_base_url"], namespace="Studio"
+    )
 
 
 def test_variables_and_outputs_are_typed_and_documented() -> None:

@@ -11,7 +11,7 @@ from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from tests.support.aws_account import SECRET, Account
-from tests.support.commands import Ran, run
+from tests.support.commands import CommandResult, run
 
 PROFILE = "worker"
 
@@ -43,7 +43,7 @@ async def environment(account: Account, tmp_path: Path) -> Mapping[str, str]:
     }
 
 
-async def fleet(environment: Mapping[str, str], *words: str) -> Ran:
+async def fleet(environment: Mapping[str, str], *words: str) -> CommandResult:
     return await run("fleet", *words, env=environment)
 
 

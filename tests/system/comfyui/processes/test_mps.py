@@ -21,7 +21,7 @@ from comfyrelay.comfyui.processes.gpus import LocalGpu
 from comfyrelay.comfyui.processes.supervisor import Keeper, KeptProcess, ProcessState, Timings
 from comfyrelay.system.commands import detached
 from comfyrelay.worker.check import about_care
-from tests.support.comfyui_install import Dressed
+from tests.support.comfyui_install import FakeInstall
 from tests.support.world import PATIENCE_SECONDS, memory_folder
 from tests.system.comfyui.processes.mps_control import MpsControl
 
@@ -38,8 +38,8 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def dressed(folder: Path) -> Dressed:
-    return Dressed(folder / "ComfyUI", is_plain=True)
+def install(folder: Path) -> FakeInstall:
+    return FakeInstall(folder / "ComfyUI", is_plain=True)
 
 
 @pytest.fixture
@@ -55,17 +55,17 @@ def control(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsContro
 
 @asynccontextmanager
 async def kept(
-    dressed: Dressed, folder: Path, *, per_gpu: int | str = 2, gpus: list[LocalGpu] | None = None, setting: str = "auto"
+    install: FakeInstall, folder: Path, *, per_gpu: int | str = 2, gpus: list[LocalGpu] | None = None, setting: str = "auto"
 ) -> AsyncIterator[Keeper]:
     keeper = Keeper(
-        dressed.care(per_gpu=per_gpu, mps=setting), folder=place(folder), gpus=gpus or GPUS[:1], timings=QUICK
+        install.care(per_gpu=per_gpu, mps=setting), folder=place(folder), gpus=gpus or GPUS[:1], timings=QUICK
     )
     try:
         await keeper.open()
         yield keeper
     finally:
         await keeper.close()
-    assert dressed.living == []
+    assert install.living == []
 
 
 def place(folder: Path) -> Path:
@@ -94,15 +94,15 @@ def said(folder: Path) -> str:
 
 
 async def test_all_on_a_gpu_run_under_one_daemon_which_is_asked_to_quit_when_they_have_ended(
-    dressed: Dressed, folder: Path, control: MpsControl
+    install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
-    async with kept(dressed, folder, gpus=GPUS) as keeper:
+    async with kept(install, folder, gpus=GPUS) as keeper:
         await until_up(keeper, 4)
         [daemon] = control.lives
         pipes = pipes_of(daemon)
         assert pipes is not None
-        assert {pipes_of(life) for life in dressed.lives} == {pipes}
-        assert {life["environment"][mps.LOGS] for life in dressed.lives} == {str(place(folder) / mps.FOLDER)}
+        assert {pipes_of(life) for life in install.lives} == {pipes}
+        assert {life["environment"][mps.LOGS] for life in install.lives} == {str(place(folder) / mps.FOLDER)}
         # the GPUs mean the same to it and to them
         assert daemon["environment"]["CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-2"
         assert (len(pipes) <= mps.LONGEST_PATH, Path(pipes).stat().st_mode & 0o777) == (True, 0o700)
@@ -137,65 +137,65 @@ async def test_a_folder_for_temporary_files_with_a_long_path_is_not_used(
         ),
     ],
 )
-async def test_it_is_not_started_where(dressed: Dressed, folder: Path, control: MpsControl, how: object) -> None:
-    async with kept(dressed, folder, **how) as keeper:  # type: ignore[arg-type]
+async def test_it_is_not_started_where(install: FakeInstall, folder: Path, control: MpsControl, how: object) -> None:
+    async with kept(install, folder, **how) as keeper:  # type: ignore[arg-type]
         await until_up(keeper, 1 if "per_gpu" in str(how) else 2)
-        assert {pipes_of(life) for life in dressed.lives} == {None}
+        assert {pipes_of(life) for life in install.lives} == {None}
         assert not any(note.mps for note, _ in state_files.find(folder))
     assert control.lives == []
 
 
 async def test_an_operators_own_is_used_and_no_other_started(
-    dressed: Dressed, folder: Path, control: MpsControl, monkeypatch: pytest.MonkeyPatch
+    install: FakeInstall, folder: Path, control: MpsControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(mps.PIPES, "/run/theirs")
-    async with kept(dressed, folder) as keeper:
+    async with kept(install, folder) as keeper:
         await until_up(keeper, 2)
-        assert {pipes_of(life) for life in dressed.lives} == {"/run/theirs"}
+        assert {pipes_of(life) for life in install.lives} == {"/run/theirs"}
         assert all(note.mps for note, _ in state_files.find(folder))
         assert said(folder) == f"They share it through the NVIDIA MPS of {mps.PIPES}."
     assert control.lives == []
 
 
 async def test_one_that_runs_where_cuda_looks_by_itself_is_used(
-    dressed: Dressed, folder: Path, control: MpsControl
+    install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
     mps.USUAL_PIPES.mkdir()
     (mps.USUAL_PIPES / f"{mps.PROGRAM}.pid").write_text(f"{os.getpid()}\n")
-    chosen = mps.plan(dressed.care(per_gpu=2, mps="auto"), GPUS)
+    chosen = mps.plan(install.care(per_gpu=2, mps="auto"), GPUS)
     assert chosen is not None
     assert (chosen.is_used, chosen.program) == (True, None)
     # of one that is gone the file may be left
     (mps.USUAL_PIPES / f"{mps.PROGRAM}.pid").write_text("999999999")
-    chosen = mps.plan(dressed.care(per_gpu=2, mps="auto"), GPUS)
+    chosen = mps.plan(install.care(per_gpu=2, mps="auto"), GPUS)
     assert chosen is not None
     assert chosen.program == control.program
 
 
 async def test_where_it_cannot_be_started_they_run_without_and_the_reason_is_told(
-    dressed: Dressed, folder: Path, control: MpsControl
+    install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
     control.behave(fails="Failed to create the pipe directory")
-    async with kept(dressed, folder) as keeper:
+    async with kept(install, folder) as keeper:
         await until_up(keeper, 2)
-        assert {pipes_of(life) for life in dressed.lives} == {None}
+        assert {pipes_of(life) for life in install.lives} == {None}
         assert [each.starts for each in keeper.kept] == [1, 1]
         assert "could not be started (it ended with exit code 1; Failed to create the pipe directory)" in said(folder)
         assert not any(note.mps for note, _ in state_files.find(folder))
 
 
 async def test_one_that_ends_with_cudas_word_on_mps_has_all_of_them_started_again_without_it(
-    dressed: Dressed, folder: Path, control: MpsControl
+    install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
-    async with kept(dressed, folder, per_gpu=1 + 1) as keeper:
+    async with kept(install, folder, per_gpu=1 + 1) as keeper:
         await until_up(keeper, 2)
-        dressed.behave(mps="fails")
+        install.behave(mps="fails")
         # it waits for its second start, which is without
         added = await keeper.add("GPU-1")
         assert added.starts == 2
-        await until(lambda: len(dressed.living) == 3 and all(each.starts == 2 for each in keeper.kept))
+        await until(lambda: len(install.living) == 3 and all(each.starts == 2 for each in keeper.kept))
         await until_up(keeper, 3)
-        assert {pipes_of(life) for life in dressed.lives if life["pid"] in dressed.living} == {None}
+        assert {pipes_of(life) for life in install.lives if life["pid"] in install.living} == {None}
         # nobody is under it any more
         await until(lambda: control.living == [])
         assert control.quits == 1
@@ -204,96 +204,96 @@ async def test_one_that_ends_with_cudas_word_on_mps_has_all_of_them_started_agai
 
 
 async def test_the_first_that_does_not_come_up_under_it_is_started_without_at_once(
-    dressed: Dressed, folder: Path, control: MpsControl
+    install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
-    dressed.behave(mps="exits")
-    async with kept(dressed, folder) as keeper:
+    install.behave(mps="exits")
+    async with kept(install, folder) as keeper:
         await until_up(keeper, 2)
-        assert {pipes_of(life) for life in dressed.lives if life["pid"] in dressed.living} == {None}
+        assert {pipes_of(life) for life in install.lives if life["pid"] in install.living} == {None}
         assert "the first under it, did not come up" in said(folder)
         await until(lambda: control.living == [])
 
 
 async def test_one_that_ends_early_without_a_word_is_started_without_and_the_others_stay(
-    dressed: Dressed, folder: Path, control: MpsControl
+    install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
-    async with kept(dressed, folder) as keeper:
+    async with kept(install, folder) as keeper:
         await until_up(keeper, 2)
-        dressed.kill()
-        await until(lambda: len(dressed.lives) == 3)
+        install.kill()
+        await until(lambda: len(install.lives) == 3)
         await until_up(keeper, 2)
-        assert [pipes_of(life) is None for life in dressed.lives] == [False, False, True]
+        assert [pipes_of(life) is None for life in install.lives] == [False, False, True]
         # without it was no better: so it was not MPS
-        dressed.kill()
-        await until(lambda: len(dressed.lives) == 4)
+        install.kill()
+        await until(lambda: len(install.lives) == 4)
         await until_up(keeper, 2)
-        assert pipes_of(dressed.lives[3]) is not None
+        assert pipes_of(install.lives[3]) is not None
         assert said(folder) == "They share it through NVIDIA MPS."
 
 
 async def test_a_fault_of_one_has_all_on_its_gpu_started_again_under_mps_when_the_last_has_ended(
-    dressed: Dressed, folder: Path, control: MpsControl, monkeypatch: pytest.MonkeyPatch
+    install: FakeInstall, folder: Path, control: MpsControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "GRACE_SECONDS", 2.0)
-    dressed.behave(stubborn=True)
-    async with kept(dressed, folder, gpus=GPUS) as keeper:
+    install.behave(stubborn=True)
+    async with kept(install, folder, gpus=GPUS) as keeper:
         await until_up(keeper, 4)
-        dressed.behave()
-        ill = found(keeper, dressed).gpu
-        await fault(keeper, dressed)
+        install.behave()
+        ill = found(keeper, install).gpu
+        await fault(keeper, install)
         await until_up(keeper, 4)
         # each once: no one was refused for coming too soon, and the other GPU had no part in it
         assert {each.starts for each in keeper.kept if each.gpu is ill} == {2}
         assert {each.starts for each in keeper.kept if each.gpu is not ill} == {1}
-        assert {pipes_of(life) for life in dressed.lives} == {pipes_of(control.lives[0])}
+        assert {pipes_of(life) for life in install.lives} == {pipes_of(control.lives[0])}
         assert said(folder) == "They share it through NVIDIA MPS."
 
 
-async def test_after_several_faults_in_an_hour_mps_is_left(dressed: Dressed, folder: Path, control: MpsControl) -> None:
-    async with kept(dressed, folder) as keeper:
+async def test_after_several_faults_in_an_hour_mps_is_left(install: FakeInstall, folder: Path, control: MpsControl) -> None:
+    async with kept(install, folder) as keeper:
         for number in range(mps.MOST_FAULTS):
             await until_up(keeper, 2)
             assert control.living, number
-            await fault(keeper, dressed)
+            await fault(keeper, install)
         await until_up(keeper, 2)
-        assert {pipes_of(life) for life in dressed.lives if life["pid"] in dressed.living} == {None}
+        assert {pipes_of(life) for life in install.lives if life["pid"] in install.living} == {None}
         assert "there were 3 faults of a GPU" in said(folder)
         await until(lambda: control.living == [])
 
 
-def found(keeper: Keeper, dressed: Dressed) -> KeptProcess:
+def found(keeper: Keeper, install: FakeInstall) -> KeptProcess:
     """That of the newest life."""
-    return next(each for each in keeper.kept if each.url.endswith(f":{dressed.lives[-1]['port']}"))
+    return next(each for each in keeper.kept if each.url.endswith(f":{install.lives[-1]['port']}"))
 
 
-async def fault(keeper: Keeper, dressed: Dressed) -> None:
+async def fault(keeper: Keeper, install: FakeInstall) -> None:
     """As a worker has its ComfyUI started again when a run has failed by the GPU."""
-    ill, before = found(keeper, dressed), len(dressed.lives)
-    dressed.fault()
+    ill, before = found(keeper, install), len(install.lives)
+    install.fault()
     await until(lambda: "illegal memory access" in "".join(ill.log.last_lines))
     keeper.restart(ill.name, "The GPU was in a bad state.")
-    await until(lambda: len(dressed.lives) == before + 2)
+    await until(lambda: len(install.lives) == before + 2)
 
 
 async def test_when_its_daemon_dies_all_are_started_again_without_it(
-    dressed: Dressed, folder: Path, control: MpsControl
+    install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
-    async with kept(dressed, folder) as keeper:
+    async with kept(install, folder) as keeper:
         await until_up(keeper, 2)
         os.kill(control.lives[0]["pid"], signal.SIGKILL)
         await until(lambda: [each.starts for each in keeper.kept] == [2, 2])
         await until_up(keeper, 2)
-        assert {pipes_of(life) for life in dressed.lives if life["pid"] in dressed.living} == {None}
+        assert {pipes_of(life) for life in install.lives if life["pid"] in install.living} == {None}
         assert control.living == []
         assert "its daemon ended with exit code 137" in said(folder)
 
 
 async def test_a_daemon_that_does_not_hear_is_ended_by_force(
-    dressed: Dressed, folder: Path, control: MpsControl, monkeypatch: pytest.MonkeyPatch
+    install: FakeInstall, folder: Path, control: MpsControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mps, "GRACE_SECONDS", 0.1)
     control.behave(deaf=True)
-    async with kept(dressed, folder) as keeper:
+    async with kept(install, folder) as keeper:
         await until_up(keeper, 2)
     assert control.lives[0]["heard"][-1] == "quit"
     assert (control.quits, control.living) == (0, [])
@@ -316,20 +316,20 @@ _KEEPER = """
 """
 
 
-async def test_after_kill_9_nothing_of_it_is_left(dressed: Dressed, folder: Path, control: MpsControl) -> None:
+async def test_after_kill_9_nothing_of_it_is_left(install: FakeInstall, folder: Path, control: MpsControl) -> None:
     life = subprocess.Popen(  # noqa: ASYNC220
-        [sys.executable, "-c", dedent(_KEEPER), str(dressed.folder), str(place(folder))]
+        [sys.executable, "-c", dedent(_KEEPER), str(install.folder), str(place(folder))]
     )
     try:
-        await until(lambda: len(dressed.lives) == 2)
+        await until(lambda: len(install.lives) == 2)
         [daemon] = control.lives
         pipes = pipes_of(daemon)
         assert pipes is not None
         life.kill()
         life.wait()
-        await until(lambda: control.living == [] and dressed.living == [])
+        await until(lambda: control.living == [] and install.living == [])
         assert Path(pipes).exists()
-        async with kept(dressed, folder) as keeper:
+        async with kept(install, folder) as keeper:
             assert not Path(pipes).exists()
             await until_up(keeper, 2)
     finally:
@@ -338,7 +338,7 @@ async def test_after_kill_9_nothing_of_it_is_left(dressed: Dressed, folder: Path
 
 
 async def test_a_daemon_whose_launcher_was_killed_too_is_ended_by_the_next_life(
-    dressed: Dressed, folder: Path, control: MpsControl
+    install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
     left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10_000)"])  # noqa: ASYNC220
     try:
@@ -348,7 +348,7 @@ async def test_a_daemon_whose_launcher_was_killed_too_is_ended_by_the_next_life(
         note = {"why": "…", "pipes": str(pipes), "processes": processes}
         (place(folder) / mps.FOLDER / mps.FILE).write_text(json.dumps(note))
         # also where it is not used any more
-        async with kept(dressed, folder, setting="off"):
+        async with kept(install, folder, setting="off"):
             assert left.poll() is not None
             assert not pipes.exists()
     finally:
@@ -371,32 +371,32 @@ def test_what_cuda_says_of_mps_is_known_and_what_others_say_is_not() -> None:
 
 
 async def test_a_gpu_that_is_older_than_volta_is_not_shared(
-    dressed: Dressed, control: MpsControl, monkeypatch: pytest.MonkeyPatch
+    install: FakeInstall, control: MpsControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mps, "of_each_nvidia", lambda _read: [("GPU-1", (6, 1)), ("GPU-9", (5, 0))])
-    chosen = mps.plan(dressed.care(per_gpu="auto", mps="auto"), GPUS)
+    chosen = mps.plan(install.care(per_gpu="auto", mps="auto"), GPUS)
     assert chosen is not None
     assert (chosen.is_used, chosen.program) == (False, None)
     assert "not compute capability 6.1" in chosen.why
     monkeypatch.setattr(mps, "of_each_nvidia", lambda _read: [("GPU-1", (7, 0)), ("GPU-9", (5, 0))])
-    chosen = mps.plan(dressed.care(per_gpu="auto", mps="auto"), GPUS)
+    chosen = mps.plan(install.care(per_gpu="auto", mps="auto"), GPUS)
     assert chosen is not None
     assert chosen.program == control.program
 
 
 async def test_a_check_says_whether_gpus_would_be_shared(
-    dressed: Dressed, control: MpsControl, monkeypatch: pytest.MonkeyPatch
+    install: FakeInstall, control: MpsControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("comfyrelay.worker.check.find_gpus", lambda _arguments: GPUS)
     monkeypatch.setattr("comfyrelay.worker.check.try_python", lambda _python: (None, "2.9.0"))
-    care = dressed.care(per_gpu=2, mps="auto")
+    care = install.care(per_gpu=2, mps="auto")
     assert (await about_care(care)).text.endswith("on each 2. They share it through NVIDIA MPS.")
-    off = dressed.care(per_gpu=2, mps="off")
+    off = install.care(per_gpu=2, mps="off")
     assert "Without NVIDIA MPS: COMFYRELAY_WORKER_COMFYUI_MPS is off." in (await about_care(off)).text
     control.program.unlink()
     monkeypatch.setattr(mps, "PLACES", ())
     assert f"{mps.PROGRAM}, which comes with NVIDIA's driver, is not installed." in (await about_care(care)).text
-    assert "MPS" not in (await about_care(dressed.care(per_gpu=1, mps="auto"))).text
+    assert "MPS" not in (await about_care(install.care(per_gpu=1, mps="auto"))).text
 
 
 def test_the_list_says_whether_gpus_are_shared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from comfyrelay.comfyui.processes.options import CareSettings
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import load
 from comfyrelay.worker.settings import WorkerSettings, load_worker_settings
-from tests.support.comfyui_install import Dressed
+from tests.support.comfyui_install import FakeInstall
 
 GPU = LocalGpu(key="GPU-1", variables={"CUDA_VISIBLE_DEVICES": "GPU-1"})
 PYTHON = Path("/opt/venv/bin/python")
@@ -25,15 +25,15 @@ def launched(install: Install, folder: Path) -> ProcessLaunch:
 
 
 def test_it_is_started_on_its_gpu_with_what_its_version_knows(tmp_path: Path) -> None:
-    dressed = Dressed(tmp_path / "ComfyUI")
-    made = launched(install_at(dressed.folder), tmp_path / "one")
+    install = FakeInstall(tmp_path / "ComfyUI")
+    made = launched(install_at(install.folder), tmp_path / "one")
     words = list(made.argv)
-    assert words[:2] == [str(PYTHON), str(dressed.folder / "main.py")]
+    assert words[:2] == [str(PYTHON), str(install.folder / "main.py")]
     assert words[words.index("--database-url") + 1] == f"sqlite:///{tmp_path}/one/user/comfyui.db"
     assert words[-1] == "--lowvram"
     assert made.environment["CUDA_VISIBLE_DEVICES"] == "GPU-1"
-    (dressed.folder / "comfy" / "cli_args.py").write_text("an older one")
-    assert not {"--database-url", "--user-directory"} & set(launched(install_at(dressed.folder), tmp_path).argv)
+    (install.folder / "comfy" / "cli_args.py").write_text("an older one")
+    assert not {"--database-url", "--user-directory"} & set(launched(install_at(install.folder), tmp_path).argv)
 
 
 def test_the_desktop_app_is_told_where_its_models_are(tmp_path: Path) -> None:
@@ -56,15 +56,15 @@ def test_the_portable_build_does_not_see_what_its_user_has_installed_elsewhere(t
 def test_our_secrets_are_not_for_custom_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FLEET_SECRET", "COMFY_CLOUD_API_KEY", "COMFYRELAY_WORKER_FLEET_SECRET", "VIRTUAL_ENV", "HTTP_PROXY"):
         monkeypatch.setenv(name, "http://mine.test")
-    dressed = Dressed(tmp_path / "ComfyUI")
-    given = launched(install_at(dressed.folder), tmp_path / "one").environment
+    install = FakeInstall(tmp_path / "ComfyUI")
+    given = launched(install_at(install.folder), tmp_path / "one").environment
     assert [name for name, value in given.items() if value == "http://mine.test"] == ["HTTP_PROXY"]
 
 
 def test_threads_of_pytorch_that_wait_leave_the_cores_to_others_unless_told_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install = install_at(Dressed(tmp_path / "ComfyUI").folder)
+    install = install_at(FakeInstall(tmp_path / "ComfyUI").folder)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     assert launched(install, tmp_path / "one").environment["OMP_WAIT_POLICY"] == "PASSIVE"
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
@@ -72,8 +72,8 @@ def test_threads_of_pytorch_that_wait_leave_the_cores_to_others_unless_told_othe
 
 
 def test_files_of_the_users_own_input_folder_are_found_and_never_removed(tmp_path: Path) -> None:
-    dressed = Dressed(tmp_path / "ComfyUI")
-    own = dressed.folder / "input"
+    install = FakeInstall(tmp_path / "ComfyUI")
+    own = install.folder / "input"
     (own / "face.png").write_bytes(b"face")
     (own / UPLOAD_FOLDER).mkdir()
     make_folders(tmp_path / "one")
