@@ -1,1 +1,1 @@
-"""What a fleet has at AWS: how it is made, taken away, and written as Terraform."""
+"""Create, update and remove the AWS resources of a fleet."""

@@ -1,4 +1,4 @@
-"""Everything that a fleet has at AWS, in AWS's own words: what `provision` makes, and what the Terraform file says."""
+"""The AWS resources of a fleet, as arguments of API calls. deploy/terraform describes the same resources."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from comfyrelay.domain.autoscaling.baseline import BACKLOG_TARGET
 from comfyrelay.errors import InvalidInput
 
 WARM_UP_SECONDS = 300
-# Shares of the budget, in percent, at which an email is sent: what was spent, and what will be by the end of the month.
+# Percent of the budget at which AWS sends an email: of actual costs, and of the forecast for the month.
 SPENT_PERCENT = 80.0
 FORECAST_PERCENT = 100.0
 
@@ -27,10 +27,10 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class Fallback:
-    """What CloudWatch does when nobody decides: launch, and never end."""
+    """CloudWatch policies that launch machines, and never terminate them, while no autoscaling loop runs."""
 
     from_zero: Mapping[str, Any]
-    # what sets it off, without the policy that it calls
+    # without its action, which is the ARN of the policy
     alarm: Mapping[str, Any]
     backlog: Mapping[str, Any]
 
@@ -41,17 +41,18 @@ class Blueprint:
     region: str
     script: str
     launch_template: Mapping[str, Any]
-    # without tags, and without the desired number, which is not set again once it is there
+    # without tags, and without the desired capacity, which is only set at creation
     group: Mapping[str, Any]
     hook: Mapping[str, Any]
     budget: Budget | None
     fallback: Fallback | None
 
 
-def draw(fleet: ProviderFleet, options: AwsOptions, *, region: str, api_base_url: str, namespace: str) -> Blueprint:
-    """`namespace` is that of the metrics in CloudWatch. `InvalidInput` when something is missing that only the operator
-    knows."""
-    _check(fleet, options)
+def build_blueprint(
+    fleet: ProviderFleet, options: AwsOptions, *, region: str, api_base_url: str, namespace: str
+) -> Blueprint:
+    """`namespace` is the CloudWatch namespace of the metrics. Raises `InvalidInput` if a required option is missing."""
+    _require_options(fleet, options)
     names = Names(fleet.slug, fleet.stage)
     script = user_data(names, options, region=region, api_base_url=api_base_url)
     return Blueprint(
@@ -65,7 +66,7 @@ def draw(fleet: ProviderFleet, options: AwsOptions, *, region: str, api_base_url
             "LifecycleHookName": HOOK,
             "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
             "HeartbeatTimeout": HOOK_SECONDS,
-            # the instance goes in the end, whatever became of its worker
+            # terminate the instance even if its worker never answers
             "DefaultResult": "CONTINUE",
         },
         budget=_budget(names, options),
@@ -73,22 +74,22 @@ def draw(fleet: ProviderFleet, options: AwsOptions, *, region: str, api_base_url
     )
 
 
-def _check(fleet: ProviderFleet, options: AwsOptions) -> None:
+def _require_options(fleet: ProviderFleet, options: AwsOptions) -> None:
     errors = {
         name: text
         for name, is_missing, text in (
-            ("image", not fleet.spec.image, "Name the image (AMI) that instances start from."),
-            ("instance_types", not fleet.spec.instance_types, "Name at least one instance type, such as g4dn.xlarge."),
-            ("options.subnets", not options.subnets, "Name subnets, in three availability zones if there are so many."),
+            ("image", not fleet.spec.image, "Set the image (AMI) of the instances."),
+            ("instance_types", not fleet.spec.instance_types, "Set at least one instance type, such as g4dn.xlarge."),
+            ("options.subnets", not options.subnets, "Set subnets, in three availability zones if possible."),
             (
                 "options.instance_profile",
                 not options.instance_profile,
-                "Name the instance profile: without its role an instance cannot read the fleet's secret.",
+                "Set the instance profile: instances need its role to read the fleet's secret.",
             ),
             (
                 "options.budget_email",
                 bool(options.budget_usd_per_month) and not options.budget_email,
-                "Name who is told when the budget is used up.",
+                "Set the address for budget alerts.",
             ),
         )
         if is_missing
@@ -100,9 +101,9 @@ def _check(fleet: ProviderFleet, options: AwsOptions) -> None:
 def _launch_template(fleet: ProviderFleet, names: Names, options: AwsOptions, script: str) -> dict[str, Any]:
     profile = options.instance_profile or ""
     tags = [{"Key": name, "Value": value} for name, value in names.tags.items()]
-    made: dict[str, Any] = {
+    template: dict[str, Any] = {
         "ImageId": fleet.spec.image,
-        # of who launches from it by hand; the group has its own list
+        # for manual launches; the group has its own list
         "InstanceType": fleet.spec.instance_types[0].name,
         "IamInstanceProfile": {"Arn" if profile.startswith("arn:") else "Name": profile},
         "MetadataOptions": {
@@ -111,22 +112,22 @@ def _launch_template(fleet: ProviderFleet, names: Names, options: AwsOptions, sc
             # a worker in a container is one hop further away
             "HttpPutResponseHopLimit": 2,
         },
-        # a group hands its tags on to instances, but not to their volumes
+        # the group tags instances, but not their volumes
         "TagSpecifications": [{"ResourceType": "volume", "Tags": tags}],
         "UserData": base64.b64encode(script.encode()).decode(),
     }
     if options.security_groups:
-        made["SecurityGroupIds"] = list(options.security_groups)
+        template["SecurityGroupIds"] = list(options.security_groups)
     if options.key_name:
-        made["KeyName"] = options.key_name
+        template["KeyName"] = options.key_name
     if options.volume_gib:
-        made["BlockDeviceMappings"] = [
+        template["BlockDeviceMappings"] = [
             {
                 "DeviceName": options.root_device,
                 "Ebs": {"VolumeSize": options.volume_gib, "VolumeType": "gp3", "DeleteOnTermination": True},
             }
         ]
-    return made
+    return template
 
 
 def _group(fleet: ProviderFleet, names: Names, options: AwsOptions) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def _group(fleet: ProviderFleet, names: Names, options: AwsOptions) -> dict[str,
         "MixedInstancesPolicy": {
             "LaunchTemplate": {
                 "LaunchTemplateSpecification": {"LaunchTemplateName": names.launch_template, "Version": "$Latest"},
-                # in the order of preference: the strategy minds it
+                # in order of preference, which the strategy follows
                 "Overrides": [{"InstanceType": each.name} for each in fleet.spec.instance_types],
             },
             "InstancesDistribution": {
@@ -182,8 +183,8 @@ def _fallback(names: Names, namespace: str) -> Fallback:
     dimensions = [{"Name": FLEET_TAG, "Value": names.fleet}, {"Name": STAGE_TAG, "Value": names.stage}]
 
     def metric(identifier: str, name: str) -> dict[str, Any]:
-        found = {"Namespace": namespace, "MetricName": name, "Dimensions": dimensions}
-        stat = {"Metric": found, "Period": 60, "Stat": "Maximum"}
+        source = {"Namespace": namespace, "MetricName": name, "Dimensions": dimensions}
+        stat = {"Metric": source, "Period": 60, "Stat": "Maximum"}
         return {"Id": identifier, "MetricStat": stat, "ReturnData": False}
 
     return Fallback(
@@ -198,8 +199,8 @@ def _fallback(names: Names, namespace: str) -> Fallback:
         alarm={
             "AlarmName": names.from_zero,
             "AlarmDescription": f"Jobs wait for {names.group}, and it has no worker.",
-            # Only at zero: a step that also counted at 5 machines would make a sixth each minute. The one that boots is
-            # no worker yet, but counts for the policy until it is warm.
+            # Only at zero workers: a step at 5 machines would add another one each minute. A booting machine is no
+            # worker yet, but the policy counts it until it is warm.
             "Metrics": [
                 metric("depth", "QueueDepth"),
                 metric("workers", "ActiveWorkers"),
@@ -227,7 +228,7 @@ def _fallback(names: Names, namespace: str) -> Fallback:
                     "Statistic": "Average",
                 },
                 "TargetValue": BACKLOG_TARGET,
-                # which machine can go, and when, only the control plane knows
+                # only the control plane knows which machine can stop
                 "DisableScaleIn": True,
             },
         },

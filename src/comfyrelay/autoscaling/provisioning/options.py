@@ -1,4 +1,4 @@
-"""What the operator says of a fleet at AWS: `options` of its machines, and flags of the commands."""
+"""AWS options of a fleet: `machines.options`, and flags of the commands."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -8,13 +8,12 @@ from pydantic_core import ErrorDetails
 
 from comfyrelay.errors import InvalidInput
 
-# A line of a script or of an environment file is one line.
+# Values end up in scripts and environment files, so they have no line breaks.
 OneLine = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Absolute = Annotated[str, Field(max_length=500, pattern=r"^/[A-Za-z0-9_./@+-]+$")]
-# What Parameter Store and groups in three zones are for: more places to find a Spot instance in.
-SUBNETS = 3
-# What those look like that have to look like something.
-_LIKE = {
+# Spot capacity is easier to find in three availability zones.
+RECOMMENDED_SUBNETS = 3
+_EXAMPLES = {
     "region": "eu-west-1",
     "subnets": "subnet-0123abcd",
     "security_groups": "sg-0123abcd",
@@ -38,9 +37,9 @@ class AwsOptions(BaseModel):
     instance_profile: OneLine | None = None
     key_name: OneLine | None = None
     volume_gib: Annotated[int, Field(ge=8, le=16384)] | None = None
-    # as the image names it: /dev/xvda in those of Amazon Linux
+    # as the image names it; /dev/xvda in Amazon Linux
     root_device: Absolute = "/dev/sda1"
-    # how instances reach the control plane, if not by the server's public_url
+    # URL at which instances reach the server, if not public_url
     api_base_url: Annotated[str, Field(pattern=r"^https?://[^\s\x00-\x1f\x7f]+$")] | None = None
     comfyui_folder: Absolute = "/opt/ComfyUI"
     comfyui_service: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@-]+$")] | None = "comfyui.service"
@@ -48,16 +47,16 @@ class AwsOptions(BaseModel):
     user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]*$")] = "comfy"
     budget_usd_per_month: Annotated[float, Field(gt=0)] | None = None
     budget_email: Annotated[str, Field(pattern=r"^[^\s@]+@[^\s@]+$", max_length=50)] | None = None
-    # what the first machine is expected to take; the scaling loop asks for it
+    # expected boot time of the first machine, for the autoscaling loop
     boot_seconds: Annotated[float, Field(gt=0)] | None = None
-    # policies of CloudWatch that launch, but never end, when nobody decides
+    # CloudWatch policies that launch machines, and never terminate them, while no autoscaling loop runs
     cloudwatch_fallback: bool = False
 
 
-def read_options(said: Mapping[str, Any], flags: Mapping[str, Any]) -> AwsOptions:
-    """A flag goes before what is kept with the fleet. `InvalidInput` says which options are wrong."""
+def read_options(saved: Mapping[str, Any], flags: Mapping[str, Any]) -> AwsOptions:
+    """Flags override the saved options of the fleet. Raises `InvalidInput` with all invalid options."""
     try:
-        return AwsOptions.model_validate({**said, **{name: each for name, each in flags.items() if each is not None}})
+        return AwsOptions.model_validate({**saved, **{name: each for name, each in flags.items() if each is not None}})
     except ValidationError as error:
         raise InvalidInput(
             errors={"options." + ".".join(map(str, each["loc"])): _sentence(each) for each in error.errors()}
@@ -67,7 +66,11 @@ def read_options(said: Mapping[str, Any], flags: Mapping[str, Any]) -> AwsOption
 def _sentence(error: ErrorDetails) -> str:
     name = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
-        return f"There is no such option. Options: {', '.join(sorted(AwsOptions.model_fields))}."
+        return f"Unknown option. Options: {', '.join(sorted(AwsOptions.model_fields))}."
     if error["type"] == "string_pattern_mismatch":
-        return f"Write it like {_LIKE[name]}." if name in _LIKE else "Write it in one line, without control characters."
+        return (
+            f"Write it like {_EXAMPLES[name]}."
+            if name in _EXAMPLES
+            else "Write it in one line, without control characters."
+        )
     return error["msg"].removeprefix("Value error, ").replace("Input should be", "It must be") + "."

@@ -1,12 +1,12 @@
-"""What each of the three must be allowed to: who makes a fleet, the control plane, and an instance."""
+"""IAM policies of the operator who provisions a fleet, the control plane, and the instances."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from comfyrelay.autoscaling.providers.aws.names import FLEET_TAG, NAME_TAG, Names
 
-# Those of who makes a fleet that AWS cannot narrow to a resource, or only by an id that is not known before.
-_MAKING_ANYWHERE = (
+# AWS cannot restrict these to a resource, or only by an id that is not known in advance.
+_OPERATOR_ANYWHERE = (
     "autoscaling:DescribeAutoScalingGroups",
     "autoscaling:DescribeLifecycleHooks",
     "autoscaling:DescribePolicies",
@@ -14,13 +14,13 @@ _MAKING_ANYWHERE = (
     "ec2:DescribeInstanceTypes",
     "ec2:DescribeLaunchTemplateVersions",
     "ec2:DescribeLaunchTemplates",
-    # a group with a launch template is made only by who could launch from it
+    # required to create a group with a launch template
     "ec2:RunInstances",
     "servicequotas:GetAWSDefaultServiceQuota",
     "servicequotas:GetServiceQuota",
     "sts:GetCallerIdentity",
 )
-_MAKING_GROUP = (
+_OPERATOR_GROUP = (
     "autoscaling:CreateAutoScalingGroup",
     "autoscaling:CreateOrUpdateTags",
     "autoscaling:DeleteAutoScalingGroup",
@@ -30,34 +30,34 @@ _MAKING_GROUP = (
     "autoscaling:PutScalingPolicy",
     "autoscaling:UpdateAutoScalingGroup",
 )
-_MAKING_BUDGET = ("budgets:ModifyBudget", "budgets:ViewBudget")
-_MAKING_ALARM = ("cloudwatch:DeleteAlarms", "cloudwatch:PutMetricAlarm")
-_CHANGING_TEMPLATE = ("ec2:CreateLaunchTemplateVersion", "ec2:DeleteLaunchTemplate")
-_MAKING_SECRET = ("ssm:DeleteParameter", "ssm:GetParameter", "ssm:PutParameter")
-# Those that AWS cannot narrow to a resource.
-_LOOKING = (
+_OPERATOR_BUDGET = ("budgets:ModifyBudget", "budgets:ViewBudget")
+_OPERATOR_ALARM = ("cloudwatch:DeleteAlarms", "cloudwatch:PutMetricAlarm")
+_OPERATOR_TEMPLATE = ("ec2:CreateLaunchTemplateVersion", "ec2:DeleteLaunchTemplate")
+_OPERATOR_SECRET = ("ssm:DeleteParameter", "ssm:GetParameter", "ssm:PutParameter")
+# AWS cannot restrict these to a resource.
+_CONTROL_PLANE_ANYWHERE = (
     "autoscaling:DescribeAutoScalingGroups",
     "autoscaling:DescribeScalingActivities",
     "ec2:DescribeInstances",
     "ec2:DescribeSpotPriceHistory",
 )
-_STEERING = ("autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup")
+_CONTROL_PLANE_GROUP = ("autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup")
 _INSTANCE = ("autoscaling:CompleteLifecycleAction", "autoscaling:SetInstanceProtection")
 
 
 def permissions(names: Names, *, namespace: str) -> dict[str, Any]:
-    """IAM policies, by who needs them. `namespace` is that of the figures in CloudWatch."""
-    of_fleet = {"StringEquals": {f"autoscaling:ResourceTag/{FLEET_TAG}": names.fleet}}
+    """IAM policies by role. `namespace` is the CloudWatch namespace of the metrics."""
+    fleet_tag = {"StringEquals": {f"autoscaling:ResourceTag/{FLEET_TAG}": names.fleet}}
     group = f"arn:aws:autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/{names.group}"
     secret = f"arn:aws:ssm:*:*:parameter{names.secret}"
-    figures = {"StringEquals": {"cloudwatch:namespace": namespace}}
+    metrics = {"StringEquals": {"cloudwatch:namespace": namespace}}
     return {
         "operator": _policy(_operator(names, group=group, secret=secret)),
         "control_plane": _policy(
             [
-                _allow(_LOOKING),
-                _allow(_STEERING, group, of_fleet),
-                _allow(("cloudwatch:PutMetricData",), condition=figures),
+                _allow(_CONTROL_PLANE_ANYWHERE),
+                _allow(_CONTROL_PLANE_GROUP, group, fleet_tag),
+                _allow(("cloudwatch:PutMetricData",), condition=metrics),
             ]
         ),
         "instance": _policy([_allow(("ssm:GetParameter",), secret), _allow(_INSTANCE, group)]),
@@ -65,31 +65,31 @@ def permissions(names: Names, *, namespace: str) -> dict[str, Any]:
 
 
 def _operator(names: Names, *, group: str, secret: str) -> Sequence[dict[str, Any]]:
-    # the ARN of a template has an id that AWS makes up, so it is known by its tags
+    # AWS chooses the id in the ARN of a template, so restrict by tag
     template = "arn:aws:ec2:*:*:launch-template/*"
-    asked_for = {"StringEquals": {f"aws:RequestTag/{NAME_TAG}": names.group}}
-    tagged = {"StringEquals": {f"aws:ResourceTag/{NAME_TAG}": names.group}}
-    # which role is in the instance profile is not known here; it can be handed to machines alone
-    to_machines = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
-    of_services = {"StringEquals": {"iam:AWSServiceName": ["autoscaling.amazonaws.com", "spot.amazonaws.com"]}}
+    request_tag = {"StringEquals": {f"aws:RequestTag/{NAME_TAG}": names.group}}
+    resource_tag = {"StringEquals": {f"aws:ResourceTag/{NAME_TAG}": names.group}}
+    # the role of the instance profile is not known here; allow passing it to EC2 only
+    to_ec2 = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+    to_services = {"StringEquals": {"iam:AWSServiceName": ["autoscaling.amazonaws.com", "spot.amazonaws.com"]}}
     return [
-        _allow(_MAKING_ANYWHERE),
-        _allow(_MAKING_GROUP, group),
-        _allow(_MAKING_SECRET, secret),
-        _allow(_MAKING_BUDGET, f"arn:aws:budgets::*:budget/{names.budget}"),
-        _allow(_MAKING_ALARM, f"arn:aws:cloudwatch:*:*:alarm:{names.from_zero}"),
-        # what is launched for the group is tagged, too: machines and their volumes
-        _allow(("ec2:CreateTags",), "arn:aws:ec2:*:*:*/*", asked_for),
-        _allow(("ec2:CreateLaunchTemplate",), template, asked_for),
-        _allow(_CHANGING_TEMPLATE, template, tagged),
-        _allow(("iam:PassRole",), "arn:aws:iam::*:role/*", to_machines),
-        _allow(("iam:CreateServiceLinkedRole",), "arn:aws:iam::*:role/aws-service-role/*", of_services),
+        _allow(_OPERATOR_ANYWHERE),
+        _allow(_OPERATOR_GROUP, group),
+        _allow(_OPERATOR_SECRET, secret),
+        _allow(_OPERATOR_BUDGET, f"arn:aws:budgets::*:budget/{names.budget}"),
+        _allow(_OPERATOR_ALARM, f"arn:aws:cloudwatch:*:*:alarm:{names.from_zero}"),
+        # also for instances and volumes that the group launches
+        _allow(("ec2:CreateTags",), "arn:aws:ec2:*:*:*/*", request_tag),
+        _allow(("ec2:CreateLaunchTemplate",), template, request_tag),
+        _allow(_OPERATOR_TEMPLATE, template, resource_tag),
+        _allow(("iam:PassRole",), "arn:aws:iam::*:role/*", to_ec2),
+        _allow(("iam:CreateServiceLinkedRole",), "arn:aws:iam::*:role/aws-service-role/*", to_services),
     ]
 
 
 def _allow(allowed: Sequence[str], resource: str = "*", condition: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    found = {"Effect": "Allow", "Action": list(allowed), "Resource": resource}
-    return found if condition is None else {**found, "Condition": condition}
+    statement = {"Effect": "Allow", "Action": list(allowed), "Resource": resource}
+    return statement if condition is None else {**statement, "Condition": condition}
 
 
 def actions(policy: dict[str, Any]) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Whether the account may have as many Spot instances as the fleet may need."""
+"""Compare the Spot quotas of the account with the maximum size of the fleet."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from comfyrelay.autoscaling.providers.aws.access import Aws, AwsError
 from comfyrelay.autoscaling.providers.base import ProviderFleet
 
-# Spot quotas count virtual CPUs of whole families, by the letters that their types begin with.
+# A Spot quota counts the virtual CPUs of a family of instance types.
 _QUOTAS = (
     (re.compile(r"(g|gr|vt)\d"), "L-3819A6DF", "G and VT"),
     (re.compile(r"p[2-4]"), "L-7212CCBC", "P2, P3 and P4"),
@@ -18,14 +18,12 @@ _QUOTAS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quota:
-    """One sentence about it for the operator."""
-
     text: str
     is_enough: bool
 
 
 async def check_quotas(aws: Aws, fleet: ProviderFleet) -> Sequence[Quota]:
-    """For each family of the fleet's types, and for those that could not be looked at."""
+    """One result per family of instance types, and one for types without a known quota."""
     by_code: dict[tuple[str, str], list[str]] = {}
     unknown = []
     for instance_type in fleet.spec.instance_types:
@@ -37,7 +35,7 @@ async def check_quotas(aws: Aws, fleet: ProviderFleet) -> Sequence[Quota]:
             unknown.append(instance_type.name)
     found = [await _check(aws, fleet, code, family, names) for (code, family), names in by_code.items()]
     if unknown:
-        text = f"The Spot quota of {', '.join(unknown)} is not known here: look at it in Service Quotas."
+        text = f"Unknown Spot quota of {', '.join(unknown)}: check it in Service Quotas."
         found.append(Quota(text=text, is_enough=True))
     return found
 
@@ -48,7 +46,7 @@ async def _check(aws: Aws, fleet: ProviderFleet, code: str, family: str, types: 
         allowed = await _allowed(aws, code)
         answer = await aws.call("ec2", "describe_instance_types", InstanceTypes=list(types))
     except AwsError as error:
-        return Quota(text=f"The {quota} could not be looked at. {error.detail}", is_enough=True)
+        return Quota(text=f"Cannot read the {quota}. {error.detail}", is_enough=True)
     needed = {each["InstanceType"]: each["VCpuInfo"]["DefaultVCpus"] for each in answer["InstanceTypes"]}
     name, each_needs = max(needed.items(), key=lambda each: each[1], default=(types[0], 0))
     wanted = each_needs * fleet.max_machines
@@ -57,8 +55,8 @@ async def _check(aws: Aws, fleet: ProviderFleet, code: str, family: str, types: 
         return Quota(text=f"The {quota} is {allowed:g} vCPUs; {need}.", is_enough=True)
     enough_for = int(allowed // each_needs)
     return Quota(
-        text=f"The {quota} is {allowed:g} vCPUs, enough for {enough_for} of {name}; {need}. Ask for an increase in "
-        "Service Quotas, or launches beyond it will be refused.",
+        text=f"The {quota} is {allowed:g} vCPUs, enough for {enough_for} of {name}; {need}. Request an "
+        "increase in Service Quotas; AWS refuses launches beyond it.",
         is_enough=False,
     )
 
@@ -67,7 +65,7 @@ async def _allowed(aws: Aws, code: str) -> float:
     try:
         answer = await aws.call("service-quotas", "get_service_quota", ServiceCode="ec2", QuotaCode=code)
     except AwsError as error:
-        # what was never raised is not there, and is as AWS begins with
+        # a quota that was never changed has the default value
         if error.aws_code != "NoSuchResourceException":
             raise
         answer = await aws.call("service-quotas", "get_aws_default_service_quota", ServiceCode="ec2", QuotaCode=code)

@@ -31,39 +31,34 @@ aws_app = typer.Typer()
 out = Console()
 err = Console(stderr=True)
 
-# How AWS says that it does not know who asks; services differ.
-UNKNOWN_CALLER = ("AuthFailure", "ExpiredToken", "InvalidClientTokenId", "UnrecognizedClient")
+# Error codes of AWS services for missing or invalid credentials.
+INVALID_CREDENTIALS = ("AuthFailure", "ExpiredToken", "InvalidClientTokenId", "UnrecognizedClient")
 
-FleetSlug = Annotated[str, typer.Argument(help="The slug of the fleet.")]
+FleetSlug = Annotated[str, typer.Argument(help="Slug of the fleet.")]
 FleetStage = Annotated[
-    Stage, typer.Option("--stage", metavar="STAGE", help="The stage of the fleet: staging or production.")
+    Stage, typer.Option("--stage", metavar="STAGE", help="Stage of the fleet: staging or production.")
 ]
-Region = Annotated[
-    str | None, typer.Option(help="The region of AWS; if not given, that of the fleet's options, or of AWS_REGION.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
-Image = Annotated[str | None, typer.Option(help="The image (AMI); if not given, that of the fleet.")]
-Subnet = Annotated[
-    list[str] | None, typer.Option(help="A subnet; if not given, those of the fleet's options. Repeat for three zones.")
-]
+Region = Annotated[str | None, typer.Option(help="AWS region. Default: the fleet's options, then AWS_REGION.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
+Image = Annotated[str | None, typer.Option(help="Image (AMI). Default: the fleet's image.")]
+Subnet = Annotated[list[str] | None, typer.Option(help="Subnet. Default: the fleet's options. Repeat for three zones.")]
 SecurityGroup = Annotated[
-    list[str] | None, typer.Option(help="A security group; if not given, those of the fleet's options. Repeatable.")
+    list[str] | None, typer.Option(help="Security group. Default: the fleet's options. Repeatable.")
 ]
 InstanceProfile = Annotated[
-    str | None, typer.Option(help="The instance profile, by name or ARN; if not given, that of the fleet's options.")
+    str | None, typer.Option(help="Name or ARN of the instance profile. Default: the fleet's options.")
 ]
-KeyName = Annotated[str | None, typer.Option(help="A key pair, to sign in to instances with.")]
+KeyName = Annotated[str | None, typer.Option(help="Key pair for SSH.")]
 ApiBaseUrl = Annotated[
-    str | None, typer.Option(help="How instances reach the server; if not given, by COMFYRELAY_PUBLIC_URL.")
+    str | None, typer.Option(help="URL at which instances reach the server. Default: COMFYRELAY_PUBLIC_URL.")
 ]
-BudgetUsd = Annotated[
-    float | None, typer.Option(metavar="USD", help="Dollars per month at which an alert is sent.", min=0.01)
-]
-BudgetEmail = Annotated[str | None, typer.Option(help="Who gets that alert.")]
+BudgetUsd = Annotated[float | None, typer.Option(metavar="USD", help="Monthly budget in dollars.", min=0.01)]
+BudgetEmail = Annotated[str | None, typer.Option(help="Address for budget alerts.")]
 Fallback = Annotated[
     bool,
     typer.Option(
-        "--cloudwatch-fallback", help="Let CloudWatch launch machines, and never end them, when no scaling loop runs."
+        "--cloudwatch-fallback",
+        help="Let CloudWatch launch machines, and never terminate them, while no autoscaling loop runs.",
     ),
 ]
 
@@ -74,7 +69,7 @@ def provision(
     stage: FleetStage = Stage.PRODUCTION,
     dry_run: DryRun = False,
     permissions: Annotated[
-        bool, typer.Option("--permissions", help="Print the IAM policies that it takes, as JSON, and do nothing.")
+        bool, typer.Option("--permissions", help="Print the required IAM policies as JSON and exit.")
     ] = False,
     region: Region = None,
     image: Image = None,
@@ -87,11 +82,11 @@ def provision(
     budget_email: BudgetEmail = None,
     cloudwatch_fallback: Fallback = False,
 ) -> None:
-    """Make what a fleet needs at AWS, or change what differs: a group of Spot instances that begins with none.
+    """Create or update the AWS resources of a fleet: a group of Spot instances that starts empty.
 
-    Launch template, Auto Scaling group, lifecycle hook, the fleet's secret
-    in Parameter Store, a budget; and a check of the account's Spot quota.
-    Run it again after a change: what is as it should be is left alone.
+    Creates the launch template, Auto Scaling group, lifecycle hook, secret
+    in Parameter Store and budget, and checks the account's Spot quota. Run
+    it again after each change; it leaves correct resources alone.
     """
     if permissions:
         from comfyrelay.autoscaling.providers.aws.names import Names
@@ -123,10 +118,10 @@ def deprovision(
     fleet: FleetSlug,
     stage: FleetStage = Stage.PRODUCTION,
     dry_run: DryRun = False,
-    force: Annotated[bool, typer.Option("--force", help="Also while it has machines: they end.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also terminate its machines.")] = False,
     region: Region = None,
 ) -> None:
-    """Remove what `provision` has made at AWS. The fleet itself, its workflows and its jobs stay."""
+    """Remove the AWS resources of a fleet. The fleet, its workflows and its jobs stay."""
     require("server")
     require("aws")
     asyncio.run(_deprovision(_fleet(fleet, stage), _flags(region=region), force=force, is_dry=dry_run))
@@ -136,7 +131,7 @@ def deprovision(
 def user_data(
     fleet: FleetSlug, stage: FleetStage = Stage.PRODUCTION, region: Region = None, api_base_url: ApiBaseUrl = None
 ) -> None:
-    """Print the script that an instance of the fleet runs when it comes up."""
+    """Print the boot script of the fleet's instances."""
     require("server")
     from comfyrelay.autoscaling.providers.aws.names import Names
     from comfyrelay.autoscaling.provisioning.options import read_options
@@ -145,42 +140,43 @@ def user_data(
     found = _fleet(fleet, stage)
     options = read_options(found.spec.options, _flags(region=region, api_base_url=api_base_url))
     names = Names(fleet, str(stage))
-    text = script(names, options, region=_region(options.region), api_base_url=_server(options.api_base_url))
+    text = script(names, options, region=_region(options.region), api_base_url=_server_url(options.api_base_url))
     out.print(text, end="", highlight=False, markup=False, soft_wrap=True)
 
 
 async def _provision(fleet: ProviderFleet, stage: Stage, flags: Mapping[str, Any], *, is_dry: bool) -> None:
-    from comfyrelay.autoscaling.provisioning.options import SUBNETS
+    from comfyrelay.autoscaling.provisioning.options import RECOMMENDED_SUBNETS
     from comfyrelay.autoscaling.provisioning.permissions import actions, permissions
     from comfyrelay.autoscaling.provisioning.provision import Action
     from comfyrelay.autoscaling.provisioning.quotas import check_quotas
     from comfyrelay.server.http.secrets import load_secrets
     from comfyrelay.settings import load_settings
 
-    blueprint = _drawn(fleet, flags)
+    blueprint = _blueprint(fleet, flags)
     settings = load_settings()
     secrets = load_secrets(settings).fleet.get(str(stage), ())
     if not secrets:
-        raise ConfigurationError(f"There is no fleet secret for {stage}: add one to COMFYRELAY_FLEET_SECRETS.")
+        raise ConfigurationError(f"No fleet secret for {stage}: add one to COMFYRELAY_FLEET_SECRETS.")
     async with _provisioner(blueprint.region) as (provisioner, aws):
         changes = await provisioner.plan(blueprint, secret=secrets[0])
         _print_plan(changes)
         subnets = blueprint.group["VPCZoneIdentifier"].split(",")
-        if len(subnets) < SUBNETS:
-            _warn(f"Spot is found more often in {SUBNETS} zones: name {SUBNETS} subnets, not {len(subnets)}.")
+        if len(subnets) < RECOMMENDED_SUBNETS:
+            _warn(
+                f"Spot capacity is easier to find in {RECOMMENDED_SUBNETS} zones: "
+                f"set {RECOMMENDED_SUBNETS} subnets, not {len(subnets)}."
+            )
         if blueprint.budget is None:
-            _warn("No budget is set: nobody is alerted to what it costs. Set --budget-usd and --budget-email.")
+            _warn("No budget is set, so nobody is alerted to costs. Set --budget-usd and --budget-email.")
         for quota in await check_quotas(aws, fleet):
             (_print_note if quota.is_enough else _warn)(quota.text)
         needed = permissions(blueprint.names, namespace=settings.cloudwatch_namespace)
-        _print_note(f"The control plane must be allowed to: {', '.join(actions(needed['control_plane']))}.")
-        _print_note(f"The role of {_profile(blueprint)} must be allowed to: {', '.join(actions(needed['instance']))}.")
-        _print_note("As IAM policies, with those of who runs this: --permissions.")
-        await _carry_out(changes, is_dry=is_dry)
+        _print_note(f"Permissions of the control plane: {', '.join(actions(needed['control_plane']))}.")
+        _print_note(f"Permissions of the role of {_profile(blueprint)}: {', '.join(actions(needed['instance']))}.")
+        _print_note("Print them as IAM policies, with those for this command: --permissions.")
+        await _apply(changes, is_dry=is_dry)
         if not is_dry and any(each.action is Action.MAKE for each in changes):
-            _print_note(
-                "The fleet is at zero. The scaling loop launches machines when jobs wait: comfyrelay fleet run."
-            )
+            _print_note("The fleet has no machines. `comfyrelay fleet run` launches them when jobs wait.")
 
 
 async def _deprovision(found: ProviderFleet, flags: Mapping[str, Any], *, force: bool, is_dry: bool) -> None:
@@ -189,26 +185,25 @@ async def _deprovision(found: ProviderFleet, flags: Mapping[str, Any], *, force:
 
     region = _region(read_options(found.spec.options, flags).region)
     async with _provisioner(region) as (provisioner, _aws):
-        changes = await provisioner.removal(Names(found.slug, found.stage), force=force)
+        changes = await provisioner.plan_removal(Names(found.slug, found.stage), force=force)
         _print_plan(changes)
-        await _carry_out(changes, is_dry=is_dry)
+        await _apply(changes, is_dry=is_dry)
 
 
-async def _carry_out(changes: Sequence[Change], *, is_dry: bool) -> None:
+async def _apply(changes: Sequence[Change], *, is_dry: bool) -> None:
     from comfyrelay.autoscaling.provisioning.provision import apply
 
-    todo = sum(each.do is not None for each in changes)
-    if not todo:
-        _print_note("Nothing to do: everything is as it should be.")
+    if all(each.run is None for each in changes):
+        _print_note("Nothing to do: all resources are up to date.")
         return
     if is_dry:
-        _print_note("Nothing was done: this was a dry run.")
+        _print_note("Dry run: nothing was changed.")
         return
-    await apply(changes, on_done=lambda each: _print_note(f"done: {each.action} {each.what}"))
+    await apply(changes, on_done=lambda each: _print_note(f"done: {each.action} {each.resource}"))
 
 
 def _profile(blueprint: Blueprint) -> str:
-    """The instance profile, as it was named."""
+    """Name or ARN of the instance profile."""
     return next(iter(blueprint.launch_template["IamInstanceProfile"].values()), "")
 
 
@@ -221,7 +216,7 @@ async def _provisioner(region: str) -> AsyncIterator[tuple[Provisioner, Any]]:
     try:
         yield Provisioner(aws, budgets=budgets), aws
     except AwsError as error:
-        if "credential" not in str(error).lower() and not error.aws_code.startswith(UNKNOWN_CALLER):
+        if "credential" not in str(error).lower() and not error.aws_code.startswith(INVALID_CREDENTIALS):
             raise
         raise ConfigurationError(f"{error} Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.") from None
     finally:
@@ -251,50 +246,51 @@ def _fleet(slug: str, stage: Stage, *, image: str | None = None) -> ProviderFlee
     raise NotFound(f"There is no {stage} fleet {slug!r}.")
 
 
-def _drawn(fleet: ProviderFleet, flags: Mapping[str, Any]) -> Blueprint:
-    from comfyrelay.autoscaling.provisioning.blueprint import draw
+def _blueprint(fleet: ProviderFleet, flags: Mapping[str, Any]) -> Blueprint:
+    from comfyrelay.autoscaling.provisioning.blueprint import build_blueprint
     from comfyrelay.autoscaling.provisioning.options import read_options
     from comfyrelay.settings import load_settings
 
     options = read_options(fleet.spec.options, flags)
-    return draw(
+    return build_blueprint(
         fleet,
         options,
         region=_region(options.region),
-        api_base_url=_server(options.api_base_url),
+        api_base_url=_server_url(options.api_base_url),
         namespace=load_settings().cloudwatch_namespace,
     )
 
 
-def _region(said: str | None) -> str:
-    found = said or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if not found:
-        raise ConfigurationError("In which region? Write `region` into the fleet's options, or set AWS_REGION.")
-    return found
+def _region(option: str | None) -> str:
+    region = option or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if not region:
+        raise ConfigurationError("No AWS region: set `region` in the fleet's options, or AWS_REGION.")
+    return region
 
 
-def _server(said: str | None) -> str:
+def _server_url(option: str | None) -> str:
     from urllib.parse import urlsplit
 
     from comfyrelay.http_client import is_loopback
     from comfyrelay.settings import load_settings
 
-    found = said or load_settings().base_url
-    if is_loopback(urlsplit(found).hostname or ""):
-        text = f"No instance can reach {found}: set COMFYRELAY_PUBLIC_URL, or api_base_url of the fleet's options."
-        raise InvalidInput(text)
-    return found
+    url = option or load_settings().base_url
+    if is_loopback(urlsplit(url).hostname or ""):
+        raise InvalidInput(
+            f"Instances cannot reach {url}: set COMFYRELAY_PUBLIC_URL, or api_base_url in the fleet's options."
+        )
+    return url
 
 
 def _flags(**given: Any) -> dict[str, Any]:
-    """Those that were given: an empty list is how the command line says that there was none."""
+    """Only the given flags. Typer passes an empty list if a repeatable flag is missing."""
     return {name: value for name, value in given.items() if value is not None and value != []}
 
 
 def _print_plan(changes: Sequence[Change]) -> None:
     for each in changes:
-        why = f": {each.why}" if each.why else ""
-        out.print(f"{each.action:<7} {each.what}{why}", highlight=False, markup=False, soft_wrap=True)
+        detail = f": {each.detail}" if each.detail else ""
+        out.print(f"{each.action:<7} {each.resource}{detail}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_note(text: str) -> None:
