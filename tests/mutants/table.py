@@ -65,7 +65,7 @@ MUTANTS = (
     Mutant(
         name="an expired lease ends at once, whoever waits",
         file="domain/queue/lifecycle.py",
-        old="return now < dispatch.lease_expires_at + grace and not (is_wanted and can_begin_anew)",
+        old="return now < dispatch.lease_expires_at + grace and not (has_idle_worker and can_restart)",
         new="return False",
         tests="tests/unit/domain/test_lifecycle.py",
         only="late_lease",
@@ -73,7 +73,7 @@ MUTANTS = (
     Mutant(
         name="a late lease is kept from a worker that waits",
         file="domain/queue/lifecycle.py",
-        old="return now < dispatch.lease_expires_at + grace and not (is_wanted and can_begin_anew)",
+        old="return now < dispatch.lease_expires_at + grace and not (has_idle_worker and can_restart)",
         new="return now < dispatch.lease_expires_at + grace",
         tests=f"{CONFORMANCE}/test_reaper.py",
         only="sqlite and gets_its_job_as_soon",
@@ -81,8 +81,8 @@ MUTANTS = (
     Mutant(
         name="a late lease ends for a worker that could not run its job",
         file="domain/queue/lifecycle.py",
-        old="can_begin_anew = not dispatch.attempts_used_up and dispatch.pause_requested_at is None",
-        new="can_begin_anew = True",
+        old="can_restart = not dispatch.attempts_used_up and dispatch.pause_requested_at is None",
+        new="can_restart = True",
         tests="tests/unit/domain/test_lifecycle.py",
         only="late_lease",
     ),
@@ -146,7 +146,7 @@ MUTANTS = (
         name="a submission leaves nothing in the outbox",
         file="services/jobs/submission/accept.py",
         old="submission=await outbox.submit(tx, waiting) if waiting else None,",
-        new="submission=Submission(id=0, job_ids=waiting),",
+        new="submission=PendingSubmission(id=0, job_ids=waiting),",
         tests=f"{CHAOS}/test_crashes.py",
         only="sqlite and (submit.job-after_commit-submit-1 or submit.enqueue-before_commit-submit-1)",
     ),
@@ -227,10 +227,10 @@ MUTANTS = (
         old="""\
             if known is not None:
                 return known, None
-            # what is answered is never active
+            # a job with a reused output is never active
 """,
         new="""\
-            # what is answered is never active
+            # a job with a reused output is never active
 """,
         tests=f"{CONFORMANCE}/test_submit.py",
         only="one_key_at_the_same_time",
@@ -399,8 +399,8 @@ MUTANTS = (
     Mutant(
         name="burst: what a run cost is not written down",
         file="domain/queue/lifecycle.py",
-        old="cost_micros=move.before.cost_micros + micros",
-        new="cost_micros=move.before.cost_micros",
+        old="cost_micros=transition.before.cost_micros + micros",
+        new="cost_micros=transition.before.cost_micros",
         tests=f"{CONFORMANCE}/test_burst.py",
         only="sqlite and written_to_the_job_once",
     ),

@@ -120,7 +120,7 @@ def asset_list(
         elif value.value in files:
             assets.append(_user_asset(prop, files[value.value], errors))
         else:
-            errors[prop.key] = "There is no such file of yours."
+            errors[prop.key] = "You have no such file."
     if errors:
         raise InvalidInput(errors=errors)
     return assets

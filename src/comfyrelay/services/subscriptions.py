@@ -1,4 +1,4 @@
-"""Whoever follows what happens: handed messages, and told to begin anew after having left too many unread."""
+"""Subscribers of a live stream. One that leaves too many messages unread is told to reload."""
 
 import asyncio
 from collections import deque
@@ -7,21 +7,20 @@ from typing import Generic, TypeVar
 
 W = TypeVar("W")
 
-# What a follower may leave unread.
 MAX_UNREAD = 64
 
 
 class Reset:
-    """What was missed cannot be told."""
+    """Changes were missed: the subscriber must reload."""
 
 
 @dataclass(kw_only=True, eq=False, slots=True)
 class StreamMessage(Generic[W]):
-    """`cursor` is set where all before it has been heard with it. `what` is nothing where there is nothing new."""
+    """`cursor` is set if the subscriber has then received everything before it. `what` is `None` in a keep-alive."""
 
     what: W | Reset | None
     cursor: str | None = None
-    # as it goes over the wire: made by the first who sends it
+    # set by the first connection that sends it
     encoded: str | None = None
 
 
@@ -37,7 +36,7 @@ class Subscriber(Generic[W]):
         self._unread.append(message)
         self.has_messages.set()
 
-    def take(self) -> StreamMessage[W] | None:
+    def pop(self) -> StreamMessage[W] | None:
         message = self._unread.popleft() if self._unread else None
         if not self._unread:
             self.has_messages.clear()

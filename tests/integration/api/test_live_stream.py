@@ -175,7 +175,7 @@ async def test_what_cannot_be_told_is_a_reset(
         [first] = await stream.until("queue")
     assert first.id is not None
     txid, at = map(int, first.id.split("-"))
-    monkeypatch.setattr(live, "MOST_JOBS", 2)
+    monkeypatch.setattr(live, "MAX_JOBS", 2)
     for _ in range(3):
         await submit(user, effect)
     nonsense = ["x", "-", "1-", f"{txid}-{'9' * 30}", "9" * 150]
@@ -250,7 +250,7 @@ async def test_a_page_that_reads_slowly_is_told_to_begin_anew(
     for number in range(10):
         tenant.send(following.StreamMessage(what=following.Reset() if number == 9 else [], cursor=str(number)))
         assert len(subscriber._unread) <= 3
-    heard = [subscriber.take() for _ in range(len(subscriber._unread))]
+    heard = [subscriber.pop() for _ in range(len(subscriber._unread))]
     assert isinstance(heard[0].what, following.Reset)  # type: ignore[union-attr]
     await slow.aclose()
 

@@ -242,7 +242,7 @@ class TestItems:
     async def test_the_rest_of_a_batch_is_asked_for(
         self, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(units, "MOST_ITEMS", 2)
+        monkeypatch.setattr(units, "MAX_ITEMS", 2)
         many = await batch(user, effect, 5)
         [entry] = await queue(user)
         assert [each["item_no"] for each in entry["items"]] == [0, 1]

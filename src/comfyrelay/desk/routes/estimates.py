@@ -23,7 +23,7 @@ from comfyrelay.server.http.bodies import BodyRoute, large_body
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.problems import may_answer
 from comfyrelay.server.http.routers import Router
-from comfyrelay.services.jobs.views.estimate import Wanted
+from comfyrelay.services.jobs.views.estimate import EstimateRequest
 from comfyrelay.storage.local import LocalObjects
 
 router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
@@ -44,7 +44,7 @@ async def estimate(
     plan = await plan_of(body, state, context, user)
     # files of the input folder go by their places: they are not stored yet
     files = {each: str(each) for each in plan.inputs}
-    wanted = Wanted(
+    wanted = EstimateRequest(
         tenant_id=user.tenant_id,
         user_id=user.id,
         target=plan.target,

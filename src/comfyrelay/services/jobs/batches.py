@@ -1,4 +1,4 @@
-"""Batches: jobs submitted together, with one progress, one pause, one cancel and one retry of what failed."""
+"""Batches: jobs that are submitted, paused, canceled and retried together."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -41,20 +41,20 @@ class BatchRequest:
     wait_for_missing: bool = False
     shows_workers: bool = False
     reuse: bool = False
-    # what makes it the same request as another with its key; that of all the rest, where none is given
+    # identifies equal requests with the same key; by default computed from the other fields
     request_digest: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchState:
-    """A batch and how far it is. A retried item counts as its newest try."""
+    """A batch and its progress. A retried item counts as its newest attempt."""
 
     id: str
     label: str | None
     created_at: datetime
     counts: Mapping[str, int] = field(default_factory=dict)
     expected_seconds: float | None = None
-    # why the rest of it is held, if it is
+    # the reason, if the rest of the batch is held
     held: str | None = None
 
     @property
@@ -85,8 +85,8 @@ class Batches:
         vary: rerun.Vary,
         allow_private: bool,
     ) -> None:
-        """`max_nodes` are those of a batch: of its graph, times its items. With `allow_private`, webhooks may lead into
-        private networks."""
+        """`max_nodes` limits nodes of the graph times items. With `allow_private`, webhooks may point to private
+        networks."""
         self._databases = databases
         self._resolve = resolve
         self._accept = accept
@@ -102,7 +102,7 @@ class Batches:
         return (await self.submit_once(request))[0]
 
     async def submit_once(self, request: BatchRequest) -> tuple[BatchState, bool]:
-        """The same, and whether it is a new batch."""
+        """Like `submit`, and return whether the batch is new."""
         if not 1 <= len(request.items) <= MOST_ITEMS:
             raise InvalidInput(errors={"items": f"A batch has between 1 and {MOST_ITEMS} items."})
         check_texts(
@@ -112,7 +112,7 @@ class Batches:
             webhook_url=request.webhook_url,
         )
         if request.notify_urls and not self._sends_notifications:
-            # they may lead anywhere, into our own network as well; where a webhook leads is looked at
+            # unlike webhook URLs, they are not checked and could point into the server's own network
             raise InvalidInput(errors={"notify_urls": "Only a desk sends notifications. Name a webhook_url instead."})
         shard = await self._databases.shard_of(request.tenant_id)
         request_digest = request.request_digest
@@ -129,7 +129,7 @@ class Batches:
         return await self.state(request.tenant_id, batch.id), is_new
 
     async def find_known(self, tenant_id: str, *, idempotency_key: str, request_digest: str) -> BatchState | None:
-        """The batch of a request that has come before; `IdempotencyConflict` when its key was another request's."""
+        """The batch of an earlier equal request. Raises `IdempotencyConflict` if a different request used the key."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             batch = await media.batch(tx, tenant_id, key=idempotency_key)
         if batch is None:
@@ -151,7 +151,7 @@ class Batches:
             known = await media.batch(tx, request.tenant_id, key=request.idempotency_key)
             if known is not None:
                 return known, None
-            # what is answered is never active
+            # jobs with a reused output are never active
             if len(reused) < len(new):
                 await self._accept.check_limit(tx, request.tenant_id, request.user_id)
             batch = await media.create_batch(
@@ -181,7 +181,9 @@ class Batches:
             request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug
         )
         self._check_size(len(request.items), target)
-        found = await self._resolve.load_media(shard, request.tenant_id, request.items, target, reads=request.reuse)
+        found = await self._resolve.load_media(
+            shard, request.tenant_id, request.items, target, hash_content=request.reuse
+        )
         return await self._resolve.resolve_jobs(
             [_job_request(request, item, number) for number, item in enumerate(request.items)],
             target,
@@ -191,12 +193,11 @@ class Batches:
         )
 
     def _check_size(self, items: int, target: Target) -> None:
-        """Before anything that takes its time: a graph is gone through with every item."""
+        """Check the size before the expensive part, which walks the graph once per item."""
         if items * target.size > self._max_nodes:
             raise TooLarge(
-                f"A batch has at most {self._max_nodes} nodes, or inputs that are filled in "
-                f"(COMFYRELAY_MAX_BATCH_NODES): with this graph, {self._max_nodes // target.size} items. Send several "
-                "batches."
+                f"A batch has at most {self._max_nodes} nodes or filled-in inputs (COMFYRELAY_MAX_BATCH_NODES), which "
+                f"allows {self._max_nodes // target.size} items with this graph. Send several batches."
             )
 
     async def state(self, tenant_id: str, batch_id: str) -> BatchState:
@@ -208,7 +209,6 @@ class Batches:
         return state
 
     async def states(self, tenant_id: str, batch_ids: Collection[str]) -> list[BatchState]:
-        """Those of the batches that are there."""
         if not batch_ids:
             return []
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
@@ -222,7 +222,7 @@ class Batches:
             return page.holding(await _states(tx, tenant_id, page.items))
 
     async def run_again(self, tenant_id: str, batch_id: str, *, new_seeds: bool) -> BatchState:
-        """All items of a batch once more, however they ended, as a new batch."""
+        """Run all items of a batch again, in a new batch."""
         shard = await self._databases.shard_of(tenant_id)
         new_batch_id = new_id()
 
@@ -232,7 +232,7 @@ class Batches:
                 raise NotFound(f"There is no batch {batch_id!r}.")
             old = await jobs.newest_in_batch(tx, tenant_id, batch_id)
             if not old:
-                raise Conflict("Nothing of this batch is left to run again.")
+                raise Conflict("This batch has no jobs left to run again.")
             await self._accept.check_limit(tx, tenant_id, old[0].user_id)
             new = await rerun.batch_copies(tx, old, batch_id=new_batch_id, new_seeds=new_seeds, vary=self._vary)
             key = f"again:{new_batch_id}"
@@ -252,7 +252,7 @@ class Batches:
         return await self.state(tenant_id, batch.id)
 
     async def retry_failed(self, tenant_id: str, batch_id: str, *, new_seeds: bool = False) -> int:
-        """New jobs for the items whose newest try failed; returns how many."""
+        """Retry the items whose newest attempt failed; return how many."""
         shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx, balance: int) -> tuple[int, Accepted | None]:
@@ -265,15 +265,13 @@ class Batches:
         return made
 
     async def resume(self, tenant_id: str, batch_id: str) -> int:
-        """Let what is paused run; of a batch that was held, also the items whose failures did it, as new jobs. Returns
-        how many."""
-        # first: what fails anew once it runs holds the batch anew
+        """Resume paused jobs. In a held batch, also retry the failures that held it. Returns the number of jobs."""
+        # release first: jobs that fail after the resume must be able to hold the batch again
         made = await self.release(tenant_id, [batch_id])
         return made + await self._control.resume_batch(tenant_id, batch_id)
 
     async def release(self, tenant_id: str, batch_ids: Sequence[str]) -> int:
-        """Forget why these batches are held, where they are, and run what failed and held them again; returns how many
-        that is."""
+        """Release held batches and retry the failures that held them; return how many."""
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
             held = [each.id for each in await media.batches_of(tx, tenant_id, batch_ids) if each.held]
@@ -314,7 +312,7 @@ async def _states(tx: Tx, tenant_id: str, batches: Sequence[BatchRecord]) -> lis
             created_at=each.created_at,
             counts=counts.get(each.id, {}),
             expected_seconds=expected.get(each.id),
-            # what was resumed or canceled one by one is not held any more
+            # not held any more if all its jobs were resumed or canceled one by one
             held=each.held_text if counts.get(each.id, {}).get(JobStatus.PAUSED) else None,
         )
         for each in batches
@@ -322,7 +320,7 @@ async def _states(tx: Tx, tenant_id: str, batches: Sequence[BatchRecord]) -> lis
 
 
 async def _expected(tx: Tx, tenant_id: str, counts: Mapping[str, Mapping[str, int]]) -> dict[str, float | None]:
-    """Only of those that go on: most batches of a list are over."""
+    """Expected seconds of unfinished batches. Most batches of a list have ended."""
     going = {
         id_: (each.get(JobStatus.QUEUED, 0), each.get(JobStatus.PROCESSING, 0))
         for id_, each in counts.items()

@@ -1,4 +1,4 @@
-"""One verb for many jobs: named ones, or all that fit a filter."""
+"""Bulk actions on jobs, selected by id or by filter."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,29 +14,30 @@ from comfyrelay.services.jobs.removal import Removals
 from comfyrelay.services.jobs.submission.resolve import JobDefaults
 from comfyrelay.services.jobs.submission.submit import Submit
 from comfyrelay.services.jobs.views.jobs import find_workflow_ids
-from comfyrelay.services.jobs.views.live import MOST_CHANGES, Cursor
+from comfyrelay.services.jobs.views.live import MAX_CHANGES, Cursor
 from comfyrelay.services.jobs.views.overview import status_filter
+from comfyrelay.services.paging import chunks
 from comfyrelay.services.queue.control import JobControl
 from comfyrelay.store.tenant import changes, jobs
 
-AT_ONCE = 500
-# A transaction for each job would take a minute for a few thousand; one for all would keep everybody else waiting.
-DELETED_AT_ONCE = 50
-RETRIED_AT_ONCE = 100
-# Beyond this an answer names no more of those that could not be done; it still counts them.
-MOST_REFUSED = 100
-TOO_LATE = "Too much has happened since these jobs were counted: count them again (`dry_run`), then do it."
+PAGE_SIZE = 500
+# One transaction per job would take a minute for a few thousand jobs; one for all would block other writers.
+DELETE_CHUNK = 50
+RETRY_CHUNK = 100
+# Refused jobs beyond this number are counted but not listed.
+MAX_REFUSED = 100
+TOO_LATE = "Too much has changed since these jobs were counted: count them again (`dry_run`)."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BulkFilter:
-    """`running` and `waiting` are as the queue shows it: what a worker has only fetched waits."""
+    """`running` and `waiting` are as in the queue view: a job that a worker has only fetched is waiting."""
 
     status: JobStatus | UnitStatus | None = None
     batch_id: str | None = None
     workflow: str | None = None
     q: str | None = None
-    # not what was put out of sight there
+    # without jobs that were cleared from the queue
     in_queue: bool = False
 
 
@@ -48,8 +49,8 @@ class RefusedJob:
 
 @dataclass(kw_only=True, slots=True)
 class BulkResult:
-    """`matched` jobs were found, `changed` were changed by the verb, and `files` went with those that were removed, but
-    for those that are `left`; jobs that were refused say why. `as_of` is when they were counted, as `run` takes it."""
+    """`files` counts files removed with deleted jobs; `left` names the files that could not be removed. `as_of` is the
+    time of a count, to be passed to `run`."""
 
     matched: int = 0
     changed: int = 0
@@ -60,7 +61,7 @@ class BulkResult:
 
     def refuse(self, errors: Mapping[str, ComfyRelayError]) -> None:
         more = [RefusedJob(id=each, detail=error.detail) for each, error in errors.items()]
-        self.refused += more[: MOST_REFUSED - len(self.refused)]
+        self.refused += more[: MAX_REFUSED - len(self.refused)]
 
 
 class Bulk:
@@ -94,14 +95,14 @@ class Bulk:
         keep_files: bool = False,
         as_of: str | None = None,
     ) -> BulkResult:
-        """`as_of` is when somebody was told how many they are: what came to fit the filter since then is left out."""
+        """`as_of` comes from `count`: jobs that match the filter only since then are left out."""
         result = BulkResult()
         if action is BulkAction.MOVE:
-            # together, or the last part would stand before the first
-            parts = self._meant(tenant_id, action, ids, among or BulkFilter(), as_of)
-            moving = [job_id async for found in parts for job_id in found]
+            # all in one call: page by page, the last page would end up on top
+            pages = self._select(tenant_id, action, ids, among or BulkFilter(), as_of)
+            moving = [job_id async for found in pages for job_id in found]
             return BulkResult(matched=len(moving), changed=await self._control.move_jobs(tenant_id, moving, to))
-        async for found in self._meant(tenant_id, action, ids, among or BulkFilter(), as_of):
+        async for found in self._select(tenant_id, action, ids, among or BulkFilter(), as_of):
             result.matched += len(found)
             match action:
                 case BulkAction.CANCEL:
@@ -125,14 +126,14 @@ class Bulk:
     async def count(
         self, tenant_id: str, *, ids: Sequence[str] | None = None, among: BulkFilter | None = None
     ) -> BulkResult:
-        """How many are meant."""
+        """Count the selected jobs."""
         shard = await self._databases.shard_of(tenant_id)
         if ids is not None:
             async with shard.read() as tx:
                 return BulkResult(matched=sum(each.tenant_id == tenant_id for each in await jobs.by_ids(tx, ids)))
         wanted = await self._filters(tenant_id, among or BulkFilter())
         async with shard.read() as tx:
-            # first, so that what comes in between is rather left out than taken along
+            # read the horizon first: jobs that change in between are left out later
             counted_at = Cursor.of(await changes.horizon(tx))
             found = await jobs.count_listed(tx, tenant_id, **wanted, only_newest=True)
         return BulkResult(matched=found, as_of=str(counted_at))
@@ -149,12 +150,12 @@ class Bulk:
         }
 
     async def _release(self, tenant_id: str, job_ids: Sequence[str]) -> int:
-        """What failed and held a batch runs again with what it held."""
+        """Release held batches: their failed jobs are retried."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             paused = [each for each in await jobs.by_ids(tx, job_ids) if each.status == JobStatus.PAUSED]
         return await self._batches.release(tenant_id, sorted({each.batch_id for each in paused if each.batch_id}))
 
-    async def _meant(
+    async def _select(
         self,
         tenant_id: str,
         action: BulkAction,
@@ -167,15 +168,15 @@ class Bulk:
             yield [job_id for job_id in found if job_id not in late]
 
     async def _late(self, tenant_id: str, found: Sequence[str], among: BulkFilter, as_of: str) -> set[str]:
-        """Those that did not fit yet: with a status that changed since, or made since where any status fits."""
-        cursor = Cursor.read(as_of)
+        """Jobs that did not match at `as_of`: their status changed since or, without a status filter, they are new."""
+        cursor = Cursor.parse(as_of)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            if cursor is None or not cursor.is_replayed(await changes.horizon(tx)):
+            if cursor is None or not cursor.can_replay(await changes.horizon(tx)):
                 raise Conflict(TOO_LATE)
-            news = await changes.since(tx, {tenant_id: cursor.txid}, limit=MOST_CHANGES + 1)
-            if len(news) > MOST_CHANGES:
+            found_changes = await changes.since(tx, {tenant_id: cursor.txid}, limit=MAX_CHANGES + 1)
+            if len(found_changes) > MAX_CHANGES:
                 raise Conflict(TOO_LATE)
-            changed = {id_ for change in news for id_ in change.ids}.intersection(found)
+            changed = {id_ for change in found_changes for id_ in change.ids}.intersection(found)
             if among.status is not None:
                 return changed
             return {each.id for each in await jobs.by_ids(tx, changed) if each.created_at.timestamp() >= cursor.at}
@@ -183,7 +184,7 @@ class Bulk:
     async def _found(
         self, tenant_id: str, action: BulkAction, ids: Sequence[str] | None, among: BulkFilter
     ) -> AsyncIterator[list[str]]:
-        """The tenant's own jobs that are meant, so many at a time, newest first."""
+        """Ids of the selected jobs of this tenant, page by page, newest first."""
         shard = await self._databases.shard_of(tenant_id)
         if ids is not None:
             async with shard.read() as tx:
@@ -191,28 +192,27 @@ class Bulk:
             yield [each.id for each in found if each.tenant_id == tenant_id]
             return
         wanted, before = await self._filters(tenant_id, among), None
-        # what goes, goes with the tries before it; else who counts the jobs that are shown would be told another number
+        # a delete without a status filter includes earlier attempts; all else acts on the jobs that lists show
         only_newest = among.status is not None or action is not BulkAction.DELETE
         while True:
             async with shard.read() as tx:
                 found = await jobs.listed(
-                    tx, tenant_id, **wanted, only_newest=only_newest, after_id=before, limit=AT_ONCE
+                    tx, tenant_id, **wanted, only_newest=only_newest, after_id=before, limit=PAGE_SIZE
                 )
             if found:
                 yield [each.id for each in found]
-            if len(found) < AT_ONCE:
+            if len(found) < PAGE_SIZE:
                 return
             before = found[-1].id
 
     async def _retry(self, tenant_id: str, ids: Sequence[str], result: BulkResult) -> None:
-        for start in range(0, len(ids), RETRIED_AT_ONCE):
-            some = ids[start : start + RETRIED_AT_ONCE]
+        for chunk in chunks(ids, RETRY_CHUNK):
             try:
-                result.changed += await self._submit.retry_all(tenant_id, some)
+                result.changed += await self._submit.retry_all(tenant_id, chunk)
             except DatabaseUnavailable:
                 raise
             except ComfyRelayError:
-                await self._retry_each(tenant_id, some, result)
+                await self._retry_each(tenant_id, chunk, result)
 
     async def _retry_each(self, tenant_id: str, ids: Sequence[str], result: BulkResult) -> None:
         for each in ids:
@@ -224,10 +224,9 @@ class Bulk:
                 result.refuse({each: error})
 
     async def _delete(self, tenant_id: str, ids: Sequence[str], result: BulkResult, *, keep_files: bool) -> None:
-        for start in range(0, len(ids), DELETED_AT_ONCE):
-            going = ids[start : start + DELETED_AT_ONCE]
-            done = await self._removals.remove_jobs(tenant_id, going, keep_files=keep_files)
+        for chunk in chunks(ids, DELETE_CHUNK):
+            done = await self._removals.remove_jobs(tenant_id, chunk, keep_files=keep_files)
             result.changed += done.count
             result.files += len(done.files.removed)
-            result.left += done.files.left[: MOST_REFUSED - len(result.left)]
+            result.left += done.files.left[: MAX_REFUSED - len(result.left)]
             result.refuse(done.refused)

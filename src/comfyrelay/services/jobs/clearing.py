@@ -1,17 +1,18 @@
-"""Clearing the queue: what has ended is put out of sight, and stays where it is everywhere else."""
+"""Hide ended jobs from the queue view. They stay visible everywhere else."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
-from comfyrelay.domain.queue.states import UnitStatus, ended_as
+from comfyrelay.domain.queue.states import UnitStatus, finished_status
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.paging import chunks
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import changes, clearing, jobs
 
-AT_ONCE = 500
-# Whoever follows fetches everything anew after more than this.
-MOST_NAMED = 300
+CHUNK_SIZE = 500
+# Subscribers reload everything if a change names more jobs than this.
+MAX_NAMED = 300
 
 
 class Clearing:
@@ -19,41 +20,37 @@ class Clearing:
         self._databases = databases
 
     async def count(self, tenant_id: str) -> dict[UnitStatus, int]:
-        """How many jobs there are to clear, by how they, or the batches that they belong to, ended."""
+        """Count the jobs that can be cleared, by the final status of the job or of its batch."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            alone = await clearing.count_alone(tx, tenant_id)
-            counts = Counter({UnitStatus(status): number for status, number in alone.items()})
+            single = await clearing.count_alone(tx, tenant_id)
+            counts = Counter({UnitStatus(status): number for status, number in single.items()})
             for of_batch in (await _ended_batches(tx, tenant_id)).values():
-                counts[ended_as(of_batch)] += sum(of_batch.values())
+                counts[finished_status(of_batch)] += sum(of_batch.values())
         return dict(counts)
 
     async def clear(self, tenant_id: str, statuses: Collection[UnitStatus]) -> int:
-        """How many jobs that were shown are not any more."""
+        """Hide jobs and return how many were hidden."""
         shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx) -> int:
-            alone = await clearing.alone(tx, tenant_id, statuses)
+            single = await clearing.alone(tx, tenant_id, statuses)
             ended = await _ended_batches(tx, tenant_id)
-            chosen = {id_: counts for id_, counts in ended.items() if ended_as(counts) in statuses}
-            named: list[str] = [*alone]
-            for some in _parts(alone):
-                await clearing.clear_jobs(tx, some)
-            for some in _parts(list(chosen)):
-                named += await clearing.clear_batches(tx, some)
+            chosen = {id_: counts for id_, counts in ended.items() if finished_status(counts) in statuses}
+            named: list[str] = [*single]
+            for chunk in chunks(single, CHUNK_SIZE):
+                await clearing.clear_jobs(tx, chunk)
+            for chunk in chunks(list(chosen), CHUNK_SIZE):
+                named += await clearing.clear_batches(tx, chunk)
             if named:
-                await changes.write(tx, {tenant_id: named[:MOST_NAMED]})
-            return len(alone) + sum(sum(counts.values()) for counts in chosen.values())
+                await changes.write(tx, {tenant_id: named[:MAX_NAMED]})
+            return len(single) + sum(sum(counts.values()) for counts in chosen.values())
 
         return await shard.run(TransactionStep.TENANT, work)
 
 
 async def _ended_batches(tx: Tx, tenant_id: str) -> Mapping[str, Mapping[str, int]]:
-    """Their counts by status; one without jobs is none."""
+    """Job counts by status of each ended batch. Batches without jobs are left out."""
     found: dict[str, Mapping[str, int]] = {}
-    for some in _parts(await clearing.ended_batches(tx, tenant_id)):
-        found |= await jobs.count_in_batches(tx, tenant_id, some)
+    for chunk in chunks(await clearing.ended_batches(tx, tenant_id), CHUNK_SIZE):
+        found |= await jobs.count_in_batches(tx, tenant_id, chunk)
     return found
-
-
-def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (ids[at : at + AT_ONCE] for at in range(0, len(ids), AT_ONCE))

@@ -1,21 +1,25 @@
-"""What is known of jobs that have just ended: the jobs, their batches as they are now, and whether anything is left."""
+"""Load jobs that have just ended, their batches, and the number of active units."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.paging import chunks
 from comfyrelay.store.tenant import jobs
 from comfyrelay.store.tenant.library import media
 
-# A batch that is canceled ends all at once.
-JOBS_AT_ONCE = 500
+# All jobs of a canceled batch end at the same time.
+CHUNK_SIZE = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchOutcome:
-    """A batch, its items by status (a retried one as its newest try), who asked to be notified of its end, and, if the
-    rest of it is held, why and by which job's failure."""
+    """A batch with its item counts by status. A retried item counts as its newest attempt.
+
+    `notify_urls` get a message when the batch ends. If the batch is held, `held` is the reason and `held_by` the failed
+    job.
+    """
 
     id: str
     label: str | None
@@ -27,7 +31,7 @@ class BatchOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndedJobs:
-    """`jobs` in the order in which they ended; `active` counts what is queued or runs, a batch as one."""
+    """`jobs` in the order in which they ended. `active` counts queued and running units; a batch is one unit."""
 
     jobs: Sequence[JobRecord]
     batches: Mapping[str, BatchOutcome]
@@ -39,12 +43,11 @@ class EndedJobsReader:
         self._databases = databases
 
     async def load(self, tenant_id: str, user_id: str, job_ids: Iterable[str]) -> EndedJobs:
-        """Jobs that were deleted meanwhile are left out."""
-        wanted = list(job_ids)
+        """Jobs that no longer exist are left out."""
         found: list[JobRecord] = []
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            for start in range(0, len(wanted), JOBS_AT_ONCE):
-                found += await jobs.by_ids(tx, wanted[start : start + JOBS_AT_ONCE])
+            for chunk in chunks(list(job_ids), CHUNK_SIZE):
+                found += await jobs.by_ids(tx, chunk)
             ids = sorted({each.batch_id for each in found if each.batch_id is not None})
             counts = await jobs.count_in_batches(tx, tenant_id, ids) if ids else {}
             batches = await media.batches_of(tx, tenant_id, ids) if ids else []

@@ -1,6 +1,7 @@
-"""Removing videos and jobs with their files. The rows go first, with a note of the objects; the objects follow.
+"""Remove videos and jobs with their files.
 
-Storage may be out of reach for a while: what is noted is removed later, and nothing is forgotten.
+One transaction deletes the rows and records the objects to remove. Objects that cannot be removed at once, for example
+because storage is unreachable, are removed later.
 """
 
 from asyncio import gather
@@ -24,15 +25,15 @@ from comfyrelay.store.tenant.removals import Removal
 
 log = structlog.get_logger(__name__)
 
-AT_ONCE = 500
-# Younger ones are still in the hands of the process that made them.
+CHUNK_SIZE = 500
+# The process that recorded a removal gets this long to do it.
 GRACE_SECONDS = 60.0
 Work = Callable[[Tx], Awaitable[list[Removal]]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemovedFiles:
-    """Which files went with a job, and which could not be removed, each with why."""
+    """Files removed with a job, and files left behind, each with the reason."""
 
     removed: Sequence[str] = ()
     left: Sequence[str] = ()
@@ -40,16 +41,16 @@ class RemovedFiles:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemovedJobs:
-    """How many are gone, what became of their files, and why others are not."""
+    """Number of removed jobs, their files, and the errors of jobs that were not removed."""
 
     count: int
     files: RemovedFiles
     refused: Mapping[str, ComfyRelayError]
 
 
-# Removes what only whoever runs the engine knows of the attempts of a job that was removed.
+# Removes files of a removed job that only the embedding application knows, such as copies of outputs.
 OnRemoved = Callable[[Sequence[Attempt]], Awaitable[RemovedFiles]]
-IN_USE = "An unfinished job still needs this: cancel it, or wait until it is done."
+IN_USE = "An unfinished job still needs this: cancel the job or wait until it is done."
 
 
 class Removals:
@@ -59,7 +60,7 @@ class Removals:
         self._on_removed = on_removed
 
     async def remove_video(self, tenant_id: str, video_id: str) -> None:
-        """Remove a video, the file it was made of and everything that jobs made of it."""
+        """Remove a video, its original file and all outputs that jobs made from it."""
 
         async def work(tx: Tx) -> list[Removal]:
             await ledger.lock_wallet(tx, tenant_id)
@@ -72,9 +73,9 @@ class Removals:
         await self._run(tenant_id, work)
 
     async def remove_job(self, tenant_id: str, job_id: str, *, keep_files: bool = False) -> RemovedFiles:
-        """Remove a job that has ended, with its history and its outputs. What it cost stays in the ledger.
+        """Remove an ended job with its history and outputs. Its ledger entries stay.
 
-        Returns what became of its other files; `keep_files` leaves those where they are.
+        Returns the result for files outside object storage; `keep_files` leaves them in place.
         """
         done = await self.remove_jobs(tenant_id, [job_id], keep_files=keep_files)
         for error in done.refused.values():
@@ -82,13 +83,13 @@ class Removals:
         return done.files
 
     async def remove_jobs(self, tenant_id: str, job_ids: Sequence[str], *, keep_files: bool = False) -> RemovedJobs:
-        """The same for several, together, but for those that are refused."""
+        """Remove several jobs in one transaction, except refused ones."""
         try:
             return await self._remove_jobs(tenant_id, job_ids, keep_files=keep_files)
         except Conflict as error:
             if len(job_ids) == 1:
                 return RemovedJobs(count=0, files=RemovedFiles(), refused={job_ids[0]: error})
-        # something that one of them made is in use, and the others go
+        # a file of at least one job is in use: bisect, so that the others are removed
         half = len(job_ids) // 2
         first = await self.remove_jobs(tenant_id, job_ids[:half], keep_files=keep_files)
         second = await self.remove_jobs(tenant_id, job_ids[half:], keep_files=keep_files)
@@ -104,7 +105,7 @@ class Removals:
         going: list[str] = []
         attempts: list[Attempt] = []
         refused: dict[str, ComfyRelayError] = {}
-        # leases that ended without a result may have left something, too
+        # leases that ended without a result may have left objects
         leftovers = dict(
             zip(job_ids, await gather(*(self._paths_of(tenant_id, each) for each in job_ids)), strict=True)
         )
@@ -113,7 +114,9 @@ class Removals:
             await ledger.lock_wallet(tx, tenant_id)
             found = {each.id: each for each in await jobs.by_ids(tx, job_ids) if each.tenant_id == tenant_id}
             refused.clear()
-            refused.update({each: why for each in job_ids if (why := _why_not(each, found.get(each))) is not None})
+            refused.update(
+                {each: why for each in job_ids if (why := _removal_error(each, found.get(each))) is not None}
+            )
             going[:] = [each for each in job_ids if each not in refused]
             named = await gallery.of_jobs(tx, tenant_id, going)
             attempts[:] = await jobs.attempts_of(tx, going)
@@ -132,12 +135,12 @@ class Removals:
         return [each.path async for each in self._objects.list(job_folder(tenant_id, job_id))]
 
     async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> int:
-        """Remove the objects that are still noted; returns how many there were."""
+        """Remove the recorded objects and return how many there were."""
         done = 0
         for name in self._databases.shards:
             try:
                 async with self._databases.shard(name).read() as tx:
-                    found = await removals.pending(tx, limit=AT_ONCE, older_than_seconds=grace_seconds)
+                    found = await removals.pending(tx, limit=CHUNK_SIZE, older_than_seconds=grace_seconds)
                 await self._remove_objects(self._databases.shard(name), found)
                 done += len(found)
             except DatabaseUnavailable:
@@ -150,7 +153,7 @@ class Removals:
         try:
             await self._remove_objects(shard, removed)
         except Exception:
-            # the rows are gone, which is what the caller was promised; the objects are noted
+            # the rows are deleted, which is all the caller was promised; the objects are recorded
             log.warning("removal.postponed", shard=shard.name, objects=len(removed), exc_info=True)
 
     async def _remove_objects(self, shard: Database, found: Sequence[Removal]) -> None:
@@ -161,7 +164,7 @@ class Removals:
             await shard.run(TransactionStep.REMOVE_FORGET, lambda tx: removals.finish(tx, [each.id for each in found]))
 
 
-def _why_not(job_id: str, job: JobRecord | None) -> ComfyRelayError | None:
+def _removal_error(job_id: str, job: JobRecord | None) -> ComfyRelayError | None:
     if job is None:
         return NotFound(f"There is no job {job_id!r}.")
     if job.status not in TERMINAL_JOB:

@@ -1,4 +1,4 @@
-"""Views of an area of the web app, kept under a name: what was looked for, and in which order."""
+"""Saved views of the web app: filters and sort order under a name."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.library import saved_views
 
-MOST = 50
+MAX_VIEWS = 50
 
 
 class SavedViewService:
@@ -22,13 +22,13 @@ class SavedViewService:
             return await saved_views.of_area(tx, tenant_id, area)
 
     async def save(self, tenant_id: str, *, area: str, name: str, search: Mapping[str, str]) -> SavedView:
-        """One of that name is replaced."""
+        """Save a view. A view with the same name is replaced."""
         shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx) -> SavedView:
             known = await saved_views.of_area(tx, tenant_id, area)
-            if len(known) >= MOST and name not in {each.name for each in known}:
-                raise Conflict(f"There are {MOST} views already: forget one of them first.")
+            if len(known) >= MAX_VIEWS and name not in {each.name for each in known}:
+                raise Conflict(f"There are {MAX_VIEWS} views already: delete one first.")
             return await saved_views.keep(tx, id_=new_id(), tenant_id=tenant_id, area=area, name=name, search=search)
 
         return await shard.run(TransactionStep.TENANT, work)
@@ -36,4 +36,4 @@ class SavedViewService:
     async def remove(self, tenant_id: str, view_id: str) -> None:
         shard = await self._databases.shard_of(tenant_id)
         if not await shard.run(TransactionStep.TENANT, lambda tx: saved_views.remove(tx, tenant_id, view_id)):
-            raise NotFound("There is no such view of yours.")
+            raise NotFound("You have no such view.")

@@ -1,4 +1,4 @@
-"""Trying out a workflow of the catalogue: a job of the administrator's own that costs nothing."""
+"""Test runs: free jobs of an administrator that run a workflow of the catalogue."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +28,7 @@ class TestRuns:
         values: Mapping[str, Any] | None = None,
         input_file_id: str | None = None,
     ) -> JobRecord:
-        """On a worker that is named it runs there, or waits for it, whoever else is free."""
+        """Submit a test run. With `worker_id`, it waits for that worker even if others are free."""
         stage = await self._stage_of(worker_id, slug) if worker_id is not None else None
         return await self._submit.submit(
             JobRequest(
@@ -39,7 +39,7 @@ class TestRuns:
                 item=ItemRequest(input_payload=values or {}, input_file_id=input_file_id, label=f"Test of {slug}"),
                 stage=stage,
                 shows_workers=True,
-                # what was chosen is what is to be tried, also while it lacks something
+                # the administrator chose the worker: wait even while it misses requirements
                 wait_for_missing=worker_id is not None,
                 is_test=True,
                 only_worker=worker_id,
@@ -54,5 +54,5 @@ class TestRuns:
             if slug not in await worker_list.assigned_workflows(tx, worker_id):
                 raise Conflict(f"The worker {worker_id!r} does not have this workflow: map it to its fleet first.")
         if not worker.is_approved:
-            raise Conflict(f"The worker {worker_id!r} is revoked, and gets no jobs.")
+            raise Conflict(f"The worker {worker_id!r} is revoked and gets no jobs.")
         return Stage(worker.stage)

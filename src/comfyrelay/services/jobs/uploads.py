@@ -1,4 +1,4 @@
-"""Uploads: a file is known before its bytes come, and the bytes go straight to object storage."""
+"""Uploads. A file gets its row first; its bytes go straight to object storage."""
 
 import asyncio
 import hashlib
@@ -16,20 +16,21 @@ from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.catalogue.library import Library
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.paging import chunks
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.storage.objects import LocalObjects, ObjectStore, SignedUpload
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant.library import media
 
 PIECE_BYTES = 1024 * 1024
-# Files that are copied: how many are known of in one transaction, and how many are on their way at once.
+# Local files: rows per transaction, and concurrent copies.
 GROUP_SIZE = 200
-COPIED_AT_ONCE = 8
+MAX_CONCURRENT_COPIES = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedUpload:
-    """A file, and how its bytes may be sent."""
+    """A file and the signed URL for its bytes."""
 
     file: FileRecord
     signed: SignedUpload
@@ -54,7 +55,7 @@ class Uploads:
         self._ttl_seconds = ttl_seconds
 
     async def create(self, user: User, new: AnnouncedUpload) -> PreparedUpload:
-        """Make the file's row, then say where its bytes go. The type and the length are part of the signature."""
+        """Create the row of a file and sign its upload URL. The signature covers type and length."""
         check_upload(new, max_bytes=self._max_bytes)
         await self._check_effect(new)
         row = self._row(user, new)
@@ -66,43 +67,41 @@ class Uploads:
         return PreparedUpload(file=(await self._files(shard, user, [row["id"]]))[0], signed=signed)
 
     async def file_names(self, user: User, file_ids: Sequence[str]) -> dict[str, str]:
-        """What the user calls these files, as far as they are the user's."""
+        """Original names of those files that belong to the user."""
         shard = await self._databases.shard_of(user.tenant_id)
         return {each.id: each.original_filename or "" for each in await self._files(shard, user, file_ids)}
 
     async def find_file(self, user: User, file_id: str) -> FileRecord:
-        """A file of the user's own."""
         found = await self._files(await self._databases.shard_of(user.tenant_id), user, [file_id])
         if not found:
-            raise NotFound("There is no such file of yours.")
+            raise NotFound("You have no such file.")
         return found[0]
 
     async def copy_local_files(self, user: User, sources: Sequence[Path]) -> dict[Path, str]:
-        """Files of this machine, copied to where jobs find them; their ids. One that is refused is so before any is
-        copied."""
-        announced = await asyncio.to_thread(lambda: [_announced(each) for each in sources])
+        """Copy files of this machine to object storage; return their ids. All are checked before the first copy."""
+        announced = await asyncio.to_thread(lambda: [_describe(each) for each in sources])
         for each in announced:
             check_upload(each, max_bytes=self._max_bytes)
         rows = {source: self._row(user, new) for source, new in zip(sources, announced, strict=True)}
         shard = await self._databases.shard_of(user.tenant_id)
-        for start in range(0, len(rows), GROUP_SIZE):
-            await self._copy_group(shard, dict([*rows.items()][start : start + GROUP_SIZE]))
+        for group in chunks(list(rows.items()), GROUP_SIZE):
+            await self._copy_group(shard, dict(group))
         return {source: row["id"] for source, row in rows.items()}
 
     async def copy_output(self, user: User, output: FileRecord, name: str) -> FileRecord:
-        """An output as an input of its own, which stays when the job that made it is deleted."""
+        """Copy an output to a new input file, which outlives the job."""
         new = AnnouncedUpload(mime_type=output.mime_type, size=output.size or 0, original_filename=name)
         if not new.mime_type.startswith(("image/", "video/", "audio/")):
-            raise Conflict(f"Only a picture, a video or audio can be an input; this output is {new.mime_type}.")
+            raise Conflict(f"Only an image, a video or audio can be an input; this output is {new.mime_type}.")
         row = {**self._row(user, new), "content_hash": output.content_hash}
         if await self._objects.stat(output.path) is None:
-            raise NotFound("The file of this output is gone.")
+            raise NotFound("The file of this output no longer exists.")
         shard = await self._databases.shard_of(user.tenant_id)
         try:
             row["size"] = (await self._objects.copy(output.path, row["path"])).size
             await shard.run(TransactionStep.TENANT, lambda tx: media.create_files(tx, [row]))
         except BaseException:
-            # nobody else knows of it
+            # it has no row, so nothing else would remove it
             await self._objects.remove(row["path"])
             raise
         return (await self._files(shard, user, [row["id"]]))[0]
@@ -113,16 +112,16 @@ class Uploads:
             await self._copy_all(rows)
             await shard.run(TransactionStep.TENANT, lambda tx: media.create_files(tx, new))
         except BaseException:
-            # nobody else knows of them
+            # they have no rows, so nothing else would remove them
             await self._objects.remove_many([row["path"] for row in new])
             raise
 
     async def _copy_all(self, rows: Mapping[Path, dict[str, Any]]) -> None:
-        """Several at once: each waits for the disk."""
-        turn = asyncio.Semaphore(COPIED_AT_ONCE)
+        # copies mostly wait for the disk
+        limit = asyncio.Semaphore(MAX_CONCURRENT_COPIES)
 
         async def copy(source: Path, row: dict[str, Any]) -> None:
-            async with turn:
+            async with limit:
                 with _readable(source):
                     row["content_hash"] = await self._copy(source, row["path"], row["size"])
 
@@ -131,11 +130,11 @@ class Uploads:
                 for source, row in rows.items():
                     group.create_task(copy(source, row))
         except ExceptionGroup as failed:
-            # one sentence is enough, and the first is as good as any
+            # the caller gets one error: the first
             raise failed.exceptions[0] from None
 
     async def _copy(self, source: Path, path: str, size: int) -> str:
-        """Returns the SHA-256 of what was copied."""
+        """Copy one file and return its SHA-256."""
         digest = hashlib.sha256()
         if size > PIECE_BYTES and isinstance(self._objects, LocalObjects):
             async with self._objects.receive(path, size=size) as receiver:
@@ -165,14 +164,14 @@ class Uploads:
     async def create_video(
         self, user: User, *, original_file_id: str, title: str | None = None, effect_id: int | None = None
     ) -> VideoRecord:
-        """A video of a file that has arrived."""
+        """Create a video from an uploaded file."""
         shard = await self._databases.shard_of(user.tenant_id)
         found = await self._files(shard, user, [original_file_id])
         if not found:
-            raise InvalidInput(errors={"original_file_id": "There is no such file of yours."})
+            raise InvalidInput(errors={"original_file_id": "You have no such file."})
         if effect_id is not None:
             await self._library.effect(id_=effect_id)
-        await self._require_arrived(found[0])
+        await self._require_uploaded(found[0])
         id_ = new_id()
         values = {
             "id": id_,
@@ -186,7 +185,7 @@ class Uploads:
         async with shard.read() as tx:
             return (await media.videos_of(tx, user.tenant_id, [id_]))[id_]
 
-    async def _require_arrived(self, file: FileRecord) -> None:
+    async def _require_uploaded(self, file: FileRecord) -> None:
         stat = await self._objects.stat(file.path)
         if stat is None:
             raise InvalidInput(errors={"original_file_id": "This file has not been uploaded yet."})
@@ -195,7 +194,7 @@ class Uploads:
             raise InvalidInput(errors={"original_file_id": text})
 
     async def _check_effect(self, new: AnnouncedUpload) -> None:
-        """Better now than after an upload of an hour."""
+        """Refuse a wrong media type before the upload, not after it."""
         if new.effect_id is None:
             return
         effect = await self._library.effect(id_=new.effect_id)
@@ -210,14 +209,14 @@ class Uploads:
 
 @contextmanager
 def _readable(source: Path) -> Iterator[None]:
-    """Say of a file on this machine why it cannot be taken; storage speaks for itself."""
+    """Turn read errors of a local file into `InvalidInput`. Storage errors pass."""
     try:
         yield
     except OSError as error:
         raise InvalidInput(errors={"file": f"{source.name} cannot be read: {error.strerror}."}) from None
 
 
-def _announced(source: Path) -> AnnouncedUpload:
+def _describe(source: Path) -> AnnouncedUpload:
     with _readable(source):
         size = source.stat().st_size
     guessed = guess_media_type(source.name) or "application/octet-stream"

@@ -122,7 +122,7 @@ class AdminLive:
                         await subscriber.has_messages.wait()
                 if self.is_closed:
                     return
-                yield subscriber.take() or StreamMessage(what=None)
+                yield subscriber.pop() or StreamMessage(what=None)
         finally:
             self._subscribers.discard(subscriber)
 

@@ -1,4 +1,4 @@
-"""Accepting: one transaction reserves the tokens and writes the jobs and their outbox row; then come the dispatches."""
+"""Accept jobs: one transaction reserves tokens and writes the jobs and their outbox row. Dispatches follow."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,19 +27,19 @@ from comfyrelay.store.tenant.library import media
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-# From the id of a workflow to the stage that its jobs run at.
+# Maps a workflow id to the stage of its jobs.
 StageOf = Callable[[int], Stage]
-_NOTHING: Mapping[str, Reused] = MappingProxyType({})
+_NO_REUSE: Mapping[str, Reused] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accepted:
-    """Jobs that were written, and the outbox row that leads them to the queue."""
+    """Written jobs and the outbox row that brings them to the queue."""
 
     jobs: Sequence[JobRecord]
     submission: PendingSubmission | None
     uses_files: bool
-    # those of them that were answered with outputs of others, and are not for the queue
+    # jobs completed with a reused output; they do not enter the queue
     ended: Sequence[JobState] = ()
 
 
@@ -55,9 +55,8 @@ class Acceptance:
         stage_of: StageOf | None = None,
         on_files_used: Callable[[], None] = lambda: None,
     ) -> None:
-        """`stage_of` decides at which stage jobs run, whatever was asked for; also when they are run again.
-        `on_files_used` is called when jobs were written that name files. `limit_of` is a tenant's own limit of active
-        jobs, if it has one."""
+        """`stage_of` overrides the requested stage, also for reruns. `on_files_used` is called after jobs with files
+        were written. `limit_of` returns a tenant's own limit of active jobs, if any."""
         self._recovery = recovery
         self._applying = applying
         self._delivery = delivery
@@ -69,8 +68,8 @@ class Acceptance:
     async def run(
         self, shard: Database, tenant_id: str, work: Callable[[Tx, int], Awaitable[tuple[T, Accepted | None]]]
     ) -> tuple[T, bool]:
-        """Do `work` under the wallet's lock, with the balance, and bring what it wrote to the queue. Returns its
-        answer, and whether it wrote anything."""
+        """Run `work(tx, balance)` under the wallet lock and enqueue the jobs it wrote. Returns its result and whether
+        it wrote any."""
 
         async def locked(tx: Tx) -> tuple[T, Accepted | None]:
             return await work(tx, await ledger.lock_wallet(tx, tenant_id))
@@ -87,19 +86,19 @@ class Acceptance:
     async def check_limit(
         self, tx: Tx, tenant_id: str, user_id: str, *, batch_id: str | None = None, more: int = 1
     ) -> None:
-        """Counted under the wallet's lock, so that two submissions cannot both be the last one allowed."""
+        """Count under the wallet lock, so that concurrent submissions cannot exceed the limit together."""
         own = await self._limit_of(tenant_id)
         limit = self._max_active_jobs if own is None else own
         if await jobs.count_active(tx, tenant_id, user_id, beside=batch_id) + more > limit:
             raise TooManyActiveJobs(limit=limit)
 
     async def write(
-        self, tx: Tx, balance: int, new: Sequence[NewJobRecord], reused: Mapping[str, Reused] = _NOTHING
+        self, tx: Tx, balance: int, new: Sequence[NewJobRecord], reused: Mapping[str, Reused] = _NO_REUSE
     ) -> Accepted:
-        """The `balance` is that of the locked wallet. `reused` has, by job, what some of them are answered with: they
-        cost nothing, and end at once."""
+        """Write new jobs. `balance` is that of the locked wallet. Jobs in `reused`, by id, cost nothing and complete at
+        once."""
         tenant_id = new[0].tenant_id
-        new = [_answered(job, reused[job.id]) if job.id in reused else job for job in new]
+        new = [_as_reused(job, reused[job.id]) if job.id in reused else job for job in new]
         if self._stage_of is not None:
             new = [replace(job, stage=self._stage_of(job.workflow_id)) for job in new]
         await reserve(tx, tenant_id, balance, {job.id: job.reserved_tokens for job in new})
@@ -118,7 +117,7 @@ class Acceptance:
         )
 
     async def _complete(self, tx: Tx, made: Sequence[JobRecord], copies: Mapping[str, Reused]) -> dict[str, JobState]:
-        """As if the queue had told of it: tokens, output, video, events and webhook in this very transaction."""
+        """Settle jobs as if a worker had completed them, in this transaction: tokens, output, video, event, webhook."""
         states = await jobs.lock_states(tx, [job.id for job in made])
         updates = {
             job.id: reused_update(
@@ -137,21 +136,23 @@ class Acceptance:
         return {each.job.id: each.job for each in settled}
 
     async def ensure_dispatch(self, shard: Database, job: JobRecord) -> None:
-        """For a job that was accepted before: it may still be on its way to the queue."""
+        """Enqueue a job that was accepted earlier, in case it has not reached the queue."""
         await self._recovery.ensure_dispatch(shard.name, job)
 
     async def _enqueue(self, shard: Database, accepted: Accepted) -> None:
-        """If this fails, the jobs are accepted all the same, and the outbox recovery does it."""
+        """Enqueue accepted jobs. If this fails, outbox recovery enqueues them later."""
         if accepted.submission is None:
             return
         ended = {each.id for each in accepted.ended}
         try:
             await self._recovery.enqueue(shard.name, [job for job in accepted.jobs if job.id not in ended])
         except Exception:
-            log.warning("submit.left_to_recovery", shard=shard.name, submission=accepted.submission.id, exc_info=True)
+            log.warning(
+                "submission.left_to_recovery", shard=shard.name, submission=accepted.submission.id, exc_info=True
+            )
         else:
             self._delivery.remove_submission(shard.name, accepted.submission.id)
 
 
-def _answered(job: NewJobRecord, by: Reused) -> NewJobRecord:
+def _as_reused(job: NewJobRecord, by: Reused) -> NewJobRecord:
     return replace(job, reserved_tokens=0, saved_tokens=job.reserved_tokens, reused_from=by.job_id, delay_seconds=0)

@@ -1,4 +1,4 @@
-"""What a job is called that nobody gave a label: by what it runs, its input and its prompt."""
+"""Default labels of jobs: workflow or effect, input name and prompt."""
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -10,9 +10,9 @@ from comfyrelay.text import excerpt
 _LENGTH = 60
 
 
-def default_label(what: str | None, primary: StoredFile | None, values: Sequence[Value]) -> str | None:
-    """`what` is not said of the items of a batch: the batch says it."""
+def default_label(target_name: str | None, primary: StoredFile | None, values: Sequence[Value]) -> str | None:
+    """Items of a batch have no `target_name`: the batch shows it."""
     source = PurePosixPath(primary.name).stem if primary is not None and primary.name else ""
     prompt = next((each.value for each in values if each.property.role is Role.PROMPT), "")
-    parts = [excerpt(str(each), length=_LENGTH) for each in (what or "", source, prompt)]
+    parts = [excerpt(str(each), length=_LENGTH) for each in (target_name or "", source, prompt)]
     return " · ".join(filter(None, parts)) or None

@@ -1,4 +1,4 @@
-"""What a user submits, as far as it can be checked without looking anything up."""
+"""Job requests and the checks that need no database."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,25 +11,25 @@ from comfyrelay.domain.webhooks import url_problem
 from comfyrelay.errors import Forbidden, InvalidInput
 from comfyrelay.text import is_storable
 
-# Items of a batch and retries get keys of their own.
+# Prefixes of keys that the engine creates.
 RESERVED_KEYS = ("batch:", "retry:")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ItemRequest:
-    """One job's own inputs."""
+    """Inputs of one job."""
 
     input_payload: Mapping[str, Any] = field(default_factory=dict)
     input_file_id: str | None = None
     video_id: str | None = None
     label: str | None = None
-    # only from this machine's own user
+    # only on a desk
     output_folder: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRequest:
-    """What a user submits: an effect, or a workflow of the user's own, and the inputs for it."""
+    """A request to run an effect, or one of the user's workflows, with inputs."""
 
     tenant_id: str
     user_id: str
@@ -40,20 +40,21 @@ class JobRequest:
     priority: int = 0
     delay_seconds: float = 0.0
     webhook_url: str | None = None
-    # Without one, the server's.
+    # default: the server's stage
     stage: Stage | None = None
-    # So long it may wait before it may cost more.
+    # after this time it may run on more expensive workers
     max_wait_seconds: int | None = None
-    # Whether it may wait until a worker has what it needs, whether its user may know the workers by name, whether a
-    # copy of what an equal job has made will do, and the price that its user was told. None of them makes it another
-    # request.
+    # The fields below do not take part in the digest.
+    # accept it even if no worker meets the requirements yet
     wait_for_missing: bool = False
+    # error messages may name workers
     shows_workers: bool = False
-    # An administrator tries out a workflow of the catalogue, which needs no effect and costs nothing; on one worker
-    # alone, if it is named.
+    # a test run: needs no effect and costs nothing
     is_test: bool = False
     only_worker: str | None = None
+    # a copy of an equal job's output is accepted
     reuse: bool = False
+    # the price that the user saw
     expected_tokens: int | None = None
 
     def digest(self) -> str:
@@ -76,20 +77,19 @@ class JobRequest:
 
 
 def wait_limit(max_wait_seconds: int | None) -> dict[str, int]:
-    """For digests: a request that says nothing of it is the same as before anybody could."""
+    """Part of a digest. Without a limit it is empty, so that older digests stay valid."""
     return {} if max_wait_seconds is None else {"max_wait_seconds": max_wait_seconds}
 
 
 def chosen_stage(user: User, stage: Stage | None) -> Stage | None:
-    """Only an administrator may name another stage than the server's."""
+    """Return the requested stage, which only an administrator may choose."""
     if stage is not None and not user.is_admin:
         raise Forbidden("Only an administrator may choose the stage.")
     return stage
 
 
 def check_texts(*, idempotency_key: str, allow_private: bool, **others: str | None) -> None:
-    """Refuse a key that is empty or of the kind that the engine makes for itself, texts that cannot be kept, and a
-    webhook that could never be sent."""
+    """Refuse empty or reserved keys, texts that cannot be stored, and invalid webhook URLs."""
     errors = {
         name: "This contains a character that cannot be stored."
         for name, text in {"idempotency_key": idempotency_key, **others}.items()

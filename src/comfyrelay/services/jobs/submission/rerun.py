@@ -1,4 +1,4 @@
-"""Running again what jobs ran: copies of them, in their own batch or in a new one."""
+"""Copy jobs to run them again, in the same batch, in a new batch, or alone."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,18 +13,16 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import clearing, jobs
 from comfyrelay.store.tenant.library import media
 
-# Other values with which a run differs, of a workflow whose seed is no property; `None` where it is not known how.
+# Changes the values of a workflow without a seed property so that the run differs; `None` if that is not possible.
 Vary = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 
 
 async def retries(tx: Tx, old: Sequence[JobRecord], *, new_seeds: bool, vary: Vary) -> list[NewJobRecord]:
-    """A job is retried at most once: its key says so."""
+    """Retries of jobs. The idempotency key ensures that a job is retried at most once."""
     payloads = await _payloads(tx, old, vary if new_seeds else None)
     if batch_ids := {job.batch_id for job in old if job.batch_id is not None}:
         await clearing.show_batches(tx, batch_ids)
-    return [
-        _copy_of(job, payloads[job.id], new_seeds, idempotency_key=f"retry:{job.id}", retry_of=job.id) for job in old
-    ]
+    return [_copy(job, payloads[job.id], new_seeds, idempotency_key=f"retry:{job.id}", retry_of=job.id) for job in old]
 
 
 async def batch_copies(
@@ -32,7 +30,7 @@ async def batch_copies(
 ) -> list[NewJobRecord]:
     payloads = await _payloads(tx, old, vary if new_seeds else None)
     return [
-        _copy_of(
+        _copy(
             job,
             payloads[job.id],
             new_seeds,
@@ -44,12 +42,11 @@ async def batch_copies(
 
 
 async def copy_alone(tx: Tx, old: JobRecord, *, new_seeds: bool, vary: Vary) -> NewJobRecord:
-    """Of whatever batch it was, the copy is a job of its own; where that was made of a video, of a video of its own, so
-    that both results are kept for as long as videos are."""
+    """A copy outside any batch. The video is copied too, so that both results are kept."""
     payload = (await _payloads(tx, [old], vary if new_seeds else None))[old.id]
     key = f"again:{new_id()}"
     video_id = await _copy_video(tx, old)
-    return _copy_of(old, payload, new_seeds, idempotency_key=key, batch_id=None, item_no=0, video_id=video_id)
+    return _copy(old, payload, new_seeds, idempotency_key=key, batch_id=None, item_no=0, video_id=video_id)
 
 
 async def _copy_video(tx: Tx, old: JobRecord) -> str | None:
@@ -63,7 +60,7 @@ async def _copy_video(tx: Tx, old: JobRecord) -> str | None:
 
 
 async def _payloads(tx: Tx, old: Sequence[JobRecord], vary: Vary | None) -> Mapping[str, Mapping[str, Any]]:
-    """As they were; with `vary`, with other seeds."""
+    """Payloads of the old jobs; with `vary`, with new seeds."""
     payloads = await jobs.payloads(tx, [job.id for job in old])
     _refuse_without_input(old, payloads)
     if vary is None:
@@ -76,26 +73,25 @@ def _varied(payload: JobPayload, vary: Vary) -> JobPayload:
         return payload.with_seeds(new_seed)
     values = vary(payload.values)
     if values is None:
-        raise Conflict("This workflow has no seed that could be varied: run it again without a new seed.")
+        raise Conflict("This workflow has no seed to change: run it again without a new seed.")
     return replace(payload, values=values)
 
 
 def _refuse_without_input(old: Sequence[JobRecord], payloads: Mapping[str, Any]) -> None:
-    """A job whose input was deleted since cannot be run again."""
     for job in old:
         primary = JobPayload.from_json(payloads[job.id]).primary_input
-        # a file of the user's has its type beside it; one of the catalogue's is never deleted
+        # only files of users have a media type; files of the catalogue are never deleted
         if primary is not None and primary.mime_type is not None and job.input_file_id is None:
             raise Conflict("The input of this job was deleted, so it cannot be retried.")
 
 
-_OWN = {"id", "idempotency_key", "input_payload", "delay_seconds", "retry_of", "reused_from", "saved_tokens"}
+_NOT_COPIED = {"id", "idempotency_key", "input_payload", "delay_seconds", "retry_of", "reused_from", "saved_tokens"}
 
 
-def _copy_of(
+def _copy(
     old: JobRecord, payload: Mapping[str, Any], is_varied: bool, *, idempotency_key: str, **changes: Any
 ) -> NewJobRecord:
-    copied = {name: getattr(old, name) for name in NewJobRecord.__dataclass_fields__ if name not in _OWN}
+    copied = {name: getattr(old, name) for name in NewJobRecord.__dataclass_fields__ if name not in _NOT_COPIED}
     copied["reserved_tokens"] = old.again_tokens
     if is_varied:
         copied["fingerprint"] = None

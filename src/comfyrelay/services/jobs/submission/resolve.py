@@ -1,4 +1,4 @@
-"""Resolving: what is to be run. From a request to a job that can be accepted; nothing is written."""
+"""Resolve requests into jobs that can be accepted. Writes nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from comfyrelay.text import is_storable
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobDefaults:
-    """What a server gives to each job that it accepts, and the priorities that users may ask for."""
+    """Server-wide defaults of jobs, and the range of user priorities."""
 
     stage: str
     max_attempts: int
@@ -42,24 +42,24 @@ class JobDefaults:
         return max(self.priority_min, min(self.priority_max, priority))
 
 
-# As much as ComfyUI takes in one request, with room to spare. A prompt may stand in a graph thousands of times.
-MOST_FILLED_BYTES = 64 * 1024 * 1024
+# Below what ComfyUI accepts in one request. A prompt may occur in a graph thousands of times.
+MAX_FILLED_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """What is to be run, and what it costs."""
+    """A workflow to run, its effect if any, and facts about its graph."""
 
     workflow: WorkflowRecord
     effect: EffectRecord | None
     properties: Sequence[Property]
     hasher: WorkflowHasher
-    # of a tenant's own graph, where a policy holds
+    # for a tenant's own graph, if a policy applies
     own_inputs: OwnInputs | None
-    # nodes of the graph, or texts in them that are filled in, whichever are more
+    # the larger of the numbers of nodes and of filled-in texts
     size: int
     graph_bytes: int
-    # how often each text of a property stands in the graph
+    # by placeholder, how often it occurs in the graph
     occurrences: Mapping[str, int]
 
     @property
@@ -81,13 +81,13 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedMedia:
-    """The files and videos of the user's own that a submission names."""
+    """The user's files and videos that a request names."""
 
     files: Mapping[str, StoredFile]
     videos: Mapping[str, VideoRecord]
 
 
-# Raises `InvalidInput` for values that cannot be accepted; returns further ones that nobody gave, by their keys.
+# Raises `InvalidInput` for invalid values; returns additional values by key.
 Check = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
@@ -103,7 +103,7 @@ class Resolver:
         availability: Availability,
         reuse: Reuse,
     ) -> None:
-        """`checks` know what this machine alone can tell of a kind of workflow; `policy` is for graphs of tenants."""
+        """`checks` run on this machine, by kind of workflow. `policy` applies to graphs of tenants."""
         self._databases = databases
         self._graphs = graphs
         self._defaults = defaults
@@ -112,15 +112,15 @@ class Resolver:
         self._availability = availability
         self._reuse = reuse
         self._thread = FairThread()
-        # graphs by path, which never change, and the placeholders of their files, that the policy has passed
+        # graphs that passed the policy, by path and file placeholders; stored graphs never change
         self._passed: dict[tuple[str, frozenset[str]], None] = {}
 
     async def find_target(
         self, tenant_id: str, *, effect_id: int | None, workflow_slug: str | None, is_test: bool = False
     ) -> Target:
-        """The effect's workflow, or a workflow of the tenant's own; for a test also one of the catalogue."""
+        """Find an effect's workflow or a workflow of the tenant; for a test run also one of the catalogue."""
         if (effect_id is None) == (workflow_slug is None):
-            raise InvalidInput(errors={"effect_id": "Name an effect or a workflow of your own, one of the two."})
+            raise InvalidInput(errors={"effect_id": "Name either an effect or one of your workflows."})
         async with self._databases.central.read() as tx:
             if effect_id is not None:
                 effect, workflow = await catalogue.effect_to_run(tx, effect_id)
@@ -128,12 +128,12 @@ class Resolver:
                 effect, workflow = None, await catalogue.workflow(tx, slug=workflow_slug)
         if effect_id is not None and (effect is None or not effect.is_active):
             raise NotFound(f"There is no effect {effect_id}.")
-        # A workflow without an effect has no price, so it must be the tenant's own.
+        # without an effect there is no price, so the workflow must belong to the tenant
         may_run = effect is not None or (workflow is not None and workflow.tenant_id == tenant_id)
         if workflow is None or not (may_run or (is_test and workflow.tenant_id is None)):
             raise NotFound(f"There is no workflow {workflow_slug!r}.")
         if not workflow.is_active:
-            raise Conflict("This effect cannot be used at the moment: its workflow is switched off.")
+            raise Conflict("This effect is not available: its workflow is disabled.")
         if (waiting := workflow.waits_for) is not None:
             if waiting.problem is not None:
                 raise Conflict(waiting.text)
@@ -141,7 +141,7 @@ class Resolver:
         properties = [Property.from_json(each) for each in workflow.properties]
         graph, graph_bytes = await self._graphs.sized(workflow.graph_path)
 
-        def prepared(_number: int) -> Target:
+        def build_target(_number: int) -> Target:
             hasher = WorkflowHasher(graph, [each.placeholder for each in properties])
             return Target(
                 workflow=workflow,
@@ -154,11 +154,11 @@ class Resolver:
                 occurrences=_occurrences(graph, properties),
             )
 
-        [target] = await self._thread.map_range(prepared, count=1, size=graph_bytes)
+        [target] = await self._thread.map_range(build_target, count=1, size=graph_bytes)
         return target
 
     def _own_inputs(self, workflow: WorkflowRecord, graph: Graph, properties: Sequence[Property]) -> OwnInputs | None:
-        """Check a tenant's own graph, for the policy may be another one than when it was brought."""
+        """Check a tenant's graph again: the policy may have changed since it was uploaded."""
         if self._policy.mode == "off" or workflow.kind != WorkflowKind.GRAPH:
             return None
         files = frozenset(_files(properties))
@@ -171,10 +171,16 @@ class Resolver:
         return OwnInputs(self._policy, graph, texts=texts, files=files)
 
     async def load_media(
-        self, shard: Database, tenant_id: str, items: Sequence[ItemRequest], target: Target, *, reads: bool = False
+        self,
+        shard: Database,
+        tenant_id: str,
+        items: Sequence[ItemRequest],
+        target: Target,
+        *,
+        hash_content: bool = False,
     ) -> NamedMedia:
-        """Look up, in the tenant's own rows, every file and video that the items name. With `reads`, files whose
-        content is not known are read for its hash: only with that are jobs known to be equal."""
+        """Look up the tenant's files and videos that the items name. With `hash_content`, files without a known hash
+        are read: equal jobs are recognised by content."""
         assets = {each.key for each in target.properties if each.is_asset}
         named = {each.input_file_id for each in items if each.input_file_id is not None}
         for item in items:
@@ -187,7 +193,7 @@ class Resolver:
             videos = await media.videos_of(tx, tenant_id, of_videos)
             named.update(each.original_file_id for each in videos.values() if each.original_file_id is not None)
             files = await media.stored_files(tx, tenant_id, named)
-        return NamedMedia(files=await self._reuse.hash_files(files) if reads else files, videos=videos)
+        return NamedMedia(files=await self._reuse.hash_files(files) if hash_content else files, videos=videos)
 
     async def resolve_job(self, shard: Database, request: JobRequest, *, request_digest: str) -> NewJobRecord:
         target = await self.find_target(
@@ -196,7 +202,7 @@ class Resolver:
             workflow_slug=request.workflow_slug,
             is_test=request.is_test,
         )
-        found = await self.load_media(shard, request.tenant_id, [request.item], target, reads=request.reuse)
+        found = await self.load_media(shard, request.tenant_id, [request.item], target, hash_content=request.reuse)
         [new] = await self.resolve_jobs([request], target, found, request_digest=request_digest)
         return new
 
@@ -209,7 +215,7 @@ class Resolver:
         request_digest: str,
         batch_id: str | None = None,
     ) -> list[NewJobRecord]:
-        """Those of a batch, or one alone. What no worker can run is refused, unless it may wait."""
+        """Build the jobs of a batch, or a single job. Refuse jobs that no worker can run, unless they may wait."""
         made = await self.build_jobs(requests, target, found, request_digest=request_digest, batch_id=batch_id)
         first = requests[0]
         await self._availability.require(
@@ -224,7 +230,7 @@ class Resolver:
     async def find_missing(
         self, made: Sequence[NewJobRecord], target: Target, *, shows_names: bool
     ) -> MissingRequirements | None:
-        """What no worker has of what these jobs need."""
+        """Requirements of these jobs that no worker meets."""
         return await self._availability.missing(
             target.workflow, _wanted(made), stage=made[0].stage, shows_names=shows_names
         )
@@ -238,11 +244,11 @@ class Resolver:
         request_digest: str,
         batch_id: str | None = None,
     ) -> list[NewJobRecord]:
-        """The same, whether a worker can run them or not."""
+        """Like `resolve_jobs`, without the check of requirements."""
 
-        def resolved(number: int) -> NewJobRecord:
+        def build(number: int) -> NewJobRecord:
             try:
-                return self._job(
+                return self._build_job(
                     requests[number], target, found, request_digest=request_digest, batch_id=batch_id, item_no=number
                 )
             except InvalidInput as error:
@@ -251,19 +257,14 @@ class Resolver:
                 fields = {f"items.{number}.{key}": text for key, text in error.errors.items()}
                 raise InvalidInput(f"Item {number} is not valid.", errors=fields) from error
 
-        return await self._resolved(requests, target, resolved)
-
-    async def _resolved(
-        self, requests: Sequence[JobRequest], target: Target, resolved: Callable[[int], NewJobRecord]
-    ) -> list[NewJobRecord]:
         texts = (text for request in requests for text in request.item.input_payload.values() if isinstance(text, str))
         size = len(requests) * target.graph_bytes + sum(map(len, texts))
         if target.workflow.kind == WorkflowKind.SCRIPT:
-            # its check looks at the disk, and may copy what is there
+            # its check reads the disk and may copy files, so it never runs inline
             size = max(size, SMALL_BYTES + 1)
-        return await self._thread.map_range(resolved, count=len(requests), size=size)
+        return await self._thread.map_range(build, count=len(requests), size=size)
 
-    def _job(
+    def _build_job(
         self,
         request: JobRequest,
         target: Target,
@@ -299,7 +300,7 @@ class Resolver:
             webhook_url=request.webhook_url,
             max_wait_seconds=request.max_wait_seconds,
             only_worker=request.only_worker,
-            # what a script does is known to nobody
+            # scripts are not reproducible
             fingerprint=fingerprint(payload, found.files.values())
             if target.workflow.kind == WorkflowKind.GRAPH
             else None,
@@ -309,7 +310,7 @@ class Resolver:
         self, item: ItemRequest, target: Target, found: NamedMedia
     ) -> tuple[Sequence[Value], StoredFile | None, JobPayload]:
         """Resolve the properties and freeze what the job runs, so that later changes of the catalogue do not matter."""
-        # once, before the job is written: every attempt has these, and so has a request that is sent again
+        # drawn once, before the job is written: all attempts and repeated requests use the same seeds
         drawn = draw_seeds(target.properties, overrides=target.overrides, user_input=item.input_payload)
         overrides = {**target.overrides, **drawn}
         values = resolve(target.properties, overrides=overrides, user_input=item.input_payload)
@@ -344,7 +345,7 @@ class Resolver:
 
 
 def _wanted(made: Sequence[NewJobRecord]) -> dict[str, Mapping[str, Any]]:
-    """By workflow hash, the values of one job."""
+    """Values of one job per workflow hash."""
     wanted: dict[str, Mapping[str, Any]] = {}
     for job in made:
         wanted.setdefault(job.workflow_hash, job.input_payload["values"])
@@ -370,7 +371,7 @@ def _primary(item: ItemRequest, found: NamedMedia) -> StoredFile | None:
 
 
 def _refuse_placeholders(properties: Sequence[Property], values: Sequence[Value]) -> None:
-    """Workers put file names where the placeholders of assets are; a text must not smuggle one in."""
+    """Refuse texts with a placeholder of an asset: workers would replace it by a file name."""
     assets = _files(properties)
     errors = {
         value.property.key: "This text contains a placeholder of the workflow."
@@ -388,9 +389,7 @@ def _occurrences(graph: Graph, properties: Sequence[Property]) -> dict[str, int]
 
 
 def _check_filled(target: Target, values: Mapping[str, Any]) -> None:
-    """Before anything is filled in: what is too large then has taken the memory already."""
+    """Check the size before filling in values, which would allocate the memory."""
     filled = sum(target.occurrences.get(name, 0) * len(str(value)) for name, value in values.items())
-    if target.graph_bytes + filled > MOST_FILLED_BYTES:
-        raise TooLarge(
-            f"With these values the graph would have more than {MOST_FILLED_BYTES // 2**20} MiB: use shorter texts."
-        )
+    if target.graph_bytes + filled > MAX_FILLED_BYTES:
+        raise TooLarge(f"With these values the graph would exceed {MAX_FILLED_BYTES // 2**20} MiB: use shorter texts.")

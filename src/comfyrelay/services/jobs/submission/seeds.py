@@ -1,4 +1,4 @@
-"""Seeds by chance: a job that names none gets new ones, so that each run of a workflow is another try."""
+"""Random seeds for jobs that give none."""
 
 import secrets
 from collections.abc import Mapping, Sequence

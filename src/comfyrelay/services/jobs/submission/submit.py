@@ -1,4 +1,4 @@
-"""Submitting: a request is resolved, then accepted: a job with its tokens reserved and its dispatch in the queue."""
+"""Submit, retry and rerun single jobs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from comfyrelay.store.tenant import jobs
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submitted:
-    """A job, and whether it was made just now or by an earlier request for the same. Of a new one, its seed."""
+    """A job, whether this request created it, and the seed of a new job."""
 
     job: JobRecord
     is_new: bool
@@ -37,7 +37,7 @@ class Submit:
         vary: rerun.Vary,
         allow_private: bool,
     ) -> None:
-        """With `allow_private`, webhooks may lead into private networks."""
+        """With `allow_private`, webhooks may point to private networks."""
         self._databases = databases
         self._reuse = reuse
         self._resolve = resolve
@@ -50,7 +50,7 @@ class Submit:
         return (await self.submit_once(request)).job
 
     async def submit_once(self, request: JobRequest) -> Submitted:
-        """The same, and whether it is a new job."""
+        """Like `submit`, and return whether the job is new."""
         check_texts(
             idempotency_key=request.idempotency_key,
             allow_private=self._allow_private,
@@ -74,7 +74,7 @@ class Submit:
             known = await jobs.by_key(tx, request.tenant_id, request.idempotency_key)
             if known is not None:
                 return known, None
-            # what is answered is never active
+            # a job with a reused output is never active
             if not reused:
                 await self._accept.check_limit(tx, request.tenant_id, request.user_id)
             accepted = await self._accept.write(tx, balance, [new], reused)
@@ -91,13 +91,13 @@ class Submit:
         return Submitted(job=job, is_new=True, seed=JobPayload.from_json(new.input_payload).seed)
 
     async def retry(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> JobRecord:
-        """A failed or canceled job again, as a new job with its own reservation; a job is retried at most once."""
+        """Retry a failed or canceled job as a new job with its own reservation. A job is retried at most once."""
         return (await self.retry_once(tenant_id, job_id, new_seeds=new_seeds)).job
 
     async def retry_once(
         self, tenant_id: str, job_id: str, *, new_seeds: bool = False, expected_tokens: int | None = None
     ) -> Submitted:
-        """The same, and whether it was retried just now or before."""
+        """Like `retry`, and return whether the retry is new."""
         shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx, balance: int) -> tuple[JobRecord, Accepted | None]:
@@ -120,8 +120,7 @@ class Submit:
         return Submitted(job=job, is_new=is_new)
 
     async def retry_all(self, tenant_id: str, job_ids: Sequence[str]) -> int:
-        """All of them or none, in one go; returns how many were not retried before. Whoever is refused asks for each by
-        itself, to hear which it was."""
+        """Retry all jobs or none, in one transaction; return how many were not retried before."""
         shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx, balance: int) -> tuple[int, Accepted | None]:
@@ -133,7 +132,7 @@ class Submit:
             if not old:
                 return 0, None
             for user_id in {job.user_id for job in old}:
-                # a batch counts as one
+                # a batch counts as one unit
                 units = {job.batch_id or job.id for job in old if job.user_id == user_id}
                 await self._accept.check_limit(tx, tenant_id, user_id, more=len(units))
             again = await rerun.retries(tx, old, new_seeds=False, vary=self._vary)
@@ -146,7 +145,7 @@ class Submit:
     async def run_again(
         self, tenant_id: str, job_id: str, *, new_seeds: bool = False, expected_tokens: int | None = None
     ) -> JobRecord:
-        """A job that has ended once more, however it ended, as a new job that belongs to no batch."""
+        """Run an ended job again, as a new job outside any batch."""
         shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx, balance: int) -> tuple[JobRecord, Accepted | None]:
@@ -173,6 +172,6 @@ class Submit:
 
 
 def _check_price(new: NewJobRecord, expected_tokens: int | None) -> None:
-    """Who was told a price pays that one, or nothing; whoever was told none pays what it costs."""
+    """Refuse the job if the user saw another price."""
     if expected_tokens is not None and new.reserved_tokens != expected_tokens:
         raise PriceChanged(expected_tokens=expected_tokens, required_tokens=new.reserved_tokens)

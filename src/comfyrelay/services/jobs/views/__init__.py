@@ -1,1 +1,1 @@
-"""What users see of their jobs: lists, units of the queue, live changes, pictures, estimates."""
+"""Read models for users: job lists, the queue, live changes, posters and estimates."""

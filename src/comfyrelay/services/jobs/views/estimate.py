@@ -1,4 +1,4 @@
-"""What adding jobs would mean: how many, how long, at what price, and what stands in their way. Nothing is added."""
+"""Estimate jobs before they are submitted: count, price, duration and missing requirements."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from comfyrelay.services.jobs.views.recent import Recent
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.workers import workers
 
-# Items of a batch differ in an input, a prompt and a seed: what is wrong with all is seen in the first.
-MOST_TRIED = 50
+# Items of a batch differ only in inputs, so checking the first ones is enough.
+MAX_CHECKED = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """`files` are further ones that items name, which are not stored yet."""
+class EstimateRequest:
+    """`files` are files that items name and that are not stored yet."""
 
     tenant_id: str
     user_id: str
@@ -35,7 +35,7 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchEstimate:
-    """`forecast` is nothing where nobody knows how long such a job takes; `workers` are those that may run it."""
+    """`workers` is the number of slots that can run the jobs. Without known durations there is no `forecast`."""
 
     jobs: int
     tokens: int
@@ -65,39 +65,38 @@ class Estimates:
         self._stage = stage
         self._stage_of = stage_of
 
-    async def estimate(self, wanted: Wanted) -> BatchEstimate:
-        """`InvalidInput` for what would be refused, by the fields of one job."""
-        target = wanted.target
-        missing = await self._missing(wanted)
-        jobs = len(wanted.items)
-        slots, expected, now = await self._forecast(wanted, jobs)
+    async def estimate(self, request: EstimateRequest) -> BatchEstimate:
+        """Raises `InvalidInput` for jobs that would be refused."""
+        missing = await self._find_missing(request)
+        jobs = len(request.items)
+        slots, expected, now = await self._forecast(request, jobs)
         return BatchEstimate(
             jobs=jobs,
-            tokens=jobs * target.cost,
+            tokens=jobs * request.target.cost,
             workers=slots,
             forecast=expected,
             done_at=None if expected is None else now + timedelta(seconds=expected.seconds),
             missing=missing,
         )
 
-    async def _missing(self, wanted: Wanted) -> MissingRequirements | None:
-        target = wanted.target
+    async def _find_missing(self, request: EstimateRequest) -> MissingRequirements | None:
+        target = request.target
         if target.workflow.kind == WorkflowKind.SCRIPT:
-            # its values are checked by its preview; checking them as a job copies what is to be run
+            # its preview checks the values; a check as a job would copy its files
             return None
-        tried = wanted.items[:MOST_TRIED]
-        shard = await self._databases.shard_of(wanted.tenant_id)
-        found = await self._resolve.load_media(shard, wanted.tenant_id, tried, target)
+        checked = request.items[:MAX_CHECKED]
+        shard = await self._databases.shard_of(request.tenant_id)
+        found = await self._resolve.load_media(shard, request.tenant_id, checked, target)
         requests = [
-            JobRequest(tenant_id=wanted.tenant_id, user_id=wanted.user_id, idempotency_key="estimate", item=each)
-            for each in tried
+            JobRequest(tenant_id=request.tenant_id, user_id=request.user_id, idempotency_key="estimate", item=item)
+            for item in checked
         ]
-        media = NamedMedia(files={**found.files, **wanted.files}, videos=found.videos)
+        media = NamedMedia(files={**found.files, **request.files}, videos=found.videos)
         made = await self._resolve.build_jobs(requests, target, media, request_digest="")
-        return await self._resolve.find_missing(made, target, shows_names=wanted.shows_workers)
+        return await self._resolve.find_missing(made, target, shows_names=request.shows_workers)
 
-    async def _forecast(self, wanted: Wanted, jobs: int) -> tuple[int, Forecast | None, datetime]:
-        workflow, effect = wanted.target.workflow, wanted.target.effect
+    async def _forecast(self, request: EstimateRequest, jobs: int) -> tuple[int, Forecast | None, datetime]:
+        workflow, effect = request.target.workflow, request.target.effect
         stage = self._stage if self._stage_of is None else self._stage_of(workflow.id)
         async with self._databases.central.read() as tx:
             able = await workers.serving(
@@ -109,15 +108,15 @@ class Estimates:
             now = await dispatches.now(tx)
         slots = sum(each.max_concurrency for each in able)
         pace = await self._recent.pace(
-            wanted.tenant_id, workflow_id=workflow.id, effect_id=effect.id if effect else None
+            request.tenant_id, workflow_id=workflow.id, effect_id=effect.id if effect else None
         )
         if pace is None and effect is not None and effect.last_processing_time_seconds is not None:
             last = effect.last_processing_time_seconds
             pace = Pace(last, last, last)
         if pace is None or not slots:
             return slots, None, now
-        counts = await self._overview.counts(wanted.tenant_id)
-        # what is more urgent goes before what waits, and not before what runs
-        waiting = 0 if wanted.priority > 0 else counts.get(JobStatus.QUEUED, 0)
+        counts = await self._overview.counts(request.tenant_id)
+        # urgent jobs overtake waiting jobs, but not running ones
+        waiting = 0 if request.priority > 0 else counts.get(JobStatus.QUEUED, 0)
         ahead = waiting + counts.get(JobStatus.PROCESSING, 0)
         return slots, forecast(jobs, pace, slots=slots, ahead=ahead, seconds_ahead=usual), now

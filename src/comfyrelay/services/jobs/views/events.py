@@ -1,7 +1,7 @@
-"""Following jobs: their events as they are written, and their progress, for any number of subscribers.
+"""Streams of job events and progress, for any number of subscribers.
 
-Each shard is asked once a second for everything that is new to all who follow jobs of it, and at once when this process
-has applied updates to it. A subscriber costs no query of its own.
+One reader per shard polls once a second for all subscribers together, and at once after this process applied updates to
+the shard. A subscriber costs no query.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ from comfyrelay.wakeup import Wakeup
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 1.0
-# Between two reads, however many updates this process applies.
-SHORTEST_PAUSE_SECONDS = 0.05
-# Of one tenant, whichever jobs they follow: connections are there for everybody.
+# Minimum pause between two reads.
+MIN_PAUSE_SECONDS = 0.05
+# Per tenant, so that one tenant cannot use up the connections.
 MAX_SUBSCRIBERS = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
-    """What is new to a subscriber: events that were written, or how far the job is. With neither: still nothing."""
+    """New events and progress of a job. Both are empty in a keep-alive."""
 
     events: tuple[Event, ...] = ()
     progress: Any = None
@@ -48,7 +48,7 @@ class _Subscriber:
     seq: int
     status: str
     events: list[Event] = field(default_factory=list)
-    # Only the newest counts, and a subscriber that reads slowly misses the others.
+    # only the newest value; slow subscribers skip the others
     progress: Any = None
     last_progress: Any = None
     has_changes: asyncio.Event = field(default_factory=asyncio.Event)
@@ -82,7 +82,7 @@ def _new_subscriber(job: JobRecord, after_seq: int) -> _Subscriber:
         tenant_id=job.tenant_id,
         job_id=job.id,
         seq=min(after_seq, job.event_seq),
-        # the events that follow say how it went on
+        # the missed events bring it up to date
         status=job.status if is_up_to_date else JobStatus.QUEUED,
     )
 
@@ -96,14 +96,14 @@ class Events:
         self._is_closed = False
 
     def check_subscriber_limit(self, tenant_id: str) -> None:
-        """Before a job is followed: once a stream has begun, nobody can be told."""
+        """Raise `TooManyRequests` before the stream starts; later the status code is already sent."""
         if self._of_tenant[tenant_id] >= MAX_SUBSCRIBERS:
             raise TooManyRequests(retry_after_seconds=60)
 
     async def subscribe(self, job: JobRecord, *, after_seq: int, quiet_seconds: float) -> AsyncGenerator[Changes, None]:
-        """What happened to a job after `after_seq`, then what happens, up to its end.
+        """Yield the events of a job after `after_seq`, then new ones, until the job ends.
 
-        Empty changes come when nothing happened for `quiet_seconds`.
+        After `quiet_seconds` without changes, yield empty changes as a keep-alive.
         """
         if self._is_closed:
             return
@@ -124,11 +124,11 @@ class Events:
         finally:
             reader.remove(subscriber)
             self._of_tenant[job.tenant_id] -= 1
-            # those of whom nobody is left are forgotten
+            # drop zero counts
             self._of_tenant += Counter()
 
     def wake(self, shard: str, entries: Iterable[OutboxEntry]) -> None:
-        """A shard got updates from this process: read its events at once, if somebody follows one of the jobs."""
+        """Read a shard's events now if a subscribed job got updates from this process."""
         reader = self._readers.get(shard)
         if reader is not None and reader.size:
             reader.wake({update.job_id for entry in entries for update in entry.updates})
@@ -138,7 +138,7 @@ class Events:
         return sum(each.size for each in self._readers.values())
 
     def close(self) -> None:
-        """End all that is followed."""
+        """End all streams."""
         self._is_closed = True
         for each in self._readers.values():
             each.close()
@@ -148,7 +148,7 @@ class Events:
 
 
 class _EventReader:
-    """Reads the events of one shard for everybody who follows a job of it."""
+    """Reads the events of one shard for all subscribers of its jobs."""
 
     def __init__(self, databases: Databases, shard: str, *, tick_seconds: float) -> None:
         self._databases = databases
@@ -193,9 +193,9 @@ class _EventReader:
             try:
                 await self._read()
             except Exception:
-                # whoever follows gets it later: the next read finds everything
-                log.warning("events.failed", shard=self._shard, exc_info=True)
-            await asyncio.sleep(min(SHORTEST_PAUSE_SECONDS, self._tick_seconds))
+                # the next read finds everything
+                log.warning("events.read_failed", shard=self._shard, exc_info=True)
+            await asyncio.sleep(min(MIN_PAUSE_SECONDS, self._tick_seconds))
 
     async def _read(self) -> None:
         following = [each for each in self._all() if not each.is_over]

@@ -1,4 +1,4 @@
-"""Jobs and videos as their owner sees them: how far they are, what they wait for, and where their files can be had."""
+"""Views of jobs and videos for their owner: progress, wait reason and URLs of files."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from comfyrelay.store.central.queue.dispatches import RunningDispatch
 from comfyrelay.store.tenant import history, jobs, ledger
 from comfyrelay.store.tenant.library import media
 
-AT_ONCE = 500
+PAGE_SIZE = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class OutputView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputView:
-    """The file that a job was made from."""
+    """The primary input of a job."""
 
     url: str
     mime_type: str | None
@@ -51,27 +51,27 @@ class InputView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobView:
-    """`waiting` is told of one job that is asked for, not in lists: it takes several queries. `seed` is that of every
-    attempt: it was drawn, or given, when the job was accepted."""
+    """A job for its owner. `waiting` is not set in lists because it needs several queries. All attempts use the same
+    `seed`."""
 
     job: JobRecord
     seed: int | None = None
     workflow_slug: str | None = None
     workflow_name: str | None = None
-    # the beginning of the main one
+    # shortened
     prompt: str | None = None
     input: InputView | None = None
     progress: Mapping[str, Any] | None = None
-    # a worker has it, and runs another one first
+    # leased, but the worker still runs another job
     is_only_fetched: bool = False
-    # of one that runs, and is asked to stop
+    # set while a running job has a pending cancel request
     cancel_requested_at: datetime | None = None
     canceled_by: CanceledBy | None = None
-    # what it made was kept for as long as it is kept
+    # its output was removed when its retention ended
     is_expired: bool = False
     refunded_tokens: int = 0
     waiting: Waiting | None = None
-    # the job that it was retried as
+    # id of the retry
     retried_as: str | None = None
     outputs: Sequence[OutputView] = ()
 
@@ -129,10 +129,9 @@ class Views:
         after_id: str | None = None,
         limit: int,
     ) -> Listed[JobView]:
-        """Newest first, or the other way round."""
         workflow_ids = await find_workflow_ids(self._databases, tenant_id, workflow)
-        # those that the queue calls otherwise
-        named = (
+        # only statuses of the queue view need a filter
+        filter_ = (
             await status_filter(self._databases, tenant_id, status)
             if status is not None and status in JOB_STATUS
             else None
@@ -141,8 +140,8 @@ class Views:
             found = await jobs.listed(
                 tx,
                 tenant_id,
-                status=None if named is not None else status,
-                status_filter=named,
+                status=None if filter_ is not None else status,
+                status_filter=filter_,
                 batch_id=batch_id,
                 no_batch=no_batch,
                 expired=expired,
@@ -156,42 +155,42 @@ class Views:
         return page.holding(await self.view_jobs(tenant_id, page.items))
 
     async def file(self, tenant_id: str, file_id: str) -> OutputView:
-        """A file of the tenant's own, by the name that it came with."""
+        """A file of the tenant, under its original name."""
         found = (await self._files(tenant_id, [file_id])).get(file_id)
         if found is None:
-            raise NotFound("There is no such file of yours.")
+            raise NotFound("You have no such file.")
         return await self._output(found, _stem(found) or "file")
 
     async def job_with_payload(self, tenant_id: str, job_id: str) -> tuple[JobRecord, JobPayload]:
-        """A job and what it runs."""
+        """A job and its payload."""
         job = await self.job_record(tenant_id, job_id)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             payloads = await jobs.payloads(tx, [job.id])
         return job, JobPayload.from_json(payloads[job.id])
 
     async def payloads(self, tenant_id: str, *, workflow_id: int) -> AsyncIterator[JobPayload]:
-        """What the jobs of a workflow run, newest first."""
+        """Payloads of the jobs of a workflow, newest first."""
         shard, before = await self._databases.shard_of(tenant_id), None
         while True:
             async with shard.read() as tx:
-                found = await jobs.listed(tx, tenant_id, after_id=before, limit=AT_ONCE)
+                found = await jobs.listed(tx, tenant_id, after_id=before, limit=PAGE_SIZE)
                 of_workflow = [each.id for each in found if each.workflow_id == workflow_id]
                 payloads = await jobs.payloads(tx, of_workflow) if of_workflow else {}
             for each in payloads.values():
                 yield JobPayload.from_json(each)
-            if len(found) < AT_ONCE:
+            if len(found) < PAGE_SIZE:
                 return
             before = found[-1].id
 
     async def logs(self, tenant_id: str, job_id: str, *, after_id: int, limit: int) -> Listed[LogLineRecord]:
-        """What the workers printed, oldest first."""
+        """Log lines of workers, oldest first."""
         await self.job_record(tenant_id, job_id)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await history.log_page(tx, tenant_id, job_id, after_id=after_id, limit=limit + 1)
         return listed(found, lambda each: each.id, limit=limit)
 
     async def history(self, tenant_id: str, job_id: str, *, after_seq: int, limit: int) -> Listed[Event]:
-        """What happened to a job, oldest first."""
+        """Events of a job, oldest first."""
         await self.job_record(tenant_id, job_id)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await history.event_page(tx, tenant_id, job_id, after_seq=after_seq, limit=limit + 1)
@@ -220,7 +219,7 @@ class Views:
         try:
             return await self._waiting.of_job(job.tenant_id, job.id)
         except NotFound:
-            # it was accepted this moment, and is on its way to the queue
+            # accepted just now and not in the queue yet
             return None
 
     async def _why_held(self, job: JobRecord) -> str | None:
@@ -257,7 +256,7 @@ class Views:
             source = files.get(job.input_file_id or "")
             subject = _stem(source) or slugs.get(job.effect_id or 0, "job")
             workflow = workflows.get(job.workflow_id)
-            # one may have been deleted just now
+            # the job may have been deleted since
             payload = JobPayload.from_json(payloads[job.id]) if job.id in payloads else None
             here = leased.get(job.id, dispatches.NOT_RUNNING)
             views.append(
@@ -291,7 +290,7 @@ class Views:
                 poster_url=facts.poster_url,
             )
         asset = payload.primary_input if payload else None
-        # a file of the user's has its type beside it, and is gone where the job does not name it any more
+        # a file of the user has a media type; without `input_file_id` it was deleted
         if asset is None or asset.mime_type is not None:
             return None
         name = PurePosixPath(asset.path).name
@@ -359,7 +358,7 @@ class Views:
 
 
 async def find_workflow_ids(databases: Databases, tenant_id: str, slug: str | None) -> list[int] | None:
-    """The workflows that a slug stands for; `None` where none is asked for, and all are meant."""
+    """Ids of the workflows with a slug; `None` without a slug, which means all workflows."""
     if slug is None:
         return None
     async with databases.central.read() as tx:

@@ -1,8 +1,8 @@
-"""Following a tenant: all that changes of its jobs, batches, queue, marks and wallet, for any number of open pages.
+"""Streams of changes to a tenant's jobs, batches, queue, marks and wallet, for any number of open pages.
 
-One task for each shard reads what has changed for every tenant that somebody follows; what it finds is loaded once for
-each tenant and handed to all who follow it. A subscriber costs no query of its own, but for what it missed while it was
-away. One that reads slowly keeps a few messages, and is then told to begin anew.
+One task per shard reads the changes of all subscribed tenants, loads them once per tenant and sends them to its
+subscribers. A subscriber costs no query, except to catch up after a reconnect. A slow subscriber has a bounded backlog
+and must then reload.
 """
 
 import asyncio
@@ -33,27 +33,27 @@ from comfyrelay.store.tenant.overview import LeasedItem
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-# Hints come from this process, and from others where they have made or freed work; a tick stands behind them.
+# Wakeups are best effort: this tick bounds the delay without them.
 TICK_SECONDS = 0.5
-# Between two reads, however much happens.
-GATHER_SECONDS = 0.25
-# How often at most the queue is looked at: its counts, its order, and how far what runs is.
-LOOK_SECONDS = 0.75
-# Of one message, and of what is replayed: whoever missed more had better begin anew.
-MOST_JOBS = 200
-# Of one read, for all tenants of a shard together.
-MOST_CHANGES = 10_000
-# Of one tenant in one process.
+# Minimum pause between two reads.
+PAUSE_SECONDS = 0.25
+# Minimum interval between two reads of a queue's counts, order and progress.
+QUEUE_READ_SECONDS = 0.75
+# Per message, also when catching up; a subscriber that missed more must reload.
+MAX_JOBS = 200
+# Per read, for all tenants of a shard together.
+MAX_CHANGES = 10_000
+# Per tenant and process.
 MAX_SUBSCRIBERS = 500
-MOST_WAITING = 200
-# What has changed is kept for longer than this.
-REPLAYED_SECONDS = 1800.0
-# What is being read when all ends.
-LAST_READ_SECONDS = 5.0
+MAX_WAITING = 200
+# Changes are stored for longer than this.
+REPLAY_SECONDS = 1800.0
+# How long `wait_closed` waits for reads in progress.
+CLOSE_SECONDS = 5.0
 
 
 class Cursor(NamedTuple):
-    """Up to where somebody has heard everything: the horizon of a read, and when that was."""
+    """The point up to which a subscriber has received everything: horizon and time of a read."""
 
     txid: int
     at: int
@@ -66,16 +66,16 @@ class Cursor(NamedTuple):
         return cls(horizon.txid, int(horizon.at.timestamp()))
 
     @classmethod
-    def read(cls, text: str) -> "Cursor | None":
-        """`None` for what is none of ours."""
+    def parse(cls, text: str) -> "Cursor | None":
+        """Parse a cursor; `None` if it is invalid."""
         txid, _, at = text.partition("-")
-        is_ours = txid.isdecimal() and at.isdecimal() and len(text) <= 40
-        return cls(int(txid), int(at)) if is_ours else None
+        is_valid = txid.isdecimal() and at.isdecimal() and len(text) <= 40
+        return cls(int(txid), int(at)) if is_valid else None
 
-    def is_replayed(self, now: Horizon) -> bool:
-        """One from the future was given out by a database that was since put back."""
+    def can_replay(self, now: Horizon) -> bool:
+        """A cursor from the future comes from a database that was restored since."""
         age = (now.at - datetime.fromtimestamp(min(self.at, 2**33), UTC)).total_seconds()
-        return self.txid <= now.txid and age <= REPLAYED_SECONDS
+        return self.txid <= now.txid and age <= REPLAY_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,9 +83,9 @@ class Changed:
     jobs: Sequence[JobView]
     batches: Sequence[BatchState]
     removed: Sequence[str]
-    # of outputs; nothing where none was marked
+    # marked outputs, if any
     marked: MarkedOutputs | None = None
-    # tokens came that are of no job
+    # the wallet got tokens that belong to no job
     has_credit: bool = False
 
     @property
@@ -95,7 +95,7 @@ class Changed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far a job is that runs, and how many seconds it should still take, where that is known."""
+    """Progress of a running job and the expected remaining seconds, if known."""
 
     id: str
     progress: Any
@@ -107,19 +107,18 @@ LiveMessage = Changed | QueueSummary | Sequence[Progress]
 
 @dataclass(eq=False)
 class _Tenant:
-    """What is known of one tenant that is followed."""
+    """State of a tenant with subscribers."""
 
     id: str
     position: Horizon
     subscribers: set[Subscriber[LiveMessage]] = field(default_factory=set)
-    # Changes from the horizon on that were told before: they are found again until their transactions are behind it.
-    told: frozenset[int] = frozenset()
-    # its counts may have changed
+    # changes already sent that later reads find again, until the horizon passes their transactions
+    sent: frozenset[int] = frozenset()
     is_stale: bool = True
     counts: dict[str, int] | None = None
     summary: QueueSummary | None = None
     progress: dict[str, Any] = field(default_factory=dict)
-    looked_at: float = 0.0
+    queue_read_at: float = 0.0
 
     @property
     def cursor(self) -> str:
@@ -131,9 +130,9 @@ class _Tenant:
         return any(counts.get(each) for each in (JobStatus.QUEUED, JobStatus.PROCESSING, JobStatus.PAUSED))
 
     def is_due(self) -> bool:
-        """Whether its queue is to be looked at now."""
-        is_long_ago = asyncio.get_running_loop().time() - self.looked_at >= LOOK_SECONDS
-        return is_long_ago and (self.is_stale or self.is_busy)
+        """Whether to read its queue now."""
+        elapsed = asyncio.get_running_loop().time() - self.queue_read_at
+        return elapsed >= QUEUE_READ_SECONDS and (self.is_stale or self.is_busy)
 
     def send(self, message: StreamMessage[LiveMessage]) -> None:
         for each in self.subscribers:
@@ -161,19 +160,21 @@ class Live:
     async def subscribe(
         self, tenant_id: str, *, cursor: str | None, quiet_seconds: float
     ) -> AsyncGenerator[StreamMessage[LiveMessage], None]:
-        """First the queue as it is; after a `cursor`, what was missed, or that it cannot be told. Then all that
-        happens. A message without anything comes when nothing happened for `quiet_seconds`."""
+        """Yield the changes missed since `cursor` or a `Reset`, the queue as it is, then all changes.
+
+        After `quiet_seconds` without changes, yield an empty message as a keep-alive.
+        """
         if self.is_closed:
             return
-        shard = await self.whole(self.databases.shard_name_of(tenant_id))
+        shard = await self.finish_read(self.databases.shard_name_of(tenant_id))
         reader = self._readers.get(shard)
         if reader is None:
             reader = self._readers[shard] = _ChangeReader(self, shard, self._notify_channel)
         subscriber: Subscriber[LiveMessage] = Subscriber()
-        # before what was missed is read: what happens meanwhile is told twice, and not never
+        # before the missed changes are read: changes in between are sent twice rather than lost
         tenant = await reader.add(tenant_id, subscriber)
         try:
-            for message in await self.whole(self._first(tenant, shard, cursor)):
+            for message in await self.finish_read(self._first_messages(tenant, shard, cursor)):
                 yield message
             while not self.is_closed:
                 with contextlib.suppress(TimeoutError):
@@ -181,50 +182,51 @@ class Live:
                         await subscriber.has_messages.wait()
                 if self.is_closed:
                     return
-                yield subscriber.take() or StreamMessage(what=None, cursor=tenant.cursor)
+                yield subscriber.pop() or StreamMessage(what=None, cursor=tenant.cursor)
         finally:
             reader.remove(tenant, subscriber)
 
     def check_subscriber_limit(self, tenant_id: str) -> None:
-        """Before it is followed: once a stream has begun, nobody can be told."""
+        """Raise `TooManyRequests` before the stream starts; later the status code is already sent."""
         found = (each.tenants.get(tenant_id) for each in self._readers.values())
         if any(each is not None and len(each.subscribers) >= MAX_SUBSCRIBERS for each in found):
             raise TooManyRequests(retry_after_seconds=60)
 
-    async def _first(self, tenant: _Tenant, shard: str, cursor: str | None) -> list[StreamMessage[LiveMessage]]:
-        # where this begins: what is told later may be told with it as well
-        begins = tenant.cursor
+    async def _first_messages(
+        self, tenant: _Tenant, shard: str, cursor: str | None
+    ) -> list[StreamMessage[LiveMessage]]:
+        # read first: later messages may repeat changes, but never skip any
+        start = tenant.cursor
         missed: list[StreamMessage[LiveMessage]] = []
         if cursor:
-            missed.append(StreamMessage(what=await self._missed(tenant.id, shard, cursor), cursor=begins))
+            missed.append(StreamMessage(what=await self._missed(tenant.id, shard, cursor), cursor=start))
         if tenant.summary is None:
-            tenant.summary = await self.overview.summary(tenant.id, limit=MOST_WAITING)
-        return [*missed, StreamMessage(what=tenant.summary, cursor=begins)]
+            tenant.summary = await self.overview.summary(tenant.id, limit=MAX_WAITING)
+        return [*missed, StreamMessage(what=tenant.summary, cursor=start)]
 
     async def _missed(self, tenant_id: str, shard: str, text: str) -> Changed | Reset:
-        cursor = Cursor.read(text)
+        cursor = Cursor.parse(text)
         if cursor is None:
             return Reset()
         async with self.databases.shard(shard).read() as tx:
-            if not cursor.is_replayed(await changes.horizon(tx)):
+            if not cursor.can_replay(await changes.horizon(tx)):
                 return Reset()
-            found = await changes.since(tx, {tenant_id: cursor.txid}, limit=MOST_CHANGES + 1)
-        return Reset() if len(found) > MOST_CHANGES else await self.load(tenant_id, found)
+            found = await changes.since(tx, {tenant_id: cursor.txid}, limit=MAX_CHANGES + 1)
+        return Reset() if len(found) > MAX_CHANGES else await self.load(tenant_id, found)
 
     async def load(self, tenant_id: str, found: Sequence[JobChange]) -> Changed | Reset:
-        """The jobs that changed, and their batches, as they are now; which outputs were marked; and whether tokens came
-        that are of no job."""
+        """Load changed jobs and their batches as they are now."""
         marks = [change.marked for change in found if change.marked is not None]
         marked = reduce(or_, marks) if marks else None
-        if marked is not None and len(marked.ids) > MOST_JOBS:
+        if marked is not None and len(marked.ids) > MAX_JOBS:
             marked = MarkedOutputs(frozenset(), is_all=True)
         ids = {id_ for change in found for id_ in change.ids}
-        if len(ids) > MOST_JOBS:
+        if len(ids) > MAX_JOBS:
             return Reset()
         async with (await self.databases.shard_of(tenant_id)).read() as tx:
             present = [each for each in await jobs.by_ids(tx, ids) if each.tenant_id == tenant_id]
         named = {each.batch_id for each in present if each.batch_id} | (ids - {each.id for each in present})
-        # without items there is none any more
+        # a batch without jobs counts as removed
         states = [each for each in await self._batches.states(tenant_id, named) if each.total]
         return Changed(
             jobs=await self._views.view_jobs(tenant_id, present),
@@ -235,21 +237,21 @@ class Live:
         )
 
     def wake(self, shard: str) -> None:
-        """A shard got updates from this process."""
+        """Read a shard now: this process applied updates to it."""
         if shard in self._readers:
             self._readers[shard].wakeup.notify()
 
-    async def whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Read to the end, also when whoever waits for it hangs up: a read that is broken off costs its connection."""
+    async def finish_read(self, work: Coroutine[Any, Any, T]) -> T:
+        """Finish a read even if the client disconnects: an interrupted read costs a database connection."""
         task = asyncio.create_task(work)
         self._reads.add(task)
-        task.add_done_callback(self._has_read)
+        task.add_done_callback(self._discard_read)
         return await asyncio.shield(task)
 
-    def _has_read(self, task: asyncio.Task[Any]) -> None:
+    def _discard_read(self, task: asyncio.Task[Any]) -> None:
         self._reads.discard(task)
         if not task.cancelled():
-            # nobody may be left to be told
+            # retrieve the exception: the caller may have disconnected
             task.exception()
 
     @property
@@ -257,23 +259,23 @@ class Live:
         return sum(each.size for each in self._readers.values())
 
     def close(self) -> None:
-        """End all that is followed."""
+        """End all streams."""
         self.is_closed = True
         for each in self._readers.values():
             each.close()
 
     async def wait_closed(self) -> None:
-        """After `close`: when nothing is read any more."""
+        """Wait for the reads in progress after `close`."""
         reading = {*self._reads, *(each.task for each in self._readers.values() if each.task is not None)}
         if reading:
-            _done, late = await asyncio.wait(reading, timeout=LAST_READ_SECONDS)
+            _done, late = await asyncio.wait(reading, timeout=CLOSE_SECONDS)
             for each in late:
                 each.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
 
 class _ChangeReader:
-    """Reads what changed in one shard for everybody who follows a tenant of it."""
+    """Reads the changes of one shard for all subscribed tenants."""
 
     def __init__(self, live: Live, shard: str, notify_channel: NotifyChannel) -> None:
         self._live = live
@@ -288,8 +290,8 @@ class _ChangeReader:
 
     async def add(self, tenant_id: str, subscriber: Subscriber[LiveMessage]) -> _Tenant:
         if tenant_id not in self.tenants:
-            horizon = await self._live.whole(self._horizon())
-            # somebody else may have come first meanwhile
+            horizon = await self._live.finish_read(self._horizon())
+            # another subscriber may have added the tenant in the meantime
             self.tenants.setdefault(tenant_id, _Tenant(tenant_id, horizon))
         tenant = self.tenants[tenant_id]
         tenant.subscribers.add(subscriber)
@@ -307,7 +309,7 @@ class _ChangeReader:
             del self.tenants[tenant.id]
 
     def close(self) -> None:
-        # it ends by itself: it may be reading
+        # wake the task instead of canceling it: it may be reading
         self.wakeup.notify()
         for tenant in self.tenants.values():
             for subscriber in tenant.subscribers:
@@ -319,9 +321,9 @@ class _ChangeReader:
             try:
                 await self._read()
             except Exception:
-                # nobody has moved on: the next read finds everything
-                log.warning("live.failed", shard=self._shard, exc_info=True)
-            await asyncio.sleep(GATHER_SECONDS)
+                # positions have not moved: the next read finds everything
+                log.warning("live.read_failed", shard=self._shard, exc_info=True)
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def _read(self) -> None:
         tenants = dict(self.tenants)
@@ -331,49 +333,45 @@ class _ChangeReader:
         with self._live.databases.watched(self._shard):
             async with self._live.databases.shard(self._shard).read() as tx:
                 horizon = await changes.horizon(tx)
-                found = await changes.since(tx, positions, limit=MOST_CHANGES + 1)
-        theirs: dict[str, list[JobChange]] = {each: [] for each in tenants}
+                found = await changes.since(tx, positions, limit=MAX_CHANGES + 1)
+        by_tenant: dict[str, list[JobChange]] = {each: [] for each in tenants}
         for change in found:
-            theirs[change.tenant_id].append(change)
-        is_too_much = len(found) > MOST_CHANGES
+            by_tenant[change.tenant_id].append(change)
+        is_incomplete = len(found) > MAX_CHANGES
         for tenant in tenants.values():
             try:
-                await self._send_changes(tenant, theirs[tenant.id], horizon, is_too_much=is_too_much)
+                await self._send_changes(tenant, by_tenant[tenant.id], horizon, is_incomplete=is_incomplete)
             except Exception:
-                log.warning("live.failed", shard=self._shard, tenant_id=tenant.id, exc_info=True)
-        # what has happened comes first
+                log.warning("live.send_failed", shard=self._shard, tenant_id=tenant.id, exc_info=True)
         await self._read_queues([each for each in tenants.values() if each.is_due()])
 
     async def _send_changes(
-        self, tenant: _Tenant, found: Sequence[JobChange], horizon: Horizon, *, is_too_much: bool
+        self, tenant: _Tenant, found: Sequence[JobChange], horizon: Horizon, *, is_incomplete: bool
     ) -> None:
-        new = [each for each in found if each.id not in tenant.told]
+        new = [each for each in found if each.id not in tenant.sent]
         what: Changed | Reset | None = None
-        if is_too_much:
+        if is_incomplete:
             what = Reset()
         elif new:
             what = await self._live.load(tenant.id, new)
         tenant.position = horizon
-        tenant.told = frozenset(each.id for each in found if each.txid >= horizon.txid)
+        tenant.sent = frozenset(each.id for each in found if each.txid >= horizon.txid)
         if what is not None:
             tenant.is_stale = True
             tenant.send(StreamMessage(what=what, cursor=tenant.cursor))
 
     async def _read_queues(self, tenants: Sequence[_Tenant]) -> None:
-        """The queue's order and the progress of jobs are told by no change: they are looked at while jobs wait or
-        run, for all tenants together."""
+        """Poll queue order and progress, which write no change rows, for all tenants with active jobs together."""
         if not tenants:
             return
         if stale := [each for each in tenants if each.is_stale or each.counts is None]:
             counts = await self._live.overview.counts_of(self._shard, [each.id for each in stale])
             for each in stale:
                 each.counts, each.is_stale = counts[each.id], False
-        leased_and_waiting = await self._live.overview.leased_and_waiting(
-            [each.id for each in tenants], limit=MOST_WAITING
-        )
+        queues = await self._live.overview.leased_and_waiting([each.id for each in tenants], limit=MAX_WAITING)
         for each in tenants:
-            each.looked_at = asyncio.get_running_loop().time()
-            await self._send_queue(each, *leased_and_waiting[each.id])
+            each.queue_read_at = asyncio.get_running_loop().time()
+            await self._send_queue(each, *queues[each.id])
 
     async def _send_queue(self, tenant: _Tenant, leased: Sequence[LeasedItem], waiting: Sequence[Unit]) -> None:
         summary = summarize_queue(tenant.counts or {}, leased, waiting)
@@ -391,13 +389,13 @@ class _ChangeReader:
             known = await durations.known(tx, {each.workflow_id for each in running})
         found = []
         for each in running:
-            learnt = known.get((each.workflow_id, each.effect_id or durations.ALL))
-            learnt = learnt or known.get((each.workflow_id, durations.ALL))
-            left = None if learnt is None else max(0.0, learnt.mean_seconds - each.seconds)
+            usual = known.get((each.workflow_id, each.effect_id or durations.ALL))
+            usual = usual or known.get((each.workflow_id, durations.ALL))
+            left = None if usual is None else max(0.0, usual.mean_seconds - each.seconds)
             found.append(Progress(id=each.job_id, progress=each.progress, expected_seconds=left))
         return found
 
 
 def _contents(summary: QueueSummary) -> tuple[Any, ...]:
-    """What of it is told."""
+    """The part of a summary that subscribers get."""
     return dict(summary.counts), list(summary.running), list(summary.waiting)

@@ -1,4 +1,4 @@
-"""What is known of files, and where what is shown in their place can be had: for everybody who lists files."""
+"""Views of files with the URLs of their posters and previews."""
 
 import time
 from collections import OrderedDict
@@ -12,14 +12,12 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.tenant.library import media
 
-# A page of a gallery has two for each file, and is asked for again and again.
-KEPT_URLS = 20_000
+# A gallery page has two URLs per file and is loaded often.
+MAX_CACHED_URLS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShownMedia:
-    """The rest is in the file itself: its size in pixels and in seconds, as far as they are known."""
-
     file: FileRecord
     poster_url: str | None
     preview_url: str | None
@@ -30,11 +28,11 @@ class MediaViews:
         self._databases = databases
         self._objects = objects
         self._ttl_seconds = ttl_seconds
-        # By path: a browser has what it was shown once only as long as its URL stays the same.
+        # by path: browsers cache an image only while its URL stays the same
         self._urls: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     async def view_files(self, tenant_id: str, file_ids: Iterable[str]) -> dict[str, ShownMedia]:
-        """By id, those of the files that are the tenant's own and are there."""
+        """Views of the tenant's files by id. Unknown ids are left out."""
         wanted = list(file_ids)
         if not wanted:
             return {}
@@ -47,14 +45,14 @@ class MediaViews:
         return ShownMedia(file=file, poster_url=poster_url, preview_url=preview_url)
 
     async def urls(self, path: str, *, poster: str | None, preview: str | None) -> tuple[str | None, str | None]:
-        """Where the poster and the preview of a file can be had, by their formats."""
+        """URLs of the poster and the preview of a file, given their formats."""
         return (
             await self._url(poster_path(path, poster)) if poster else None,
             await self._url(preview_path(path, preview)) if preview else None,
         )
 
     async def _url(self, path: str) -> str:
-        """The same one for a while; it works for at least half of its time."""
+        """Sign a URL, or reuse one for up to half of its lifetime."""
         now = time.monotonic()
         url, fresh_until = self._urls.get(path, ("", 0.0))
         if not url or now >= fresh_until:
@@ -63,6 +61,6 @@ class MediaViews:
             )
             self._urls[path] = (url, now + self._ttl_seconds / 2)
         self._urls.move_to_end(path)
-        while len(self._urls) > KEPT_URLS:
+        while len(self._urls) > MAX_CACHED_URLS:
             self._urls.popitem(last=False)
         return url

@@ -1,4 +1,4 @@
-"""What a page shows of a queue beside lists of jobs: the queue at a glance, and all that is known of one job."""
+"""Summary of a tenant's queue, and details of one job."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +20,7 @@ from comfyrelay.store.tenant.jobs import StatusFilter
 from comfyrelay.store.tenant.library import media
 from comfyrelay.store.tenant.overview import LeasedItem
 
-# What jobs that run or wait are called.
+# Job statuses of the queue view's own statuses.
 JOB_STATUS: Mapping[str, JobStatus] = {
     UnitStatus.RUNNING: JobStatus.PROCESSING,
     UnitStatus.WAITING: JobStatus.QUEUED,
@@ -29,8 +29,8 @@ JOB_STATUS: Mapping[str, JobStatus] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueSummary:
-    """`waiting` is in the order in which it will run, and only its beginning. What a worker has only fetched, to run
-    it next, is `fetched`, and counts as waiting."""
+    """`waiting` is the start of the queue, in run order. `fetched` are jobs that a worker has leased to run next; they
+    count as waiting."""
 
     counts: Mapping[str, int]
     running: Sequence[Unit]
@@ -40,16 +40,15 @@ class QueueSummary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputValue:
-    """A value, or a file with a URL that works for a while."""
+    """A value, or a file with a signed URL."""
 
     key: str
     label: str
     type: str
     value: Any = None
     url: str | None = None
-    # of a file of the user's own that is still there
+    # if the file still belongs to the user
     file_id: str | None = None
-    # nobody changed it: it is what the workflow has
     is_default: bool = False
     role: Role | None = None
 
@@ -61,7 +60,7 @@ class JobDetails:
     inputs: Sequence[InputValue]
     error_detail: str | None
     attempts: Sequence[Attempt]
-    # what the worker told of the output: of a script, its command and all that it saved
+    # reported by the worker; for a script, its command and all saved files
     output_metadata: Mapping[str, Any] | None
 
 
@@ -69,13 +68,13 @@ def summarize_queue(counts: Mapping[str, int], leased: Sequence[LeasedItem], wai
     fetched = [each for each in leased if each.is_only_fetched]
     running = [each for each in leased if not each.is_only_fetched]
     known: dict[str, int] = {each: counts.get(each, 0) for each in JobStatus}
-    # the two databases are not asked in the same moment
+    # the two databases are not read at the same moment
     moved = min(len(fetched), known[JobStatus.PROCESSING])
     known[JobStatus.PROCESSING] -= moved
     known[JobStatus.QUEUED] += moved
     return QueueSummary(
         counts=known,
-        # several items of a batch may run at once
+        # several jobs of a batch may run at the same time
         running=list(dict.fromkeys(each.unit for each in running)),
         waiting=list(dict.fromkeys([*(each.unit for each in fetched), *waiting])),
         fetched=fetched,
@@ -83,7 +82,7 @@ def summarize_queue(counts: Mapping[str, int], leased: Sequence[LeasedItem], wai
 
 
 async def status_filter(databases: Databases, tenant_id: str, status: JobStatus | UnitStatus) -> StatusFilter:
-    """Which jobs are meant by a status, in the words of jobs or in those of the queue."""
+    """Filter for a status of jobs or of the queue view."""
     if status not in JOB_STATUS:
         return StatusFilter(status)
     async with databases.central.read() as tx:
@@ -108,14 +107,14 @@ class QueueOverview:
         return (await self.counts_of(shard, [tenant_id]))[tenant_id]
 
     async def counts_of(self, shard: str, tenant_ids: Collection[str]) -> dict[str, dict[str, int]]:
-        """For tenants that are all in this shard."""
+        """Counts for several tenants of one shard."""
         async with self._databases.shard(shard).read() as tx:
             return await overview.count_by_status(tx, tenant_ids)
 
     async def leased_and_waiting(
         self, tenant_ids: Collection[str], *, limit: int
     ) -> dict[str, tuple[Sequence[LeasedItem], Sequence[Unit]]]:
-        """For each tenant what workers have, and the beginning of what waits."""
+        """Leased jobs and the start of the waiting queue, by tenant."""
         async with self._databases.central.read() as tx:
             leased = await overview.leased(tx, tenant_ids)
             waiting = await overview.waiting(tx, tenant_ids, limit=limit)
@@ -139,7 +138,7 @@ class QueueOverview:
             workflow_name=workflow.name if workflow else "",
             inputs=await self._inputs(payload, properties, own),
             error_detail=job.error_detail,
-            # what the job was given is known for certain; a worker may see several in the graph
+            # the job's own seed is certain; a worker may find several in the graph
             attempts=attempts if payload.seed is None else [replace(each, seed=payload.seed) for each in attempts],
             output_metadata=metadata,
         )
@@ -147,7 +146,7 @@ class QueueOverview:
     async def _inputs(
         self, payload: JobPayload, properties: Sequence[Property], own: Mapping[str, str]
     ) -> list[InputValue]:
-        """In the order of the workflow's properties; those that were removed since then come by their placeholders."""
+        """Inputs in the order of the workflow's properties. Properties removed since appear as placeholders."""
         by_key = {each.key: each for each in properties}
         found = [
             InputValue(
@@ -170,7 +169,7 @@ class QueueOverview:
         for placeholder, value in payload.values.items():
             prop = by_placeholder.get(placeholder)
             if prop is not None and not prop.user_configurable and prop.default_value is None:
-                # what was added to it here, and means nothing to anybody
+                # an internal value added by a check
                 continue
             found.append(
                 InputValue(

@@ -1,4 +1,4 @@
-"""What was made lately: a picture for each workflow, and how long its jobs take."""
+"""Cover images and job durations of recently used workflows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.views.media import MediaViews
 from comfyrelay.store.tenant.library import recent
 
-# Workflows that were not used for longer have no picture, and nobody knows how fast they are by now.
-AMONG = 1000
+# Workflows without a job among the newest outputs have no cover and no known duration.
+MAX_OUTPUTS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Covers:
-    """URLs of pictures, by effect and by workflow."""
+    """Image URLs by effect and by workflow."""
 
     effects: Mapping[int, str]
     workflows: Mapping[int, str]
@@ -26,24 +26,24 @@ class Recent:
         self._media = media
 
     async def covers(self, tenant_id: str) -> Covers:
-        """The poster of the newest output that has one."""
+        """For each effect and workflow, the poster of a recent output."""
         made = [each for each in await self._made(tenant_id) if each.output_file_id is not None]
         newest: dict[tuple[str, int], list[str]] = {}
         for each in made:
             key = ("workflow", each.workflow_id) if each.effect_id is None else ("effect", each.effect_id)
             newest.setdefault(key, []).append(each.output_file_id or "")
-        # the newest may have none yet: posters come a moment after their files
-        tried = {key: ids[:3] for key, ids in newest.items()}
-        facts = await self._media.view_files(tenant_id, {id_ for ids in tried.values() for id_ in ids})
+        # the newest outputs may have no poster yet
+        candidates = {key: ids[:3] for key, ids in newest.items()}
+        facts = await self._media.view_files(tenant_id, {id_ for ids in candidates.values() for id_ in ids})
         found: dict[str, dict[int, str]] = {"effect": {}, "workflow": {}}
-        for (kind, number), ids in tried.items():
+        for (kind, number), ids in candidates.items():
             urls = (facts[id_].poster_url for id_ in ids if id_ in facts)
             if (url := next(filter(None, urls), None)) is not None:
                 found[kind][number] = url
         return Covers(effects=found["effect"], workflows=found["workflow"])
 
     async def pace(self, tenant_id: str, *, workflow_id: int, effect_id: int | None) -> Pace | None:
-        """How long its jobs took lately; `None` when none did."""
+        """Recent durations of its jobs; `None` if there are none."""
         seconds = [
             (each.completed_at - each.started_at).total_seconds()
             for each in await self._made(tenant_id)
@@ -53,4 +53,4 @@ class Recent:
 
     async def _made(self, tenant_id: str) -> list[recent.RecentOutput]:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            return await recent.made(tx, tenant_id, among=AMONG)
+            return await recent.made(tx, tenant_id, among=MAX_OUTPUTS)

@@ -1,11 +1,11 @@
-"""The queue as a list of batches and single jobs: what runs, what waits in its order, and what has ended."""
+"""The queue as a list of units (batches and single jobs): running, waiting in order, and ended."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus, UnitStatus, ended_as
+from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus, UnitStatus, finished_status
 from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
 from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.domain.records.jobs import JobRecord, Unit
@@ -24,15 +24,15 @@ from comfyrelay.store.tenant.jobs import StatusFilter
 from comfyrelay.store.tenant.library import media
 from comfyrelay.store.tenant.units import BatchItem
 
-# Of a batch in a list; the rest is asked for.
-MOST_ITEMS = 60
-# So many candidates are looked at for one page; whoever filters gets the rest with the next.
-AT_ONCE = 200
-MOST_ROUNDS = 10
+# Items of a batch in the list; the rest is paged.
+MAX_ITEMS = 60
+# A page reads at most MAX_ROUNDS chunks of candidates. With a rare filter it may be short or empty.
+CHUNK_SIZE = 200
+MAX_ROUNDS = 10
 
 
 class QueueSort(StrEnum):
-    """`queue`: what runs, what waits in its order, what has ended, newest first."""
+    """`queue`: running units, waiting units in order, then ended units, newest first."""
 
     QUEUE = "queue"
     NEWEST = "newest"
@@ -61,18 +61,18 @@ class UnitView:
     id: str
     is_batch: bool
     label: str | None
-    # of a batch: what tells it from others of its name
+    # label of a batch's first item, to tell batches of the same name apart
     first_label: str | None
     workflow_slug: str | None
     workflow_name: str | None
-    # of what it makes
+    # media kind of its outputs
     kind: str | None
     status: UnitStatus
     total: int
-    # jobs of it that the filter means
+    # jobs that match the filter
     matched: int
     counts: Mapping[str, int]
-    # of what waits: what a worker has, to run it next, and nobody can move any more
+    # waiting jobs that a worker has leased to run next; they cannot be moved any more
     fetched: int
     held: str | None
     expected_seconds: float | None
@@ -83,24 +83,25 @@ class UnitView:
     created_at: datetime
     ended_at: datetime | None
     error: str | None
-    # of a job that was retried: the one that did
+    # id of the retry of a single job
     retried_as: str | None
     items: Sequence[ItemView]
-    # of the items
+    # cursor of the items
     next_cursor: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _QueueOrder:
-    """Where units stand that have not ended, and since when what runs does."""
+    """Order and status of units that have not ended."""
 
     running: Sequence[Unit]
     waiting: Sequence[Unit]
-    # of which some wait, and of which some are paused
+    # units with at least one queued or paused job
     queued: frozenset[Unit]
     paused: frozenset[Unit]
+    # by job, how long it has been running
     seconds: Mapping[str, float]
-    # jobs that workers have only fetched, with their units
+    # jobs that workers have leased to run next, with their units
     fetched: Mapping[str, Unit]
 
     def status_of(self, unit: Unit) -> UnitStatus:
@@ -111,8 +112,8 @@ class _QueueOrder:
     def fetched_of(self, unit: Unit, counts: Mapping[str, int]) -> int:
         return min(sum(each == unit for each in self.fetched.values()), counts.get(JobStatus.PROCESSING, 0))
 
-    def counted(self, unit: Unit, counts: Mapping[str, int]) -> dict[str, int]:
-        """What was only fetched waits."""
+    def adjust_counts(self, unit: Unit, counts: Mapping[str, int]) -> dict[str, int]:
+        """Counts in which fetched jobs are queued."""
         moved = self.fetched_of(unit, counts)
         if not moved:
             return dict(counts)
@@ -139,14 +140,14 @@ class Units:
         cursor: str | None = None,
         limit: int,
     ) -> Listed[UnitView]:
-        """`cursor` is the section that a page ended in, and the last unit of it."""
+        """`cursor` names the section in which the previous page ended, and its last unit."""
         among = await self._matching(tenant_id, wanted)
         active, order = await self._order(tenant_id)
         found: list[UnitView] = []
-        section, after = _read(cursor)
+        section, after = _parse_cursor(cursor)
         if sort is QueueSort.QUEUE and section != "ended":
             line = [each for each in (*order.running, *order.waiting) if among is None or each in among]
-            line = await self._having(tenant_id, line, order, wanted.status)
+            line = await self._with_status(tenant_id, line, order, wanted.status)
             begin = _place_after(line, after)
             line = line[begin:]
             found = await self._views(tenant_id, line[: limit + 1], order, wanted)
@@ -161,7 +162,7 @@ class Units:
     async def items(
         self, tenant_id: str, batch_id: str, *, status: JobStatus | None, after: int | None, limit: int
     ) -> Listed[ItemView]:
-        """The items of a batch in its order, each as its newest try."""
+        """The items of a batch in order, each as its newest attempt."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             if await media.batch(tx, tenant_id, id_=batch_id) is None:
                 raise NotFound(f"There is no batch {batch_id!r}.")
@@ -176,17 +177,17 @@ class Units:
         return page.holding([_item(each, facts, fetched) for each in page.items])
 
     async def _matching(self, tenant_id: str, wanted: UnitFilter) -> set[Unit] | None:
-        """`None` where all do."""
+        """Units that match workflow and search; `None` if all do."""
         if wanted.workflow is None and not wanted.search:
             return None
         workflow_ids = await find_workflow_ids(self._databases, tenant_id, wanted.workflow)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await units.matching(tx, tenant_id, workflow_ids=workflow_ids, search=wanted.search)
 
-    async def _having(
+    async def _with_status(
         self, tenant_id: str, line: list[Unit], order: _QueueOrder, status: UnitStatus | None
     ) -> list[Unit]:
-        """Of units that have not ended, those that have a job of this status."""
+        """Active units with a job of this status."""
         match status:
             case None:
                 return line
@@ -201,20 +202,20 @@ class Units:
         return [each for each in line if counts.get(each.id, {}).get(status)]
 
     async def _order(self, tenant_id: str) -> tuple[set[Unit], _QueueOrder]:
-        # the tenant's side last: what has ended meanwhile is then among what has, and nowhere else
+        # the shard last: a unit that ends in between then appears only among the ended ones
         async with self._databases.central.read() as tx:
             leased = (await overview.leased(tx, [tenant_id]))[tenant_id]
             line = await units.in_line(tx, tenant_id)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             active = await units.active(tx, tenant_id)
         running = [unit for unit in _unique(job.unit for job in leased if not job.is_only_fetched) if unit in active]
-        # last what was accepted this moment, and is on its way to the queue
+        # last, units that were accepted just now and are not in the queue yet
         known = [*(each.unit for each in leased), *(each.unit for each in line), *sorted(active)]
         runs, paused = set(running), frozenset(each.unit for each in line if each.is_paused)
         queued = {each.unit for each in line if each.is_queued}
         fetched = {each.job_id: each.unit for each in leased if each.is_only_fetched}
         waiting = [each for each in _unique(known) if each in active and each not in runs]
-        # of those that are on their way to the queue, nothing is paused
+        # units that are not in the queue yet have no paused jobs
         queued |= set(fetched.values()) | {each for each in waiting if each not in paused}
         return active, _QueueOrder(
             running=running,
@@ -237,18 +238,18 @@ class Units:
         after: str | None,
         limit: int,
     ) -> tuple[list[UnitView], str | None]:
-        """Units by when they were made, and the last one looked at, if there may be more."""
+        """Units by creation time, and the last one read if there may be more."""
         only_ended = sort is QueueSort.QUEUE
         if limit == 0:
-            # what has ended begins with the next page
+            # the ended units start on the next page
             return [], ""
         found: list[UnitView] = []
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             seen = await self._candidates(
                 tenant_id, among, after=after, oldest_first=sort is QueueSort.OLDEST, only_ended=only_ended
             )
             chosen = [unit for unit in seen if not (only_ended and unit in active)]
-            # one more than fits tells whether there are more
+            # one unit more than fits shows whether there are more
             for start in range(0, len(chosen), limit + 1):
                 part = chosen[start : start + limit + 1]
                 for view in await self._views(tenant_id, part, order, wanted, active=active):
@@ -257,7 +258,7 @@ class Units:
                     if len(found) == limit:
                         return found, found[-1].id
                     found.append(view)
-            if len(seen) < AT_ONCE:
+            if len(seen) < CHUNK_SIZE:
                 return found, None
             after = seen[-1].id
         return found, after
@@ -271,10 +272,10 @@ class Units:
             later = [
                 each for each in ordered if after is None or (each.id > after if oldest_first else each.id < after)
             ]
-            return later[:AT_ONCE]
+            return later[:CHUNK_SIZE]
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await units.page(
-                tx, tenant_id, after_id=after, oldest_first=oldest_first, only_ended=only_ended, limit=AT_ONCE
+                tx, tenant_id, after_id=after, oldest_first=oldest_first, only_ended=only_ended, limit=CHUNK_SIZE
             )
 
     async def _views(
@@ -286,7 +287,7 @@ class Units:
         *,
         active: set[Unit] | None = None,
     ) -> list[UnitView]:
-        """Of those that are there; without `active`, none of them has ended."""
+        """Views of the units that still exist. Without `active`, all of them are active."""
         batch_ids = [each.id for each in chosen if each.is_batch]
         states = {each.id: each for each in await self._batches.states(tenant_id, batch_ids) if each.total}
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
@@ -294,7 +295,7 @@ class Units:
             summaries = await units.summaries(tx, tenant_id, batch_ids) if batch_ids else {}
             broken = [id_ for id_, state in states.items() if state.counts.get(JobStatus.FAILED)]
             errors = await units.newest_errors(tx, tenant_id, broken) if broken else {}
-            items = await units.first_items(tx, tenant_id, batch_ids, most=MOST_ITEMS) if batch_ids else []
+            items = await units.first_items(tx, tenant_id, batch_ids, most=MAX_ITEMS) if batch_ids else []
             retries = await jobs.retries_of(tx, singles) if singles else {}
         of_batch: dict[str, list[BatchItem]] = {}
         for item in items:
@@ -305,7 +306,7 @@ class Units:
             workflows = await catalogue.workflows_ever(tx, workflow_ids)
             learnt = await durations.known(tx, workflow_ids)
         means = {key: each.mean_seconds for key, each in learnt.items()}
-        reasons = await self._why(tenant_id, chosen, order, active=active, singles=singles)
+        reasons = await self._wait_reasons(tenant_id, chosen, order, active=active, singles=singles)
         matched = await self._matched(tenant_id, batch_ids, wanted, order)
         facts = await self._load_media(tenant_id, [*items, *singles.values()])
         views = []
@@ -313,14 +314,14 @@ class Units:
             status = None if active is not None and unit not in active else order.status_of(unit)
             if unit.id in states and unit.id in summaries:
                 summary = summaries[unit.id]
-                counts = order.counted(unit, states[unit.id].counts)
+                counts = order.adjust_counts(unit, states[unit.id].counts)
                 view = _of_batch(
                     states[unit.id],
                     first_label=next((item.label for item in of_batch.get(unit.id, [])), None),
                     status=status,
                     counts=counts,
                     fetched=order.fetched_of(unit, states[unit.id].counts),
-                    matched=matched.get(unit.id, 0) if matched is not None else _having(counts, wanted.status),
+                    matched=matched.get(unit.id, 0) if matched is not None else _count_matching(counts, wanted.status),
                     workflow=workflows.get(summary.workflow_id),
                     priority=summary.priority,
                     ended_at=summary.ended_at if status is None else None,
@@ -335,7 +336,7 @@ class Units:
                     job,
                     status=status,
                     workflow=workflows.get(job.workflow_id),
-                    counts=order.counted(unit, {job.status: 1}),
+                    counts=order.adjust_counts(unit, {job.status: 1}),
                     fetched=order.fetched_of(unit, {job.status: 1}),
                     retried_as=retries.get(job.id),
                     wanted=wanted.status,
@@ -350,11 +351,10 @@ class Units:
         return views
 
     async def _load_media(self, tenant_id: str, found: Iterable[BatchItem | JobRecord]) -> dict[str, ShownMedia]:
-        """By the id of the file."""
         named = {file_id for item in found for file_id in (item.input_file_id, item.output_file_id) if file_id}
         return await self._media.view_files(tenant_id, named)
 
-    async def _why(
+    async def _wait_reasons(
         self,
         tenant_id: str,
         chosen: Sequence[Unit],
@@ -363,7 +363,7 @@ class Units:
         active: set[Unit] | None,
         singles: Mapping[str, JobRecord],
     ) -> dict[str, Waiting]:
-        """Why those of them that wait do: of a batch, its first item that does."""
+        """Wait reasons of waiting units. A batch has that of its first queued job."""
         waiting = [each for each in chosen if active is None or each in active]
         waiting = [each for each in waiting if order.status_of(each) is UnitStatus.WAITING]
         batch_ids = [each.id for each in waiting if each.is_batch]
@@ -378,7 +378,7 @@ class Units:
     async def _matched(
         self, tenant_id: str, batch_ids: Sequence[str], wanted: UnitFilter, order: _QueueOrder
     ) -> dict[str, int] | None:
-        """By batch, how many of its jobs are meant; `None` where its counts say so."""
+        """By batch, the number of matching jobs; `None` if its counts are enough."""
         if not batch_ids or (wanted.workflow is None and not wanted.search):
             return None
         workflow_ids = await find_workflow_ids(self._databases, tenant_id, wanted.workflow)
@@ -390,22 +390,24 @@ class Units:
             )
 
 
-def _having(counts: Mapping[str, int], status: UnitStatus | None) -> int:
+def _count_matching(counts: Mapping[str, int], status: UnitStatus | None) -> int:
     return sum(counts.values()) if status is None else counts.get(JOB_STATUS.get(status, status), 0)
 
 
-def _read(cursor: str | None) -> tuple[str, str | None]:
+def _parse_cursor(cursor: str | None) -> tuple[str, str | None]:
     if cursor is None:
         return "line", None
     section, _, after = cursor.partition("_")
     if section not in {"line", "ended"} or (section == "line" and not after.partition("_")[0].isdecimal()):
-        raise InvalidInput(errors={"cursor": "This is no cursor of this list: send `next_cursor` of the page before."})
+        raise InvalidInput(
+            errors={"cursor": "This is not a cursor of this list: send `next_cursor` of the previous page."}
+        )
     return section, after or None
 
 
 def _place_after(line: Sequence[Unit], after: str | None) -> int:
-    """`after` is a place and who stood there. One that is no longer in line has ended, mostly: the others have moved
-    up by at most one for each, so what is shown twice is better than what is left out."""
+    """Index after `after`, a position and the id of the unit there. If the unit has left the queue, step back by one:
+    better show a unit twice than skip one."""
     if after is None:
         return 0
     place, _, id_ = after.partition("_")
@@ -422,7 +424,7 @@ def _mean(means: Mapping[tuple[int, int], float], workflow_id: int, effect_id: i
 
 
 def _item(item: BatchItem | JobRecord, facts: Mapping[str, ShownMedia], fetched: Container[str]) -> ItemView:
-    """What a worker has only fetched waits still, whatever it is called."""
+    """A job that a worker has only fetched is shown as queued."""
     output, source = facts.get(item.output_file_id or ""), facts.get(item.input_file_id or "")
     is_fetched = item.status == JobStatus.PROCESSING and item.id in fetched
     return ItemView(
@@ -465,7 +467,7 @@ def _of_batch(
         workflow_slug=workflow.slug if workflow else None,
         workflow_name=workflow.name if workflow else None,
         kind=_kind(workflow),
-        status=status or ended_as(state.counts),
+        status=status or finished_status(state.counts),
         total=state.total,
         matched=matched,
         counts=counts,
@@ -481,7 +483,7 @@ def _of_batch(
         error=error,
         retried_as=None,
         items=items,
-        next_cursor=str(MOST_ITEMS - 1) if state.total > len(items) else None,
+        next_cursor=str(MAX_ITEMS - 1) if state.total > len(items) else None,
     )
 
 
@@ -508,9 +510,9 @@ def _of_job(
         workflow_slug=workflow.slug if workflow else None,
         workflow_name=workflow.name if workflow else None,
         kind=_kind(workflow),
-        status=status if status is not None and not has_ended else ended_as({job.status: 1}),
+        status=status if status is not None and not has_ended else finished_status({job.status: 1}),
         total=1,
-        matched=_having(counts, wanted),
+        matched=_count_matching(counts, wanted),
         counts=counts,
         fetched=fetched,
         held=None,
