@@ -1,4 +1,4 @@
-"""Machines by an Auto Scaling group, against moto's server behind the proxy."""
+"""Machines of an Auto Scaling group, against moto behind a proxy."""
 
 import subprocess
 import sys
@@ -78,7 +78,7 @@ def orders(count: int) -> list[MachineOrder]:
     return [MachineOrder(key=str(number)) for number in range(count)]
 
 
-async def test_a_machine_has_the_id_of_its_instance_and_so_has_its_worker(
+async def test_machine_and_worker_have_the_id_of_the_instance(
     account: Account, provider: AwsProvider, fleet: ProviderFleet
 ) -> None:
     account.proxy.let_boot("asg-production-video")
@@ -90,13 +90,13 @@ async def test_a_machine_has_the_id_of_its_instance_and_so_has_its_worker(
     assert found.id == found.worker_id == instance["InstanceId"]
     assert found.instance_type == "g4dn.xlarge"
     assert found.launched_at is not None
-    # it is asked about once
+    # described once
     before = account.proxy.calls["DescribeInstances"]
     assert [each.launched_at for each in await provider.observe(fleet)] == [found.launched_at]
     assert account.proxy.calls["DescribeInstances"] == before
 
 
-async def test_a_large_group_is_asked_about_in_portions(account: Account, provider: AwsProvider) -> None:
+async def test_large_group_is_described_in_batches(account: Account, provider: AwsProvider) -> None:
     fleet = account.fleet(max_machines=201)
     await provisioned(fleet)
     account.proxy.let_boot(group_of(fleet))
@@ -107,7 +107,7 @@ async def test_a_large_group_is_asked_about_in_portions(account: Account, provid
     assert account.proxy.calls["DescribeInstances"] == before + 2
 
 
-async def test_what_the_group_still_looks_for_is_not_ordered_again(
+async def test_pending_capacity_is_not_requested_again(
     account: Account, provider: AwsProvider, fleet: ProviderFleet
 ) -> None:
     account.proxy.have_capacity("asg-production-video", 1, why=None)
@@ -122,7 +122,9 @@ async def test_what_the_group_still_looks_for_is_not_ordered_again(
     assert len(await provider.observe(fleet)) == 3
 
 
-async def test_a_smaller_total_lowers_nothing(account: Account, provider: AwsProvider, fleet: ProviderFleet) -> None:
+async def test_smaller_total_does_not_shrink_the_group(
+    account: Account, provider: AwsProvider, fleet: ProviderFleet
+) -> None:
     await provider.launch(fleet, orders(3), total=3)
 
     await provider.launch(fleet, orders(1), total=1)
@@ -138,7 +140,7 @@ async def test_a_smaller_total_lowers_nothing(account: Account, provider: AwsPro
         ("The image id '[ami-0]' does not exist. Launching EC2 instance failed.", RefusalKind.SETUP),
     ],
 )
-async def test_what_the_group_could_not_get_is_refused_and_no_longer_wanted(
+async def test_failed_launches_are_refused_and_withdrawn(
     account: Account, provider: AwsProvider, fleet: ProviderFleet, why: str, kind: RefusalKind
 ) -> None:
     account.proxy.have_capacity("asg-production-video", 1, why=why)
@@ -150,7 +152,7 @@ async def test_what_the_group_could_not_get_is_refused_and_no_longer_wanted(
     assert len(await provider.observe(fleet)) == account.group("asg-production-video")["DesiredCapacity"] == 1
 
 
-async def test_a_failure_of_long_ago_is_no_answer_to_a_new_order(
+async def test_old_failure_does_not_refuse_a_new_order(
     account: Account, provider: AwsProvider, fleet: ProviderFleet
 ) -> None:
     account.proxy.have_capacity("asg-production-video", 0)
@@ -163,10 +165,8 @@ async def test_a_failure_of_long_ago_is_no_answer_to_a_new_order(
     assert account.group("asg-production-video")["DesiredCapacity"] == 1
 
 
-async def test_who_comes_after_a_crash_learns_that_the_group_could_not_get_it(
-    account: Account, fleet: ProviderFleet
-) -> None:
-    # the one that asked is gone before it could hear the answer
+async def test_failure_is_reported_after_a_crash(account: Account, fleet: ProviderFleet) -> None:
+    # the process that requested it has crashed
     account.proxy.have_capacity("asg-production-video", 0)
     account.client("autoscaling").set_desired_capacity(AutoScalingGroupName="asg-production-video", DesiredCapacity=1)
     other = AwsProvider()
@@ -178,10 +178,7 @@ async def test_who_comes_after_a_crash_learns_that_the_group_could_not_get_it(
     assert account.group("asg-production-video")["DesiredCapacity"] == 0
 
 
-async def test_the_maximum_of_the_group_is_told_with_what_to_do(
-    account: Account, provider: AwsProvider, fleet: ProviderFleet
-) -> None:
-    # somebody made it smaller in the console
+async def test_maximum_of_the_group_is_reported(account: Account, provider: AwsProvider, fleet: ProviderFleet) -> None:
     account.client("autoscaling").update_auto_scaling_group(AutoScalingGroupName="asg-production-video", MaxSize=2)
 
     result = await provider.launch(fleet, orders(3), total=3)
@@ -191,7 +188,7 @@ async def test_the_maximum_of_the_group_is_told_with_what_to_do(
     assert account.group("asg-production-video")["DesiredCapacity"] == 2
 
 
-async def test_a_group_that_is_missing_says_how_it_is_made(account: Account, provider: AwsProvider) -> None:
+async def test_missing_group_names_the_command_that_creates_it(account: Account, provider: AwsProvider) -> None:
     fleet = account.fleet("nowhere")
 
     [refused] = (await provider.launch(fleet, orders(1), total=1)).refused
@@ -202,16 +199,14 @@ async def test_a_group_that_is_missing_says_how_it_is_made(account: Account, pro
         await provider.observe(fleet)
 
 
-async def test_a_slug_that_cannot_be_a_name_at_aws_is_refused_with_the_letters_that_can(
-    account: Account, provider: AwsProvider
-) -> None:
+async def test_slug_that_is_no_aws_name_is_refused(account: Account, provider: AwsProvider) -> None:
     [refused] = (await provider.launch(account.fleet("my fleet; rm"), orders(1), total=1)).refused
 
     assert refused.kind is RefusalKind.SETUP
     assert "letters, digits" in refused.text
 
 
-async def test_no_credentials_are_a_matter_of_setup(
+async def test_missing_credentials_are_a_setup_error(
     fleet: ProviderFleet, provider: AwsProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -223,22 +218,22 @@ async def test_no_credentials_are_a_matter_of_setup(
     assert "credentials" in refused.text
 
 
-async def test_the_prices_are_those_of_the_dearest_zone_that_the_group_may_use(
+async def test_prices_are_those_of_the_most_expensive_zone(
     account: Account, provider: AwsProvider, fleet: ProviderFleet
 ) -> None:
     zones = set(account.group("asg-production-video")["AvailabilityZones"])
     history = account.client("ec2").describe_spot_price_history(InstanceTypes=["g4dn.xlarge"])["SpotPriceHistory"]
-    dearest = max(float(each["SpotPrice"]) for each in history if each["AvailabilityZone"] in zones)
+    highest = max(float(each["SpotPrice"]) for each in history if each["AvailabilityZone"] in zones)
 
     found = {each.name: each for each in await provider.prices(fleet)}
 
-    assert found["g4dn.xlarge"].price_per_hour == dearest
+    assert found["g4dn.xlarge"].price_per_hour == highest
     assert found["g5.xlarge"].speed == 2.0
 
 
-def test_boto3_is_imported_only_by_who_asks_aws() -> None:
+def test_boto3_is_imported_on_first_use() -> None:
     code = (
-        "import sys, comfyrelay.cli.main, comfyrelay.autoscaling.provisioning.terraform;"
+        "import sys, comfyrelay.cli.main, comfyrelay.autoscaling.provisioning.provision;"
         "import comfyrelay.autoscaling.providers.aws as aws;"
         "aws.AwsProvider(); print('boto3' in sys.modules or 'botocore' in sys.modules)"
     )
@@ -246,7 +241,7 @@ def test_boto3_is_imported_only_by_who_asks_aws() -> None:
     assert printed.strip() == "False"
 
 
-async def test_an_enqueue_is_two_calls_before_the_launch_and_one_after(
+async def test_launch_makes_two_calls_before_and_one_after(
     account: Account, provider: AwsProvider, fleet: ProviderFleet
 ) -> None:
     account.proxy.calls.clear()

@@ -1,4 +1,4 @@
-"""What a fleet has at AWS is made once, changed where it differs, and taken away again."""
+"""The AWS resources of a fleet are created, updated and removed."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ from comfyrelay.autoscaling.provisioning.permissions import actions, permissions
 from comfyrelay.autoscaling.provisioning.provision import Action, Provisioner, apply
 from comfyrelay.autoscaling.provisioning.quotas import check_quotas
 from comfyrelay.errors import Conflict, InvalidInput
-from tests.support.aws_account import ACCOUNT, SECRET, TYPES, Account, drawn, planned, provisioned
+from tests.support.aws_account import ACCOUNT, SECRET, TYPES, Account, blueprint_of, planned, provisioned
 
 EVERYTHING: dict[str, Any] = {
     "budget_usd_per_month": 250,
@@ -36,7 +36,7 @@ def done(changes: list[tuple[Action, str]]) -> list[tuple[Action, str]]:
     return [each for each in changes if each[0] is not Action.KEEP]
 
 
-async def test_everything_is_made_the_first_time_and_nothing_the_second(account: Account) -> None:
+async def test_second_run_changes_nothing(account: Account) -> None:
     fleet = account.fleet(**EVERYTHING)
 
     first, second = await provisioned(fleet), await provisioned(fleet)
@@ -54,7 +54,7 @@ async def test_everything_is_made_the_first_time_and_nothing_the_second(account:
     assert [what for _, what in second] == [what for _, what in first]
 
 
-async def test_a_plan_alone_changes_nothing(account: Account) -> None:
+async def test_plan_changes_nothing(account: Account) -> None:
     account.proxy.calls.clear()
 
     await planned(account.fleet(**EVERYTHING))
@@ -64,7 +64,7 @@ async def test_a_plan_alone_changes_nothing(account: Account) -> None:
 
 
 @pytest.mark.parametrize("option", CHANGES)
-async def test_what_the_operator_changes_is_changed_and_nothing_else(account: Account, option: str) -> None:
+async def test_changed_option_updates_only_its_resource(account: Account, option: str) -> None:
     await provisioned(account.fleet(**EVERYTHING))
 
     changed = await provisioned(account.fleet(**{**EVERYTHING, option: CHANGES[option]}))
@@ -74,7 +74,7 @@ async def test_what_the_operator_changes_is_changed_and_nothing_else(account: Ac
     assert done(await provisioned(account.fleet(**{**EVERYTHING, option: CHANGES[option]}))) == []
 
 
-async def test_what_somebody_changed_by_hand_is_put_right_and_machines_stay(account: Account) -> None:
+async def test_manual_changes_are_reverted_and_machines_stay(account: Account) -> None:
     fleet = account.fleet()
     await provisioned(fleet)
     scaling = account.client("autoscaling")
@@ -92,7 +92,7 @@ async def test_what_somebody_changed_by_hand_is_put_right_and_machines_stay(acco
     assert (group["MaxSize"], group["DefaultInstanceWarmup"], group["DesiredCapacity"]) == (10, 300, 2)
 
 
-async def test_other_types_in_another_order_are_a_change_of_the_group(account: Account) -> None:
+async def test_order_of_instance_types_is_part_of_the_group(account: Account) -> None:
     await provisioned(account.fleet())
 
     changed = await provisioned(account.fleet(instance_types=TYPES[::-1]))
@@ -102,7 +102,7 @@ async def test_other_types_in_another_order_are_a_change_of_the_group(account: A
     assert [each["InstanceType"] for each in overrides] == ["g5.xlarge", "g4dn.xlarge"]
 
 
-async def test_the_secret_is_kept_encrypted_and_follows_the_servers(account: Account) -> None:
+async def test_secret_is_stored_encrypted_and_updated(account: Account) -> None:
     await provisioned(account.fleet())
     changed = await provisioned(account.fleet(), secret="another-one-of-the-server")
 
@@ -112,12 +112,12 @@ async def test_the_secret_is_kept_encrypted_and_follows_the_servers(account: Acc
     assert (found["Type"], found["Value"]) == ("SecureString", "another-one-of-the-server")
 
 
-async def test_no_plan_says_the_secret(account: Account) -> None:
-    assert all(SECRET not in f"{each.what} {each.why}" for each in await planned(account.fleet(**EVERYTHING)))
-    assert SECRET not in drawn(account.fleet()).script
+async def test_plan_does_not_print_the_secret(account: Account) -> None:
+    assert all(SECRET not in f"{each.resource} {each.detail}" for each in await planned(account.fleet(**EVERYTHING)))
+    assert SECRET not in blueprint_of(account.fleet()).script
 
 
-async def test_the_fallback_and_the_budget_go_when_they_are_no_longer_wanted(account: Account) -> None:
+async def test_fallback_and_budget_are_removed_when_unset(account: Account) -> None:
     await provisioned(account.fleet(**EVERYTHING))
 
     changed = done(await provisioned(account.fleet()))
@@ -131,27 +131,27 @@ async def test_the_fallback_and_the_budget_go_when_they_are_no_longer_wanted(acc
     assert done(await provisioned(account.fleet())) == []
 
 
-async def test_everything_is_taken_away_and_the_other_fleet_stays(account: Account) -> None:
+async def test_removal_leaves_other_fleets_alone(account: Account) -> None:
     await provisioned(account.fleet(**EVERYTHING))
     await provisioned(account.fleet("other", **EVERYTHING))
     aws = Aws()
     provisioner = Provisioner(aws, budgets=aws)
 
-    removal = await provisioner.removal(Names("video", "production"))
+    removal = await provisioner.plan_removal(Names("video", "production"))
     await apply(removal)
 
-    assert [each.what for each in removal] == [
+    assert [each.resource for each in removal] == [
         "budget comfyrelay-production-video",
         "alarm asg-production-video-from-zero",
         "Auto Scaling group asg-production-video",
         "launch template lt-production-video",
         "parameter /comfyrelay/production/video/fleet-secret",
     ]
-    assert await provisioner.removal(Names("video", "production")) == []
+    assert await provisioner.plan_removal(Names("video", "production")) == []
     assert done(await provisioned(account.fleet("other", **EVERYTHING))) == []
 
 
-async def test_a_fleet_with_machines_is_taken_away_only_by_force(account: Account) -> None:
+async def test_fleet_with_machines_is_removed_only_with_force(account: Account) -> None:
     fleet = account.fleet()
     await provisioned(fleet)
     provider = AwsProvider()
@@ -160,17 +160,17 @@ async def test_a_fleet_with_machines_is_taken_away_only_by_force(account: Accoun
     provisioner = Provisioner(aws, budgets=aws)
 
     with pytest.raises(Conflict, match="still has 1 machine: pause the fleet"):
-        await provisioner.removal(Names("video", "production"))
-    await apply(await provisioner.removal(Names("video", "production"), force=True))
+        await provisioner.plan_removal(Names("video", "production"))
+    await apply(await provisioner.plan_removal(Names("video", "production"), force=True))
 
     assert account.group("asg-production-video") is None
 
 
-async def test_what_only_the_operator_knows_is_asked_for_all_at_once(account: Account) -> None:
+async def test_all_missing_options_are_reported_at_once(account: Account) -> None:
     fleet = account.fleet(instance_types=(), subnets=[], instance_profile=None, budget_usd_per_month=5)
 
     with pytest.raises(InvalidInput) as caught:
-        drawn(fleet)
+        blueprint_of(fleet)
 
     assert set(caught.value.errors) == {
         "instance_types",
@@ -192,20 +192,20 @@ async def test_what_only_the_operator_knows_is_asked_for_all_at_once(account: Ac
         {"budget_usd_per_month": -1},
     ],
 )
-def test_options_that_cannot_be_right_are_refused_by_their_name(options: dict[str, object]) -> None:
+def test_invalid_options_are_refused_by_name(options: dict[str, object]) -> None:
     with pytest.raises(InvalidInput) as caught:
         read_options(options, {})
     assert [each.split(".")[:2] for each in caught.value.errors] == [["options", next(iter(options))]]
-    # in words, and not as an expression
+    # no regular expression in the message
     assert not any("pattern" in each or "Value error" in each or "^" in each for each in caught.value.errors.values())
 
 
-def test_a_flag_goes_before_what_is_kept_with_the_fleet() -> None:
+def test_flags_override_saved_options() -> None:
     options = read_options({"region": "eu-west-1", "key_name": "ops"}, {"region": "us-east-1", "key_name": None})
     assert (options.region, options.key_name) == ("us-east-1", "ops")
 
 
-async def test_a_quota_that_is_too_small_is_told_with_its_code_and_what_to_do(account: Account) -> None:
+async def test_small_quota_is_reported_with_its_code(account: Account) -> None:
     account.proxy.quotas["L-3819A6DF"] = 10
 
     [found] = await check_quotas(Aws(), account.fleet())
@@ -213,11 +213,11 @@ async def test_a_quota_that_is_too_small_is_told_with_its_code_and_what_to_do(ac
     assert not found.is_enough
     assert found.text == (
         "The Spot quota for G and VT instances (L-3819A6DF) is 10 vCPUs, enough for 2 of g4dn.xlarge; 10 machines of "
-        "g4dn.xlarge need 40. Ask for an increase in Service Quotas, or launches beyond it will be refused."
+        "g4dn.xlarge need 40. Request an increase in Service Quotas; AWS refuses launches beyond it."
     )
 
 
-async def test_a_quota_that_was_never_raised_is_the_one_that_aws_begins_with(account: Account) -> None:
+async def test_unchanged_quota_has_the_default_value(account: Account) -> None:
     account.proxy.default_quota = 64
 
     [found] = await check_quotas(Aws(), account.fleet())
@@ -226,17 +226,17 @@ async def test_a_quota_that_was_never_raised_is_the_one_that_aws_begins_with(acc
     assert "is 64 vCPUs; 10 machines of g4dn.xlarge need 40." in found.text
 
 
-async def test_a_quota_that_may_not_be_looked_at_is_no_obstacle(account: Account) -> None:
+async def test_unreadable_quota_is_no_error(account: Account) -> None:
     fleet = account.fleet()
     account.proxy.is_cut_off = True
 
     [found] = await check_quotas(Aws(), fleet)
 
     assert found.is_enough
-    assert "could not be looked at. AWS could not be asked" in found.text
+    assert "Cannot read the Spot quota" in found.text
 
 
-async def test_the_launch_template_has_the_script_of_user_data_and_wants_tokens_for_metadata(account: Account) -> None:
+async def test_launch_template_has_the_boot_script_and_requires_metadata_tokens(account: Account) -> None:
     fleet = account.fleet()
     await provisioned(fleet)
 
@@ -245,12 +245,12 @@ async def test_the_launch_template_has_the_script_of_user_data_and_wants_tokens_
     )["LaunchTemplateVersions"]
 
     data = version["LaunchTemplateData"]
-    assert base64.b64decode(data["UserData"]).decode() == drawn(fleet).script
+    assert base64.b64decode(data["UserData"]).decode() == blueprint_of(fleet).script
     assert data["MetadataOptions"]["HttpTokens"] == "required"
     assert data["ImageId"] == fleet.spec.image
 
 
-async def test_who_hears_of_the_budget_hears_before_and_when_it_is_used_up(account: Account) -> None:
+async def test_budget_alerts_at_80_percent_and_on_the_forecast(account: Account) -> None:
     await provisioned(account.fleet(**EVERYTHING))
 
     budgets = account.client("budgets")
@@ -262,17 +262,16 @@ async def test_who_hears_of_the_budget_hears_before_and_when_it_is_used_up(accou
     assert [(each["NotificationType"], each["Threshold"]) for each in found] == [("ACTUAL", 80), ("FORECASTED", 100)]
 
 
-async def test_the_permissions_name_every_call_that_is_made(account: Account) -> None:
-    """Each call that was seen is one of those that the policies allow."""
+async def test_permissions_cover_every_call(account: Account) -> None:
     fleet = account.fleet(**EVERYTHING)
     account.proxy.calls.clear()
     await provisioned(fleet)
     await check_quotas(Aws(), fleet)
     aws = Aws()
-    await apply(await Provisioner(aws, budgets=aws).removal(Names("video", "production")))
+    await apply(await Provisioner(aws, budgets=aws).plan_removal(Names("video", "production")))
     policies = permissions(Names("video", "production"), namespace="Relay")
     operator = {each.partition(":")[2] for each in actions(policies["operator"])}
-    # budgets have two permissions for all of their calls
+    # two permissions cover all calls of the Budgets API
     made = {each for each in account.proxy.calls if "Budget" not in each and "Notification" not in each}
     assert made <= operator
 
@@ -282,26 +281,26 @@ async def test_the_permissions_name_every_call_that_is_made(account: Account) ->
     await provider.launch(fleet, [MachineOrder(key="a")], total=1)
     await provider.prices(fleet)
     await provider.end(fleet, [each.id for each in await provider.observe(fleet)])
-    # figures are sent by the server, and not by who makes machines
+    # the server sends metrics, not the provider
     sent = {"PutMetricData"}
     assert set(account.proxy.calls) | sent == {each.partition(":")[2] for each in actions(policies["control_plane"])}
     assert len(json.dumps(policies["operator"])) < 6144
 
 
-def test_the_permissions_are_for_this_fleet_where_aws_can_tell_it_from_others() -> None:
+def test_permissions_are_restricted_to_the_fleet() -> None:
     policies = permissions(Names("video", "staging"), namespace="Relay")
     by_action = {
         action: (each["Resource"], each.get("Condition", {}).get("StringEquals"))
         for each in policies["operator"]["Statement"]
         for action in each["Action"]
     }
-    everywhere = {action for action, found in by_action.items() if found == ("*", None)}
-    assert {each for each in everywhere if ":Describe" not in each and ":Get" not in each} == {"ec2:RunInstances"}
+    unrestricted = {action for action, found in by_action.items() if found == ("*", None)}
+    assert {each for each in unrestricted if ":Describe" not in each and ":Get" not in each} == {"ec2:RunInstances"}
     assert by_action["autoscaling:DeleteAutoScalingGroup"][0].endswith(":autoScalingGroupName/asg-staging-video")
     assert by_action["ssm:PutParameter"][0].endswith(":parameter/comfyrelay/staging/video/fleet-secret")
     assert by_action["ec2:DeleteLaunchTemplate"][1] == {"aws:ResourceTag/Name": "asg-staging-video"}
     assert by_action["iam:PassRole"][1] == {"iam:PassedToService": "ec2.amazonaws.com"}
-    [figures] = [
+    [metrics] = [
         each for each in policies["control_plane"]["Statement"] if "cloudwatch:PutMetricData" in each["Action"]
     ]
-    assert figures["Condition"] == {"StringEquals": {"cloudwatch:namespace": "Relay"}}
+    assert metrics["Condition"] == {"StringEquals": {"cloudwatch:namespace": "Relay"}}

@@ -1,4 +1,4 @@
-"""What an instance runs when it comes up: a script that bash can read, and that does what it should."""
+"""The boot script of an instance."""
 
 import configparser
 import os
@@ -13,8 +13,8 @@ from comfyrelay.autoscaling.provisioning.options import AwsOptions, read_options
 from comfyrelay.autoscaling.provisioning.user_data import HOOK_SECONDS, user_data
 from comfyrelay.worker.settings import WorkerSettings
 
-SECRET = 'odd "one" $HOME `id` \\ #%'
-# Beside the script, what it calls: `aws` knows the secret after the second try.
+SECRET = 'a "quoted" $HOME `id` \\ #%'
+# Fakes of the programs that the script calls; `aws` returns the secret on its third call.
 PROGRAMS = {
     "aws": 'echo "$@" >> "$ROOT/aws.log"; [ $(wc -l < "$ROOT/aws.log") -gt 2 ] && printf %s "$SECRET"',
     "sleep": "true",
@@ -32,7 +32,7 @@ def script(**options: object) -> str:
 
 
 def run(folder: Path, text: str, *, secret: str = SECRET) -> subprocess.CompletedProcess[str]:
-    """In a folder that is the root of its files."""
+    """Run the script with `folder` as the root of its files."""
     for name, body in PROGRAMS.items():
         program = folder / "bin" / name
         program.parent.mkdir(exist_ok=True)
@@ -49,7 +49,7 @@ def run(folder: Path, text: str, *, secret: str = SECRET) -> subprocess.Complete
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """As systemd reads a file of it."""
+    """The environment file, as systemd reads it."""
     found = {}
     for line in (folder / "etc" / "comfyrelay" / "worker.env").read_text().splitlines():
         name, _, value = line.partition("=")
@@ -59,12 +59,12 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("options", [{}, {"comfyui_service": None, "comfyui_folder": "/srv/comfy", "user": "gpu"}])
-def test_bash_reads_it(options: dict[str, object]) -> None:
+def test_script_is_valid_bash(options: dict[str, object]) -> None:
     checked = subprocess.run(["bash", "-n"], input=script(**options), capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
-def test_the_worker_gets_what_it_needs_and_the_secret_whatever_is_in_it(tmp_path: Path) -> None:
+def test_worker_gets_its_settings_and_any_secret(tmp_path: Path) -> None:
     ran = run(tmp_path, script())
 
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
@@ -79,7 +79,7 @@ def test_the_worker_gets_what_it_needs_and_the_secret_whatever_is_in_it(tmp_path
     )
 
 
-def test_the_secret_is_asked_for_by_its_name_until_the_role_is_there_and_read_by_root_alone(tmp_path: Path) -> None:
+def test_secret_is_read_with_retries_into_a_file_of_root(tmp_path: Path) -> None:
     run(tmp_path, script())
 
     asked = (tmp_path / "aws.log").read_text().splitlines()
@@ -89,15 +89,15 @@ def test_the_secret_is_asked_for_by_its_name_until_the_role_is_there_and_read_by
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_without_the_secret_no_worker_is_started_and_the_log_says_why(tmp_path: Path) -> None:
+def test_no_worker_starts_without_the_secret(tmp_path: Path) -> None:
     ran = run(tmp_path, script(), secret="")
 
     assert ran.returncode == 1
-    assert "/comfyrelay/production/video/fleet-secret cannot be read from Parameter Store" in ran.stderr
+    assert "cannot read /comfyrelay/production/video/fleet-secret from Parameter Store" in ran.stderr
     assert not (tmp_path / "systemctl.log").exists()
 
 
-def test_every_variable_is_one_that_the_worker_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_are_settings_of_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from comfyrelay.worker.settings import load_worker_settings  # noqa: PLC0415 - reads the environment
 
     run(tmp_path, script())
@@ -109,11 +109,11 @@ def test_every_variable_is_one_that_the_worker_knows(tmp_path: Path, monkeypatch
     assert settings.asg_name == "asg-production-video"
     assert settings.asg_lifecycle_hook == "comfyrelay-drain"
     assert settings.fleet_slug == "video"
-    # the group waits longer than the worker may take
+    # the group waits longer than the worker takes
     assert settings.termination_seconds < HOOK_SECONDS
 
 
-def test_the_worker_is_a_service_that_comes_back_when_it_fails_and_models_are_read_beside_it(tmp_path: Path) -> None:
+def test_worker_is_restarted_on_failure_and_models_are_read_in_parallel(tmp_path: Path) -> None:
     run(tmp_path, script(comfyui_folder="/srv/comfy", user="gpu", command="/srv/bin/comfyrelay"))
 
     units = tmp_path / "etc" / "systemd" / "system"
@@ -134,7 +134,7 @@ def test_the_worker_is_a_service_that_comes_back_when_it_fails_and_models_are_re
     ]
 
 
-def test_the_models_are_read_to_their_end(tmp_path: Path) -> None:
+def test_models_are_read_completely(tmp_path: Path) -> None:
     (tmp_path / "models" / "deep er").mkdir(parents=True)
     model = tmp_path / "models" / "deep er" / "one model.safetensors"
     model.write_bytes(bytes(2 * 1024 * 1024))

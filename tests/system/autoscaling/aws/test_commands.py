@@ -1,10 +1,9 @@
-"""`comfyrelay fleet provision`, `deprovision`, `user-data` and `export terraform`, as an operator calls them."""
+"""`comfyrelay fleet provision`, `deprovision` and `user-data`."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import hcl2
 import pytest
 
 from comfyrelay.domain.queue.states import Stage
@@ -18,7 +17,7 @@ PROFILE = "worker"
 
 @pytest.fixture
 async def environment(account: Account, tmp_path: Path) -> Mapping[str, str]:
-    """Of who has a server with a fleet, and an account."""
+    """A server with fleets, and an AWS account."""
     machines = {
         "provider": "aws",
         "image": "ami-0123456789abcdef0",
@@ -48,19 +47,17 @@ async def fleet(environment: Mapping[str, str], *words: str) -> CommandResult:
 
 
 @pytest.mark.journey
-async def test_a_fleet_is_made_after_a_look_at_what_would_be_done_and_taken_away_again(
-    account: Account, environment: Mapping[str, str]
-) -> None:
+async def test_fleet_is_planned_provisioned_and_removed(account: Account, environment: Mapping[str, str]) -> None:
     account.proxy.quotas["L-3819A6DF"] = 8
 
     dry = await fleet(environment, "provision", "video", "--stage", "staging", "--dry-run")
     assert dry.code == 0, dry.err
     assert account.group("asg-staging-video") is None
     assert "make    Auto Scaling group asg-staging-video: 0 to 4 machines, Spot only, 3 subnets" in dry.out
-    assert "this was a dry run" in dry.err
+    assert "Dry run: nothing was changed." in dry.err
     assert "(L-3819A6DF) is 8 vCPUs, enough for 2 of g4dn.xlarge; 4 machines of g4dn.xlarge need 16." in dry.err
     assert "autoscaling:SetDesiredCapacity" in dry.err
-    assert "The role of worker must be allowed to: ssm:GetParameter" in dry.err
+    assert "Permissions of the role of worker: ssm:GetParameter" in dry.err
 
     made = await fleet(environment, "provision", "video", "--stage", "staging")
     assert made.code == 0, made.err
@@ -72,7 +69,7 @@ async def test_a_fleet_is_made_after_a_look_at_what_would_be_done_and_taken_away
     again = await fleet(environment, "provision", "video", "--stage", "staging")
     assert again.code == 0
     assert {line.split()[0] for line in again.out.splitlines()} == {"keep"}
-    assert "Nothing to do: everything is as it should be." in again.err
+    assert "Nothing to do: all resources are up to date." in again.err
 
     account.client("autoscaling").set_desired_capacity(AutoScalingGroupName="asg-staging-video", DesiredCapacity=1)
     refused = await fleet(environment, "deprovision", "video", "--stage", "staging")
@@ -85,10 +82,10 @@ async def test_a_fleet_is_made_after_a_look_at_what_would_be_done_and_taken_away
     assert "Nothing to do" in (await fleet(environment, "deprovision", "video", "--stage", "staging")).err
 
 
-async def test_flags_say_what_the_fleet_does_not(account: Account, environment: Mapping[str, str]) -> None:
+async def test_flags_complete_the_options_of_the_fleet(account: Account, environment: Mapping[str, str]) -> None:
     refused = await fleet(environment, "provision", "bare", "--stage", "staging", "--region", "eu-west-1")
     assert refused.code == 2
-    assert "Name the image (AMI)" in refused.err
+    assert "Set the image (AMI)" in refused.err
     assert "options.subnets" in refused.err
 
     changed = await fleet(
@@ -97,12 +94,12 @@ async def test_flags_say_what_the_fleet_does_not(account: Account, environment: 
         *("--subnet", account.subnets()[0], "--cloudwatch-fallback"),
     )
     assert changed.code == 0, changed.err
-    assert "make    budget comfyrelay-staging-video: ops@example.com is told at 100.00 USD a month" in changed.out
-    assert "name 3 subnets, not 1" in changed.err
+    assert "make    budget comfyrelay-staging-video: alerts ops@example.com at 100.00 USD a month" in changed.out
+    assert "set 3 subnets, not 1" in changed.err
     assert len(account.client("autoscaling").describe_policies()["ScalingPolicies"]) == 2
 
 
-async def test_what_an_instance_runs_can_be_read(environment: Mapping[str, str]) -> None:
+async def test_user_data_prints_the_boot_script(environment: Mapping[str, str]) -> None:
     printed = await fleet(environment, "user-data", "video", "--stage", "staging")
 
     assert printed.code == 0, printed.err
@@ -111,37 +108,21 @@ async def test_what_an_instance_runs_can_be_read(environment: Mapping[str, str])
     assert printed.out.endswith("systemctl enable --now comfyrelay-worker.service\n")
 
 
-async def test_a_server_that_no_instance_could_reach_is_not_written_down(environment: Mapping[str, str]) -> None:
+async def test_loopback_server_url_is_refused(environment: Mapping[str, str]) -> None:
     refused = await fleet(
         {**environment, "COMFYRELAY_PUBLIC_URL": "http://127.0.0.1:8420"}, "user-data", "video", "--stage", "staging"
     )
 
     assert refused.code == 2
-    assert "No instance can reach http://127.0.0.1:8420: set COMFYRELAY_PUBLIC_URL" in refused.err
+    assert "Instances cannot reach http://127.0.0.1:8420: set COMFYRELAY_PUBLIC_URL" in refused.err
 
 
-async def test_terraform_goes_to_a_file_or_to_standard_output(
-    account: Account, environment: Mapping[str, str], tmp_path: Path
-) -> None:
-    file = tmp_path / "fleet.tf"
-
-    written = await fleet(environment, "export", "terraform", "video", "--stage", "staging", "-o", str(file))
-    printed = await fleet(environment, "export", "terraform", "video", "--stage", "staging")
-
-    assert written.code == printed.code == 0, written.err
-    assert file.read_text() == printed.out
-    hcl2.loads(printed.out)
-    assert account.proxy.calls == {}
-
-
-async def test_a_fleet_that_is_not_there_is_one_sentence(environment: Mapping[str, str]) -> None:
+async def test_missing_fleet_is_one_error_line(environment: Mapping[str, str]) -> None:
     refused = await fleet(environment, "provision", "video", "--stage", "production")
     assert (refused.code, refused.err) == (2, "Error: There is no production fleet 'video'.\n")
 
 
-async def test_the_policies_that_it_takes_are_printed_without_asking_anybody(
-    account: Account, environment: Mapping[str, str]
-) -> None:
+async def test_policies_are_printed_without_calling_aws(account: Account, environment: Mapping[str, str]) -> None:
     printed = await fleet(environment, "provision", "video", "--stage", "staging", "--permissions")
 
     assert printed.code == 0
@@ -150,51 +131,28 @@ async def test_the_policies_that_it_takes_are_printed_without_asking_anybody(
     assert account.proxy.calls == {}
 
 
-@pytest.mark.parametrize(
-    "words", [["provision"], ["deprovision"], ["user-data"], ["export", "terraform"]], ids=lambda each: each[-1]
-)
-async def test_a_fleet_of_another_provider_is_refused_before_anything_is_asked_for(
-    account: Account, environment: Mapping[str, str], words: list[str]
+@pytest.mark.parametrize("command", ["provision", "deprovision", "user-data"])
+async def test_fleet_of_another_provider_is_refused_without_calling_aws(
+    account: Account, environment: Mapping[str, str], command: str
 ) -> None:
-    refused = await fleet(environment, *words, "attic", "--stage", "staging")
+    refused = await fleet(environment, command, "attic", "--stage", "staging")
 
-    assert (refused.code, refused.err) == (2, "Error: The fleet attic is of the provider local; this is for aws.\n")
+    text = "Error: The fleet attic uses the provider local; this command is for aws.\n"
+    assert (refused.code, refused.err) == (2, text)
     assert account.proxy.calls == {}
 
 
-async def test_a_file_that_cannot_be_written_is_one_sentence(environment: Mapping[str, str], tmp_path: Path) -> None:
-    file = tmp_path / "nowhere" / "fleet.tf"
-    refused = await fleet(environment, "export", "terraform", "video", "--stage", "staging", "-o", str(file))
-
-    assert refused.code == 2
-    assert refused.err == (
-        f"Error: Nothing can be written to {file.parent}: No such file or directory. Name another --output.\n"
-    )
-
-
-async def test_the_alarms_look_at_the_namespace_that_figures_are_sent_to(environment: Mapping[str, str]) -> None:
-    printed = await fleet(
-        {**environment, "COMFYRELAY_CLOUDWATCH_NAMESPACE": "Studio"},
-        *("export", "terraform", "video", "--stage", "staging", "--cloudwatch-fallback"),
-    )
-
-    assert '"Studio"' in printed.out, printed.err
-    assert '"ComfyRelay"' not in printed.out
-
-
-async def test_who_has_no_credentials_is_told_how_to_give_them(environment: Mapping[str, str], tmp_path: Path) -> None:
+async def test_missing_credentials_name_the_variables(environment: Mapping[str, str], tmp_path: Path) -> None:
     without = {name: value for name, value in environment.items() if not name.startswith("AWS_")}
     nowhere = {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
     refused = await fleet({**without, **nowhere}, "provision", "video", "--stage", "staging", "--dry-run")
 
     assert refused.code == 2
     assert "Set AWS_PROFILE, or" in refused.err
-    assert "without an account see comfyrelay fleet export terraform." in refused.err
 
 
-async def test_the_help_cuts_no_option_in_a_narrow_terminal(environment: Mapping[str, str]) -> None:
-    for words in (["provision"], ["export", "terraform"]):
-        shown = await fleet({**environment, "COLUMNS": "80"}, *words, "--help")
-        assert "--instance-profile" in shown.out
-        assert "--cloudwatch-fallback" in shown.out
-        assert "…" not in shown.out
+async def test_help_cuts_no_option_in_a_narrow_terminal(environment: Mapping[str, str]) -> None:
+    shown = await fleet({**environment, "COLUMNS": "80"}, "provision", "--help")
+    assert "--instance-profile" in shown.out
+    assert "--cloudwatch-fallback" in shown.out
+    assert "…" not in shown.out

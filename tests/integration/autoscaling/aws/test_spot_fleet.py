@@ -1,7 +1,4 @@
-"""What a fleet at AWS promises, line by line: what it is made of, and its life from the first job to zero.
-
-The lines that other tests hold are in tests/guarantees.toml, with their tests.
-"""
+"""A fleet on AWS: its resources, and its lifecycle from the first job back to zero machines."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -35,17 +32,17 @@ def group(account: Account, fleet: ProviderFleet) -> Any:
     return account.group(GROUP)
 
 
-class TestEachFleetHasAGroupOfSpotInstances:
-    async def test_each_fleet_and_stage_has_its_own_group_and_launch_template_by_name(self, account: Account) -> None:
+class TestSpotGroup:
+    async def test_each_fleet_and_stage_has_its_own_group_and_launch_template(self, account: Account) -> None:
         for slug, stage in (("video", "production"), ("video", "staging"), ("stills", "production")):
             await provisioned(account.fleet(slug, stage=stage))
 
         groups = account.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
         templates = account.client("ec2").describe_launch_templates()["LaunchTemplates"]
 
-        ends = {"production-stills", "production-video", "staging-video"}
-        assert {each["AutoScalingGroupName"] for each in groups} == {f"asg-{each}" for each in ends}
-        assert {each["LaunchTemplateName"] for each in templates} == {f"lt-{each}" for each in ends}
+        names = {"production-stills", "production-video", "staging-video"}
+        assert {each["AutoScalingGroupName"] for each in groups} == {f"asg-{each}" for each in names}
+        assert {each["LaunchTemplateName"] for each in templates} == {f"lt-{each}" for each in names}
         for each in groups:
             used = each["MixedInstancesPolicy"]["LaunchTemplate"]["LaunchTemplateSpecification"]
             assert used["LaunchTemplateName"] == f"lt-{each['AutoScalingGroupName'].removeprefix('asg-')}"
@@ -62,32 +59,30 @@ class TestEachFleetHasAGroupOfSpotInstances:
         overrides = policy["LaunchTemplate"]["Overrides"]
         assert [each["InstanceType"] for each in overrides] == ["g4dn.xlarge", "g5.xlarge"]
 
-    def test_instances_at_risk_are_replaced_ahead(self, group: Any) -> None:
+    def test_instances_at_risk_are_replaced_early(self, group: Any) -> None:
         assert group["CapacityRebalance"] is True
 
-    def test_it_has_three_subnets_in_three_zones(self, account: Account, group: Any) -> None:
+    def test_group_has_subnets_in_three_zones(self, account: Account, group: Any) -> None:
         subnets = group["VPCZoneIdentifier"].split(",")
         found = account.client("ec2").describe_subnets(SubnetIds=subnets)["Subnets"]
         assert len({each["AvailabilityZone"] for each in found}) == len(subnets) == 3
 
-    def test_it_begins_with_none_and_has_ten_at_most(self, group: Any) -> None:
+    def test_group_starts_empty_and_has_at_most_ten_instances(self, group: Any) -> None:
         assert (group["MinSize"], group["DesiredCapacity"], group["MaxSize"]) == (0, 0, 10)
 
-    def test_a_new_instance_has_five_minutes_to_warm_up(self, group: Any) -> None:
+    def test_instances_warm_up_for_five_minutes(self, group: Any) -> None:
         assert group["DefaultInstanceWarmup"] == 300
 
-    def test_its_tags_go_to_its_instances(self, group: Any) -> None:
+    def test_tags_are_propagated_to_instances(self, group: Any) -> None:
         tags = {each["Key"]: (each["Value"], each["PropagateAtLaunch"]) for each in group["Tags"]}
         assert tags["FleetSlug"] == ("video", True)
         assert tags["Stage"] == ("production", True)
 
 
-class TestDualScalingPolicy:
-    """In CloudWatch as a fallback; the reference policy of the loop does the same (tests/unit/autoscaling/test_decide.py)."""
+class TestCloudWatchFallback:
+    """The reference policy of the loop decides the same (tests/unit/autoscaling/test_decide.py)."""
 
-    def test_step_scaling_goes_from_0_to_1_on_a_queue_depth_above_0(
-        self, account: Account, fleet: ProviderFleet
-    ) -> None:
+    def test_step_scaling_starts_the_first_instance(self, account: Account, fleet: ProviderFleet) -> None:
         policies = account.client("autoscaling").describe_policies(AutoScalingGroupName=GROUP)["ScalingPolicies"]
         [step] = [each for each in policies if each["PolicyType"] == "StepScaling"]
         assert step["StepAdjustments"] == [{"MetricIntervalLowerBound": 0.0, "ScalingAdjustment": 1}]
@@ -95,7 +90,7 @@ class TestDualScalingPolicy:
         depth, workers, shown = alarm["Metrics"]
         assert depth["MetricStat"]["Metric"]["MetricName"] == "QueueDepth"
         assert workers["MetricStat"]["Metric"]["MetricName"] == "ActiveWorkers"
-        # from 0 only: with a worker it shows 0
+        # 0 if there is a worker
         assert (shown["Expression"], shown["ReturnData"]) == ("IF(FILL(workers, 0) < 1, depth, 0)", True)
         assert (alarm["ComparisonOperator"], alarm["Threshold"]) == ("GreaterThanThreshold", 0.0)
         assert {each["Name"]: each["Value"] for each in depth["MetricStat"]["Metric"]["Dimensions"]} == {
@@ -103,7 +98,7 @@ class TestDualScalingPolicy:
             "Stage": "production",
         }
 
-    def test_target_tracking_holds_a_backlog_of_2_for_each_instance_and_never_scales_in(
+    def test_target_tracking_keeps_a_backlog_of_2_and_never_scales_in(
         self, account: Account, fleet: ProviderFleet
     ) -> None:
         policies = account.client("autoscaling").describe_policies(AutoScalingGroupName=GROUP)["ScalingPolicies"]
@@ -114,17 +109,17 @@ class TestDualScalingPolicy:
 
 
 class TestCostControls:
-    def test_no_fleet_has_more_than_its_maximum(self, group: Any) -> None:
+    def test_group_has_the_maximum_of_the_fleet(self, group: Any) -> None:
         assert group["MaxSize"] == 10
 
-    def test_a_budget_alarm_tells_somebody_at_a_threshold(self, account: Account, fleet: ProviderFleet) -> None:
+    def test_budget_alerts_above_its_thresholds(self, account: Account, fleet: ProviderFleet) -> None:
         name = {"AccountId": ACCOUNT, "BudgetName": "comfyrelay-production-video"}
         found = account.client("budgets").describe_notifications_for_budget(**name)["Notifications"]
         assert {each["ComparisonOperator"] for each in found} == {"GREATER_THAN"}
 
 
-class Life:
-    """A fleet at AWS with the loop over it; machines become workers when a test says so."""
+class ScaledFleet:
+    """A fleet on AWS with the autoscaling loop. `boot` turns instances into workers."""
 
     def __init__(
         self, world: World, account: Account, loop: ScalingLoop, effect: Any, slug: str, *, has_alarms: bool
@@ -142,7 +137,7 @@ class Life:
         for _ in range(jobs):
             await self.world.submit(await self.world.user(), self.effect)
         if self._has_alarms:
-            # published at the next minute, and acted upon at the one after
+            # CloudWatch gets the metric in the next minute and reacts in the one after
             for _ in range(2):
                 await self.round()
                 await self.pass_time(60)
@@ -154,19 +149,19 @@ class Life:
         await self.loop.idle()
 
     async def pass_time(self, seconds: float) -> None:
-        """Workers are heard of all the while."""
+        """Advance the clock while workers keep sending heartbeats."""
         await self.world.advance(seconds)
         await self.world.engine.fleet.workers.record_seen(self.instances())
 
     def desired(self) -> int:
-        found: int = self.account.group(self.group)["DesiredCapacity"]
-        return found
+        desired: int = self.account.group(self.group)["DesiredCapacity"]
+        return desired
 
     def instances(self) -> list[str]:
         return [each["InstanceId"] for each in self.account.group(self.group)["Instances"]]
 
     async def boot(self) -> list[str]:
-        """Every instance that is there becomes a worker by its id."""
+        """Register a worker for each instance, under the id of the instance."""
         self.account.proxy.let_boot(self.group)
         for each in self.instances():
             if each not in self._workers:
@@ -175,7 +170,7 @@ class Life:
         return self.instances()
 
 
-class Only:
+class SingleProvider:
     def __init__(self, provider: AwsProvider) -> None:
         self._provider = provider
 
@@ -184,9 +179,9 @@ class Only:
 
 
 @pytest.fixture(params=[Policy.REFERENCE, Policy.CHEAP])
-async def life(
+async def scaled(
     request: pytest.FixtureRequest, sqlite_backend: SqliteBackend, tmp_path: Path, account: Account
-) -> AsyncIterator[Life]:
+) -> AsyncIterator[ScaledFleet]:
     async with open_world(sqlite_backend, tmp_path) as world:
         workflow = await world.workflow()
         slug = await world.fleet(workflow)
@@ -199,111 +194,109 @@ async def life(
         )
         await lead(world)
         provider = AwsProvider()
-        loop = ScalingLoop(world.engine, Only(provider))
+        loop = ScalingLoop(world.engine, SingleProvider(provider))
         effect = await world.effect(workflow, cost=0)
-        yield Life(world, account, loop, effect, slug, has_alarms=request.param is Policy.REFERENCE)
+        yield ScaledFleet(world, account, loop, effect, slug, has_alarms=request.param is Policy.REFERENCE)
         await provider.close()
 
 
-class TestFromTheFirstJobToZero:
-    async def test_a_job_at_zero_workers_launches_one_machine_and_only_one(self, life: Life) -> None:
-        await life.submit()
+class TestLifecycle:
+    async def test_first_job_launches_exactly_one_machine(self, scaled: ScaledFleet) -> None:
+        await scaled.submit()
         for _ in range(3):
-            await life.round()
-        assert life.desired() == len(life.instances()) == 1
+            await scaled.round()
+        assert scaled.desired() == len(scaled.instances()) == 1
 
-    async def test_the_worker_of_an_instance_is_known_by_the_id_of_the_instance(self, life: Life) -> None:
-        await life.submit()
-        await life.round()
-        [instance] = await life.boot()
-        await life.round()
-        [machine] = await life.world.engine.scaling.machines.present(
-            next(each for each in await life.world.engine.scaling.snapshots.fleets() if each.slug == life.slug)
+    async def test_worker_has_the_id_of_its_instance(self, scaled: ScaledFleet) -> None:
+        await scaled.submit()
+        await scaled.round()
+        [instance] = await scaled.boot()
+        await scaled.round()
+        [machine] = await scaled.world.engine.scaling.machines.present(
+            next(each for each in await scaled.world.engine.scaling.snapshots.fleets() if each.slug == scaled.slug)
         )
         assert machine.provider_id == machine.worker_id == instance
         assert machine.registered_at is not None
 
-    async def test_after_fifteen_idle_minutes_the_group_is_at_zero(self, life: Life) -> None:
-        await life.submit()
-        await life.round()
-        [instance] = await life.boot()
-        await life.round()
-        leased = await life.world.lease(instance)
+    async def test_group_is_empty_after_fifteen_idle_minutes(self, scaled: ScaledFleet) -> None:
+        await scaled.submit()
+        await scaled.round()
+        [instance] = await scaled.boot()
+        await scaled.round()
+        leased = await scaled.world.lease(instance)
         assert leased is not None
-        await life.world.complete(leased)
-        await life.round()
-        await life.pass_time(890)
-        await life.round()
-        assert life.desired() == 1
-        await life.pass_time(20)
-        await life.round()
-        assert (life.desired(), life.instances()) == (0, [])
+        await scaled.world.complete(leased)
+        await scaled.round()
+        await scaled.pass_time(890)
+        await scaled.round()
+        assert scaled.desired() == 1
+        await scaled.pass_time(20)
+        await scaled.round()
+        assert (scaled.desired(), scaled.instances()) == (0, [])
 
-    async def test_a_machine_that_works_is_never_ended(self, life: Life) -> None:
-        await life.submit()
-        await life.round()
-        [instance] = await life.boot()
-        await life.round()
-        assert await life.world.lease(instance) is not None
+    async def test_busy_machine_is_never_terminated(self, scaled: ScaledFleet) -> None:
+        await scaled.submit()
+        await scaled.round()
+        [instance] = await scaled.boot()
+        await scaled.round()
+        assert await scaled.world.lease(instance) is not None
         for _ in range(4):
-            await life.pass_time(600)
-            await life.round()
-        assert life.instances() == [instance]
+            await scaled.pass_time(600)
+            await scaled.round()
+        assert scaled.instances() == [instance]
 
-    async def test_a_reclaimed_instance_is_replaced_and_the_new_worker_gets_the_job_without_an_attempt_lost(
-        self, life: Life
-    ) -> None:
-        """The worker's own part, from the notice to its end, is in tests/system/worker/test_draining.py."""
-        await life.submit()
-        await life.round()
-        [old] = await life.boot()
-        await life.round()
-        leased = await life.world.lease(old)
+    async def test_reclaimed_instance_is_replaced_without_costing_an_attempt(self, scaled: ScaledFleet) -> None:
+        """tests/system/worker/test_draining.py covers the worker, from the notice to its exit."""
+        await scaled.submit()
+        await scaled.round()
+        [old] = await scaled.boot()
+        await scaled.round()
+        leased = await scaled.world.lease(old)
         assert leased is not None
-        assert await life.world.requeue(leased) == "queued"
-        await life.world.engine.fleet.workers.deregister(old)
-        # EC2 takes it, and the group starts another by itself
-        life.account.client("ec2").terminate_instances(InstanceIds=[old])
-        await life.round()
-        [new] = await life.boot()
-        await life.round()
-        again = await life.world.lease(new)
+        assert await scaled.world.requeue(leased) == "queued"
+        await scaled.world.engine.fleet.workers.deregister(old)
+        # EC2 reclaims the instance, and the group starts another one
+        scaled.account.client("ec2").terminate_instances(InstanceIds=[old])
+        await scaled.round()
+        [new] = await scaled.boot()
+        await scaled.round()
+        again = await scaled.world.lease(new)
         assert new != old
         assert again is not None
         assert again.dispatch_id == leased.dispatch_id
         assert again.dispatch.attempts == leased.dispatch.attempts
-        assert life.desired() == 1
+        assert scaled.desired() == 1
 
-    async def test_a_machine_that_drains_does_not_simulator_for_a_new_one(self, life: Life) -> None:
-        """As after a rebalance recommendation: the instance is there as long as its worker finishes its job."""
-        await life.submit()
-        await life.round()
-        [old] = await life.boot()
-        await life.round()
-        assert await life.world.lease(old) is not None
-        await life.world.engine.fleet.workers.set_draining(old, is_draining=True)
-        await life.submit()
-        await life.round()
-        assert (life.desired(), old in life.instances()) == (2, True)
+    async def test_draining_machine_does_not_count_as_capacity(self, scaled: ScaledFleet) -> None:
+        """After a rebalance recommendation the instance stays until its worker has finished its job."""
+        await scaled.submit()
+        await scaled.round()
+        [old] = await scaled.boot()
+        await scaled.round()
+        assert await scaled.world.lease(old) is not None
+        await scaled.world.engine.fleet.workers.set_draining(old, is_draining=True)
+        await scaled.submit()
+        await scaled.round()
+        assert (scaled.desired(), old in scaled.instances()) == (2, True)
 
-    async def test_no_capacity_is_told_and_tried_again_later(self, life: Life) -> None:
-        life.account.proxy.have_capacity(life.group, 0)
-        await life.submit()
-        await life.round()
-        assert life.desired() == 0
-        found = await life.world.engine.scaling.views.decisions(Stage.PRODUCTION, life.slug, limit=10)
+    async def test_missing_capacity_is_recorded_and_retried(self, scaled: ScaledFleet) -> None:
+        scaled.account.proxy.have_capacity(scaled.group, 0)
+        await scaled.submit()
+        await scaled.round()
+        assert scaled.desired() == 0
+        found = await scaled.world.engine.scaling.views.decisions(Stage.PRODUCTION, scaled.slug, limit=10)
         assert any("InsufficientInstanceCapacity" in str(each.outcome) for each in found.items)
-        life.account.proxy.find_capacity(life.group)
-        await life.pass_time(120)
-        await life.round()
-        assert life.desired() == 1
+        scaled.account.proxy.find_capacity(scaled.group)
+        await scaled.pass_time(120)
+        await scaled.round()
+        assert scaled.desired() == 1
 
-    async def test_more_jobs_bring_more_machines_up_to_the_maximum(self, life: Life) -> None:
-        await life.submit(40)
-        await life.round()
-        await life.boot()
+    async def test_backlog_grows_the_group_up_to_its_maximum(self, scaled: ScaledFleet) -> None:
+        await scaled.submit(40)
+        await scaled.round()
+        await scaled.boot()
         for _ in range(12):
-            await life.pass_time(60)
-            await life.round()
-            await life.boot()
-        assert life.desired() == 10
+            await scaled.pass_time(60)
+            await scaled.round()
+            await scaled.boot()
+        assert scaled.desired() == 10
