@@ -62,7 +62,6 @@ def test_the_base_install_checks_whether_a_worker_could_work_here(base: Environm
         ("reconcile", "server"),
         ("simulator --port 0", "simulator"),
         ("fleet scaler", "server,kubernetes"),
-        ("fleet export kubernetes gpus", "kubernetes"),
     ],
 )
 def test_a_command_that_lacks_its_extra_prints_the_line_that_installs_it(
