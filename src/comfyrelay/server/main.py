@@ -17,7 +17,7 @@ from comfyrelay.extras import require
 from comfyrelay.http_client import listen
 from comfyrelay.logs import log_as_json
 from comfyrelay.server.app import create_app
-from comfyrelay.server.http.connections import HalfOpen, LimitedProtocol
+from comfyrelay.server.http.connections import ConnectionLimits, LimitedConnection, ResponseTracker
 from comfyrelay.server.http.context import Context
 from comfyrelay.server.http.secrets import Secrets
 from comfyrelay.services.engine import Engine
@@ -67,7 +67,7 @@ async def serve(
     engine.fleet.identities.load()
     listener = listen(settings.host, settings.port)
     await engine.databases.open(settings.database_wait_seconds)
-    fleets = partial(scaling_fleets, engine, secrets=secrets.fleet) if settings.scaling else nullcontext
+    fleets = partial(scaling_fleets, engine, secrets=secrets.fleet) if settings.autoscaling else nullcontext
     app = create_app(engine, secrets, beside=fleets)
     on_ready(engine)
     # one that takes no changes now is served all the same, and has a code later
@@ -98,8 +98,9 @@ async def serving(app: FastAPI, *listeners: socket.socket) -> AsyncIterator[None
 
 def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
-        app,
+        ResponseTracker(app),
         http=_protocol(settings),
+        ws="none",
         # uvicorn would believe whoever calls from this machine, and a variable of its own
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=settings.trusted_proxies,
@@ -113,13 +114,13 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 
 def _protocol(settings: Settings) -> type[asyncio.Protocol]:
-    half_open = HalfOpen(settings)
+    limits = ConnectionLimits(settings)
 
-    class Protocol(LimitedProtocol):
-        """uvicorn makes one for each connection, and knows of no other arguments."""
+    class Protocol(LimitedConnection):
+        """uvicorn creates one for each connection, with its own arguments."""
 
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, half_open=half_open, **options)
+        def __init__(self, **options: Any) -> None:
+            super().__init__(limits, **options)
 
     return Protocol
 

@@ -1,9 +1,12 @@
-"""Connections that send a request so slowly that they only take up room: limited in time, in number and in bytes.
+"""Limits on slow senders and on the number of connections.
 
-uvicorn waits for ever for the rest of a request that has begun, and keeps all of it. A request is half open from its
-connection, or its first byte on one that was used before, until its headers are whole; and once it was answered, until
-the rest of its body has come. Bodies that are being read are counted by themselves, in all and of one address. There
-are never more connections than the process may open files.
+uvicorn waits without limit for the rest of a request and buffers it. Here a request is *half open* from its connection,
+or from its first byte on a reused connection, until its headers are complete. A request that was answered early is half
+open until the rest of its body has arrived. Half-open requests are limited in time, number and bytes; bodies in transit
+in number, in total and per address; connections by the number of files that the process may open.
+
+`LimitedConnection` wraps uvicorn's protocol and parses the request boundaries itself. `ResponseTracker` reports from
+inside the application when a response starts and ends.
 """
 
 import asyncio
@@ -13,6 +16,8 @@ from ipaddress import ip_address, ip_network
 from typing import Any
 
 import structlog
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from comfyrelay.settings import Settings
@@ -20,186 +25,234 @@ from comfyrelay.system.processes import most_open_files
 
 log = structlog.get_logger(__name__)
 
-MOST_HEADER_BYTES = 64 * 1024
-# An attack is one line in a while, not one for each of its connections.
+MAX_HEADER_BYTES = 64 * 1024
+# At most one log line per interval, however many connections an attack opens.
 LOG_SECONDS = 10.0
-# For databases, files and calls to others.
+# File descriptors for databases, files and outgoing calls.
 SPARE_FILES = 256
+_STATE_KEY = "comfyrelay.connection"
+_TIMEOUT_RESPONSE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
-class HalfOpen:
-    """The connections of one server whose requests have begun and are not whole, oldest first, and all others."""
+class ConnectionLimits:
+    """All connections of one server, by what they wait for. Each collection is ordered from old to new."""
 
     def __init__(self, settings: Settings) -> None:
         self._seconds = settings.header_seconds
-        self._most = settings.max_half_open_requests
-        self._most_bodies = settings.max_unfinished_bodies
-        self._most_bodies_of_one = settings.max_unfinished_bodies_per_address
-        self._most_connections = _room_for(settings.max_connections)
-        self._proxies = settings.trusted_proxies
-        self._open: OrderedDict[LimitedProtocol, asyncio.TimerHandle] = OrderedDict()
-        self._bodies: dict[LimitedProtocol, None] = {}
-        self._bodies_of: dict[str, dict[LimitedProtocol, None]] = {}
-        # between two requests
-        self._idle: dict[LimitedProtocol, None] = {}
+        self._max_half_open = settings.max_half_open_requests
+        self._max_bodies = settings.max_unfinished_bodies
+        self._max_bodies_per_address = settings.max_unfinished_bodies_per_address
+        self._max_connections = limit_to_open_files(settings.max_connections)
+        self._proxies = [ip_network(each, strict=False) for each in settings.trusted_proxies]
+        self._half_open: OrderedDict[LimitedConnection, asyncio.TimerHandle] = OrderedDict()
+        self._bodies: dict[LimitedConnection, None] = {}
+        self._bodies_by_address: dict[str, dict[LimitedConnection, None]] = {}
+        self._idle: dict[LimitedConnection, None] = {}
         self._connections = 0
         self._closed: dict[str, int] = {}
-        self._report: asyncio.TimerHandle | None = None
+        self._next_log: asyncio.TimerHandle | None = None
 
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def connect(self, connection: "LimitedProtocol") -> None:
+    def connect(self, connection: "LimitedConnection") -> None:
         self._connections += 1
-        if self._connections > self._most_connections:
-            # nobody waits for an answer there; else the one that came last has to come again
-            least = next(iter(self._idle), None) or next(iter(self._open), None) or next(iter(self._bodies), connection)
-            self.close(least, "too_many_connections")
-            if least is connection:
+        if self._connections > self._max_connections:
+            # prefer a connection whose client does not wait for a response; otherwise refuse the new one
+            unserved = (*self._idle, *self._half_open, *self._bodies)
+            closed = next(iter(unserved), connection)
+            self.close(closed, "too_many_connections")
+            if closed is connection:
                 return
-        self.begin(connection)
+        self.begin_request(connection)
 
-    def disconnect(self, connection: "LimitedProtocol") -> None:
+    def disconnect(self, connection: "LimitedConnection") -> None:
         self._connections -= 1
-        self.end(connection)
+        self.release(connection)
 
-    def begin(self, connection: "LimitedProtocol") -> None:
-        if connection in self._open:
+    def begin_request(self, connection: "LimitedConnection") -> None:
+        if connection in self._half_open:
             return
-        self.end(connection)
+        self.release(connection)
         loop = asyncio.get_running_loop()
-        self._open[connection] = loop.call_later(self._seconds, self.close, connection, "too_slow")
-        if len(self._open) > self._most:
-            # who is honest is done within a round trip, so the oldest is the least likely to be
-            self.close(next(iter(self._open)), "too_many")
+        self._half_open[connection] = loop.call_later(self._seconds, self.close, connection, "too_slow")
+        if len(self._half_open) > self._max_half_open:
+            # an honest client needs one round trip, so the oldest is the least likely to be one
+            self.close(next(iter(self._half_open)), "too_many")
 
-    def begin_body(self, connection: "LimitedProtocol") -> None:
-        """The headers are whole, and the body is not; how long it may take is the application's matter."""
+    def begin_body(self, connection: "LimitedConnection") -> None:
+        """The headers are complete. The application limits the time for the body."""
         if connection in self._bodies:
             return
-        self.end(connection)
-        address = connection.client[0] if connection.client is not None else ""
+        self.release(connection)
         self._bodies[connection] = None
-        of_one = self._bodies_of.setdefault(address, {})
-        of_one[connection] = None
-        # behind a proxy are many
-        if len(of_one) > self._most_bodies_of_one and not self._is_proxy(address):
-            self.close(next(iter(of_one)), "too_many_bodies_of_one")
-        if len(self._bodies) > self._most_bodies:
+        same_address = self._bodies_by_address.setdefault(connection.address, {})
+        same_address[connection] = None
+        # a proxy forwards the requests of many clients
+        if len(same_address) > self._max_bodies_per_address and not self._is_proxy(connection.address):
+            self.close(next(iter(same_address)), "too_many_bodies_of_one")
+        if len(self._bodies) > self._max_bodies:
             self.close(next(iter(self._bodies)), "too_many_bodies")
 
-    def rest(self, connection: "LimitedProtocol") -> None:
-        """It was answered, and may be used again."""
-        self.end(connection)
+    def keep_alive(self, connection: "LimitedConnection") -> None:
+        self.release(connection)
         self._idle[connection] = None
 
-    def end(self, connection: "LimitedProtocol") -> None:
-        if (timer := self._open.pop(connection, None)) is not None:
+    def release(self, connection: "LimitedConnection") -> None:
+        """Stop limiting the connection: the server works on its request, or it is closed."""
+        if (timer := self._half_open.pop(connection, None)) is not None:
             timer.cancel()
         self._idle.pop(connection, None)
         if connection in self._bodies:
             del self._bodies[connection]
-            address = connection.client[0] if connection.client is not None else ""
-            self._bodies_of[address].pop(connection)
-            if not self._bodies_of[address]:
-                del self._bodies_of[address]
+            same_address = self._bodies_by_address[connection.address]
+            del same_address[connection]
+            if not same_address:
+                del self._bodies_by_address[connection.address]
+
+    def close(self, connection: "LimitedConnection", why: str) -> None:
+        self.release(connection)
+        connection.refuse()
+        self._closed[why] = self._closed.get(why, 0) + 1
+        if self._next_log is None:
+            self._log()
 
     def _is_proxy(self, address: str) -> bool:
         with suppress(ValueError):
-            return any(ip_address(address) in ip_network(each, strict=False) for each in self._proxies)
+            return any(ip_address(address) in each for each in self._proxies)
         return False
 
-    def close(self, connection: "LimitedProtocol", why: str) -> None:
-        self.end(connection)
-        connection.refuse()
-        self._closed[why] = self._closed.get(why, 0) + 1
-        if self._report is None:
-            self._log()
-            self._report = asyncio.get_running_loop().call_later(LOG_SECONDS, self._log_again)
-
     def _log(self) -> None:
+        self._next_log = None
+        if not self._closed:
+            return
         closed, self._closed = self._closed, {}
-        log.warning("requests.half_open_closed", **closed, half_open=len(self._open), bodies=len(self._bodies))
-
-    def _log_again(self) -> None:
-        self._report = None
-        if self._closed:
-            self._log()
+        log.warning("requests.half_open_closed", **closed, half_open=len(self._half_open), bodies=len(self._bodies))
+        self._next_log = asyncio.get_running_loop().call_later(LOG_SECONDS, self._log)
 
 
-def _room_for(connections: int) -> int:
-    """How many connections fit into what the system lets a process open, as much of it as this one can get."""
+def limit_to_open_files(connections: int) -> int:
+    """Return how many connections the process can open, after raising its soft limit as far as possible."""
     files = most_open_files(connections + SPARE_FILES)
     return min(connections, files - min(SPARE_FILES, files // 2))
 
 
-class LimitedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with a limit on what is half open."""
+class LimitedConnection(asyncio.Protocol):
+    """Passes all events of a connection to uvicorn's protocol, and tracks the state of its requests."""
 
-    def __init__(self, *args: Any, half_open: HalfOpen, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._half_open = half_open
+    def __init__(self, limits: ConnectionLimits, *, app_state: dict[str, Any], **options: Any) -> None:
+        # uvicorn copies `app_state` into the scope of each request
+        self._http = HttpToolsProtocol(app_state={**app_state, _STATE_KEY: self}, **options)
+        self._limits = limits
+        self._parser = HttpRequestParser(self)
+        self._url = b""
+        self._header_bytes = 0
         # from the first byte of a request to its last
         self._is_receiving = False
         self._has_headers = False
-        self._header_bytes = 0
+        self._is_upload = False
+        self._is_answering = False
+        self._unanswered = 0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._half_open.connect(self)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._http.connection_made(transport)
+        self._limits.connect(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._half_open.disconnect(self)
-        super().connection_lost(exc)
+        self._limits.disconnect(self)
+        self._http.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._http.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._http.resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.transport.is_closing():
+        self._http.data_received(data)
+        # uvicorn answers what cannot be parsed, and closes the connection
+        with suppress(HttpParserError, HttpParserUpgrade):
+            self._parser.feed_data(data)
+        if self._transport.is_closing():
             return
-        # nothing before the first request, whatever uvicorn declares
-        cycle: Any = self.cycle
         if self._is_receiving and not self._has_headers:
             self._header_bytes += len(data)
-            self._half_open.begin(self)
-            if self._header_bytes > MOST_HEADER_BYTES:
-                self._half_open.close(self, "too_long")
-        elif cycle is None or cycle.response_complete:
-            # empty lines before a request, or what is left of one that was answered
-            self._half_open.begin(self)
-        elif self._is_receiving and not self._is_upload():
-            self._half_open.begin_body(self)
+            self._limits.begin_request(self)
+            if self._header_bytes > MAX_HEADER_BYTES:
+                self._limits.close(self, "too_long")
+        elif not self._unanswered:
+            # empty lines before a request, or the rest of one that was answered
+            self._limits.begin_request(self)
+        elif self._is_receiving and not self._is_upload:
+            self._limits.begin_body(self)
         else:
-            self._half_open.end(self)
+            self._limits.release(self)
 
     def on_message_begin(self) -> None:
-        self._is_receiving, self._has_headers, self._header_bytes = True, False, 0
-        super().on_message_begin()
+        self._is_receiving, self._has_headers, self._header_bytes, self._url = True, False, 0, b""
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
 
     def on_headers_complete(self) -> None:
-        self._has_headers = True
-        super().on_headers_complete()
+        self._has_headers, self._is_answering = True, False
+        self._unanswered += 1
+        # a file may take hours; its URL is signed, and the application refuses a wrong signature at once
+        is_file = (parse_url(self._url).path or b"").startswith(b"/files/")
+        self._is_upload = is_file and self._parser.get_method() == b"PUT"
 
     def on_message_complete(self) -> None:
         self._is_receiving = False
-        super().on_message_complete()
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self.transport.is_closing() or not self.cycle.response_complete:
+    def start_response(self) -> None:
+        self._is_answering = True
+
+    def complete_response(self) -> None:
+        self._unanswered -= 1
+        if self._unanswered or self._transport.is_closing():
             return
         if self._is_receiving:
             # uvicorn would wait for the rest as long as for another request
-            self._half_open.begin(self)
+            self._limits.begin_request(self)
         else:
-            self._half_open.rest(self)
-
-    def _is_upload(self) -> bool:
-        """A file, which may take hours: the URL is signed, and refused at once if it is not."""
-        return self.scope["method"] == "PUT" and self.scope.get("path", "").startswith("/files/")
+            self._limits.keep_alive(self)
 
     def refuse(self) -> None:
-        """Hang up; with a word to whoever has begun to say something."""
-        is_unanswered = not self._has_headers or not self.cycle.response_started
-        if self._is_receiving and is_unanswered and not self.transport.is_closing():
-            self.transport.write(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
-        self.transport.close()
+        """Close the connection, with a response if a request has begun and none was sent."""
+        is_unanswered = not self._has_headers or not self._is_answering
+        if self._is_receiving and is_unanswered and not self._transport.is_closing():
+            self._transport.write(_TIMEOUT_RESPONSE)
+        self._transport.close()
+
+
+class ResponseTracker:
+    """ASGI middleware that tells a `LimitedConnection` when a response starts and ends."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection: LimitedConnection | None = scope.get("state", {}).get(_STATE_KEY)
+        if connection is None:
+            await self._app(scope, receive, send)
+            return
+        is_complete = False
+
+        def complete() -> None:
+            nonlocal is_complete
+            if not is_complete:
+                is_complete = True
+                connection.complete_response()
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                connection.start_response()
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                complete()
+
+        try:
+            await self._app(scope, receive, answer)
+        finally:
+            complete()
