@@ -1,4 +1,4 @@
-"""The time of this machine. What decides about jobs is the database's time, never this."""
+"""The clock of this machine. Decisions about jobs use the database clock instead."""
 
 from datetime import UTC, datetime
 

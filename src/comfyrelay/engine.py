@@ -1,4 +1,4 @@
-"""The engine for programs that have one of their own: what `docs/howto/library.md` describes, and nothing else."""
+"""The public API for programs that embed the engine; see `docs/howto/library.md`."""
 
 from comfyrelay.extras import require
 

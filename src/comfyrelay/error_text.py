@@ -1,4 +1,4 @@
-"""What a user is told when a worker reports an error: one sentence, and nothing of the server's insides."""
+"""Reduce a worker's error report to one sentence for the user, without paths, URLs or secrets of the server."""
 
 import json
 import re
@@ -10,16 +10,16 @@ from comfyrelay.text import printable
 FALLBACK = "Processing failed."
 MAX_LENGTH = 300
 
-# A worker may send megabytes of traceback; what is worth telling stands at either end.
+# A worker may send megabytes of traceback. The message is at the beginning or the end.
 _READ_LENGTH = 200_000
-# Room for the paths that cleaning takes out of a line before it is cut to MAX_LENGTH.
+# Longer than MAX_LENGTH, because cleaning removes paths before the line is cut.
 _LINE_LENGTH = 4_000
 _MAX_DEPTH = 3
 _KEYS = ("exception_message", "error_message")
 
 _QUOTED_MESSAGE = re.compile(r"""\b(?:exception|error)_message["']?\s*[:=]\s*(["'])((?:\\.|(?!\1)[^\\])+)""", re.S)
 _EXCEPTION_LINE = re.compile(r"^[ \t]*(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)[ \t]*:[ \t]*(\S.*)$", re.M)
-_NO_NEWS = re.compile(r"Traceback \(most recent call last\):?|During handling of the above|The above exception was")
+_BOILERPLATE = re.compile(r"Traceback \(most recent call last\):?|During handling of the above|The above exception was")
 
 _FRAME = re.compile(r"""\bFile\s+(["']).*?\1,\s*line\s+\d+(?:,\s*in\s+[\w.<>]+)?""")
 _FILE_URL = re.compile(r"\bfile:(?=//)", re.I)
@@ -27,13 +27,13 @@ _URL = re.compile(r"""[a-z0-9+.-]{0,20}://[^\s"'<>]*""", re.I)
 SECRET = re.compile(
     r"\bx-amz-[\w-]+[=:]\s*\S+|\b(?:signature|sig|token|secret|password|api[_-]?key)=\S+|\bbearer\s+\S+", re.I
 )
-# Between quotes, or with a drive letter, a path may hold spaces.
+# A quoted path, or one with a drive letter, may contain spaces.
 _QUOTED_PATH = re.compile(r"""(["'`])((?:~|\.{1,2}|[A-Za-z]:)?[\\/][^"'`]*)\1""")
 _DRIVE_PATH = re.compile(r"""\b[A-Za-z]:[\\/](?:[^\\/:*?"'<>|]+[\\/]+)*[^\\/:*?"'<>|\s,;)]*""")
 _SPACED_PATH = re.compile(r"(?<![\w/~.])(?:~|\.{1,2})?/(?:[^\s/:\"'`]+(?: [^\s/:\"'`]+){0,2}/)+[^\s/:\"'`,;)]*")
-# A run of text with separators: what is left after the shapes above.
+# Any other text with path separators.
 _SEPARATED = re.compile(r"""[^\s"'`<>|()\[\]{},;:=]*[\\/][^\s"'`<>|()\[\]{},;:=]*""")
-# Words between slashes, such as "width/height/depth" or "2024/01/02": no file at the end, and no folder of a system.
+# Words between slashes that are no path, such as "width/height/depth" or "2024/01/02".
 _WORDS = re.compile(
     r"(?!.*\.[A-Za-z]\w*\W*$)(?!.*/(?:home|root|users|usr|opt|srv|mnt|media|var|etc|tmp|data|workspace)/)"
     r"[\w.%+&-]+(?:/[\w.%+&-]+)+[.!?]?",
@@ -47,7 +47,7 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.S)
 
 
 def user_sentence(raw: str | None) -> str:
-    """Reduce a worker's raw error text to one sentence for the user; never empty."""
+    """Return one sentence for the user from a worker's raw error text; never empty."""
     text = raw or ""
     if len(text) > _READ_LENGTH:
         text = f"{text[: _READ_LENGTH // 2]}\n{text[-_READ_LENGTH // 2 :]}"
@@ -59,7 +59,7 @@ def user_sentence(raw: str | None) -> str:
 
 
 def _candidates(text: str) -> Iterator[str]:
-    """Where the message may stand, most telling first."""
+    """Yield texts that may contain the message, the most specific first."""
     yield from _in_json(text)
     for found in _QUOTED_MESSAGE.finditer(text):
         yield _unescape(found[2])
@@ -79,7 +79,7 @@ def _in_json(text: str) -> Iterator[str]:
         yield from _in_json(value)
         yield value
     for message in _messages(value):
-        # a worker may have put ComfyUI's own JSON answer into its message
+        # a message may itself be a JSON response of ComfyUI
         yield from _in_json(message)
         yield message
 
@@ -100,14 +100,14 @@ def _children(value: Any) -> list[Any]:
 
 
 def _unescape(text: str) -> str:
-    """Undo the escapes of JSON or of Python's repr in text too broken to parse."""
+    """Undo JSON or `repr` escapes in text that does not parse."""
     return _ESCAPE.sub(lambda m: chr(int(m[1], 16)) if m[1] else _ESCAPES.get(m[2], m[0]), text)
 
 
 def _clean(line: str) -> str:
-    """Take everything of the server out of a line; empty when nothing is left that tells something."""
+    """Remove server internals from a line; empty if nothing meaningful is left."""
     text = printable(line)
-    text = _NO_NEWS.sub(" ", _FRAME.sub(" ", text))
+    text = _BOILERPLATE.sub(" ", _FRAME.sub(" ", text))
     text = _URL.sub("[link]", _FILE_URL.sub("", text))
     text = SECRET.sub(" ", text)
     text = _QUOTED_PATH.sub(lambda m: f"{m[1]}{_base_name(m[2])}{m[1]}", text)

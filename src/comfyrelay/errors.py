@@ -1,53 +1,55 @@
-"""Everything ComfyRelay raises on purpose.
+"""All errors that ComfyRelay raises on purpose.
 
     ComfyRelayError
-    ├── InvalidInput             what was sent cannot be accepted; says which fields
-    ├── NotFound                 it is not there, or not yours
+    ├── InvalidInput             the input is invalid; names the fields
+    ├── NotFound                 the object does not exist or belongs to another user
     │   └── LeaseLost            the lease token is wrong, or its lease has ended
-    ├── Conflict                 it is there already, or in another state
-    │   ├── IdempotencyConflict  the same key came with another request
-    │   ├── MissingOnWorkers     no worker has all the nodes and models that it needs; names them
-    │   └── PriceChanged         it costs other than whoever asked for it was told
-    ├── Unauthorized             nobody is signed in, or the token or secret is wrong
-    ├── Forbidden                known, but not allowed
-    ├── TooManyRequests          too many calls from one address; says when to come back
-    ├── RequestTimeout           a request took too long to arrive
-    ├── TooLarge                 more bytes than are allowed
+    ├── Conflict                 the object exists already, or is in another state
+    │   ├── IdempotencyConflict  the key was used for a different request
+    │   ├── MissingOnWorkers     no worker has all required nodes and models; names them
+    │   └── PriceChanged         the price differs from the one that the caller expects
+    ├── Unauthorized             not signed in, or the token or secret is wrong
+    ├── Forbidden                signed in, but not allowed
+    ├── TooManyRequests          the rate limit is reached; says when to retry
+    ├── RequestTimeout           the request took too long to arrive
+    ├── TooLarge                 more bytes than allowed
     ├── InsufficientTokens       the wallet does not cover the cost
-    ├── TooManyActiveJobs        the user's limit is reached
-    ├── DatabaseUnavailable          a database cannot be reached, or refuses connections
-    │   └── NotWritable          a database takes no changes: it is read-only, or its disk is full
-    ├── StorageUnavailable       object storage cannot be reached
-    ├── ControlPlaneUnreachable  a control plane does not answer, or not like one
-    ├── NotReady                 the server cannot serve; says which parts are missing
-    ├── Canceled                 it was canceled before it was done
-    ├── GraphError               not a graph that ComfyUI can run
-    │   └── GraphNotAllowed      a graph of a tenant's own has nodes or files that it may not have
-    ├── TransferFailed           a job's file could not be fetched or stored; `fault` says whose fault that is
-    ├── ComfyError               a ComfyUI server could not do it; `fault` says whose fault that is
-    │   ├── GraphRefused         job: the server found mistakes in the graph
-    │   ├── NotInstalled         worker: nodes or models that this server does not have
-    │   ├── InputMissing         worker: an input file is not on this server
+    ├── TooManyActiveJobs        the user's job limit is reached
+    ├── DatabaseUnavailable      a database is unreachable or refuses connections
+    │   └── NotWritable          a database is read-only, or its disk is full
+    ├── StorageUnavailable       object storage is unreachable
+    ├── ControlPlaneUnreachable  the control plane does not answer, or another server does
+    ├── ProviderError            a machine provider is unreachable or refuses
+    ├── LeadershipLost           another process has become the leader
+    ├── NotReady                 the server cannot serve requests; says why
+    ├── Canceled                 the job was canceled
+    ├── GraphError               ComfyUI cannot run this graph
+    │   └── GraphNotAllowed      a tenant's graph uses nodes or files that it must not use
+    ├── TransferFailed           a file of a job could not be downloaded or uploaded; see `fault`
+    ├── ComfyError               a run failed on a ComfyUI server; see `fault`
+    │   ├── GraphRefused         job: the graph is invalid
+    │   ├── NotInstalled         worker: nodes or models are missing on this server
+    │   ├── InputMissing         worker: an input file is missing on this server
     │   ├── NodeFailed           job or worker: a node raised an error
-    │   │   └── ModelUnreadable  worker: the file of a model cannot be read, or holds another kind of model
-    │   ├── OutOfMemory          worker: the GPU, or the machine, has not enough memory
-    │   ├── DeviceFault          worker: the GPU is in a bad state until ComfyUI is restarted
-    │   ├── NoOutput             job: it ran to its end and made nothing
-    │   ├── OutputGone           worker: the file that it made is no longer there
-    │   ├── ScriptFailed         job: a script of the user ended with another exit code than 0
-    │   ├── RunInterrupted       interrupted: somebody stopped it
-    │   │   └── RunRemoved       interrupted: somebody took it out of the queue
-    │   ├── RunLost              worker: the server no longer knows it, most likely because it restarted
-    │   ├── RunTimedOut          worker: it did not start, or stood still, or took too long
+    │   │   └── ModelUnreadable  worker: a model file is unreadable or of another kind
+    │   ├── OutOfMemory          worker: the GPU or the machine ran out of memory
+    │   ├── DeviceFault          worker: the GPU fails until ComfyUI is restarted
+    │   ├── NoOutput             job: the run succeeded without an output
+    │   ├── OutputGone           worker: the output file was deleted
+    │   ├── ScriptFailed         job: the user's script exited with a code other than 0
+    │   ├── RunInterrupted       interrupted: the run was stopped on the server
+    │   │   └── RunRemoved       interrupted: the run was removed from the server's queue
+    │   ├── RunLost              worker: the server does not know the run, usually after a restart
+    │   ├── RunTimedOut          worker: the run did not start, stalled or took too long
     │   ├── ServerUnreachable    worker: the server does not answer
-    │   │   └── NotStarted       worker: a ComfyUI that ComfyRelay starts itself does not come up
+    │   │   └── NotStarted       worker: a managed ComfyUI does not start
     │   ├── ServerRefused        job or worker: the server answered with an error
-    │   ├── PaymentRequired      job: Comfy Cloud wants to be paid first
-    │   └── RateLimited          worker: Comfy Cloud is too busy for this account
-    └── ConfigurationError       a setting is missing or wrong
+    │   ├── PaymentRequired      job: Comfy Cloud requires payment
+    │   └── RateLimited          worker: Comfy Cloud limits this account
+    └── ConfigurationError       a setting is missing or invalid
         └── SchemaOutOfDate      the database needs `comfyrelay db upgrade`
 
-The docstring of a class is its message when none is given.
+The docstring of a class is its default message.
 """
 
 from collections.abc import Mapping, Sequence
@@ -112,13 +114,13 @@ class ComfyRelayError(Exception):
     code: ClassVar[str] = "error"
 
     def __init__(self, detail: str | None = None) -> None:
-        # `python -OO` strips docstrings, and a message must still be there
+        # `python -OO` strips docstrings
         self.detail = detail or self.__doc__ or self.code
         super().__init__(self.detail)
 
 
 class InvalidInput(ComfyRelayError):
-    """The input is not valid."""
+    """The input is invalid."""
 
     code = "invalid_input"
 
@@ -134,25 +136,25 @@ class NotFound(ComfyRelayError):
 
 
 class LeaseLost(NotFound):
-    """This lease has ended or never was."""
+    """This lease has ended or does not exist."""
 
     code = "lease_lost"
 
 
 class Conflict(ComfyRelayError):
-    """This conflicts with what is already there."""
+    """This conflicts with the current state."""
 
     code = "conflict"
 
 
 class IdempotencyConflict(Conflict):
-    """This idempotency key was used for another request."""
+    """This idempotency key was used for a different request."""
 
     code = "idempotency_conflict"
 
 
 class MissingOnWorkers(Conflict):
-    """No worker has everything that this needs."""
+    """No worker has all required nodes and models."""
 
     code = "missing_on_workers"
 
@@ -162,7 +164,7 @@ class MissingOnWorkers(Conflict):
 
 
 class PriceChanged(Conflict):
-    """The price is another one by now."""
+    """The price has changed."""
 
     code = "price_changed"
 
@@ -170,17 +172,17 @@ class PriceChanged(Conflict):
         self.expected_tokens = expected_tokens
         self.required_tokens = required_tokens
         now = f"{required_tokens} token{'' if required_tokens == 1 else 's'}"
-        super().__init__(f"This costs {now} now, not {expected_tokens}. Nothing was started: look at the new price.")
+        super().__init__(f"The price is now {now}, not {expected_tokens}. No job was started. Confirm the new price.")
 
 
 class Unauthorized(ComfyRelayError):
-    """Sign in first, or check the token."""
+    """Sign in, or check the token."""
 
     code = "unauthorized"
 
 
 class TooManyRequests(ComfyRelayError):
-    """Too many requests from this address: wait a little."""
+    """Too many requests from this address. Wait and try again."""
 
     code = "too_many_requests"
 
@@ -229,42 +231,42 @@ class TooManyActiveJobs(ComfyRelayError):
 
 
 class DatabaseUnavailable(ComfyRelayError):
-    """A database cannot be reached."""
+    """A database is unreachable."""
 
     code = "database_unavailable"
 
-    def __init__(self, *, name: str, why: str = "cannot be reached") -> None:
+    def __init__(self, *, name: str, why: str = "is unreachable") -> None:
         self.name = name
         which = "central database" if name == "central" else f"shard {name!r}"
         super().__init__(f"The {which} {why}.")
 
 
 class NotWritable(DatabaseUnavailable):
-    """A database takes no changes."""
+    """A database is not writable."""
 
     code = "not_writable"
 
 
 class StorageUnavailable(ComfyRelayError):
-    """Object storage cannot be reached."""
+    """Object storage is unreachable."""
 
     code = "storage_unavailable"
 
 
 class ControlPlaneUnreachable(ComfyRelayError):
-    """The control plane cannot be reached."""
+    """The control plane is unreachable."""
 
     code = "control_plane_unreachable"
 
 
 class ProviderError(ComfyRelayError):
-    """Whoever makes machines for a fleet could not be asked, or said no to everything."""
+    """The machine provider of a fleet is unreachable or refused the request."""
 
     code = "provider_error"
 
 
 class LeadershipLost(ComfyRelayError):
-    """Another process leads by now."""
+    """Another process has become the leader."""
 
     code = "leadership_lost"
 
@@ -292,13 +294,13 @@ class GraphError(ComfyRelayError):
 
 
 class GraphNotAllowed(GraphError):
-    """This graph has nodes, or names files, that it may not."""
+    """This graph uses nodes or files that are not allowed."""
 
     code = "graph_not_allowed"
 
 
 class Fault(StrEnum):
-    """Whose fault a failure is; it decides between giving up, trying elsewhere and trying again."""
+    """The cause of a failure: the job fails, another worker runs it, or it is retried."""
 
     JOB = "job"
     WORKER = "worker"
@@ -316,9 +318,9 @@ class TransferFailed(ComfyRelayError):
 
 
 class ComfyError(ComfyRelayError):
-    """ComfyUI could not do this.
+    """The run failed on ComfyUI.
 
-    `detail` may be shown to anybody. `raw` is for the operator: it may hold tracebacks with paths of the server.
+    `detail` may be shown to any user. `raw` is for operators: it may contain tracebacks with server paths.
     """
 
     code = "comfy_error"
@@ -343,14 +345,14 @@ class ComfyError(ComfyRelayError):
 
 
 class GraphRefused(ComfyError):
-    """The server found mistakes in the graph."""
+    """ComfyUI refused the graph as invalid."""
 
     code = "graph_refused"
     usual_fault = Fault.JOB
 
 
 class NotInstalled(ComfyError):
-    """The graph needs nodes or models that this server does not have; `node_types` has nodes that are known to be."""
+    """The graph needs nodes or models that are missing on this server."""
 
     code = "not_installed"
 
@@ -360,7 +362,7 @@ class NotInstalled(ComfyError):
 
 
 class InputMissing(ComfyError):
-    """An input file is not on this server."""
+    """An input file is missing on this server."""
 
     code = "input_missing"
 
@@ -373,29 +375,30 @@ class NodeFailed(ComfyError):
 
 
 class ModelUnreadable(NodeFailed):
-    """The file of a model cannot be read."""
+    """A model file cannot be read."""
 
     code = "model_unreadable"
     usual_fault = Fault.WORKER
 
 
 class OutOfMemory(ComfyError):
-    """There was not enough memory. `gpu_bytes` is what the GPU has, once the job had that to itself; `others_bytes`
-    what other programs held of it, where that is why."""
+    """There was not enough memory."""
 
     code = "out_of_memory"
+    # The memory of the GPU, if the job had it to itself.
     gpu_bytes: int | None = None
+    # The part of it that other programs used, if that was the cause.
     others_bytes: int | None = None
 
 
 class DeviceFault(ComfyError):
-    """The GPU is in a bad state; ComfyUI must be restarted."""
+    """The GPU has failed. Restart ComfyUI."""
 
     code = "device_fault"
 
 
 class NoOutput(ComfyError):
-    """The graph ran to its end and made no output."""
+    """The graph finished without an output."""
 
     code = "no_output"
     usual_fault = Fault.JOB
@@ -422,13 +425,13 @@ class RunInterrupted(ComfyError):
 
 
 class RunRemoved(RunInterrupted):
-    """The run was taken out of the server's queue."""
+    """The run was removed from the server's queue."""
 
     code = "run_removed"
 
 
 class RunLost(ComfyError):
-    """The server no longer knows this run: it was most likely restarted."""
+    """The server does not know this run. It was probably restarted."""
 
     code = "run_lost"
 
@@ -458,25 +461,25 @@ class ServerRefused(ComfyError):
 
 
 class PaymentRequired(ComfyError):
-    """Comfy Cloud does not run this until it is paid for."""
+    """Comfy Cloud requires payment."""
 
     code = "payment_required"
     usual_fault = Fault.JOB
 
 
 class RateLimited(ComfyError):
-    """Comfy Cloud takes no more requests from this account for now."""
+    """Comfy Cloud limits the requests of this account."""
 
     code = "rate_limited"
 
 
 class ConfigurationError(ComfyRelayError):
-    """The configuration is not valid."""
+    """The configuration is invalid."""
 
     code = "invalid_configuration"
 
 
 class SchemaOutOfDate(ConfigurationError):
-    """The database schema is out of date: run `comfyrelay db upgrade`."""
+    """The database schema is out of date. Run `comfyrelay db upgrade`."""
 
     code = "schema_out_of_date"

@@ -1,6 +1,6 @@
-"""What is not in a base install, and the line that installs it.
+"""Optional dependencies: what each extra contains, and how to install it.
 
-A GPU host has the base: the client, the pool, `comfy` and the worker. Everything else is an extra of the package.
+The base install has the client, the workflow pool, `comfyui` and the worker.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _SERVER = frozenset(
 )
 _SIMULATOR = frozenset({"PIL", "aiohttp", "av"})
 
-# By extra, what it brings, as it is imported.
+# Extra → the modules that it installs.
 MODULES: Mapping[str, frozenset[str]] = {
     "aws": frozenset({"asn1crypto", "boto3", "cryptography"}),
     "desk": _SERVER | _MEDIA | _SIMULATOR | {"apprise"},
@@ -38,7 +38,7 @@ MODULES: Mapping[str, frozenset[str]] = {
 
 
 def is_installed(extra: str) -> bool:
-    """Looked for, not imported: that takes long."""
+    """Find the modules without importing them, which is slow."""
     return all(find_spec(each) is not None for each in MODULES[extra])
 
 
@@ -47,6 +47,6 @@ def install_line(*extras: str) -> str:
 
 
 def require(*extras: str) -> None:
-    """`ConfigurationError` with the line that installs them, unless they are there."""
+    """Raise `ConfigurationError` with the install command if an extra is missing."""
     if not all(is_installed(each) for each in extras):
-        raise ConfigurationError(f"This needs more than the base install: {install_line(*extras)}")
+        raise ConfigurationError(f"This command needs an optional dependency. Install it: {install_line(*extras)}")

@@ -1,7 +1,6 @@
-"""Group commit: calls that arrive while one batch is being worked on share the next one.
+"""Group commit: requests that arrive while one batch is processed share the next batch.
 
-Each caller gets its answer only after the transaction that contains it has committed, so batching costs latency and
-never truth.
+Each caller gets its answer after the transaction with its request has committed. Batching costs latency, not safety.
 """
 
 import asyncio
@@ -22,8 +21,8 @@ class GroupCommit(Generic[Request, Answer]):
         size_of: Callable[[Request], int] = lambda _: 1,
         pause: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """A batch is full when the sizes of its requests come to `at_once`; `pause` lets more of them gather before
-        each."""
+        """A batch is full when the sizes of its requests add up to `at_once`. `pause` runs before each batch, so that
+        more requests can join it."""
         self._handle = handle
         self._at_once = at_once
         self._size_of = size_of
@@ -43,7 +42,7 @@ class GroupCommit(Generic[Request, Answer]):
         return await self.add(request)
 
     def add(self, request: Request) -> asyncio.Future[Answer]:
-        """For whoever does not wait for the answer, or not yet."""
+        """Add a request without waiting for its answer."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, future))
         if self._task is None:
@@ -51,7 +50,7 @@ class GroupCommit(Generic[Request, Answer]):
         return future
 
     async def idle(self) -> None:
-        """Wait for what was begun. Whoever asked for it may have gone."""
+        """Wait until all requests are processed, also those whose caller no longer waits."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
@@ -92,24 +91,24 @@ class GroupCommit(Generic[Request, Answer]):
 
 
 class Deferral:
-    """How long work may be put off, so that more of it gathers: not at all while somebody waits for it."""
+    """Delays background work so that it can be batched, but not while a caller waits for it."""
 
     def __init__(self) -> None:
         self._waiters = 0
-        self._somebody_waits = asyncio.Event()
+        self._has_waiters = asyncio.Event()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         self._waiters += 1
-        self._somebody_waits.set()
+        self._has_waiters.set()
         try:
             yield
         finally:
             self._waiters -= 1
             if not self._waiters:
-                self._somebody_waits.clear()
+                self._has_waiters.clear()
 
     async def put_off(self, seconds: float) -> None:
         if seconds > 0 and not self._waiters:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._somebody_waits.wait(), seconds)
+                await asyncio.wait_for(self._has_waiters.wait(), seconds)

@@ -1,4 +1,4 @@
-"""HTTP to a server: what fails below the protocol becomes one of our errors, and nothing else does."""
+"""HTTP client for ComfyUI servers. Transport errors become ComfyRelay errors."""
 
 import asyncio
 import base64
@@ -16,19 +16,19 @@ from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import ComfyError, ConfigurationError, Conflict, Fault, ServerRefused, ServerUnreachable
 from comfyrelay.system.atomic import replacing
 
-# Reading is patient: a server that loads a model may not answer for a while.
+# The read timeout is long, because a server that loads a model does not answer for a while.
 _TIMEOUT = httpx.Timeout(connect=5.0, read=30.0, write=120.0, pool=None)
 _PIECE = 256 * 1024
-# More at once make nobody faster, and httpx slow.
+# More concurrent requests are not faster, and slow httpx down.
 _AT_ONCE = 16
 
 
 class NotConnected(ServerUnreachable):
-    """There was no connection, so nothing was sent."""
+    """No connection was made, so nothing was sent."""
 
 
 class PortClosed(NotConnected):
-    """Nobody listens at this address: the server is not running, or still starting."""
+    """The server is not running, or still starting."""
 
 
 class Http:
@@ -36,10 +36,10 @@ class Http:
 
     def __init__(self, url: str, *, headers: Mapping[str, str] | None = None) -> None:
         parts = _parsed(url)
-        # without the user and password that the address may hold: it is shown in messages
+        # shown in messages, so without user and password
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self.headers = {**_basic(parts), **(headers or {})}
-        # a proxy is for other machines
+        # no proxy for this machine
         self.use_proxy = not is_loopback(parts.hostname or "")
         self._client = http_client(headers=self.headers, timeout=_TIMEOUT, trust_env=self.use_proxy)
         self._turn = asyncio.Semaphore(_AT_ONCE)
@@ -48,11 +48,11 @@ class Http:
         await self._client.aclose()
 
     async def send(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Send a request; any answer is an answer. `ServerUnreachable` when there is none."""
+        """Send a request and return the response, whatever its status. `ServerUnreachable` if there is none."""
         self._check_open()
         try:
             if "files" in options:
-                # an upload may take long, and must not hold up a cancel
+                # an upload may take long, and must not delay a cancel
                 return await self._client.request(method, f"{self.url}{path}", **options)
             async with self._turn:
                 return await self._client.request(method, f"{self.url}{path}", **options)
@@ -60,31 +60,31 @@ class Http:
             raise self.unreachable(error) from error
 
     async def json(self, method: str, path: str, **options: Any) -> Any:
-        """Send a request and read the JSON of a good answer; `ServerRefused` for any other."""
+        """Send a request and return the JSON of a successful response; `ServerRefused` for any other."""
         response = await self.send(method, path, **options)
         if response.is_success:
             try:
                 return response.json()
             except ValueError:
-                raise ServerRefused(f"{self.url} does not speak like ComfyUI: {path} gave no JSON.") from None
+                raise ServerRefused(f"{self.url} is not a ComfyUI server: {path} returned no JSON.") from None
         raise self.refused(response)
 
     async def object(self, path: str) -> dict[str, Any]:
         """Get a JSON object."""
         value = await self.json("GET", path)
         if not isinstance(value, dict):
-            raise ServerRefused(f"{self.url} does not speak like ComfyUI: {path} gave no JSON object.")
+            raise ServerRefused(f"{self.url} is not a ComfyUI server: {path} returned no JSON object.")
         return value
 
     async def post(self, path: str, body: Mapping[str, Any]) -> None:
-        """Post something whose answer has no body."""
+        """Post a body; the response has none."""
         response = await self.send("POST", path, json=body)
         if not response.is_success:
             raise self.refused(response)
 
     @asynccontextmanager
     async def stream(self, method: str, url: str, **options: Any) -> AsyncIterator[httpx.Response]:
-        """Open an answer to be read in pieces."""
+        """Open a response to read in chunks."""
         self._check_open()
         try:
             async with self._client.stream(method, url if "://" in url else f"{self.url}{url}", **options) as response:
@@ -94,7 +94,7 @@ class Http:
 
     def unreachable(self, error: httpx.HTTPError) -> ServerUnreachable:
         if isinstance(error, httpx.ConnectError) and _was_refused(error):
-            return PortClosed(f"Nobody answers at {self.url}: is ComfyUI running there?", raw=repr(error))
+            return PortClosed(f"No server listens at {self.url}. Is ComfyUI running there?", raw=repr(error))
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return NotConnected(f"The server at {self.url} cannot be reached.", raw=repr(error))
         return ServerUnreachable(f"The server at {self.url} does not answer.", raw=repr(error))
@@ -102,10 +102,10 @@ class Http:
     def refused(self, response: httpx.Response) -> ComfyError:
         status, text = response.status_code, response.text[:2000]
         if status == 413:
-            what = "The request is larger than the server allows: start ComfyUI with a larger --max-upload-size."
+            what = "The request is larger than ComfyUI allows. Start it with a larger --max-upload-size."
             return ServerRefused(what, fault=Fault.JOB, raw=text)
         if status in (401, 403):
-            what = f"The server at {self.url} does not let us in ({status}): check the address, proxy and key."
+            what = f"The server at {self.url} refused access ({status}). Check the address, the proxy and the key."
             return ServerRefused(what, raw=text)
         path = response.request.url.path
         return ServerRefused(f"The server answered {path} with {status}: {user_sentence(text)}", raw=text)
@@ -116,17 +116,17 @@ class Http:
 
 
 async def save(pieces: AsyncIterator[bytes], to: Path) -> int:
-    """Write a stream to a file that appears only when it is whole. Returns its size."""
+    """Write a stream to a file that appears only when it is complete. Returns its size."""
     size = 0
     with replacing(to) as file:
         async for piece in pieces:
-            # a write goes to the page cache: shorter than handing it to a thread
+            # a write to the page cache is faster than a thread switch
             size += file.write(piece)
     return size
 
 
 def object_in(response: httpx.Response) -> dict[str, Any]:
-    """The JSON object in an answer; empty when it holds none, as the page of a proxy does."""
+    """Return the JSON object of a response; empty if there is none, as in the error page of a proxy."""
     try:
         value = response.json()
     except ValueError:
@@ -140,7 +140,7 @@ async def body_of(response: httpx.Response) -> AsyncIterator[bytes]:
 
 
 def http_client(**options: Any) -> httpx.AsyncClient:
-    """A client of httpx, which looks for proxies in the environment; `ConfigurationError` for one that is wrong."""
+    """Create an httpx client. `ConfigurationError` if the proxy in the environment is invalid."""
     try:
         return httpx.AsyncClient(**options)
     except (ImportError, ValueError, httpx.InvalidURL) as error:
@@ -154,8 +154,8 @@ def _parsed(url: str) -> SplitResult:
     except ValueError:
         parts = SplitResult("", "", "", "", "")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        # not repeated, for it may hold a password
-        raise ConfigurationError("Not the address of a ComfyUI server. Write it like http://127.0.0.1:8188.")
+        # the address is not repeated: it may contain a password
+        raise ConfigurationError("This is not the address of a ComfyUI server. Use the form http://127.0.0.1:8188.")
     return parts
 
 
@@ -167,7 +167,7 @@ def _basic(parts: SplitResult) -> dict[str, str]:
 
 
 def origin_parts(origin: str) -> SplitResult:
-    """The parts of an `Origin`; none of what is no address, which is therefore nobody's."""
+    """Split an `Origin`; all parts are empty if it is invalid."""
     try:
         return urlsplit(origin)
     except ValueError:
@@ -182,7 +182,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _was_refused(error: BaseException | None) -> bool:
-    """Whether somebody said no, somewhere behind an error, rather than nobody having said anything."""
+    """Whether the cause of an error is a refused connection, and not a missing response."""
     if isinstance(error, BaseExceptionGroup):
         return any(_was_refused(each) for each in error.exceptions)
     return isinstance(error, ConnectionRefusedError) or (
@@ -191,7 +191,7 @@ def _was_refused(error: BaseException | None) -> bool:
 
 
 def free_port(wanted: int = 0) -> int:
-    """A port of loopback that nobody has now: this one if it is free."""
+    """Return a free loopback port: `wanted` if it is free."""
     try:
         with socket.create_server(("127.0.0.1", wanted)) as listener:
             port: int = listener.getsockname()[1]
@@ -210,5 +210,5 @@ def listen(host: str, port: int) -> socket.socket:
         # Python adds the address once more
         why = str(error.strerror or error).partition(" (while")[0]
         raise ConfigurationError(
-            f"Cannot listen at {host}:{port} ({why}). Set COMFYRELAY_PORT (of `up`: --port) to another one."
+            f"Cannot listen on {host}:{port} ({why}). Choose another port with COMFYRELAY_PORT, or with --port of `up`."
         ) from None

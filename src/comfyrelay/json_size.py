@@ -1,13 +1,13 @@
-"""How much a JSON text would cost to parse, found out before it is parsed: that goes by its values, not its bytes."""
+"""Count the values of a JSON text before parsing it. The cost of parsing depends on values, not bytes."""
 
 import re
 
-# A text as a whole, or what separates and holds values.
+# A complete string, or a character that starts another value.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[,\[{]', re.S)
 
 
 def has_more_values(body: bytes, most: int) -> bool:
-    """Whether it has more values than these. Texts may hold commas, so they are stepped over where it matters."""
+    """Whether a JSON text has more than `most` values. Strings are skipped only if a plain count is too high."""
     if sum(map(body.count, (b",", b"[", b"{"))) <= most:
         return False
     values = 0

@@ -1,4 +1,4 @@
-"""Log lines for machines: one object of JSON each."""
+"""Structured logs: one JSON object per line."""
 
 import logging
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import TextIO
 import structlog
 from structlog.typing import Processor
 
-# What every line has, with the ids of the request that it belongs to.
+# Fields of every line, including the ids of its request.
 PROCESSORS: Sequence[Processor] = (
     structlog.contextvars.merge_contextvars,
     structlog.processors.add_log_level,
@@ -17,7 +17,7 @@ PROCESSORS: Sequence[Processor] = (
 
 
 def log_as_json(level: str, *, file: TextIO | None = None, more: Sequence[Processor] = ()) -> None:
-    """Write each event as a line to `file`, or standard output, once `more` has gone over it."""
+    """Write events to `file`, or standard output, after the processors in `more`."""
     structlog.configure(
         processors=[*PROCESSORS, *more, structlog.processors.JSONRenderer()],
         wrapper_class=minimum(level),
@@ -27,5 +27,5 @@ def log_as_json(level: str, *, file: TextIO | None = None, more: Sequence[Proces
 
 
 def minimum(level: str) -> type[structlog.typing.FilteringBoundLogger]:
-    """A logger that lets through what is at least so grave."""
+    """Return a logger class that drops events below this level."""
     return structlog.make_filtering_bound_logger(logging.getLevelName(level.upper()))

@@ -1,4 +1,4 @@
-"""What a file is, as far as its name tells: the same on every machine, whatever list of types that has."""
+"""Media types by file name. The result does not depend on the type lists of the machine."""
 
 import mimetypes
 from pathlib import PurePath
@@ -7,7 +7,7 @@ from typing import Literal
 MediaKind = Literal["audio", "file", "image", "video"]
 ANYTHING = "application/octet-stream"
 
-# What Python 3.11 does not know of, or not as others call it.
+# Types that Python 3.11 does not know, or names differently.
 _MORE_TYPES = {
     ".apng": "image/apng",
     ".exr": "image/x-exr",
@@ -19,20 +19,19 @@ _MORE_TYPES = {
     ".ogg": "audio/ogg",
     ".opus": "audio/ogg",
 }
-# Python's own; `mimetypes.guess_type` also looks at what is installed.
+# Only Python's own list; `mimetypes.guess_type` also reads those of the system.
 _KNOWN = mimetypes.MimeTypes()
 
 
 def guess_media_type(name: str) -> str | None:
-    """As `image/png`; `None` where the name tells nothing."""
-    # not strict, because Python 3.11 knows image/webp only so
+    """Return a type such as `image/png`; `None` if the name has no known extension."""
+    # Python 3.11 knows image/webp only as a non-standard type
     return _MORE_TYPES.get(PurePath(name).suffix.lower()) or _KNOWN.guess_type(name, strict=False)[0]
 
 
 def media_kind(mime_type: str) -> MediaKind:
-    """Return what objects of this type are."""
     kind, _, subtype = mime_type.lower().partition("/")
-    # a drawing in SVG is text, which no decoder can check
+    # SVG is text, which no decoder can check
     if kind == "image" and not subtype.startswith("svg"):
         return "image"
     if kind == "audio":

@@ -1,6 +1,6 @@
 """Settings from the environment (`COMFYRELAY_…`) and `comfyrelay.toml`.
 
-Nothing is read at import, and nothing when `Settings` is constructed: only `load_settings` looks around.
+Neither the import nor the constructor of `Settings` reads anything. Only `load_settings` does.
 """
 
 import difflib
@@ -35,7 +35,7 @@ __all__ = [
     "Settings",
     "Stage",
     "config_path",
-    "in_force",
+    "effective_settings",
     "load",
     "load_settings",
     "load_table",
@@ -45,7 +45,7 @@ ENV_PREFIX = "COMFYRELAY_"
 CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
 CONFIG_NAME = "comfyrelay.toml"
 
-# No object storage signs for longer.
+# The longest lifetime that S3 allows for a signed URL.
 LONGEST_URL_SECONDS = 7 * 24 * 3600.0
 
 DATABASE_SCHEMES = ("sqlite:///", "postgresql://", "postgres://")
@@ -55,7 +55,7 @@ GraphPolicyMode = Literal["deny", "allow", "off"]
 
 
 def _database_url(url: str) -> str:
-    # the URL is not repeated in the message: it may hold a password
+    # the URL is not repeated in the message: it may contain a password
     if not url.startswith(DATABASE_SCHEMES):
         raise ValueError(f"a database URL must start with one of {', '.join(DATABASE_SCHEMES)}")
     return url
@@ -65,9 +65,9 @@ DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 
 
 def _top_up_url(url: str) -> str:
-    # it is a link in the pages of users
+    # shown to users as a link
     if not url.startswith(("https://", "http://", "mailto:")):
-        raise ValueError("this must be an https://, http:// or mailto: address")
+        raise ValueError("must be an https://, http:// or mailto: address")
     return url
 
 
@@ -82,7 +82,7 @@ def _network(text: str) -> str:
     try:
         return str(ip_network(text))
     except ValueError:
-        raise ValueError(f"{text!r} is no address and no network; write 10.0.0.7 or 10.0.0.0/24") from None
+        raise ValueError(f"{text!r} is not an address or network; use the form 10.0.0.7 or 10.0.0.0/24") from None
 
 
 # `a, b` in the environment, a list in the file
@@ -95,7 +95,7 @@ SecondsOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class ArgumentsOnly(BaseSettings):
-    """Settings that look nowhere by themselves; `load` fills them, tests construct them directly."""
+    """Settings that take arguments only. `load` passes those of the environment and the file."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -115,131 +115,170 @@ class ArgumentsOnly(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments only. pydantic would merge `shards` of two sources; one must replace the other."""
+        """pydantic would merge the `shards` of two sources; one must replace the other."""
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)
 
 
 class Settings(ArgumentsOnly):
-    """What one process of the control plane needs to know."""
+    """Settings of the control plane."""
 
-    data_dir: Path = Field(
-        default_factory=data_folder, description="folder for everything local; its user alone can read it"
-    )
+    data_dir: Path = Field(default_factory=data_folder, description="folder for local data, readable only by its user")
     database_url: DatabaseUrl | None = Field(
-        None, repr=False, description="central database; a file in the data folder when not set"
+        None, repr=False, description="URL of the central database; if not set, a file in the data folder"
     )
     shards: dict[str, DatabaseUrl] = Field(
         {},
         repr=False,
-        description="JSON object: shard name → database URL; one file in the data folder when empty",
+        description="JSON object: shard name → database URL; if empty, one file in the data folder",
     )
-    storage_url: str | None = Field(None, description="object storage; a folder in the data folder when not set")
-    stage: Stage = Field("production", description="stage of the jobs this server takes")
+    storage_url: str | None = Field(
+        None, description="URL of the object storage; if not set, a folder in the data folder"
+    )
+    stage: Stage = Field("production", description="stage of the jobs that this server accepts")
 
     host: str = Field("127.0.0.1", description="address that the server listens on")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(8420, description="port that the server listens on")
-    public_url: str | None = Field(None, description="how clients and workers reach the server; from host and port")
+    public_url: str | None = Field(
+        None, description="URL at which clients and workers reach the server; if not set, from host and port"
+    )
     fleet_secrets: dict[Stage, list[str]] = Field(
-        {}, repr=False, description="JSON object: stage → secrets that workers register with; generated when empty"
+        {}, repr=False, description="JSON object: stage → secrets that workers register with; if empty, generated"
     )
     signing_secrets: list[str] = Field(
-        [], repr=False, description="JSON list: the first signs URLs of local files, all verify; generated when empty"
+        [],
+        repr=False,
+        description="JSON list: the first secret signs URLs of local files, all verify; if empty, generated",
     )
     payment_webhook_secret: str | None = Field(
-        None, repr=False, description="signs the payment webhook; the endpoint is off when not set"
+        None, repr=False, description="secret that signs payment webhooks; if not set, the endpoint is disabled"
     )
     top_up_url: TopUpUrl | None = Field(
-        None, description="https:, http: or mailto: address where users get more tokens, shown with their balance"
+        None, description="https:, http: or mailto: address where users buy tokens, shown next to their balance"
     )
-    allowed_origins: list[str] = Field([], description="JSON list: origins whose pages may call the API and upload")
-    allow_registration: bool = Field(True, description="whether anybody may make an account")
-    session_days: Seconds = Field(30, description="days after which a browser has to sign in again")
-    requests_per_minute: Count = Field(10, description="worker registrations, and sign-ins, a minute from one address")
-    trusted_proxies: Networks = Field([], description="comma-separated: proxies whose X-Forwarded-For counts")
-    validate_asg_instance: bool = Field(False, description="check that `i-…` workers belong to an Auto Scaling group")
-    webhook_allow_private: bool = Field(False, description="whether webhooks may go to private addresses")
+    allowed_origins: list[str] = Field(
+        [], description="JSON list: origins whose pages may call the API and upload files"
+    )
+    allow_registration: bool = Field(True, description="whether anyone may create an account")
+    session_days: Seconds = Field(30, description="days until a browser session expires")
+    requests_per_minute: Count = Field(
+        10, description="worker registrations and sign-in attempts per minute and address"
+    )
+    trusted_proxies: Networks = Field(
+        [], description="comma-separated: addresses of proxies whose X-Forwarded-For header is trusted"
+    )
+    validate_asg_instance: bool = Field(
+        False, description="whether workers named `i-…` must belong to an Auto Scaling group"
+    )
+    webhook_allow_private: bool = Field(False, description="whether webhooks may call private addresses")
 
-    max_body_bytes: Count = Field(256 * 1024, description="largest JSON body of a call")
-    max_large_body_bytes: Count = Field(8 * 1024**2, description="largest body with a graph, a batch or a report")
-    max_body_values: Count = Field(250_000, description="most values in such a body")
-    max_graph_nodes: Count = Field(2000, description="most nodes of a graph")
-    max_own_workflows: Count = Field(1000, description="most workflows that a tenant may have of its own")
-    max_batch_nodes: Count = Field(1_000_000, description="most nodes of a batch: of its graph, times its items")
-    body_seconds: Seconds = Field(60, description="longest that the body of a call may take to arrive")
-    max_anonymous_body_bytes: Count = Field(16 * 1024, description="largest body of a sign-in or a registration")
-    anonymous_body_seconds: Seconds = Field(10, description="longest that such a body, or a payment, may take")
-    header_seconds: Seconds = Field(15, description="longest that the headers of a call may take to arrive")
-    max_half_open_requests: Count = Field(500, description="connections that may be without whole headers at once")
-    max_unfinished_bodies: Count = Field(500, description="bodies of calls that may be arriving at once")
-    max_unfinished_bodies_per_address: Count = Field(100, description="the same from one address")
-    max_connections: Count = Field(10_000, description="connections at once; fewer where fewer files may be open")
+    max_body_bytes: Count = Field(256 * 1024, description="maximum size of a JSON body")
+    max_large_body_bytes: Count = Field(
+        8 * 1024**2, description="maximum size of a body with a graph, a batch or a worker report"
+    )
+    max_body_values: Count = Field(250_000, description="maximum number of values in such a body")
+    max_graph_nodes: Count = Field(2000, description="maximum number of nodes in a graph")
+    max_own_workflows: Count = Field(1000, description="maximum number of private workflows per tenant")
+    max_batch_nodes: Count = Field(
+        1_000_000, description="maximum number of nodes in a batch: nodes of its graph × items"
+    )
+    body_seconds: Seconds = Field(60, description="seconds in which a request body must arrive")
+    max_anonymous_body_bytes: Count = Field(16 * 1024, description="maximum size of a sign-in or registration body")
+    anonymous_body_seconds: Seconds = Field(10, description="seconds in which such a body, or a payment, must arrive")
+    header_seconds: Seconds = Field(15, description="seconds in which request headers must arrive")
+    max_half_open_requests: Count = Field(500, description="maximum number of connections with incomplete headers")
+    max_unfinished_bodies: Count = Field(500, description="maximum number of request bodies in transit")
+    max_unfinished_bodies_per_address: Count = Field(
+        100, description="maximum number of request bodies in transit per address"
+    )
+    max_connections: Count = Field(
+        10_000, description="maximum number of connections; the open file limit may lower it"
+    )
 
-    max_upload_bytes: Count = Field(2 * 1024**3, description="largest file that a user may upload")
-    max_output_bytes: Count = Field(2 * 1024**3, description="largest file that a job may make")
-    max_output_files: Count = Field(1000, description="files of one run that a desk keeps")
-    output_validation: Literal["fail", "warn"] = Field("fail", description="what a missing or broken output does")
-    probe_processes: Count = Field(2, description="processes that look into media at once")
-    probe_timeout_seconds: Seconds = Field(20, description="longest that looking into one file may take")
-    probe_memory_bytes: Count = Field(2 * 1024**3, description="memory that looking into one file may take")
-    probe_max_pixels: Count = Field(100_000_000, description="pixels that an image, or a frame, may have")
-    probe_max_frames: Count = Field(10_000, description="frames that an image that moves may have")
-    poster_seconds: Seconds = Field(5, description="longest that a finished job waits for its poster and preview")
-    retention_days: Annotated[float, Field(gt=0)] | None = Field(None, description="days that videos are kept")
-    unused_upload_hours: Seconds = Field(24, description="hours after which an upload that nothing uses is removed")
+    max_upload_bytes: Count = Field(2 * 1024**3, description="maximum size of an uploaded file")
+    max_output_bytes: Count = Field(2 * 1024**3, description="maximum size of an output file")
+    max_output_files: Count = Field(1000, description="maximum number of output files that a desk keeps per run")
+    output_validation: Literal["fail", "warn"] = Field(
+        "fail", description="what happens to a job with a missing or broken output"
+    )
+    probe_processes: Count = Field(2, description="number of processes that inspect media files")
+    probe_timeout_seconds: Seconds = Field(20, description="seconds after which the inspection of a file is stopped")
+    probe_memory_bytes: Count = Field(2 * 1024**3, description="memory limit for the inspection of a file")
+    probe_max_pixels: Count = Field(100_000_000, description="maximum number of pixels in an image or frame")
+    probe_max_frames: Count = Field(10_000, description="maximum number of frames in an animated image")
+    poster_seconds: Seconds = Field(5, description="seconds that a finished job waits for its poster and preview")
+    retention_days: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="days after which videos are deleted"
+    )
+    unused_upload_hours: Seconds = Field(24, description="hours after which an unused upload is deleted")
 
-    lease_ttl_seconds: Seconds = Field(900, description="how long a lease lives without a heartbeat")
+    lease_ttl_seconds: Seconds = Field(900, description="seconds until a lease without a heartbeat expires")
     late_grace_seconds: SecondsOrZero | None = Field(
-        None, description="how long an expired lease that nobody waits for goes on; the lease time when not set"
+        None,
+        description="seconds that an expired lease continues if no other worker can run its job; default: lease time",
     )
-    max_attempts: Count = Field(3, description="leases a job may use up before it fails")
-    retry_backoff_seconds: SecondsOrZero = Field(5, description="first wait of a job that cannot be built yet")
+    max_attempts: Count = Field(3, description="attempts of a job before it fails")
+    retry_backoff_seconds: SecondsOrZero = Field(5, description="first delay of a job whose graph cannot be built yet")
     burst_micros_per_hour: int | None = Field(
-        None, ge=0, description="what all jobs that go to Comfy Cloud may cost in an hour, in millionths of a currency"
+        None, ge=0, description="cost limit for all jobs sent to Comfy Cloud per hour, in millionths of a currency unit"
     )
-    reaper_interval_seconds: Seconds = Field(5, description="how often expired leases are looked for")
-    recovery_interval_seconds: Seconds = Field(3, description="how often jobs without a dispatch are looked for")
+    reaper_interval_seconds: Seconds = Field(5, description="seconds between searches for expired leases")
+    recovery_interval_seconds: Seconds = Field(3, description="seconds between searches for jobs without a dispatch")
 
-    max_fleet_workers: Count = Field(50, description="workers that may register in one fleet")
-    default_fleet: str | None = Field(None, description="fleet that runs every new workflow, those of users too")
+    max_fleet_workers: Count = Field(50, description="maximum number of workers per fleet")
+    default_fleet: str | None = Field(None, description="fleet that runs every new workflow, including those of users")
     fleet_commands_dir: Path | None = Field(
-        None, description="folder with the programs of this host that fleets may run, and no others"
+        None, description="folder with the programs that fleets may run on this host; no others are allowed"
     )
-    scaling: bool = Field(True, description="whether this server launches and ends machines of fleets that are scaled")
-    worker_stale_seconds: Seconds = Field(300, description="silence after which a worker counts as gone")
-    max_workers: Count | None = Field(None, description="workers that may register in all fleets together")
-    stale_worker_hours: Seconds = Field(2, description="hours of silence after which a worker of a fleet is removed")
-    cloudwatch_metrics: bool = Field(False, description="whether figures of fleets go to CloudWatch each minute")
+    autoscaling: bool = Field(
+        True, description="whether this server launches and terminates machines of autoscaled fleets"
+    )
+    worker_stale_seconds: Seconds = Field(
+        300, description="seconds without a request after which a worker counts as offline"
+    )
+    max_workers: Count | None = Field(None, description="maximum number of workers in all fleets")
+    stale_worker_hours: Seconds = Field(2, description="hours without a request after which a fleet worker is removed")
+    cloudwatch_metrics: bool = Field(False, description="whether fleet metrics are sent to CloudWatch every minute")
     cloudwatch_namespace: Annotated[str, Field(min_length=1, max_length=255)] = Field(
-        "ComfyRelay", description="namespace of those figures"
+        "ComfyRelay", description="CloudWatch namespace of these metrics"
     )
     aws_identity_certificates: dict[str, Path] = Field(
-        {}, description="AWS's certificates for instance identity documents, a PEM file for each region; none: off"
+        {},
+        description="JSON object: region → PEM file with the AWS certificate for instance identity documents",
     )
     aws_identity_accounts: dict[Stage, list[str]] = Field(
-        {}, description="AWS accounts whose instances may register with their identity document, by stage"
+        {}, description="JSON object: stage → AWS accounts whose instances may register with their identity document"
     )
     aws_identity_max_age_seconds: Seconds = Field(
-        3600, description="how long after its launch an instance may first register with its identity document"
+        3600, description="seconds after its launch in which an instance may first register with its identity document"
     )
-    max_failures_before_block: Count = Field(1, description="failures after which a worker is blocked")
-    block_cooldown_seconds: SecondsOrZero = Field(60, description="how long such a block lasts")
-    warm_lookahead_rows: CountOrZero = Field(32, description="rows looked ahead for a warm workflow; 0: none")
-    warm_wait_seconds: SecondsOrZero = Field(120, description="longest that a row is passed over for a warm one")
+    max_failures_before_block: Count = Field(
+        1, description="failures of a workflow after which it is blocked on a worker"
+    )
+    block_cooldown_seconds: SecondsOrZero = Field(60, description="duration of such a block in seconds")
+    warm_lookahead_rows: CountOrZero = Field(
+        32, description="queued jobs searched for one whose workflow is loaded; 0 disables the search"
+    )
+    warm_wait_seconds: SecondsOrZero = Field(
+        120, description="maximum seconds that a job is skipped in favour of a loaded workflow"
+    )
 
-    max_active_jobs_per_user: Count = Field(5, description="jobs one user may have queued or running")
-    user_priority_min: int = Field(-10, description="lowest priority a user may ask for")
-    user_priority_max: int = Field(10, description="highest priority a user may ask for")
+    max_active_jobs_per_user: Count = Field(5, description="maximum number of queued and running jobs per user")
+    user_priority_min: int = Field(-10, description="lowest priority that a user may request")
+    user_priority_max: int = Field(10, description="highest priority that a user may request")
 
     graph_policy: GraphPolicyMode = Field(
-        "deny", description="which nodes graphs of tenants may have: `deny`: none known as dangerous, `allow`, `off`"
+        "deny",
+        description="nodes in tenant graphs: `deny` (all but dangerous ones), `allow` (only listed ones), `off` (all)",
     )
-    graph_denied_nodes: Words = Field([], description="comma-separated: node classes that they may not have either")
-    graph_allowed_nodes: Words = Field([], description="comma-separated: node classes that they may have")
+    graph_denied_nodes: Words = Field([], description="comma-separated: more node classes that are denied")
+    graph_allowed_nodes: Words = Field([], description="comma-separated: node classes that are allowed")
 
-    presigned_ttl_seconds: Count = Field(900, description="how long a pre-signed URL works")
-    database_pool_size: Count = Field(10, description="connections kept to each PostgreSQL database")
-    database_wait_seconds: SecondsOrZero = Field(60, description="how long a start waits for the central database")
+    presigned_ttl_seconds: Count = Field(900, description="lifetime of a pre-signed URL in seconds")
+    database_pool_size: Count = Field(10, description="connections per PostgreSQL database")
+    database_wait_seconds: SecondsOrZero = Field(
+        60, description="seconds that a starting server waits for the central database"
+    )
 
     @field_validator("data_dir", "fleet_commands_dir")
     @classmethod
@@ -257,38 +296,34 @@ class Settings(ArgumentsOnly):
 
     @property
     def late_seconds(self) -> float:
-        """How long a lease goes on after its end while nobody waits for its job."""
+        """How long an expired lease continues while no other worker can run its job."""
         return self.lease_ttl_seconds if self.late_grace_seconds is None else self.late_grace_seconds
 
     @property
     def lease_url_ttl_seconds(self) -> float:
-        """URLs of a lease outlive it, grace included: they are renewed by the first heartbeat in their second half, so
-        half of their time must be enough for a worker that is silent from then on."""
+        """Lifetime of the URLs of a lease. The first heartbeat in their second half renews them, so half of it must
+        cover the lease and its grace."""
         lasting = max(self.presigned_ttl_seconds, 2 * (self.lease_ttl_seconds + self.late_seconds))
         return min(lasting, LONGEST_URL_SECONDS)
 
     @property
     def central_url(self) -> str:
-        """The central database."""
         return self.database_url or f"sqlite:///{self.data_dir / 'central.db'}"
 
     @property
     def shard_urls(self) -> dict[str, str]:
-        """The database of each shard."""
         return dict(self.shards or {"main": f"sqlite:///{self.data_dir / 'tenants-main.db'}"})
 
     @property
     def base_url(self) -> str:
-        """How clients and workers reach the server."""
         return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
 
     @property
     def objects_url(self) -> str:
-        """The object storage."""
         return self.storage_url or (self.data_dir / "objects").as_uri()
 
 
-# Where pydantic says a thing twice, or in many words.
+# Shorter messages than those of pydantic.
 _PLAIN = {
     "int_parsing": "must be a whole number",
     "float_parsing": "must be a number",
@@ -299,9 +334,9 @@ _PLAIN = {
 
 S = TypeVar("S", bound=ArgumentsOnly)
 
-# Other parts have tables of their own in the file; their settings are theirs, and looked up only for advice.
+# Tables of the file that belong to other parts. Their settings are imported only to give advice.
 TABLES = {"worker": "comfyrelay.worker.settings:WorkerSettings", "desk": "comfyrelay.desk.settings:DeskSettings"}
-# Tables within those that only the file can say; `load_table` reads them.
+# Nested tables, which `load_table` reads. They have no environment variables.
 FILE_ONLY = {"desk": ("script",)}
 _JSON_EXAMPLES = {
     "shards": 'an object of shard names and database URLs: {"main": "postgresql://…"}',
@@ -310,19 +345,19 @@ _JSON_EXAMPLES = {
     "aws_identity_accounts": 'an object of stages and lists of accounts: {"production": ["123456789012"]}',
     "signing_secrets": 'a list of secrets: ["…"]',
     "allowed_origins": 'a list of origins: ["https://example.com"]',
-    "capabilities": 'an object of whatever the control plane should know: {"zone": "attic"}',
+    "capabilities": 'an object with more facts about the worker: {"zone": "attic"}',
 }
 
 
 def load_settings() -> Settings:
-    """Read the settings of this process; the environment beats the file."""
+    """Read the settings of this process. The environment overrides the file."""
     return load(Settings)
 
 
 def load(model: type[S], *, table: str | None = None, plain_names: Mapping[str, str] | None = None) -> S:
-    """Read settings from the environment and the file, or a table of the file; the environment beats the file.
+    """Read settings from the environment and the file, or a table of it. The environment overrides the file.
 
-    `plain_names` are variables without our prefix, by setting; the one with the prefix beats the plain one.
+    `plain_names` maps settings to variables without the prefix. The variable with the prefix overrides them.
     """
     path = config_path()
     in_file = _read_file(path) if path else {}
@@ -339,7 +374,7 @@ def load(model: type[S], *, table: str | None = None, plain_names: Mapping[str, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EffectiveSetting:
-    """A setting as it counts; what is secret has no value here. `source` is `environment`, `file` or `default`."""
+    """A setting and its source: `environment`, `file` or `default`. The value of a secret is `None`."""
 
     name: str
     variable: str
@@ -349,8 +384,8 @@ class EffectiveSetting:
     description: str
 
 
-def in_force(settings: ArgumentsOnly) -> list[EffectiveSetting]:
-    """All settings of a process, and where each comes from."""
+def effective_settings(settings: ArgumentsOnly) -> list[EffectiveSetting]:
+    """Return all settings of a process with their sources."""
     model = type(settings)
     given, found = settings.model_fields_set, []
     values = settings.model_dump(mode="json")
@@ -371,16 +406,16 @@ def in_force(settings: ArgumentsOnly) -> list[EffectiveSetting]:
 
 
 def load_table(table: str, name: str) -> dict[str, Any] | None:
-    """A table within a table, as the file has it; `None` when it has none. The environment does not count."""
+    """Read a nested table of the file; `None` if there is none."""
     path = config_path()
     found = (_read_file(path) if path else {}).get(table, {}).get(name)
     if found is not None and not isinstance(found, dict):
-        raise ConfigurationError(f"{path}: write [{table}.{name}] as a table.")
+        raise ConfigurationError(f"{path}: [{table}.{name}] must be a table.")
     return found
 
 
 def config_path() -> Path | None:
-    """The configuration file that counts here, if there is one."""
+    """Return the path of the configuration file, if any."""
     named = os.environ.get(CONFIG_VARIABLE)
     if not named:
         here = Path(CONFIG_NAME)
@@ -388,7 +423,7 @@ def config_path() -> Path | None:
     path = Path(named).expanduser()
     if not path.is_file():
         raise ConfigurationError(
-            f"{CONFIG_VARIABLE} names {path}, which is not a file. Create it, or unset {CONFIG_VARIABLE}."
+            f"{CONFIG_VARIABLE} is {path}, which is not a file. Create the file, or unset {CONFIG_VARIABLE}."
         )
     return path
 
@@ -404,16 +439,18 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _read_environment(model: type[ArgumentsOnly], plain_names: Mapping[str, str]) -> dict[str, Any]:
     prefix = _prefix(model)
-    # as if they had been given with the prefix
+    # treated like variables with the prefix
     plain = {f"{prefix}{key}".lower(): value for key, name in plain_names.items() if (value := os.environ.get(name))}
     source = EnvSettingsSource(model)
     source.env_vars = {**plain, **source.env_vars}
     try:
         return source()
     except SettingsError as error:
-        # pydantic names the field, and only the field
+        # pydantic's message contains the field name only
         key = next((name for name in _JSON_EXAMPLES if f'"{name}"' in str(error)), "shards")
-        raise ConfigurationError(f"{_variable(model, key)} is not valid JSON. Write {_JSON_EXAMPLES[key]}.") from None
+        raise ConfigurationError(
+            f"{_variable(model, key)} is not valid JSON. It must be {_JSON_EXAMPLES[key]}."
+        ) from None
 
 
 def _complaint(
@@ -438,7 +475,7 @@ def _complaint(
 
 
 def _advice(model: type[ArgumentsOnly], key: str, table: str | None) -> str:
-    """What is meant may have its place in another table."""
+    """Suggest a setting with a similar name, also from other tables."""
     places: dict[str, list[str]] = {}
     for name, where in TABLES.items():
         module, _, other = where.partition(":")
@@ -450,7 +487,7 @@ def _advice(model: type[ArgumentsOnly], key: str, table: str | None) -> str:
         places |= {field: ["the part before all tables"] for field in Settings.model_fields if field not in places}
     close = difflib.get_close_matches(key.lower(), [*model.model_fields, *places], n=1)
     if not close:
-        return "Remove it, or correct its name."
+        return "Remove it or correct its name."
     if close[0] in model.model_fields:
         return f"Did you mean {close[0]!r}?"
     found = places[close[0]]

@@ -1,8 +1,8 @@
-"""Text from others, fit to be kept, to be shown, and to be sorted as people count.
+"""Clean text from outside for storage and display, and sort it naturally.
 
-PostgreSQL takes no NUL, and nothing takes half of a surrogate pair. What a user sends is refused for such a character;
-what a worker says is cleaned, for a job must end whatever was printed. A terminal obeys what it is shown: names and
-logs must not move its cursor.
+PostgreSQL stores no NUL, and no encoding stores half of a surrogate pair. User input with such a character is refused.
+Worker output is cleaned instead, because its job must still complete. Names and logs must not contain terminal control
+sequences.
 """
 
 import re
@@ -12,16 +12,16 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
-# Colours, cursor movements, titles of terminals, and the control characters that leave no room where they stand.
+# Terminal sequences (colours, cursor, title) and control characters without width.
 _OBEYED = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)?|\x1b[@-_]"
     r"|[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]"
 )
-# Controls, marks that reorder or hide text, halves of pairs, and ends of lines and paragraphs.
+# Control and format characters, surrogates, and line and paragraph separators.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-# Tabs, and the joiners without which emoji and some scripts fall apart.
+# Tabs, and the joiners that emoji and some scripts need.
 _KEPT = frozenset("\t\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}")
-# What is written over, or apart from, all that follows: of it a name holds no end.
+# Direction overrides and isolates, which would affect the text after a name.
 _REORDERING = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
 _ENDING = frozenset({"Cc", "Zl", "Zp"})
 _DIGITS = re.compile(r"([0-9]+)")
@@ -32,7 +32,7 @@ def is_storable(text: str) -> bool:
 
 
 def storable(value: Any) -> Any:
-    """The JSON value with every character that cannot be stored replaced."""
+    """Replace each character of a JSON value that cannot be stored."""
     if isinstance(value, str):
         return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, Mapping):
@@ -45,7 +45,7 @@ def storable(value: Any) -> Any:
 
 
 def printable(text: str) -> str:
-    """The text as one line, with its tabs and without anything that a terminal would obey."""
+    """Return the text as one line without terminal control sequences. Tabs are kept."""
     if text.isprintable():
         return text
     seen = _OBEYED.sub("", text)
@@ -53,8 +53,8 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """A name or a label as it may be kept: one line, without what a terminal would obey, and without what turns the
-    text after it around. The marks that stand inside of words and between directions stay."""
+    """Return a name as one line without terminal control sequences and direction overrides. Joiners and direction marks
+    are kept."""
     if text.isprintable():
         return text
     seen = _REORDERING.sub("", _OBEYED.sub("", text))
@@ -63,13 +63,13 @@ def one_line(text: str) -> str:
 
 
 def excerpt(text: str, *, length: int) -> str:
-    """The beginning of a text as one line, cut between words."""
+    """Return the beginning of a text as one line, cut between words."""
     line = " ".join(one_line(text).split())
     return line if len(line) <= length else f"{line[:length].rsplit(' ', 1)[0]}…"
 
 
 def size_of(count: int) -> str:
-    """So many bytes, as people say it: `1.5 GB`."""
+    """Format a number of bytes, as in `1.5 GB`."""
     size = float(count)
     for unit in ("B", "KB", "MB"):
         if size < 1000:
@@ -79,8 +79,8 @@ def size_of(count: int) -> str:
 
 
 def natural(text: str) -> tuple[tuple[Any, ...], str]:
-    """A key that sorts as people count: `a2` before `a10`."""
-    # digits by their length and not as a number: Python reads none of more than 4,300
+    """Return a key for natural sorting: `a2` before `a10`."""
+    # compare digits by length: Python converts at most 4,300 of them to a number
     parts: list[Any] = _DIGITS.split(text.casefold())
     numbers = [part.lstrip("0") for part in parts[1::2]]
     parts[1::2] = [(len(number), number) for number in numbers]

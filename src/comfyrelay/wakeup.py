@@ -1,4 +1,4 @@
-"""A wakeup and a tick: a loop that is woken early when something may have changed, and looks now and then in any case."""
+"""Wake a loop early when something may have changed. The loop also checks at intervals."""
 
 import asyncio
 from collections.abc import Hashable, Iterator
@@ -9,7 +9,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Wakeup:
-    """A wakeup may come early, twice or for nothing. Whoever waits looks for itself, so one that is lost costs a tick."""
+    """A best-effort signal. It may be early, repeated or spurious; if it is lost, the loop waits for its next tick."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -18,7 +18,7 @@ class Wakeup:
         self._event.set()
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Wait for a wakeup, and take it; false when none came in so many seconds."""
+        """Wait for a wakeup and consume it; false after `seconds` without one."""
         try:
             async with asyncio.timeout(seconds):
                 await self._event.wait()
@@ -29,7 +29,7 @@ class Wakeup:
 
 
 class WakeupsByKey(Generic[K]):
-    """Who waits for news of what."""
+    """Wakeups by the key that their loop waits for."""
 
     def __init__(self) -> None:
         self._wakeups: dict[K, set[Wakeup]] = {}
@@ -42,7 +42,7 @@ class WakeupsByKey(Generic[K]):
 
     @contextmanager
     def waiting(self, key: K, wakeup: Wakeup) -> Iterator[None]:
-        """Inside, this wakeup is given when there is news of that."""
+        """Inside this context, `notify(key)` wakes `wakeup`."""
         wakeups = self._wakeups.setdefault(key, set())
         wakeups.add(wakeup)
         try:

@@ -54,7 +54,7 @@ def check(provider: str, options: Mapping[str, Any]) -> None:
 
 def _sentence(model: type[BaseModel], error: Mapping[str, Any]) -> str:
     if error["type"] == "extra_forbidden":
-        return f"There is no such field. Fields: {', '.join(sorted(model.model_fields))}."
+        return f"Unknown field. Valid fields: {', '.join(sorted(model.model_fields))}."
     if model is CommandOptions and error["loc"] == ("command",):
         return "Name the script that makes the machines: a file in the server's folder of programs."
     return str(error["msg"]).removeprefix("Value error, ")

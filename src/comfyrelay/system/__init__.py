@@ -1,1 +1,1 @@
-"""What is not the same on Linux, macOS and Windows. No other module asks which system it runs on."""
+"""Operating system differences. No other package checks which system it runs on."""

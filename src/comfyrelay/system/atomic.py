@@ -1,4 +1,4 @@
-"""Files that are whole under their name, or not there at all."""
+"""Atomic file writes: a file appears under its name only when it is complete."""
 
 import os
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ from uuid import uuid4
 
 from comfyrelay.system import files
 
-# What is still being written is hidden, and its name begins like this.
+# Files that are being written are hidden and have this prefix.
 PART_PREFIX = ".put-"
 
 
 @contextmanager
 def part_of(path: Path, *, part: Path | None = None) -> Iterator[Path]:
-    """Where to write what takes the place of `path` at the end; an error leaves what was there, and nothing else.
+    """Yield a temporary path that replaces `path` at the end. After an error, `path` is unchanged.
 
-    A `part` that always has the same name is overwritten by the next try when this one is killed.
+    With a fixed `part`, the next attempt overwrites what a killed process left behind.
     """
     part = part or _part(path)
     try:
@@ -30,7 +30,7 @@ def part_of(path: Path, *, part: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """The same, for who writes piece by piece; `mode` is who may read it, less the umask."""
+    """Yield a file that replaces `path` at the end. The umask applies to `mode`."""
     writer = FileWriter(path, mode=mode)
     try:
         yield writer.open()
@@ -41,18 +41,17 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def write(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Write all of it."""
     with replacing(path, mode=mode) as file:
         file.write(data)
 
 
 def write_new(path: Path, data: bytes, *, mode: int = 0o666) -> bool:
-    """Whether it was written: of several that try at once one is first, and its file stays."""
+    """Write a file that does not exist yet; false if it exists. Of concurrent writers, one succeeds."""
     writer = FileWriter(path, mode=mode)
     try:
         with writer.open() as file:
             file.write(data)
-        # unlike a rename it does not replace what is there
+        # unlike a rename, this does not replace an existing file
         files.name_new(writer.part, path)
     except FileExistsError:
         return False
@@ -62,9 +61,9 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o666) -> bool:
 
 
 class FileWriter:
-    """Writes beside the target and takes its place at the end; blocking, for use in a thread where that may take long.
+    """Writes a temporary file next to the target, which `commit` replaces. Blocking: use a thread for large files.
 
-    `is_durable` waits for the disk: without it a power cut may leave an empty file under the final name.
+    `is_durable` syncs to disk. Without it, a power failure may leave an empty file under the final name.
     """
 
     def __init__(self, target: Path, *, mode: int = 0o666, is_durable: bool = False) -> None:
@@ -75,16 +74,15 @@ class FileWriter:
         self._file: BinaryIO | None = None
 
     def open(self) -> BinaryIO:
-        """Make the part, which nobody else has."""
+        """Create the temporary file."""
         self._file = open(self.part, "xb", opener=lambda path, flags: os.open(path, flags, self._mode))  # noqa: SIM115
         return self._file
 
     def write(self, data: bytes) -> None:
-        """Append to the part."""
         self._opened().write(data)
 
     def commit(self) -> None:
-        """Put the whole file under its name; readers see the old one or this one, never a part."""
+        """Replace the target. Readers see the old or the new file, never a part of it."""
         with self._opened() as file:
             if self._is_durable:
                 file.flush()
@@ -92,8 +90,8 @@ class FileWriter:
         files.replace(self.part, self.target)
 
     def discard(self) -> None:
-        """Leave nothing behind."""
-        # a full disk cannot take what is still to be flushed, and that must not stop the removal
+        """Remove the temporary file."""
+        # on a full disk the last flush fails, which must not prevent the removal
         with suppress(OSError):
             if self._file is not None:
                 self._file.close()
@@ -106,5 +104,5 @@ class FileWriter:
 
 
 def _part(path: Path) -> Path:
-    # in the same folder, because a rename is atomic only inside one file system
+    # in the same folder, because a rename is atomic only within one file system
     return path.with_name(f"{PART_PREFIX}{uuid4().hex}")

@@ -7,7 +7,7 @@ from comfyrelay.system.platform import IS_MACOS, IS_WINDOWS, is_wsl
 
 
 def open_url(url: str) -> bool:
-    """Open an address; false where there is no browser, or one that would take over the terminal."""
+    """Open an address; false if there is no browser, or only one that runs in the terminal."""
     if not _has_screen():
         return False
     try:

@@ -1,4 +1,4 @@
-"""Processor cores, and how many of them nobody needs."""
+"""CPU cores, and how many of them are idle."""
 
 import os
 import sys
@@ -12,32 +12,31 @@ from pathlib import Path
 
 import psutil
 
-# Those that this process may use, where the system says which.
+# The cores that this process may use.
 OURS = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else list(range(os.cpu_count() or 1))
 CORES = len(OURS)
-# Over how long their use is looked at: a process that starts takes all there is for a moment.
+# Usage is averaged over this time, because a starting process briefly uses all cores.
 WINDOW_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoreBudget:
-    """So many cores, and for how many seconds they have worked until now, all together."""
+    """A number of cores, and the total seconds that they have worked."""
 
     cores: float
     worked: Callable[[], float]
 
 
 class SpareCores:
-    """How many cores were to spare in the last seconds, each time that it is called.
+    """Returns how many cores were idle in the last seconds.
 
-    What counts is for how long they have worked. The load average would count what waits as well, threads of ours that
-    never run at the same time, and what was over a minute ago.
+    It measures CPU time. The load average also counts waiting threads, and work that ended a minute ago.
     """
 
     def __init__(
         self, budgets: Sequence[CoreBudget] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`budgets` are the machine's cores, and what a container may use of them; the least of all is to spare."""
+        """`budgets` are the cores of the machine and the quotas of containers; the tightest one counts."""
         self._budgets = (
             (CoreBudget(cores=CORES, worked=seconds_worked), *quotas()) if budgets is None else tuple(budgets)
         )
@@ -45,10 +44,10 @@ class SpareCores:
         self._looks: deque[tuple[float, list[float]]] = deque()
 
     def __call__(self, own: int) -> float:
-        """`own` is how many we know to be busy now: what began a moment ago is not in the mean yet."""
+        """`own` is the number of cores known to be busy now, which the average may not show yet."""
         now, worked = self._clock(), [each.worked() for each in self._budgets]
         self._looks.append((now, worked))
-        # the one before the window stays: it is the beginning
+        # keep one sample from before the window as its start
         while len(self._looks) > 2 and self._looks[1][0] <= now - WINDOW_SECONDS:
             self._looks.popleft()
         since, before = self._looks[0]
@@ -60,23 +59,23 @@ class SpareCores:
 
 
 def seconds_worked() -> float:
-    """Of the cores that this process may use, since the machine was started."""
+    """Return the CPU seconds of the usable cores since boot."""
     of_each = psutil.cpu_times(percpu=True)
     return sum(_worked(of_each[each]) for each in OURS if each < len(of_each))
 
 
 def _worked(times: object) -> float:
-    """Without what is counted twice, and without waiting."""
+    """Add up CPU times without idle time and without those that are counted twice."""
     return sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
 
 
 def quotas(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[CoreBudget]:
-    """What containers and services around this process allow it of the processors; nothing where they allow all."""
+    """Return the CPU quotas of the control groups around this process."""
     return [budget for folder in control_groups("cpu", root, own) for budget in _of(folder)]
 
 
 def control_groups(controller: str, root: Path, own: Path) -> list[Path]:
-    """The folders of what is around this process and may limit it, the innermost first."""
+    """Return the folders of the control groups around this process, the innermost first."""
     found: list[Path] = []
     with suppress(OSError):
         for line in own.read_text(encoding="utf-8").splitlines():
@@ -85,13 +84,13 @@ def control_groups(controller: str, root: Path, own: Path) -> list[Path]:
                 continue
             tree = root / controllers if controllers else root
             inner = tree / path.lstrip("/")
-            # a container may see its own end of the path only
+            # a container may see only the end of the path
             found += [folder for folder in (inner, *inner.parents) if folder.is_relative_to(tree)]
     return found
 
 
 def _of(folder: Path) -> Iterator[CoreBudget]:
-    """What one control group allows: `cpu.max` in version 2, `cpu.cfs_quota_us` in version 1."""
+    """Yield the quota of a control group: `cpu.max` in version 2, `cpu.cfs_quota_us` in version 1."""
     with suppress(OSError, ValueError, ZeroDivisionError):
         allowed, period = (folder / "cpu.max").read_text(encoding="ascii").split()
         if allowed != "max":
@@ -104,7 +103,7 @@ def _of(folder: Path) -> Iterator[CoreBudget]:
 
 
 def _usage(path: Path) -> float:
-    """For how many seconds the processes of a control group have worked; nothing where it does not tell."""
+    """Return the CPU seconds of a control group; 0 if unknown."""
     with suppress(OSError, ValueError, StopIteration):
         text = path.read_text(encoding="ascii")
         if path.name == "cpuacct.usage":

@@ -1,4 +1,4 @@
-"""Files that somebody else may have open: Windows neither replaces nor removes them before they are closed."""
+"""Replace and remove files that another program may have open, which Windows refuses until they are closed."""
 
 import errno
 import os
@@ -11,44 +11,42 @@ from typing import Final
 
 from comfyrelay.system.platform import IS_WINDOWS
 
-# Scanners and indexers open what is new, for a moment; whoever watches a video does so for longer than anybody waits.
+# Virus scanners and indexers open new files briefly, so a retry helps. A video player keeps them open for longer.
 PAUSES: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
-IN_USE: Final = "it is open in another program, or may not be changed; close it there, and try again"
-# `os.open` does not follow a link with it; Windows has no such flag.
+IN_USE: Final = "it is open in another program or write-protected. Close it there and try again"
+# Makes `os.open` refuse symbolic links; Windows has no such flag.
 NO_LINK: Final[int] = getattr(os, "O_NOFOLLOW", 0)
 
 
 def replace(source: Path, target: Path) -> None:
-    """Put a file in the place of another, if there is one."""
+    """Rename a file, replacing the target if it exists."""
     _once_closed(target, lambda: source.replace(target))
 
 
 def move(source: Path, target: Path) -> None:
-    """Give a file or a folder another name, which nothing has yet."""
+    """Rename a file or folder to a name that does not exist yet."""
     _once_closed(source, lambda: source.rename(target))
 
 
 def remove(path: Path, *, missing_ok: bool = False) -> None:
-    """Remove a file."""
     _once_closed(path, lambda: path.unlink(missing_ok=missing_ok))
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with all that is in it."""
     _once_closed(folder, lambda: shutil.rmtree(folder))
 
 
 def name_new(source: Path, target: Path) -> None:
-    """Give a file a name that nothing has; `FileExistsError` when something does. The old name may stay, too."""
+    """Give a file a new name; `FileExistsError` if it is taken. The old name may remain as well."""
     if IS_WINDOWS:
-        # it never replaces there, and needs no disk that can link
+        # a rename never replaces on Windows, and works on disks without hard links
         source.rename(target)
     else:
         os.link(source, target)
 
 
 def leads_elsewhere(found: os.stat_result) -> bool:
-    """Whether what `os.lstat` found is a link of any kind; Windows has several."""
+    """Whether an `os.lstat` result is a link of any kind; Windows has several."""
     return stat.S_ISLNK(found.st_mode) or bool(getattr(found, "st_reparse_tag", 0))
 
 

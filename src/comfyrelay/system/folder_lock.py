@@ -1,4 +1,8 @@
-"""A folder that one process uses at a time."""
+"""Lock a folder for one process.
+
+The lock file contains the id of its process, readable by others while it is locked. `filelock` would lock the first
+byte on Windows, which makes the file unreadable there.
+"""
 
 import os
 import time
@@ -8,30 +12,30 @@ from typing import IO
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.system.locks import lock
 
-# Who only looks whether somebody has it has it, too, for a moment.
-TRIES = 5
+# `holder` takes the lock for a moment, so a failed attempt is repeated.
+ATTEMPTS = 5
 PAUSE_SECONDS = 0.05
 
 
 class FolderLock:
-    """Held until it is given up or the process ends, however it ends."""
+    """Held until `give_up` or until the process exits, even if it is killed."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "lock"
         self._file: IO[str] | None = None
 
     def take(self, *, advice: str) -> None:
-        """`ConfigurationError` with this advice when another process has it."""
+        """Take the lock; `ConfigurationError` with this advice if another process holds it."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # not emptied: who has the lock has written there who it is
+            # not truncated: it contains the id of the process that holds the lock
             file = open(  # noqa: SIM115
                 self._path, "a+", encoding="ascii", opener=lambda path, flags: os.open(path, flags, 0o600)
             )
         except OSError as error:
             raise ConfigurationError(
-                f"The folder {self._path.parent} cannot be used: {error.strerror}. Choose a folder that you may write "
-                "to, with --data-dir or COMFYRELAY_DATA_DIR."
+                f"The folder {self._path.parent} cannot be used: {error.strerror}. Choose a writable folder with "
+                "--data-dir or COMFYRELAY_DATA_DIR."
             ) from None
         if not _is_taken(file):
             file.seek(0)
@@ -45,7 +49,7 @@ class FolderLock:
         self._file = file
 
     def holder(self) -> str | None:
-        """Which process has it now; nothing when none does."""
+        """Return the id of the process that holds the lock, if any."""
         if not self._path.exists():
             return None
         with self._path.open("a+", encoding="ascii") as file:
@@ -63,11 +67,11 @@ class FolderLock:
 
 
 def _is_taken(file: IO[str]) -> bool:
-    for tries_left in reversed(range(TRIES)):
+    for attempts_left in reversed(range(ATTEMPTS)):
         try:
             lock(file)
         except OSError:
-            if tries_left:
+            if attempts_left:
                 time.sleep(PAUSE_SECONDS)
         else:
             return True

@@ -1,4 +1,4 @@
-"""Files that one process has at a time, until it closes them or ends."""
+"""Lock an open file for one process, until it closes the file or exits."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from typing import IO
 if sys.platform == "win32":
     import msvcrt
 
-    # Far behind all that is ever written: on Windows nobody else can read what is locked.
+    # Far beyond the content: on Windows other processes cannot read locked bytes.
     _BYTE = 2**30
 
     def lock(file: IO[str]) -> None:

@@ -1,4 +1,4 @@
-"""The machine's memory, and how much of it is free for us: in a container, within what that is allowed."""
+"""Free memory of the machine, within the limit of the container."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -7,7 +7,7 @@ import psutil
 
 from comfyrelay.system.cores import control_groups
 
-# By version of control groups: what is allowed, what is taken, and what of that is files that could be read again.
+# By version of control groups: the files with the limit and the usage, and the statistic of reclaimable file cache.
 _FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -15,17 +15,16 @@ _FILES = (
 
 
 def free_bytes() -> int:
-    """What could be taken without anything being moved to the disk."""
+    """Return the bytes that can be allocated without swapping."""
     return max(min([psutil.virtual_memory().available, *free_within_limits()]), 0)
 
 
 def free_within_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[int]:
-    """What containers and services around this process have left of what they are allowed; nothing where that is all
-    there is."""
+    """Return the bytes that are left within the limit of each control group around this process."""
     found: list[int] = []
     for folder in control_groups("memory", root, own):
         for allowed, taken, files in _FILES:
-            # `max` is no number
+            # `max` means no limit
             with suppress(OSError, ValueError):
                 limit = int((folder / allowed).read_text(encoding="ascii"))
                 used = int((folder / taken).read_text(encoding="ascii"))

@@ -1,7 +1,7 @@
-"""The owner's secret of a desk: in a file for its owner alone, where the owner finds it.
+"""The secret that lets the owner of a desk in.
 
-The file is in the data folder. The owner's own programs need it not: a desk that runs notes in the owner's state folder
-at which address it listens, with a secret that ends with its process and is worth nothing to who listens there later.
+It is in a private file in the data folder. The owner's own programs do not need it: a running desk writes its address
+and a temporary secret to the state folder. That secret is valid only for the lifetime of its process.
 """
 
 import json
@@ -26,7 +26,7 @@ _NOTES = "desk-*.json"
 
 
 def load_secret(data_dir: Path) -> str:
-    """The secret of the desk in this folder, made at its first start."""
+    """Read the secret of the desk in this folder; the first start creates it."""
     path = data_dir / SECRET_FILE
     try:
         atomic.write_new(path, f"{secrets.token_urlsafe(32)}\n".encode(), mode=0o600)
@@ -35,13 +35,15 @@ def load_secret(data_dir: Path) -> str:
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"The owner's secret in {path} cannot be read: {error}.") from None
     if len(found) < SHORTEST_SECRET:
-        raise ConfigurationError(f"The owner's secret in {path} is too short. Remove the file: a start makes another.")
+        raise ConfigurationError(
+            f"The owner's secret in {path} is too short. Delete the file and start again."
+        )
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What lets the owner's programs in: a secret that lives as long as the desk's process, for this address alone."""
+    """The temporary secret of a running desk, valid only for its address."""
 
     host: str
     secret: str = field(repr=False)
@@ -49,7 +51,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class RunningDesk:
-    """A desk of this user that runs now."""
+    """A running desk of this user."""
 
     url: str
     data_dir: Path
@@ -59,22 +61,22 @@ class RunningDesk:
 
 
 def running() -> list[RunningDesk]:
-    """The desks of this user that run on this machine now, whichever port and folder they have."""
+    """Return the running desks of this user on this machine."""
     notes = (_read(each) for each in sorted(state_folder().glob(_NOTES)))
     return [RunningDesk(str(each["url"]), Path(each["data_dir"])) for each in notes if each is not None]
 
 
 def pass_for(url: str) -> Pass | None:
-    """The pass to the desk at this address, if it is one of ours and runs now.
+    """Return the pass for the desk at this address, if one of this user runs there.
 
-    Anybody may listen at an address where no desk does, also one with the same port.
+    Any other program may listen on an address that no desk uses.
     """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or 80
     except ValueError:
         return None
-    # a name leads to either, and only one of them may be the desk's
+    # the name resolves to both, and the desk may use only one of them
     hosts = ("127.0.0.1", "::1") if host == "localhost" else (host,)
     return next((found for each in hosts if (found := _pass(each, port)) is not None), None)
 
@@ -88,7 +90,7 @@ def _pass(host: str, port: int) -> Pass | None:
 
 
 def _read(note: Path) -> Mapping[str, Any] | None:
-    """What a desk noted; nothing once its process no longer holds the folder."""
+    """Read the note of a desk; `None` if its process no longer holds the folder."""
     try:
         found = json.loads(note.read_text("utf-8"))
         is_alive = FolderLock(Path(found["data_dir"])).holder() == str(found["process"])
@@ -99,9 +101,10 @@ def _read(note: Path) -> Mapping[str, Any] | None:
 
 @contextmanager
 def noted(data_dir: Path, *, address: tuple[str, int], secret: str) -> Iterator[Callable[[], None]]:
-    """Let the owner's programs know that this process's desk listens at an address, and how they get in there.
+    """Write a note with the address and the secret of this process's desk, for the owner's programs.
 
-    The process must hold the folder's lock. What is given takes the note away: before the desk stops to listen.
+    The process must hold the lock of the folder. Call the yielded function before the desk stops listening: it removes
+    the note.
     """
     path = _note(*address)
     host, port = address
@@ -114,7 +117,7 @@ def noted(data_dir: Path, *, address: tuple[str, int], secret: str) -> Iterator[
             if path.read_bytes() == content:
                 files.remove(path)
 
-    # a home that cannot be written is no reason not to start: the secret can be named by hand
+    # start even if the home folder is read-only: the secret can be passed by hand
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         atomic.write(path, content, mode=0o600)
@@ -125,8 +128,8 @@ def noted(data_dir: Path, *, address: tuple[str, int], secret: str) -> Iterator[
 
 
 def _note(host: str, port: int) -> Path:
-    """`ValueError` for what is no address of this machine itself."""
+    """Return the path of a note; `ValueError` if the address is not a loopback address."""
     address = ip_address(host)
     if not address.is_loopback:
-        raise ValueError(f"{host} is not on this machine alone.")
+        raise ValueError(f"{host} is not a loopback address.")
     return state_folder() / f"desk-{str(address).replace(':', '_')}-{port}.json"

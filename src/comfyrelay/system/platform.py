@@ -1,4 +1,4 @@
-"""Which system this is."""
+"""The operating system of this process."""
 
 import platform
 import sys
@@ -9,20 +9,19 @@ T = TypeVar("T")
 IS_WINDOWS: Final[bool] = sys.platform == "win32"
 IS_MACOS: Final[bool] = sys.platform == "darwin"
 IS_LINUX: Final[bool] = sys.platform == "linux"
-# As ComfyUI names it.
+# The name that ComfyUI uses.
 PLATFORM: Final[str] = sys.platform
 
 
 def pick(*, windows: T, macos: T, others: T) -> T:
-    """What is for this system."""
+    """Return the value for this system."""
     return windows if IS_WINDOWS else macos if IS_MACOS else others
 
 
 def describe() -> str:
-    """The system as people call it."""
+    """Return the usual name of this system."""
     return "WSL" if is_wsl() else pick(windows="Windows", macos="macOS", others=platform.system())
 
 
 def is_wsl() -> bool:
-    """Linux, with Windows around it."""
     return IS_LINUX and "microsoft" in platform.release().lower()

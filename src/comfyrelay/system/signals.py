@@ -1,4 +1,4 @@
-"""Being asked to end: by Ctrl-C, by who runs services, by a window that is closed."""
+"""Stop signals: Ctrl-C, service managers, and closed console windows."""
 
 import asyncio
 import signal
@@ -8,13 +8,13 @@ from contextlib import ExitStack, contextmanager
 
 STOPS: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)
 if sys.platform == "win32":
-    # Ctrl-Break, and the window; nobody sends SIGTERM there
+    # Ctrl-Break and a closed window; Windows sends no SIGTERM
     STOPS = (*STOPS, signal.SIGBREAK)
 
 
 @contextmanager
 def on_stop(handle: Callable[[int], object]) -> Iterator[None]:
-    """Until this is left, `handle` is called in the running loop, with the signal, each time we are asked to end."""
+    """Call `handle` with the number of each stop signal, in the running loop."""
     loop = asyncio.get_running_loop()
     with ExitStack() as undo:
         for number in STOPS:
@@ -28,12 +28,12 @@ def _install(
     try:
         loop.add_signal_handler(number, handle, number)
     except NotImplementedError:
-        # not on Windows; there a handler runs between two steps of the loop, and must wake it
+        # on Windows, a handler runs between two steps of the loop and must wake it
         before = signal.signal(number, lambda *_: loop.call_soon_threadsafe(handle, int(number)))
         return lambda: signal.signal(number, before)
     return lambda: loop.remove_signal_handler(number)
 
 
 def ignore_ctrl_c() -> None:
-    """In a process that serves another one: who presses Ctrl-C means that one."""
+    """For a helper process: its parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

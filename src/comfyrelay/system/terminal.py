@@ -1,4 +1,4 @@
-"""What a terminal takes and gives: keys one by one, and text that it may not be able to show."""
+"""Read single keys from a terminal, and print text that it may not be able to show."""
 
 import asyncio
 import io
@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 OnKeys = Callable[[str], object]
-# The keyboard has ended: its terminal is gone.
+# The terminal was closed.
 END = ""
 
 
 def show_what_can_be_shown() -> None:
-    """From now on, what the terminal or a file cannot take is shown as `?`: on Windows many take few letters only."""
+    """Print `?` for characters that an output cannot encode; many on Windows support only a few."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -21,8 +21,8 @@ def show_what_can_be_shown() -> None:
 
 @contextmanager
 def keys(on_keys: OnKeys) -> Iterator[None]:
-    """Until this is left, what is pressed is given to `on_keys` at once, in the running loop, and `END` at the end.
-    Without a terminal nothing is."""
+    """Call `on_keys` in the running loop for each key, and with `END` when the terminal is closed. Does nothing without
+    a terminal."""
     if sys.stdin is None or not sys.stdin.isatty():
         yield
         return
@@ -41,7 +41,7 @@ if sys.platform == "win32":
             while True:
                 while msvcrt.kbhit():
                     on_keys(msvcrt.getwch())
-                # a console wakes nobody
+                # a console sends no event
                 await asyncio.sleep(_SECONDS)
 
         watching = asyncio.get_running_loop().create_task(watch())
@@ -57,10 +57,10 @@ else:
     @contextmanager
     def _reading(on_keys: OnKeys) -> Iterator[None]:
         def read() -> None:
-            # not through sys.stdin: what that holds back wakes nobody
+            # sys.stdin would buffer keys without an event
             pressed = os.read(keyboard, 64)
             if not pressed:
-                # it would be ready for ever
+                # at its end, it would be readable forever
                 loop.remove_reader(keyboard)
             on_keys(pressed.decode(errors="replace") if pressed else END)
 

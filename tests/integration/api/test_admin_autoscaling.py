@@ -62,7 +62,7 @@ class TestSpecs:
             ({"machines": {"provider": "moon"}}, "machines.provider", "aws"),
             ({"machines": {"instance_types": [{"name": "a", "price_per_hour": -1.0}]}}, "price_per_hour", "0"),
             ({"machines": {"instance_types": [{"name": "a", "speed": 0.0}]}}, "speed", "0"),
-            ({"machines": {"instance_types": [{"name": "a"}, {"name": "a"}]}}, "machines", "named again: a"),
+            ({"machines": {"instance_types": [{"name": "a"}, {"name": "a"}]}}, "machines", "repeated: a"),
             ({"machines": {"slots": 0}}, "machines.slots", "1"),
             ({"scaling": {"policy": "greedy"}}, "scaling.policy", "balanced"),
             ({"scaling": {"min_machines": 11}}, "scaling.min_machines", "more than max_machines, which is 10"),
@@ -75,7 +75,7 @@ class TestSpecs:
             ({"scaling": {"schedules": [{**WORKDAYS, "begins": "09:00+05:00"}]}}, "begins", "has an offset"),
             ({"scaling": {"schedules": [{**WORKDAYS, "begins": "24:00"}]}}, "begins", "like 09:00"),
             ({"scaling": {"schedules": [{**WORKDAYS, "days": [7]}]}}, "days", "6"),
-            ({"scaling": {"speed": 1}}, "scaling.speed", "no such field"),
+            ({"scaling": {"speed": 1}}, "scaling.speed", "Unknown field"),
         ],
     )
     async def test_what_makes_no_sense_is_refused_with_a_reason(

@@ -154,9 +154,9 @@ class TestMetrics:
 
 
 WRONG_OPTIONS = [
-    ("local", {"envirnoment": {}}, "envirnoment", "There is no such field. Fields: answer_seconds, boot_seconds, "),
-    ("aws", {"subnet": []}, "subnet", "There is no such field. Fields: api_base_url, "),
-    ("kubernetes", {"gpu": 1}, "gpu", "There is no such field. Fields: boot_seconds, gpus, node_selector."),
+    ("local", {"envirnoment": {}}, "envirnoment", "Unknown field. Valid fields: answer_seconds, boot_seconds, "),
+    ("aws", {"subnet": []}, "subnet", "Unknown field. Valid fields: api_base_url, "),
+    ("kubernetes", {"gpu": 1}, "gpu", "Unknown field. Valid fields: boot_seconds, gpus, node_selector."),
     ("command", {"boot_seconds": 5}, "command", "Name the script"),
     ("command", {"command": "x", "boot_seconds": "soon"}, "boot_seconds", "Input should be a valid number"),
 ]

@@ -37,7 +37,7 @@ def names(driver: PageDriver) -> Locator:
 
 
 async def act(driver: PageDriver, label: str, verb: str) -> None:
-    await driver.page.get_by_role("button", name=f"More for {label}").click()
+    await driver.page.get_by_role("button", name=f"Actions for {label}").click()
     await driver.page.get_by_role("menuitem", name=verb, exact=True).click()
 
 
@@ -118,7 +118,7 @@ async def test_an_error_is_a_card_with_its_cause_what_to_do_and_details_folded(q
     await page.goto(f"/jobs/{job_id}")
     card = page.get_by_role("alert")
     await expect(card).to_contain_text("memory")
-    await expect(card).to_contain_text("fewer pixels or frames")
+    await expect(card).to_contain_text("Reduce the resolution")
     await expect(card.locator("pre")).to_be_hidden()
     await card.get_by_text("Details").click()
     await expect(card.locator("pre")).to_be_visible()
@@ -137,7 +137,7 @@ async def test_search_and_filters_are_in_the_address_and_come_back_as_a_saved_vi
     await page.reload()
     await expect(names(queue)).to_have_text(["a red lighthouse"])
     await page.get_by_role("button", name="Filters").click()
-    await page.get_by_role("menuitem", name="Save this view…").click()
+    await page.get_by_role("menuitem", name="Save view…").click()
     await page.get_by_label("Name", exact=True).fill("lights")
     await page.get_by_role("button", name="Save", exact=True).click()
     await page.get_by_role("button", name="Clear").click()
@@ -155,8 +155,8 @@ async def test_all_that_match_are_counted_and_done_at_once(queue: PageDriver) ->
     await page.get_by_role("searchbox").fill("lake")
     await expect(units(queue)).to_have_count(2)
     await page.get_by_role("checkbox", name="Select lake one").click()
-    await page.get_by_role("button", name="Select all 2 jobs that match").click()
-    await expect(page.get_by_role("toolbar")).to_contain_text("All 2 jobs that match")
+    await page.get_by_role("button", name="Select all 2 matching jobs").click()
+    await expect(page.get_by_role("toolbar")).to_contain_text("All 2 matching jobs")
     await page.get_by_role("toolbar").get_by_role("button", name="Cancel").click()
     await expect(page.get_by_role("dialog")).to_contain_text("Cancel 2 jobs?")
     # what comes while the question is open was not asked about
@@ -172,7 +172,7 @@ async def test_finished_jobs_are_cleared(queue: PageDriver) -> None:
     page = queue.page
     await queue.submit("one", "two")
     await expect(units(queue).and_(page.locator('[data-status="completed"]'))).to_have_count(2)
-    await page.get_by_role("button", name="More for the queue").click()
+    await page.get_by_role("button", name="Queue actions").click()
     await page.get_by_role("menuitem", name="Clear finished…").click()
     await page.get_by_role("dialog").get_by_role("button", name="Clear 2 jobs").click()
     await expect(page.get_by_role("heading", name="Nothing in the queue")).to_be_visible()
@@ -180,7 +180,7 @@ async def test_finished_jobs_are_cleared(queue: PageDriver) -> None:
     assert len((await queue.call("GET", "/api/gallery"))["items"]) == 2
     await queue.submit("three")
     await expect(units(queue).and_(page.locator('[data-status="completed"]'))).to_have_count(1)
-    await page.get_by_role("button", name="More for the queue").click()
+    await page.get_by_role("button", name="Queue actions").click()
     await page.get_by_role("menuitem", name="Clear finished…").click()
     await page.get_by_role("checkbox", name=re.compile("^Delete them, too")).click()
     await page.get_by_role("dialog").get_by_role("button", name="Delete 1 job").click()
@@ -202,7 +202,7 @@ async def test_a_finished_job_is_run_again_changed_or_used_as_an_input(queue: Pa
     await actions.get_by_role("button", name="Change and run").click()
     await page.wait_for_url(f"**/create?workflow=*&from={job_id}")
     await page.goto(f"/jobs/{job_id}")
-    await actions.get_by_role("button", name="Again").click()
+    await actions.get_by_role("button", name="Run again").click()
     await page.wait_for_url(lambda url: "/jobs/" in url and job_id not in url)
     made: dict[str, Any] = await queue.call("GET", f"/api/ai-jobs/{page.url.rsplit('/', 1)[1]}")
     first = await queue.call("GET", f"/api/ai-jobs/{job_id}")
@@ -287,7 +287,7 @@ async def test_under_a_status_the_chip_the_list_and_the_question_agree_and_what_
     await page.get_by_role("toolbar").get_by_role("button", name="Delete").click()
     await expect(page.get_by_role("dialog")).to_contain_text("Delete 1 job?")
     await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    await expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
+    await expect(page.get_by_role("heading", name="No matching jobs")).to_be_visible()
     await queue.let_go()
     await expect(page.get_by_text(re.compile("^1 job deleted")).first).to_be_visible()
     assert (await queue.call("GET", f"/api/batches/{many}"))["counts"]["completed"] == 2

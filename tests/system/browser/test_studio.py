@@ -215,7 +215,7 @@ class TestMaking:
             await expect(rows.nth(0)).to_contain_text(re.compile("Used.*cat.*\u22127"))
             await expect(rows.nth(1)).to_contain_text(re.compile(r"Topped up.*\+20"))
             await rows.nth(0).get_by_role("link").click()
-            await page.get_by_role("link", name="Upload another").click()
+            await page.get_by_role("link", name="Upload another file").click()
             await page.wait_for_url(re.compile("/studio/effects/negative$"))
 
     async def test_an_upload_that_is_cut_starts_again_by_itself(self, user: User) -> None:
@@ -228,10 +228,10 @@ class TestMaking:
             await expect(user.page.get_by_role("progressbar", name="Uploading cat.png")).to_be_visible()
             # it is started as soon as it can be
             await user.start()
-            await expect(user.page.get_by_role("button", name="Starts when the upload is done")).to_be_visible()
+            await expect(user.page.get_by_role("button", name="Starts after the upload")).to_be_visible()
             await user.context.set_offline(True)
             await files.cut()
-            await expect(user.page.get_by_text("The connection was lost.")).to_be_visible()
+            await expect(user.page.get_by_text("Connection lost.")).to_be_visible()
         finally:
             await files.restore()
         await user.context.set_offline(False)
@@ -249,7 +249,7 @@ class TestMaking:
             await user.give()
             await files.until_held()
             await files.cut()
-            await expect(user.page.get_by_text("The connection was lost.")).to_be_visible()
+            await expect(user.page.get_by_text("Connection lost.")).to_be_visible()
         finally:
             await files.restore()
         await expect(user.page.get_by_text("Uploaded", exact=True)).to_be_visible()
@@ -265,7 +265,7 @@ class TestMaking:
             await page.get_by_role("region", name="Mask").locator("input[type=file]").set_input_files(CAT)
             await files.until_held()
             await user.start()
-            await expect(page.get_by_role("button", name="Starts when the upload is done")).to_be_visible()
+            await expect(page.get_by_role("button", name="Starts after the upload")).to_be_visible()
             assert (await user.call("GET", "/ai-jobs"))["items"] == []
             async with page.expect_request(
                 lambda each: each.method == "POST" and each.url.endswith("/ai-jobs")
@@ -282,9 +282,9 @@ class TestMaking:
         field = user.page.get_by_role("region", name="Settings").locator("input").first
         await field.fill("blue")
         await field.blur()
-        await expect(user.page.get_by_text("This must be a number.")).to_be_visible()
+        await expect(user.page.get_by_text("Enter a number.")).to_be_visible()
         await field.fill("7")
-        await expect(user.page.get_by_text("This must be a number.")).to_have_count(0)
+        await expect(user.page.get_by_text("Enter a number.")).to_have_count(0)
         await user.page.locator("[data-field] [aria-hidden] button").last.click()
         await expect(field).to_have_value("8")
 
@@ -339,7 +339,7 @@ class TestMaking:
             await user.give()
             await files.until_held()
             await user.page.get_by_role("button", name="Cancel upload").click()
-            await expect(user.page.get_by_role("button", name=re.compile("Drop a picture here"))).to_be_enabled()
+            await expect(user.page.get_by_role("button", name=re.compile("Drop an image here"))).to_be_enabled()
         finally:
             await files.restore()
         await user.start()
@@ -359,15 +359,15 @@ class TestMaking:
             await user.context.set_offline(True)
             # what is open already stays open otherwise
             await network.cut()
-            await expect(user.state.get_by_text("it continues on the server")).to_be_visible()
+            await expect(user.state.get_by_text("Processing continues on the server")).to_be_visible()
             for simulator in user.system.simulators:
                 simulator.behave()
             await user.ended(job_id)
-            await expect(user.state.get_by_text("it continues on the server")).to_be_visible()
+            await expect(user.state.get_by_text("Processing continues on the server")).to_be_visible()
             await network.restore()
             await user.context.set_offline(False)
             await expect(user.state.get_by_text(f"{COST} tokens used")).to_be_visible()
-            await expect(user.state.get_by_text("it continues on the server")).to_be_hidden()
+            await expect(user.state.get_by_text("Processing continues on the server")).to_be_hidden()
             assert await decoded(user.page.get_by_role("main").get_by_role("img", name=re.compile("cat-"))) == 320
 
     async def test_who_waits_is_told_their_place_and_can_cancel(self, user: User) -> None:
@@ -378,15 +378,15 @@ class TestMaking:
         # each worker has one that it runs, and one that it has fetched
         jobs = [await user.submitted() for _ in range(2 * len(user.system.simulators) + 2)]
         await user.page.goto(f"/studio/videos/{jobs[-1]}")
-        await expect(user.state.get_by_text(re.compile(r"^Number \d+ in line$"))).to_be_visible()
-        estimate = re.compile(r"^Starts in (a moment|about .+)\. Then it takes .+\.$")
+        await expect(user.state.get_by_text(re.compile(r"^Number \d+ in the queue$"))).to_be_visible()
+        estimate = re.compile(r"^Starts in (a moment|about .+)\. Takes .+\.$")
         await expect(user.state.get_by_text(estimate)).to_be_visible()
         fetched = [each["id"] for each in (await user.call("GET", "/ai-jobs"))["items"] if each["is_only_fetched"]]
         assert len(fetched) == len(user.system.simulators)
         await user.page.goto(f"/studio/videos/{fetched[0]}")
         await expect(user.state.get_by_text("You are next")).to_be_visible()
         await expect(user.state.get_by_text(estimate)).to_be_visible()
-        await expect(user.state.locator("[aria-current=step]")).to_have_text("In line")
+        await expect(user.state.locator("[aria-current=step]")).to_have_text("Queued")
         await user.page.goto("/studio/videos?status=running")
         cards = user.page.get_by_role("list", name="Your videos").get_by_role("listitem")
         await expect(cards).to_have_count(len(user.system.simulators))
@@ -394,7 +394,7 @@ class TestMaking:
         await expect(cards).to_have_count(len(jobs) - len(user.system.simulators))
         await user.page.goto(f"/studio/videos/{jobs[-1]}")
         await user.state.get_by_role("button", name="Cancel").click()
-        await expect(user.state.get_by_text("You canceled it")).to_be_visible()
+        await expect(user.state.get_by_text("Canceled by you")).to_be_visible()
         await expect(user.state.get_by_text(f"{COST} tokens are back in your wallet.")).to_be_visible()
         for simulator in user.system.simulators:
             simulator.behave()
@@ -408,8 +408,8 @@ class TestMaking:
         await user.ended(job_id, "failed")
         await user.page.goto(f"/studio/videos/{job_id}")
         alert = user.state.get_by_role("alert")
-        await expect(alert).to_contain_text("There was not enough memory for it")
-        await expect(alert).to_contain_text("Try a smaller picture, a shorter video or lower settings.")
+        await expect(alert).to_contain_text("Not enough memory")
+        await expect(alert).to_contain_text("Try a smaller image, a shorter video or lower settings.")
         await expect(alert.get_by_text("ImageInvert")).to_be_hidden()
 
     @pytest.mark.journey
@@ -421,7 +421,7 @@ class TestMaking:
         await user.start()
         await user.job_in_address()
         alert = user.state.get_by_role("alert")
-        await expect(alert).to_contain_text("The effect stopped with an error of its own.")
+        await expect(alert).to_contain_text("The effect stopped with an error.")
         await expect(alert.get_by_text(ERROR)).to_be_hidden()
         await alert.get_by_text("Details").click()
         await expect(alert.get_by_text(ERROR)).to_be_visible()
@@ -441,13 +441,13 @@ class TestMaking:
     async def test_too_few_tokens_are_said_before_the_upload(self, chromium: Browser, system: System) -> None:
         async with signed_in(chromium, system, tokens=3) as user:
             await user.choose("Negative")
-            card = user.page.get_by_role("status").filter(has_text="You need 7 tokens, and have 3")
+            card = user.page.get_by_role("status").filter(has_text="You need 7 tokens and have 3")
             await expect(card).to_contain_text("4 tokens more are needed")
-            await expect(card).to_contain_text("Ask the administrator")
-            await expect(user.page.get_by_role("button", name=re.compile("Drop a picture here"))).to_be_disabled()
+            await expect(card).to_contain_text("Ask your administrator")
+            await expect(user.page.get_by_role("button", name=re.compile("Drop an image here"))).to_be_disabled()
             await expect(user.page.get_by_role("button", name="Start for 7 tokens")).to_be_disabled()
             await user.credit(4)
-            await expect(user.page.get_by_role("button", name=re.compile("Drop a picture here"))).to_be_enabled()
+            await expect(user.page.get_by_role("button", name=re.compile("Drop an image here"))).to_be_enabled()
             assert [each for each in user.heard.addresses if each.endswith("/uploads")] == []
 
     async def test_running_it_again_needs_the_tokens_for_it(self, chromium: Browser, system: System) -> None:
@@ -455,8 +455,8 @@ class TestMaking:
             job_id = await user.submitted("plain", input_payload={"color": 5})
             await user.ended(job_id)
             await user.page.goto(f"/studio/videos/{job_id}")
-            again = user.state.get_by_role("button", name=f"Again for {COST} tokens")
-            await expect(user.state.get_by_text("You need 7 tokens, and have 0.")).to_be_visible()
+            again = user.state.get_by_role("button", name=f"Run again for {COST} tokens")
+            await expect(user.state.get_by_text("You need 7 tokens and have 0.")).to_be_visible()
             await expect(again).to_be_disabled()
             await user.credit(COST)
             await expect(again).to_be_enabled()
@@ -464,9 +464,9 @@ class TestMaking:
     async def test_a_second_file_is_not_taken_where_tokens_are_too_few(self, chromium: Browser, system: System) -> None:
         async with signed_in(chromium, system, tokens=3) as user:
             await user.choose("With a mask")
-            await expect(user.page.get_by_text("You need 7 tokens, and have 3")).to_be_visible()
+            await expect(user.page.get_by_text("You need 7 tokens and have 3")).to_be_visible()
             mask = user.page.get_by_role("region", name="Mask")
-            await expect(mask.get_by_role("button", name="Drop a picture here")).to_be_disabled()
+            await expect(mask.get_by_role("button", name="Drop an image here")).to_be_disabled()
             await expect(mask.locator("input[type=file]")).to_be_disabled()
 
     async def test_one_that_an_administrator_canceled_says_so(self, user: User) -> None:
@@ -480,11 +480,11 @@ class TestMaking:
         workers.hold(b"POST /api/worker/")
         try:
             await user.system.admin("POST", f"/dispatches/{found['items'][0]['id']}/cancel")
-            await expect(user.state.get_by_text("It is asked to stop.")).to_be_visible()
+            await expect(user.state.get_by_text("Canceling…")).to_be_visible()
             await expect(user.state.get_by_role("button", name="Cancel")).to_be_disabled()
         finally:
             workers.let_go()
-        await expect(user.state.get_by_text("An administrator canceled it")).to_be_visible()
+        await expect(user.state.get_by_text("Canceled by an administrator")).to_be_visible()
         await user.page.goto("/studio/videos?status=canceled")
         await expect(user.page.get_by_role("list", name="Your videos").get_by_role("listitem")).to_have_count(1)
 
@@ -494,7 +494,7 @@ class TestMaking:
         await user.start()
         job_id = await user.job_in_address()
         await expect(user.state.get_by_text(f"{COST} tokens used")).to_be_visible()
-        await user.state.get_by_role("button", name=f"Again for {COST} tokens").click()
+        await user.state.get_by_role("button", name=f"Run again for {COST} tokens").click()
         await user.page.wait_for_url(lambda url: not url.endswith(job_id))
         await expect(user.state.get_by_text(f"{COST} tokens used")).to_be_visible()
         await user.page.get_by_role("link", name="My videos").first.click()
@@ -514,15 +514,15 @@ class TestMaking:
         await user.ended(deleted)
         await user.call("DELETE", f"/videos/{other['id']}")
         await user.page.goto(f"/studio/videos/{deleted}")
-        await expect(user.page.get_by_role("heading", name="This was deleted")).to_be_visible()
+        await expect(user.page.get_by_role("heading", name="Result deleted")).to_be_visible()
         await user.page.goto("/studio/videos")
         await user.page.get_by_role("button", name="Expired", exact=True).click()
         card = user.page.get_by_role("list", name="Your videos").get_by_role("link")
         await expect(card).to_have_count(1)
         await expect(card).to_contain_text("Expired")
         await card.click()
-        await expect(user.page.get_by_role("heading", name="This has expired")).to_be_visible()
-        await expect(user.page.get_by_role("link", name="Upload another")).to_be_visible()
+        await expect(user.page.get_by_role("heading", name="Result expired")).to_be_visible()
+        await expect(user.page.get_by_role("link", name="Upload another file")).to_be_visible()
         await expect(user.page.get_by_role("link", name="Download")).to_be_hidden()
 
 
@@ -535,8 +535,8 @@ class TestTheWallet:
         await page.get_by_role("button", name="New token").click()
         dialog = page.get_by_role("dialog", name="New token")
         await dialog.get_by_role("button", name="New token").click()
-        await expect(dialog.get_by_role("alert")).to_contain_text("Give it a name")
-        await dialog.get_by_label("What it is for").fill("render <b>script</b>")
+        await expect(dialog.get_by_role("alert")).to_contain_text("Enter a name")
+        await dialog.get_by_label("Name").fill("render <b>script</b>")
         await page.keyboard.press("Enter")
         secret = await page.get_by_role("dialog", name="Your new token").get_by_label("Token").input_value()
         headers = {"Authorization": f"Bearer {secret}"}
@@ -558,23 +558,23 @@ class TestTheWallet:
         page = user.page
         async with receiving() as receiver:
             await page.goto("/wallet?tab=webhooks")
-            await page.get_by_label("URL to call").fill("ftp://example.com")
+            await page.get_by_label("URL").fill("ftp://example.com")
             await page.get_by_role("button", name="Add webhook").click()
             await expect(page.get_by_role("alert")).to_contain_text("https://")
-            await page.get_by_label("URL to call").fill(receiver.url)
+            await page.get_by_label("URL").fill(receiver.url)
             await page.get_by_role("button", name="Add webhook").click()
-            shown = page.get_by_role("dialog", name="The secret of your webhook")
+            shown = page.get_by_role("dialog", name="Webhook secret")
             secret = await shown.get_by_label("Secret").input_value()
             await shown.get_by_role("button", name="I have copied it").click()
             await page.reload()
-            await expect(page.get_by_label("URL to call")).to_have_value(receiver.url)
+            await expect(page.get_by_label("URL")).to_have_value(receiver.url)
             assert secret not in await page.content()
 
             receiver.statuses = [500]
-            await page.get_by_role("button", name="Send a test").click()
-            await expect(page.get_by_text("The test did not arrive. The answer was 500.")).to_be_visible()
-            await page.get_by_role("button", name="Send a test").click()
-            await expect(page.get_by_text("The test arrived: your server answered 204")).to_be_visible()
+            await page.get_by_role("button", name="Send test").click()
+            await expect(page.get_by_text("Test failed. The answer was 500.")).to_be_visible()
+            await page.get_by_role("button", name="Send test").click()
+            await expect(page.get_by_text("Test delivered: your server responded with 204")).to_be_visible()
             headers, body = receiver.heard[1]
             assert Webhook(secret).verify(body, headers)["type"] == "webhook.test"
 
@@ -583,10 +583,10 @@ class TestTheWallet:
             await receiver.wait_for(3)
             await page.reload()
             row = page.get_by_role("list", name="Deliveries").get_by_role("listitem")
-            await expect(row).to_contain_text(re.compile("Delivered.*answered 204"))
-            await row.get_by_role("button", name=re.compile("Send again: the message of job")).click()
+            await expect(row).to_contain_text(re.compile("Delivered.*responded 204"))
+            await row.get_by_role("button", name=re.compile("Resend delivery of job")).click()
             await receiver.wait_for(4)
-            await expect(row).to_contain_text(re.compile("Delivered.*answered 204"))
+            await expect(row).to_contain_text(re.compile("Delivered.*responded 204"))
             (first, told), (second, again) = receiver.heard[2:]
             assert (first["webhook-id"], told) == (second["webhook-id"], again)
             assert json.loads(told)["data"]["job_id"] == job_id

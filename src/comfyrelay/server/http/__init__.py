@@ -1,1 +1,1 @@
-"""What every route is built on: who calls, what is at hand, how errors are answered."""
+"""Shared parts of all routes: authentication, request context, limits and error responses."""

@@ -1,4 +1,4 @@
-"""Who is calling: a user by token or session cookie, an administrator, or a worker by its token."""
+"""Authentication: users by token or session cookie, administrators, and workers by token."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ from comfyrelay.server.http.context import Context
 
 T = TypeVar("T")
 POLL_REMEMBER_SECONDS = 3600.0
-# Whoever has signed out meanwhile hears no more of a stream after this long.
+# A stream ends at most this long after its user has signed out.
 CHECK_SECONDS = 15.0
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _bearer = HTTPBearer(auto_error=False, description="An API token")
@@ -27,8 +27,8 @@ Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
 class _Caller(SecurityBase, Generic[T]):
-    """Who calls, as one dependency: FastAPI goes through each of them for every request, which costs more than finding
-    out. For the documentation it is the scheme that it asks for."""
+    """The caller as a single dependency. FastAPI resolves each dependency for every request, which costs more than the
+    lookup itself. In the API documentation it appears as the security scheme."""
 
     def __init__(self, find: Callable[[Request, Context], Awaitable[T]]) -> None:
         self.model, self.scheme_name = _bearer.model, _bearer.scheme_name
@@ -46,13 +46,13 @@ async def known_user(request: Request, context: Context) -> User:
         _refuse_other_sites(request, context)
     user = await context.user_of(secret)
     if user is None:
-        raise Unauthorized("This token is not valid, or no longer.")
+        raise Unauthorized("This token is invalid or has expired.")
     structlog.contextvars.bind_contextvars(tenant_id=user.tenant_id, user_id=user.id)
     return user
 
 
 class StillLetIn:
-    """Whether who opened a stream would be let in now, asked before each message and found out now and then."""
+    """Whether the caller of a stream is still allowed to read it. Called for each message, checked at intervals."""
 
     def __init__(
         self, request: Request, context: Context, find: Callable[[Request, Context], Awaitable[User]] = known_user
@@ -76,7 +76,7 @@ class StillLetIn:
 
 
 async def _secret_in(request: Request, context: Context) -> tuple[str, bool]:
-    """What the caller is known by, and whether it came as a token."""
+    """Return the secret of the caller, and whether it is a bearer token."""
     bearer = await _bearer(request)
     return (bearer.credentials, True) if bearer else (request.cookies.get(context.session_cookie, ""), False)
 
@@ -84,7 +84,7 @@ async def _secret_in(request: Request, context: Context) -> tuple[str, bool]:
 async def known_admin(request: Request, context: Context) -> User:
     user = await known_user(request, context)
     if not user.is_admin:
-        raise Forbidden("Only an administrator may do this.")
+        raise Forbidden("Only administrators may do this.")
     return user
 
 
@@ -93,7 +93,7 @@ async def known_worker(request: Request, context: Context) -> Worker:
 
 
 async def _polling_worker(request: Request, context: Context) -> Worker:
-    """Who polls may be remembered for long: leasing looks at the token and the approval itself."""
+    """Cached for longer than for other calls, because leasing checks the token and the approval itself."""
     try:
         return await _worker(request, context, oldest_seconds=POLL_REMEMBER_SECONDS)
     except (Unauthorized, Forbidden):
@@ -106,7 +106,7 @@ async def _worker(request: Request, context: Context, *, oldest_seconds: float) 
         raise Unauthorized("Send the worker's token as a bearer token.")
     worker = await context.worker_of(bearer.credentials, oldest_seconds=oldest_seconds)
     if worker is None:
-        raise Unauthorized("This worker token is not valid, or no longer: register again.")
+        raise Unauthorized("This worker token is invalid or has expired. Register again.")
     if not worker.is_approved:
         raise Forbidden("This worker is not approved.")
     structlog.contextvars.bind_contextvars(worker_id=worker.worker_id)
@@ -114,7 +114,7 @@ async def _worker(request: Request, context: Context, *, oldest_seconds: float) 
 
 
 def _refuse_other_sites(request: Request, context: Context) -> None:
-    """A cookie is sent by the browser whoever asks for it; only our own pages may change something with it."""
+    """Browsers send the cookie with requests from any site. Only pages of this server may change something with it."""
     site = request.headers.get("Sec-Fetch-Site")
     if site in ("same-origin", "none"):
         return

@@ -1,8 +1,8 @@
-"""Reading the body of a request: how much, from whom, how fast, and where it is parsed.
+"""Limits on request bodies: size, time, and authentication before large ones.
 
-FastAPI reads and parses the whole body before it asks who sends it. Here a body of more than the usual size is read
-only by routes that say so, after the caller is known, and is parsed and checked in a thread. What it would cost is
-known before it is parsed: the time goes by the number of values, not of bytes.
+FastAPI reads and parses the whole body before it authenticates the caller. Here a large body is accepted only by routes
+that ask for it, after authentication. It is parsed and validated in a thread, and only if its number of values, which
+determines the cost, is within the limit.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ from comfyrelay.server.http.context import Context
 from comfyrelay.server.http.problems import may_answer
 from comfyrelay.settings import ENV_PREFIX, Settings
 
-# Parsed where it is read: handing it to a thread would take longer.
+# Up to this size, a thread switch takes longer than parsing.
 SMALL_BYTES = 32 * 1024
 
 E = TypeVar("E", bound=Callable[..., Any])
-# Raises `Unauthorized` or `Forbidden` for a caller who may not send a large body.
+# Raises `Unauthorized` or `Forbidden` if the caller may not send a large body.
 Authenticate = Callable[[Request, Context], Awaitable[object]]
 _LARGE: dict[Callable[..., Any], Authenticate] = {}
 _ANONYMOUS: set[Callable[..., Any]] = set()
 
 
 def large_body(authenticate: Authenticate) -> Callable[[E], E]:
-    """For a route that takes a graph, a batch or a report: its body may be large once the caller is known."""
+    """Mark a route whose body may be large after authentication: a graph, a batch or a report."""
 
     def mark(endpoint: E) -> E:
         _LARGE[endpoint] = authenticate
@@ -41,13 +41,13 @@ def large_body(authenticate: Authenticate) -> Callable[[E], E]:
 
 
 def anonymous_body(endpoint: E) -> E:
-    """For a route that anybody may call: what it takes is small, and comes at once."""
+    """Mark a route without authentication: its body must be small and arrive quickly."""
     _ANONYMOUS.add(endpoint)
     return endpoint
 
 
 class BodyRoute(APIRoute):
-    """A route whose body is limited."""
+    """A route with a limited body."""
 
     def __init__(self, *args: Any, responses: dict[int | str, dict[str, Any]] | None = None, **options: Any) -> None:
         takes_body = set(options.get("methods") or ()) & {"POST", "PUT", "PATCH"}
@@ -64,7 +64,7 @@ class BodyRoute(APIRoute):
         async def limited(request: Request) -> Response:
             body = await read_body(request, self.endpoint)
             if len(body) > SMALL_BYTES and _is_json(request):
-                # what FastAPI finds there it takes as parsed, and a model as checked
+                # FastAPI uses this as the parsed body, and does not validate a model again
                 request._json = await asyncio.to_thread(_parsed, body, request.app.state.context.settings, validate)
             return await handle(request)
 
@@ -72,7 +72,7 @@ class BodyRoute(APIRoute):
 
 
 async def read_body(request: Request, endpoint: Callable[..., Any]) -> bytes:
-    """The body, which is kept with the request as if it had been read there."""
+    """Read the body and cache it in the request, as `Request.body` does."""
     context: Context = request.app.state.context
     settings = context.settings
     authenticate = _LARGE.get(endpoint)
@@ -84,7 +84,7 @@ async def read_body(request: Request, endpoint: Callable[..., Any]) -> bytes:
             (seconds, seconds_name), (settings.anonymous_body_seconds, "anonymous_body_seconds")
         )
     announced = request.headers.get("Content-Length", "")
-    # without a length, as of a body in chunks, the bytes tell when they are here
+    # a chunked body has no length; its bytes are counted as they arrive
     size = int(announced) if announced.isdecimal() and len(announced) < 19 else 0
     body = bytearray()
     try:
@@ -100,7 +100,7 @@ async def read_body(request: Request, endpoint: Callable[..., Any]) -> bytes:
                     break
                 message = await request.receive()
                 if message["type"] == "http.disconnect":
-                    raise InvalidInput("The request was cut off.")
+                    raise InvalidInput("The connection was closed before the body was complete.")
                 body += message.get("body", b"")
                 is_whole = not message.get("more_body", False)
     except TimeoutError:
@@ -117,7 +117,7 @@ def _parsed(body: bytes, settings: Settings, validate: Callable[..., Any]) -> An
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
-        raise InvalidInput(errors={"body": "This is not JSON."}) from None
+        raise InvalidInput(errors={"body": "This is not valid JSON."}) from None
     checked, errors = validate(value, {}, loc=("body",))
     if errors:
         raise RequestValidationError(errors)
@@ -126,7 +126,7 @@ def _parsed(body: bytes, settings: Settings, validate: Callable[..., Any]) -> An
 
 def _too_large(limit: str, name: str) -> TooLarge:
     advice = "" if name == "max_body_bytes" else " Send a large batch as several smaller ones."
-    return TooLarge(f"The body is larger than this server takes: {limit} ({ENV_PREFIX}{name.upper()}).{advice}")
+    return TooLarge(f"The body exceeds the limit of {limit} ({ENV_PREFIX}{name.upper()}).{advice}")
 
 
 def _is_json(request: Request) -> bool:

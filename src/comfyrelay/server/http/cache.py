@@ -1,11 +1,11 @@
-"""Answers that are remembered for a while, so that a busy caller does not cost a query for each call."""
+"""Cache lookups for a short time, so that a busy caller does not cost one query per call."""
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-# A token that is revoked works for this much longer.
+# A revoked token works for at most this much longer.
 REMEMBER_SECONDS = 5.0
 MOST_REMEMBERED = 20_000
 
@@ -13,15 +13,15 @@ T = TypeVar("T")
 
 
 class Cached(Generic[T]):
-    """Answers of a slow question, remembered for a while. Those who ask at once share one answer."""
+    """Caches the results of a slow lookup. Concurrent callers share one lookup."""
 
     def __init__(self, ask: Callable[[str], Awaitable[T | None]]) -> None:
         self._ask = ask
-        # with the time at which each was asked
+        # with the time of each lookup
         self._known: OrderedDict[str, tuple[float, asyncio.Future[T | None]]] = OrderedDict()
 
     async def __call__(self, key: str, *, oldest_seconds: float = REMEMBER_SECONDS) -> T | None:
-        """The answer, which may be as old as that."""
+        """Return a result that is at most `oldest_seconds` old."""
         now = asyncio.get_running_loop().time()
         known = self._known.get(key)
         if known is None or known[0] + oldest_seconds <= now or _failed(known[1]):
@@ -33,7 +33,7 @@ class Cached(Generic[T]):
         return await asyncio.shield(known[1])
 
     def forget(self, is_it: Callable[[T], bool]) -> None:
-        """Something was taken away: ask again for this, and for what is being asked this moment."""
+        """Drop matching results and all lookups in progress."""
         self._known = OrderedDict((key, known) for key, known in self._known.items() if _stays(known[1], is_it))
 
 

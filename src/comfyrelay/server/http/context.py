@@ -1,4 +1,4 @@
-"""What every request has at hand: the engine and what belongs to the server itself."""
+"""The request context: the engine and the state of the server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -20,36 +20,35 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 
 SESSION_COOKIE = "comfyrelay_session"
-# More than from one address: who guesses from many must not keep somebody out too easily.
+# More attempts per account than per address, so that an attacker cannot easily lock a user out.
 GUESSES_FACTOR = 3
-# Somebody whose receiver was down goes through a list of them.
+# After an outage of their receiver, users redeliver many webhooks in a row.
 REDELIVERIES_FACTOR = 6
 About = dict[str, Any] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Owner:
-    """Whom a desk serves, and how it knows them and the worker in its own process."""
+    """The owner of a desk, and how the desk authenticates the owner and its own workers."""
 
     user: User
     secret: str = field(repr=False)
-    # for this process's life alone: what the owner's own programs send
+    # sent by the owner's programs; valid for the lifetime of this process
     pass_secret: str = field(repr=False)
-    # browsers do not tell ports apart, and two desks must not sign each other's pages out
+    # cookies ignore ports, and two desks must not overwrite each other's session
     session_cookie: str
     worker_ids: Collection[str]
-    # for this process's life alone: nobody else can take the workers' names
+    # valid for the lifetime of this process, so no other process can register as one of its workers
     worker_secret: str = field(repr=False)
-    # what is kept of a run, by its lease: what a worker reports, but for what only the desk itself can know
+    # adds to the report of a run what only the desk knows, by lease
     about_run: Callable[[str, About], About]
-    # what the session of a secret is called; nothing for one that is let in no longer, though its token still works
+    # the name of the session of a secret; `None` if it is no longer allowed, even if its token is valid
     session_of: Callable[[str], Awaitable[str | None]]
 
     def is_owner(self, secret: str) -> bool:
         return any(compare_digest(secret.encode(), each.encode()) for each in (self.secret, self.pass_secret))
 
     def is_worker(self, secret: str) -> bool:
-        """Whether this is one of the desk's own workers."""
         return compare_digest(secret.encode(), self.worker_secret.encode())
 
 
@@ -57,17 +56,17 @@ class Owner:
 class Context:
     engine: Engine
     secrets: Secrets
-    # on a desk
+    # only on a desk
     owner: Owner | None = None
     registrations: RateLimit = field(init=False)
     sign_ins: RateLimit = field(init=False)
-    # the same for one account, from wherever it is tried
+    # attempts per account, from all addresses
     guesses: RateLimit = field(init=False)
-    # messages that a tenant has sent to a place of its choice
+    # test messages to a webhook URL, per tenant
     webhook_tests: RateLimit = field(init=False)
-    # those that it has sent once more
+    # redelivered webhooks, per tenant
     redeliveries: RateLimit = field(init=False)
-    # set when the server is told to stop: whoever waits is answered at once
+    # set when the server stops: parked requests are answered at once
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -90,7 +89,7 @@ class Context:
         return self.owner.session_cookie if self.owner is not None else SESSION_COOKIE
 
     async def storage_origins(self) -> Sequence[str]:
-        """Where browsers find files, beside this server; none while the storage cannot say."""
+        """Origins from which browsers load files, in addition to this server; none while storage is unreachable."""
         if self._storage_origins is None:
             try:
                 origin = await self.engine.objects.origin()
@@ -100,7 +99,7 @@ class Context:
         return self._storage_origins
 
     async def stop_waiting(self) -> None:
-        """Answer everybody who waits, so that the server can stop."""
+        """Answer all parked requests, so that the server can stop."""
         self.stopping.set()
         self.engine.queue.stops.close()
         self.engine.jobs.events.close()
@@ -109,18 +108,17 @@ class Context:
         await self.engine.queue.polls.stop()
 
     async def session_of(self, secret: str) -> str | None:
-        """What the session of this secret is called, empty where that says nothing; none for one that is let in no
-        longer."""
+        """Return the name of the session of this secret, which may be empty; `None` if it is no longer allowed."""
         if self.owner is None or self.owner.is_owner(secret):
             return ""
         return await self.owner.session_of(secret)
 
     def forget_worker(self, worker_id: str) -> None:
-        """Something about the worker has changed that its next call must know."""
+        """Drop cached lookups of a worker after a change."""
         self.worker_of.forget(lambda worker: worker.worker_id == worker_id)
 
     def forget_user(self, user: User) -> None:
-        """One of the user's tokens works no longer."""
+        """Drop cached lookups of a user after a token was revoked."""
         self.user_of.forget(lambda other: other.id == user.id)
 
     async def _user(self, secret: str) -> User | None:
@@ -132,7 +130,7 @@ class Context:
         return await self.engine.fleet.workers.by_token(hash_of(secret))
 
 
-# A dependency that is no coroutine is run in a thread of its own, which costs more than most of our answers.
+# A coroutine, because FastAPI runs plain functions in a thread, which costs more than most requests.
 async def _context(request: Request) -> Context:
     context: Context = request.app.state.context
     return context

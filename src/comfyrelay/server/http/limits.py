@@ -1,4 +1,4 @@
-"""How often one address may try something, or one account be tried."""
+"""Rate limits per address and per account."""
 
 import time
 from collections import OrderedDict, deque
@@ -10,14 +10,14 @@ from fastapi import Request
 from comfyrelay.errors import TooManyRequests
 
 WINDOW_SECONDS = 60.0
-# Keys that are remembered; an attacker with more of them is not held back by a limit per address anyway.
+# Keys that are tracked. A limit per address does not stop an attacker with more addresses anyway.
 MOST_ADDRESSES = 10_000
-# Who has one address of IPv6 has all that begin alike.
+# An IPv6 client usually has all addresses of its /64 network.
 NETWORK_BITS = 64
 
 
 class RateLimit:
-    """At most so many in a minute by one key, an address or an account, in this process."""
+    """Limits calls per minute and key (an address or an account) in this process."""
 
     def __init__(self, per_minute: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_minute = per_minute
@@ -25,7 +25,7 @@ class RateLimit:
         self._calls: OrderedDict[str, deque[float]] = OrderedDict()
 
     def check(self, key: str) -> None:
-        """Count one more try; `TooManyRequests` when there were too many."""
+        """Count a call; `TooManyRequests` above the limit."""
         now = self._clock()
         calls = self._calls.setdefault(key, deque())
         self._calls.move_to_end(key)
@@ -38,12 +38,12 @@ class RateLimit:
             self._calls.popitem(last=False)
 
     def forgive(self, key: str) -> None:
-        """It was no guess: forget what was counted."""
+        """Reset the count after a successful attempt."""
         self._calls.pop(key, None)
 
 
 def address_of(request: Request) -> str:
-    """Where a request comes from, as far as that tells one caller from another."""
+    """Return the address of the caller, or its network for IPv6."""
     host = request.client.host if request.client else "unknown"
     try:
         address = ip_address(host.partition("%")[0])

@@ -1,4 +1,4 @@
-"""What is measured, as Prometheus reads it. Anybody may read it, so it names no tenant, user, job or worker."""
+"""Prometheus metrics. The endpoint is public, so no metric names a tenant, user, job or worker."""
 
 import platform
 import time
@@ -17,11 +17,11 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.services.operations.metrics import Figures
 from comfyrelay.services.operations.repair import SAFE
 
-# From a cached answer to a parked poll.
+# From a cached response to a parked poll.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 NO_ROUTE = "(none)"
 
-# By the name of a figure of a fleet: the metric, and what it says.
+# Fleet figure → metric name and help text.
 OF_FLEETS = {
     "queue_depth": ("queue_depth", "Jobs of the fleet's workflows that are queued or leased."),
     "backlog_per_instance": ("backlog_per_instance", "The same for each active worker; with none, all of it."),
@@ -35,7 +35,7 @@ OF_FLEETS = {
 
 
 class ServerMetrics:
-    """The figures of one application, in a registry of its own."""
+    """The metrics of one application, in its own registry."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -68,10 +68,10 @@ class ServerMetrics:
         self.registry.register(_Counts(engine))
 
     async def render(self) -> bytes:
-        """Everything as Prometheus reads it. What the databases say may be a few seconds old."""
+        """Return all metrics in the text format. Values from the databases may be a few seconds old."""
         figures = await self._engine.operations.measures.figures()
         fleets = await self._engine.scaling.figures.recent()
-        # no await from here on: two who ask at once must not mix
+        # no await from here on: concurrent calls must not interleave
         self._set(figures)
         self._set_fleets(fleets)
         return generate_latest(self.registry)
@@ -103,7 +103,7 @@ class ServerMetrics:
 
 
 class _Counts(Collector):
-    """What services have counted, read when it is asked for."""
+    """Counters of the services, read on collection."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -136,7 +136,7 @@ class _Counts(Collector):
 
 
 class Latencies:
-    """Times every request until its answer begins: streams and long downloads say nothing about the server."""
+    """Measures each request until its response starts, because streams and downloads may last long."""
 
     def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
         self._app = app
@@ -164,14 +164,14 @@ class Latencies:
             raise
 
     def _observe(self, scope: Scope, status: int, began: float) -> None:
-        # the template, never the path: paths name jobs, and there is no end to them
+        # the route template, because paths contain ids and are unbounded
         route = getattr(scope.get("route"), "path", NO_ROUTE)
         method = scope["method"] if route != NO_ROUTE else NO_ROUTE
         self._requests.labels(method, route, str(status)).observe(time.perf_counter() - began)
 
 
 def _set_all(gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
-    """A workflow that nothing waits for any more has no figure, rather than its last one for ever."""
+    """Set all values, and remove the labels that no longer have one."""
     gauge.clear()
     for labels, value in values.items():
         gauge.labels(*labels).set(value)

@@ -1,4 +1,4 @@
-"""Around every request: an id, a line in the log, and headers that keep browsers careful."""
+"""Middleware for every request: request id, log line and security headers."""
 
 import random
 import time
@@ -8,9 +8,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = structlog.get_logger(__name__)
 LONGEST_ID = 64
-# Asked every few seconds by whoever watches over the server; they would drown the rest.
+# Called every few seconds by monitoring; not logged.
 QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
-# As they go over the wire: every answer has them, and each look for one in a mapping of headers costs.
+# As raw bytes: every response has them, and a lookup in a headers object is slower.
 SAFE_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -20,7 +20,7 @@ SAFE_API_HEADERS = (*SAFE_HEADERS, (b"cache-control", b"no-store"))
 
 
 class RequestLog:
-    """One line for each request, with the ids that were learned on the way. Never a query, header or body."""
+    """Logs one line per request with the ids bound on the way. Queries, headers and bodies are never logged."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -66,12 +66,12 @@ class SecurityHeaders:
 
 
 def _new_id() -> str:
-    """For logs, and no secret: it need not be asked of the system."""
+    """Not a secret, so a fast pseudo-random number is enough."""
     return f"{random.getrandbits(128):032x}"
 
 
 def _given_id(scope: Scope) -> str | None:
-    """An id that a proxy in front has given, if it is one."""
+    """Return the request id that a proxy has set, if it is valid."""
     for name, value in scope["headers"]:
         if name == b"x-request-id":
             text: str = value.decode("latin-1")

@@ -1,4 +1,4 @@
-"""Pages of lists, as they are answered."""
+"""Paginated responses."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,5 +11,5 @@ U = TypeVar("U")
 
 
 def page_of(listed: Listed[T], body: Callable[[T], U]) -> Answer[Page[U]]:
-    """A page of what was listed, each as its body."""
+    """Return a page with the response model of each item."""
     return Answer(data=Page(items=[body(each) for each in listed.items], next_cursor=listed.next_cursor))

@@ -1,4 +1,4 @@
-"""The words that paths and queries are made of."""
+"""Path and query parameters."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ _NEXT = "`next_cursor` of the page before"
 
 IdInPath = Annotated[str, Path(max_length=64, pattern=ID)]
 SlugInPath = Annotated[str, Path(max_length=200, pattern=r"^[^\x00/]+$")]
-# A worker chooses its own name, which may hold a slash.
+# A worker chooses its own id, which may contain a slash.
 WorkerId = Annotated[str, Path(min_length=1, max_length=200, pattern=STORABLE)]
 TenantId = Annotated[str, Path(max_length=64, pattern=r"^[^\x00/]+$")]
 DispatchId = Annotated[int, Path(ge=1, le=LARGEST_ID)]

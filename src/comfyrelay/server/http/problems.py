@@ -1,4 +1,4 @@
-"""Errors as problem details (RFC 9457): what happened, in a sentence, with the fields that are wrong."""
+"""Error responses as problem details (RFC 9457)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
@@ -36,32 +36,32 @@ from comfyrelay.protocol.requirements import MissingItem
 
 log = structlog.get_logger(__name__)
 
-# The most general last: the first class that fits decides.
+# The first matching class decides, so subclasses come first.
 STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
-    (InvalidInput, 422, "The input is not valid"),
-    (GraphNotAllowed, 422, "This graph may not run here"),
-    (GraphError, 422, "This is not a graph that can be run"),
+    (InvalidInput, 422, "The input is invalid"),
+    (GraphNotAllowed, 422, "This graph is not allowed"),
+    (GraphError, 422, "This graph cannot be run"),
     (InsufficientTokens, 422, "Not enough tokens"),
     (Unauthorized, 401, "Not signed in"),
     (Forbidden, 403, "Not allowed"),
     (NotFound, 404, "Not found"),
-    (MissingOnWorkers, 409, "No worker has what this needs"),
+    (MissingOnWorkers, 409, "No worker meets the requirements"),
     (PriceChanged, 409, "The price has changed"),
-    (Conflict, 409, "In conflict with what is there"),
+    (Conflict, 409, "Conflict with the current state"),
     (RequestTimeout, 408, "The request took too long"),
     (TooLarge, 413, "Too large"),
     (TooManyActiveJobs, 429, "Too many active jobs"),
     (TooManyRequests, 429, "Too many requests"),
     (NotReady, 503, "Not ready"),
-    (NotWritable, 503, "A database takes no changes"),
-    (DatabaseUnavailable, 503, "A database cannot be reached"),
-    (StorageUnavailable, 503, "Object storage cannot be reached"),
+    (NotWritable, 503, "A database is not writable"),
+    (DatabaseUnavailable, 503, "A database is unreachable"),
+    (StorageUnavailable, 503, "Object storage is unreachable"),
 ]
 MEDIA_TYPE = "application/problem+json"
 
 
 def may_answer(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For a route's documentation: the errors that it may answer with."""
+    """Describe the error responses of a route for the API documentation."""
     described = {status: title for _, status, title in STATUS}
     return {
         status: {
@@ -110,7 +110,7 @@ async def _known(request: Request, error: Exception) -> JSONResponse:
 
 
 def problem_response(error: ComfyRelayError) -> JSONResponse | None:
-    """How one of our errors is answered; `None` for one that is nobody's fault but the server's."""
+    """Return the response for an error; `None` for an internal error."""
     for kind, status, title in STATUS:
         if isinstance(error, kind):
             return _answer(
@@ -149,14 +149,14 @@ def _sentence(request: Request, error: Mapping[str, Any]) -> str:
         body = getattr(request.scope.get("route"), "body_field", None)
         *place, _unknown_name = error["loc"][1:]
         if body is not None and (model := _model_at(body.field_info.annotation, place)) is not None:
-            return f"There is no such field. Fields: {', '.join(sorted(model.model_fields))}."
+            return f"Unknown field. Valid fields: {', '.join(sorted(model.model_fields))}."
     if error["type"] == "string_pattern_mismatch" and "@" in error["ctx"]["pattern"]:
         return "This is not an email address."
     return str(error["msg"]).removeprefix("Value error, ")
 
 
 def _model_at(annotation: Any, place: Sequence[int | str]) -> type[BaseModel] | None:
-    """The model that a place in a body holds."""
+    """Return the model at a location in a body."""
     if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         return next(filter(None, (_model_at(inner, place) for inner in get_args(annotation))), None)
     names = [each for each in place if isinstance(each, str)]
@@ -167,25 +167,23 @@ def _model_at(annotation: Any, place: Sequence[int | str]) -> type[BaseModel] | 
 
 
 def _field(place: tuple[int | str, ...]) -> str:
-    """`body.items.0.seed` is `items.0.seed` to whoever sent it."""
+    """Return the field name for the caller: `items.0.seed` for `body.items.0.seed`."""
     inside = [str(part) for part in place[1:]] if place and place[0] in ("body", "query", "path", "header") else place
     return ".".join(map(str, inside)) or "body"
 
 
 async def refused(request: Request, error: Exception) -> JSONResponse:
-    """A refusal of the framework's own, such as of an address that does not exist."""
+    """Return the response for an error of the framework, such as an unknown path."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
-        # the only one that FastAPI gives: the body could not even be decoded
-        return await _known(request, InvalidInput(errors={"body": "This is not JSON."}))
-    titles = {404: "Not found", 405: "This method is not allowed here"}
-    title = titles.get(error.status_code, "The request cannot be answered")
+        # FastAPI raises 400 only if the body cannot be decoded
+        return await _known(request, InvalidInput(errors={"body": "This is not valid JSON."}))
+    titles = {404: "Not found", 405: "Method not allowed"}
+    title = titles.get(error.status_code, "The request cannot be processed")
     return _answer(error.status_code, code="http", title=title, detail=str(error.detail), headers=error.headers)
 
 
 async def _unknown(request: Request, error: Exception) -> JSONResponse:
     log.error("request.failed", path=request.url.path, exc_info=error)
-    # what went wrong inside is for the log, not for the caller
-    return _answer(
-        500, code="internal", title="Something went wrong here", detail="The server failed. Try again later."
-    )
+    # the cause is logged and not shown to the caller
+    return _answer(500, code="internal", title="Internal error", detail="The server failed. Try again later.")

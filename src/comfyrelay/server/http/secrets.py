@@ -1,4 +1,4 @@
-"""The secrets of a server: configured, or made at the first start and kept in the data folder."""
+"""The secrets of a server: configured, or generated at the first start and stored in the data folder."""
 
 import json
 import secrets
@@ -15,35 +15,35 @@ from comfyrelay.system.atomic import write_new
 from comfyrelay.system.permissions import FOLDER_MODE
 
 STAGES = ("production", "staging")
-# A shorter one could be guessed by whoever may try for a while.
+# Shorter secrets can be guessed.
 SHORTEST = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Secrets:
-    """`made_at` is the file that was written just now, if the secrets are new."""
+    """`made_at` is the file with the secrets, if they were generated just now."""
 
     fleet: Mapping[str, Sequence[str]]
     signing: Sequence[str]
     made_at: Path | None = None
 
     def opens(self, stage: str, secret: str) -> bool:
-        """Whether a secret lets workers of a stage in. Takes as long for a wrong one as for a right one."""
+        """Whether workers of a stage may register with this secret. The time does not depend on the result."""
         given = secret.encode()
-        # all of them are compared: which one it was, or how many there are, must not be told by the time taken
+        # compare all of them: the time must not reveal which one matched
         return True in [compare_digest(given, each.encode()) for each in self.fleet.get(stage, ())]
 
 
 def load_secrets(settings: Settings, *, is_only_server: bool = False) -> Secrets:
-    """Take the configured secrets; for those that are not, the ones of the data folder, made if need be. Who is not the
-    only server, and can be reached by others, must have been given them."""
+    """Return the configured secrets. Others are read from the data folder, or generated there. A server that listens on
+    a public address needs configured ones, unless it is the only server."""
     _check_configured(settings)
     if settings.fleet_secrets and settings.signing_secrets:
         return Secrets(fleet=_by_stage(settings), signing=settings.signing_secrets)
     if not is_only_server and not is_loopback(settings.host):
         missing = [name for name in ("fleet_secrets", "signing_secrets") if not getattr(settings, name)]
         raise ConfigurationError(
-            f"The server would listen on {settings.host}, which others can reach, with secrets of its own making. "
+            f"The server listens on {settings.host}, which other machines can reach, and has only generated secrets. "
             f"Set {' and '.join(f'COMFYRELAY_{name.upper()}' for name in missing)}, or listen on 127.0.0.1."
         )
     path = settings.data_dir / "secrets.json"
@@ -68,8 +68,8 @@ def _check_configured(settings: Settings) -> None:
 def _check_lengths(by_stage: Mapping[str, Sequence[str]], where: str) -> None:
     if any(len(secret.strip()) < SHORTEST for secrets_ in by_stage.values() for secret in secrets_):
         raise ConfigurationError(
-            f"A secret in {where} is empty or shorter than {SHORTEST} characters, so it could be guessed. Make one "
-            'with: python3 -c "import secrets; print(secrets.token_urlsafe(32))"'
+            f"A secret in {where} is shorter than {SHORTEST} characters and could be guessed. Generate one with: "
+            'python3 -c "import secrets; print(secrets.token_urlsafe(32))"'
         )
 
 
@@ -83,7 +83,7 @@ def _make(path: Path) -> bool:
         "fleet_secrets": {stage: [secrets.token_urlsafe(32)] for stage in STAGES},
         "signing_secrets": [secrets.token_urlsafe(32)],
     }
-    # of two servers that start at once, one makes the file and both read it
+    # if two servers start at the same time, one writes the file and both read it
     return write_new(path, json.dumps(made, indent=2).encode(), mode=0o600)
 
 

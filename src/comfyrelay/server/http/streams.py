@@ -1,4 +1,4 @@
-"""Answers that go on while something happens."""
+"""Server-sent event streams."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -15,17 +15,15 @@ from comfyrelay.services.subscriptions import StreamMessage
 
 W = TypeVar("W")
 
-# Nobody who still reads takes so long for one message: the stream ends, and its place is free for another.
+# A client that needs this long for one message has gone: the stream ends and frees its slot.
 SEND_SECONDS = 60.0
-# Proxies close a connection that is silent for 30 s or more.
+# Proxies close a connection without data after 30 s or more.
 KEEP_ALIVE_SECONDS = 15.0
-# Then a browser comes back by itself.
+# Then the stream ends, and the browser reconnects.
 LONGEST_SECONDS = 900.0
 
 
 class EventStreamResponse(StreamingResponse):
-    """Server-sent events, for as long as somebody reads them."""
-
     media_type = "text/event-stream"
 
     def __init__(self, events: AsyncGenerator[str, None]) -> None:
@@ -43,7 +41,7 @@ class EventStreamResponse(StreamingResponse):
 
 
 def may_stream(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For a route's documentation: it answers with events, or with one of these errors."""
+    """Describe the responses of a stream for the API documentation: events, or one of these errors."""
     events = {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
     return {200: events, **may_answer(*statuses)}
 
@@ -55,15 +53,15 @@ async def stream_messages(
     is_still_let_in: StillLetIn,
     longest_seconds: float,
 ) -> AsyncGenerator[str, None]:
-    """Messages as they go over the wire, each encoded once however many hear it, to whoever may still hear them."""
+    """Yield encoded messages while the caller is allowed to read them. Each message is encoded once for all streams."""
     now = asyncio.get_running_loop().time
     began_at = now()
-    # the first bytes let a proxy, and a browser, know that the stream is open
+    # the first bytes tell proxies and browsers that the stream is open
     yield ": events\n\n"
     async with aclosing(messages):
         async for message in messages:
             if not await is_still_let_in():
-                # the browser comes back by itself, and is told so
+                # the browser reconnects and gets the error
                 return
             if message.encoded is None:
                 message.encoded = encoded(message)

@@ -1,1 +1,1 @@
-"""Commands that we run: those of which nothing is left when they are over, and those that outlive us."""
+"""Run commands: contained ones, which leave no process behind, and detached ones, which outlive this process."""

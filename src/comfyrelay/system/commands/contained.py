@@ -1,4 +1,4 @@
-"""Commands of which nothing is left when they are over: a process that watches over each, and ends all it started."""
+"""Contained commands: a launcher process terminates a command with all processes that it has started."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ _LAUNCHER = Path(__file__).with_name("launcher_windows.py" if IS_WINDOWS else "l
 
 
 def check_system() -> None:
-    """`ConfigurationError` where scripts cannot be ended with all that they have started."""
+    """Raise `ConfigurationError` if this system cannot terminate a script with its child processes."""
     if IS_WINDOWS:
         raise ConfigurationError(NEEDS)
 
@@ -30,17 +30,17 @@ async def launch(
     umask: int | None = None,
     output: IO[bytes] | None = None,
 ) -> Process:
-    """Start a command under the launcher, which ends it when its standard input is closed. What it says can be read
+    """Start a command under the launcher, which terminates it when its standard input is closed. The output can be read
     from the process, or goes to `output`."""
     mask = "-" if umask is None else f"{umask:o}"
     return await asyncio.create_subprocess_exec(
-        # what is meant for the script (PYTHONPATH, …) does not change the launcher, nor what lies in its folder
+        # the script's environment (PYTHONPATH, …) and folder must not affect the launcher
         *(sys.executable, "-E", "-P", str(_LAUNCHER), str(grace_seconds), mask, *argv),
         cwd=folder,
         env=dict(environment),
         stdin=PIPE,
         stdout=PIPE if output is None else output,
         stderr=STDOUT,
-        # Ctrl-C in our terminal is for us
+        # Ctrl-C in the terminal is for this process only
         **APART,
     )

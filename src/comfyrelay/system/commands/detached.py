@@ -1,4 +1,4 @@
-"""Processes that go on when whoever started them is gone, and commands that are ended with all they started."""
+"""Detached processes, which outlive their parent, and commands that are killed with their process group."""
 
 import asyncio
 import subprocess
@@ -13,21 +13,21 @@ from comfyrelay.errors import ConfigurationError
 from comfyrelay.system.platform import IS_WINDOWS
 
 NEEDS = "Machines of the provider `local` need Linux, macOS or WSL: run the server there, or choose another provider."
-# Clocks that are set meanwhile move what a system says of the start of a process.
+# Setting the clock changes the start time that the system reports for a process.
 SAME_START_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
 
 
 def check_system() -> None:
-    """`ConfigurationError` where what is started apart could not be ended again with all that it has started."""
+    """Raise `ConfigurationError` if this system cannot terminate a detached process with its child processes."""
     if IS_WINDOWS:
         raise ConfigurationError(NEEDS)
 
 
 def start(argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
-    """Start a process in a session of its own: it does not end with us, nor by a Ctrl-C that is meant for us.
+    """Start a process in a new session, which neither Ctrl-C nor the exit of this process stops.
 
-    Whoever keeps what is returned calls its `poll` now and then, or a process that has ended stays in the list.
+    Call `poll` of the result from time to time, or the process remains as a zombie after its exit.
     """
     check_system()
     with log.open("ab") as out:
@@ -37,8 +37,8 @@ def start(argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], 
 
 
 def started_at(pid: int | None = None) -> float:
-    """When a process was started, or this one; 0 when there is none of this number. One that has ended is none, also
-    where its parent takes no note of that: in a container, that of an orphan may never."""
+    """Return the start time of a process, by default this one; 0 if it does not exist. A zombie counts as exited: in a
+    container, an orphan may never be reaped."""
     import psutil  # noqa: PLC0415 - most commands start without needing it
 
     try:
@@ -49,12 +49,12 @@ def started_at(pid: int | None = None) -> float:
 
 
 def is_process(*, pid: int, started: float) -> bool:
-    """Whether it is still there, and not another that has got its number since."""
+    """Whether the process still runs, and its id was not reused."""
     return abs(started_at(pid) - started) <= SAME_START_SECONDS
 
 
 def ask_to_end(*, pid: int, started: float) -> None:
-    """SIGTERM to a process, if it is still the one that was started then."""
+    """Send SIGTERM to a process, if it is still the one with this start time."""
     import psutil  # noqa: PLC0415 - most commands start without needing it
 
     with suppress(psutil.Error):
@@ -63,7 +63,7 @@ def ask_to_end(*, pid: int, started: float) -> None:
 
 
 def end(*, pid: int, started: float, seconds: float) -> bool:
-    """End a process that was started then, with all that it has started: gently, then firmly. Whether it is gone."""
+    """Terminate a process and its descendants: SIGTERM, then SIGKILL. Returns whether they exited."""
     import psutil  # noqa: PLC0415 - most commands start without needing it
 
     if not is_process(pid=pid, started=started):
@@ -80,7 +80,7 @@ def end(*, pid: int, started: float, seconds: float) -> bool:
 
 
 def _remaining_after(seconds: float, family: Mapping[int, float]) -> dict[int, float]:
-    """Those that are still there then; returns as soon as there are none."""
+    """Return the processes that still run after a time; returns early if there are none."""
     end_at = time.monotonic() + seconds
     while left := {pid: at for pid, at in family.items() if is_process(pid=pid, started=at)}:
         if time.monotonic() >= end_at:
@@ -90,7 +90,7 @@ def _remaining_after(seconds: float, family: Mapping[int, float]) -> dict[int, f
 
 
 def descendants(pid: int) -> dict[int, float]:
-    """What a process has started, and what those have, by process id, with when each was started."""
+    """Return the descendants of a process: id → start time."""
     import psutil  # noqa: PLC0415 - most commands start without needing it
 
     found: dict[int, float] = {}
@@ -111,9 +111,9 @@ async def run(
     stderr: IO[bytes],
     timeout_seconds: float,
 ) -> int:
-    """Run a command to its end and return its exit code. `TimeoutError` after so long: it, and what it started in its
-    own group, is killed. What it leaves running when it ends by itself stays: so its output goes to files, since a pipe
-    would be open for as long as they are."""
+    """Run a command and return its exit code. After the timeout its process group is killed, and `TimeoutError` is
+    raised. Processes that it leaves behind keep running. The output goes to files, because those processes would keep a
+    pipe open."""
     process = await asyncio.create_subprocess_exec(
         *argv, cwd=folder, env=dict(environment), stdin=stdin, stdout=stdout, stderr=stderr, **APART
     )
@@ -127,7 +127,7 @@ async def run(
 
 
 if sys.platform == "win32":
-    # where Windows is only played there is no such flag
+    # the flag is missing where tests simulate Windows
     APART: dict[str, Any] = {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
 
     def _kill_group(process: asyncio.subprocess.Process) -> None:

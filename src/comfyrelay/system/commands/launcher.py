@@ -1,13 +1,13 @@
-"""Runs one command and ends everything that it has started: when it is over, or when our standard input is closed.
+"""Run one command, and terminate all processes that it has started when it exits or standard input is closed.
 
     python launcher.py GRACE_SECONDS UMASK COMMAND [ARGUMENT…]
 
-Whoever starts it holds the other end of the standard input, which the kernel closes however its holder dies. Ending
-is gentle (SIGTERM), then firm (SIGKILL). On Linux nobody leaves the family; on macOS those are missed that have made a
-session of their own and whose parent is gone. The exit code is that of the command, or 128 + its signal. The umask is
-octal, or `-` for the one that there is.
+The parent holds the other end of standard input, which the kernel closes when the parent exits for any reason.
+Processes get SIGTERM, then SIGKILL. On Linux no process escapes; on macOS a process escapes if it starts a new session
+and its parent exits. The exit code is that of the command, or 128 + its signal. The umask is octal, or `-` to keep the
+current one.
 
-It is run as a file, by itself: it may import nothing of ours.
+This file runs as a script: it must not import from comfyrelay.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ import psutil
 assert sys.platform != "win32"
 
 CANNOT_START = 127
-# A process that waits for a device, or belongs to another user, cannot be killed: do not wait for it for ever.
+# A process that waits for a device, or belongs to another user, cannot be killed: stop waiting for it after this time.
 FIRM_SECONDS = 10.0
 _CHECK_SECONDS = 0.05
 _PR_SET_PDEATHSIG = 1
@@ -34,7 +34,7 @@ _IS_LINUX = sys.platform == "linux"
 
 
 def main(grace_seconds: float, command: list[str]) -> int:
-    # a signal ends the select below, and wakes it if it came just before
+    # a signal wakes the select below, also if it arrived just before
     notify_channel, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _plain_pipe()
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     received_signals: list[int] = []
@@ -42,14 +42,14 @@ def main(grace_seconds: float, command: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: received_signals.append(received))
     prctl = _prctl()
-    # orphans become our children, so that nobody can leave the family
+    # orphans become children of this process, so no process escapes
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         script = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             process_group=0,
-            # this process has one thread only, so nothing can be locked in the child
+            # this process has only one thread, so no lock is held in the child
             preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509
         )
     except OSError as error:
@@ -64,14 +64,14 @@ def main(grace_seconds: float, command: list[str]) -> int:
 
 
 class Family:
-    """A command and all that it has started."""
+    """A command and all processes that it has started."""
 
     def __init__(self, script: "subprocess.Popen[bytes]", notify_channel: int) -> None:
         self._script = script
         self._notify_channel = notify_channel
 
     def wait(self, lifeline: int | None = None, *, seconds: float | None = None) -> bool:
-        """Wait for a signal or for so long; whether the lifeline was closed."""
+        """Wait for a signal or a timeout; returns whether standard input was closed."""
         watched = [self._notify_channel] if lifeline is None else [self._notify_channel, lifeline]
         ready, _, _ = select.select(watched, [], [], seconds)
         if self._notify_channel in ready:
@@ -79,14 +79,14 @@ class Family:
         return lifeline in ready and not os.read(lifeline, 4096)
 
     def reap(self) -> None:
-        """Take note of children that have ended."""
+        """Reap children that have exited."""
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self._script.pid:
                     self._script.returncode = os.waitstatus_to_exitcode(ended[1])
 
     def end(self, grace_seconds: float) -> None:
-        # a stopped process hears nothing before it goes on
+        # a stopped process handles signals only after SIGCONT
         self._until_empty(grace_seconds, once=(signal.SIGTERM, signal.SIGCONT))
         self._until_empty(FIRM_SECONDS, repeatedly=signal.SIGKILL)
 
@@ -99,7 +99,7 @@ class Family:
             self._send(number)
         while self._is_alive() and time.monotonic() < end:
             if repeatedly is not None:
-                # new ones may have been started since the last look
+                # new processes may have been started since the last check
                 self._send(repeatedly)
             self.wait(seconds=_CHECK_SECONDS)
             self.reap()
@@ -124,7 +124,7 @@ class Family:
 
 
 def _descendants() -> list[psutil.Process]:
-    """Every living process below this one."""
+    """Return all running descendants of this process."""
     return [each for each in psutil.Process().children(recursive=True) if _is_living(each)]
 
 

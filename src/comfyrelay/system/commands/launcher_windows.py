@@ -1,11 +1,11 @@
-"""The launcher on Windows: runs one command and ends everything that it has started, as `launcher.py` does elsewhere.
+"""The launcher on Windows: run one command, and terminate all processes that it has started. See `launcher.py`.
 
     python launcher_windows.py GRACE_SECONDS - COMMAND [ARGUMENT…]
 
-Nobody hears a polite word there, so ending is firm at once. Those are missed that came and lost their
-parent between two looks.
+Windows has no SIGTERM, so processes are killed at once. A process escapes if it was started and lost its parent between
+two checks.
 
-It is run as a file, by itself: it may import nothing of ours.
+This file runs as a script: it must not import from comfyrelay.
 """
 
 import os
@@ -40,7 +40,7 @@ def main(command: list[str]) -> int:
 
 
 class WindowsFamily:
-    """All that was seen below this process: whose parent has ended is found by nobody later."""
+    """All descendants seen so far. A process whose parent has exited cannot be found later."""
 
     def __init__(self) -> None:
         self._seen: set[psutil.Process] = set()
@@ -52,13 +52,13 @@ class WindowsFamily:
         self.scan()
         for each in [*self._seen]:
             with suppress(psutil.Error):
-                # by its number and when it was started, so that nobody else is meant
+                # identified by id and start time, because ids are reused
                 each.kill()
         psutil.wait_procs(self._seen, timeout=FIRM_SECONDS)
 
 
 def _end_when_let_go(family: WindowsFamily) -> None:
-    # not by `sys.stdin`, whose lock would be waited for when this process ends
+    # not `sys.stdin`: its lock would block the exit of this process
     while os.read(0, 4096):
         pass
     family.end()

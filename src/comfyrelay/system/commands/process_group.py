@@ -1,4 +1,4 @@
-"""A command in a process group of its own, of which nothing is left when it is over, canceled, or we are killed."""
+"""A command in its own process group that leaves no process behind, also if this process is killed."""
 
 import asyncio
 from asyncio.subprocess import Process
@@ -10,12 +10,12 @@ from typing import Self
 from comfyrelay.system.commands import contained
 
 _PIECE = 64 * 1024
-# Longer than the launcher tries to kill: what is left then waits for a device, and nobody can end it.
+# Longer than the launcher tries to kill. A process that is left then waits for a device and cannot be killed.
 FIRM_SECONDS = 15.0
 
 
 class Child:
-    """A command under our launcher, which ends it and all that it has started as soon as we let go of it."""
+    """A command under the launcher, which terminates it with all its processes after `let_go`."""
 
     def __init__(self, launcher: Process, *, grace_seconds: float) -> None:
         assert launcher.stdin is not None
@@ -35,8 +35,8 @@ class Child:
         grace_seconds: float,
         umask: int | None = None,
     ) -> Self:
-        """Start a command; `OSError` when there is no such folder. Its standard input is empty, and its errors go to
-        its output."""
+        """Start a command; `OSError` if the folder does not exist. Standard input is empty, and standard error goes to
+        standard output."""
         launcher = await contained.launch(
             argv, folder=folder, environment=environment, grace_seconds=grace_seconds, umask=umask
         )
@@ -44,43 +44,43 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """That of the launcher."""
+        """The process id of the launcher."""
         return self._launcher.pid
 
     @property
     def exit_code(self) -> int | None:
-        """That of the command, once it has ended."""
+        """The exit code of the command, once it has exited."""
         return self._launcher.returncode
 
     async def read(self) -> bytes:
-        """The next piece of its output; empty at the end. While nobody reads, the command waits."""
+        """Return the next chunk of the output; empty at the end. The command blocks until its output is read."""
         return await self._output.read(_PIECE)
 
     async def ended(self) -> int:
-        """Wait for the end of the command and of all that it has started; returns its exit code."""
+        """Wait until the command and all its processes have exited; returns the exit code."""
         return await self._launcher.wait()
 
     def let_go(self) -> None:
-        """Have it ended, gently, then firmly; whoever reads its output to the end sees it go."""
+        """Start the termination. Its output ends when all processes have exited."""
         self._lifeline.close()
 
     async def end(self, keep: Callable[[bytes], object]) -> None:
-        """End it, gently, then firmly, and return when it is gone; `keep` is handed what it still says.
+        """Terminate the command and wait until it has exited. `keep` receives the rest of its output.
 
-        Being canceled does not hurry this: it takes a bounded time, and nothing may be left running.
+        A cancellation does not interrupt this: it takes a bounded time, and no process may keep running.
         """
         self.let_go()
         ending = asyncio.ensure_future(self._drain_output(keep))
         while not ending.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([ending])
-        # a full disk is no reason to stay
+        # a full disk must not prevent it
         with suppress(TimeoutError, OSError):
             await ending
 
     async def _drain_output(self, keep: Callable[[bytes], object]) -> None:
         async with asyncio.timeout(self._grace_seconds + FIRM_SECONDS):
-            # read all of it, or it would block on its way out
+            # read everything, or the command would block on its output
             while piece := await self.read():
                 keep(piece)
             await self.ended()
