@@ -8,7 +8,7 @@ const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
 const AREAS = ["create", "queue", "gallery", "job"];
 /** What most areas need; tables, charts and players are for some. */
 const SHARED =
-  /node_modules\/(?!.*(uplot|table))|\/src\/(api|app|live|texts\/common)|\/src\/kit\/(?!Table|Sparkline|Player|Compare)/;
+  /node_modules\/(?!.*(uplot|table))|\/src\/(api|app|lib|live|session|texts\/common)|\/src\/kit\/(?!Table|Sparkline|Player|Compare)/;
 const LINK = /^ *<link rel="(stylesheet|modulepreload)"[^>]*>\n/gm;
 const MAIN = /^ *<script type="module"[^>]*><\/script>\n/m;
 

@@ -5,17 +5,17 @@ import { setNonce } from "get-nonce";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { makeQueryClient } from "./api/queries";
-import { followTabs } from "./api/tabs";
+import { subscribeToTabs } from "./api/tabs";
 import { makeRouter } from "./app/routes";
 import { TooltipProvider } from "./kit";
 
-// what locks scrolling behind a dialog puts a style into the page, which only this number allows
+// the scroll lock of dialogs adds a style element, which the content security policy allows only with this nonce
 setNonce(document.querySelector<HTMLMetaElement>('meta[property="csp-nonce"]')?.nonce ?? "");
 
 const root = document.getElementById("root");
 if (!root) throw new Error("The page has no #root");
 const client = makeQueryClient();
-followTabs(client);
+subscribeToTabs(client);
 const router = makeRouter(client);
 
 createRoot(root).render(

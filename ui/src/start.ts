@@ -1,17 +1,17 @@
-// The first thing that runs. What the page itself shows is painted before anything else is begun.
+// The entry script. Lets the browser paint the static page before the app loads.
 
 import { prefetch, prefetchPaths } from "@/api/prefetch";
 
-const PATIENCE_MS = 200;
+const MAX_WAIT_MS = 200;
 
-let isBegun = false;
-function begin(): void {
-  if (isBegun) return;
-  isBegun = true;
+let isStarted = false;
+function start(): void {
+  if (isStarted) return;
+  isStarted = true;
   prefetch(prefetchPaths(location.pathname, location.search, Intl.DateTimeFormat().resolvedOptions().timeZone));
   void import("./main");
 }
 
-// after the next frame; a tab that nobody sees has none
-requestAnimationFrame(() => setTimeout(begin));
-setTimeout(begin, document.visibilityState === "hidden" ? 0 : PATIENCE_MS);
+// after the next frame; hidden tabs have no frames
+requestAnimationFrame(() => setTimeout(start));
+setTimeout(start, document.visibilityState === "hidden" ? 0 : MAX_WAIT_MS);

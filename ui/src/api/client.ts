@@ -1,7 +1,7 @@
 // The API of the server. `get`, `post`, `patch`, `put` and `remove` are typed by its OpenAPI schema.
 
 import { common } from "@/texts/common";
-import { parse, written } from "./json";
+import { parse, stringify } from "./json";
 import { takePrefetched } from "./prefetch";
 import { Problem, problemOf } from "./problem";
 import type { paths } from "./schema";
@@ -77,7 +77,7 @@ export async function call<T = unknown>(
       fetch(path, {
         method,
         headers: body === undefined ? {} : { "Content-Type": "application/json" },
-        body: body === undefined ? null : written(body),
+        body: body === undefined ? null : stringify(body),
         signal: signal ?? null,
       }));
     text = await answer.text();

@@ -1,19 +1,19 @@
 import { describe, expect, it } from "vitest";
-import { parse, written } from "./json";
+import { parse, stringify } from "./json";
 
-describe("numbers of 64 bits", () => {
-  it("are whole after reading and writing", () => {
+describe("64-bit integers", () => {
+  it("keep all digits", () => {
     const text = '{"seed":18446744073709551615,"steps":20,"cfg":7.5}';
     expect(parse(text)).toEqual({ seed: 18446744073709551615n, steps: 20, cfg: 7.5 });
-    expect(written(parse(text))).toBe(text);
+    expect(stringify(parse(text))).toBe(text);
   });
 
-  it("are left alone where they are text", () => {
+  it("are left alone in strings", () => {
     const text = '{"prompt":"take 18446744073709551615 \\"of\\" them"}';
-    expect(written(parse(text))).toBe(text);
+    expect(stringify(parse(text))).toBe(text);
   });
 
-  it("are plain numbers where these hold them", () => {
+  it("are plain numbers if they fit", () => {
     expect(parse("[9007199254740991]")).toEqual([9007199254740991]);
   });
 });

@@ -1,18 +1,18 @@
-// Seeds have 64 bits, more than JavaScript's numbers hold exactly. In JSON such a number is the only thing outside of
-// texts with so many digits in a row; on its way it is a text with a mark that no other text has.
+// Seeds have 64 bits, more than a JavaScript number can hold. Such numbers are the only ones in our JSON with 16 or more
+// digits. They are parsed and stringify as marked strings, and appear as `bigint` in between.
 const MARK = "\u0000whole:";
 const LONG = /"(?:[^"\\]|\\.)*"|(?<![\d.eE+-])-?\d{16,}(?![\d.eE])/g;
 const MANY_DIGITS = /\d{16}/;
 const MARKED = /"\\u0000whole:(-?\d+)"/g;
 
-/** A whole number of up to 64 bits: a `bigint` where a `number` would be rounded. */
+/** An integer of up to 64 bits: a `bigint` if a `number` would round it. */
 export type Whole = number | bigint;
 
 const whole = (text: string): Whole => (Number.isSafeInteger(Number(text)) ? Number(text) : BigInt(text));
 
-/** JSON, with numbers that JavaScript would round kept whole. */
+/** Parses JSON without rounding large integers. */
 export const parse = (text: string): unknown =>
-  // most answers have none, and are long
+  // fast path: most responses have no such number
   !MANY_DIGITS.test(text)
     ? JSON.parse(text)
     : JSON.parse(
@@ -21,8 +21,8 @@ export const parse = (text: string): unknown =>
           typeof value === "string" && value.startsWith(MARK) ? whole(value.slice(MARK.length)) : value,
       );
 
-/** The same back. */
-export const written = (value: unknown): string =>
+/** Writes JSON with large integers. */
+export const stringify = (value: unknown): string =>
   JSON.stringify(value, (_key, each: unknown) => (typeof each === "bigint" ? `${MARK}${each}` : each)).replace(
     MARKED,
     "$1",

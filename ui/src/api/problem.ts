@@ -1,6 +1,6 @@
 import { common } from "@/texts/common";
 
-/** What one item of `missing` says: a node or a model that no worker has. */
+/** A node or model that no worker has. */
 export interface Missing {
   kind: string;
   name: string;
@@ -8,7 +8,7 @@ export interface Missing {
   on: string[];
 }
 
-/** Why something did not work, as a sentence that can be shown. `status` is 0 where the server was not reached. */
+/** An error with a message for the user. `status` is 0 if the server was unreachable. */
 export class Problem extends Error {
   constructor(
     text: string,
@@ -34,7 +34,7 @@ interface ProblemBody {
   missing?: Missing[];
 }
 
-const MOST_SHOWN = 3;
+const MAX_ERRORS = 3;
 
 export function problemOf(found: unknown, status: number): Problem {
   const body: ProblemBody = typeof found === "object" && found !== null ? found : {};
@@ -43,13 +43,13 @@ export function problemOf(found: unknown, status: number): Problem {
 
 function sentenceOf({ detail, title, errors = {} }: ProblemBody, status: number): string {
   const sentence = detail || title || common.problems.answered(status);
-  // often the sentence itself is that of the only field
+  // the sentence often repeats the error of the only field
   const others = Object.entries(errors).filter(([, why]) => !sentence.includes(why));
   if (!others.length) return sentence;
-  const first = others.slice(0, MOST_SHOWN).map(([field, why]) => `${field}: ${why}`);
-  const more = others.length > MOST_SHOWN ? ` ${common.problems.andMore(others.length - MOST_SHOWN)}` : "";
+  const first = others.slice(0, MAX_ERRORS).map(([field, why]) => `${field}: ${why}`);
+  const more = others.length > MAX_ERRORS ? ` ${common.problems.andMore(others.length - MAX_ERRORS)}` : "";
   return `${sentence} ${first.join(" ")}${more}`;
 }
 
-/** The sentence of whatever was thrown. */
+/** The message of a thrown value. */
 export const sentence = (thrown: unknown): string => (thrown instanceof Error ? thrown.message : String(thrown));

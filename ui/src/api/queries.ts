@@ -1,4 +1,4 @@
-// What is fetched, by key. What live events change is found by the first word of its key: keep to these.
+// The queries of the app. Live events find queries by the first part of their key, so use these keys.
 
 import { infiniteQueryOptions, type Query, QueryClient, queryOptions, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
@@ -26,7 +26,7 @@ export const keys = {
   wallet: ["wallet"] as const,
 };
 
-/** First words of what changes by itself, and is fetched anew where events may have been missed. */
+/** Keys of queries that live events update. They are refetched if events may have been missed. */
 export const LIVE: readonly string[] = [
   "counts",
   "jobs",
@@ -39,27 +39,27 @@ export const LIVE: readonly string[] = [
   "wallet",
 ];
 
-/** First words of what has URLs of files, which work for a while only. */
+/** Keys of queries that contain signed file URLs, which expire. */
 const WITH_URLS: readonly string[] = ["job", "jobs", "queue", "gallery", "effects", "workflows"];
 
 const MINUTE = 60_000;
 const REFETCH_MS = 5000;
-/** Unless the server says otherwise. */
+/** Default lifetime of a file URL. */
 const URL_SECONDS = 900;
-/** Posters may have half of their time behind them when they are told. */
+/** Part of the lifetime after which URLs are renewed. Poster URLs may already be half expired when they arrive. */
 const FRESH_PART = 0.4;
 
-/** In how many milliseconds what was fetched must be fetched anew, so that its URLs go on working; false for never. */
+/** Milliseconds until a query must be refetched to renew its URLs; false for never. */
 function renewsIn(client: QueryClient, { queryKey, state }: Pick<Query, "queryKey" | "state">): number | false {
   if (!WITH_URLS.includes(String(queryKey[0])) || !state.dataUpdatedAt) return false;
   const seconds = client.getQueryData(entry.queryKey)?.url_seconds ?? URL_SECONDS;
-  // it may have been fetched in vain meanwhile
+  // at least REFETCH_MS, in case the last refetch failed
   return Math.max(REFETCH_MS, state.dataUpdatedAt + seconds * 1000 * FRESH_PART - Date.now());
 }
 
-/** Fetch anew what is looked at and has URLs: one of them works no longer. */
+/** Refetches active queries with file URLs, after one of the URLs has failed. */
 export function renewUrls(client: QueryClient): void {
-  const predicate = ({ queryKey: [word] }: Pick<Query, "queryKey">) => WITH_URLS.includes(String(word));
+  const predicate = ({ queryKey: [key] }: Pick<Query, "queryKey">) => WITH_URLS.includes(String(key));
   void client.invalidateQueries({ predicate, refetchType: "active" }, { cancelRefetch: false });
 }
 
@@ -67,13 +67,13 @@ export function makeQueryClient(): QueryClient {
   const client: QueryClient = new QueryClient({
     defaultOptions: {
       queries: {
-        // live events say when something changed
+        // live events invalidate queries when data changes
         staleTime: MINUTE,
         gcTime: 10 * MINUTE,
         refetchInterval: (query) => renewsIn(client, query),
-        // nothing is renewed while nobody looks
+        // hidden tabs do not renew URLs
         refetchOnWindowFocus: (query) => renewsIn(client, query) === REFETCH_MS && "always",
-        // the server asks to come again with 503, and is away with 0
+        // 503: busy, try again; 0: unreachable
         retry: (count, thrown) => count < 2 && (!(thrown instanceof Problem) || [0, 503].includes(thrown.status)),
       },
     },
@@ -87,7 +87,7 @@ export const me = queryOptions({
   staleTime: Number.POSITIVE_INFINITY,
 });
 
-/** What this is, and how one gets in; null on a desk that is not open to who asks. */
+/** Whether this is a desk or a server, and how to sign in; null on a desk that needs a sign-in. */
 export const entry = queryOptions({
   queryKey: ["entry"] as const,
   queryFn: async ({ signal }) => {
@@ -101,7 +101,7 @@ export const entry = queryOptions({
   staleTime: Number.POSITIVE_INFINITY,
 });
 
-/** What this desk is made of; null on a server, which is none. */
+/** The desk; null on a server. */
 export const desk = queryOptions({
   queryKey: keys.desk,
   queryFn: async ({ client, signal }) => {
@@ -109,11 +109,11 @@ export const desk = queryOptions({
     return found?.is_desk === false ? null : get("/api/desk", { signal });
   },
   staleTime: 5 * MINUTE,
-  // a ComfyUI may come at any time, and then the examples run on it
+  // while the simulator runs the examples, check whether a ComfyUI has appeared
   refetchInterval: ({ state }) => (state.data?.trying_out === "examples" ? REFETCH_MS : false),
 });
 
-/** How many jobs are in which status. */
+/** The number of jobs by status. */
 export interface Counts {
   counts: Record<string, number>;
   waiting: number;
@@ -153,7 +153,7 @@ export interface QueueAsked {
   sort?: string;
 }
 
-/** Batches and single jobs: what runs, what waits in its order, what has ended. */
+/** Batches and single jobs: running and waiting ones in order, then finished ones. */
 export const queue = (asked: QueueAsked = {}, limit = QUEUE_LIMIT) =>
   infiniteQueryOptions({
     queryKey: [...keys.queue, asked, limit] as const,
@@ -166,7 +166,7 @@ export const queue = (asked: QueueAsked = {}, limit = QUEUE_LIMIT) =>
     getNextPageParam: (page) => page.next_cursor,
   });
 
-/** All items of a batch, each as its newest try. */
+/** All items of a batch. Each is represented by its newest attempt. */
 export const batchItems = (id: string) =>
   infiniteQueryOptions({
     queryKey: [...keys.queue, "items", id] as const,
@@ -186,26 +186,26 @@ export const batch = (id: string) =>
     queryFn: async ({ signal }): Promise<Batch> => get("/api/batches/{batch_id}", { path: { batch_id: id }, signal }),
   });
 
-/** Where jobs run; none for those who may not see it. */
+/** The slots that run jobs; empty for users who may not see them. */
 export const slots = queryOptions({
   queryKey: keys.slots,
   queryFn: async ({ client, signal }): Promise<Slot[]> => {
-    const who = await client.ensureQueryData(me);
-    return who.is_admin ? (await get("/api/slots", { signal })).items : [];
+    const user = await client.ensureQueryData(me);
+    return user.is_admin ? (await get("/api/slots", { signal })).items : [];
   },
-  // memory and load change though no job does
+  // memory and load change without events
   refetchInterval: REFETCH_MS,
 });
 
-/** Of a desk: why each ComfyUI that cannot be used is away. One that never answered has no slot. */
+/** On a desk: the reasons why ComfyUIs cannot be used. A ComfyUI that never answered has no slot. */
 export const comfyuiAway = queryOptions({
   queryKey: [...keys.slots, "away"] as const,
   queryFn: async ({ signal }): Promise<string[]> => (await get("/api/desk/away", { signal })).comfyui_away,
-  // it goes and comes though no job changes
+  // a ComfyUI can stop or start without events
   refetchInterval: REFETCH_MS,
 });
 
-/** What a desk knows of a job beside the job itself; null on a server. */
+/** Additional details of a job on a desk; null on a server. */
 export const aboutJob = (id: string) =>
   queryOptions({
     queryKey: ["job", id, "about"] as const,
@@ -226,7 +226,7 @@ export const job = (id: string) =>
     queryFn: async ({ signal }) => (await get("/api/ai-jobs/{job_id}", { path: { job_id: id }, signal })) as Job,
   });
 
-/** What happened to it so far; fetched anew whenever the job changes. */
+/** The history of a job, refetched when the job changes. */
 export const jobHistory = (id: string) =>
   queryOptions({
     queryKey: keys.history(id),
@@ -240,7 +240,7 @@ export const jobHistory = (id: string) =>
       ),
   });
 
-/** Views of the queue that are kept under a name; other browsers may change them. */
+/** Saved views of the queue. Other browsers may change them. */
 export const views = queryOptions({
   queryKey: keys.views,
   queryFn: async ({ signal }) => (await get("/api/views", { query: { area: "queue" }, signal })).items,
@@ -252,7 +252,7 @@ export const workflows = queryOptions({
   queryFn: async ({ signal }) => (await get("/api/workflows", { query: { limit: CHOICES_LIMIT }, signal })).items,
 });
 
-/** All by which jobs can be filtered: one's own workflows, and those behind effects, by the names of these. */
+/** The workflows to filter jobs by: those of the user, and those behind effects, under the names of the effects. */
 export function filterable(
   own: readonly { slug: string; name: string }[] = [],
   shared: readonly { workflow_slug: string; name: string }[] = [],
@@ -260,7 +260,7 @@ export function filterable(
   const found = new Map(own.map((each) => [each.slug, each.name]));
   for (const each of shared) {
     const others = found.get(each.workflow_slug);
-    // one workflow may be behind several effects
+    // several effects may use the same workflow
     found.set(each.workflow_slug, others === undefined ? each.name : `${others}, ${each.name}`);
   }
   return [...found].map(([slug, name]) => ({ slug, name }));
@@ -284,6 +284,6 @@ export const effects = queryOptions({
     }
     return found;
   },
-  // an administrator changes them, and no event tells of it
+  // there are no events for effects
   refetchOnWindowFocus: true,
 });

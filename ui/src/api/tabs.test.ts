@@ -1,32 +1,32 @@
 import { QueryClient } from "@tanstack/react-query";
 import { afterEach, expect, test, vi } from "vitest";
-import { broadcastChange, changedBy, followTabs, onTabChange } from "./tabs";
+import { broadcastChange, changeOf, onTabChange, subscribeToTabs } from "./tabs";
 
-/** As another tab has it. */
+/** The channel of another tab. */
 const other = new BroadcastChannel("comfyrelay.changes");
 const nextMessage = () =>
   new Promise<unknown>((resolve) => other.addEventListener("message", ({ data }) => resolve(data)));
 
 afterEach(() => vi.restoreAllMocks());
 
-test("other tabs hear what was marked, kept or added, and nothing of what is told by the stream", async () => {
+test("marks, presets and workflows are broadcast to other tabs; jobs are not", async () => {
   const sent = nextMessage();
   broadcastChange("/api/ai-jobs", { idempotency_key: "k" });
   broadcastChange("/api/gallery/zip", { ids: ["a"] });
   broadcastChange("/api/gallery/marks", { ids: ["a", "b"], starred: true });
-  expect(await sent).toEqual({ words: ["gallery", "gallery-index", "collections"], outputs: ["a", "b"] });
-  expect(changedBy("/api/presets/7", undefined)?.words).toEqual(["presets"]);
-  expect(changedBy("/api/workflows/mine", { name: "x" })?.words).toContain("workflows");
-  expect(changedBy("/api/collections", { name: "x" })?.words).toContain("collections");
+  expect(await sent).toEqual({ keys: ["gallery", "gallery-index", "collections"], outputs: ["a", "b"] });
+  expect(changeOf("/api/presets/7", undefined)?.keys).toEqual(["presets"]);
+  expect(changeOf("/api/workflows/mine", { name: "x" })?.keys).toContain("workflows");
+  expect(changeOf("/api/collections", { name: "x" })?.keys).toContain("collections");
 });
 
-test("what another tab has changed is fetched anew", async () => {
+test("queries that another tab changed are refetched", async () => {
   const client = new QueryClient();
   client.setQueryData(["presets"], []);
   client.setQueryData(["workflows"], []);
-  const stop = followTabs(client);
+  const stop = subscribeToTabs(client);
   const arrived = new Promise((resolve) => onTabChange(resolve));
-  other.postMessage(changedBy("/api/presets", {}));
+  other.postMessage(changeOf("/api/presets", {}));
   await arrived;
   expect(["presets", "workflows"].map((each) => client.getQueryState([each])?.isInvalidated)).toEqual([true, false]);
   stop();

@@ -1,23 +1,23 @@
-// What one tab changes is broadcast to the others of this browser. The stream of events has jobs, batches and marks;
-// marks of another tab arrive sooner this way.
+// Broadcasts changes to the other tabs of this browser. The event stream covers jobs, batches and marks; marks arrive
+// faster this way.
 
 import type { QueryClient } from "@tanstack/react-query";
 
-/** What was changed: the first words of queries, and of outputs those that were marked; null: any of them. */
+/** Keys of the changed queries, and ids of the marked outputs. null: any output. */
 export interface TabChange {
-  words: readonly string[];
+  keys: readonly string[];
   outputs: readonly string[] | null;
 }
 
 const GALLERY: readonly string[] = ["gallery", "gallery-index", "collections"];
 
-const CHANGES: readonly [path: string, ...words: string[]][] = [
+const CHANGES: readonly [path: string, ...keys: string[]][] = [
   ["/api/gallery/", ...GALLERY],
   ["/api/collections", ...GALLERY],
   ["/api/presets", "presets"],
   ["/api/workflows", "workflows", "missing"],
 ];
-// these read, or are told as removed jobs
+// these only read, or the event stream reports them
 const QUIET = ["/api/gallery/zip", "/api/gallery/delete"];
 
 const channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("comfyrelay.changes");
@@ -26,16 +26,16 @@ channel?.addEventListener("message", ({ data }: MessageEvent<TabChange>) => {
   for (const each of listeners) each(data);
 });
 
-/** What a request that went well has changed; null where others need not know. */
-export function changedBy(path: string, body: unknown): TabChange | null {
+/** The change that a successful request made; null if it does not affect other tabs. */
+export function changeOf(path: string, body: unknown): TabChange | null {
   if (QUIET.some((each) => path.startsWith(each))) return null;
-  const [, ...words] = CHANGES.find(([each]) => path.startsWith(each)) ?? [""];
+  const [, ...keys] = CHANGES.find(([each]) => path.startsWith(each)) ?? [""];
   const ids = (body as { ids?: unknown } | undefined)?.ids;
-  return words.length ? { words, outputs: Array.isArray(ids) ? ids.map(String) : [] } : null;
+  return keys.length ? { keys, outputs: Array.isArray(ids) ? ids.map(String) : [] } : null;
 }
 
 export function broadcastChange(path: string, body: unknown): void {
-  const change = changedBy(path, body);
+  const change = changeOf(path, body);
   if (change) channel?.postMessage(change);
 }
 
@@ -44,23 +44,23 @@ export function onTabChange(listener: (change: TabChange) => void): () => void {
   return () => void listeners.delete(listener);
 }
 
-/** Another browser has marked outputs, or changed collections. */
-export function marked(outputs: readonly string[], isAll: boolean): void {
-  for (const each of listeners) each({ words: GALLERY, outputs: isAll ? null : outputs });
+/** Another browser has marked outputs or changed collections. */
+export function notifyMarked(outputs: readonly string[], isAll: boolean): void {
+  for (const each of listeners) each({ keys: GALLERY, outputs: isAll ? null : outputs });
 }
 
-/** What is marked changes only those lists that are chosen by it; an index of all may be long. */
-const CHOSEN_BY = ["mark", "collection", "q"];
-const isTouched = ([word, ...rest]: readonly unknown[]): boolean => {
-  if (word === "collections" || !GALLERY.includes(String(word))) return true;
+/** Marks affect only lists that are filtered by them. The index of all outputs may be long. */
+const MARK_FILTERS = ["mark", "collection", "q"];
+const isAffected = ([key, ...rest]: readonly unknown[]): boolean => {
+  if (key === "collections" || !GALLERY.includes(String(key))) return true;
   const wanted = rest.at(-1);
-  return typeof wanted === "object" && wanted !== null && CHOSEN_BY.some((each) => each in wanted);
+  return typeof wanted === "object" && wanted !== null && MARK_FILTERS.some((each) => each in wanted);
 };
 
-/** Fetch anew what another tab, or another browser, has changed. */
-export const followTabs = (client: QueryClient): (() => void) =>
-  onTabChange(({ words }) => {
+/** Refetches queries that another tab or browser has changed. */
+export const subscribeToTabs = (client: QueryClient): (() => void) =>
+  onTabChange(({ keys }) => {
     void client.invalidateQueries({
-      predicate: ({ queryKey }) => words.includes(String(queryKey[0])) && isTouched(queryKey),
+      predicate: ({ queryKey }) => keys.includes(String(queryKey[0])) && isAffected(queryKey),
     });
   });

@@ -27,19 +27,18 @@ const TYPES: Record<string, string> = {
   m4a: "audio/mp4",
 };
 
-/** The type of a file, by its name where the browser does not know it; empty where nobody does. */
+/** The MIME type of a file, guessed from its name if the browser does not know it; may be empty. */
 export const typeOf = (file: File): string => file.type || TYPES[file.name.split(".").pop()?.toLowerCase() ?? ""] || "";
 
-interface Watching {
+interface UploadOptions {
   /** from 0 to 1 */
   onProgress?: (part: number) => void;
   signal?: AbortSignal;
 }
 
-/** Send a file. */
-export async function upload(file: File, { onProgress, signal }: Watching = {}): Promise<StoredFile> {
+export async function upload(file: File, { onProgress, signal }: UploadOptions = {}): Promise<StoredFile> {
   const { data } = await begin(file, signal).catch((thrown: unknown) => {
-    throw aboutFile(file, thrown);
+    throw describeUploadError(file, thrown);
   });
   await send(here(data.upload_url), data.upload_headers, file, {
     ...(onProgress && { onProgress }),
@@ -48,8 +47,8 @@ export async function upload(file: File, { onProgress, signal }: Watching = {}):
   return data.file;
 }
 
-/** Among many files, one that is refused is named, and sizes are said as people say them. */
-export function aboutFile(file: Pick<File, "name" | "size">, thrown: unknown): unknown {
+/** Adds the name of the file to an error, and makes sizes readable. */
+export function describeUploadError(file: Pick<File, "name" | "size">, thrown: unknown): unknown {
   if (!(thrown instanceof Problem) || thrown.isAway) return thrown;
   const [, most] = /at most (\d+) bytes/.exec(thrown.message) ?? [];
   const text = most
@@ -64,13 +63,13 @@ const begin = (file: File, signal: AbortSignal | undefined) =>
     ...(signal && { signal }),
   });
 
-// fetch does not say how far an upload is
-export function send(url: string, headers: Record<string, string>, file: File, { onProgress, signal }: Watching) {
+// XMLHttpRequest, because fetch does not report upload progress
+export function send(url: string, headers: Record<string, string>, file: File, { onProgress, signal }: UploadOptions) {
   return new Promise<void>((resolve, reject) => {
     const request = new XMLHttpRequest();
     request.open("PUT", url);
     for (const [name, value] of Object.entries(headers)) {
-      // a browser sets the length itself, and does not let anybody else
+      // browsers set this header and forbid scripts to do so
       if (name.toLowerCase() !== "content-length") request.setRequestHeader(name, value);
     }
     request.upload.onprogress = (event) => onProgress?.(event.total ? event.loaded / event.total : 0);

@@ -26,7 +26,7 @@ const ICONS: Readonly<Record<string, typeof CircleCheck>> = {
   broken: CircleAlert,
 };
 
-/** Where ComfyUI and the folders of this desk are, what is wrong with them, and how to change it. */
+/** The configuration of the desk, its check results, and how to change it. */
 export default function DeskSheet({ onClose }: { onClose: () => void }) {
   const { data: desk } = useQuery(deskQuery);
   const { data: away = [] } = useQuery(comfyuiAway);
@@ -42,7 +42,11 @@ export default function DeskSheet({ onClose }: { onClose: () => void }) {
               [texts.version, desk.version],
               [
                 texts.comfyui,
-                desk.trying_out === "everything" ? texts.standIn : away.length > 0 ? `${where} (${texts.away})` : where,
+                desk.trying_out === "everything"
+                  ? texts.simulator
+                  : away.length > 0
+                    ? `${where} (${texts.away})`
+                    : where,
               ],
               [texts.dataFolder, desk.data_dir],
               [texts.inputFolder, desk.input_folder],

@@ -3,10 +3,10 @@ import { useAllKeys } from "@/lib/keyboard";
 import { common } from "@/texts/common";
 import styles from "./KeySheet.module.css";
 
-/** Made from what is registered: a key that works is on it, and one that does not is not. */
+/** Lists all registered shortcuts. */
 export default function KeySheet({ onClose }: { onClose: () => void }) {
   const shown = useAllKeys().filter((each) => !each.isHidden);
-  // who is registered last wins, and is the one to be shown
+  // the newest registration of a key wins
   const newest = [...new Map(shown.map((each) => [each.keys, each])).values()];
   const groups = [...new Set(newest.map((each) => each.group))];
   return (

@@ -12,7 +12,7 @@ import styles from "./JobProgress.module.css";
 import { hasEnded } from "./job";
 import { describeProgress } from "./progress";
 
-/** Whether a worker has it, and has not begun: where slots are shown, what runs is on one of them. */
+/** Whether a worker has fetched the job but not started it. A running job occupies a slot. */
 export function useIsFetched(job: Job | undefined): boolean {
   const { data: slots = [] } = useQuery(slotsQuery);
   const running = slots.filter((each) => each.job).map((each) => each.job?.id);

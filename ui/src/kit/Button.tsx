@@ -24,7 +24,7 @@ export const buttonClass = (
 
 interface ButtonProps extends ComponentProps<"button">, ButtonLook {
   icon?: LucideIcon;
-  /** It works, and cannot be pressed meanwhile. */
+  /** Shows a spinner and disables the button. */
   isBusy?: boolean;
   children?: ReactNode;
 }
@@ -59,7 +59,7 @@ export function Button({
 
 interface IconButtonProps extends Omit<ButtonProps, "icon" | "children" | "isWide"> {
   icon: LucideIcon;
-  /** What it does: said to readers, and shown beside it. */
+  /** Accessible name and tooltip. */
   name: string;
   keys?: string;
   isPressed?: boolean;

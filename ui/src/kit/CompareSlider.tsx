@@ -4,14 +4,14 @@ import styles from "./CompareSlider.module.css";
 import { classes } from "./classes";
 
 interface CompareSliderProps {
-  /** Left of the line, such as the input. */
+  /** Left of the divider, such as the input. */
   before: ReactNode;
   after: ReactNode;
   beforeName: string;
   afterName: string;
 }
 
-/** Two pictures or videos of the same size over each other. */
+/** Two images or videos of the same size on top of each other, with a movable divider. */
 export function CompareSlider({ before, after, beforeName, afterName }: CompareSliderProps) {
   const [at, setAt] = useState(50);
   return (
@@ -29,7 +29,7 @@ export function CompareSlider({ before, after, beforeName, afterName }: CompareS
         value={at}
         aria-label={common.media.divider}
         onChange={(event) => setAt(event.target.valueAsNumber)}
-        // the pointer need not be pressed
+        // a mouse moves the divider without pressing a button
         onPointerMove={(event) => {
           if (event.pointerType !== "mouse") return;
           const box = event.currentTarget.getBoundingClientRect();

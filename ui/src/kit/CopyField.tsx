@@ -6,7 +6,7 @@ import styles from "./CopyField.module.css";
 import { writeClipboard } from "./clipboard";
 import { toast } from "./Toast";
 
-/** A text that is to be taken elsewhere, such as a secret that is shown once. */
+/** A read-only text with a copy button, such as a secret that is shown once. */
 export function CopyField({ name, value }: { name: string; value: string }) {
   const [isCopied, setCopied] = useState(false);
   const copy = async () => {

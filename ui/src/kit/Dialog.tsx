@@ -9,15 +9,15 @@ import styles from "./Dialog.module.css";
 interface DialogProps {
   isOpen: boolean;
   onClose?: () => void;
-  /** It stays until what it asks for is done. */
+  /** The user cannot close it. */
   isFirm?: boolean;
   title: string;
-  /** What it is about, in a sentence. */
+  /** Explanation under the title. */
   about?: ReactNode;
   /** Buttons, the main one last. */
   actions?: ReactNode;
   isWide?: boolean;
-  /** `drawer` stands at the right side. */
+  /** A `drawer` opens at the right edge. */
   kind?: "dialog" | "drawer";
   children?: ReactNode;
 }
@@ -40,7 +40,7 @@ export function Dialog({
         <Radix.Content
           className={classes(styles[kind], isWide && styles.wide)}
           data-owns-keys
-          // not on the first button
+          // focus the dialog, not its first button
           onOpenAutoFocus={(event) => {
             event.preventDefault();
             (event.currentTarget as HTMLElement | null)?.focus();
@@ -64,14 +64,14 @@ export function Dialog({
   );
 }
 
-const TYPED = "input:not([type=checkbox], [type=radio], [type=file], [type=range]), textarea";
+const TEXT_FIELD = "input:not([type=checkbox], [type=radio], [type=file], [type=range]), textarea";
 
-/** What is to be typed into has the cursor, also where a menu that closes takes the focus back to its button. */
+/** Focuses the first text field, even if a closing menu returns the focus to its button. */
 function Body({ children }: { children: ReactNode }) {
   const body = useRef<HTMLDivElement>(null);
   useEffect(() => {
-    // the trap for the focus is set up around it first
-    const timer = setTimeout(() => body.current?.querySelector<HTMLElement>(TYPED)?.focus());
+    // after the focus trap is set up
+    const timer = setTimeout(() => body.current?.querySelector<HTMLElement>(TEXT_FIELD)?.focus());
     return () => clearTimeout(timer);
   }, []);
   return (

@@ -7,19 +7,19 @@ import styles from "./DropZone.module.css";
 interface DropZoneProps {
   title: ReactNode;
   hint?: ReactNode;
-  /** Types of files, as browsers write them: `image/*,video/*`. */
+  /** Accepted types: `image/*,video/*`. */
   accept?: string;
   isMany?: boolean;
   onFiles: (files: DroppedFile[]) => void;
   isDisabled?: boolean;
 }
 
-/** A place for files, also by a click or a key. What is dropped elsewhere in the window is for `useDropped`. */
+/** Takes files by drop or file dialog. `useDroppedFiles` takes files dropped elsewhere in the window. */
 export function DropZone({ title, hint, accept, isMany = true, onFiles, isDisabled }: DropZoneProps) {
   const input = useRef<HTMLInputElement>(null);
   const [isOver, setOver] = useState(false);
   const drop = async (event: DragEvent) => {
-    // nobody else gets it
+    // hides the event from the window
     event.preventDefault();
     setOver(false);
     const files = await readDroppedFiles(event.dataTransfer);
@@ -49,7 +49,7 @@ export function DropZone({ title, hint, accept, isMany = true, onFiles, isDisabl
         multiple={isMany}
         onChange={(event) => {
           const files = Array.from(event.target.files ?? [], (file) => ({ file, path: file.name }));
-          // the same file may be chosen again
+          // allow choosing the same file again
           event.target.value = "";
           if (files.length) onFiles(files);
         }}

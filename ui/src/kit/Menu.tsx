@@ -11,17 +11,17 @@ export interface MenuItem {
   keys?: string;
   isDanger?: boolean;
   isDisabled?: boolean;
-  /** For choices: which one is taken. */
+  /** For choices: whether it is the current one. */
   isOn?: boolean;
   run: () => void;
 }
 
-/** Lists of items, with a line between them. */
+/** Groups of items, with a separator between them. */
 export type MenuItems = readonly (readonly MenuItem[])[];
 
 interface MenuProps {
   items: MenuItems;
-  /** What opens it. */
+  /** The button that opens the menu. */
   children: ReactNode;
   align?: "start" | "center" | "end";
 }
@@ -64,7 +64,7 @@ export function Menu({ items, children, align = "end" }: MenuProps) {
   );
 }
 
-/** The same by the right mouse button, or a long press. */
+/** A menu that opens with a right click or a long press. */
 export function RightClickMenu({ items, children }: Omit<MenuProps, "align">) {
   return (
     <ContextMenu.Root>

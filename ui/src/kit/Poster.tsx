@@ -3,11 +3,11 @@ import { here } from "@/api/client";
 
 interface PosterProps extends Omit<ComponentProps<"img">, "src" | "alt" | "onError"> {
   url: string;
-  /** Where it cannot be shown: it is gone, its time is over, or the browser cannot read it. */
+  /** Shown if the image is missing, expired or unreadable. */
   children?: ReactNode;
 }
 
-/** A small picture beside a name. What cannot be shown is left out: nobody sees a broken image. */
+/** A thumbnail that never shows a broken image. */
 export function Poster({ url, children = null, ...rest }: PosterProps) {
   const [broken, setBroken] = useState("");
   if (broken === url) return children;

@@ -8,7 +8,7 @@ interface SegmentedProps {
   onChange: (value: string) => void;
 }
 
-/** One of a few, all in sight. */
+/** A choice among a few visible options. */
 export function Segmented({ name, value, choices, onChange }: SegmentedProps) {
   return (
     <ToggleGroup.Root

@@ -7,13 +7,13 @@ import styles from "./SelectionTray.module.css";
 interface SelectionTrayProps {
   count: number;
   onClear: () => void;
-  /** What can be done with them. */
+  /** Actions on the selection. */
   children: ReactNode;
-  /** In place of "3 selected". */
+  /** Replaces "3 selected". */
   text?: ReactNode;
 }
 
-/** Stands at the lower edge of its area while something is selected. */
+/** A toolbar at the bottom of the area while items are selected. */
 export function SelectionTray({ count, onClear, children, text }: SelectionTrayProps) {
   if (!count) return null;
   return (

@@ -2,14 +2,14 @@ import styles from "./Sparkline.module.css";
 
 interface SparklineProps {
   values: readonly number[];
-  /** What fills the height, unless one of the values is higher. */
+  /** The top of the scale, unless a value is higher. */
   maximum?: number;
   name: string;
 }
 
 const [WIDTH, HEIGHT] = [100, 24];
 
-/** How something went, in the room of a word. */
+/** A line chart of the size of a word. */
 export function Sparkline({ values, maximum, name }: SparklineProps) {
   const top = Math.max(maximum ?? 0, ...values, 1e-9);
   const step = WIDTH / Math.max(1, values.length - 1);

@@ -14,10 +14,10 @@ export interface TableColumn<T> {
   id: string;
   name: string;
   show: (row: T) => ReactNode;
-  /** By which it is sorted; without it, it is not. */
+  /** Sort key. Without it, the column cannot be sorted. */
   sort?: (row: T) => string | number;
   align?: "start" | "end";
-  /** On a phone it has a line of its own. */
+  /** Gets its own line on a phone. */
   isLong?: boolean;
 }
 
@@ -51,7 +51,7 @@ export function Table<T>({ name, rows, columns, keyOf }: TableProps<T>) {
   const columnOf = (id: string) => columns.find((each) => each.id === id);
   const alignOf = (id: string) => columnOf(id)?.align;
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: on a phone it is scrolled, also by keys
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: the keyboard scrolls it on small screens
     <div className={styles.scroll} role="group" aria-label={name} tabIndex={0}>
       <table className={styles.table} aria-label={name}>
         <thead>

@@ -1,6 +1,6 @@
-// Videos that run as one: the longest leads, the others follow it, and all begin again together.
+// Plays several videos in sync. The longest one leads, and all restart together.
 
-/** Seconds by which one may be off before it is put right: less is not seen, and each correction costs a picture. */
+/** Larger drift is corrected. Smaller drift is invisible, and each correction drops a frame. */
 export const MAX_DRIFT_SECONDS = 0.08;
 
 type Playing = Pick<
@@ -30,7 +30,7 @@ export class PlaybackSync {
     return this.leader?.currentTime ?? 0;
   }
 
-  /** Until what it returns is called. */
+  /** Adds a video. Returns a function that removes it. */
   add(video: Playing): () => void {
     this.videos.add(video);
     const follow = () => {
@@ -67,7 +67,7 @@ export class PlaybackSync {
   pause(): void {
     this.isWanted = false;
     for (const each of this.videos) each.pause();
-    // where they stopped, all show the same moment
+    // align all videos at the same moment
     this.seek(this.time);
   }
 
@@ -82,7 +82,7 @@ export class PlaybackSync {
   }
 
   private start(video: Playing): void {
-    // one that is over waits for the others
+    // a shorter video that has ended waits for the others
     if (lengthOf(video) && this.time >= lengthOf(video) && video !== this.leader) return;
     video.play().catch(() => undefined);
   }

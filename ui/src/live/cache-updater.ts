@@ -3,7 +3,7 @@
 
 import type { InfiniteData, QueryClient } from "@tanstack/react-query";
 import { type Counts, keys, LIVE } from "@/api/queries";
-import { marked } from "@/api/tabs";
+import { notifyMarked } from "@/api/tabs";
 import type { Batch, Job, Page } from "@/api/types";
 
 export interface Changed {
@@ -75,7 +75,7 @@ export class CacheUpdater {
 
   /** Stars, rejects, notes and collections, changed in any browser. */
   gallery({ outputs, is_all }: Gallery): void {
-    marked(outputs, is_all);
+    notifyMarked(outputs, is_all);
   }
 
   /** The balance changed without a job. */
@@ -86,7 +86,7 @@ export class CacheUpdater {
   /** Events may have been missed: refetches active queries now and the others when they are used. */
   reset(): void {
     void this.client.invalidateQueries({ predicate: (query) => LIVE.includes(String(query.queryKey[0])) });
-    marked([], true);
+    notifyMarked([], true);
   }
 
   resetSoon(): void {

@@ -1,7 +1,7 @@
 import { QueryClient } from "@tanstack/react-query";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { keys } from "@/api/queries";
-import { followTabs, onTabChange } from "@/api/tabs";
+import { onTabChange, subscribeToTabs } from "@/api/tabs";
 import type { Job } from "@/api/types";
 import { Connection, POLL_MS, RECONNECT_MS, SLEEP_HIDDEN_MS, SLEEP_MS } from "./connection";
 
@@ -153,7 +153,7 @@ describe("live events", () => {
     const known = [all, starred, ["gallery-index", {}], ["gallery-index", { collection: "c" }], ["collections"]];
     for (const each of known) client.setQueryData(each, {});
     const heard = vi.fn();
-    const [stopFollowing, stopListening] = [followTabs(client), onTabChange(heard)];
+    const [stopFollowing, stopListening] = [subscribeToTabs(client), onTabChange(heard)];
     newest().emit("gallery", { outputs: ["o"], is_all: false });
     expect(known.map((each) => client.getQueryState(each)?.isInvalidated)).toEqual([false, true, false, true, true]);
     expect(heard.mock.calls[0]?.[0].outputs).toEqual(["o"]);

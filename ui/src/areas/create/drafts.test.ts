@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { Problem } from "@/api/problem";
-import { aboutFile } from "@/api/uploads";
+import { describeUploadError } from "@/api/uploads";
 import {
   changeDraft,
   type Draft,
@@ -51,6 +51,6 @@ test("keeps a separate draft per tab", () => {
 
 test("names a file that is too large, with its size and the limit", () => {
   const refused = new Problem("The file is too large: at most 2147483648 bytes are allowed.", 413);
-  const told = aboutFile({ name: "huge.png", size: 6e9 }, refused) as Problem;
+  const told = describeUploadError({ name: "huge.png", size: 6e9 }, refused) as Problem;
   expect(told.message).toBe("huge.png is 6.0 GB; the limit is 2.1 GB.");
 });

@@ -2,7 +2,7 @@
 
 import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { call, get } from "@/api/client";
-import { written } from "@/api/json";
+import { stringify } from "@/api/json";
 import { Problem } from "@/api/problem";
 import { keys } from "@/api/queries";
 import type { components } from "@/api/schema";
@@ -23,7 +23,7 @@ export const script = queryOptions({
 });
 
 /** For keys that have seeds in them: those may have more digits than the browser writes as JSON. */
-export const hashQueryKey = (key: readonly unknown[]): string => written(key);
+export const hashQueryKey = (key: readonly unknown[]): string => stringify(key);
 
 /** What a batch would be; asked anew with each change of it. */
 export const estimate = (body: DeskBatch) =>

@@ -6,7 +6,7 @@ import { common } from "@/texts/common";
 import { entry as texts } from "@/texts/entry";
 import styles from "./entry.module.css";
 
-/** What pages that nobody is signed in for stand in. */
+/** The frame of the sign-in pages. */
 export function Frame({ title, children, foot }: { title: string; children: ReactNode; foot?: ReactNode }) {
   useDocumentTitle(title);
   return (

@@ -13,14 +13,14 @@ import { Frame } from "./Frame";
 const { reset } = texts;
 
 export default function Reset() {
-  // behind `#`, which is sent to no server
+  // in the fragment, which browsers do not send to the server
   const [token] = useState(() => location.hash.slice(1));
   const { data, error, isFetching, refetch } = useQuery({
     queryKey: ["reset", token] as const,
     queryFn: async () => (await post("/api/reset/check", { body: { token } })).data,
     enabled: token !== "",
     retry: false,
-    // what is typed stays, whatever becomes of the network meanwhile
+    // no refetch: it would discard the typed password
     staleTime: Number.POSITIVE_INFINITY,
   });
   const isRefused = error instanceof Problem && [403, 404, 422].includes(error.status);
@@ -35,7 +35,7 @@ export default function Reset() {
     );
   }
   if (error && !data) {
-    // the link may well work: only nobody could say
+    // the link may still work: the check failed, not the token
     return (
       <Frame title={reset.title}>
         <ErrorCard

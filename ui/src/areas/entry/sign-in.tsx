@@ -13,7 +13,7 @@ export default function SignIn() {
   const { to } = useSearch({ from: "/sign-in" });
   const { data: found } = useQuery(entry);
   useEffect(() => {
-    // a desk has a page of its own for this
+    // a desk has its own sign-in page
     if (found === null || found?.is_desk) location.replace("/");
   }, [found]);
   return (
@@ -30,7 +30,7 @@ export default function SignIn() {
         )
       }
     >
-      {/* the whole app is loaded anew: nothing of who was here before is left in it */}
+      {/* reload the app, so that no data of the previous user is left */}
       <SignInForm onSignedIn={() => location.replace(localPath(to))}>
         {(isSending) => (
           <Button look="primary" type="submit" isBusy={isSending}>

@@ -51,10 +51,10 @@ function SignUpForm({ to }: { to: string | undefined }) {
     }
   };
   const errors = problem?.errors ?? {};
-  const isOfAField = Boolean(errors.email || errors.password || errors.name);
+  const isFieldError = Boolean(errors.email || errors.password || errors.name);
   return (
     <form className={styles.form} onSubmit={(event) => void send(event)}>
-      {problem && !isOfAField && <ErrorCard title={problem.message} />}
+      {problem && !isFieldError && <ErrorCard title={problem.message} />}
       <Field name={texts.email} problem={errors.email}>
         <TextField
           type="email"

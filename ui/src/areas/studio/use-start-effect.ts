@@ -2,7 +2,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useEffect, useRef, useState } from "react";
 import { newKey, post } from "@/api/client";
-import { written } from "@/api/json";
+import { stringify } from "@/api/json";
 import { Problem, sentence } from "@/api/problem";
 import { keys } from "@/api/queries";
 import { type Draft, pendingUploads } from "@/areas/create/drafts";
@@ -74,7 +74,7 @@ export function useStartEffect(effect: StudioEffect, form: Form, { upload }: Upl
         wait_for_missing: false,
         ...(videoId && { video_id: videoId }),
       };
-      const text = written(body);
+      const text = stringify(body);
       if (last.current.text !== text) last.current = { text, key: newKey() };
       const { data: job } = await post("/api/ai-jobs", {
         body: { ...body, idempotency_key: last.current.key },

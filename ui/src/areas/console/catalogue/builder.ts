@@ -1,6 +1,6 @@
 // What a workflow's form is built by: pure rules, without a page.
 
-import { type Whole, written } from "@/api/json";
+import { type Whole, stringify } from "@/api/json";
 import { type Graph, nodeName } from "./graph";
 
 export const TYPES = ["text", "number", "boolean", "choice", "image", "video", "audio"] as const;
@@ -90,7 +90,7 @@ export function offerInput(built: FormDefinition, nodeId: string, name: string):
     (typeof value === "boolean" ? "boolean" : typeof value === "string" ? "text" : "number");
   const plain = name.replace(/[^A-Za-z0-9_.-]+/g, "_").slice(0, 90) || "value";
   const key = firstFreeName(plain, (each) => built.properties.some((one) => one.key === each));
-  const text = written(built.graph);
+  const text = stringify(built.graph);
   const word = firstFreeName(key.toUpperCase(), (each) => text.includes(`{{${each}}}`));
   const hasDefault = !FILES.includes(type);
   const property: Property = {
@@ -198,4 +198,4 @@ export function humanize(key: string): string {
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-export const isSame = (one: unknown, other: unknown): boolean => written(one) === written(other);
+export const isSame = (one: unknown, other: unknown): boolean => stringify(one) === stringify(other);

@@ -1,9 +1,9 @@
-import { written } from "@/api/json";
+import { stringify } from "@/api/json";
 
 /** Keep something as a file of JSON. */
 export function download(name: string, value: unknown): void {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([written(value)], { type: "application/json" }));
+  link.href = URL.createObjectURL(new Blob([stringify(value)], { type: "application/json" }));
   link.download = name;
   link.click();
   URL.revokeObjectURL(link.href);
