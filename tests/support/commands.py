@@ -23,7 +23,7 @@ class CommandResult:
 class RunningCommand:
     """A command whose output is read while it runs."""
 
-    process: Process | forked_commands.Child
+    process: Process | forked_commands.ForkedProcess
     out: asyncio.StreamReader
     err: asyncio.StreamReader
 

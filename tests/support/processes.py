@@ -36,10 +36,10 @@ class Service:
             **environment,
         }
         self._log = log
-        self._process: Process | forked_commands.Child | None = None
+        self._process: Process | forked_commands.ForkedProcess | None = None
 
     @property
-    def process(self) -> Process | forked_commands.Child:
+    def process(self) -> Process | forked_commands.ForkedProcess:
         assert self._process is not None, f"{self.name} was not started"
         return self._process
 

@@ -24,7 +24,7 @@ from tests.support.api import SECRETS
 @dataclass
 class ServerProcess:
     url: str
-    process: Process | forked_commands.Child
+    process: Process | forked_commands.ForkedProcess
     http: httpx.AsyncClient
     _log: BinaryIO
 
@@ -81,7 +81,7 @@ async def server_process(settings: Mapping[str, str]) -> AsyncIterator[ServerPro
                 await process.wait()
 
 
-async def _answers(process: Process | forked_commands.Child, http: httpx.AsyncClient, log: BinaryIO) -> None:
+async def _answers(process: Process | forked_commands.ForkedProcess, http: httpx.AsyncClient, log: BinaryIO) -> None:
     """The port is open only once the databases are up, so the first answer means ready."""
     while True:
         if process.returncode is not None:
