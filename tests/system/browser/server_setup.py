@@ -31,34 +31,34 @@ async def set_up(
     await step_is("Administrator")
     await page.get_by_label("Email").fill("root@example.com")
     await page.get_by_label("Password", exact=True).fill(PASSWORD)
-    await page.get_by_role("button", name="Become administrator").click()
+    await page.get_by_role("button", name="Create administrator").click()
 
     await step_is("Storage")
-    await expect(page.get_by_text("Files get in and out.")).to_be_visible()
+    await expect(page.get_by_text("Upload and download work.")).to_be_visible()
     await page.get_by_role("button", name="Continue").click()
 
     await step_is("First fleet")
     await page.get_by_label("Name").fill("attic")
-    await page.get_by_role("button", name="Make the fleet").click()
+    await page.get_by_role("button", name="Create fleet").click()
 
     await step_is("First worker")
     await expect(page.get_by_text("Waiting for the first worker…")).to_be_visible()
     command = await page.locator("code", has_text="FLEET_SECRET").inner_text()
     assert "FLEET_SLUG=attic" in command
     await start_worker(command)
-    await expect(page.get_by_text(" is here")).to_be_visible()
+    await expect(page.get_by_text(" connected")).to_be_visible()
     # left and opened again, it goes on where it was
     await page.goto("/setup")
     await step_is("First effect")
-    await page.get_by_role("button", name="Publish the effect").click()
+    await page.get_by_role("button", name="Publish effect").click()
 
     await step_is("First job")
-    await page.get_by_role("button", name="Run the first job").click()
-    await expect(page.get_by_role("heading", name="It works")).to_be_visible()
+    await page.get_by_role("button", name="Run first job").click()
+    await expect(page.get_by_role("heading", name="Setup complete")).to_be_visible()
     after = page.get_by_role("img", name="After")
     await expect(after).to_be_visible()
     assert await after.evaluate("(each) => each.decode().then(() => each.naturalWidth)") == 512
     # nor is a second one run, and paid for, by who comes back
     await page.goto("/setup")
-    await expect(page.get_by_role("heading", name="It works")).to_be_visible()
-    await expect(page.get_by_role("button", name="Run the first job")).to_have_count(0)
+    await expect(page.get_by_role("heading", name="Setup complete")).to_be_visible()
+    await expect(page.get_by_role("button", name="Run first job")).to_have_count(0)

@@ -134,13 +134,13 @@ async def build_form(page: Page, system: System) -> None:
     await expect(preview.get_by_label("Width")).to_be_visible()
     await page.get_by_role("button", name=re.compile("^Width")).click()
     await page.get_by_label("Label", exact=True).fill("How wide")
-    await page.get_by_label("To", exact=True).fill("256")
-    await page.get_by_role("switch", name="Let users set Batch size").click()
+    await page.get_by_label("Maximum", exact=True).fill("256")
+    await page.get_by_role("switch", name="Let users change Batch size").click()
     await expect(preview.get_by_label("How wide")).to_be_visible()
     await expect(preview.get_by_text("Batch size")).to_have_count(0)
     # a default outside of its range is told before it is sent
     await page.get_by_label("Default", exact=True).fill("300")
-    await expect(page.get_by_text("This is above the range.")).to_be_visible()
+    await expect(page.get_by_text("Must not exceed the maximum.")).to_be_visible()
     await expect(page.get_by_role("button", name="Save", exact=True)).to_be_disabled()
     await page.get_by_label("Default", exact=True).fill("64")
     await page.get_by_role("button", name="Save", exact=True).click()
@@ -154,19 +154,19 @@ async def build_form(page: Page, system: System) -> None:
 async def run_on_second_worker(page: Page, system: System) -> None:
     """Once the fleet has it: a job of the administrator's own, on the worker that is chosen."""
     await page.get_by_role("tab", name="Workers").click()
-    await page.get_by_role("switch", name=f"Run it on {FLEET}").click()
+    await page.get_by_role("switch", name=f"Run on {FLEET}").click()
     await expect(page.get_by_role("row").filter(has_text="gpu-2")).to_contain_text("Yes")
     await page.get_by_role("tab", name="Form").click()
     await page.get_by_role("form", name="Negative film").get_by_label("How wide").fill("96")
     run = page.get_by_role("region", name="Test run")
-    await expect(run).to_contain_text("It runs on the first that is free of gpu-1 and gpu-2.")
+    await expect(run).to_contain_text("Runs on the first free worker of gpu-1 and gpu-2.")
     await run.get_by_label("Worker").click()
     await page.get_by_role("option", name="gpu-2").click()
-    await expect(run).to_contain_text("It runs on gpu-2, as soon as that is free.")
+    await expect(run).to_contain_text("Runs on gpu-2 as soon as it is free.")
     async with page.expect_response(lambda each: each.url.endswith("/test-run")) as asked:
         await run.get_by_role("button", name="Run", exact=True).click()
     job_id = (await (await asked.value).json())["data"]["job_id"]
-    result = run.get_by_role("img", name="Result of the test run")
+    result = run.get_by_role("img", name="Test run result")
     await expect(result).to_be_visible()
     assert await result.evaluate("(each) => each.decode().then(() => each.naturalWidth)") == 96
     await expect(run).to_contain_text("on gpu-2.")
@@ -176,19 +176,19 @@ async def run_on_second_worker(page: Page, system: System) -> None:
 
 async def publish(page: Page, system: System) -> None:
     """As an effect, with a name, a price, a picture and a value of its own."""
-    await more(page, "Make an effect")
+    await more(page, "Create effect")
     dialog = page.get_by_role("dialog")
     await dialog.get_by_label("Name", exact=True).fill("Film negative")
     await dialog.get_by_label("Price in tokens").fill("3")
-    await dialog.get_by_role("button", name="Make the effect").click()
+    await dialog.get_by_role("button", name="Create effect").click()
     await page.wait_for_url(re.compile("/console/effects/film-negative$"))
     assert await offered(system, "film-negative") is None
-    picture = page.get_by_role("region", name="Picture")
+    picture = page.get_by_role("region", name="Image")
     cover: FilePayload = {"name": "cover.png", "mimeType": "image/png", "buffer": png("#22aa66")}
     await picture.locator("input[type=file]").first.set_input_files([cover])
-    await expect(picture.get_by_role("img", name="Picture")).to_be_visible()
-    await page.get_by_role("switch", name="Set Height for this effect").click()
-    await page.get_by_role("region", name="Values of this effect").get_by_label("Height", exact=True).fill("48")
+    await expect(picture.get_by_role("img", name="Image")).to_be_visible()
+    await page.get_by_role("switch", name="Override Height").click()
+    await page.get_by_role("region", name="Values").get_by_label("Height", exact=True).fill("48")
     await page.get_by_role("button", name="Save and publish").click()
     await expect(page.get_by_role("button", name="Unpublish")).to_be_visible()
 
@@ -262,9 +262,9 @@ async def test_what_is_no_workflow_or_lacks_nodes_is_said_in_words(admin: tuple[
     await opened(page, heard, "/console/workflows")
     lacking = workflow([empty(), node(2, "Foo"), node(3, "Bar", title="The bar")])
     cases: list[tuple[str, bytes, str, list[str]]] = [
-        ("w.json", b"{", "application/json", ["w.json was not added", "is not JSON"]),
-        ("w.json", b'{"a": 1}', "application/json", ["is JSON, but not a workflow"]),
-        ("photo.png", png("#112233"), "image/png", ["It contains no workflow."]),
+        ("w.json", b"{", "application/json", ["Could not add w.json", "is not valid JSON"]),
+        ("w.json", b'{"a": 1}', "application/json", ["is not a workflow"]),
+        ("photo.png", png("#112233"), "image/png", ["The file contains no workflow."]),
         ("w.json", json.dumps(lacking).encode(), "application/json", ["Foo", "Bar", "on no worker"]),
     ]
     for name, content, mime, words in cases:
@@ -284,11 +284,11 @@ async def test_a_workflow_lacks_something_on_each_worker_by_name(admin: tuple[Pa
     await drop(page, "painter.json", json.dumps(graph).encode())
     await page.wait_for_url(re.compile("/console/workflows/painter$"))
     await page.get_by_role("tab", name="Workers").click()
-    switch = page.get_by_role("switch", name=f"Run it on {FLEET}")
+    switch = page.get_by_role("switch", name=f"Run on {FLEET}")
     await switch.click()
-    dialog = page.get_by_role("dialog", name="Workers of this fleet lack something")
+    dialog = page.get_by_role("dialog", name="Missing requirements")
     await expect(dialog).to_contain_text("nowhere.safetensors")
-    await dialog.get_by_role("button", name="Map it anyway").click()
+    await dialog.get_by_role("button", name="Assign anyway").click()
     for worker in ("gpu-1", "gpu-2"):
         row = page.get_by_role("row").filter(has_text=worker)
         await expect(row).to_contain_text("No")
@@ -310,9 +310,9 @@ async def test_a_test_run_that_fails_says_where_and_why_in_its_place(admin: tupl
         run = page.get_by_role("region", name="Test run")
         await run.get_by_role("button", name="Run", exact=True).click()
         alert = run.get_by_role("alert")
-        await expect(alert).to_contain_text(re.compile("The test run failed on gpu-[12]"))
+        await expect(alert).to_contain_text(re.compile("Test run failed on gpu-[12]"))
         await expect(alert).to_contain_text("the tensors do not fit")
-        await expect(alert.get_by_role("link", name="Open the job")).to_be_visible()
+        await expect(alert.get_by_role("link", name="Open job")).to_be_visible()
     finally:
         for simulator in site.system.simulators:
             simulator.behave()
@@ -322,7 +322,7 @@ async def test_a_version_is_brought_back(admin: tuple[Page, Heard], site: Site) 
     page, heard = admin
     await site.system.admin("POST", "/workflows", {"slug": "twice", "graph": PROMPT_GRAPH})
     await opened(page, heard, "/console/workflows/twice")
-    await page.get_by_role("switch", name="Let users set Steps").click()
+    await page.get_by_role("switch", name="Let users change Steps").click()
     await page.get_by_role("button", name="Save", exact=True).click()
     await expect(page.get_by_text("Saved.", exact=True).first).to_be_visible()
     await page.get_by_role("tab", name="Versions").click()
@@ -346,11 +346,11 @@ async def test_tokens_that_are_given_are_seen_by_both(admin: tuple[Page, Heard],
     await page.wait_for_url("**/console/tenants?q=ada%40")
     await settled(page, heard)
     await page.get_by_role("link", name="ada@example.com").click()
-    await page.get_by_role("button", name="Give tokens").click()
+    await page.get_by_role("button", name="Add tokens").click()
     dialog = page.get_by_role("dialog")
-    await dialog.get_by_label("How many").fill("2500")
+    await dialog.get_by_label("Amount").fill("2500")
     await dialog.get_by_label("Reference").fill("invoice: 7")
-    await expect(dialog.get_by_text("A reference has no colon.")).to_be_visible()
+    await expect(dialog.get_by_text("Remove the colon.")).to_be_visible()
     await dialog.get_by_label("Reference").fill("invoice 7")
     await dialog.get_by_label("Description").fill("For the film")
     await dialog.get_by_role("button", name="Give 2,500 tokens").click()
@@ -362,16 +362,16 @@ async def test_tokens_that_are_given_are_seen_by_both(admin: tuple[Page, Heard],
     # they are given, and nobody hears of it: who opens the form again and gives them again has given once
     await page.route("**/credits", lose_the_answer)
     for _ in range(2):
-        await page.get_by_role("button", name="Give tokens").click()
+        await page.get_by_role("button", name="Add tokens").click()
         await expect(dialog.get_by_label("Reference")).to_have_value(re.compile("^console .* root@example.com$"))
-        await dialog.get_by_label("How many").fill("30")
+        await dialog.get_by_label("Amount").fill("30")
         await dialog.get_by_role("button", name="Give 30 tokens").click()
         await expect(dialog.get_by_text("ComfyRelay is not responding.", exact=False)).to_be_visible()
         await dialog.get_by_role("button", name="Cancel").click()
         await expect(page.get_by_role("region", name="Tokens")).to_contain_text(f"{before + 2530:,}")
     await page.unroute("**/credits")
-    await page.get_by_role("button", name="Give tokens").click()
-    await dialog.get_by_label("How many").fill("30")
+    await page.get_by_role("button", name="Add tokens").click()
+    await dialog.get_by_label("Amount").fill("30")
     await dialog.get_by_role("button", name="Give 30 tokens").click()
     await expect(dialog).to_be_hidden()
     assert (await site.system.user("GET", "/wallet"))["balance"] == before + 2530
@@ -387,8 +387,8 @@ async def test_an_account_is_made_and_its_link_works_once(
     dialog = page.get_by_role("dialog")
     await dialog.get_by_label("Email").fill(email)
     await dialog.get_by_label("Name").fill("Grace")
-    await dialog.get_by_role("button", name="Make the account").click()
-    told = page.get_by_role("dialog", name=f"{email} has an account")
+    await dialog.get_by_role("button", name="Create account").click()
+    told = page.get_by_role("dialog", name=f"Account created for {email}")
     link = await told.locator("code").inner_text()
     await told.get_by_role("button", name="Close").last.click()
     await page.reload()
@@ -423,7 +423,7 @@ async def test_limits_of_a_tenant_are_set(admin: tuple[Page, Heard], site: Site)
     page, heard = admin
     await opened(page, heard, f"/console/tenants/{site.tenant}")
     limits = page.get_by_role("region", name="Limits")
-    await limits.get_by_label("Jobs that may wait or run at once").fill("150")
+    await limits.get_by_label("Maximum active jobs").fill("150")
     await limits.get_by_role("button", name="Save").click()
     await expect(page.get_by_text("Saved.", exact=True).first).to_be_visible()
     assert (await site.system.admin("GET", f"/tenants/{site.tenant}"))["limits"]["max_active_jobs"] == 150
@@ -442,9 +442,9 @@ async def test_what_was_not_saved_is_not_left_by_chance(admin: tuple[Page, Heard
         name = page.get_by_role("main").get_by_label("Name", exact=True)
         await name.fill("Renamed")
         leave = page.locator("header").get_by_role("link", name=back)
-        dialog = page.get_by_role("dialog", name="Leave without saving?")
+        dialog = page.get_by_role("dialog", name="Discard unsaved changes?")
         await leave.click()
-        await dialog.get_by_role("button", name="Stay").click()
+        await dialog.get_by_role("button", name="Keep editing").click()
         await expect(name).to_have_value("Renamed")
         if back == "Workflows":
             # what is typed goes over to the other tabs
@@ -452,10 +452,10 @@ async def test_what_was_not_saved_is_not_left_by_chance(admin: tuple[Page, Heard
             await page.get_by_role("tab", name="Settings").click()
             await expect(name).to_have_value("Renamed")
         await page.evaluate("history.back()")
-        await dialog.get_by_role("button", name="Stay").click()
+        await dialog.get_by_role("button", name="Keep editing").click()
         await expect(name).to_have_value("Renamed")
         await leave.click()
-        await dialog.get_by_role("button", name="Leave without saving").click()
+        await dialog.get_by_role("button", name="Discard changes").click()
         await page.wait_for_url(re.compile(f"/console/{back.lower()}$"))
         # once it is saved nobody is asked
         await opened(page, heard, f"/console/{kind}?tab=settings")
@@ -503,7 +503,7 @@ async def test_a_delivery_that_dies_is_told_of_on_an_open_page_and_sent_again(
             await expect(row).to_contain_text("Dead")
             await expect(row.get_by_role("link", name="ada@example.com")).to_be_visible()
             await expect(attention).to_contain_text("1 webhook delivery given up")
-            await row.get_by_role("button", name="Send again").click()
+            await row.get_by_role("button", name="Resend").click()
             await receiver.wait_for(3)
             await expect(row).to_have_count(0)
             await expect(attention.get_by_text("given up")).to_have_count(0)
@@ -514,8 +514,8 @@ async def test_a_delivery_that_dies_is_told_of_on_an_open_page_and_sent_again(
 async def test_a_look_at_everything_says_what_was_found_and_when(admin: tuple[Page, Heard], site: Site) -> None:
     page, heard = admin
     await opened(page, heard, "/console/reconcile")
-    await page.get_by_role("button", name="Check now").click()
-    await expect(page.get_by_role("heading", name="Everything fits together")).to_be_visible()
+    await page.get_by_role("button", name="Run check").click()
+    await expect(page.get_by_role("heading", name="No mismatches")).to_be_visible()
     await expect(page.get_by_text("Last check")).to_be_visible()
 
 
@@ -540,7 +540,7 @@ async def test_a_page_that_is_not_there_says_so_and_leads_back(path: str, admin:
     await page.evaluate(
         "(path) => { history.pushState(null, '', path); dispatchEvent(new PopStateEvent('popstate')) }", path
     )
-    await expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
+    await expect(page.get_by_role("heading", name="Page not found")).to_be_visible()
     await expect(page.get_by_role("link", name="Go to the console")).to_be_visible()
     await page.get_by_role("button", name="Go back").click()
     await page.wait_for_url(re.compile("/console/effects$"))
@@ -551,7 +551,7 @@ async def test_who_is_no_administrator_gets_nothing_of_it(chromium: Browser, sit
     async with open_as("user", chromium, site.system) as (page, heard):
         for name in PAGES:
             await page.goto(site.path(name))
-            await expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
+            await expect(page.get_by_role("heading", name="Page not found")).to_be_visible()
         await page.get_by_role("link", name="Go to the studio").click()
         await page.wait_for_url(re.compile("/studio$"))
         assert [each for each in heard.addresses if "/api/admin" in each] == []

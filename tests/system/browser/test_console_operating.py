@@ -144,12 +144,12 @@ async def test_workers_are_filtered_by_the_address_and_opened_by_keys(admin: Pag
 
 async def test_a_worker_is_drained_and_goes_on(admin: Page, server: Server) -> None:
     await admin.goto("/console/workers/gpu-2")
-    await expect(admin.get_by_text("Nothing keeps it from working.")).to_be_visible()
+    await expect(admin.get_by_text("No problems.")).to_be_visible()
     await admin.get_by_role("button", name="Drain", exact=True).click()
-    await expect(admin.get_by_text("It drains: it holds no job any more, and can be stopped.")).to_be_visible()
+    await expect(admin.get_by_text("Drained: no jobs left. You can stop the worker.")).to_be_visible()
     assert (await server.system.admin("GET", "/workers/gpu-2"))["is_draining"]
     await admin.get_by_role("button", name="Resume", exact=True).click()
-    await expect(admin.get_by_text("Nothing keeps it from working.")).to_be_visible()
+    await expect(admin.get_by_text("No problems.")).to_be_visible()
     log = admin.get_by_role("region", name="Audit log")
     await expect(log).to_contain_text("Resumed")
 
@@ -160,7 +160,7 @@ async def test_a_new_token_is_shown_once_and_its_worker_registers_again(admin: P
     registered = len(worker.said("worker.registered"))
     await admin.goto("/console/workers/gpu-2")
     await admin.get_by_role("button", name="New token").click()
-    await confirm(admin, "Make a new token", says="stops working within 5 seconds")
+    await confirm(admin, "Create token", says="stops working within 5 seconds")
     token = await admin.get_by_role("group", name="Token").locator("code").inner_text()
     assert len(token) >= 20
     # it is not closed by chance
@@ -185,7 +185,7 @@ async def test_who_is_shut_out_is_told_of_first_and_approved_from_there(admin: P
     await admin.goto("/console/workers/gpu-2")
     await admin.get_by_role("button", name="Revoke", exact=True).click()
     await confirm(admin, "Revoke", says="whatever it reports is refused")
-    await expect(admin.get_by_text("It is revoked: it gets no jobs")).to_be_visible()
+    await expect(admin.get_by_text("Revoked: gets no jobs")).to_be_visible()
     assert not (await server.system.admin("GET", "/workers/gpu-2"))["is_approved"]
     await admin.goto("/console")
     attention = admin.get_by_role("region", name="Needs attention")
@@ -197,25 +197,25 @@ async def test_who_is_shut_out_is_told_of_first_and_approved_from_there(admin: P
 
 async def test_the_log_of_a_worker_is_there_when_one_asks(admin: Page, server: Server) -> None:
     await admin.goto("/console/workers/gpu-1")
-    await admin.get_by_role("button", name="Show its log").click()
-    await expect(admin.get_by_role("log", name="Last lines of its log")).to_contain_text("worker.")
+    await admin.get_by_role("button", name="Show log").click()
+    await expect(admin.get_by_role("log", name="Last log lines")).to_contain_text("worker.")
 
 
 async def test_the_command_that_is_shown_makes_a_worker_which_appears(admin: Page, server: Server) -> None:
     await admin.goto("/console/workers")
-    await admin.get_by_role("button", name="Add a worker").click()
+    await admin.get_by_role("button", name="Add worker").click()
     dialog = admin.get_by_role("dialog")
-    shown = dialog.get_by_role("group", name="Then, beside ComfyUI")
+    shown = dialog.get_by_role("group", name="Start the worker next to ComfyUI")
     secret = (await server.system.admin("GET", "/fleets/production/home/join-command"))["variables"]["FLEET_SECRET"]
     await expect(shown).to_contain_text("FLEET_SLUG=home")
     await expect(shown).not_to_contain_text(secret)
-    await shown.get_by_role("button", name="Show the secret").click()
+    await shown.get_by_role("button", name="Show secret").click()
     await expect(shown).to_contain_text(secret)
-    await expect(dialog.get_by_text("Waiting for it to appear…")).to_be_visible()
+    await expect(dialog.get_by_text("Waiting for the worker…")).to_be_visible()
     added = started_by(await shown.locator("code").inner_text(), server.system, "added")
     await added.start()
-    await expect(dialog.get_by_text(" is here")).to_be_visible()
-    await expect(dialog.get_by_text("It has all that its workflows need.")).to_be_visible()
+    await expect(dialog.get_by_text(" connected")).to_be_visible()
+    await expect(dialog.get_by_text("All requirements of its workflows are installed.")).to_be_visible()
     await added.kill()
     for each in (await server.system.admin("GET", "/workers"))["items"]:
         if each["worker_id"] not in ("gpu-1", "gpu-2"):
@@ -224,9 +224,9 @@ async def test_the_command_that_is_shown_makes_a_worker_which_appears(admin: Pag
 
 async def test_the_overview_shows_what_runs_and_what_waits(admin: Page, server: Server) -> None:
     await admin.goto("/console")
-    await expect(admin.get_by_text("Nothing runs at the moment.")).to_be_visible()
+    await expect(admin.get_by_text("No running jobs.")).to_be_visible()
     tiles = admin.get_by_role("region", name="Now", exact=True)
-    await expect(tiles.get_by_role("link").filter(has_text="Waiting")).to_contain_text("nothing waits")
+    await expect(tiles.get_by_role("link").filter(has_text="Waiting")).to_contain_text("queue is empty")
     async with server.busy(5):
         running = admin.get_by_role("region", name="Running now")
         await expect(running.get_by_role("listitem")).to_have_count(2)
@@ -235,7 +235,7 @@ async def test_the_overview_shows_what_runs_and_what_waits(admin: Page, server: 
         await expect(tiles.get_by_role("link").filter(has_text="Waiting")).to_contain_text(re.compile("^Waiting1"))
         await admin.get_by_role("radio", name="Week").click()
         await admin.wait_for_url(re.compile("range=week"))
-    await expect(admin.get_by_text("Nothing runs at the moment.")).to_be_visible()
+    await expect(admin.get_by_text("No running jobs.")).to_be_visible()
 
 
 @pytest.mark.journey
@@ -255,14 +255,14 @@ async def test_dispatches_are_filtered_and_one_that_waits_is_put_first_canceled_
         await expect(panel.get_by_role("status")).to_contain_text("can run it")
         await panel.get_by_label("Priority").fill("7")
         await panel.get_by_role("button", name="Set", exact=True).click()
-        await expect(admin.get_by_text("Its priority is changed.").first).to_be_visible()
+        await expect(admin.get_by_text("Priority changed.").first).to_be_visible()
         assert (await server.system.admin("GET", f"/dispatches/{waiting}"))["priority"] == 7
         await panel.get_by_role("button", name="Cancel", exact=True).click()
-        await confirm(admin, "Cancel the job", says="its user gets the tokens back")
+        await confirm(admin, "Cancel job", says="user gets the tokens back")
         await expect(panel).to_contain_text("Canceled")
         # it does not match any more
         await expect(rows).to_have_count(0)
-        await panel.get_by_role("button", name="Run it again").click()
+        await panel.get_by_role("button", name="Retry").click()
         await expect(rows).to_have_count(1)
         again = (await server.system.admin("GET", "/dispatches?status=queued"))["items"]
         await server.system.admin("POST", f"/dispatches/{again[0]['id']}/cancel")
@@ -298,7 +298,7 @@ async def test_a_job_tells_of_every_worker_that_had_it(admin: Page, server: Serv
             await expect(attempts.get_by_role("listitem")).to_have_count(2)
             await expect(attempts).to_contain_text(f"{first}: returned to the queue")
             await expect(attempts).to_contain_text(f"{other}: running")
-            happened = admin.get_by_role("region", name="What happened")
+            happened = admin.get_by_role("region", name="Timeline")
             for each in (first, other):
                 await expect(happened.get_by_role("link", name=each).first).to_be_visible()
         finally:
@@ -328,24 +328,24 @@ async def waiting_of(system: System, jobs: list[str]) -> int:
 
 async def test_a_fleet_is_made_limited_and_paused(admin: Page, server: Server) -> None:
     await admin.goto("/console/fleets")
-    await admin.get_by_role("button", name="Make a fleet").click()
+    await admin.get_by_role("button", name="New fleet").click()
     dialog = admin.get_by_role("dialog")
     await dialog.get_by_label("Name", exact=True).fill("studio-b")
     await dialog.get_by_role("checkbox", name="portrait").click()
-    await dialog.get_by_role("button", name="Make the fleet").click()
+    await dialog.get_by_role("button", name="Create fleet").click()
     await admin.wait_for_url(re.compile("/console/fleets/production/studio-b$"))
     assert (await server.system.admin("GET", "/fleets/production/studio-b"))["workflow_slugs"] == ["portrait"]
 
     await admin.goto("/console/fleets/production/cloud")
-    await admin.get_by_role("tab", name="Scaling").click()
+    await admin.get_by_role("tab", name="Autoscaling").click()
     await admin.wait_for_url(re.compile("tab=scaling"))
     await admin.get_by_label("Minimum machines").fill("12")
-    await expect(admin.get_by_text("This is more than the maximum.")).to_be_visible()
+    await expect(admin.get_by_text("Must not exceed the maximum.")).to_be_visible()
     await admin.get_by_label("Minimum machines").fill("1")
     await admin.get_by_label("Maximum machines").fill("4")
-    await admin.get_by_role("button", name="Add a schedule").click()
+    await admin.get_by_role("button", name="Add schedule").click()
     await admin.get_by_role("button", name="Save", exact=True).click()
-    await expect(admin.get_by_text("Saved. It applies from the next decision on.").first).to_be_visible()
+    await expect(admin.get_by_text("Saved. Applies from the next decision.").first).to_be_visible()
     scaling = (await server.system.admin("GET", "/fleets/production/cloud"))["scaling"]
     assert (scaling["min_machines"], scaling["max_machines"]) == (1, 4)
     assert scaling["schedules"][0]["begins"].startswith("08:00")
@@ -368,11 +368,11 @@ async def test_what_is_chosen_for_a_fleet_stays_while_another_saves(admin: Page,
     await expect(admin.get_by_text("1 added, 1 removed")).to_be_visible()
     await expect(admin.get_by_role("checkbox", name="portrait")).to_be_checked()
     # and is not left by chance
-    await admin.get_by_role("tab", name="Scaling").click()
-    await admin.get_by_role("dialog").get_by_role("button", name="Stay").click()
+    await admin.get_by_role("tab", name="Autoscaling").click()
+    await admin.get_by_role("dialog").get_by_role("button", name="Keep editing").click()
     await expect(admin.get_by_role("checkbox", name="portrait")).to_be_checked()
-    await admin.get_by_role("tab", name="Scaling").click()
-    await admin.get_by_role("dialog").get_by_role("button", name="Leave without saving").click()
+    await admin.get_by_role("tab", name="Autoscaling").click()
+    await admin.get_by_role("dialog").get_by_role("button", name="Discard changes").click()
     await admin.wait_for_url(re.compile("tab=scaling"))
     assert (await system.admin("GET", "/fleets/production/shared"))["workflow_slugs"] == ["landscape"]
 
@@ -381,7 +381,7 @@ async def test_a_fleet_tells_its_own_figures_from_those_of_all(admin: Page, serv
     await admin.goto("/console/fleets/production/home")
     own = admin.get_by_role("region", name="This fleet")
     await expect(own).to_contain_text("Running")
-    together = admin.get_by_role("region", name="Its workflows, on all fleets together (Production)")
+    together = admin.get_by_role("region", name="Its workflows on all fleets (Production)")
     for each in ("Queued", "Done, last hour", "Failed, last hour", "Time per job"):
         await expect(together).to_contain_text(each)
         await expect(own).not_to_contain_text(each)
@@ -397,7 +397,7 @@ async def test_a_fleet_that_nobody_scales_is_told_of(admin: Page, server: Server
     await admin.route("**/api/admin/fleets/production/cloud/scaling", led_by_nobody)
     await admin.goto("/console")
     attention = admin.get_by_role("region", name="Needs attention")
-    await expect(attention).to_contain_text("Nobody scales cloud")
+    await expect(attention).to_contain_text("cloud has no autoscaler")
     await admin.unroute_all(behavior="wait")
 
 
@@ -409,7 +409,7 @@ async def test_nothing_is_said_to_be_well_that_was_not_looked_at(chromium: Brows
         await page.route("**/api/admin/webhooks/counts", lambda route: route.abort())
         await page.goto("/console")
         attention = page.get_by_role("region", name="Needs attention")
-        await expect(attention).to_contain_text("Not everything could be checked")
+        await expect(attention).to_contain_text("Some checks failed")
         await expect(attention.get_by_text("Nothing needs attention.")).to_have_count(0)
         await page.unroute("**/api/admin/webhooks/counts")
         await page.reload()
@@ -422,7 +422,7 @@ async def test_a_command_is_copied_where_the_browser_has_no_clipboard(chromium: 
         await page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
         await page.goto("/console/workers?open=add")
         dialog = page.get_by_role("dialog")
-        shown = dialog.get_by_role("group", name="Then, beside ComfyUI")
+        shown = dialog.get_by_role("group", name="Start the worker next to ComfyUI")
         await dialog.get_by_role("radio", name="Windows (PowerShell)").click()
         await shown.get_by_role("button", name="Copy").click()
         await expect(page.get_by_text("Copied", exact=True).first).to_be_visible()
@@ -439,7 +439,7 @@ async def test_a_command_is_copied_where_the_browser_has_no_clipboard(chromium: 
 async def test_who_is_no_administrator_gets_nothing_of_it(chromium: Browser, server: Server, path: str) -> None:
     async with open_as("user", chromium, server.system) as (page, heard):
         await page.goto(path)
-        await expect(page.get_by_text("There is no such page")).to_be_visible()
+        await expect(page.get_by_text("Page not found")).to_be_visible()
         await settled(page, heard)
         assert [each for each in heard.addresses if "/api/admin/" in each] == []
         assert "gpu-1" not in await page.locator("main").inner_text()

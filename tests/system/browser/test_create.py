@@ -52,13 +52,13 @@ async def choose(driver: PageDriver, name: str) -> Locator:
 
 async def give(driver: PageDriver, *files: dict[str, Any]) -> None:
     """To the main input; what is given is sent at once."""
-    await driver.page.get_by_label("Add pictures").first.set_input_files(files=list(files))  # type: ignore[arg-type]
+    await driver.page.get_by_label("Add images").first.set_input_files(files=list(files))  # type: ignore[arg-type]
     await expect(driver.page.get_by_role("button", name=re.compile("^Remove photo|^Remove ")).first).to_be_attached()
     await expect(driver.page.get_by_role("progressbar")).to_have_count(0)
 
 
 def add(driver: PageDriver, name: str | re.Pattern[str] = re.compile("^Add (job|[0-9]+ jobs)")) -> Locator:
-    return driver.page.get_by_label("What will be made").get_by_role("button", name=name)
+    return driver.page.get_by_label("Summary").get_by_role("button", name=name)
 
 
 async def jobs_of(driver: PageDriver) -> list[dict[str, Any]]:
@@ -79,7 +79,7 @@ async def ended(driver: PageDriver, count: int) -> list[dict[str, Any]]:
 @pytest.mark.journey
 async def test_from_the_first_start_to_the_first_output(driver: PageDriver) -> None:
     await choose(driver, "Invert an image")
-    await driver.page.get_by_role("button", name="Use the sample picture").click()
+    await driver.page.get_by_role("button", name="Use sample image").click()
     await expect(driver.page.get_by_role("button", name="Remove sample.png")).to_be_attached()
     await add(driver, re.compile("Add job")).click()
     await expect(driver.page.get_by_text("Added 1 job.", exact=True).first).to_be_visible()
@@ -101,11 +101,11 @@ async def test_from_the_first_start_to_the_first_output(driver: PageDriver) -> N
 async def test_a_folder_of_twelve_pictures_with_three_tries_is_one_batch(driver: PageDriver) -> None:
     await choose(driver, "Invert an image")
     await give(driver, *(picture(f"photo-{number:02}.png", f"#{number:02x}2233") for number in range(1, 13)))
-    await driver.page.get_by_role("textbox", name="Tries").fill("3")
-    plan = driver.page.get_by_label("What will be made")
-    await expect(plan).to_contain_text("12 pictures × 3 tries = 36 pictures")
-    await expect(plan.get_by_label("The first of them").locator("img")).to_have_count(36)
-    await plan.get_by_text("Name, folder and more").click()
+    await driver.page.get_by_role("textbox", name="Variations").fill("3")
+    plan = driver.page.get_by_label("Summary")
+    await expect(plan).to_contain_text("12 images × 3 variations = 36 images")
+    await expect(plan.get_by_label("First jobs").locator("img")).to_have_count(36)
+    await plan.get_by_text("Name, folder, priority").click()
     await plan.get_by_label("Name", exact=True).fill("storm")
     await plan.get_by_label("Folder", exact=True).fill("lighthouse")
     await expect(add(driver)).to_be_enabled()
@@ -129,7 +129,7 @@ async def test_a_workflow_as_the_editor_saves_it_is_dropped_and_run(driver: Page
 
 async def test_what_is_no_workflow_is_explained_and_the_form_stays(driver: PageDriver) -> None:
     await choose(driver, "Invert an image")
-    for content, said in ((b"{", "cannot be read as JSON"), (b'{"nodes": [], "links": []}', "has no nodes")):
+    for content, said in ((b"{", "is not valid JSON"), (b'{"nodes": [], "links": []}', "has no nodes")):
         await driver.drop(("w.json", "application/json", content))
         dialog = driver.page.get_by_role("dialog")
         await expect(dialog).to_contain_text(said)
@@ -147,7 +147,7 @@ async def test_pictures_are_taken_with_the_workflows_that_they_are_dropped_with(
         ("saved.json", "application/json", saved),
         ("painter.json", "application/json", api),
     )
-    await expect(driver.page.get_by_text("Left out, as neither a workflow nor media: a.json.").first).to_be_visible()
+    await expect(driver.page.get_by_text("Skipped (not a workflow or media file): a.json.").first).to_be_visible()
     names = driver.page.get_by_role("navigation", name="Workflows")
     for name in ("saved", "painter"):
         await expect(names.get_by_role("link", name=name)).to_be_visible()
@@ -161,7 +161,7 @@ async def test_a_folder_is_chosen_and_the_search_is_in_the_address(driver: PageD
     for name in ("a2.png", "a10.png", "day 1/b.png", "notes.txt"):
         (folder / name).write_bytes(png("#112233"))
     await choose(driver, "Invert an image")
-    await driver.page.get_by_label("Choose a folder", exact=True).first.set_input_files(folder)
+    await driver.page.get_by_label("Choose folder", exact=True).first.set_input_files(folder)
     removes = driver.page.get_by_role("button", name=re.compile("^Remove .*png"))
     await expect(removes).to_have_count(3)
     names = [await each.get_attribute("aria-label") for each in await removes.all()]
@@ -179,15 +179,15 @@ async def test_a_seed_that_is_not_kept_is_not_forgotten(driver: PageDriver) -> N
     form = await choose(driver, "Make a picture of a prompt")
     seed = form.get_by_role("textbox", name="Seed")
     await seed.fill("42")
-    await form.get_by_role("button", name="A new seed for every job").click()
+    await form.get_by_role("button", name="Use a new seed for each job").click()
     await expect(seed).to_have_value("")
     await expect(seed).to_have_attribute("placeholder", "42")
-    await form.get_by_role("button", name="Draw another seed").click()
+    await form.get_by_role("button", name="New random seed").click()
     # the die does not close the lock
     await expect(seed).to_have_value("")
     await expect(seed).not_to_have_attribute("placeholder", "42")
     drawn = await seed.get_attribute("placeholder")
-    await form.get_by_role("button", name="Keep this seed").click()
+    await form.get_by_role("button", name="Lock seed").click()
     await expect(seed).to_have_value(drawn or "")
 
 
@@ -211,12 +211,12 @@ async def test_a_missing_model_is_told_before_and_a_job_is_added_anyway(driver: 
     await expect(listed.get_by_role("link", name="lacking")).to_contain_text("Missing: 1 model")
     await expect(listed.get_by_text("Missing:")).to_have_count(1)
     form = await choose(driver, "lacking")
-    tries = form.get_by_role("textbox", name="Tries")
+    tries = form.get_by_role("textbox", name="Variations")
     await tries.fill("many")
     await driver.page.reload()
     # also while the form cannot be added yet
     await expect(tries).to_have_value("many")
-    await expect(driver.page.get_by_label("What will be made")).to_contain_text("nowhere.safetensors")
+    await expect(driver.page.get_by_label("Summary")).to_contain_text("nowhere.safetensors")
     await tries.fill("1")
     await add(driver, "Add anyway").click()
     await expect(driver.page.get_by_text("Added 1 job.", exact=True).first).to_be_visible()
@@ -235,11 +235,11 @@ async def test_a_dropped_picture_is_run_again_as_it_was_or_used_as_input(driver:
     dropped = await made_picture(driver, invert())
     dialog = driver.page.get_by_role("dialog")
     await driver.drop(dropped)
-    await expect(dialog).to_contain_text("carries the workflow that made it")
+    await expect(dialog).to_contain_text("contains its workflow")
     await dialog.get_by_role("button", name="Use as input").click()
     await expect(driver.page.get_by_role("button", name="Remove made.png")).to_be_attached()
     await driver.drop(dropped)
-    await dialog.get_by_role("button", name="Run this again").click()
+    await dialog.get_by_role("button", name="Run again").click()
     await expect(driver.page).to_have_url(re.compile("workflow=made"))
     await add(driver).click()
     assert [each["status"] for each in await ended(driver, 2)] == ["completed", "completed"]
@@ -248,8 +248,8 @@ async def test_a_dropped_picture_is_run_again_as_it_was_or_used_as_input(driver:
 async def test_a_picture_made_of_a_picture_asks_for_that_when_it_is_run_again(driver: PageDriver) -> None:
     dropped = await made_picture(driver, invert_file("gone.png"), input_file_id=await driver.upload())
     await driver.drop(dropped)
-    await driver.page.get_by_role("dialog").get_by_role("button", name="Run this again").click()
-    said = driver.page.get_by_text("The file that it worked on is not in “made.png”: choose it.")
+    await driver.page.get_by_role("dialog").get_by_role("button", name="Run again").click()
+    said = driver.page.get_by_text("“made.png” does not contain its input file. Choose the file.")
     await expect(said).to_be_visible()
     await give(driver, {"name": "dog.png", "mimeType": "image/png", "buffer": sample_picture()})
     await expect(said).to_be_hidden()
@@ -270,7 +270,7 @@ async def test_nothing_that_was_typed_is_lost_by_escape_leaving_or_reload(driver
     await driver.page.go_back()
     await driver.page.reload()
     await expect(driver.page.get_by_role("button", name="Remove photo-1.png")).to_be_attached()
-    shown = driver.page.get_by_label("Pictures · 1").locator("img")
+    shown = driver.page.get_by_label("Images · 1").locator("img")
     await expect(shown).to_have_js_property("complete", value=True)
     await choose(driver, "painter")
     await expect(prompt).to_have_value("a storm\na calm")
@@ -286,13 +286,13 @@ async def test_what_is_wrong_is_said_at_its_field_also_where_it_is_folded(driver
     await form.get_by_role("textbox", name="Cfg").fill("1000")
     await form.locator("summary", has_text="Sampler").click()
     await add(driver).click()
-    await expect(form.get_by_text("This must be at most 100.")).to_be_visible()
+    await expect(form.get_by_text("Must be at most 100.")).to_be_visible()
     await expect(form.get_by_role("textbox", name="Cfg")).to_be_focused()
     await form.get_by_role("textbox", name="Cfg").fill("5")
-    await expect(form.get_by_text("This must be at most 100.")).to_be_hidden()
+    await expect(form.get_by_text("Must be at most 100.")).to_be_hidden()
     await choose(driver, "Invert an image")
     await driver.plan.get_by_role("button", name="Choose a picture").click()
-    await expect(driver.page.get_by_text("This is required.")).to_be_visible()
+    await expect(driver.page.get_by_text("Required.")).to_be_visible()
     assert await jobs_of(driver) == []
 
 
@@ -301,7 +301,7 @@ async def test_seeds_of_64_bits_are_kept_to_the_last_digit_and_count_up(driver: 
     await driver.page.reload()
     form = await choose(driver, "painter")
     await form.get_by_role("textbox", name="Seed").fill("18446744073709551614")
-    await form.get_by_role("textbox", name="Tries").fill("2")
+    await form.get_by_role("textbox", name="Variations").fill("2")
     await add(driver, "Add 2 jobs").click()
     await expect(driver.page.get_by_text("Added 2 jobs.", exact=True).first).to_be_visible()
     assert {each["seed"] for each in await jobs_of(driver)} == {18446744073709551614, 18446744073709551615}
@@ -364,16 +364,16 @@ async def test_an_earlier_job_is_changed_and_run_and_what_differs_is_shown(drive
     await driver.page.goto(f"/create?from={job['id']}")
     await expect(form.get_by_label("Prompt", exact=True)).to_have_value("a lake\nat night")
     await expect(form.get_by_role("textbox", name="Seed")).to_have_value("18446744073709551615")
-    await expect(form).to_contain_text("All values are as they were.")
+    await expect(form).to_contain_text("No values changed.")
     await form.get_by_role("textbox", name="Steps").fill("7")
     await expect(form).to_contain_text("was 20")
-    await expect(form).to_contain_text("1 value changed since.")
+    await expect(form).to_contain_text("1 value changed.")
     # what a prompt was does not hide how it is read
     await form.get_by_label("Prompt", exact=True).fill("a lake\nat noon")
-    await form.get_by_role("button", name="one text").click()
-    await expect(form.get_by_role("button", name="one to a line · 2")).to_be_visible()
+    await form.get_by_role("button", name="one prompt").click()
+    await expect(form.get_by_role("button", name="one per line · 2")).to_be_visible()
     await form.get_by_role("button", name="Reset Prompt").click()
-    await form.get_by_role("button", name="one to a line · 2").click()
+    await form.get_by_role("button", name="one per line · 2").click()
     await driver.page.reload()
     await expect(form.get_by_role("textbox", name="Steps")).to_have_value("7")
     await add(driver, re.compile("Add job")).click()
@@ -396,16 +396,16 @@ async def test_a_folder_of_the_machine_is_counted_and_added(tmp_path: Path, chro
         (place / f"a{number}.png").write_bytes(png(f"#{number:02x}2233"))
     async with desk.open() as (_worker, ready), open_page(chromium, ready.url, lands=re.compile("/create")) as driver:
         form = await choose(driver, "Invert an image")
-        await form.get_by_role("button", name="From a folder of this machine").click()
+        await form.get_by_role("button", name="Use a folder on this machine").click()
         await form.get_by_role("textbox", name="Folder").fill("mine")
         await expect(add(driver)).to_have_text(re.compile("Add 3 jobs"))
         # files are shown, whatever number of jobs they make
-        await form.get_by_role("textbox", name="Tries").fill("2")
-        plan = driver.page.get_by_label("What will be made")
-        await expect(plan).to_contain_text("3 pictures × 2 tries = 6 pictures")
-        await expect(plan.get_by_label("The first of them").get_by_role("listitem")).to_have_count(3)
+        await form.get_by_role("textbox", name="Variations").fill("2")
+        plan = driver.page.get_by_label("Summary")
+        await expect(plan).to_contain_text("3 images × 2 variations = 6 images")
+        await expect(plan.get_by_label("First jobs").get_by_role("listitem")).to_have_count(3)
         await expect(plan.get_by_text(re.compile(r"and \d+ more"))).to_have_count(0)
-        await form.get_by_role("textbox", name="Tries").fill("1")
+        await form.get_by_role("textbox", name="Variations").fill("1")
         await add(driver).click()
         await expect(driver.page.get_by_text("Added 3 jobs.", exact=True).first).to_be_visible()
         await form.get_by_role("textbox", name="Folder").fill("nowhere")

@@ -107,7 +107,7 @@ async def test_filters_and_search_are_in_the_address_and_outlive_a_reload(driver
     await expect(tiles(page)).to_have_count(1)
     await expect(page.get_by_role("searchbox")).to_have_value("boat red")
     await page.get_by_role("button", name="Videos").click()
-    await expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
+    await expect(page.get_by_role("heading", name="No matching outputs")).to_be_visible()
     await page.go_back()
     await expect(tiles(page)).to_have_count(1)
     await page.goto(f"/gallery?batch={batch}&by=workflow")
@@ -120,13 +120,13 @@ async def test_stars_and_rejects_by_key_in_the_grid_and_in_the_lightbox(driver: 
     # the newest is the first
     await page.keyboard.press("j")
     await page.keyboard.press("s")
-    await expect(opener(page, "three")).to_have_accessible_name("three, picture, starred")
+    await expect(opener(page, "three")).to_have_accessible_name("three, image, starred")
     await page.keyboard.press("j")
     await page.keyboard.press("d")
-    await expect(opener(page, "two")).to_have_accessible_name("two, picture, rejected")
+    await expect(opener(page, "two")).to_have_accessible_name("two, image, rejected")
     await page.keyboard.press("Enter")
     lightbox = page.get_by_role("dialog", name="Output two")
-    await expect(lightbox.get_by_role("button", name="Not rejected")).to_be_visible()
+    await expect(lightbox.get_by_role("button", name="Remove rejection")).to_be_visible()
     await page.keyboard.press("ArrowRight")
     await page.keyboard.press("s")
     await expect(
@@ -162,7 +162,7 @@ async def test_the_lightbox_and_the_comparison_have_the_keys_of_the_grid_and_fit
     assert await page.evaluate(outside) == 0
     await page.keyboard.press("d")
     await page.keyboard.press("2")
-    await expect(compare.get_by_role("button", name="Not rejected: B")).to_be_visible()
+    await expect(compare.get_by_role("button", name="Remove rejection: B")).to_be_visible()
     await page.set_viewport_size({"width": 1440, "height": 900})
     await page.goto(f"/gallery?batch={batch}&open={ids[0]}")
     await expect(page.get_by_role("button", name="Change and run")).to_be_visible()
@@ -223,13 +223,13 @@ async def test_two_clips_are_compared_and_play_as_one(driver: PageDriver) -> Non
     times = "[...document.querySelectorAll('[role=dialog] video')].map(each => each.currentTime)"
     first, second = await page.evaluate(times)
     assert first == second
-    await page.get_by_label("Position of all").fill("0.2")
+    await page.get_by_label("Playback position").fill("0.2")
     assert await page.evaluate(times) == [0.2, 0.2]
     assert await page.evaluate("[...document.querySelectorAll('[role=dialog] video')].every(each => each.paused)")
     # enlarged in one, enlarged in both
     widths = "[...document.querySelectorAll('[role=dialog] video')].map(each => each.getBoundingClientRect().width)"
     # what differs stands below them once it is known, and takes some of their room
-    await expect(page.get_by_role("region", name="Differs in")).to_be_visible()
+    await expect(page.get_by_role("region", name="Differences")).to_be_visible()
     fitting, _ = await page.evaluate(widths)
     await page.locator("[data-pane=A] video").hover()
     await page.mouse.wheel(0, -400)
@@ -307,7 +307,7 @@ async def test_deleting_says_what_goes_and_takes_it_away(driver: PageDriver) -> 
     await page.keyboard.press("x")
     await page.keyboard.press("Delete")
     dialog = page.get_by_role("dialog", name="Delete 1 output?")
-    await expect(dialog).to_contain_text("The job that made it is deleted with it")
+    await expect(dialog).to_contain_text("This also deletes its job")
     await dialog.get_by_role("button", name="Delete 1 output").click()
     await expect(tiles(page)).to_have_count(1)
     await expect(opener(page, "stays")).to_be_visible()
@@ -385,6 +385,6 @@ async def test_markup_in_names_notes_and_prompts_is_shown_as_text(driver: PageDr
 async def test_a_gallery_without_anything_teaches_the_next_step(driver: PageDriver) -> None:
     page = driver.page
     await page.goto("/gallery?q=nobody-made-this")
-    await expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
-    await page.get_by_role("button", name="Show everything").click()
+    await expect(page.get_by_role("heading", name="No matching outputs")).to_be_visible()
+    await page.get_by_role("button", name="Clear filters").click()
     await expect(page).to_have_url(re.compile(r"/gallery$"))

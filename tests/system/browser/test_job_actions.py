@@ -17,13 +17,13 @@ async def open_batch(driver: PageDriver, batch_id: str) -> Locator:
     """What stands beside the queue."""
     await driver.page.goto(f"/queue?batch={batch_id}")
     panel = driver.page.get_by_role("complementary")
-    await expect(panel.get_by_role("progressbar", name="Progress of the batch")).to_be_visible()
+    await expect(panel.get_by_role("progressbar", name="Batch progress")).to_be_visible()
     return panel
 
 
 async def offered(driver: PageDriver, label: str, *verbs: str) -> None:
     """Of something in the queue, by its menu."""
-    await driver.page.get_by_role("button", name=f"More for {label}", exact=True).click()
+    await driver.page.get_by_role("button", name=f"Actions for {label}", exact=True).click()
     await expect(driver.page.get_by_role("menuitem")).to_have_text(list(verbs))
     await driver.page.keyboard.press("Escape")
     await expect(driver.page.get_by_role("menuitem")).to_have_count(0)
@@ -56,7 +56,7 @@ async def test_all_are_paused_at_once_and_resumed(shared: PageDriver) -> None:
     await shared.submit("running", "fetched", "waiting")
     await shared.open_queue()
     await expect(shared.unit("running")).to_have_attribute("data-status", "running")
-    await shared.page.get_by_role("button", name="More for the queue").click()
+    await shared.page.get_by_role("button", name="Queue actions").click()
     await shared.page.get_by_role("menuitem", name="Pause now").click()
     await expect(shared.chip("Paused", 3)).to_be_visible()
     await shared.behave()
@@ -90,7 +90,7 @@ async def test_the_items_of_a_batch_are_opened_one_by_one(shared: PageDriver) ->
     panel = await open_batch(shared, batch_id)
     await expect(panel).to_contain_text("3 of 3")
     await panel.get_by_role("button", name="Item 2, Done").click()
-    await panel.get_by_role("link", name="Open its page").click()
+    await panel.get_by_role("link", name="Open page").click()
     await expect(shared.page.get_by_role("heading", level=1)).to_have_text("dog.png")
     await shared.page.keyboard.press("j")
     await expect(shared.page.get_by_role("heading", level=1)).to_have_text("owl.png")
@@ -113,7 +113,7 @@ async def test_what_the_worker_has_fetched_cannot_be_moved(shared: PageDriver) -
     await expect(shared.unit("lakes")).to_have_attribute("data-status", "running")
     await expect(panel.get_by_role("button", name="Pause after the current job")).to_be_visible()
     await panel.get_by_role("button", name="Item 2").click()
-    await expect(panel.get_by_role("status").filter(has_text="Runs next; its inputs are ready.")).to_be_visible()
+    await expect(panel.get_by_role("status").filter(has_text="Runs next. Inputs are ready.")).to_be_visible()
     for verb in ("Run next", "Move up", "Move down"):
         await expect(panel.get_by_role("button", name=verb)).to_have_count(0)
     await expect(shared.actions.get_by_role("button", name="Run next")).to_have_count(0)
@@ -123,9 +123,9 @@ async def test_what_waits_says_its_place(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     *_others, last = await shared.submit("running", "fetched", "first", "second", "third")
     await shared.open_job(last)
-    await expect(shared.page.get_by_text("Number 3 in line.")).to_be_visible()
+    await expect(shared.page.get_by_text("Number 3 in the queue.")).to_be_visible()
     await shared.actions.get_by_role("button", name="Run next").click()
-    await expect(shared.page.get_by_text("Number 1 in line.")).to_be_visible()
+    await expect(shared.page.get_by_text("Number 1 in the queue.")).to_be_visible()
 
 
 async def test_new_seeds_are_offered_where_there_is_a_seed(shared: PageDriver) -> None:
@@ -159,7 +159,7 @@ async def test_a_failed_job_says_why_and_is_retried_only_once(shared: PageDriver
     # from the one to the other and back; Retry is offered once, and Again as often as one likes
     await shared.page.get_by_role("link", name=first[-8:]).click()
     await shared.status_is("Failed")
-    await expect(shared.actions.get_by_role("button", name="Again", exact=True)).to_be_visible()
+    await expect(shared.actions.get_by_role("button", name="Run again", exact=True)).to_be_visible()
     await expect(shared.actions.get_by_role("button", name="Retry", exact=True)).to_have_count(0)
     await shared.page.get_by_role("link", name=made[-8:]).click()
     await expect(shared.page).to_have_url(made)
@@ -197,7 +197,7 @@ async def test_a_job_is_deleted_only_after_a_question_that_names_its_files(share
     await shared.open_queue()
     await shared.do("old", "Delete")
     dialog = shared.page.get_by_role("dialog")
-    await expect(dialog).to_contain_text("These files are deleted, too:")
+    await expect(dialog).to_contain_text("Also deletes these files:")
     await expect(dialog.get_by_role("listitem")).to_have_count(1)
     await dialog.get_by_role("button", name="Keep them").click()
     await expect(shared.unit("old")).to_be_visible()
@@ -254,4 +254,4 @@ async def test_batches_are_found_by_their_own_words_and_by_those_of_their_items(
         await shared.page.get_by_role("searchbox").fill(words)
         await expect(shared.names).to_have_text(found)
     await shared.page.get_by_role("searchbox").fill("nowhere")
-    await expect(shared.page.get_by_role("heading", name="Nothing matches")).to_be_visible()
+    await expect(shared.page.get_by_role("heading", name="No matching jobs")).to_be_visible()

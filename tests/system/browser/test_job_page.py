@@ -33,7 +33,7 @@ async def test_a_text_is_shown_as_it_is_and_copied(shared: PageDriver) -> None:
     await shared.status_is("Done")
     await expect(page.locator("pre").filter(has_text=HOSTILE).first).to_have_text(HOSTILE)
     await page.get_by_role("button", name="Copy text").click()
-    await expect(page.get_by_text("Copied to the clipboard").first).to_be_visible()
+    await expect(page.get_by_text("Copied to clipboard").first).to_be_visible()
     assert await page.evaluate("navigator.clipboard.readText()") == HOSTILE
     assert await page.evaluate("window.hit") is None
 
@@ -55,7 +55,7 @@ async def test_a_job_that_runs_is_live(shared: PageDriver) -> None:
     far = shared.page.get_by_role("status").filter(has=shared.page.get_by_role("progressbar", name="Progress"))
     await expect(far).to_contain_text(re.compile(r"ImageInvert · step \d+ of 600"))
     await expect(shared.page.get_by_role("log")).to_contain_text("ImageInvert (2)")
-    happened = shared.page.locator("section", has=shared.page.get_by_role("heading", name="What happened"))
+    happened = shared.page.locator("section", has=shared.page.get_by_role("heading", name="Timeline"))
     await expect(happened).to_contain_text("Started")
     await shared.actions.get_by_role("button", name="Cancel").click()
     await shared.status_is("Canceled")
@@ -109,7 +109,7 @@ async def test_a_clip_is_compared_with_its_input_and_driven_by_keys_and_escape_l
     await film.hover()
     await expect(film.locator("video")).to_have_count(1)
     await page.get_by_role("button", name="hills", exact=True).click()
-    await page.get_by_role("link", name="Open its page").click()
+    await page.get_by_role("link", name="Open page").click()
     await page.wait_for_url(f"**/jobs/{first}")
     video = page.get_by_role("main").locator("video").first
     await expect(video).to_have_js_property("readyState", 4)

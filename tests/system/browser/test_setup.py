@@ -50,7 +50,7 @@ async def test_an_empty_server_is_led_to_a_finished_job(
             await page.get_by_label("Setup code").fill("AAAAA-AAAAA-AAAAA-AAAAA")
             await page.get_by_label("Email").fill("eve@example.com")
             await page.get_by_label("Password", exact=True).fill(PASSWORD)
-            await page.get_by_role("button", name="Become administrator").click()
+            await page.get_by_role("button", name="Create administrator").click()
             await expect(page.get_by_role("alert")).to_contain_text("not the code")
             heard.complaints.clear()
 
@@ -63,7 +63,7 @@ async def test_an_empty_server_is_led_to_a_finished_job(
                 lambda _step: is_for_everybody(page, heard, axe),
             )
             await is_for_everybody(page, heard, axe)
-            await page.get_by_role("link", name="Open the console").click()
+            await page.get_by_role("link", name="Open console").click()
             await page.wait_for_url(re.compile("/console$"))
             # what the storage does not take as a rule, it is asked for all the same
             assert heard.complaints == []

@@ -49,7 +49,7 @@ async def test_who_is_not_signed_in_signs_in_and_comes_to_where_they_wanted(
         await page.goto("/gallery?q=a%20lake")
         await expect(page.get_by_role("heading", name="Sign in", exact=True)).to_be_visible()
         await fill_in(page, "ada@example.com", "a wrong guess")
-        await expect(page.get_by_role("alert")).to_have_text("The email or the password is wrong.")
+        await expect(page.get_by_role("alert")).to_have_text("Wrong email or password.")
         await fill_in(page, "ada@example.com", PASSWORD)
         await page.wait_for_url(re.compile(r"/gallery\?q=a\+lake$"))
         await expect(page.get_by_role("heading", name="Gallery", exact=True)).to_be_visible()
@@ -83,7 +83,7 @@ async def test_an_address_that_does_not_exist_is_a_page_of_the_app(chromium: Bro
         answer = await page.goto("/nowhere/at/all")
         assert answer is not None
         assert answer.status == 404
-        await expect(page.get_by_text("There is no such page")).to_be_visible()
+        await expect(page.get_by_text("Page not found")).to_be_visible()
         assert [each for each in heard.complaints if "status of 404" not in each] == []
 
 
@@ -112,9 +112,9 @@ async def test_signing_in_leads_nowhere_else(visitor: Page, shared_server: Syste
 async def test_somebody_new_signs_up_and_is_in(visitor: Page) -> None:
     email = f"{uuid4()}@example.com"
     await visitor.goto("/wallet")
-    await visitor.get_by_role("link", name="Make an account").click()
+    await visitor.get_by_role("link", name="Create an account").click()
     # both pages have these fields
-    await expect(visitor.get_by_role("heading", name="Make an account")).to_be_visible()
+    await expect(visitor.get_by_role("heading", name="Create an account")).to_be_visible()
     await visitor.get_by_label("Email").fill(email)
     await visitor.get_by_label("Password", exact=True).fill("short")
     await visitor.get_by_role("button", name="Sign up").click()
@@ -146,14 +146,14 @@ async def test_a_session_that_ends_is_asked_for_again_and_what_was_typed_and_ask
     shared_server.http.cookies.clear()
     # a new search asks the server, which lets nobody in
     await search.fill("what i typed")
-    dialog = visitor.get_by_role("dialog", name="Your session has ended")
+    dialog = visitor.get_by_role("dialog", name="Your session expired")
     await expect(dialog).to_be_visible()
     await expect(dialog.get_by_label("Email")).to_have_value(email)
     await visitor.keyboard.press("Escape")
     await expect(dialog).to_be_visible()
     await dialog.get_by_label("Password", exact=True).fill("a wrong guess")
     await dialog.get_by_role("button", name="Sign in", exact=True).click()
-    await expect(dialog.get_by_role("alert")).to_have_text("The email or the password is wrong.")
+    await expect(dialog.get_by_role("alert")).to_have_text("Wrong email or password.")
     async with visitor.expect_response(
         lambda each: "/api/gallery" in each.url and "what" in each.url and each.status == 200
     ):
@@ -185,7 +185,7 @@ async def test_a_link_sets_a_password_once_and_says_so_when_it_does_not_work(
     await visitor.goto(link["url"])
     await expect(visitor.get_by_role("heading", name="This link does not work")).to_be_visible()
     await expect(
-        visitor.get_by_text("It was used before, or has expired.", exact=False)
+        visitor.get_by_text("The link was already used or has expired.", exact=False)
         .or_(visitor.get_by_text("This link was used before, or has expired.", exact=False))
         .first
     ).to_be_visible()

@@ -381,7 +381,7 @@ class TestMaking:
         await expect(user.state.get_by_text(re.compile(r"^Number \d+ in the queue$"))).to_be_visible()
         estimate = re.compile(r"^Starts in (a moment|about .+)\. Takes .+\.$")
         await expect(user.state.get_by_text(estimate)).to_be_visible()
-        fetched = [each["id"] for each in (await user.call("GET", "/ai-jobs"))["items"] if each["is_only_fetched"]]
+        fetched = [each["id"] for each in (await user.call("GET", "/ai-jobs"))["items"] if each["is_prefetched"]]
         assert len(fetched) == len(user.system.simulators)
         await user.page.goto(f"/studio/videos/{fetched[0]}")
         await expect(user.state.get_by_text("You are next")).to_be_visible()
@@ -395,7 +395,7 @@ class TestMaking:
         await user.page.goto(f"/studio/videos/{jobs[-1]}")
         await user.state.get_by_role("button", name="Cancel").click()
         await expect(user.state.get_by_text("Canceled by you")).to_be_visible()
-        await expect(user.state.get_by_text(f"{COST} tokens are back in your wallet.")).to_be_visible()
+        await expect(user.state.get_by_text(f"{COST} tokens refunded.")).to_be_visible()
         for simulator in user.system.simulators:
             simulator.behave()
         for each in jobs[:-1]:
@@ -425,7 +425,7 @@ class TestMaking:
         await expect(alert.get_by_text(ERROR)).to_be_hidden()
         await alert.get_by_text("Details").click()
         await expect(alert.get_by_text(ERROR)).to_be_visible()
-        await expect(user.state.get_by_text(f"{COST} tokens are back in your wallet.")).to_be_visible()
+        await expect(user.state.get_by_text(f"{COST} tokens refunded.")).to_be_visible()
         await user.page.goto("/wallet")
         await expect(user.transactions).to_have_count(3)
         await expect(user.transactions.nth(0)).to_contain_text(re.compile(r"Refunded.*\+7"))

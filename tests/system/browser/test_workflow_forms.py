@@ -32,14 +32,14 @@ async def test_a_dropped_graph_becomes_a_form_with_ranges_and_choices_of_its_nod
     assert keys[:2] == ["prompt", "negative_prompt"]
     steps = form.get_by_role("textbox", name="Steps")
     for wrong, why in (
-        ("many", "a number"),
-        ("1.5", "a whole number"),
-        ("0", "at least 1"),
-        ("10001", "at most 10000"),
+        ("many", "Enter a number."),
+        ("1.5", "Enter a whole number."),
+        ("0", "Must be at least 1."),
+        ("10001", "Must be at most 10000."),
     ):
         await steps.fill(wrong)
         await shared.plan.get_by_role("button", name="Add job").click()
-        await expect(form.get_by_role("alert")).to_have_text(f"This must be {why}.")
+        await expect(form.get_by_role("alert")).to_have_text(why)
     await steps.fill("8")
     await steps.press("ArrowUp")
     await expect(steps).to_have_value("9")
@@ -51,8 +51,8 @@ async def test_a_dropped_graph_becomes_a_form_with_ranges_and_choices_of_its_nod
 async def test_prompts_by_line_and_tries_multiply_and_name_their_jobs(shared: PageDriver) -> None:
     form = await dropped(shared, "portrait", PROMPT_GRAPH)
     await form.get_by_label("Prompt", exact=True).fill("a lake\n\n  a hill \n")
-    await form.get_by_role("textbox", name="Tries").fill("2")
-    await expect(shared.plan).to_contain_text("2 prompts × 2 tries = 4 pictures")
+    await form.get_by_role("textbox", name="Variations").fill("2")
+    await expect(shared.plan).to_contain_text("2 prompts × 2 variations = 4 images")
     await shared.add("Add 4 jobs", count=4)
     jobs = (await shared.call("GET", "/api/ai-jobs"))["items"]
     assert {each["label"] for each in jobs} == {f"{words} · try {n}" for words in ("a lake", "a hill") for n in (1, 2)}

@@ -34,7 +34,7 @@ describe("a job error", () => {
     const detail = JSON.stringify({ exception_type: "OOM", exception_message: "no", traceback: ["line 1"], node: 3 });
     const explained = explainError("The GPU ran out of memory.", detail);
     expect(explained.cause).toBe("The GPU ran out of memory.");
-    expect(explained.advice).toContain("fewer pixels");
+    expect(explained.advice).toContain("Reduce the resolution");
     expect(explained.details).toContain("OOM: no\nline 1");
   });
 

@@ -1,13 +1,14 @@
-// What is shown all over the app. All text that people read stands in this folder, ready to be translated.
+// Texts used all over the app. This folder has every user-visible text.
 
 const number = new Intl.NumberFormat("en");
 const plural = (count: number, one: string, many = `${one}s`) => `${number.format(count)} ${count === 1 ? one : many}`;
 
-const BOTH_WAYS = /[\u0590-\u08ff\u200f\u202a-\u202e\u2066-\u2069\ufb1d-\ufdff\ufe70-\ufeff]/;
-const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
+const RTL_OR_CONTROL = /[\u0590-\u08ff\u200f\u202a-\u202e\u2066-\u2069\ufb1d-\ufdff\ufe70-\ufeff]/;
+const CONTROLS = /[\u202a-\u202e\u2066-\u2069]/g;
 
-/** What somebody wrote, for the middle of a sentence: a name that is read from the right turns nothing around it. */
-const isolated = (name: string): string => (BOTH_WAYS.test(name) ? `\u2068${name.replace(TURNING, "")}\u2069` : name);
+/** Isolates a user-given name, so right-to-left text does not reorder the sentence around it. */
+const isolated = (name: string): string =>
+  RTL_OR_CONTROL.test(name) ? `\u2068${name.replace(CONTROLS, "")}\u2069` : name;
 
 export { isolated, number, plural };
 
@@ -33,40 +34,40 @@ export const common = {
   retry: "Try again",
   copy: "Copy",
   copied: "Copied",
-  notCopied: "It could not be copied: your browser does not allow it here. Select it, and copy it by hand.",
+  notCopied: "Your browser blocked copying. Select the text and copy it manually.",
   details: "Details",
   more: "More",
   loading: "Loading",
   search: "Search",
-  nothingFound: "Nothing found",
+  nothingFound: "No results",
   choose: "Choose…",
   required: "required",
   less: "Less",
   greater: "More",
   problems: {
-    away: "ComfyRelay is not responding. Check your connection, and whether it is still running.",
-    answered: (status: number) => `The server answered ${status}.`,
+    away: "ComfyRelay is not responding. Check your connection and that the server is running.",
+    answered: (status: number) => `The server responded with ${status}.`,
     andMore: (count: number) => `(and ${count} more)`,
     tooLarge: (name: string, size: string, most: string) => `${name} is ${size}; the limit is ${most}.`,
     refused: (name: string, why: string) => `${name} cannot be used: ${why}`,
     notUploaded: (name: string, status?: number) =>
-      status ? `${name} could not be uploaded: the server answered ${status}.` : `${name} could not be uploaded.`,
+      status ? `Could not upload ${name}: the server responded with ${status}.` : `Could not upload ${name}.`,
     broken: "This part of the page stopped working",
-    brokenAdvice: "Your jobs are not affected. Reload the page; what you typed in Create is kept.",
+    brokenAdvice: "Your jobs are not affected. Reload the page. Your input in Create is saved.",
     reload: "Reload",
-    notLoaded: "This part of the page could not be loaded",
+    notLoaded: "Could not load this part of the page",
     notLoadedAdvice: "ComfyRelay may have been updated or stopped. Reload the page to continue.",
-    nowhere: "There is no such page",
-    nowhereAdvice: "The address may have been mistyped, or what it showed was deleted.",
+    nowhere: "Page not found",
+    nowhereAdvice: "Check the address. The item may also have been deleted.",
     back: "Go back",
     home: { desk: "Go to the queue", user: "Go to the studio", admin: "Go to the console" },
   },
   live: {
     connecting: "Connecting…",
     reconnecting: "Connection lost. Reconnecting…",
-    offline: "You are offline. What you see may be out of date.",
-    polling: "Live updates are slower than usual.",
-    back: "Connected again",
+    offline: "You are offline. This page may be out of date.",
+    polling: "Live updates are delayed.",
+    back: "Reconnected",
   },
   status: {
     queued: "Waiting",
@@ -86,26 +87,25 @@ export const common = {
     next: (now: string) => `Theme: ${now}`,
   },
   notifications: {
-    name: "Notify when a batch or job ends",
-    hint: "A message from your browser, even while this tab is in the background.",
-    blocked: "Your browser blocks notifications for this page. Allow them in its site settings, then switch this on.",
-    missing:
-      "This browser cannot show notifications here: they need HTTPS, or a browser on the machine that runs ComfyRelay.",
+    name: "Notify when a job or batch finishes",
+    hint: "Shows a browser notification, even while this tab is in the background.",
+    blocked: "Your browser blocks notifications for this page. Allow them in the site settings, then turn this on.",
+    missing: "Notifications need HTTPS, or a browser on the machine that runs ComfyRelay.",
     ended: (label: string) => `${label} is done`,
-    endedSome: (label: string, failed: number) => `${label} ended, ${number.format(failed)} failed`,
-    body: (done: number, total: number) => `${number.format(done)} of ${plural(total, "output")} made`,
+    endedSome: (label: string, failed: number) => `${label} finished, ${number.format(failed)} failed`,
+    body: (done: number, total: number) => `${number.format(done)} of ${plural(total, "output")} completed`,
     unnamed: "Your batch",
   },
   palette: {
     name: "Commands",
     placeholder: "Search pages and commands…",
-    empty: "Nothing found. Try another word.",
+    empty: "No results. Try another search.",
     go: "Go to",
     page: "This page",
   },
   keys: {
     name: "Keyboard shortcuts",
-    hint: "Keys work wherever you are not typing.",
+    hint: "Shortcuts work while you are not typing.",
     everywhere: "Everywhere",
     openPalette: "Commands",
     showKeys: "Keyboard shortcuts",
@@ -119,7 +119,7 @@ export const common = {
     retry: "Run again",
   },
   settings: "Settings",
-  drop: { title: "Drop to use it", hint: "Workflows, pictures, videos, audio or whole folders" },
+  drop: { title: "Drop to upload", hint: "Workflows, images, videos, audio or folders" },
   selected: (count: number) => `${number.format(count)} selected`,
   clearSelection: "Clear selection",
   media: {
@@ -133,13 +133,13 @@ export const common = {
     forward: "One frame forward",
     fullscreen: "Full screen",
     position: "Position",
-    gone: "This file is gone",
+    gone: "File not found",
     noPreview: "No preview",
     divider: "Divider between input and output",
   },
 };
 
-/** A length of time in words, rounded as people would say it. */
+/** A duration, rounded: `90 s`, `12 min`, `3 h 5 min`. */
 export function duration(seconds: number): string {
   if (seconds < 1) return "under 1 s";
   if (seconds < 90) return `${Math.round(seconds)} s`;
@@ -150,7 +150,7 @@ export function duration(seconds: number): string {
   return minutes % 60 ? `${hours} h ${minutes % 60} min` : `${hours} h`;
 }
 
-/** `0:05`, as players write it. */
+/** `0:05` */
 export function clock(seconds: number): string {
   const whole = Math.max(0, Math.round(seconds));
   const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
@@ -173,7 +173,7 @@ const STEPS: [Intl.RelativeTimeFormatUnit, number][] = [
   ["minute", 60],
 ];
 
-/** `5 minutes ago`. */
+/** `5 minutes ago` */
 export function ago(at: string, now = Date.now()): string {
   const seconds = (Date.parse(at) - now) / 1000;
   for (const [unit, length] of STEPS) {

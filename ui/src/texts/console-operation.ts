@@ -1,18 +1,17 @@
 import { number, plural } from "./common";
 
 export const webhooks = {
-  filters: { all: "All", dead: "Dead", failing: "Failing", pending: "Waiting", delivered: "Delivered" } as Readonly<
+  filters: { all: "All", dead: "Dead", failing: "Failing", pending: "Pending", delivered: "Delivered" } as Readonly<
     Record<string, string>
   >,
-  about:
-    "What is sent to the addresses that users gave. A delivery that failed too often is dead until it is sent again.",
-  emptyTitle: "Nothing here",
+  about: "Requests to the webhook URLs of users. A delivery that failed too often is dead until you resend it.",
+  emptyTitle: "No deliveries",
   empty: {
-    dead: "No delivery is dead: everything was delivered, or is still being retried.",
-    failing: "No delivery is failing.",
-    delivered: "Nothing was delivered yet.",
-    pending: "Nothing is waiting to be delivered.",
-    all: "No webhook was called yet.",
+    dead: "No dead deliveries.",
+    failing: "No failing deliveries.",
+    delivered: "No delivered webhooks yet.",
+    pending: "No pending deliveries.",
+    all: "No webhooks sent yet.",
   } as Readonly<Record<string, string>>,
   columns: {
     event: "Event",
@@ -21,61 +20,60 @@ export const webhooks = {
     status: "State",
     attempts: "Attempts",
     at: "When",
-    problem: "Last answer",
+    problem: "Last response",
     actions: "Actions",
   },
-  redeliver: "Send again",
-  redeliverOf: (what: string) => `Send again to ${what}`,
-  redelivered: "It is sent again.",
+  redeliver: "Resend",
+  redeliverOf: (what: string) => `Resend to ${what}`,
+  redelivered: "Resending.",
   ofJob: (id: string) => `job ${id}`,
-  answered: (status: number) => `answered ${status}`,
+  answered: (status: number) => `responded ${status}`,
   outbox: {
-    title: "Stuck between the databases",
-    about:
-      "Changes in one database that should have reached another long ago. They are retried until they do; nothing is lost.",
-    none: "Nothing is stuck.",
-    what: (direction: string, jobs: number, pool: string) =>
+    title: "Stuck outbox entries",
+    about: "Changes that one database could not deliver to another. The server retries until they arrive.",
+    none: "No stuck entries.",
+    what: (direction: string, jobs: number, shard: string) =>
       direction === "to_queue"
-        ? `${plural(jobs, "job")} of ${pool} not in the queue yet`
-        : `${plural(jobs, "decision")} of the queue not known in ${pool} yet`,
+        ? `${plural(jobs, "job")} of shard ${shard} not in the queue yet`
+        : `${plural(jobs, "queue decision")} not applied in shard ${shard} yet`,
   },
 };
 
 export const reconcile = {
-  about: "Compares queue, jobs and ledger, and says what does not fit together. It changes nothing.",
-  run: "Check now",
+  about: "Compares the queue, jobs and ledger and reports mismatches. It does not change anything.",
+  run: "Run check",
   running: "Checking…",
-  runningSince: "Running, started",
+  runningSince: "Started",
   progress: "Checking",
   lastRun: "Last check",
-  neverRun: "Not checked yet",
-  neverRunText: "The server repairs most things by itself; this shows what is left.",
-  allWell: "Everything fits together",
+  neverRun: "No check yet",
+  neverRunText: "The server repairs most mismatches automatically. Run a check to find the rest.",
+  allWell: "No mismatches",
   allWellText: (jobs: number | null) =>
-    jobs === null ? "Nothing was found." : `${plural(jobs, "job")} compared, and nothing was found.`,
-  found: (count: number) => plural(count, "finding"),
-  first: (shown: number) => `The first ${number.format(shown)} are shown.`,
-  poolsDown: (pools: string) => `Not compared, because they cannot be reached: ${pools}.`,
+    jobs === null ? "The check found no mismatches." : `Compared ${plural(jobs, "job")}.`,
+  found: (count: number) => plural(count, "mismatch", "mismatches"),
+  first: (shown: number) => `Showing the first ${number.format(shown)}.`,
+  shardsDown: (shards: string) => `Unreachable shards, not compared: ${shards}.`,
   failed: "The last check failed",
-  pool: (name: string) => `database ${name}`,
+  shard: (name: string) => `shard ${name}`,
   dispatch: (id: number) => `dispatch ${id}`,
   job: (id: string) => `job ${id}`,
-  tenant: "its tenant",
+  tenant: "tenant",
   kind: (kind: string) => kind.replaceAll("_", " "),
-  howto: "The guide on reconciling explains what each of them means, and what to do.",
+  howto: "See the reconcile guide for the meaning of each mismatch and how to fix it.",
 };
 
 export const settings = {
   find: "Search settings",
-  about: "The settings in force. They are set in the server's environment; change them there.",
-  columns: { name: "Setting", value: "Value", source: "From" },
+  about: "Current settings. Change them in the server's environment.",
+  columns: { name: "Setting", value: "Value", source: "Source" },
   sources: {
     default: "default",
     environment: "environment",
     file: "file",
   } as Readonly<Record<string, string>>,
-  hidden: "set, and hidden",
+  hidden: "set (hidden)",
   unset: "not set",
-  filters: { all: "All", changed: "Set by you" },
+  filters: { all: "All", changed: "Changed" },
   version: (version: string) => `Version ${version}`,
 };

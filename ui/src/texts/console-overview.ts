@@ -1,4 +1,4 @@
-// The first page of the console: what runs, how it went, and what needs somebody.
+// Console overview: current load, history and notices.
 
 import { duration, isolated, number, plural } from "./common";
 
@@ -15,24 +15,24 @@ export const overview = {
   >,
   tiles: "Now",
   waiting: "Waiting",
-  waitingAside: (seconds: number | null) => (seconds === null ? "nothing waits" : `oldest ${duration(seconds)}`),
+  waitingAside: (seconds: number | null) => (seconds === null ? "queue is empty" : `oldest ${duration(seconds)}`),
   wait: "Wait",
-  waitAside: "until a job starts, last hour",
+  waitAside: "until start, last hour",
   done: "Done, last hour",
   doneAside: (running: number) => `${number.format(running)} running`,
   failed: "Failed",
   failedAside: (count: number) => (count ? `${plural(count, "job")} in the last hour` : "none in the last hour"),
   busy: "Slots busy",
   busyOf: (busy: number, slots: number) => `${number.format(busy)} of ${number.format(slots)}`,
-  /** A slot is one job at a time; a GPU may have several. */
+  /** A slot runs one job at a time; a GPU may have several. */
   busyAside: (workers: number) => `on ${plural(workers, "worker")} online`,
   tokens: "Tokens, last hour",
-  tokensAside: "paid for jobs",
+  tokensAside: "spent on jobs",
   percent: (part: number) => percent.format(part),
   compact: (value: number) => compact.format(value),
   seconds: (value: number) => (value === 0 ? "0 s" : duration(value)),
   none: "–",
-  charts: "How it went",
+  charts: "History",
   chart: {
     waiting: "Queue depth",
     wait: "Wait until a job starts",
@@ -47,55 +47,55 @@ export const overview = {
     wait: "wait",
     done: "done",
     failed: "failed",
-    errors: "of jobs that ended",
+    errors: "of finished jobs",
     busy: "busy",
-    slots: "in all",
+    slots: "total",
     tokens: "tokens",
   },
-  /** For who hears the page. */
+  /** Chart description for screen readers. */
   summary: (name: string, over: string, now: string, highest: string) =>
-    `${name} ${over}: ${now} at the end, ${highest} at most`,
-  summaryOfNothing: (name: string, over: string) => `${name} ${over}: nothing was recorded`,
-  noSamplesTitle: "No figures yet",
+    `${name} ${over}: now ${now}, maximum ${highest}`,
+  summaryOfNothing: (name: string, over: string) => `${name} ${over}: no data`,
+  noSamplesTitle: "No data yet",
   noSamples: (hasWorkers: boolean) =>
     hasWorkers
-      ? "One is recorded each minute: the first will be here in a moment. Run something to see it move."
-      : "One is recorded each minute. Add a worker to have something run: the charts then fill by themselves.",
-  noValues: "Nothing in this time",
+      ? "The server records data every minute. Run a job to see activity."
+      : "The server records data every minute. Add a worker to run jobs.",
+  noValues: "No data in this range",
   clock: (seconds: number) => time.format(new Date(seconds * 1000)),
   day: (seconds: number) => day.format(new Date(seconds * 1000)),
   attention: {
     title: "Needs attention",
     nothing: "Nothing needs attention.",
-    unknown: "Not everything could be checked",
-    unknownAside: "There may be more that needs attention: the check is repeated.",
+    unknown: "Some checks failed",
+    unknownAside: "This list may be incomplete. The checks are retried.",
     pending: (count: number, first: string) =>
       count === 1 ? `${isolated(first)} is revoked` : `${plural(count, "worker")} are revoked`,
-    pendingAside: "It gets no jobs until somebody approves it.",
-    breaker: (fleet: string) => `${isolated(fleet)} launches nothing`,
-    breakerAside: (failed: number) => `${plural(failed, "launch", "launches")} in a row never became a worker.`,
-    noLeader: (fleet: string) => `Nobody scales ${isolated(fleet)}`,
-    noLeaderAside: "No process decides for it: start one with comfyrelay fleet run.",
+    pendingAside: "Revoked workers get no jobs until you approve them.",
+    breaker: (fleet: string) => `${isolated(fleet)} stopped launching machines`,
+    breakerAside: (failed: number) =>
+      `${plural(failed, "consecutive launch", "consecutive launches")} did not become a worker.`,
+    noLeader: (fleet: string) => `${isolated(fleet)} has no autoscaler`,
+    noLeaderAside: "Start one with comfyrelay fleet run.",
     dead: (count: number, isMore: boolean) =>
       `${plural(count, "webhook delivery", "webhook deliveries")}${isMore ? " or more" : ""} given up`,
-    deadAside: "Their receivers did not answer in time. Check them, and send them again.",
+    deadAside: "The receivers did not respond. Check them and resend the deliveries.",
     offline: (count: number, first: string) =>
       count === 1 ? `${isolated(first)} is offline` : `${plural(count, "worker")} are offline`,
-    offlineAside: "No contact for a while. Each continues by itself when it is back.",
-    nobody: (waiting: number) =>
-      `${plural(waiting, "job")} ${waiting === 1 ? "waits" : "wait"}, and no worker is online`,
-    nobodyAside: "Add a worker, or check why they are offline.",
-    failing: (part: number) => `${percent.format(part)} of the jobs of the last hour failed`,
-    failingAside: "Check their errors.",
+    offlineAside: "Offline workers continue automatically when they reconnect.",
+    nobody: (waiting: number) => `${plural(waiting, "job")} waiting, no worker online`,
+    nobodyAside: "Add a worker, or check why your workers are offline.",
+    failing: (part: number) => `${percent.format(part)} of jobs failed in the last hour`,
+    failingAside: "Check the failed jobs.",
     paused: (fleet: string) => `${isolated(fleet)} is paused`,
-    pausedAside: "No machine is launched or ended until it is resumed.",
+    pausedAside: "Autoscaling is off until you resume it.",
     open: "Open",
     approve: "Approve",
   },
-  decisions: "Why fleets did what they did",
-  noDecisions: "No fleet is scaled by this server.",
+  decisions: "Autoscaling decisions",
+  noDecisions: "No autoscaled fleets.",
   running: "Running now",
   runningAll: (count: number) => `All ${number.format(count)}`,
-  nothingRuns: "Nothing runs at the moment.",
-  addWorker: "Add a worker",
+  nothingRuns: "No running jobs.",
+  addWorker: "Add worker",
 };

@@ -1,4 +1,4 @@
-// What the pages for the catalogue, accounts and operation say alike.
+// Texts shared by the catalogue, tenant and operations pages.
 
 import { number, plural } from "./common";
 
@@ -7,18 +7,18 @@ const moment = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "
 const price = new Intl.NumberFormat("en", { maximumFractionDigits: 6 });
 
 export const shared = {
-  /** The whole moment, where `ago` says only how long it is. */
+  /** Date and time, for the tooltip of a relative time. */
   moment: (at: string) => moment.format(new Date(at)),
   tokens: (count: number) => plural(count, "token"),
   count: (count: number) => number.format(count),
-  /** Money is kept in millionths. */
+  /** Amounts are stored in millionths. */
   money: (micros: number) => price.format(micros / MICROS),
   save: "Save",
   saved: "Saved.",
-  unsaved: "Not saved yet",
+  unsaved: "Unsaved changes",
   discard: "Discard changes",
   delete: "Delete",
-  deleted: (name: string) => `${name} is deleted.`,
+  deleted: (name: string) => `Deleted ${name}.`,
   more: "Show more",
   again: "Try again",
   back: "Back",
@@ -27,24 +27,23 @@ export const shared = {
   never: "never",
   nothing: "—",
   name: "Name",
-  slug: "Address",
-  active: "In use",
-  inactive: "Switched off",
-  shownOnce: "It is shown only once. Copy it now.",
+  slug: "Slug",
+  active: "Active",
+  inactive: "Inactive",
+  shownOnce: "Copy it now. It is shown only once.",
   leaving: {
-    title: "Leave without saving?",
-    about: "What you changed here is not saved yet, and is lost when you leave.",
-    stay: "Stay",
-    leave: "Leave without saving",
+    title: "Discard unsaved changes?",
+    about: "Your changes are not saved and will be lost.",
+    stay: "Keep editing",
+    leave: "Discard changes",
   },
-  wrongSlug: "Letters, digits, dots, hyphens and underscores, beginning with a letter or digit; at most 100.",
+  wrongSlug: "Use at most 100 letters, digits, dots, hyphens and underscores. Start with a letter or digit.",
 };
 
-/** Where a command is typed. */
 export const shells = {
   name: "Shell",
   posix: "Linux, macOS",
   powershell: "Windows (PowerShell)",
   onlyHere:
-    "This works on the server's own machine only. For others, start the server with COMFYRELAY_HOST=0.0.0.0 and with COMFYRELAY_PUBLIC_URL, the address that they reach it by.",
+    "This command only works on the server itself. For other machines, start the server with COMFYRELAY_HOST=0.0.0.0 and set COMFYRELAY_PUBLIC_URL to its address.",
 };

@@ -1,4 +1,4 @@
-// What the pages of the console share; the words of each page stand in a file of its own.
+// Texts shared by the console pages; each page has its own file.
 
 import { number, plural } from "./common";
 
@@ -43,19 +43,19 @@ export const console = {
   none: "none",
   unknown: "unknown",
   moment: (at: string) => moment.format(new Date(at)),
-  /** Of today with seconds, of another day with the day. */
+  /** Today: time with seconds; otherwise day and time. */
   at: (at: string, now = new Date()) => {
     const found = new Date(at);
     return found.toDateString() === now.toDateString() ? short.format(found) : dayAndTime.format(found);
   },
   money: (amount: number) => money.format(amount),
-  perHour: (amount: number) => `${money.format(amount)} an hour`,
+  perHour: (amount: number) => `${money.format(amount)} per hour`,
   showMore: "Show more",
-  showSecret: "Show the secret",
-  hideSecret: "Hide the secret",
+  showSecret: "Show secret",
+  hideSecret: "Hide secret",
   hidden: "••••••••",
   notFound: "Not found",
-  failedToLoad: "This could not be loaded",
+  failedToLoad: "Could not load",
   back: (page: string) => `Back to ${page}`,
   shownOf: (shown: number, all: number) => `${number.format(shown)} of ${number.format(all)}`,
   jobs: (count: number) => plural(count, "job"),
@@ -63,7 +63,7 @@ export const console = {
   machines: (count: number) => plural(count, "machine"),
 };
 
-/** A few seconds matter here: `4 s ago`. */
+/** With seconds: `4 s ago`. */
 export function seen(at: string, now = Date.now()): string {
   const seconds = Math.max(0, Math.round((now - Date.parse(at)) / 1000));
   if (seconds < 2) return "now";

@@ -66,10 +66,10 @@ export function PlanPanel({ form, submission, command, found, folderProblem }: P
       )}
       {submission.problem && !submission.missing && <ErrorCard title={submission.problem} />}
       {isTrying && (
-        <p className={styles.standIn}>
+        <p className={styles.simulator}>
           <Info aria-hidden />
           <span>
-            {texts.plan.standIn}. {texts.plan.standInAdvice}
+            {texts.plan.simulator}. {texts.plan.simulatorAdvice}
           </span>
         </p>
       )}

@@ -10,7 +10,7 @@ test("rejects pairs with different numbers of files and prompts", () => {
   expect(jobCount(sweepOf(choice, two))).toBe(2);
   expect(validateDraft(choice, two)).toEqual({});
   const three = draft({ texts: { prompt: "a\nb\nc" }, isPairwise: true });
-  expect(validateDraft(choice, three).prompt).toContain("there are 2 and 3");
+  expect(validateDraft(choice, three).prompt).toContain("2 files and 3 prompts");
 });
 
 test("requires a file unless a folder is given", () => {

@@ -8,19 +8,19 @@ import { choice, draft, file, input } from "./test-fixtures";
 test("expands every input with every prompt and variation, in server order", () => {
   const lists = sweepOf(choice, draft({ texts: { prompt: "a storm\n\n a calm " }, tries: "3" }));
   expect(jobCount(lists)).toBe(12);
-  expect(sweepSummary(lists, "image")).toBe("2 pictures × 2 prompts × 3 tries");
+  expect(sweepSummary(lists, "image")).toBe("2 images × 2 prompts × 3 variations");
   const items = expandSweep(lists, 4);
   expect(items.map((each) => itemLabel(each, 3))).toEqual([
-    "a · a storm · try 1",
-    "a · a storm · try 2",
-    "a · a storm · try 3",
-    "a · a calm · try 1",
+    "a · a storm · variation 1",
+    "a · a storm · variation 2",
+    "a · a storm · variation 3",
+    "a · a calm · variation 1",
   ]);
 });
 
 test("pairs files and prompts only while there are several of both", () => {
   const two = draft({ texts: { prompt: "a storm\na calm" }, isPairwise: true, tries: "3" });
-  expect(sweepSummary(sweepOf(choice, two), "image")).toBe("2 pairs × 3 tries");
+  expect(sweepSummary(sweepOf(choice, two), "image")).toBe("2 pairs × 3 variations");
   // back to one prompt, or to one picture: the control is gone, and nothing stands in the way
   for (const more of [{ texts: { prompt: "a storm" } }, { files: { image: [file("a.png")] } }]) {
     const back = { ...two, tries: "1", ...more };
@@ -44,9 +44,9 @@ test("cuts labels between words", () => {
 
 test("warns if variations share a seed", () => {
   const kept: Draft = { ...EMPTY, texts: { seed: "7" } };
-  expect(variationsHint(choice, EMPTY)).toBe("each with another seed");
-  expect(variationsHint(choice, { ...kept, seeds: "increment" })).toBe("each with another seed");
-  expect(variationsHint(choice, { ...kept, seeds: "fixed" })).toBe("same seed: all come out the same");
+  expect(variationsHint(choice, EMPTY)).toBe("each with a new seed");
+  expect(variationsHint(choice, { ...kept, seeds: "increment" })).toBe("each with a new seed");
+  expect(variationsHint(choice, { ...kept, seeds: "fixed" })).toBe("same seed: all results are identical");
   const seedless = { ...choice, properties: choice.properties.filter((each) => each.key !== "seed") };
-  expect(variationsHint(seedless, EMPTY)).toBe("no seed: all come out the same");
+  expect(variationsHint(seedless, EMPTY)).toBe("no seed: all results are identical");
 });

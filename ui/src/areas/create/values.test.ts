@@ -8,13 +8,13 @@ import { defaultText, describeSize, describeValue, randomSeed, stepValue, valida
 
 test("reports problems by field", () => {
   const said = (texts: Record<string, string>) => validateInput(named(Object.keys(texts)[0] ?? ""), choice, texts);
-  expect(said({ steps: "many" })).toBe("This must be a number.");
-  expect(said({ steps: "1.5" })).toBe("This must be a whole number.");
-  expect(said({ steps: "101" })).toBe("This must be at most 100.");
-  expect(said({ steps: "0" })).toBe("This must be at least 1.");
+  expect(said({ steps: "many" })).toBe("Enter a number.");
+  expect(said({ steps: "1.5" })).toBe("Enter a whole number.");
+  expect(said({ steps: "101" })).toBe("Must be at most 100.");
+  expect(said({ steps: "0" })).toBe("Must be at least 1.");
   expect(said({ seed: "" })).toBeNull();
   expect(said({ sampler: "gone" })).toContain("gone");
-  expect(validateDraft(choice, EMPTY)).toEqual({ image: "This is required." });
+  expect(validateDraft(choice, EMPTY)).toEqual({ image: "Required." });
 });
 
 test("groups models and secondary inputs by node", () => {
@@ -63,6 +63,6 @@ test("draws random seeds within the range of the input", () => {
 });
 
 test("describes whether a seed is fixed", () => {
-  expect(describeValue(named("seed"), choice, { seed: "7" })).toBe("kept");
-  expect(describeValue(named("seed"), choice, { seed: "" })).toBe("new each time");
+  expect(describeValue(named("seed"), choice, { seed: "7" })).toBe("locked");
+  expect(describeValue(named("seed"), choice, { seed: "" })).toBe("random");
 });

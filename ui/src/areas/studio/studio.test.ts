@@ -21,30 +21,30 @@ describe("what is said of a video", () => {
 
   it("is at one of four steps, and in line while its worker runs another", () => {
     const step = (status: "queued" | "paused" | "processing" | "completed", isFetched = false) =>
-      currentStep({ status, is_only_fetched: isFetched });
+      currentStep({ status, is_prefetched: isFetched });
     expect([step("queued"), step("paused"), step("processing"), step("completed")]).toEqual([1, 1, 2, 3]);
     expect(step("processing", true)).toBe(1);
   });
 
   it("is among those of its states", () => {
     const of = (job: Parameters<typeof matchesState>[0]) => STATES.filter((each) => matchesState(job, each));
-    expect(of({ status: "processing", is_only_fetched: true, is_expired: false })).toEqual(["waiting"]);
-    expect(of({ status: "processing", is_only_fetched: false, is_expired: false })).toEqual(["running"]);
-    expect(of({ status: "paused", is_only_fetched: false, is_expired: false })).toEqual(["paused"]);
-    expect(of({ status: "completed", is_only_fetched: false, is_expired: true })).toEqual(["completed", "expired"]);
+    expect(of({ status: "processing", is_prefetched: true, is_expired: false })).toEqual(["waiting"]);
+    expect(of({ status: "processing", is_prefetched: false, is_expired: false })).toEqual(["running"]);
+    expect(of({ status: "paused", is_prefetched: false, is_expired: false })).toEqual(["paused"]);
+    expect(of({ status: "completed", is_prefetched: false, is_expired: true })).toEqual(["completed", "expired"]);
   });
 
   it("waits for a reason that a user understands, and not in the words of operators", () => {
-    expect(studio.video.why("no_worker")).toContain("starts by itself");
+    expect(studio.video.why("no_worker")).toContain("starts automatically");
     expect(studio.video.why("no_worker")).not.toContain("worker");
-    expect(studio.video.why("busy")).toBe("Waiting for its turn.");
-    expect(studio.video.why(undefined)).toBe("Waiting for its turn.");
+    expect(studio.video.why("busy")).toBe("Waiting in the queue.");
+    expect(studio.video.why(undefined)).toBe("Waiting in the queue.");
   });
 
   it("is estimated in plain words", () => {
     expect(studio.video.startsIn(0.2)).toBe("Starts in a moment");
     expect(studio.video.startsIn(40)).toBe("Starts in about 40 s");
-    expect(studio.video.longer(90)).toMatch(/^Then it takes about /);
+    expect(studio.video.longer(90)).toMatch(/^Takes about /);
     expect([studio.video.left(0), studio.video.left(12)]).toEqual(["almost done", "about 12 s left"]);
   });
 
@@ -69,14 +69,14 @@ describe("a failure", () => {
   const told = (error: string) => studio.video.failure(error);
   it("is told in words of people, with what to do", () => {
     const memory = told("KSampler (3): there was not enough memory, even with the 24 GB of the card to itself.");
-    expect(memory?.cause).toBe("There was not enough memory for it");
-    expect(memory?.advice).toContain("Try a smaller picture");
+    expect(memory?.cause).toBe("Not enough memory");
+    expect(memory?.advice).toContain("Try a smaller image");
     expect(told("LoadImage (1): the file is not an image that can be read")?.cause).toBe("Your file could not be read");
     expect(told("The worker stopped responding.")?.advice).toContain("Your file is not the cause");
     expect(told("KSampler (3): the GPU is in a bad state, ComfyUI must be restarted")?.advice).toContain("Try again");
     expect(
       told("CheckpointLoaderSimple (4): Error while deserializing header of a safetensors file")?.advice,
-    ).toContain("Tell the administrator");
+    ).toContain("Contact your administrator");
   });
 
   it("never speaks of nodes, workers and cards to who cannot change them", () => {

@@ -1,6 +1,6 @@
 // What a workflow's form is built by: pure rules, without a page.
 
-import { type Whole, stringify } from "@/api/json";
+import { stringify, type Whole } from "@/api/json";
 import { type Graph, nodeName } from "./graph";
 
 export const TYPES = ["text", "number", "boolean", "choice", "image", "video", "audio"] as const;

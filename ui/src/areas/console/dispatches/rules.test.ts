@@ -27,8 +27,8 @@ describe("what can be done with a dispatch", () => {
 
 it("its time is how long it waits, runs, or took", () => {
   const now = Date.parse("2026-01-01T00:01:30Z");
-  expect(dispatchTime(dispatch("queued"), now)).toBe("waits 2 min");
-  expect(dispatchTime(dispatch("leased"), now)).toBe("runs 30 s");
+  expect(dispatchTime(dispatch("queued"), now)).toBe("waiting 2 min");
+  expect(dispatchTime(dispatch("leased"), now)).toBe("running 30 s");
   expect(dispatchTime(dispatch("completed", { duration_seconds: 12 }), now)).toBe("12 s");
   expect(dispatchTime(dispatch("canceled"), now)).toBe("");
 });

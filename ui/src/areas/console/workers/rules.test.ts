@@ -59,7 +59,7 @@ describe("what keeps a worker from working", () => {
   it("is said with how long it has been silent, and what it still holds", () => {
     expect(textsOf({ state: "offline" })[0]).toContain("5 min");
     expect(textsOf({ is_draining: true, leases: 2 })[0]).toContain("2 jobs");
-    expect(textsOf({ is_draining: true })[0]).toContain("can be stopped");
+    expect(textsOf({ is_draining: true })[0]).toContain("You can stop the worker");
   });
 
   it("names workflows that are blocked, but not those that were", () => {
@@ -80,7 +80,7 @@ describe("what keeps a worker from working", () => {
       node_types: ["VHS_Combine"],
       models: ["a", "b", "c"],
     };
-    expect(textsOf({ lacks: [lack] })).toEqual(["For 01234567 it lacks VHS_Combine, a, b +1."]);
+    expect(textsOf({ lacks: [lack] })).toEqual(["01234567 is missing VHS_Combine, a, b +1."]);
   });
 
   it("is told in a few words in the list, the gravest alone", () => {
@@ -108,6 +108,6 @@ describe("what a worker is at", () => {
     const [fetched, running] = [job(null, true), job({ value: 0.2, node_title: "KSampler", step: 3, steps: 20 })];
     expect(runningFirst([fetched, running])).toEqual([running, fetched]);
     expect(describeProgress(running)).toBe("KSampler · step 3 of 20");
-    expect(describeProgress(fetched)).toBe("fetched, starts next");
+    expect(describeProgress(fetched)).toBe("prefetched, starts next");
   });
 });
