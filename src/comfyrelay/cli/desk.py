@@ -64,8 +64,8 @@ def password(
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
     """Check that this machine is ready for `up`; exit code 1 if something is broken."""
     require("desk")
-    from comfyrelay.cli.check_results import print_findings
+    from comfyrelay.cli.check_results import print_results
     from comfyrelay.desk.doctor import examine
 
-    if not print_findings(examine(), out, as_json=as_json):
+    if not print_results(examine(), out, as_json=as_json):
         raise typer.Exit(BROKEN)

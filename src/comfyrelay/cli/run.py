@@ -280,9 +280,9 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool, shown: str | N
                 if event.type == "progress":
                     explaining.cancel()
                     began = began or utc_now()
-                    progress = Progress.read(event.data)
+                    progress = Progress.from_report(event.data)
                     text = render.how_far(progress, began, utc_now()) or "running"
-                    bar.update(task, completed=progress.part or 0.0, description=text)
+                    bar.update(task, completed=progress.fraction or 0.0, description=text)
         except asyncio.CancelledError:
             await _cancel(client, job_id)
             raise

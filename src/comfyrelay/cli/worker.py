@@ -56,9 +56,9 @@ def worker(
 @worker_app.command()
 def check(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
     """Check what is reachable and missing, and what this worker would be assigned; exit code 1 if it cannot work."""
-    from comfyrelay.cli.check_results import print_findings
+    from comfyrelay.cli.check_results import print_results
     from comfyrelay.worker.check import check as check_worker
     from comfyrelay.worker.settings import load_worker_settings
 
-    if not print_findings(check_worker(load_worker_settings()), out, as_json=as_json):
+    if not print_results(check_worker(load_worker_settings()), out, as_json=as_json):
         raise typer.Exit(1)

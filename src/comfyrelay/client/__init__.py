@@ -10,7 +10,7 @@ async with Client() as client:
 from comfyrelay.client.calls import DEFAULT_URL, Done
 from comfyrelay.client.client import Client, DescribedGraph
 from comfyrelay.client.find import Found, find
-from comfyrelay.protocol.admin import WorkerSummary
+from comfyrelay.protocol.admin.workers import WorkerSummary
 from comfyrelay.protocol.desk import AboutJob, Now
 from comfyrelay.protocol.jobs import Batch, Job, JobEvent, LogLine, Output
 from comfyrelay.protocol.user import Effect, Preset, Workflow

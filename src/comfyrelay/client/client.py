@@ -13,7 +13,7 @@ from comfyrelay.client.calls import DEFAULT_URL, Calls, Done
 from comfyrelay.client.events import follow
 from comfyrelay.client.files import Files, LinkExpired, media_type, safe_name
 from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
-from comfyrelay.protocol.admin import WorkerSummary
+from comfyrelay.protocol.admin.workers import WorkerSummary
 from comfyrelay.protocol.desk import (
     AboutJob,
     DeskInfo,

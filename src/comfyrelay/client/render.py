@@ -62,7 +62,7 @@ def how_far(progress: Progress, started_at: datetime | None, now: datetime) -> s
         words.append(f"step {progress.step or 0:.0f} of {progress.steps:.0f}")
     if not words and progress.phase:
         words.append(printable(progress.phase))
-    done = progress.part
+    done = progress.fraction
     # before that much is done, the guess would jump about
     if done and 0.05 <= done < 1 and (began := progress.began_at or started_at):
         words.append(f"about {span(since(began, now) * (1 - done) / done)} left")
@@ -102,9 +102,9 @@ def age(moment: datetime | None, now: datetime) -> str:
 def job_table(jobs: Sequence[Job], labels: Mapping[str, str], now: datetime) -> Table:
     table = grid("job", "status", "made", "what")
     for each in jobs:
-        status, progress = status_text(each.status), Progress.read(each.progress)
-        if each.status == "processing" and progress.part is not None:
-            status.append(f" {progress.part:.0%}")
+        status, progress = status_text(each.status), Progress.from_report(each.progress)
+        if each.status == "processing" and progress.fraction is not None:
+            status.append(f" {progress.fraction:.0%}")
         about = Text(printable(each.error), style="red") if each.error else how_far(progress, each.started_at, now)
         table.add_row(short(each.id), status, age(each.created_at, now), what(labels.get(each.id, ""), about))
     return table
@@ -209,8 +209,8 @@ def _rows(rows: Sequence[tuple[str, RenderableType]]) -> Table:
 def _progress(job: Job, now: datetime) -> str:
     if job.status != "processing":
         return ""
-    progress = Progress.read(job.progress)
-    done = "" if progress.part is None else f"{progress.part:.0%}"
+    progress = Progress.from_report(job.progress)
+    done = "" if progress.fraction is None else f"{progress.fraction:.0%}"
     return ", ".join(each for each in (done, how_far(progress, job.started_at, now)) if each)
 
 

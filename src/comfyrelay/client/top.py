@@ -225,13 +225,13 @@ def _about_workers(seen: TopView) -> list[RenderableType]:
 def _running(seen: TopView, now: datetime) -> RenderableType:
     table = render.grid("job", "", "", "since", "what")
     for each in seen.running:
-        progress = Progress.read(each.progress)
+        progress = Progress.from_report(each.progress)
         # where its worker said so: it may have been fetched long before that
         began = progress.began_at or each.started_at
         table.add_row(
             render.short(each.id),
-            render.bar(progress.part),
-            "" if progress.part is None else f"{progress.part:.0%}",
+            render.bar(progress.fraction),
+            "" if progress.fraction is None else f"{progress.fraction:.0%}",
             render.span(render.since(began, now)) if began else "",
             render.what(seen.labels.get(each.id, ""), render.how_far(progress, each.started_at, now)),
         )

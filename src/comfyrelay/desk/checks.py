@@ -17,11 +17,12 @@ from comfyrelay.desk.scripts.config import script_settings
 from comfyrelay.desk.settings import ENV_PREFIX as DESK_PREFIX
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.protocol.desk import CheckResult, CheckVerdict
 from comfyrelay.settings import Settings
 from comfyrelay.system.command_lines import quoted
 from comfyrelay.system.disks import free_bytes
 from comfyrelay.system.platform import describe
-from comfyrelay.worker.check import ANSWERS, CheckFinding, Verdict, about_care, about_comfyui, about_installs
+from comfyrelay.worker.check import ANSWERS, about_care, about_comfyui, about_installs
 
 GIB = 1024**3
 # Outputs of videos are large; below the first nothing can be expected to work.
@@ -31,7 +32,7 @@ LITTLE_SPACE = 5 * GIB
 
 async def examine_own(
     settings: Settings, desk: DeskSettings, in_use: Sequence[str], *, script: Mapping[str, Any] | None
-) -> AsyncIterator[CheckFinding]:
+) -> AsyncIterator[CheckResult]:
     """The same of the desk in this process, which knows what it was started with: for its own page. `in_use` is where
     its ComfyUIs are."""
     yield about_python()
@@ -48,7 +49,7 @@ async def examine_own(
         yield finding
 
 
-async def about_comfyuis(settings: Settings, desk: DeskSettings, urls: Sequence[str]) -> AsyncIterator[CheckFinding]:
+async def about_comfyuis(settings: Settings, desk: DeskSettings, urls: Sequence[str]) -> AsyncIterator[CheckResult]:
     kept = {note.url: log.parent for note, log in state_files.find(settings.data_dir / "worker")}
     abouts = [await _about_comfyui(url, desk, folder=kept.get(url)) for url in urls]
     for finding in abouts:
@@ -63,12 +64,12 @@ async def about_comfyuis(settings: Settings, desk: DeskSettings, urls: Sequence[
             yield finding
 
 
-def about_python() -> CheckFinding:
+def about_python() -> CheckResult:
     version = platform.python_version()
     return fine("python", f"ComfyRelay {__version__} on Python {version}, {describe()}, {sys.executable}.")
 
 
-def about_folder(folder: Path, holder: str | None) -> Iterator[CheckFinding]:
+def about_folder(folder: Path, holder: str | None) -> Iterator[CheckResult]:
     about = "data folder"
     place = _nearest(folder)
     try:
@@ -94,19 +95,19 @@ def about_folder(folder: Path, holder: str | None) -> Iterator[CheckFinding]:
         yield fine("disk", text)
 
 
-async def _about_comfyui(url: str, desk: DeskSettings, *, folder: Path | None) -> CheckFinding:
+async def _about_comfyui(url: str, desk: DeskSettings, *, folder: Path | None) -> CheckResult:
     """`folder` is that of one which a desk has started."""
     place = desk.comfyui_url.index(url)
     folder = desk.comfyui_folders[place] if place < len(desk.comfyui_folders) else folder
     async with ComfyClient(url) as client:
         found = await about_comfyui(client, folder=folder, setting=f"{DESK_PREFIX}COMFYUI_FOLDERS")
-    if found.verdict is Verdict.BROKEN and "comfyui_url" not in desk.model_fields_set:
+    if found.verdict is CheckVerdict.BROKEN and "comfyui_url" not in desk.model_fields_set:
         text = f"{found.text} Jobs wait for it. Is it elsewhere? Name it: --comfyui-url."
         return lacking(found.about, text)
     return found
 
 
-def about_script(table: Mapping[str, Any], data_dir: Path) -> CheckFinding:
+def about_script(table: Mapping[str, Any], data_dir: Path) -> CheckResult:
     # folders that a desk makes by itself need not be there yet
     there = _nearest(data_dir)
     made = {"working_folder": str(there), "template_folder": str(there), "input_folder": str(there)}
@@ -122,7 +123,7 @@ def _nearest(folder: Path) -> Path:
     return next(each for each in (folder, *folder.parents) if each.exists())
 
 
-async def about_notifications(desk: DeskSettings) -> AsyncIterator[CheckFinding]:
+async def about_notifications(desk: DeskSettings) -> AsyncIterator[CheckResult]:
     for url in desk.notify_urls:
         about = f"notifications {without_secrets(url)}"
         why = await asyncio.to_thread(why_unusable, url)
@@ -132,13 +133,13 @@ async def about_notifications(desk: DeskSettings) -> AsyncIterator[CheckFinding]
             yield fine(about, f"It is notified of: {', '.join(desk.notify_on)}. `comfyrelay notify test` tries it.")
 
 
-def fine(about: str, text: str) -> CheckFinding:
-    return CheckFinding(verdict=Verdict.FINE, about=about, text=text)
+def fine(about: str, text: str) -> CheckResult:
+    return CheckResult(verdict=CheckVerdict.FINE, about=about, text=text)
 
 
-def lacking(about: str, text: str) -> CheckFinding:
-    return CheckFinding(verdict=Verdict.LACKING, about=about, text=text)
+def lacking(about: str, text: str) -> CheckResult:
+    return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=text)
 
 
-def broken(about: str, text: str) -> CheckFinding:
-    return CheckFinding(verdict=Verdict.BROKEN, about=about, text=text)
+def broken(about: str, text: str) -> CheckResult:
+    return CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=text)

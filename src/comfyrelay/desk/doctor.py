@@ -24,16 +24,16 @@ from comfyrelay.desk.scripts.config import load_script_table
 from comfyrelay.desk.settings import load_desk_settings
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, NotFound, Unauthorized
 from comfyrelay.http_client import is_loopback, listen
-from comfyrelay.protocol.desk import TryingOut
+from comfyrelay.protocol.desk import CheckResult, TryingOut
 from comfyrelay.services.databases import Databases
 from comfyrelay.settings import Settings, config_path, load_settings
 from comfyrelay.system.folder_lock import FolderLock
-from comfyrelay.worker.check import CheckFinding, about_care
+from comfyrelay.worker.check import about_care
 
 ANSWER_SECONDS = 5.0
 
 
-async def examine() -> AsyncIterator[CheckFinding]:
+async def examine() -> AsyncIterator[CheckResult]:
     yield about_python()
     try:
         settings, desk, script = load_settings(), load_desk_settings(), load_script_table()
@@ -82,7 +82,7 @@ def _of_running_desk(settings: Settings) -> Settings:
     return settings.model_copy(update=here)
 
 
-def _about_password(data_dir: Path, names: list[str]) -> CheckFinding:
+def _about_password(data_dir: Path, names: list[str]) -> CheckResult:
     try:
         require_password(data_dir, host=", ".join(names))
     except ConfigurationError as error:
@@ -90,7 +90,7 @@ def _about_password(data_dir: Path, names: list[str]) -> CheckFinding:
     return fine("password", "Other machines can reach the desk, and the page asks them for the password.")
 
 
-async def _about_databases(settings: Settings) -> AsyncIterator[CheckFinding]:
+async def _about_databases(settings: Settings) -> AsyncIterator[CheckResult]:
     urls = {"central": settings.central_url, **settings.shard_urls}
     missing = [name for name, url in urls.items() if not _may_exist(url)]
     if missing:
@@ -123,7 +123,7 @@ def _may_exist(url: str) -> bool:
     return not scheme.startswith("sqlite") or Path(path).is_file()
 
 
-async def _about_port(settings: Settings, holder: str | None) -> tuple[CheckFinding, list[str]]:
+async def _about_port(settings: Settings, holder: str | None) -> tuple[CheckResult, list[str]]:
     """Who is there; and of a desk, where its ComfyUIs are, unless everything is tried out on the simulator."""
     about = f"desk {settings.base_url}"
     try:
@@ -143,7 +143,7 @@ async def _about_port(settings: Settings, holder: str | None) -> tuple[CheckFind
     return fine(about, f"A desk runs there, version {found.version}, with {runs}."), in_use
 
 
-def _about_silence(about: str, settings: Settings, holder: str | None) -> CheckFinding:
+def _about_silence(about: str, settings: Settings, holder: str | None) -> CheckResult:
     try:
         listen(settings.host, settings.port).close()
     except (ConfigurationError, socket.gaierror) as error:

@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from comfyrelay.desk.notifications.notifier import Occasion
-from comfyrelay.desk.notifications.sender import NotSent
 from comfyrelay.desk.one_time_links import OneTimeLinks
 from comfyrelay.desk.password import Password
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.simulated_jobs import Trying
-from comfyrelay.protocol.desk import TryingOut
-from comfyrelay.worker.check import CheckFinding
+from comfyrelay.protocol.desk import CheckResult, NotSent, TryingOut
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +19,7 @@ class DeskState:
     # of those, the ones that do not answer now
     comfyui_away: Callable[[], Sequence[str]]
     # what `doctor` would say of it
-    examine: Callable[[], AsyncIterator[CheckFinding]]
+    examine: Callable[[], AsyncIterator[CheckResult]]
     trying: Trying
     data_dir: Path
     input_folder: Path

@@ -1,5 +1,5 @@
-"""What goes over the wire, described once: by server, worker and client alike.
+"""The wire models of server, worker and client.
 
-Who receives ignores fields that it does not know, so that either side may be the newer one. Only requests to the user
-and admin API are strict: there an unknown field is a slip of the pen.
+Receivers ignore unknown fields, so that either side may be newer. Only requests to the user and admin API are strict:
+there an unknown field is a typo.
 """

@@ -1,4 +1,4 @@
-"""What all bodies are made of, and the envelope of every good answer."""
+"""The base classes of all bodies, and the envelope of successful responses."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Generic, Self, TypeVar
@@ -14,13 +14,13 @@ _ABSENT = object()
 
 
 class SentBody(BaseModel):
-    """What is sent to the server. Some characters no database keeps, and each text may end up in one. Fields that hold
-    any JSON look for themselves; models within this one, too."""
+    """A body sent to the server. Refuses characters that no database can store. Fields with arbitrary JSON and nested
+    models check their own values."""
 
     @field_validator("*")
     @classmethod
     def _storable(cls, value: Any) -> Any:
-        # for each field of each request: most are one text, or a number
+        # runs for each field of each request: most are a string or a number
         if isinstance(value, str):
             is_fit = is_storable(value)
         elif isinstance(value, list | tuple):
@@ -32,15 +32,14 @@ class SentBody(BaseModel):
         return value
 
     def fields(self, of: type[BaseModel] | None = None, *, but: Collection[str] = ()) -> dict[str, Any]:
-        """By name, as they were read, for whoever has the same names and takes no others: all, or those `of` a model
-        that this one is made of."""
+        """The parsed fields by name: all, or only those of the base model `of`."""
         part = of or type(self)
         _check_names(part, but)
         return {name: getattr(self, name) for name in part.model_fields if name not in but}
 
 
 class Request(SentBody):
-    """A request to the user or admin API. An unknown field is a mistake that is better refused than ignored."""
+    """A request to the user or admin API. An unknown field is refused, because it is a mistake."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -52,18 +51,18 @@ class WorkerRequest(SentBody):
 
     @model_validator(mode="before")
     @classmethod
-    def _take_null_for_absent(cls, data: Any) -> Any:
+    def _drop_nulls(cls, data: Any) -> Any:
         return without_nulls(data)
 
 
 class AnswerBody(BaseModel):
-    """What the server answers. What a newer one adds is kept, for whoever passes it on."""
+    """A response of the server. Fields that a newer server adds are kept, for callers that pass them on."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     @classmethod
     def of(cls, *sources: object, **fields: Any) -> Self:
-        """Made of the attributes of these objects: each field from the first that has it, unless it is given."""
+        """Take each field from `fields`, or from the first source with an attribute of that name."""
         _check_names(cls, fields)
         if len(sources) == 1 and not fields:
             return cls.model_validate(sources[0], from_attributes=True)
@@ -76,16 +75,16 @@ class AnswerBody(BaseModel):
 
 
 class WorkerAnswer(AnswerBody):
-    """What a worker is answered, by a server that may be newer or older."""
+    """A response to a worker, from a server that may be newer or older."""
 
     @model_validator(mode="before")
     @classmethod
-    def _take_null_for_absent(cls, data: Any) -> Any:
+    def _drop_nulls(cls, data: Any) -> Any:
         return without_nulls(data)
 
 
 def without_nulls(data: Any) -> Any:
-    """Between versions, a null says as little as an absent field: the default counts."""
+    """Between versions, null and an absent field both mean the default."""
     return {key: each for key, each in data.items() if each is not None} if isinstance(data, Mapping) else data
 
 
@@ -95,14 +94,14 @@ class Answer(BaseModel, Generic[T]):
 
 
 class Page(BaseModel, Generic[T]):
-    """One page of a list; `next_cursor`, sent back as `cursor`, gives the next one."""
+    """One page of a list. `next_cursor`, sent as `cursor`, returns the next page."""
 
     items: list[T]
     next_cursor: str | None = None
 
 
 def checked(model: type[M], **fields: Any) -> M:
-    """A request as its receiver checks it; `InvalidInput` with what it would refuse."""
+    """Validate a request before it is sent, as its receiver will; raises `InvalidInput`."""
     if model.model_config["extra"] != "forbid":
         _check_names(model, fields)
     try:
@@ -112,18 +111,18 @@ def checked(model: type[M], **fields: Any) -> M:
 
 
 def _check_names(model: type[BaseModel], names: Iterable[str]) -> None:
-    """Who sends knows every field; a model that is tolerant to whoever receives would let a misspelt one pass."""
+    """Senders know every field. A model that tolerates unknown fields would let a typo pass."""
     if unknown := set(names) - model.model_fields.keys():
         raise TypeError(f"{model.__name__} has no field {', '.join(sorted(unknown))}")
 
 
 def field_errors(errors: Any) -> dict[str, str]:
-    """What is wrong, by field."""
+    """Validation messages by field."""
     return {".".join(map(str, each["loc"])) or "body": each["msg"].removeprefix("Value error, ") for each in errors}
 
 
 def example(**fields: Any) -> ConfigDict:
-    """What the documentation shows of a body."""
+    """The example of a body in the API documentation."""
     return ConfigDict(json_schema_extra={"examples": [fields]})
 
 

@@ -1,4 +1,4 @@
-"""What only a desk serves: batches from folders, graphs, scripts, and what its page shows."""
+"""The API of a desk: batches from folders, scripts, and the data of its page."""
 
 import shlex
 from datetime import datetime
@@ -9,22 +9,23 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from comfyrelay.domain.bulk import Mode, SeedMode
+from comfyrelay.domain.image_shapes import InputWarning
 from comfyrelay.domain.properties import Role
 from comfyrelay.domain.queue.states import JobStatus, WorkerState
 from comfyrelay.protocol.base import AnswerBody, Request
 from comfyrelay.protocol.fields import LARGEST_NUMBER, Id, Json, Key, Line, OpenEnum, Priority, Slug
-from comfyrelay.protocol.jobs import Reuse, WaitForMissing
+from comfyrelay.protocol.jobs import QueueUnit, Reuse, WaitForMissing
 from comfyrelay.protocol.requirements import Missing
 
 MOST_TRIES = 1000
-# A place on the desk's machine.
+# A path on the desk's machine.
 Place = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, PurePath) else value)]
 Subdir = Annotated[str, Field(max_length=1000)]
 Texts = Annotated[list[Annotated[str, Field(max_length=100_000)]], Field(max_length=10_000)]
 
 
 class Occasion(StrEnum):
-    """When somebody is notified."""
+    """When notifications are sent."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -32,7 +33,7 @@ class Occasion(StrEnum):
 
 
 class TryingOut(StrEnum):
-    """Which of the jobs that are added now run on the built-in simulator."""
+    """Which new jobs run on the built-in simulator."""
 
     NOTHING = "nothing"
     EXAMPLES = "examples"
@@ -45,9 +46,10 @@ class Seeds(Request):
 
 
 class NewDeskBatch(Request):
-    """What to run, on what, and how often. `values` and those of the `preset` are the same for all items.
+    """All combinations of inputs, prompts and tries of an effect or workflow. `values` and the `preset` apply to all
+    items.
 
-    `input_subdir` is one folder, or several: a script is run on each, of other workflows each file is an input.
+    `input_subdir` is one folder, or several: a script runs on each folder, other workflows run on each file.
     """
 
     effect_slug: Slug | None = None
@@ -66,7 +68,7 @@ class NewDeskBatch(Request):
     priority: Priority = 0
     notify_urls: Annotated[list[Annotated[str, Field(max_length=2000)]], Field(max_length=20, repr=False)] = Field(
         default_factory=list,
-        description="who is notified of its end beside those of the settings, as apprise writes it",
+        description="Apprise URLs to notify when it ends, in addition to those of the settings",
     )
     idempotency_key: Key | None = None
     wait_for_missing: WaitForMissing = False
@@ -78,17 +80,10 @@ class NewDeskBatch(Request):
         return [] if given is None else [given] if isinstance(given, str) else given
 
 
-class Odd(AnswerBody):
-    """Something about the inputs that may not be meant, as a sentence; `name` is the file that it is about."""
-
-    name: str
-    text: str
-
-
 class Estimate(AnswerBody):
-    """What a batch would be. Seconds are from now until its end, with what waits before it: usually, and within which
-    most such batches stay; null while nobody knows how long its jobs take. `inputs` are the names of its files, the
-    first of them; `workers`, how many jobs may run at once; `missing`, what no worker has of what it needs."""
+    """The size, price and expected duration of a batch. Seconds are from now until its end, including jobs ahead of it:
+    the expected value, and the range for most such batches; null if unknown. `inputs` are the first of its file names;
+    `workers` is how many of its jobs may run at once; `missing` are its missing requirements."""
 
     jobs: int
     tokens: int
@@ -100,12 +95,12 @@ class Estimate(AnswerBody):
     slowest_seconds: float | None
     done_at: datetime | None
     missing: Missing | None
-    odd: list[Odd]
+    odd: list[InputWarning]
     remark: str
 
 
 class Script(AnswerBody):
-    """What the configuration says. Of `environment` only the names: values may be secrets."""
+    """The configuration of the script. `environment` has names only: values may be secrets."""
 
     workflow_slug: str
     python: Place
@@ -124,7 +119,7 @@ class Script(AnswerBody):
 
 
 def _split(value: Any) -> Any:
-    """In a form they are one text, read as a shell reads quotes."""
+    """A form sends one text, which is split like a shell command line."""
     try:
         return tuple(shlex.split(value)) if isinstance(value, str) else value
     except ValueError as error:
@@ -132,7 +127,7 @@ def _split(value: Any) -> Any:
 
 
 class ScriptJob(Request):
-    """What a request may say of a script job."""
+    """The parameters of a script job."""
 
     template: str = Field(description="the name of a graph in the template folder")
     input_subdir: str = Field(description="a folder in the input folder")
@@ -147,14 +142,14 @@ class ScriptJob(Request):
 
 
 class ScriptCommand(AnswerBody):
-    """`argv` is what is run; `command` is the same as one would type it, to be read."""
+    """`argv` is the command line as a list, `command` as text for display."""
 
     argv: list[str]
     command: str
 
 
 class NotSent(AnswerBody):
-    """A notification that did not arrive."""
+    """A notification that did not arrive. `url` is without its secrets."""
 
     at: datetime
     url: str
@@ -162,7 +157,7 @@ class NotSent(AnswerBody):
 
 
 class Notifications(AnswerBody):
-    """`urls` are without their secrets; `not_sent` has the last that did not arrive."""
+    """`urls` are without their secrets; `not_sent` has the last failures."""
 
     urls: list[str]
     on: list[OpenEnum[Occasion]]
@@ -170,7 +165,7 @@ class Notifications(AnswerBody):
 
 
 class DeskInfo(AnswerBody):
-    """`comfyui` is where the jobs that are added now run; `trying_out` says which of them run on the simulator."""
+    """`comfyui` are the URLs where new jobs run; `trying_out` is which of them run on the simulator."""
 
     version: str
     comfyui: list[str]
@@ -178,37 +173,37 @@ class DeskInfo(AnswerBody):
     data_dir: Place
     input_folder: Place
     output_folder: Place
-    # the workflow that runs the user's own script, where one is configured
+    # the workflow of the user's own script, if configured
     script_workflow: str | None
     notifications: Notifications
 
 
-class Verdict(StrEnum):
-    """Of a finding: all is well, something is missing, or something cannot work."""
+class CheckVerdict(StrEnum):
+    """It works, something is missing, or it cannot work."""
 
     FINE = "fine"
     LACKING = "lacking"
     BROKEN = "broken"
 
 
-class MachineFinding(AnswerBody):
-    """Something about the machine, in a sentence that says what to do."""
+class CheckResult(AnswerBody):
+    """The result of one check, with advice."""
 
-    verdict: OpenEnum[Verdict]
+    verdict: OpenEnum[CheckVerdict]
     about: str
     text: str
 
 
-class MachineFindings(AnswerBody):
-    """`configuration` is the file that settings are read from; null where there is none."""
+class CheckResults(AnswerBody):
+    """`configuration` is the settings file, null if there is none."""
 
     configuration: Place | None
-    items: list[MachineFinding]
+    items: list[CheckResult]
 
 
 class ComfyuiProcess(AnswerBody):
-    """A ComfyUI that the desk has started. `state` is as `comfyrelay comfyui list` says it, `reason` why it is not up,
-    `lines` what it said last; all of that is in the file `log`."""
+    """A managed ComfyUI. `state` is as in `comfyrelay comfyui list`, `reason` why it is not up, `lines` the end of the
+    file `log`."""
 
     name: str
     gpu: str
@@ -225,7 +220,7 @@ class ComfyuiProcesses(AnswerBody):
 
 
 class Link(AnswerBody):
-    """A link that opens the page in one browser, once, for so many seconds from now."""
+    """A link that opens the page in one browser, once, within `seconds`."""
 
     url: str
     seconds: int
@@ -237,42 +232,34 @@ class WorkerNow(AnswerBody):
     max_concurrency: int
 
 
-class Unit(AnswerBody):
-    """A batch, or a job that belongs to none."""
-
-    id: str
-    is_batch: bool
-
-
 class Fetched(AnswerBody):
-    """A job whose inputs the worker has fetched, to run it next."""
+    """A job that the worker has prefetched."""
 
     id: str
     batch_id: str | None
 
 
 class Now(AnswerBody):
-    """`waiting` is in the order in which it will run; `worker` is null until it has registered. What is only fetched
-    counts as waiting, although the job's own status is `processing`. `comfyui_away` says of each ComfyUI
-    server that cannot be used why."""
+    """`waiting` is in queue order; `worker` is null until it has registered. Prefetched jobs count as waiting, although
+    their status is `processing`. `comfyui_away` has the reason for each ComfyUI that cannot be used."""
 
     worker: WorkerNow | None
     comfyui_away: list[str]
     counts: dict[OpenEnum[JobStatus], int]
-    running: list[Unit]
-    waiting: list[Unit]
+    running: list[QueueUnit]
+    waiting: list[QueueUnit]
     fetched: list[Fetched]
 
 
 class Away(AnswerBody):
-    """Of each ComfyUI server that cannot be used, why."""
+    """The reason for each ComfyUI that cannot be used."""
 
     comfyui_away: list[str]
 
 
 class InputValue(AnswerBody):
-    """A value; of a file, its name, a URL that works for a while, and its id while it can be used again.
-    `is_default`: nobody changed it for this job."""
+    """The value of an input. `value` of a file is its name, `url` a temporary URL, and `file_id` its id while it can be
+    used again. `is_default`: it was not changed for this job."""
 
     key: str
     label: str
@@ -285,8 +272,8 @@ class InputValue(AnswerBody):
 
 
 class RunFile(AnswerBody):
-    """A file that the run made, where it is on this machine. `size` and `url` are null once it is gone from there.
-    `is_output` is the one that is also the job's output."""
+    """A file of the run on this machine. `size` and `url` are null if it no longer exists. `is_output` marks the one
+    that is also the job's output."""
 
     name: str
     path: Place
@@ -297,8 +284,8 @@ class RunFile(AnswerBody):
 
 
 class JobAttempt(AnswerBody):
-    """`started_at` is when its run began; while that is not over, when the worker took it. `about` is what is kept of
-    the run: of a script `argv`, `exit_code`, `outputs`, `seed` and `log`."""
+    """`started_at` is the start of the run; until the run has ended, the time of the lease. `about` has details of the
+    run: for a script `argv`, `exit_code`, `outputs`, `seed` and `log`."""
 
     number: int
     started_at: datetime | None
@@ -311,8 +298,8 @@ class JobAttempt(AnswerBody):
 
 
 class AboutJob(AnswerBody):
-    """`error_detail` is what the program itself printed; `output_metadata`, what was reported of the output; `files`,
-    all that the run made; `deleted_with_it`, the files that go when the job is deleted."""
+    """`error_detail` is the error output of the program, `output_metadata` the worker's report of the output, `files`
+    all files of the run, and `deleted_with_it` the files that are deleted with the job."""
 
     workflow_slug: str
     workflow_name: str

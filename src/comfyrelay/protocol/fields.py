@@ -1,4 +1,4 @@
-"""The words that bodies are made of."""
+"""Field types of bodies."""
 
 import math
 from collections.abc import Mapping
@@ -12,22 +12,22 @@ from comfyrelay.text import is_storable, one_line, storable
 E = TypeVar("E", bound=StrEnum)
 LARGEST_ID = 2**63 - 1
 LARGEST_VERSION = 2**31 - 1
-# Seeds have 64 bits without a sign.
+# Seeds are unsigned 64-bit integers.
 SMALLEST_NUMBER, LARGEST_NUMBER = -(2**63), 2**64 - 1
-# No graph or report goes this deep, and not every reader of JSON goes much deeper.
+# Deeper than any graph or report, and within the limits of common JSON parsers.
 DEEPEST = 64
-# Names are looked at one by one; a text may be a file in base64.
+# A text may be a file in base64.
 LONGEST_NAME, LONGEST_TEXT = 1000, 4_000_000
-# Rust's regular expressions, and JSON: everything but NUL, which PostgreSQL does not keep.
+# For Rust's regular expressions and JSON Schema: everything except NUL, which PostgreSQL cannot store.
 STORABLE = r"^[^\x00]*$"
 ID = r"^[A-Za-z0-9_-]+$"
-# As object storage takes it, with parameters.
+# With parameters, as object storage accepts it.
 _WORD = r"[A-Za-z0-9!#$&^_.+-]+"
 MEDIA_TYPE = rf"^{_WORD}/{_WORD}(; ?{_WORD}=({_WORD}|\"[ !#-\[\]-~]*\"))*$"
 
 
 def _check_json(value: Any) -> Any:
-    """Refuse what JSON itself, a database or a reader does not take."""
+    """Refuse values that JSON, a database or a JSON parser cannot handle."""
     pending: list[tuple[Any, int]] = [(value, 1)]
     while pending:
         each, depth = pending.pop()
@@ -57,7 +57,7 @@ def _check_scalar(value: Any) -> None:
 
 
 def plain_json(value: Any, *, levels: int = DEEPEST) -> Any:
-    """What a worker reported, cut off where it is nested too deeply to be passed on."""
+    """The report of a worker, truncated where it is nested too deeply."""
     if isinstance(value, Mapping):
         return {storable(key): plain_json(each, levels=levels - 1) for key, each in value.items()} if levels else "…"
     if isinstance(value, list):
@@ -66,19 +66,19 @@ def plain_json(value: Any, *, levels: int = DEEPEST) -> Any:
 
 
 Json = Annotated[dict[str, Any], AfterValidator(_check_json)]
-# What a worker said, as it may be passed on.
+# Reported by a worker.
 Reported = BeforeValidator(plain_json)
 JsonValue = Annotated[Any, AfterValidator(_check_json)]
-# Python takes `true` for 1, and a text of digits for a number: in a request each is a mistake.
+# Python accepts `true` as 1 and digits as a number; in a request both are mistakes.
 Whole = Annotated[int, Field(strict=True)]
-# whole ones stay whole: those of seeds have more digits than a float
+# integers stay integers: seeds have more digits than a float
 Number = (
     Annotated[Whole, Field(ge=SMALLEST_NUMBER, le=LARGEST_NUMBER)]
     | Annotated[float, Field(strict=True, allow_inf_nan=False)]
 )
 Email = Annotated[str, Field(max_length=254, pattern=r"^[^@\s\x00-\x1f]+@[^@\s\x00-\x1f]+$")]
 Line = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE), AfterValidator(one_line)]
-# Of answers: a word that a newer server has makes nothing else of its answer unreadable.
+# For responses: an unknown value of a newer server does not make the rest unreadable.
 OpenEnum = Annotated[E | str, Field(union_mode="left_to_right")]
 RowId = Annotated[int, Field(ge=1, le=LARGEST_ID)]
 
@@ -86,7 +86,7 @@ Id = Annotated[str, Field(min_length=1, max_length=64, pattern=ID)]
 Key = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
 MaxWait = Annotated[
     Whole,
-    Field(ge=0, le=31_536_000, description="so many seconds it may wait before it may go where it costs more"),
+    Field(ge=0, le=31_536_000, description="seconds it may wait before it may run where it costs more"),
 ]
 Slug = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
 PropertyKey = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$")]

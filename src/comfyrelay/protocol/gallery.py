@@ -15,7 +15,7 @@ _ID = "0198c5a0-0000-7000-8000-000000000000"
 
 
 class GalleryItem(AnswerBody):
-    """One output of a job; a job that made several is several items, told apart by `number`."""
+    """One output of a job. `number` distinguishes the outputs of the same job."""
 
     id: str
     job_id: str
@@ -45,7 +45,7 @@ class GalleryItem(AnswerBody):
 
 
 class GalleryPage(AnswerBody):
-    """`total` is how many fit, on all pages together."""
+    """`total` is the number of matches on all pages."""
 
     items: list[GalleryItem]
     next_cursor: str | None = None
@@ -66,8 +66,8 @@ class GalleryItems(AnswerBody):
 
 
 class GalleryGroup(AnswerBody):
-    """Outputs that stand together: of a day, a batch, a workflow or a prompt. `ratios` are hundredths of width by
-    height, in the order of `ids`; 0 where it is not known."""
+    """Outputs of one day, batch, workflow or prompt. `ratios` are hundredths of width by height, in the order of `ids`;
+    0 if unknown."""
 
     key: str
     name: str
@@ -76,14 +76,14 @@ class GalleryGroup(AnswerBody):
 
 
 class GalleryIndex(AnswerBody):
-    """`total` is how many fit; of very many, only the first are in `groups`."""
+    """`total` is the number of matches; if there are very many, `groups` only has the first."""
 
     groups: list[GalleryGroup]
     total: int
 
 
 class NewMarks(Request):
-    """What is not sent stays as it is. What is starred is not rejected, and the other way round; an empty note is none.
+    """Absent fields stay as they are. A starred output is not rejected, and vice versa; an empty note removes the note.
     `add_to` and `remove_from` name a collection."""
 
     model_config = example(ids=[_ID], starred=True)
@@ -103,7 +103,7 @@ class NewMarks(Request):
 
 
 class Marked(AnswerBody):
-    """`changed` outputs were there; `missing` are those that were not."""
+    """`changed` is the number of outputs that exist; `missing` are the ids that do not."""
 
     changed: int
     missing: list[str]
@@ -120,8 +120,9 @@ class DeleteOutputs(ChosenOutputs):
 
 
 class DeletedOutputs(AnswerBody):
-    """`deleted` are the outputs that are gone, with the `jobs` that made them. `files` is how many went from a desk's
-    output folder; `left` says which could not be, and why. `refused` names jobs that could not be deleted."""
+    """`deleted` are the deleted outputs, `jobs` the number of deleted jobs. `files` is the number of files deleted from
+    a desk's output folder, `left` names those that could not be, and why. `refused` names jobs that could not be
+    deleted."""
 
     deleted: list[str]
     missing: list[str]
@@ -132,7 +133,7 @@ class DeletedOutputs(AnswerBody):
 
 
 class Zip(AnswerBody):
-    """Where the zip can be had, by the same user, for a while."""
+    """A temporary URL of the zip, for the same user."""
 
     url: str
 
@@ -151,7 +152,7 @@ class Cover(AnswerBody):
 
 
 class Collection(AnswerBody):
-    """`cover` is the newest of the `count` outputs in it."""
+    """`cover` is the newest of its `count` outputs."""
 
     id: str
     name: str
@@ -165,7 +166,7 @@ class Collections(AnswerBody):
 
 
 class CopyOutputs(ChosenOutputs):
-    """`folder` is one inside the desk's output folder."""
+    """`folder` is inside the desk's output folder."""
 
     model_config = example(ids=[_ID], folder="best of")
 
@@ -178,7 +179,7 @@ class NotCopied(AnswerBody):
 
 
 class CopiedOutputs(AnswerBody):
-    """Where the copies are, and which outputs were not copied."""
+    """The copies, and the outputs that were not copied."""
 
     folder: str
     copied: list[str]

@@ -1,14 +1,12 @@
 """The user API: jobs, batches, files and videos."""
 
-import json
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AnyHttpUrl, Field, model_validator
 
 from comfyrelay.domain.bulk import MOST_IDS, MOST_ITEMS, BulkAction
-from comfyrelay.domain.queue.ordering import Beside, MoveTo
-from comfyrelay.domain.queue.settlement import Event
+from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.queue.states import (
     TERMINAL_EVENTS,
     TERMINAL_JOB,
@@ -41,20 +39,20 @@ WebhookUrl = Annotated[AnyHttpUrl, Field(max_length=2000)]
 
 
 WaitForMissing = Annotated[
-    bool, Field(description="accept it though no worker has all that it needs: it waits until one has")
+    bool, Field(description="accept it although no worker meets its requirements: it waits until one does")
 ]
 
 
 ExpectedTokens = Annotated[
-    int, Field(ge=0, le=LARGEST_ID, description="the price that you were told: 409 where it costs other than that")
+    int, Field(ge=0, le=LARGEST_ID, description="the price that you expect; 409 if it is different")
 ]
 
 
 Reuse = Annotated[
     bool,
     Field(
-        description="an equal job of yours that is done already will do: then this one is completed at once with a "
-        "copy of its output, and costs nothing"
+        description="if an equal job of yours has completed, complete this one at once with a copy of its output, "
+        "at no cost"
     ),
 ]
 
@@ -77,7 +75,7 @@ class File(AnswerBody):
 
 
 class FileDetails(File):
-    """With a URL that works for a while, and what was found in it."""
+    """With a temporary URL, and its dimensions and duration."""
 
     url: str
     poster_url: str | None
@@ -87,7 +85,7 @@ class FileDetails(File):
 
 
 class Upload(AnswerBody):
-    """Send the bytes with PUT to `upload_url`, with exactly these headers."""
+    """PUT the bytes to `upload_url` with exactly these headers."""
 
     file: File
     upload_url: str
@@ -118,7 +116,7 @@ class Video(AnswerBody):
 
 
 class Item(Request):
-    """One job's own inputs."""
+    """The inputs of one job."""
 
     input_payload: Json = Field(default_factory=dict)
     input_file_id: Id | None = None
@@ -133,20 +131,16 @@ class Item(Request):
 
 
 class Submission(Request):
-    """What is to be run: an effect, or a workflow of your own."""
+    """An effect, or a workflow of your own, and how to run it."""
 
     effect_id: RowId | None = None
     workflow_slug: Slug | None = None
     priority: Priority = 0
     webhook_url: WebhookUrl | None = None
-    stage: Annotated[Stage | None, Field(description="only for administrators; the server's otherwise")] = None
+    stage: Annotated[Stage | None, Field(description="for administrators; otherwise the server's stage")] = None
     max_wait_seconds: MaxWait | None = None
     wait_for_missing: WaitForMissing = False
     reuse: Reuse = False
-
-    @property
-    def webhook(self) -> str | None:
-        return str(self.webhook_url) if self.webhook_url is not None else None
 
 
 class NewJob(Submission, Item):
@@ -175,7 +169,7 @@ class JobWaiting(AnswerBody):
 
 
 class Output(AnswerBody):
-    """`poster_url` is a small picture of it, `preview_url` a short silent part of a video: null where there is none."""
+    """`poster_url` is a thumbnail, `preview_url` a short silent clip of a video; null if there is none."""
 
     file_id: str
     url: str
@@ -191,7 +185,7 @@ class Output(AnswerBody):
 
 
 class JobInput(AnswerBody):
-    """The file that a job was made from."""
+    """The input file of a job."""
 
     url: str
     mime_type: str | None
@@ -200,8 +194,8 @@ class JobInput(AnswerBody):
 
 
 class Job(AnswerBody):
-    """`is_only_fetched`: a worker has it, and will begin it after what it runs. `is_expired`: what it made was kept for
-    as long as it is here. `refunded_tokens` came back, and `again_tokens` is what running it once more costs."""
+    """`is_prefetched`: a worker has prefetched it, and starts it after its current job. `is_expired`: the retention of
+    its outputs has ended. `again_tokens` is the price of running it again."""
 
     id: str
     status: OpenEnum[JobStatus]
@@ -221,7 +215,7 @@ class Job(AnswerBody):
     reused_from: str | None = None
     priority: int
     progress: ToldProgress | None
-    is_only_fetched: bool = False
+    is_prefetched: bool = False
     cancel_requested_at: datetime | None = None
     canceled_by: OpenEnum[CanceledBy] | None = None
     is_expired: bool = False
@@ -246,14 +240,14 @@ class Job(AnswerBody):
 
 
 class QueueUnit(AnswerBody):
-    """A batch, or a job that belongs to none."""
+    """A batch, or a job without a batch."""
 
     id: str
     is_batch: bool
 
 
 class LiveQueue(AnswerBody):
-    """How many jobs are where, what runs, and the beginning of what waits, in its order."""
+    """Job counts by status, the running units, and the first waiting units in queue order."""
 
     counts: dict[OpenEnum[JobStatus], int]
     running: list[QueueUnit]
@@ -261,13 +255,13 @@ class LiveQueue(AnswerBody):
 
 
 class QueueCounts(AnswerBody):
-    """How many jobs are in which status."""
+    """Job counts by status."""
 
     counts: dict[OpenEnum[JobStatus], int]
 
 
 class LiveProgress(AnswerBody):
-    """How far a job that runs is, and how many seconds it should still take; null when that is not known."""
+    """The progress of a running job, and its expected remaining seconds, null if unknown."""
 
     id: str
     progress: ToldProgress | None
@@ -279,34 +273,25 @@ class LiveProgresses(AnswerBody):
 
 
 class JobEvent(AnswerBody):
-    """`id` counts the job's events; `progress` has none, because it is not kept."""
+    """`id` numbers the events of the job; `progress` events are not stored and have none."""
 
     type: OpenEnum[JobEventType]
     data: dict[str, Any]
     id: int | None = None
 
-    @classmethod
-    def from_event(cls, event: Event) -> Self:
-        return cls(id=event.seq, type=event.type, data={**event.data, "at": event.created_at.isoformat()})
-
     @property
     def is_last(self) -> bool:
         return self.type in TERMINAL_EVENTS
 
-    def as_sent(self) -> str:
-        """As one server-sent event."""
-        number = f"id: {self.id}\n" if self.id is not None else ""
-        return f"{number}event: {self.type}\ndata: {json.dumps(self.data)}\n\n"
-
 
 class Pause(Request):
-    """`after` lets what runs finish, `now` interrupts it and puts it back."""
+    """`after` lets a running job finish, `now` interrupts and requeues it."""
 
     mode: PauseMode = PauseMode.AFTER
 
 
 class Retry(Request):
-    """`new_seeds` gives every property that is a seed another value."""
+    """`new_seeds` draws new values for all seed properties."""
 
     new_seeds: bool = False
 
@@ -316,7 +301,7 @@ class JobRetry(Retry):
 
 
 class MoveRequest(Request):
-    """To one end or one place on, or before or after another job or batch that waits."""
+    """Move to an end, by one place, or before or after another waiting job or batch."""
 
     model_config = example(to="top")
 
@@ -330,14 +315,6 @@ class MoveRequest(Request):
             raise ValueError("Send to, before or after, one of the three.")
         return self
 
-    @property
-    def target(self) -> MoveTo | Beside:
-        if self.to is not None:
-            return self.to
-        id_ = self.before or self.after
-        assert id_ is not None
-        return Beside(id=id_, is_after=self.after is not None)
-
 
 class LogLine(AnswerBody):
     line: str
@@ -345,13 +322,13 @@ class LogLine(AnswerBody):
 
 
 class BulkFilter(Request):
-    """As for the list of jobs, and as the queue calls it: what is `waiting` is queued, or fetched to run next."""
+    """The filters of the job list. `waiting` means queued, or prefetched by a worker."""
 
     status: JobStatus | Literal[UnitStatus.RUNNING, UnitStatus.WAITING] | None = None
     batch_id: Id | None = None
     workflow: Slug | None = None
     q: Annotated[str, Field(max_length=200, pattern=STORABLE)] | None = None
-    in_queue: Annotated[bool, Field(description="not what was cleared from the queue")] = False
+    in_queue: Annotated[bool, Field(description="without jobs that were cleared from the queue")] = False
 
 
 class ClearQueue(Request):
@@ -360,18 +337,18 @@ class ClearQueue(Request):
     status: Annotated[
         list[Literal[UnitStatus.COMPLETED, UnitStatus.FAILED, UnitStatus.CANCELED]], Field(min_length=1, max_length=3)
     ]
-    dry_run: Annotated[bool, Field(description="change nothing; `found` says how many it would be")] = False
+    dry_run: Annotated[bool, Field(description="change nothing, only count")] = False
 
 
 class QueueCleared(AnswerBody):
-    """Jobs by how they, or the batches that they belong to, ended; and how many of them are out of sight now."""
+    """`found` counts jobs by the outcome of their unit; `cleared` is how many were hidden."""
 
     found: dict[OpenEnum[UnitStatus], int]
     cleared: int
 
 
 class BulkRequest(Request):
-    """Named jobs, or all that fit the filter; an empty filter fits all."""
+    """Jobs by id, or all that match the filter; an empty filter matches all."""
 
     model_config = example(action="cancel", filter={"status": "queued"})
 
@@ -379,15 +356,15 @@ class BulkRequest(Request):
     ids: Annotated[list[Id], Field(min_length=1, max_length=MOST_IDS)] | None = None
     filter: BulkFilter | None = None
     mode: PauseMode = PauseMode.AFTER
-    priority: Annotated[Priority | None, Field(description="of `priority`: the new one")] = None
-    to: Annotated[Literal["top", "bottom"] | None, Field(description="of `move`: where to")] = None
-    keep_files: Annotated[bool, Field(description="of `delete` on a desk: leave the files in the output folder")] = (
-        False
-    )
+    priority: Annotated[Priority | None, Field(description="for `priority`: the new one")] = None
+    to: Annotated[Literal["top", "bottom"] | None, Field(description="for `move`: where to")] = None
+    keep_files: Annotated[
+        bool, Field(description="for the action `delete` on a desk: leave the files in the output folder")
+    ] = False
 
-    dry_run: Annotated[bool, Field(description="change nothing; `matched` says how many it would be")] = False
+    dry_run: Annotated[bool, Field(description="change nothing; `matched` is the number of jobs")] = False
     as_of: Annotated[str, Field(max_length=40, pattern=r"^[0-9]+-[0-9]+$")] | None = Field(
-        default=None, description="what a dry run answered: jobs that came to fit the filter since then are left out"
+        default=None, description="from a dry run: jobs that match the filter only since then are left out"
     )
 
     @model_validator(mode="after")
@@ -419,9 +396,9 @@ class BulkDone(AnswerBody):
 
 
 class Batch(AnswerBody):
-    """`counts` has the items by status; a retried item counts as its newest try. `expected_seconds` is how long those
-    that are queued or run should take, at the pace of the newest that completed; null when that is not known. `held`
-    says why the rest of it is held, if it is: resume it when that is mended."""
+    """`counts` has the items by status; a retried item counts as its newest attempt. `expected_seconds` is the expected
+    time for queued and running items, at the pace of the newest completed ones; null if unknown. `held` is why the rest
+    of the batch is held, if it is: resume it when the cause is fixed."""
 
     id: str
     label: str | None
@@ -435,7 +412,7 @@ class Batch(AnswerBody):
 
 
 class LiveChanges(AnswerBody):
-    """Jobs and batches as they are now, and the ids of those that are gone."""
+    """Changed jobs and batches, and the ids of deleted ones."""
 
     jobs: list[Job]
     batches: list[Batch]
@@ -443,15 +420,15 @@ class LiveChanges(AnswerBody):
 
 
 class LiveGallery(AnswerBody):
-    """The outputs whose stars, rejects, notes or collections changed; or that any of them may have. Without either,
-    only the collections themselves did."""
+    """The outputs whose stars, rejects, notes or collections changed. With `is_all`, any of them may have; with
+    neither, only the list of collections changed."""
 
     outputs: list[str]
     is_all: bool
 
 
 class QueueItem(AnswerBody):
-    """An item of a batch, as its newest try."""
+    """An item of a batch, as its newest attempt."""
 
     id: str
     item_no: int
@@ -462,8 +439,11 @@ class QueueItem(AnswerBody):
 
 
 class QueueEntry(AnswerBody):
-    """A batch, or a job that belongs to none. `status` is that of the whole: of a batch that has ended, the worst of
-    its items. `items` are the first of a batch; `next_cursor` is for the others."""
+    """A batch, or a job without a batch. `status` is that of the unit: for a batch that has ended, the worst of its
+    items. `first_label` distinguishes batches with the same label, `kind` is the media type of the outputs, `matched`
+    the number of jobs that match the filter. `fetched` jobs are waiting but prefetched by a worker, and can no longer
+    be moved. `items` are the first items of a batch; `next_cursor` returns the others. `retried_as` is the retry of a
+    job."""
 
     id: str
     is_batch: bool

@@ -1,4 +1,4 @@
-"""What ComfyRelay says no with, for whoever speaks to it over HTTP: problem details as one of our errors."""
+"""Problem details, the body of every error response, and their conversion to exceptions."""
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -29,7 +29,7 @@ _BY_STATUS: dict[int, type[ComfyRelayError]] = {
 
 
 class Problem(BaseModel):
-    """How every error is answered."""
+    """The body of every error response."""
 
     type: str
     title: str
@@ -41,8 +41,8 @@ class Problem(BaseModel):
 
 
 def refusal_in(response: httpx.Response) -> ComfyRelayError | None:
-    """The error that an answer stands for, a plain one where the server is in trouble; `None` when it is not
-    ComfyRelay's answer, but that of a proxy in between."""
+    """The exception for an error response; `ComfyRelayError` for a server error. `None` if the response is not
+    ComfyRelay's, but that of a proxy."""
     try:
         problem = Problem.model_validate(object_in(response))
     except ValidationError:
@@ -57,7 +57,7 @@ def refusal_in(response: httpx.Response) -> ComfyRelayError | None:
 
 
 def _known(problem: Problem) -> ComfyRelayError | None:
-    """What says more than its status."""
+    """An error with its own exception class."""
     if problem.type == f"{KIND}{LeaseLost.code}":
         return LeaseLost(problem.detail)
     if problem.type == f"{KIND}{MissingOnWorkers.code}":

@@ -1,4 +1,4 @@
-"""How far a job is: a worker tells it with its heartbeats, and users and administrators are shown it."""
+"""The progress of a job, which workers report with heartbeats."""
 
 from typing import Any
 
@@ -6,6 +6,6 @@ from comfyrelay.domain.queue.progress import AFTER_RUN, BEFORE_RUN, Phase, Progr
 
 __all__ = ["AFTER_RUN", "BEFORE_RUN", "Phase", "Progress", "ToldProgress"]
 
-# As it is kept and answered: whatever a worker said, of which `Progress.read` finds what is known here. A model in its
-# place would lose what the workers of others say beside that, or in another shape.
+# Stored and returned as reported; `Progress.from_report` reads the known fields. A model would lose unknown fields of
+# other worker versions.
 ToldProgress = dict[str, Any]

@@ -1,22 +1,22 @@
-"""What workers lack for a graph."""
+"""Missing requirements of a graph."""
 
-from comfyrelay.domain.capabilities import NeedKind
+from comfyrelay.domain.capabilities import RequirementKind
 from comfyrelay.protocol.base import AnswerBody
 from comfyrelay.protocol.fields import OpenEnum
 
 
 class MissingItem(AnswerBody):
-    """A node or a model: how many of the workers that could be given the job have it, and, for those who may know,
-    which."""
+    """A missing node or model. `workers` is how many eligible workers have it, `on` their names, if the caller may see
+    them."""
 
-    kind: OpenEnum[NeedKind]
+    kind: OpenEnum[RequirementKind]
     name: str
     workers: int
     on: list[str]
 
 
 class Missing(AnswerBody):
-    """Everything that keeps each worker from running it, and the same in a sentence."""
+    """The requirements that no worker meets, as a list and as a sentence."""
 
     text: str
     items: list[MissingItem]

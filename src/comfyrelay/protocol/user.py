@@ -1,4 +1,4 @@
-"""The user API: accounts, effects, presets, workflows of one's own, and webhooks."""
+"""The user API: accounts, effects, presets, own workflows, and webhooks."""
 
 import json
 from datetime import datetime
@@ -17,7 +17,7 @@ from comfyrelay.protocol.requirements import Missing
 
 def _small(value: dict[str, Any]) -> dict[str, Any]:
     if len(json.dumps(value)) > 64 * 1024:
-        raise ValueError("This is too large: at most 64 KiB are kept.")
+        raise ValueError("This is too large: the limit is 64 KiB.")
     return value
 
 
@@ -34,8 +34,8 @@ class Credentials(Request):
 
 
 class Entry(AnswerBody):
-    """What this is, and how one gets in. `stage` is that of new jobs. `needs_setup`: there is no administrator yet.
-    `url_seconds` is how long URLs of files work; those of posters and previews at least half as long."""
+    """The kind of server, and the ways to sign in. `stage` is the stage of new jobs. `needs_setup`: no administrator
+    exists yet. `url_seconds` is the lifetime of file URLs; those of posters and previews last at least half as long."""
 
     stage: OpenEnum[Stage]
     is_desk: bool
@@ -45,7 +45,7 @@ class Entry(AnswerBody):
 
 
 class Setup(Request):
-    """`code` is what the server printed when it was started."""
+    """`code` is printed by the server when it starts."""
 
     model_config = example(
         code="K7QFA-3WXYZ-ABCDE-23456", email="ada@example.com", password="correct horse battery", name="Ada"
@@ -70,7 +70,7 @@ class NewPassword(ResetToken):
 
 
 class ResetFor(AnswerBody):
-    """Whose password a link sets."""
+    """The account of a reset link."""
 
     email: str
 
@@ -90,7 +90,7 @@ class SignedIn(AnswerBody):
 
 def _no_browser(name: str) -> str:
     if name == SESSION:
-        raise ValueError("Signed-in browsers are called so: take another name.")
+        raise ValueError("This name is reserved for browser sessions. Choose another.")
     return name
 
 
@@ -106,8 +106,8 @@ class Token(AnswerBody):
     name: str
     created_at: datetime
     expires_at: datetime | None
-    is_session: Annotated[bool, Field(description="whether it is a browser that is signed in")]
-    is_current: Annotated[bool, Field(description="whether this request was made with it")]
+    is_session: Annotated[bool, Field(description="whether it is a browser session")]
+    is_current: Annotated[bool, Field(description="whether this request used it")]
 
 
 class IssuedToken(Token):
@@ -115,8 +115,8 @@ class IssuedToken(Token):
 
 
 class SlotJob(AnswerBody):
-    """What runs there. `node_title` is the author's; `progress` goes from 0 to 1; `expected_seconds` is how long it
-    should still take, by the newest jobs of its workflow; null when that is not known."""
+    """The running job. `node_title` is the title that the author set; `progress` is from 0 to 1; `expected_seconds` is
+    the expected remaining time, from the newest jobs of its workflow, null if unknown."""
 
     id: str
     batch_id: str | None
@@ -133,9 +133,9 @@ class SlotJob(AnswerBody):
 
 
 class WorkerSlot(AnswerBody):
-    """A place where one job runs at a time: a ComfyUI with its GPU. Memory is in bytes, `load` goes from 0 to 1; both
-    are null when the worker does not say. `on_gpu` is how many ComfyUI share the GPU, `packing` why as many and no
-    more. `away` is why its ComfyUI cannot be used."""
+    """A ComfyUI with its GPU, which runs one job at a time. Memory is in bytes, `load` is from 0 to 1; both are null if
+    the worker does not report them. `on_gpu` is how many ComfyUI share the GPU, `packing` why that many. `away` is why
+    its ComfyUI cannot be used."""
 
     worker_id: str
     name: str
@@ -160,21 +160,21 @@ class Transaction(AnswerBody):
     type: str
     amount: int
     job_id: str | None
-    job_label: Annotated[str | None, Field(description="null once the job was deleted")] = None
+    job_label: Annotated[str | None, Field(description="null after the job was deleted")] = None
     description: str | None
     created_at: datetime
 
 
 class Wallet(AnswerBody):
     balance: int
-    top_up_url: Annotated[str | None, Field(description="where more tokens can be had; null: ask the administrator")]
+    top_up_url: Annotated[str | None, Field(description="where to buy tokens; null: ask the administrator")]
     transactions: list[Transaction]
     next_cursor: str | None
 
 
 class Input(AnswerBody):
-    """An input that is the user's to set. The primary input is sent as `input_file_id` or `video_id`. `label` is in
-    words, `group` the node it belongs to. What is `scaled_from` another input keeps its part of it until it is set."""
+    """An input that users may set. The primary input is sent as `input_file_id` or `video_id`. `label` is its display
+    name, `group` its node. An input that is `scaled_from` another keeps its ratio to it until it is set."""
 
     key: str
     type: OpenEnum[PropertyType]
@@ -198,12 +198,12 @@ class Effect(AnswerBody):
     name: str
     credits_cost: int
     properties: list[Input]
-    workflow_slug: Annotated[str, Field(description="of the workflow behind it: jobs are found by that")]
+    workflow_slug: Annotated[str, Field(description="of its workflow; the job list filters by it")]
     output_mime_type: str
     output_extension: str
     last_processing_time_seconds: float | None
-    cover_url: Annotated[str | None, Field(description="a picture of what it made for you last")] = None
-    preview_url: Annotated[str | None, Field(description="a picture or video of what it makes, for a while")] = None
+    cover_url: Annotated[str | None, Field(description="your latest output of it")] = None
+    preview_url: Annotated[str | None, Field(description="a temporary URL of an example output")] = None
 
 
 class NewPreset(Request):
@@ -245,7 +245,7 @@ class SavedViews(AnswerBody):
 
 
 class OwnWorkflowProperty(Request):
-    """An input of a graph of your own: the value takes the placeholder's place."""
+    """An input of your own graph. Its value replaces the placeholder."""
 
     key: PropertyKey
     type: PropertyType
@@ -272,7 +272,7 @@ MediaType = Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[a-z0-9.+-]+$
 
 
 class NewWorkflow(Request):
-    """What is not given is found out: without `properties`, every value of the graph becomes one."""
+    """Absent fields are detected: without `properties`, every value of the graph becomes one."""
 
     model_config = example(name="Mine", graph=GRAPH_EXAMPLE)
 
@@ -282,13 +282,11 @@ class NewWorkflow(Request):
     output_node_id: NodeId | None = None
     output_extension: Extension | None = None
     output_mime_type: MediaType | None = None
-    wait_for_missing: Annotated[
-        bool, Field(description="whether a file of the editor may be added whose nodes no worker has")
-    ] = False
+    wait_for_missing: Annotated[bool, Field(description="accept an editor file whose nodes no worker has")] = False
 
 
 class OwnWorkflowPatch(Request):
-    """What is not sent stays as it is. What describes a graph comes with one."""
+    """Absent fields stay as they are. Fields that describe a graph must come with one."""
 
     model_config = example(name="Mine, with more steps")
 
@@ -301,7 +299,7 @@ class OwnWorkflowPatch(Request):
 
 
 class Carried(AnswerBody):
-    """The workflow that a file carries; null where it has none."""
+    """The workflow embedded in a file, null if it has none."""
 
     graph: Json | None
 
@@ -314,25 +312,23 @@ class Workflow(AnswerBody):
     output_extension: str
     output_mime_type: str
     is_active: bool
-    cover_url: Annotated[str | None, Field(description="a picture of what it made for you last")] = None
+    cover_url: Annotated[str | None, Field(description="your latest output of it")] = None
     waiting: Annotated[
-        str | None, Field(description="why no job can be made of it yet: it waits for nodes that no worker has")
+        str | None, Field(description="why it cannot be run yet: it waits for nodes that no worker has")
     ] = None
     missing: Annotated[
         Missing | None,
-        Field(description="told when it is added, and while it waits: what no worker has of what it needs"),
+        Field(description="the missing requirements, when it is added and while it waits"),
     ] = None
 
 
 class Needed(AnswerBody):
-    missing: Annotated[
-        Missing | None, Field(description="what no worker has of what it needs, with its values as they are")
-    ]
+    missing: Annotated[Missing | None, Field(description="the missing requirements, with its default values")]
 
 
 class AddedWorkflow(Workflow):
-    """`graph` is what was brought, in the API's format; `roles` says which property is the prompt, the seed and so on;
-    `positions`, which inputs each property sets; `remarks`, what else is to be said, in sentences."""
+    """`graph` is in the API format; `roles` names the properties that are the prompt, the seed and so on; `positions`
+    has the inputs that each property sets; `remarks` are notes for the user."""
 
     graph: dict[str, Any]
     roles: dict[str, str]
@@ -343,19 +339,19 @@ class AddedWorkflow(Workflow):
 class PutWebhook(Request):
     model_config = example(url="https://example.com/hooks/comfyrelay")
 
-    url: Annotated[str | None, Field(max_length=2048, description="for jobs that bring no URL of their own")] = None
-    rotate_secret: Annotated[bool, Field(description="whether to sign with a new secret from now on")] = False
+    url: Annotated[str | None, Field(max_length=2048, description="for jobs without their own URL")] = None
+    rotate_secret: Annotated[bool, Field(description="sign with a new secret from now on")] = False
 
 
 class Webhook(AnswerBody):
     url: str | None
     has_secret: bool
     updated_at: datetime | None
-    secret: Annotated[str | None, Field(description="shown once: when the webhook is first set, or rotated")] = None
+    secret: Annotated[str | None, Field(description="shown once: when it is created or rotated")] = None
 
 
 class TriedWebhook(AnswerBody):
-    """What the receiver answered to a test, or why there is no answer."""
+    """The response of the receiver to a test, or the error."""
 
     is_delivered: bool
     status_code: int | None

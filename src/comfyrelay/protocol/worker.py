@@ -1,8 +1,7 @@
-"""The ten calls of workers: what they send, and what they are answered.
+"""The ten requests of workers, and their responses.
 
-Workers and servers need not be of the same version: who receives ignores what it does not know, and takes the default
-for what is absent or null. A change that cannot be understood so raises `PROTOCOL`, and what is not understood any more
-`OLDEST_PROTOCOL`."""
+Workers and servers may have different versions: receivers ignore unknown fields, and use the default for absent or null
+ones. An incompatible change raises `PROTOCOL`; dropping support for old workers raises `OLDEST_PROTOCOL`."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
@@ -29,7 +28,7 @@ Token = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
 Text = Annotated[str, Field(max_length=1_000_000, pattern=STORABLE)]
 Bytes = Annotated[int, Field(ge=0, le=LARGEST_ID)]
 LONGEST_WAIT_SECONDS = 30.0
-# 2: a registration key, and the protocol itself. Who says nothing of it speaks 1.
+# 2 added the registration key and this number. A worker that sends no number uses 1.
 PROTOCOL = 2
 OLDEST_PROTOCOL = 1
 MOST_LOG_LINES = 200
@@ -40,12 +39,12 @@ NO_REASON_GIVEN = "no reason given"
 
 
 def _or_else(default: str) -> AfterValidator:
-    """Nothing but blanks says as little as nothing."""
+    """Blank text means the default."""
     return AfterValidator(lambda given: given if given.strip() else default)
 
 
 def _known_providers(given: Any) -> Any:
-    """Without the words of other versions; no words at all mean the default."""
+    """Drop the values of other versions; an empty list means the default."""
     if not isinstance(given, list):
         return given
     kept = [each for each in given if not isinstance(each, str) or each in set(Provider)]
@@ -53,15 +52,8 @@ def _known_providers(given: Any) -> Any:
 
 
 def _known_fault(given: Any) -> Any:
-    """A word of another version does not make a failure final: the job is tried elsewhere."""
+    """An unknown value of another version does not make a failure final: the job is retried elsewhere."""
     return Fault.WORKER if isinstance(given, str) and given not in set(Fault) else given
-
-
-def too_old(protocol: int) -> str:
-    return (
-        f"This worker is too old: it speaks version {protocol} of the protocol, and this server takes none before "
-        f"{OLDEST_PROTOCOL}. Update the worker."
-    )
 
 
 class RegisterRequest(WorkerRequest):
@@ -77,12 +69,12 @@ class RegisterRequest(WorkerRequest):
     display_name: Annotated[str, Field(max_length=200, pattern=STORABLE)] | None = None
     capacity_type: Annotated[str, Field(max_length=50, pattern=STORABLE)] | None = None
     instance_type: Annotated[str, Field(max_length=50, pattern=STORABLE)] | None = None
-    # may only narrow what the fleet runs
+    # a subset of the workflows of the fleet
     workflow_slugs: list[Name] | None = None
-    # chosen by the worker and kept: with the same one it may register again at once
+    # chosen and stored by the worker: with the same key it may register again at once
     registration_key: Annotated[str, Field(min_length=16, max_length=200, pattern=STORABLE)] | None = None
     protocol: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
-    # of the worker's software, for people
+    # the version of the worker's software, only shown
     version: Annotated[str, Field(max_length=100, pattern=STORABLE)] | None = None
     # check everything and register nothing
     dry_run: bool = False
@@ -94,20 +86,20 @@ class Registered(WorkerAnswer):
     workflows_assigned: list[str] = Field(default_factory=list)
     fleet_slug: str = ""
     stage: OpenEnum[Stage] = Stage.PRODUCTION
-    # how many leases it holds from before
+    # leases from before
     leases: int = 0
-    # what the server speaks
+    # the version of the server
     protocol: int = 1
 
 
 class WouldRegister(Registered):
-    """What a dry run found: by workflow, the nodes and models that the capabilities do not name."""
+    """The response to a dry run: missing nodes and models by workflow."""
 
     lacking: dict[str, list[str]]
 
 
 class Device(WorkerRequest):
-    """Where a worker runs jobs, by the name that `progress.server` has: a ComfyUI with its GPU, or Comfy Cloud."""
+    """A ComfyUI with its GPU, or Comfy Cloud, named as in `progress.server`."""
 
     server: Token
     name: Annotated[str, Field(max_length=200, pattern=STORABLE)] | None = None
@@ -115,9 +107,9 @@ class Device(WorkerRequest):
     memory_used: Bytes | None = None
     # of the GPU, from 0 to 1
     load: Annotated[float, Field(ge=0, le=1)] | None = None
-    # how many jobs it takes at once
+    # how many jobs it runs at once
     slots: Annotated[int, Field(ge=1, le=1000)] = 1
-    # how many ComfyUI run on the same GPU, and why as many and no more
+    # how many ComfyUI share the GPU, and why that many
     on_gpu: Annotated[int, Field(ge=1, le=1000)] | None = None
     packing: Annotated[str, Field(max_length=1000, pattern=STORABLE)] | None = None
     # why it cannot be used
@@ -133,7 +125,7 @@ class PollRequest(WorkerRequest):
     worker_id: Name
     current_load: Annotated[int, Field(ge=0)] = 0
     max_concurrency: Annotated[int, Field(ge=1, le=1000)] | None = None
-    # may be none: where all that were sent are unknown here, there is no job for it
+    # empty if all are unknown here: then the worker gets no job
     providers: Annotated[list[Provider], BeforeValidator(_known_providers)] = Field(
         default_factory=lambda: [Provider.SELF_HOSTED]
     )
@@ -146,7 +138,7 @@ class PollRequest(WorkerRequest):
 
 
 class AssetDownload(WorkerAnswer):
-    """A file that a job needs. `content_hash` is there for effect assets only: those may be kept."""
+    """A file that a job needs. Only effect assets have a `content_hash`: they may be cached."""
 
     key: str
     placeholder: str
@@ -157,7 +149,7 @@ class AssetDownload(WorkerAnswer):
 
 
 class Urls(WorkerAnswer):
-    """Pre-signed URLs: of each asset by its key, and of the output with the headers that its upload must carry."""
+    """Pre-signed URLs of the assets by key, and of the output, with the required headers of its upload."""
 
     output_url: str
     input_url: str | None = None
@@ -193,22 +185,22 @@ class LeasedJob(WorkerAnswer):
     job_id: str = ""
     effect_id: int | None = None
     workflow_hash: str = ""
-    # where it runs, its models stay loaded
+    # keep its models loaded
     keep_loaded: bool = False
-    # the memory of the largest GPU that was too small for its workflow, as far as is known
+    # the memory of the largest GPU that is known to be too small for its workflow
     ran_out_bytes: int | None = None
 
     @property
     def urls(self) -> Urls:
-        """Those that came with the lease; heartbeats bring newer ones."""
+        """The URLs of the lease. Heartbeats return newer ones."""
         return Urls.of(self, assets={each.key: each.download_url for each in self.input_payload.assets})
 
 
 class PollAnswer(WorkerAnswer):
     job: LeasedJob | None = None
-    # how many more this worker could have been given now, as far as was looked
+    # more jobs for this worker, as far as the queue was searched
     more_waiting: int = 0
-    # somebody looks at its log: send the last lines of it
+    # an administrator has opened its log: send the last lines
     wants_logs: bool = False
 
 
@@ -217,41 +209,41 @@ class LeaseMessage(WorkerRequest):
     lease_token: Token
 
 
-_PROGRESS = Progress(value=0.6, phase=Phase.RUNNING, node="KSampler", step=12, steps=20).as_told()
+_PROGRESS = Progress(value=0.6, phase=Phase.RUNNING, node="KSampler", step=12, steps=20).to_report()
 
 
 class HeartbeatRequest(LeaseMessage):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", progress=_PROGRESS, wait_seconds=20)
 
-    # `Progress`, and whatever else there is: see `ToldProgress`
+    # `Progress`, and possibly more: see `ToldProgress`
     progress: Json | None = None
     logs: list[Text] = Field(default_factory=list, max_length=1000)
     wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
-    # storage refused the URLs that there are
+    # storage refused the current URLs
     fresh_urls: bool = False
-    # for how long it goes on to send previews, unless it hears more; who says nothing of it can send none
+    # how long the worker keeps sending previews without another request; null if it cannot send any
     preview_seconds: Annotated[float, Field(ge=0, le=3600)] | None = None
     devices: Devices | None = None
 
 
 class HeartbeatAnswer(WorkerAnswer):
     lease_expires_at: datetime
-    # a word that a newer server may have is no reason to stop
+    # an unknown value of a newer server is no reason to stop
     stop: Literal["cancel", "pause", "release"] | str | None = None
     urls: Urls | None = None
-    # somebody watches: put previews there, with these headers, for so long
+    # a user is watching: upload previews there, with these headers, for this long
     preview_url: str | None = None
     preview_headers: dict[str, str] = Field(default_factory=dict)
     preview_seconds: float = 0.0
-    # somebody looks at its log: send the last lines of it
+    # an administrator has opened its log: send the last lines
     wants_logs: bool = False
 
 
 class RunReport(WorkerRequest):
-    """What may be reported of a run however it ended, for the job's history."""
+    """Facts about a run for the job's history, whatever its outcome."""
 
     seed: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] | None = None
-    # how long after it was handed over the run began: the clock of a worker is its own
+    # from the lease to the start of the run: the worker's clock may differ
     began_after_seconds: Annotated[float, Field(ge=0, le=1e9)] | None = None
     about: Json | None = None
 
@@ -269,7 +261,7 @@ class StoredOutput(WorkerRequest):
 
     @property
     def sent(self) -> dict[str, Any]:
-        """All that the worker said of it, also what is not known here."""
+        """The whole report of the worker, with unknown fields."""
         return self._sent
 
     @model_validator(mode="wrap")
@@ -299,9 +291,9 @@ class FailRequest(EndOfLease):
     error_message: Annotated[Text, _or_else(NO_ERROR_GIVEN)] = NO_ERROR_GIVEN
     fault: Annotated[Fault, BeforeValidator(_known_fault)] = Fault.JOB
     retry_after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0.0
-    # what kind of error it is; some would fail the rest of a batch alike
+    # the kind of error; some would also fail the rest of a batch
     code: Annotated[str, Field(max_length=100, pattern=STORABLE)] | None = None
-    # of a job that ran out of memory with a GPU to itself: what that GPU has
+    # after an out-of-memory error on a GPU that no other job used: the memory of the GPU
     gpu_memory_bytes: Bytes | None = None
 
 
@@ -318,7 +310,7 @@ class DeregisterRequest(WorkerRequest):
 
 
 class HasDefinitions(WorkerRequest):
-    """Of the definitions of its nodes: the JSON text, before it is compressed."""
+    """The hash of the node definitions: of the JSON text before compression."""
 
     model_config = example(sha256="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")
 
@@ -326,7 +318,7 @@ class HasDefinitions(WorkerRequest):
 
 
 class KnownDefinitions(WorkerAnswer):
-    # whether they need not be sent
+    # known definitions need not be sent
     is_known: bool = True
 
 
@@ -337,7 +329,7 @@ def _in_all(lines: list[str]) -> list[str]:
 
 
 class LogsRequest(WorkerRequest):
-    """The last lines of a worker's own log, without secrets, oldest first."""
+    """The last lines of the worker's log, without secrets, oldest first."""
 
     model_config = example(lines=['{"event": "worker.registered", "level": "info"}'])
 

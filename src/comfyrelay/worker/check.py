@@ -4,8 +4,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from comfyrelay.comfyui.processes.options import Care
 from comfyrelay.comfyui.processes.python import python_of, try_python
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.extras import install_line, is_installed
+from comfyrelay.protocol.desk import CheckResult, CheckVerdict
 from comfyrelay.system.command_lines import setting_line
 from comfyrelay.system.folder_lock import FolderLock
 from comfyrelay.worker.comfyui.capabilities import Capabilities
@@ -35,21 +34,7 @@ from comfyrelay.worker.state import StateFolder
 ANSWERS = "It answers"
 
 
-class Verdict(StrEnum):
-    FINE = "fine"
-    # it works, but less well than it could
-    LACKING = "lacking"
-    BROKEN = "broken"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CheckFinding:
-    verdict: Verdict
-    about: str
-    text: str
-
-
-async def check(settings: WorkerSettings) -> AsyncIterator[CheckFinding]:
+async def check(settings: WorkerSettings) -> AsyncIterator[CheckResult]:
     """Look at everything that a worker needs. Nothing is changed: it does not register."""
     imds = Imds(settings.metadata_url) if settings.has_metadata else None
     servers = Servers(settings, on_change=lambda: None)
@@ -58,7 +43,7 @@ async def check(settings: WorkerSettings) -> AsyncIterator[CheckFinding]:
         yield _about_machine(this, settings)
         yield _about_folder(settings, this)
         if missing := missing_in(settings):
-            yield CheckFinding(verdict=Verdict.BROKEN, about="settings", text=" ".join(missing))
+            yield CheckResult(verdict=CheckVerdict.BROKEN, about="settings", text=" ".join(missing))
         if (care := settings.care) is not None:
             yield await about_care(care)
         elif servers.own and not await _is_any_there(servers):
@@ -91,28 +76,28 @@ async def _is_any_there(servers: Servers) -> bool:
     return False
 
 
-async def about_care(care: Care) -> CheckFinding:
+async def about_care(care: Care) -> CheckResult:
     """Whether what is to be started here could be: nothing is started."""
     about = f"ComfyUI {care.folder}"
     try:
         install, python = await asyncio.to_thread(care.resolved)
     except ComfyRelayError as error:
-        return CheckFinding(verdict=Verdict.BROKEN, about=about, text=error.detail)
+        return CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=error.detail)
     trouble, torch = await asyncio.to_thread(try_python, python)
     what = f"{install.kind.value.capitalize()}, version {install.version or 'unknown'}, with {python}"
     if trouble is not None:
         text = f"{what}, which cannot run it: {trouble} Name another with {care.setting}COMFYUI_PYTHON."
-        return CheckFinding(verdict=Verdict.BROKEN, about=about, text=text)
+        return CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=text)
     gpus = await asyncio.to_thread(find_gpus, care.arguments)
     names = ", ".join(each.name or "one unnamed GPU" for each in gpus)
     count = "as many as help" if care.per_gpu == "auto" else str(care.per_gpu)
     text = f"{what} and torch {torch}. It is started on: {names}; on each {count}."
     if (sharing := await asyncio.to_thread(mps.plan, care, gpus)) is not None:
         text = f"{text} {sharing.why}"
-    return CheckFinding(verdict=Verdict.FINE, about=about, text=text)
+    return CheckResult(verdict=CheckVerdict.FINE, about=about, text=text)
 
 
-async def about_installs(line: Callable[[str], str], *, python: Path | None, setting: str) -> list[CheckFinding]:
+async def about_installs(line: Callable[[str], str], *, python: Path | None, setting: str) -> list[CheckResult]:
     """Those on this machine that could be started by us; `line` is what does so, for a folder. `python` is the one that
     was named for it, and `setting` where one is named."""
     found = await asyncio.to_thread(find_installs)
@@ -121,59 +106,63 @@ async def about_installs(line: Callable[[str], str], *, python: Path | None, set
 
 async def _about_install(
     install: Install, line: Callable[[str], str], *, python: Path | None, setting: str
-) -> CheckFinding:
+) -> CheckResult:
     about = f"ComfyUI {install.named}"
     what = f"A {install.kind.value} is here, version {install.version or 'unknown'}"
     start = line(str(install.named))
     try:
         python = await asyncio.to_thread(python_of, install, given=python, setting=setting)
     except ComfyRelayError as error:
-        return CheckFinding(verdict=Verdict.LACKING, about=about, text=f"{what}. {error.detail} Then: {start}")
+        return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=f"{what}. {error.detail} Then: {start}")
     trouble, torch = await asyncio.to_thread(try_python, python)
     if trouble is not None:
         text = f"{what}, with {python}, which cannot run it: {trouble} Name another with {setting}, then: {start}"
-        return CheckFinding(verdict=Verdict.LACKING, about=about, text=text)
+        return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=text)
     text = f"{what}, with {python} and torch {torch}. ComfyRelay can start it itself: {start}"
-    return CheckFinding(verdict=Verdict.FINE, about=about, text=text)
+    return CheckResult(verdict=CheckVerdict.FINE, about=about, text=text)
 
 
-def _about_machine(this: HostIdentity, settings: WorkerSettings) -> CheckFinding:
+def _about_machine(this: HostIdentity, settings: WorkerSettings) -> CheckResult:
     name = f"This worker is called {this.worker_id}."
     if this.instance_id is None:
         if settings.asg_name:
             text = f"{name} ASG_NAME is set, but this is not an EC2 instance: nothing will be protected."
-            return CheckFinding(verdict=Verdict.LACKING, about="machine", text=text)
-        return CheckFinding(
-            verdict=Verdict.FINE, about="machine", text=f"{name} It is not on EC2: there are no Spot notices."
+            return CheckResult(verdict=CheckVerdict.LACKING, about="machine", text=text)
+        return CheckResult(
+            verdict=CheckVerdict.FINE, about="machine", text=f"{name} It is not on EC2: there are no Spot notices."
         )
     if settings.asg_name and not is_installed("aws"):
         text = f"{name} ASG_NAME is set, but protecting it needs more than the base install: {install_line('aws')}"
-        return CheckFinding(verdict=Verdict.BROKEN, about="machine", text=text)
+        return CheckResult(verdict=CheckVerdict.BROKEN, about="machine", text=text)
     kind = f"{this.capacity_type or 'EC2'} instance"
     guarded = f" It is protected in {settings.asg_name} while it works." if settings.asg_name else ""
-    return CheckFinding(
-        verdict=Verdict.FINE, about="machine", text=f"{name} It is a {kind}: Spot notices are watched for.{guarded}"
+    return CheckResult(
+        verdict=CheckVerdict.FINE,
+        about="machine",
+        text=f"{name} It is a {kind}: Spot notices are watched for.{guarded}",
     )
 
 
-def _about_folder(settings: WorkerSettings, this: HostIdentity) -> CheckFinding:
+def _about_folder(settings: WorkerSettings, this: HostIdentity) -> CheckResult:
     folder = settings.data_dir / this.folder_name
     # the folder, or the one above it that is there; one that may not be looked into counts as not there
     place = next(each for each in (folder, *folder.parents) if os.path.exists(each))  # noqa: PTH110
     try:
         if FolderLock(folder).holder() is not None:
-            return CheckFinding(verdict=Verdict.LACKING, about="folder", text=f"A worker is running in {folder} now.")
+            return CheckResult(
+                verdict=CheckVerdict.LACKING, about="folder", text=f"A worker is running in {folder} now."
+            )
         why = None if _is_writable(place) else f"{place} is no folder that can be written"
     except OSError as error:
         why = error.strerror
     if why is not None:
         text = f"{folder} cannot be used: {why}. Choose another with COMFYRELAY_WORKER_DATA_DIR."
-        return CheckFinding(verdict=Verdict.BROKEN, about="folder", text=text)
+        return CheckResult(verdict=CheckVerdict.BROKEN, about="folder", text=text)
     text = f"Its files are in {folder}." if place == folder else f"Its files will be in {folder}, which it makes."
-    return CheckFinding(verdict=Verdict.FINE, about="folder", text=text)
+    return CheckResult(verdict=CheckVerdict.FINE, about="folder", text=text)
 
 
-async def about_comfyui(client: ComfyClient, *, folder: Path | None, setting: str) -> CheckFinding:
+async def about_comfyui(client: ComfyClient, *, folder: Path | None, setting: str) -> CheckResult:
     """`folder` has its `input` and `output`, where that is known; `setting` is where to say so."""
     about = f"ComfyUI {client.url}"
     try:
@@ -181,21 +170,21 @@ async def about_comfyui(client: ComfyClient, *, folder: Path | None, setting: st
         stats = await client.system_stats()
         info = await client.object_info()
     except ComfyRelayError as error:
-        return CheckFinding(verdict=Verdict.BROKEN, about=about, text=error.detail)
+        return CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=error.detail)
     system, devices = stats.get("system") or {}, stats.get("devices") or []
     gpus = ", ".join(_gpu(each) for each in devices if isinstance(each, dict)) or "no device reported"
     has = f"{len(info)} kinds of nodes, {len(installed_models(info))} models"
     text = f"{ANSWERS}: version {system.get('comfyui_version', 'unknown')}, {gpus}, {has}."
     if folder is None:
         more = f"Its folders are not configured, so what jobs leave in them stays ({setting})."
-        return CheckFinding(verdict=Verdict.LACKING, about=about, text=f"{text} {more}")
+        return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=f"{text} {more}")
     if not (folder / "output").is_dir():
         more = f"But {folder} has no folder `output`: check {setting}."
-        return CheckFinding(verdict=Verdict.LACKING, about=about, text=f"{text} {more}")
+        return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=f"{text} {more}")
     if closed := [str(each) for each in _emptied(folder) if each.is_dir() and not _is_writable(each)]:
         more = f"But what jobs leave stays: this user cannot write in {', '.join(closed)}."
-        return CheckFinding(verdict=Verdict.LACKING, about=about, text=f"{text} {more}")
-    return CheckFinding(verdict=Verdict.FINE, about=about, text=text)
+        return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=f"{text} {more}")
+    return CheckResult(verdict=CheckVerdict.FINE, about=about, text=text)
 
 
 def _emptied(folder: Path) -> list[Path]:
@@ -208,23 +197,23 @@ def _is_writable(folder: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
-async def _about_cloud(client: CloudClient) -> CheckFinding:
+async def _about_cloud(client: CloudClient) -> CheckResult:
     about = f"Comfy Cloud {client.url}"
     try:
         await client.check()
     except ComfyRelayError as error:
-        return CheckFinding(verdict=Verdict.BROKEN, about=about, text=error.detail)
-    return CheckFinding(verdict=Verdict.FINE, about=about, text=f"It takes the key. Runs at once: {client.slots}.")
+        return CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=error.detail)
+    return CheckResult(verdict=CheckVerdict.FINE, about=about, text=f"It takes the key. Runs at once: {client.slots}.")
 
 
 async def _about_control(
     settings: WorkerSettings, this: HostIdentity, servers: Servers, imds: Imds | None
-) -> AsyncIterator[CheckFinding]:
+) -> AsyncIterator[CheckResult]:
     control = ControlPlane(settings.api_base_url, worker_id=this.worker_id)
     about = f"control plane {control.url}"
     try:
         await control.check()
-        yield CheckFinding(verdict=Verdict.FINE, about=about, text="It answers.")
+        yield CheckResult(verdict=CheckVerdict.FINE, about=about, text="It answers.")
         if missing_in(settings):
             return
         capabilities = Capabilities(servers, settings.capabilities)
@@ -239,7 +228,7 @@ async def _about_control(
     except ComfyRelayError as error:
         is_guess = "api_base_url" not in settings.model_fields_set
         wakeup = " API_BASE_URL is not set: name the server that this worker is for." if is_guess else ""
-        yield CheckFinding(verdict=Verdict.BROKEN, about=about, text=f"{explain(error, settings, control)}{wakeup}")
+        yield CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=f"{explain(error, settings, control)}{wakeup}")
         return
     finally:
         await control.close()
@@ -247,12 +236,12 @@ async def _about_control(
         yield _about_workflow(slug, registered.lacking.get(slug, []))
 
 
-def _about_workflow(slug: str, lacking: list[str]) -> CheckFinding:
+def _about_workflow(slug: str, lacking: list[str]) -> CheckResult:
     about = f"workflow {slug}"
     if lacking:
         text = f"It would be assigned, but its jobs would fail here. Missing: {', '.join(lacking)}."
-        return CheckFinding(verdict=Verdict.LACKING, about=about, text=text)
-    return CheckFinding(verdict=Verdict.FINE, about=about, text="It would be assigned.")
+        return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=text)
+    return CheckResult(verdict=CheckVerdict.FINE, about=about, text="It would be assigned.")
 
 
 def _gpu(device: dict[str, Any]) -> str:

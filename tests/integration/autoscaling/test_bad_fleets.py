@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from comfyrelay.protocol.autoscaling import FleetMachines, FleetScaling
+from comfyrelay.protocol.admin.autoscaling import FleetMachines, FleetScaling
 from pydantic import ValidationError
 from sqlalchemy import update
 

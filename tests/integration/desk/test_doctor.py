@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from comfyrelay.cli.main import app
 from comfyrelay.desk.doctor import examine
 from comfyrelay.simulator import Simulator
-from comfyrelay.worker.check import CheckFinding, Verdict
+from comfyrelay.protocol.desk import CheckResult, CheckVerdict
 from tests.support.desk import make_desk
 from tests.support.desk_owner import owner_http
 from tests.support.server_processes import free_port
@@ -31,18 +31,18 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "desk"
 
 
-async def found(findings: AsyncIterator[CheckFinding] | None = None) -> dict[str, tuple[Verdict, str]]:
+async def found(findings: AsyncIterator[CheckResult] | None = None) -> dict[str, tuple[CheckVerdict, str]]:
     return {each.about.split()[0]: (each.verdict, each.text) async for each in findings or examine()}
 
 
 async def test_a_machine_that_is_new_is_well_and_stays_as_it_is(machine: Path) -> None:
     seen = await found()
     assert list(seen) == ["python", "configuration", "data", "disk", "databases", "desk", "ComfyUI"]
-    assert {verdict for verdict, _ in seen.values()} <= {Verdict.FINE, Verdict.LACKING}
+    assert {verdict for verdict, _ in seen.values()} <= {CheckVerdict.FINE, CheckVerdict.LACKING}
     assert "first start makes it" in seen["data"][1]
     assert "the port is free" in seen["desk"][1]
     verdict, text = seen["ComfyUI"]
-    assert verdict is Verdict.LACKING
+    assert verdict is CheckVerdict.LACKING
     assert "Jobs wait for it." in text
     assert not machine.exists()
 
@@ -94,7 +94,7 @@ async def test_of_a_desk_that_runs_the_comfyui_that_it_has_is_looked_at(
     assert simulator.url in here.about
     assert "2 models" in here.text
     [gone] = [each for each in later if each.about.startswith("ComfyUI")]
-    assert (gone.verdict, "simulator" in gone.text) == (Verdict.BROKEN, False)
+    assert (gone.verdict, "simulator" in gone.text) == (CheckVerdict.BROKEN, False)
 
 
 async def test_a_comfyui_that_was_named_and_does_not_answer_is_broken(
@@ -102,7 +102,7 @@ async def test_a_comfyui_that_was_named_and_does_not_answer_is_broken(
 ) -> None:
     monkeypatch.setenv("COMFYRELAY_DESK_COMFYUI_URL", f"http://127.0.0.1:{free_port()}")
     verdict, _ = (await found())["ComfyUI"]
-    assert verdict is Verdict.BROKEN
+    assert verdict is CheckVerdict.BROKEN
 
 
 async def test_a_port_that_somebody_else_has_is_broken(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ async def test_a_port_that_somebody_else_has_is_broken(machine: Path, monkeypatc
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setenv("COMFYRELAY_PORT", str(taken.getsockname()[1]))
         verdict, text = (await found())["desk"]
-    assert verdict is Verdict.BROKEN
+    assert verdict is CheckVerdict.BROKEN
     assert "COMFYRELAY_PORT" in text
 
 
@@ -120,20 +120,20 @@ async def test_a_database_that_is_none_is_broken(machine: Path) -> None:
     for name in ("central.db", "tenants-main.db"):
         (machine / name).write_bytes(b"no database at all" * 100)
     verdict, _ = (await found())["databases"]
-    assert verdict is Verdict.BROKEN
+    assert verdict is CheckVerdict.BROKEN
 
 
 async def test_script_and_notifications_are_looked_at_where_they_are_configured(machine: Path) -> None:
     config = Path("comfyrelay.toml")
     config.write_text('[desk]\nnotify_urls = ["tgram://s3cr3t"]\n[desk.script]\npython = "/no/python"\n')
     seen = await found()
-    assert seen["script"] == (Verdict.BROKEN, "[desk.script] python: /no/python is not a program.")
+    assert seen["script"] == (CheckVerdict.BROKEN, "[desk.script] python: /no/python is not a program.")
     verdict, text = seen["notifications"]
-    assert verdict is Verdict.BROKEN
+    assert verdict is CheckVerdict.BROKEN
     assert "s3cr3t" not in text
     config.write_text(f'[desk]\nnotify_urls = ["json://127.0.0.1/x"]\n[desk.script]\npython = "{sys.executable}"\n')
     seen = await found()
-    assert seen["script"][0] is seen["notifications"][0] is Verdict.FINE
+    assert seen["script"][0] is seen["notifications"][0] is CheckVerdict.FINE
     assert not machine.exists()
 
 

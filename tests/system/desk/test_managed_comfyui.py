@@ -12,7 +12,7 @@ from comfyrelay.comfyui.processes.log import last_lines_in
 from comfyrelay.comfyui.processes.process import ManagedProcess
 from comfyrelay.desk.doctor import examine
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.worker.check import Verdict
+from comfyrelay.protocol.desk import CheckVerdict
 from tests.support.comfyui_install import FakeInstall, until_at_work
 from tests.support.desk import make_desk, open_desk
 from tests.support.desk_owner import owner_http
@@ -109,6 +109,6 @@ async def test_the_doctor_finds_it_and_says_the_line_to_use_and_whether_it_could
     monkeypatch.setenv("COMFYRELAY_DESK_COMFYUI_DIR", str(install.folder))
     monkeypatch.setenv("COMFYRELAY_DESK_COMFYUI_PYTHON", sys.executable)
     found = {each.about: each for each in [each async for each in examine()]}
-    assert found[about].verdict is Verdict.BROKEN
+    assert found[about].verdict is CheckVerdict.BROKEN
     assert "No module named 'torch'" in found[about].text
     assert "COMFYRELAY_DESK_COMFYUI_PYTHON" in found[about].text

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from comfyrelay.comfyui.client.client import ComfyClient
+from comfyrelay.protocol.desk import CheckVerdict
 from comfyrelay.simulator import Simulator
-from comfyrelay.worker.check import Verdict, about_comfyui
+from comfyrelay.worker.check import about_comfyui
 from tests.support.graphs import invert
 from tests.support.whole_system import System
 
@@ -81,5 +82,5 @@ async def test_folders_of_comfyui_that_cannot_be_written_are_named(tmp_path: Pat
             found = await about_comfyui(client, folder=tmp_path, setting="FOLDERS")
         finally:
             closed.chmod(0o700)
-    assert found.verdict == Verdict.LACKING
+    assert found.verdict == CheckVerdict.LACKING
     assert f"cannot write in {closed}" in found.text

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.queue.wait_reasons import is_only_fetched
+from comfyrelay.domain.queue.wait_reasons import is_prefetched
 from comfyrelay.protocol.progress import Phase, Progress
 from comfyrelay.protocol.worker import HeartbeatRequest
 
@@ -24,27 +24,27 @@ TOLD = {
 
 def test_what_is_told_is_read_as_it_was_meant() -> None:
     assert set(TOLD) == {each.name for each in fields(Progress)}
-    progress = Progress.read(TOLD)
+    progress = Progress.from_report(TOLD)
     assert progress.began_at == datetime(2030, 1, 1, tzinfo=UTC)
-    assert progress.as_told() == TOLD
-    assert list(progress.as_told()) == list(TOLD)
+    assert progress.to_report() == TOLD
+    assert list(progress.to_report()) == list(TOLD)
 
 
 def test_what_is_not_known_is_not_told() -> None:
-    assert Progress(value=0.0, phase=Phase.WAITING).as_told() == {"value": 0.0, "phase": "waiting"}
-    assert Progress.read(None) == Progress.read({}) == Progress()
+    assert Progress(value=0.0, phase=Phase.WAITING).to_report() == {"value": 0.0, "phase": "waiting"}
+    assert Progress.from_report(None) == Progress.from_report({}) == Progress()
 
 
 def test_what_a_worker_says_in_other_shapes_is_as_good_as_nothing() -> None:
     strange = {"value": "x", "step": True, "steps": [], "node_id": 7, "node": {}, "began_at": "yesterday", "mine": 1}
-    assert Progress.read(strange) == Progress()
+    assert Progress.from_report(strange) == Progress()
     # nobody knows of which day
-    assert Progress.read({"began_at": "2030-01-01T00:00:00"}).began_at is None
+    assert Progress.from_report({"began_at": "2030-01-01T00:00:00"}).began_at is None
 
 
 @pytest.mark.parametrize(("value", "part"), [(None, None), (-1, 0.0), (0.25, 0.25), (12, 1.0)])
 def test_the_part_that_is_done_goes_from_0_to_1(value: float | None, part: float | None) -> None:
-    assert Progress(value=value).part == part
+    assert Progress(value=value).fraction == part
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def test_the_part_that_is_done_goes_from_0_to_1(value: float | None, part: float
 )
 def test_a_job_has_begun_unless_its_worker_says_that_it_has_not(phase: Any, has_begun: bool) -> None:
     told = {"phase": phase}
-    assert Progress.read(told).has_begun is has_begun
-    assert is_only_fetched(is_prefetch=True, progress=told) is not has_begun
-    assert not is_only_fetched(is_prefetch=False, progress=told)
+    assert Progress.from_report(told).has_begun is has_begun
+    assert is_prefetched(is_prefetch=True, progress=told) is not has_begun
+    assert not is_prefetched(is_prefetch=False, progress=told)
 
 
 def test_the_example_of_a_heartbeat_is_one_that_is_understood() -> None:
     schema = HeartbeatRequest.model_json_schema()
     [example] = schema["examples"]
     progress = example["progress"]
-    assert Progress.read(progress).as_told() == progress
+    assert Progress.from_report(progress).to_report() == progress
     assert 0 <= progress["value"] <= 1

@@ -1,4 +1,4 @@
-"""The databases of the server, for commands that work on them without asking a server."""
+"""Open the server's databases, for commands that do not call a server."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from comfyrelay.settings import Settings
 
 T = TypeVar("T")
-# What each of these commands says of itself.
-HERE = "It works on the server's databases, as the server's settings name them. COMFYRELAY_URL is not used here."
+# Printed below the help of these commands.
+HERE = "Uses the server's databases and settings. Ignores COMFYRELAY_URL."
 _URL = "COMFYRELAY_URL"
 err = Console(stderr=True)
 
@@ -31,9 +31,9 @@ def with_databases(work: Callable[[Engine], Awaitable[T]]) -> T:
 
     settings = load_settings()
     _require_files(settings)
-    meant = os.environ.get(_URL, "").rstrip("/")
-    if meant and meant != settings.base_url:
-        err.print(f"{_URL} is not used here: this is about the databases of {settings.data_dir}.", highlight=False)
+    url = os.environ.get(_URL, "").rstrip("/")
+    if url and url != settings.base_url:
+        err.print(f"Ignoring {_URL}: this command uses the databases in {settings.data_dir}.", highlight=False)
 
     async def run() -> T:
         async with Engine(settings) as engine:
@@ -44,15 +44,14 @@ def with_databases(work: Callable[[Engine], Awaitable[T]]) -> T:
 
 
 def _require_files(settings: Settings) -> None:
-    """SQLite would make an empty file of each that is missing."""
+    """SQLite would create an empty file for a missing database."""
     for url in (settings.central_url, *settings.shard_urls.values()):
         file = Path(url.removeprefix("sqlite:///").partition("?")[0])
         if url.startswith("sqlite:///") and not file.is_file():
             text = (
-                f"There is no database in {file.parent}. These commands run where the server's "
-                "databases can be reached; set COMFYRELAY_DATA_DIR, or COMFYRELAY_DATABASE_URL and "
-                "COMFYRELAY_SHARDS, as the server has them."
+                f"There is no database in {file.parent}. Set COMFYRELAY_DATA_DIR, or COMFYRELAY_DATABASE_URL and "
+                "COMFYRELAY_SHARDS, to the values of the server."
             )
             if os.environ.get(_URL):
-                text += f" {_URL} is not used here: no server is asked."
+                text += f" This command ignores {_URL}."
             raise ConfigurationError(text)

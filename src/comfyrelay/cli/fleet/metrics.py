@@ -1,4 +1,4 @@
-"""`comfyrelay fleet`: figures of fleets for those who watch them."""
+"""`comfyrelay fleet publish-metrics` and `comfyrelay fleet costs`."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ err = Console(stderr=True)
 
 @metrics_app.command("publish-metrics", epilog=HERE)
 def publish_metrics(
-    once: Annotated[bool, typer.Option("--once", help="Send them now and exit.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent and exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Send the metrics once and exit.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the metrics and exit.")] = False,
 ) -> None:
-    """Send the figures of every fleet to CloudWatch, once a minute until it is stopped."""
+    """Send the metrics of every fleet to CloudWatch once a minute, until Ctrl-C."""
 
     async def work(engine: Engine) -> None:
         from comfyrelay.autoscaling.cloudwatch import CloudWatch, Publisher, metric_data
@@ -48,7 +48,7 @@ def publish_metrics(
         cloudwatch = CloudWatch(namespace=engine.settings.cloudwatch_namespace)
         publisher = Publisher(engine.scaling.figures, cloudwatch)
         if once:
-            err.print(f"{await publisher.publish()} figures sent.", highlight=False)
+            err.print(f"{await publisher.publish()} metrics sent.", highlight=False)
         else:
             await publisher.run()
 
@@ -57,15 +57,15 @@ def publish_metrics(
 
 @metrics_app.command("costs", epilog=HERE)
 def costs(
-    by: Annotated[Grouped, typer.Option(help="What a line is for.")] = Grouped.FLEET,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="How many days back, including today.")] = 30,
+    by: Annotated[Grouped, typer.Option(help="Group by fleet, workflow or tenant.")] = Grouped.FLEET,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Number of days, including today.")] = 30,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Print what machines did and what it cost, by fleet, workflow or tenant.
+    """Print machine time and costs by fleet, workflow or tenant.
 
-    `cost` is that of the time in which jobs ran: busy, and lost to runs that
-    came to nothing. `machines cost` is what the machines of a fleet cost in
-    all, from order to end: also while they boot and idle.
+    `cost` covers the time in which jobs ran: busy, and lost to failed runs.
+    `machines cost` covers the whole lifetime of a fleet's machines, with
+    boot and idle time.
     """
 
     async def work(engine: Engine) -> list[UsageRow]:
@@ -82,15 +82,15 @@ def costs(
         out.print_json(json.dumps([asdict(each) for each in rows]))
         return
     if not rows:
-        out.print("Nothing was used in that time.", highlight=False)
+        out.print("No machine time in this period.", highlight=False)
         return
     machines = by is Grouped.FLEET
     head = (by, "jobs", "busy", "lost", *(("idle", "boot") if machines else ()), "cost")
     show(out, (*head, "machines cost") if machines else head, [_costs(each, machines=machines) for each in rows])
     out.print("\nTimes are hours:minutes:seconds.", highlight=False)
-    out.print("cost: of the time in which jobs ran (busy and lost).", highlight=False)
+    out.print("cost: time in which jobs ran (busy and lost).", highlight=False)
     if machines:
-        out.print("machines cost: of all of the machines' time, booting and idle too.", highlight=False)
+        out.print("machines cost: whole lifetime of the machines, with boot and idle time.", highlight=False)
 
 
 def _costs(row: UsageRow, *, machines: bool) -> TableRow:
@@ -100,8 +100,8 @@ def _costs(row: UsageRow, *, machines: bool) -> TableRow:
     if not machines:
         return TableRow((*cells, money(row.cost, ran)))
     idle, boot = row.idle_seconds or 0.0, row.boot_seconds or 0.0
-    in_all = money(row.machine_cost or 0.0, ran + idle + boot)
-    return TableRow((*cells, _hours(idle), _hours(boot), money(row.cost, ran), in_all))
+    total = money(row.machine_cost or 0.0, ran + idle + boot)
+    return TableRow((*cells, _hours(idle), _hours(boot), money(row.cost, ran), total))
 
 
 def _hours(seconds: float) -> str:
@@ -110,7 +110,7 @@ def _hours(seconds: float) -> str:
 
 
 def money(cost: float, seconds: float) -> str:
-    """A price of 0 is one that is not set. A minute of a cheap machine is less than a cent."""
+    """Unknown if no price is set. Four decimals for small amounts: a minute of a cheap machine is less than a cent."""
     if seconds and not cost:
         return "unknown"
     if 0 < cost < 0.0001:

@@ -1,4 +1,4 @@
-"""`comfyrelay fleet`: the scaling loop and what it did."""
+"""`comfyrelay fleet`: the autoscaling loop, its status and its decisions."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ out = Console()
 err = Console(stderr=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-OfStage = Annotated[
-    Stage, typer.Option("--stage", metavar="STAGE", help="The stage of the fleet: staging or production.")
+FleetStage = Annotated[
+    Stage, typer.Option("--stage", metavar="STAGE", help="Stage of the fleet: staging or production.")
 ]
-Fleet = Annotated[str | None, typer.Argument(help="The slug of a fleet.")]
-All = Annotated[bool, typer.Option("--all", help="Every fleet of every stage.")]
+Fleet = Annotated[str | None, typer.Argument(help="Slug of the fleet.")]
+All = Annotated[bool, typer.Option("--all", help="All fleets of all stages.")]
 
 
 @scaling_app.command("run", epilog=HERE)
 def run(
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[str, typer.Option(help="Minimum level: debug, info, warning or error.")] = "info",
 ) -> None:
-    """Decide how many machines fleets have, and launch and end them, until Ctrl-C.
+    """Run the autoscaling loop until Ctrl-C: decide how many machines fleets need, launch and terminate them.
 
-    A server does so by itself, unless COMFYRELAY_SCALING is false. Of several, one does it.
+    A server runs it too, unless COMFYRELAY_AUTOSCALING is false. One process at a time is active.
     """
     require("server")
     from comfyrelay.autoscaling.process import scaling_fleets
@@ -53,7 +53,7 @@ def run(
         secrets = load_secrets(engine.settings).fleet
         with on_stop(lambda _number: loop.call_soon_threadsafe(stopped.set)):
             async with scaling_fleets(engine, secrets=secrets):
-                err.print("Scaling fleets. Press Ctrl-C to stop.", highlight=False)
+                err.print("Autoscaling fleets. Press Ctrl-C to stop.", highlight=False)
                 await stopped.wait()
 
     log_as_json(log_level)
@@ -62,7 +62,7 @@ def run(
 
 @scaling_app.command("status", epilog=HERE)
 def status(as_json: Json = False) -> None:
-    """Show the machines of every fleet that is scaled, what waits for it, and what was decided last."""
+    """Show machines, queue and last decision of every autoscaled fleet."""
 
     async def work(engine: Engine) -> list[ScalingView]:
         return await engine.scaling.views.all()
@@ -74,22 +74,22 @@ def status(as_json: Json = False) -> None:
         out.print_json(json.dumps([status_body(each).model_dump(mode="json") for each in views]))
         return
     if not views:
-        out.print("No fleet is scaled: configure its machines, or how many there should be.", highlight=False)
+        out.print("No fleet is autoscaled: configure the machines or the limits of a fleet.", highlight=False)
         return
     show(out, ("fleet", "provider", "policy", "machines", "queued", "cost/h"), [_status_row(each) for each in views])
     leader = views[0].leader
     if leader is None:
-        err.print("Nobody scales them: start a server, or `comfyrelay fleet run`.", highlight=False)
+        err.print("No autoscaling loop runs: start a server, or `comfyrelay fleet run`.", highlight=False)
 
 
 @scaling_app.command("decisions", epilog=HERE)
 def decisions(
     fleet: Fleet = None,
-    stage: OfStage = Stage.PRODUCTION,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many of each fleet.")] = 20,
+    stage: FleetStage = Stage.PRODUCTION,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum per fleet.")] = 20,
     as_json: Json = False,
 ) -> None:
-    """List what was decided for a fleet, or for all of them, newest first: what was seen, what was done, and why."""
+    """List the decisions for one or all fleets, newest first, with observation, actions and reason."""
 
     async def work(engine: Engine) -> list[tuple[str, ScalingDecision]]:
         views = engine.scaling.views
@@ -107,7 +107,7 @@ def decisions(
         out.print_json(json.dumps(rows))
         return
     if not found:
-        out.print("Nothing was decided yet.", highlight=False)
+        out.print("No decisions yet.", highlight=False)
         return
     shown = [
         TableRow((f"{each.created_at:%Y-%m-%d %H:%M:%S}", slug, str(each.desired), _done(each)), _why(each))
@@ -117,20 +117,20 @@ def decisions(
 
 
 @scaling_app.command("pause", epilog=HERE)
-def pause(fleet: Fleet = None, stage: OfStage = Stage.PRODUCTION, every: All = False) -> None:
-    """Launch nothing and end nothing for a fleet, until it is resumed. Jobs and workers continue."""
+def pause(fleet: Fleet = None, stage: FleetStage = Stage.PRODUCTION, every: All = False) -> None:
+    """Stop launching and terminating machines of a fleet until it is resumed. Jobs and workers continue."""
     _set_paused(fleet, stage, every=every, is_paused=True)
 
 
 @scaling_app.command("resume", epilog=HERE)
-def resume(fleet: Fleet = None, stage: OfStage = Stage.PRODUCTION, every: All = False) -> None:
-    """Let a fleet that was paused be scaled again."""
+def resume(fleet: Fleet = None, stage: FleetStage = Stage.PRODUCTION, every: All = False) -> None:
+    """Resume autoscaling of a paused fleet."""
     _set_paused(fleet, stage, every=every, is_paused=False)
 
 
 def _set_paused(fleet: str | None, stage: Stage, *, every: bool, is_paused: bool) -> None:
     if (fleet is None) == (not every):
-        raise InvalidInput("Name one fleet, or all of them with --all.")
+        raise InvalidInput("Give a fleet or --all.")
 
     async def work(engine: Engine) -> Sequence[tuple[Stage, str]]:
         which = await _scaled(engine) if fleet is None else [(stage, fleet)]
@@ -153,7 +153,7 @@ def _status_row(view: ScalingView) -> TableRow:
     switch = " (paused)" if scaling.is_paused else " (dry run)" if scaling.is_dry_run else ""
     queued = f"{view.queued_jobs} jobs, {view.queued_seconds:.0f} s" if view.queued_jobs else "nothing"
     provider = str(view.fleet.machine_spec.provider)
-    # a price of 0 is one that is not set
+    # no price is set
     cost = "unknown" if view.machines and not view.spent_per_hour else f"{view.spent_per_hour:.2f}"
     name = f"{view.fleet.stage}/{view.fleet.slug}"
     why = () if view.decision is None else (f"{view.decision.created_at:%H:%M:%S}: {view.decision.reason}",)
@@ -162,11 +162,11 @@ def _status_row(view: ScalingView) -> TableRow:
 
 def _done(decision: ScalingDecision) -> str:
     outcome = decision.outcome
-    words = [f"{outcome[name]} {name}" for name in ("launched", "refused", "ended") if outcome.get(name)]
-    # a cluster does itself what it is told
-    told = [f"asked for {outcome['told']}"] if "told" in outcome else []
+    counts = [f"{outcome[name]} {name}" for name in ("launched", "refused", "ended") if outcome.get(name)]
+    # KEDA creates and deletes the pods
+    told = [f"requested {outcome['told']}"] if "told" in outcome else []
     failed = ["failed"] if {"launch_failed", "end_failed"} & outcome.keys() else []
-    return ", ".join([*told, *words, *failed]) or "nothing"
+    return ", ".join([*told, *counts, *failed]) or "nothing"
 
 
 def _why(decision: ScalingDecision) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""`comfyrelay fleet`: what a policy would have done."""
+"""`comfyrelay fleet simulate`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ simulate_app = typer.Typer()
 out = Console()
 err = Console(stderr=True)
 
-OURS = (Policy.CHEAP, Policy.BALANCED, Policy.FAST)
+OUR_POLICIES = (Policy.CHEAP, Policy.BALANCED, Policy.FAST)
 GENERATED_DAYS = 7.0
 HISTORY_DAYS = 30.0
 
@@ -40,58 +40,58 @@ def simulate(
             metavar="FILE", help="A CSV with the columns arrival_seconds, duration_seconds, workflow and model."
         ),
     ] = None,
-    generate: Annotated[bool, typer.Option("--generate", help="Requests in bursts, generated from --seed.")] = False,
-    fleet: Annotated[str | None, typer.Option(metavar="SLUG", help="The past jobs of this fleet.")] = None,
-    stage: Annotated[Stage, typer.Option(help="The stage of that fleet.")] = Stage.PRODUCTION,
+    generate: Annotated[bool, typer.Option("--generate", help="Generate bursts of requests from --seed.")] = False,
+    fleet: Annotated[str | None, typer.Option(metavar="SLUG", help="Use the past jobs of this fleet.")] = None,
+    stage: Annotated[Stage, typer.Option(help="Stage of that fleet.")] = Stage.PRODUCTION,
     policy: Annotated[
-        list[Policy] | None, typer.Option(help="Simulate this policy; may be repeated. Without it: all of our own.")
+        list[Policy] | None, typer.Option(help="Policy to simulate. Repeatable. Default: cheap, balanced and fast.")
     ] = None,
-    compare: Annotated[Policy | None, typer.Option(help="Simulate this one first, and compare others with it.")] = None,
+    compare: Annotated[Policy | None, typer.Option(help="Baseline policy for the comparison.")] = None,
     days: Annotated[
         float | None,
-        typer.Option(min=0.01, help="How much is generated (7 by default), or looked back at in a fleet (30)."),
+        typer.Option(min=0.01, help="Days to generate (default 7), or days of the fleet's history (default 30)."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Another seed draws other requests, boots and evictions.")] = 1,
-    boot_seconds: Annotated[float | None, typer.Option(min=1, help="From launch to worker; 180 by default.")] = None,
-    load_seconds: Annotated[float | None, typer.Option(min=0, help="To load a model; 22 by default.")] = None,
-    price: Annotated[float | None, typer.Option(min=0, help="Of a machine, for an hour; 0.20 by default.")] = None,
-    max_machines: Annotated[int | None, typer.Option(min=1, help="No more machines; 10 by default.")] = None,
-    evictions_per_hour: Annotated[
-        float, typer.Option(min=0, help="Spot: how often a machine is taken away in an hour.")
-    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of requests, boot times and evictions.")] = 1,
+    boot_seconds: Annotated[
+        float | None, typer.Option(min=1, help="Seconds from launch to worker; default 180.")
+    ] = None,
+    load_seconds: Annotated[float | None, typer.Option(min=0, help="Seconds to load a model; default 22.")] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="Price of a machine per hour; default 0.20.")] = None,
+    max_machines: Annotated[int | None, typer.Option(min=1, help="Maximum number of machines; default 10.")] = None,
+    evictions_per_hour: Annotated[float, typer.Option(min=0, help="Spot evictions per machine and hour.")] = 0.0,
     refused_share: Annotated[
-        float, typer.Option(min=0, max=0.95, help="Spot: the share of launches for which there is no capacity.")
+        float, typer.Option(min=0, max=0.95, help="Share of Spot launches refused for lack of capacity.")
     ] = 0.0,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the trade-off as an SVG.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the trade-off as an SVG file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Simulate policies on a load: waiting, machines and money, with the same decisions as the scaling loop."""
+    """Simulate policies on a load with the decisions of the autoscaling loop: waiting times, machines and costs."""
     from comfyrelay.autoscaling.simulation.plot import trade_off
     from comfyrelay.autoscaling.simulation.summary import lower_bound
     from comfyrelay.autoscaling.simulation.world import WorldSettings
 
-    ways = [trace is not None, generate, fleet is not None].count(True)
-    if ways == 0:
-        raise InvalidInput("Say which requests arrive: give one of --trace FILE, --generate and --fleet SLUG.")
-    if ways > 1:
-        raise InvalidInput("Give only one of --trace FILE, --generate and --fleet SLUG: requests come from one.")
+    sources = [trace is not None, generate, fleet is not None].count(True)
+    if sources == 0:
+        raise InvalidInput("Give one source of requests: --trace FILE, --generate or --fleet SLUG.")
+    if sources > 1:
+        raise InvalidInput("Give only one of --trace FILE, --generate and --fleet SLUG.")
     if plot is not None and not plot.absolute().parent.is_dir():
         raise InvalidInput(f"There is no folder {str(plot.absolute().parent)!r} for the plot.")
     base = WorldSettings(evictions_per_hour=evictions_per_hour, refused_share=refused_share)
     requests, base = _requests(trace, fleet, stage, days, seed, base)
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         "boot_seconds": boot_seconds,
         "load_seconds": load_seconds,
         "price_per_hour": price,
         "max_machines": max_machines,
     }
-    setting = replace(base, **{key: value for key, value in said.items() if value is not None})
-    chosen = list(dict.fromkeys([*([compare] if compare else []), *(policy or OURS)]))
-    found = [_simulated(each, requests, setting, seed) for each in chosen]
+    setting = replace(base, **{key: value for key, value in options.items() if value is not None})
+    chosen = list(dict.fromkeys([*([compare] if compare else []), *(policy or OUR_POLICIES)]))
+    found = [_simulate(each, requests, setting, seed) for each in chosen]
     bound = lower_bound(requests, setting)
     if plot is not None:
         plot.write_text(trade_off([*found, bound], _title(requests), _subtitle(setting)), encoding="utf-8")
-        err.print(f"The trade-off is drawn in {plot}.", highlight=False)
+        err.print(f"Wrote the trade-off to {plot}.", highlight=False)
     if as_json:
         out.print_json(json.dumps({"policies": [asdict(each) for each in found], "clairvoyant": asdict(bound)}))
     else:
@@ -108,17 +108,17 @@ def _requests(
     if trace is not None:
         return read_trace(trace), setting
     if fleet is not None:
-        return asyncio.run(_of_fleet(stage, fleet, days or HISTORY_DAYS, setting))
+        return asyncio.run(_read_fleet(stage, fleet, days or HISTORY_DAYS, setting))
     requests = generated(Workload(days=days or GENERATED_DAYS), seed)
     if not requests:
-        raise InvalidInput("So short a time brought no request: give more --days, or another --seed.")
+        raise InvalidInput("No requests in this period: increase --days, or change --seed.")
     return requests, setting
 
 
-async def _of_fleet(
+async def _read_fleet(
     stage: Stage, slug: str, days: float, setting: WorldSettings
 ) -> tuple[Sequence[TraceRequest], WorldSettings]:
-    """Its jobs, and its machines as they were: how long they boot, what they cost, how many there may be."""
+    """The past jobs of a fleet, with the boot time, price and limit of its machines."""
     from comfyrelay.extras import require
 
     require("server")
@@ -139,24 +139,22 @@ async def _of_fleet(
         max_machines=view.seen.scaling.limits.max_machines,
         last_idle_seconds=view.seen.scaling.last_idle_seconds,
         price_per_hour=types[0].price_per_hour if types else setting.price_per_hour,
-        # it is in the durations already
+        # part of the recorded durations
         load_seconds=0.0,
     )
 
 
-def _simulated(
-    policy: Policy, requests: Sequence[TraceRequest], setting: WorldSettings, seed: int
-) -> SimulationSummary:
-    from comfyrelay.autoscaling.simulation.simulator import simulate as simulated
+def _simulate(policy: Policy, requests: Sequence[TraceRequest], setting: WorldSettings, seed: int) -> SimulationSummary:
+    from comfyrelay.autoscaling.simulation.simulator import simulate as run_simulation
     from comfyrelay.autoscaling.simulation.summary import summary
 
     with _progress(f"{policy}") as progress:
-        return summary(policy, simulated(requests, policy, setting, seed=seed, progress=progress), setting)
+        return summary(policy, run_simulation(requests, policy, setting, seed=seed, progress=progress), setting)
 
 
 @contextmanager
 def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, and nothing elsewhere."""
+    """A progress bar, on terminals only."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -175,7 +173,7 @@ def _title(requests: Sequence[TraceRequest]) -> str:
 
 def _subtitle(setting: WorldSettings) -> str:
     machines = "1 machine" if setting.max_machines == 1 else f"{setting.max_machines} machines"
-    return f"boot {setting.boot_seconds:g} s, at most {machines}, {setting.price_per_hour:g} an hour for each"
+    return f"boot {setting.boot_seconds:g} s, at most {machines}, {setting.price_per_hour:g} per machine-hour"
 
 
 def _number(requests: int) -> str:
@@ -184,7 +182,7 @@ def _number(requests: int) -> str:
 
 def _show(found: Sequence[SimulationSummary], bound: SimulationSummary, *, compared: bool) -> None:
     names = ("policy", "wait\np50", "\np95", "\np99", "machine-\nhours", "cold\nstarts", "cost\na job", "\nlaunches")
-    # 80 columns are enough for it
+    # fits into 80 columns
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, name in enumerate(names):
         table.add_column(name, justify="right" if number else "left", no_wrap=True)
@@ -210,8 +208,8 @@ def _show(found: Sequence[SimulationSummary], bound: SimulationSummary, *, compa
     for each in found:
         if each.evictions or each.refusals:
             out.print(
-                f"{each.policy}: {each.evictions} machines were taken away ({each.lost_hours:.1f} h of work lost), "
-                f"{each.refusals} launches were refused.",
+                f"{each.policy}: {each.evictions} evictions ({each.lost_hours:.1f} h of work lost), "
+                f"{each.refusals} refused launches.",
                 highlight=False,
             )
     out.print(

@@ -1,4 +1,4 @@
-"""Tables that cut nothing, however narrow the terminal is."""
+"""Tables that truncate nothing in narrow terminals."""
 
 import textwrap
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ _INDENT = "  "
 @dataclass(frozen=True, slots=True)
 class TableRow:
     cells: Sequence[str]
-    # sentences, each below the row in lines of its own
+    # sentences below the row
     notes: Sequence[str] = ()
 
 
 def show(out: Console, head: Sequence[str], rows: Sequence[TableRow]) -> None:
-    """Where a row has no room even with narrow gaps, its first cell gets a line of its own."""
+    """Put the first cell on a separate line if a row is too wide even with narrow gaps."""
     cells = [head, *(each.cells for each in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
     gap = next((each for each in _GAPS if sum(widths) + len(each) * (len(widths) - 1) <= out.width), None)

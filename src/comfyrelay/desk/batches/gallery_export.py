@@ -10,15 +10,10 @@ from pathlib import Path
 from comfyrelay.desk.batches.output_copies import copy_file, folder_name
 from comfyrelay.domain.gallery import MadeOutput
 from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
+from comfyrelay.protocol.gallery import NotCopied
 from comfyrelay.services.engine import Engine
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.storage.objects import ObjectStore
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NotCopied:
-    id: str
-    detail: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -54,7 +54,7 @@ def desk_hooks(
         desk_workers=(WORKER, SIMULATOR),
         sends_notifications=True,
         comfyui_away=workers.unreachable_at,
-        is_worker_coming=workers.is_starting,
+        is_worker_starting=workers.is_starting,
         stage_of=trying.stage_of,
         on_removed=outputs.remove,
         on_reused=outputs.keep_reused,

@@ -5,8 +5,6 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import datetime
 
 import structlog
 
@@ -15,6 +13,7 @@ from comfyrelay.desk.notifications.notifier import BatchNow, EndedNotice, Notifi
 from comfyrelay.domain.queue.settlement import JobState
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import JobRecord
+from comfyrelay.protocol.desk import NotSent
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.ended_jobs import BatchOutcome, EndedJobs
 from comfyrelay.wakeup import Wakeup
@@ -24,15 +23,6 @@ log = structlog.get_logger(__name__)
 # How long a desk that stops waits for what is still to be sent.
 FLUSH_SECONDS = 5.0
 MOST_REMEMBERED = 10
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NotSent:
-    """A notification that did not arrive; `url` is without its secrets."""
-
-    at: datetime
-    url: str
-    why: str
 
 
 class NotificationSender:

@@ -169,7 +169,7 @@ def _seeds(body: NewDeskBatch) -> SeedPlan | None:
 
 
 async def _preset(body: NewDeskBatch, target: Target, context: Context, user: User) -> AppliedPreset:
-    kept = (await context.engine.catalogue.presets.named(user.tenant_id, body.preset)).settings if body.preset else {}
+    kept = (await context.engine.catalogue.presets.find(user.tenant_id, body.preset)).settings if body.preset else {}
     return apply_preset(kept, target.properties)
 
 

@@ -13,11 +13,10 @@ from comfyrelay.desk.scripts.workflow import SLUG
 from comfyrelay.desk.state import DeskState
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.desk import (
+    CheckResults,
     ComfyuiProcess,
     ComfyuiProcesses,
     DeskInfo,
-    MachineFinding,
-    MachineFindings,
     Notifications,
 )
 from comfyrelay.server.http.auth import CurrentUser
@@ -37,13 +36,13 @@ def add_desk_routes(app: FastAPI, state: DeskState) -> None:
 
 
 @router.get("/findings", responses=may_answer(401))
-async def findings(request: Request, _user: CurrentUser) -> Answer[MachineFindings]:
+async def findings(request: Request, _user: CurrentUser) -> Answer[CheckResults]:
     """What `comfyrelay doctor` would say of this desk now: its folders, its disk, and each ComfyUI. That takes a
     moment."""
     state: DeskState = request.app.state.desk
-    found = [MachineFinding.of(each) async for each in state.examine()]
+    found = [each async for each in state.examine()]
     path = config_path()
-    return Answer(data=MachineFindings.of(configuration=path.absolute() if path else None, items=found))
+    return Answer(data=CheckResults.of(configuration=path.absolute() if path else None, items=found))
 
 
 @router.get("/comfyui", responses=may_answer(401))

@@ -2,7 +2,7 @@
 
 from comfyrelay.domain.autoscaling.machines import ScalingDecision
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.protocol import autoscaling as wire
+from comfyrelay.protocol.admin import autoscaling as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import Context, ContextOf

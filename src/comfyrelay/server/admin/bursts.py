@@ -1,7 +1,7 @@
 """Jobs that went to Comfy Cloud because they would have waited for too long."""
 
 from comfyrelay.domain.records.workers import BurstRecord
-from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.admin import dispatches as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf

@@ -5,8 +5,10 @@ from typing import Annotated
 from fastapi import Query
 
 from comfyrelay.domain.queue.states import DispatchStatus, Stage
+from comfyrelay.domain.queue.wait_reasons import Waiting
 from comfyrelay.domain.records.jobs import DispatchFilter
-from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.admin import dispatches as wire
+from comfyrelay.protocol.admin.workers import AuditEntry
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf
@@ -86,9 +88,9 @@ async def set_priority(
 
 
 @router.get("/{dispatch_id}/waiting", responses=may_answer(404, 422))
-async def why_waiting(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.WaitingDetails]:
+async def why_waiting(dispatch_id: DispatchId, context: ContextOf) -> Answer[Waiting]:
     """Why a job is waiting: one reason, in words and in data."""
-    return Answer(data=wire.WaitingDetails.of(await context.engine.operations.inspection.waiting(dispatch_id)))
+    return Answer(data=await context.engine.operations.inspection.waiting(dispatch_id))
 
 
 @router.get("/{dispatch_id}/audit", responses=may_answer(404, 422))
@@ -98,10 +100,8 @@ async def audit_dispatch(
     """What happened to a job in the queue, newest first: its attempts, on whichever workers, and all that was written
     down of it."""
     found = await context.engine.operations.inspection.audit_of(dispatch_id, cursor=cursor, limit=limit)
-    entries = page_of(found.entries, wire.AuditEntry.of).data
-    return Answer(
-        data=wire.DispatchAudit(attempts=[wire.DispatchAttempt.of(each) for each in found.attempts], entries=entries)
-    )
+    entries = page_of(found.entries, AuditEntry.of).data
+    return Answer(data=wire.DispatchAudit(attempts=list(found.attempts), entries=entries))
 
 
 def _body(view: DispatchView) -> wire.DispatchSummary:

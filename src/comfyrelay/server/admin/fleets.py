@@ -10,8 +10,9 @@ from comfyrelay.autoscaling.providers import registry
 from comfyrelay.domain.autoscaling.spec_json import machines_to_json, scaling_to_json
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import InvalidInput
-from comfyrelay.protocol import admin as wire
-from comfyrelay.protocol.autoscaling import FleetMachines
+from comfyrelay.protocol.admin import fleets as wire
+from comfyrelay.protocol.admin.autoscaling import FleetMachines
+from comfyrelay.protocol.admin.fields import DeletedSlug
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf
@@ -55,10 +56,10 @@ async def change_fleet(stage: Stage, slug: SlugInPath, body: wire.FleetPatch, co
 
 
 @router.delete("/{stage}/{slug}", responses=may_answer(404, 409, 422))
-async def delete_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.DeletedSlug]:
+async def delete_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[DeletedSlug]:
     """Delete a fleet that has no workers and no machines."""
     await context.engine.fleet.fleets.delete(stage=stage, slug=slug)
-    return Answer(data=wire.DeletedSlug(slug=slug), message="Deleted.")
+    return Answer(data=DeletedSlug(slug=slug), message="Deleted.")
 
 
 @router.put("/{stage}/{slug}/workflows", responses=may_answer(404, 409, 422))

@@ -4,7 +4,7 @@ import shlex
 
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import Conflict
-from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.admin import fleets as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf

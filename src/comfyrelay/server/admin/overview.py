@@ -4,7 +4,7 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 
-from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.admin import operations as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.auth import StillLetIn, known_admin

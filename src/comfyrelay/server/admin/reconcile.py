@@ -3,7 +3,7 @@
 from fastapi import status
 
 from comfyrelay.domain.records.operations import ReconcileRunRecord
-from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.admin import operations as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf

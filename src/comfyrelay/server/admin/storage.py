@@ -1,6 +1,6 @@
 """Whether object storage does all that is asked of it."""
 
-from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.admin import operations as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf

@@ -3,7 +3,8 @@
 import structlog
 
 from comfyrelay.errors import InvalidInput
-from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.admin import tenants as wire
+from comfyrelay.protocol.admin.workers import AuditEntry
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.auth import Admin
@@ -75,12 +76,12 @@ async def credit_tenant(
 @router.get("/audit-logs", responses=may_answer(422))
 async def list_audit_logs(
     context: ContextOf, worker: AnyId = None, event: AnyId = None, limit: Limit = 50, cursor: NumberCursor = None
-) -> Answer[Page[wire.AuditEntry]]:
+) -> Answer[Page[AuditEntry]]:
     """What workers did and what was done to them, newest first."""
     page = await context.engine.operations.inspection.audit_logs(
         worker_id=worker, event=event, cursor=cursor, limit=limit
     )
-    return page_of(page, wire.AuditEntry.of)
+    return page_of(page, AuditEntry.of)
 
 
 def _body(view: TenantView) -> wire.Tenant:

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Query
 
 from comfyrelay.errors import InvalidInput
-from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.admin import fleets as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf

@@ -4,7 +4,7 @@ from fastapi import status
 
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import InvalidInput
-from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.admin import tenants as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.auth import Admin

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query
 
 from comfyrelay.domain.deliveries import DeliveryState, standing_of
-from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.admin import operations as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf
@@ -47,8 +47,7 @@ async def redeliver(delivery_id: IdInPath, context: ContextOf) -> Answer[wire.Te
 @router.get("/outbox/dead")
 async def list_stuck_steps(context: ContextOf) -> Answer[wire.StuckSteps]:
     """Steps that have not crossed between the databases for a minute, oldest first; at most 200."""
-    found = await context.engine.operations.reconciling.stuck()
-    return Answer(data=wire.StuckSteps(items=[wire.StuckStep.of(each) for each in found]))
+    return Answer(data=wire.StuckSteps(items=await context.engine.operations.reconciling.stuck()))
 
 
 def _delivery(told: DeliveryOfTenant) -> wire.TenantDelivery:

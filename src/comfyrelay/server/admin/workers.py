@@ -6,7 +6,7 @@ from fastapi import Query, Response, status
 
 from comfyrelay.domain.queue.states import Stage, WorkerState
 from comfyrelay.domain.queue.worker_order import WorkerSort
-from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.admin import workers as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.auth import Admin

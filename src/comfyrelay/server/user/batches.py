@@ -16,7 +16,7 @@ from comfyrelay.server.http.pages import page_of
 from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.http.problems import may_answer
 from comfyrelay.server.http.routers import Router
-from comfyrelay.server.user.jobs import moved, submission
+from comfyrelay.server.user.jobs import move_target, moved, submission
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
 from comfyrelay.services.jobs.submission.requests import ItemRequest
 
@@ -110,7 +110,7 @@ async def run_again(
 @router.post("/{batch_id}/move", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def move(batch_id: IdInPath, body: wire.MoveRequest, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
     """Move the waiting items together among your own jobs."""
-    has_moved = await context.engine.queue.control.move_batch(user.tenant_id, batch_id, body.target)
+    has_moved = await context.engine.queue.control.move_batch(user.tenant_id, batch_id, move_target(body))
     return await _answer(context, user, batch_id, moved(has_moved=has_moved))
 
 

@@ -21,7 +21,7 @@ from comfyrelay.server.http.routers import Router
 from comfyrelay.services.catalogue.availability import MissingRequirements
 from comfyrelay.services.catalogue.graph_import import WorkflowImport
 from comfyrelay.services.catalogue.library import OfferedEffect, inputs_of
-from comfyrelay.services.catalogue.own_workflows import Added
+from comfyrelay.services.catalogue.own_workflows import AddedWorkflow
 
 NO_FLEET = "No fleet runs it yet: an administrator maps it to one, or sets COMFYRELAY_DEFAULT_FLEET."
 router = Router(prefix="/api", tags=["effects"], route_class=BodyRoute)
@@ -75,12 +75,12 @@ async def create_workflow(
     workflow, read = added.workflow, added.read
     if read is None:
         return _waiting(added)
-    missing = await context.engine.catalogue.availability.of_workflow(workflow, shows_names=user.is_admin)
+    missing = await context.engine.catalogue.availability.check_workflow(workflow, shows_names=user.is_admin)
     remarks = [*filter(None, [read.remark]), *([] if added.has_fleet else [NO_FLEET])]
     data = wire.AddedWorkflow.of(
         workflow,
         properties=inputs_of(workflow, {}),
-        graph=read.brought,
+        graph=read.source_graph,
         roles=read.roles,
         positions=read.positions,
         remarks=remarks,
@@ -101,7 +101,7 @@ async def missing(
     target = await context.engine.jobs.resolve.find_target(
         user.tenant_id, effect_id=effect_id, workflow_slug=workflow_slug
     )
-    found = await context.engine.catalogue.availability.of_workflow(target.workflow, shows_names=user.is_admin)
+    found = await context.engine.catalogue.availability.check_workflow(target.workflow, shows_names=user.is_admin)
     return Answer(data=wire.Needed(missing=_missing(found)))
 
 
@@ -115,7 +115,7 @@ async def change_workflow(
     own = context.engine.catalogue.own_workflows
     if body.graph is not None:
         done = await own.replace(user.tenant_id, slug, _new(body, body.graph))
-        sentences = ("Replaced.", *done.differences, done.read.remark)
+        sentences = ("Replaced.", *done.differences, done.imported.remark)
         return Answer(data=workflow_body(done.workflow), message=" ".join(filter(None, sentences)))
     if lone := body.model_fields_set - {"name", "graph"}:
         raise InvalidInput(errors=dict.fromkeys(sorted(lone), "This describes a graph: send that, too."))
@@ -145,7 +145,7 @@ def workflow_body(workflow: WorkflowRecord, cover_url: str | None = None) -> wir
     return wire.Workflow.of(workflow, properties=properties, cover_url=cover_url, **_why_it_waits(workflow))
 
 
-def _waiting(added: Added) -> Answer[wire.AddedWorkflow]:
+def _waiting(added: AddedWorkflow) -> Answer[wire.AddedWorkflow]:
     workflow, why = added.workflow, _why_it_waits(added.workflow)
     remarks = [why["waiting"], *([] if added.has_fleet else [NO_FLEET])]
     nothing: dict[str, Any] = {"properties": [], "graph": {}, "roles": {}, "positions": {}}
@@ -160,7 +160,7 @@ def _why_it_waits(workflow: WorkflowRecord) -> dict[str, Any]:
     return {"waiting": waiting.text, "missing": wire_missing.Missing(text=waiting.text, items=waiting.missing)}
 
 
-def _done(added: Added) -> str:
+def _done(added: AddedWorkflow) -> str:
     return "Added." if added.is_new else f"You have this workflow already, as {added.workflow.name!r}."
 
 

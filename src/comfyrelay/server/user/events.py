@@ -1,5 +1,6 @@
 """A job's events, as a list and as a stream that a browser can follow."""
 
+import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated
@@ -7,6 +8,7 @@ from typing import Annotated
 from fastapi import Header, Request, Response, status
 from fastapi.responses import StreamingResponse
 
+from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.queue.states import TERMINAL_JOB
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.protocol.base import Answer, Page
@@ -58,7 +60,17 @@ async def history(
 ) -> Answer[Page[JobEvent]]:
     """What has happened to a job so far, oldest first: its events without `progress`."""
     page = await context.engine.jobs.views.history(user.tenant_id, job_id, after_seq=cursor or 0, limit=limit)
-    return page_of(page, JobEvent.from_event)
+    return page_of(page, _body)
+
+
+def _body(event: Event) -> JobEvent:
+    return JobEvent(id=event.seq, type=event.type, data={**event.data, "at": event.created_at.isoformat()})
+
+
+def encode_event(event: JobEvent) -> str:
+    """As one server-sent event."""
+    number = f"id: {event.id}\n" if event.id is not None else ""
+    return f"{number}event: {event.type}\ndata: {json.dumps(event.data)}\n\n"
 
 
 async def _stream(request: Request, context: Context, job: JobRecord, after_seq: int) -> AsyncGenerator[str, None]:
@@ -71,8 +83,8 @@ async def _stream(request: Request, context: Context, job: JobRecord, after_seq:
             if not await is_still_let_in():
                 return
             for event in change.events:
-                yield JobEvent.from_event(event).as_sent()
+                yield encode_event(_body(event))
             if change.progress is not None:
-                yield JobEvent(type="progress", data=change.progress).as_sent()
+                yield encode_event(JobEvent(type="progress", data=change.progress))
             if not change.events and change.progress is None:
                 yield ": still here\n\n"

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Body, Path, Query, Response, status
 
-from comfyrelay.domain.queue.ordering import MoveTo
+from comfyrelay.domain.queue.ordering import MoveTo, NextTo
 from comfyrelay.domain.queue.states import JobStatus, UnitStatus
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import JobRecord
@@ -204,7 +204,7 @@ async def resume(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Ans
 @router.post("/{job_id}/move", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def move(job_id: IdInPath, body: wire.MoveRequest, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
     """Move a waiting job among your own of the same priority."""
-    message = moved(has_moved=await context.engine.queue.control.move(user.tenant_id, job_id, body.target))
+    message = moved(has_moved=await context.engine.queue.control.move(user.tenant_id, job_id, move_target(body)))
     return Answer(data=job_body(await context.engine.jobs.views.job(user.tenant_id, job_id)), message=message)
 
 
@@ -222,12 +222,20 @@ def submission(user: User, body: wire.Submission) -> dict[str, Any]:
     """What is the same of a job and of a batch, by the names that both requests have for it."""
     return {
         **body.fields(wire.Submission, but=("webhook_url", "stage")),
-        "webhook_url": body.webhook,
+        "webhook_url": None if body.webhook_url is None else str(body.webhook_url),
         "stage": chosen_stage(user, body.stage),
         "tenant_id": user.tenant_id,
         "user_id": user.id,
         "shows_workers": user.is_admin,
     }
+
+
+def move_target(body: wire.MoveRequest) -> MoveTo | NextTo:
+    if body.to is not None:
+        return body.to
+    id_ = body.before or body.after
+    assert id_ is not None
+    return NextTo(id=id_, is_after=body.after is not None)
 
 
 def moved(*, has_moved: bool) -> str:

@@ -85,7 +85,7 @@ async def register(
     elif not is_own and not context.secrets.opens(body.stage, x_fleet_secret):
         raise Unauthorized("The fleet secret is wrong for this stage.")
     if body.protocol < wire.OLDEST_PROTOCOL:
-        raise InvalidInput(errors={"protocol": wire.too_old(body.protocol)})
+        raise InvalidInput(errors={"protocol": _too_old(body.protocol)})
     await context.engine.fleet.instances.check(body.worker_id)
     if body.dry_run:
         response.status_code = status.HTTP_200_OK
@@ -119,7 +119,7 @@ async def poll(
         raise Forbidden("This token belongs to another worker.")
     if worker.protocol < wire.OLDEST_PROTOCOL:
         # the server is newer than its registration; what it holds, it may still finish
-        raise Unauthorized(wire.too_old(worker.protocol))
+        raise Unauthorized(_too_old(worker.protocol))
     wish = LeaseRequest(
         **body.fields(but=("worker_id", "warm_workflow_hashes", "capabilities", "devices", "wait_seconds")),
         worker_id=worker.worker_id,
@@ -234,7 +234,7 @@ async def has_definitions(
     body: wire.HasDefinitions, context: ContextOf, worker: CurrentWorker
 ) -> Answer[wire.KnownDefinitions]:
     """Say which definitions of nodes the worker has, by their hash, and learn whether to send them."""
-    is_known = await context.engine.catalogue.definitions.note(worker.worker_id, body.sha256)
+    is_known = await context.engine.catalogue.node_definitions.register(worker.worker_id, body.sha256)
     message = "They are known." if is_known else "They are not known here: send them."
     return Answer(data=wire.KnownDefinitions(is_known=is_known), message=message)
 
@@ -249,7 +249,7 @@ async def send_definitions(
     sha256: Annotated[str, Path(pattern=wire.SHA256)], request: Request, context: ContextOf, worker: CurrentWorker
 ) -> Answer[wire.KnownDefinitions]:
     """Send what ComfyUI answers at `/object_info`, compressed with gzip."""
-    await context.engine.catalogue.definitions.keep(
+    await context.engine.catalogue.node_definitions.store(
         worker.worker_id, sha256, await read_body(request, send_definitions)
     )
     return Answer(data=wire.KnownDefinitions(is_known=True), message="They are kept.")
@@ -295,7 +295,7 @@ async def _try_to_register(context: Context, body: wire.RegisterRequest) -> wire
         token="",
         workflows_assigned=assigned,
         protocol=wire.PROTOCOL,
-        lacking=await context.engine.catalogue.workflows.lacking(assigned, body.capabilities),
+        lacking=await context.engine.catalogue.workflows.find_missing(assigned, body.capabilities),
     )
 
 
@@ -358,3 +358,10 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
 async def _hung_up(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _too_old(protocol: int) -> str:
+    return (
+        f"This worker is too old: it uses version {protocol} of the protocol, and the oldest that this server supports "
+        f"is {wire.OLDEST_PROTOCOL}. Update the worker."
+    )

@@ -12,7 +12,7 @@ from comfyrelay.comfyui.processes.installs import Install, InstallKind, SystemFo
 from comfyrelay.comfyui.processes.python import python_of, try_python
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.worker import check
-from comfyrelay.worker.check import Verdict
+from comfyrelay.protocol.desk import CheckVerdict
 
 PLACES = ("home", "programs", "app-data", "disk")
 
@@ -195,17 +195,17 @@ class TestPython:
     @pytest.mark.parametrize(
         ("body", "verdict", "told"),
         [
-            ("echo 2.9.1", Verdict.FINE, "and torch 2.9.1. ComfyRelay can start it itself: start "),
+            ("echo 2.9.1", CheckVerdict.FINE, "and torch 2.9.1. ComfyRelay can start it itself: start "),
             (
                 "echo \"No module named 'torch'\" >&2; exit 1",
-                Verdict.LACKING,
+                CheckVerdict.LACKING,
                 "cannot run it: No module named 'torch'.",
             ),
-            (None, Verdict.LACKING, "Name the Python that you start it with: HERE."),
+            (None, CheckVerdict.LACKING, "Name the Python that you start it with: HERE."),
         ],
     )
     async def test_who_looks_for_one_is_told_with_which_python_it_runs_and_whether_that_can(
-        self, install: Install, monkeypatch: pytest.MonkeyPatch, body: str | None, verdict: Verdict, told: str
+        self, install: Install, monkeypatch: pytest.MonkeyPatch, body: str | None, verdict: CheckVerdict, told: str
     ) -> None:
         monkeypatch.setattr(pythons, "find_spec", lambda _name: None)
         monkeypatch.setattr(check, "find_installs", lambda: [install])

@@ -2,7 +2,8 @@
 
 from fastapi import status
 
-from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.admin import catalogue as wire
+from comfyrelay.protocol.admin.fields import DeletedSlug
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf
@@ -33,7 +34,7 @@ async def list_effects(
 async def create_effect(body: wire.NewEffect, context: ContextOf) -> Answer[wire.EffectDetails]:
     """Offer a workflow to users, at a price."""
     effect = await context.engine.catalogue.effects.create(**body.model_dump())
-    view = await context.engine.catalogue.effects.shown(EffectView(effect=effect, workflow_slug=body.workflow_slug))
+    view = await context.engine.catalogue.effects.add_preview_url(EffectView(effect=effect, workflow_slug=body.workflow_slug))
     return Answer(data=_body(view), message="Created.")
 
 
@@ -49,10 +50,10 @@ async def change_effect(slug: SlugInPath, body: wire.EffectPatch, context: Conte
 
 
 @router.delete("/{slug}", responses=may_answer(404, 422))
-async def delete_effect(slug: SlugInPath, context: ContextOf) -> Answer[wire.DeletedSlug]:
+async def delete_effect(slug: SlugInPath, context: ContextOf) -> Answer[DeletedSlug]:
     """Take an effect away; jobs that were submitted with it go on."""
     await context.engine.catalogue.effects.delete(slug)
-    return Answer(data=wire.DeletedSlug(slug=slug), message="Deleted.")
+    return Answer(data=DeletedSlug(slug=slug), message="Deleted.")
 
 
 def _body(view: EffectView) -> wire.EffectDetails:

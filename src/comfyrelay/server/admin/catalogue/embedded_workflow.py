@@ -7,7 +7,7 @@ from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.parameters import IdInPath
 from comfyrelay.server.http.problems import may_answer
-from comfyrelay.services.catalogue.embedded_workflow import carried_by
+from comfyrelay.services.catalogue.embedded_workflow import read_embedded_workflow
 
 router = admin_router("/uploads")
 
@@ -16,4 +16,4 @@ router = admin_router("/uploads")
 async def workflow_in(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Carried]:
     """What made a file that you uploaded, as far as ComfyUI wrote it there: as it ran, else as the editor had it."""
     file = await context.engine.jobs.uploads.find_file(user, file_id)
-    return Answer(data=Carried(graph=await carried_by(context.engine.objects, file.path)))
+    return Answer(data=Carried(graph=await read_embedded_workflow(context.engine.objects, file.path)))

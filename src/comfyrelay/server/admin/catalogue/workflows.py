@@ -5,7 +5,8 @@ from typing import Any
 
 from fastapi import status
 
-from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.admin import catalogue as wire
+from comfyrelay.protocol.admin.fields import DeletedSlug
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router, changes_nothing
 from comfyrelay.server.http.auth import Admin, known_admin
@@ -42,7 +43,7 @@ async def list_workflows(
 async def create_workflow(body: wire.NewCatalogueWorkflow, context: ContextOf) -> Answer[wire.WorkflowDetails]:
     """Register a graph, in ComfyUI's API format or as its editor saves it. The slug is there for good."""
     engine = context.engine
-    read = await engine.catalogue.incoming.read(
+    read = await engine.catalogue.importer.import_workflow(
         WorkflowImport(
             graph=body.graph,
             properties=None if body.properties is None else _plain(body.properties),
@@ -76,17 +77,17 @@ async def change_workflow(
     """Change what is sent. Jobs that were submitted before keep the graph that they were submitted with."""
     changes = body.changes()
     if body.graph is not None:
-        changes["graph"] = await context.engine.catalogue.incoming.as_graph(body.graph)
+        changes["graph"] = await context.engine.catalogue.importer.as_graph(body.graph)
     if body.properties is not None:
         changes["properties"] = _plain(body.properties)
     return _answer(await context.engine.catalogue.workflows.change(slug, changes), "Changed")
 
 
 @router.delete("/{slug}", responses=may_answer(404, 409, 422))
-async def delete_workflow(slug: SlugInPath, context: ContextOf) -> Answer[wire.DeletedSlug]:
+async def delete_workflow(slug: SlugInPath, context: ContextOf) -> Answer[DeletedSlug]:
     """Delete a workflow that no effect uses and of which no job is under way."""
     await context.engine.catalogue.workflows.delete(slug)
-    return Answer(data=wire.DeletedSlug(slug=slug), message="Deleted.")
+    return Answer(data=DeletedSlug(slug=slug), message="Deleted.")
 
 
 @router.post("/{slug}/validate", responses=may_answer(404, 422))
@@ -98,8 +99,8 @@ async def validate_workflow(
     found = await context.engine.catalogue.workflows.inspect(slug, cursor=cursor, limit=limit)
     data = wire.Validated.of(
         found,
-        node_types=sorted(found.needs.node_types),
-        models=sorted(found.needs.models),
+        node_types=sorted(found.requirements.node_types),
+        models=sorted(found.requirements.models),
         workers=page_of(found.workers, _check).data,
     )
     return Answer(data=data, message=found.text)

@@ -1,4 +1,4 @@
-"""What a fleet's machines are and how many there should be, as the admin API takes and tells it."""
+"""The admin API: the machines of fleets, and autoscaling."""
 
 from datetime import datetime, time
 from typing import Annotated, Any, Self
@@ -16,6 +16,7 @@ from comfyrelay.domain.autoscaling.spec import (
     MOST_MONEY,
     MOST_SLOTS,
     MOST_SPEED,
+    InstanceType,
     MachineProviderName,
     Policy,
 )
@@ -37,9 +38,9 @@ def _time_of_day(text: str) -> str:
     try:
         found = time.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no time of day. Write it like 09:00.") from None
+        raise ValueError(f"{text!r} is not a time of day. Write it like 09:00.") from None
     if found.tzinfo is not None:
-        raise ValueError(f"{text!r} has an offset. Write the time alone, like 09:00, and its place as `timezone`.")
+        raise ValueError(f"{text!r} has an offset. Write the time alone, like 09:00, and set `timezone`.")
     return f"{found:%H:%M}"
 
 
@@ -69,32 +70,32 @@ class BundleBody(Request):
 
 
 class FleetMachines(Request):
-    """What is not sent stays as it is; what is null is as by default again."""
+    """Absent fields stay as they are; null restores the default."""
 
     provider: Line | None = None
     image: Line | None = None
     instance_types: Annotated[list[InstanceTypeBody], Field(max_length=50)] | None = None
     bundle: BundleBody | None = None
     slots: Annotated[Whole, Field(ge=1, le=MOST_SLOTS)] | None = None
-    options: Annotated[Json | None, Field(description="what only the provider knows of")] = None
+    options: Annotated[Json | None, Field(description="options of the provider")] = None
 
     @model_validator(mode="after")
-    def _boots_some_day(self) -> Self:
+    def _boot_seconds_in_range(self) -> Self:
         seconds = (self.options or {}).get("boot_seconds")
         if isinstance(seconds, int | float) and not 0 <= seconds <= MOST_BOOT_SECONDS:
-            raise ValueError(f"options.boot_seconds is {seconds}. Give no more than {MOST_BOOT_SECONDS:g}, a day.")
+            raise ValueError(f"options.boot_seconds is {seconds}. The maximum is {MOST_BOOT_SECONDS:g}, a day.")
         return self
 
     @model_validator(mode="after")
-    def _each_type_once(self) -> Self:
+    def _unique_types(self) -> Self:
         names = [each.name for each in self.instance_types or ()]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"Instance types are named once each; these are named again: {', '.join(twice)}.")
+            raise ValueError(f"Each instance type may be named once; these are repeated: {', '.join(twice)}.")
         return self
 
 
 class ScheduleBody(Request):
-    """Never fewer than `at_least` on these days (0 is Monday) between these times; an end before the begin is on the
+    """At least `at_least` machines on these days (0 is Monday) between these times. An end before the begin is on the
     next day. 24:00 is the end of a day."""
 
     days: Annotated[list[Annotated[Whole, Field(ge=0, le=6)]], Field(min_length=1, max_length=7)]
@@ -111,7 +112,7 @@ class ScheduleBody(Request):
 
 
 class FleetScaling(Request):
-    """What is not sent stays as it is; what is null is as by default again."""
+    """Absent fields stay as they are; null restores the default."""
 
     policy: Policy | None = None
     min_machines: Machines | None = None
@@ -125,12 +126,6 @@ class FleetScaling(Request):
     is_paused: bool | None = None
 
 
-class InstanceTypeDetails(AnswerBody):
-    name: str
-    price_per_hour: float
-    speed: float
-
-
 class BundleDetails(AnswerBody):
     node_types: list[str]
     models: list[str]
@@ -139,7 +134,7 @@ class BundleDetails(AnswerBody):
 class FleetMachinesDetails(AnswerBody):
     provider: OpenEnum[MachineProviderName]
     image: str | None
-    instance_types: list[InstanceTypeDetails]
+    instance_types: list[InstanceType]
     bundle: BundleDetails | None
     slots: int
     options: dict[str, Any]
@@ -180,7 +175,7 @@ class Machine(AnswerBody):
 
 
 class Decision(AnswerBody):
-    """`launch` and `end` are what was to be done, `outcome` what became of it, `seen` what it was decided on."""
+    """`launch` and `end` are the planned changes, `outcome` their results, `seen` the observation behind them."""
 
     id: int
     created_at: datetime
@@ -199,7 +194,7 @@ class DesiredMachines(AnswerBody):
 
 
 class FleetScalingStatus(AnswerBody):
-    """How a fleet is scaled now. `leader` is who decides, `None` when nobody does."""
+    """The current autoscaling of a fleet. `leader` is the process that decides, null if none does."""
 
     slug: str
     stage: OpenEnum[Stage]

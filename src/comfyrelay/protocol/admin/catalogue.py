@@ -1,0 +1,242 @@
+"""The admin API: workflows, effects and their assets."""
+
+from datetime import datetime
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from comfyrelay.domain.capabilities import Fit
+from comfyrelay.domain.properties import PropertyType, Role
+from comfyrelay.domain.queue.states import Stage, WorkflowProvider
+from comfyrelay.protocol.admin.fields import MediaType, Micros, Patch, Slug, Unchanging
+from comfyrelay.protocol.base import GRAPH_EXAMPLE, PROPERTY_EXAMPLE, AnswerBody, Page, Request, example
+from comfyrelay.protocol.fields import (
+    LARGEST_ID,
+    STORABLE,
+    Id,
+    Json,
+    JsonValue,
+    Line,
+    MaxWait,
+    Number,
+    OpenEnum,
+    PropertyKey,
+    Whole,
+)
+
+Extension = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9]{1,10}$", examples=["mp4"])]
+Cost = Annotated[Whole, Field(ge=0, le=1_000_000_000)]
+Price = Annotated[Whole, Field(ge=1, le=1_000_000_000_000)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+AssetPath = Annotated[str, Field(min_length=1, max_length=300, pattern=STORABLE)]
+Scalar = str | bool | Number
+PRICES = ("self_hosted_micros_per_second", "cloud_micros_per_second", "burst_micros_per_hour")
+
+
+class WorkflowProperty(Request):
+    """A named input of a workflow. Its value replaces the placeholder."""
+
+    key: PropertyKey
+    type: PropertyType
+    placeholder: Line
+    default_value: JsonValue = None
+    default_value_hash: Sha256 | None = None
+    required: bool = False
+    user_configurable: bool = False
+    is_primary_input: bool = False
+    choices: list[Annotated[Scalar, Field()]] = Field(default_factory=list, max_length=1000)
+    minimum: Number | None = None
+    maximum: Number | None = None
+    step: Number | None = None
+    is_whole: bool = False
+    role: Role | None = None
+    scaled_from: PropertyKey | None = None
+    label: Line | None = None
+    group: Line | None = None
+
+
+Properties = Annotated[list[WorkflowProperty], Field(max_length=200)]
+
+
+KeepLoaded = Annotated[
+    bool, Field(description="the ComfyUI that runs it keeps its models loaded, and runs no other workflow")
+]
+
+
+class NewCatalogueWorkflow(Request):
+    model_config = example(slug="text-to-image", graph=GRAPH_EXAMPLE, properties=[PROPERTY_EXAMPLE], output_node_id="9")
+
+    slug: Slug
+    name: Line | None = None
+    graph: Annotated[Json, Field(description="in ComfyUI's API format, or as ComfyUI's editor saves it")]
+    properties: Annotated[Properties | None, Field(description="detected if absent")] = None
+    output_node_id: Line | None = None
+    output_extension: Extension | None = None
+    output_mime_type: MediaType | None = None
+    provider: WorkflowProvider = WorkflowProvider.SELF_HOSTED
+    self_hosted_micros_per_second: Micros | None = None
+    cloud_micros_per_second: Price | None = None
+    burst_micros_per_hour: Micros | None = None
+    is_active: bool = True
+    keep_loaded: KeepLoaded = False
+
+
+class WorkflowPatch(Patch):
+    model_config = example(is_active=False)
+
+    may_be_null: ClassVar[frozenset[str]] = frozenset({"output_node_id", *PRICES})
+
+    slug: Unchanging = None
+    name: Line | None = None
+    graph: Json | None = None
+    properties: Properties | None = None
+    output_node_id: Line | None = None
+    output_extension: Extension | None = None
+    output_mime_type: MediaType | None = None
+    provider: WorkflowProvider | None = None
+    self_hosted_micros_per_second: Micros | None = None
+    cloud_micros_per_second: Price | None = None
+    burst_micros_per_hour: Micros | None = None
+    is_active: bool | None = None
+    keep_loaded: KeepLoaded | None = None
+
+
+class WorkflowSummary(AnswerBody):
+    id: int
+    slug: str
+    name: str
+    tenant_id: str | None
+    provider: OpenEnum[WorkflowProvider]
+    self_hosted_micros_per_second: int | None = None
+    cloud_micros_per_second: int | None = None
+    burst_micros_per_hour: int | None = None
+    properties: list[dict[str, Any]]
+    output_node_id: str | None
+    output_extension: str
+    output_mime_type: str
+    is_active: bool
+    keep_loaded: bool = False
+    created_at: datetime
+    updated_at: datetime
+
+
+class WorkflowDetails(WorkflowSummary):
+    """`warnings` are probable mistakes that do not keep it from running."""
+
+    graph: dict[str, Any]
+    warnings: list[str]
+
+
+class WorkflowVersion(AnswerBody):
+    """The version that ran from `created_at` until the next one."""
+
+    number: int
+    properties: list[dict[str, Any]]
+    output_node_id: str | None
+    output_extension: str
+    output_mime_type: str
+    created_at: datetime
+
+
+class WorkflowVersionDetails(WorkflowVersion):
+    graph: dict[str, Any]
+
+
+class WorkerCheck(AnswerBody):
+    worker_id: str
+    fleet_slug: str
+    stage: OpenEnum[Stage]
+    fit: OpenEnum[Fit]
+    text: str
+    missing_node_types: list[str]
+    missing_models: list[str]
+
+
+class Validated(AnswerBody):
+    """The requirements of a workflow, and the assigned workers that are missing some of them."""
+
+    text: str
+    node_types: list[str]
+    models: list[str]
+    assigned_workers: int
+    workers: Page[WorkerCheck]
+
+
+class TestRun(Request):
+    """Values by property key, as a user would send them. With `worker_id`, only this worker may run it."""
+
+    model_config = example(worker_id="gpu-1", values={"prompt": "a cat in the rain"})
+
+    worker_id: Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)] | None = None
+    values: Json = Field(default_factory=dict)
+    input_file_id: Id | None = None
+
+
+class StartedTest(AnswerBody):
+    """A job of the administrator, like any other."""
+
+    job_id: str
+    only_worker: str | None
+
+
+class NewAsset(Request):
+    model_config = example(mime_type="image/png", size=1048576, original_filename="logo.png")
+
+    mime_type: MediaType
+    size: Annotated[Whole, Field(ge=1, le=LARGEST_ID)]
+    original_filename: Annotated[str, Field(min_length=1, max_length=255, pattern=STORABLE)]
+
+
+class AssetUpload(AnswerBody):
+    """PUT the bytes to `upload_url` with exactly these headers. Defaults and overrides then name the file by `path`."""
+
+    path: str
+    upload_url: str
+    upload_headers: dict[str, str]
+    expires_at: datetime
+
+
+class NewEffect(Request):
+    model_config = example(slug="rainy-cat", name="Rainy cat", workflow_slug="text-to-image", credits_cost=5)
+
+    slug: Slug
+    name: Line | None = None
+    workflow_slug: Slug
+    property_overrides: Json = Field(default_factory=dict)
+    credits_cost: Cost
+    max_wait_seconds: MaxWait | None = None
+    preview_path: AssetPath | None = None
+    is_active: bool = True
+
+
+class EffectPatch(Patch):
+    model_config = example(credits_cost=7)
+
+    may_be_null: ClassVar[frozenset[str]] = frozenset({"max_wait_seconds", "preview_path"})
+
+    slug: Unchanging = None
+    name: Line | None = None
+    workflow_slug: Slug | None = None
+    property_overrides: Json | None = None
+    credits_cost: Cost | None = None
+    max_wait_seconds: MaxWait | None = None
+    preview_path: AssetPath | None = None
+    is_active: bool | None = None
+
+
+class EffectDetails(AnswerBody):
+    """`preview_url` is a temporary URL of `preview_path`; both are null without a preview."""
+
+    id: int
+    slug: str
+    name: str
+    workflow_slug: str
+    property_overrides: dict[str, Any]
+    credits_cost: int
+    max_wait_seconds: int | None = None
+    preview_path: str | None = None
+    preview_url: str | None = None
+    is_active: bool
+    last_processing_time_seconds: float | None
+    created_at: datetime
+    updated_at: datetime

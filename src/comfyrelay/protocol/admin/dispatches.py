@@ -1,0 +1,88 @@
+"""The admin API: the queue, and jobs that ran at Comfy Cloud."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from comfyrelay.domain.queue.states import DispatchStatus, Provider, Stage
+from comfyrelay.domain.records.workers import LeaseAttempt
+from comfyrelay.protocol.admin.workers import AuditEntry
+from comfyrelay.protocol.base import AnswerBody, Page, Request, example
+from comfyrelay.protocol.fields import OpenEnum, Reported, Whole
+from comfyrelay.protocol.progress import ToldProgress
+
+Priority = Annotated[Whole, Field(ge=-1_000_000, le=1_000_000)]
+
+
+class DispatchSummary(AnswerBody):
+    """`worker_id` holds the lease, `last_worker_id` held the newest one. `machine_cost` is the machine cost of its
+    leases, known a minute or two after each has ended."""
+
+    id: int
+    status: OpenEnum[DispatchStatus]
+    stage: OpenEnum[Stage]
+    provider: OpenEnum[Provider]
+    tenant_id: str
+    job_id: str
+    batch_id: str | None
+    workflow_slug: str
+    workflow_hash: str
+    effect_id: int | None
+    priority: int
+    attempts: int
+    max_attempts: int
+    worker_id: str | None
+    last_worker_id: str | None
+    progress: Annotated[ToldProgress | None, Reported]
+    last_error: str | None
+    cancel_requested_at: datetime | None
+    pause_requested_at: datetime | None
+    available_at: datetime
+    created_at: datetime
+    leased_at: datetime | None
+    lease_expires_at: datetime | None
+    finished_at: datetime | None
+    duration_seconds: float | None
+    machine_cost: float | None
+    max_wait_seconds: int | None = None
+    cost_micros: int = 0
+    expected_cost_micros: int | None = None
+
+
+class DispatchAudit(AnswerBody):
+    """`attempts` are the newest 200 leases; both lists are newest first."""
+
+    attempts: list[LeaseAttempt]
+    entries: Page[AuditEntry]
+
+
+class NewPriority(Request):
+    model_config = example(priority=10)
+
+    priority: Priority
+
+
+class Retried(AnswerBody):
+    """`dispatch` is null until the new job is in the queue."""
+
+    job_id: str
+    retry_of: str
+    dispatch: DispatchSummary | None
+
+
+class Burst(AnswerBody):
+    """A job that was moved to Comfy Cloud: why, its expected and actual cost there, and why it moved back, if it did.
+    Costs are in millionths of the operator's currency."""
+
+    id: int
+    dispatch_id: int
+    workflow_slug: str
+    stage: OpenEnum[Stage]
+    reason: str
+    back_reason: str | None
+    expected_cost_micros: int
+    cost_micros: int
+    seen: Annotated[dict[str, Any], Reported]
+    created_at: datetime
+    ended_at: datetime | None
