@@ -99,7 +99,7 @@ async def test_the_command_prints_them(sqlite_backend: SqliteBackend, tmp_path: 
         assert "clip" in table.out
         whole = await commands.run("fleet", "costs", env=env)
         assert "production/home" in whole.out
-        assert "machines cost: of all" in whole.out
+        assert "machines cost: whole lifetime" in whole.out
         assert "…" not in whole.out
 
 

@@ -231,5 +231,5 @@ async def test_the_command_prints_or_sends_them(sqlite_backend: SqliteBackend, t
         assert {each["MetricName"] for each in json.loads(printed.out)} == NAMES - {"JobProcessingP50"}
         assert kept.list_metrics(Namespace="Command")["Metrics"] == []
         sent = await commands.run("fleet", "publish-metrics", "--once", env=env)
-        assert (sent.code, sent.err) == (0, "7 figures sent.\n")
+        assert (sent.code, sent.err) == (0, "7 metrics sent.\n")
         assert value_of(kept, "Command", "ActiveWorkers", "home") == 0

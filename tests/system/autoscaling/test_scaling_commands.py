@@ -56,7 +56,7 @@ async def test_decisions_tell_which_number_a_cluster_was_told(fleets: Fleets, en
     await fleets.submit()
     await ReplicaDecisions(fleets.world.engine.scaling, None).desired_replicas(Stage.PRODUCTION, fleets.fleet)
     listed = await commands.run("fleet", "decisions", fleets.fleet, env=env)
-    assert "asked for 1" in listed.out
+    assert "requested 1" in listed.out
 
 
 async def test_a_fleet_or_all_of_them_are_paused_and_resumed(fleets: Fleets, env: Mapping[str, str]) -> None:
@@ -82,7 +82,7 @@ async def test_run_scales_until_it_is_stopped_and_lets_go(fleets: Fleets, env: M
     await fleets.submit()
     running = await commands.start("fleet", "run", env=env)
     async with asyncio.timeout(PATIENCE_SECONDS):
-        assert b"Scaling fleets" in await running.err.readline()
+        assert b"Autoscaling fleets" in await running.err.readline()
         views = fleets.world.engine.scaling.views
         # somebody else's process: there is nothing to wait on but what it writes
         while not (await views.decisions(Stage.PRODUCTION, fleets.fleet, limit=1)).items:  # noqa: ASYNC110
@@ -128,7 +128,7 @@ async def test_without_the_databases_nothing_is_made_and_it_is_said_where_to_run
         refused = await commands.run("fleet", *words, env=env)
         assert refused.code == 2
         assert f"There is no database in {folder}." in refused.err
-        assert "COMFYRELAY_URL is not used here" in refused.err
+        assert "This command ignores COMFYRELAY_URL" in refused.err
     assert not folder.exists()
 
 
@@ -137,5 +137,5 @@ async def test_who_means_another_server_is_told_that_this_is_about_the_databases
 ) -> None:
     shown = await commands.run("fleet", "status", env={**env, "COMFYRELAY_URL": "https://relay.example.com"})
     assert shown.code == 0
-    assert "COMFYRELAY_URL is not used here" in shown.err
+    assert "Ignoring COMFYRELAY_URL" in shown.err
     assert fleets.fleet in shown.out

@@ -273,7 +273,7 @@ def test_the_command_compares_policies_and_draws(tmp_path: Path) -> None:
     assert said["policies"][1]["jobs"] == said["clairvoyant"]["jobs"] == 50
     assert ElementTree.parse(plot).getroot().tag.endswith("svg")
     assert "50 requests in 5.72 minutes" in plot.read_text()
-    assert "boot 180 s, at most 10 machines, 0.2 an hour for each" in plot.read_text()
+    assert "boot 180 s, at most 10 machines, 0.2 per machine-hour" in plot.read_text()
 
 
 def test_the_command_shows_a_table_of_all_of_our_own() -> None:
