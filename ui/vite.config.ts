@@ -6,14 +6,14 @@ import { defineConfig } from "vitest/config";
 const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
 
 const AREAS = ["create", "queue", "gallery", "job"];
-/** What most areas need; tables, charts and players are for some. */
+/** Modules that most areas use. Tables, charts and players are loaded on demand. */
 const SHARED =
   /node_modules\/(?!.*(uplot|table))|\/src\/(api|app|lib|live|session|texts\/common)|\/src\/kit\/(?!Table|Sparkline|Player|Compare)/;
 const LINK = /^ *<link rel="(stylesheet|modulepreload)"[^>]*>\n/gm;
 const MAIN = /^ *<script type="module"[^>]*><\/script>\n/m;
 
-/** A page for each area: it names all that the area needs, which is then fetched at once and not link by link. Styles
- * stand behind what is painted first, which waits for none of them; scripts wait for them. */
+/** Writes a page for each area that preloads all its chunks, so that they are fetched in parallel. Stylesheets come after
+ * the first paint, which does not wait for them; scripts do. */
 const pages = (): Plugin => ({
   name: "pages",
   apply: "build",
@@ -22,7 +22,7 @@ const pages = (): Plugin => ({
     order: "post",
     handler(_options, bundle) {
       const index = bundle["index.html"];
-      if (index?.type !== "asset") throw new Error("There is no index.html to make pages of");
+      if (index?.type !== "asset") throw new Error("The build has no index.html");
       const html = String(index.source);
       const chunks = Object.values(bundle).filter((each) => each.type === "chunk");
       const [first] = html.match(MAIN) ?? [];
@@ -39,16 +39,16 @@ const pages = (): Plugin => ({
       const linksOf = (module: string) => {
         const scripts = new Set<string>();
         const styles = new Set<string>();
-        const take = (name: string) => {
+        const collect = (name: string) => {
           const chunk = chunks.find((each) => each.fileName === name);
           if (!chunk || scripts.has(name)) return;
           scripts.add(name);
-          for (const each of chunk.imports) take(each);
+          for (const each of chunk.imports) collect(each);
           for (const each of chunk.viteMetadata?.importedCss ?? []) styles.add(each);
         };
         const found = chunks.find((each) => each.facadeModuleId === here(module));
-        if (!found) throw new Error(`There is no ${module}`);
-        take(found.fileName);
+        if (!found) throw new Error(`The build has no chunk for ${module}`);
+        collect(found.fileName);
         return [
           ...[...scripts].map((each) => link("modulepreload", each)),
           ...[...styles].map((each) => link("stylesheet", each)),
@@ -68,13 +68,13 @@ export default defineConfig({
   base: "/",
   plugins: [react(), pages()],
   resolve: { alias: { "@": here("./src") } },
-  // styles that libraries put into the page carry the number that the server puts in its place, with each answer
+  // the server replaces this placeholder with a new nonce in each response
   html: { cspNonce: "__NONCE__" },
   build: {
     outDir: here("../src/comfyrelay/web/app"),
     emptyOutDir: true,
     target: "es2022",
-    // the content security policy has no data: addresses
+    // the content security policy forbids data: URLs
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     license: { fileName: "licenses.md" },
@@ -82,10 +82,9 @@ export default defineConfig({
       output: {
         codeSplitting: {
           groups: [
-            // each icon is too small to be fetched by itself
+            // one chunk: a single icon is too small for a request
             { name: "icons", test: /lucide-react/ },
-            // nor is each part that most areas have: a page is there sooner with few files; what fewer than eight have
-            // would make the first script longer than it may be
+            // one chunk for modules that at least eight others share: fewer requests, without a larger first script
             { name: "shared", test: SHARED, minShareCount: 8 },
           ],
         },

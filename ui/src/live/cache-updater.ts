@@ -139,7 +139,7 @@ export class CacheUpdater {
 }
 
 /** A job with progress has started. */
-const withProgress = ({ progress }: Progress["jobs"][number]) => ({ progress, is_only_fetched: false });
+const withProgress = ({ progress }: Progress["jobs"][number]) => ({ progress, is_prefetched: false });
 
 const statusOf = (row: Row | undefined): unknown => row && ("status" in row ? row.status : "known");
 
