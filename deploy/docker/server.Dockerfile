@@ -1,8 +1,8 @@
-# The server, and whatever else needs the databases: the scaler, the scaling loop, `comfyrelay db upgrade`.
+# The server, and the other commands that need the databases: scaler, autoscaling loop, `comfyrelay db upgrade`.
 #
 #   docker build --file deploy/docker/server.Dockerfile --tag comfyrelay-server:0.1.0 .
 
-# By tag for people and by digest for Docker; docs/howto/containers.md says how to look both up again.
+# The tag is for readers, the digest for Docker; docs/howto/containers.md explains how to update both.
 ARG PYTHON_IMAGE=python:3.13.14-slim-bookworm@sha256:9d7f287598e1a5a978c015ee176d8216435aaf335ed69ac3c38dd1bbb10e8d64
 
 FROM ${PYTHON_IMAGE} AS build
@@ -10,10 +10,10 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1
 WORKDIR /build
 RUN python -m venv /opt/comfyrelay
-# What is installed is what the tests ran with, held by hashes. It changes seldom, so it is a layer of its own.
+# The versions that were tested, pinned by hash. They change rarely, so they get a separate layer.
 COPY requirements/server.txt requirements/
 RUN /opt/comfyrelay/bin/pip install --require-hashes --requirement requirements/server.txt
-# The web app: built with a Node that is held by hashes, too, and stays in this stage.
+# Build the web app with a Node that is pinned by hash and stays in this stage.
 COPY requirements/node.txt requirements/
 COPY ui ui
 COPY src src
@@ -34,7 +34,7 @@ WORKDIR /var/lib/comfyrelay
 VOLUME /var/lib/comfyrelay
 USER 10001:10001
 EXPOSE 8420
-# There is no curl in the image. Alive, not ready: who restarts a server cannot mend its database.
+# The image has no curl. Checks liveness, not readiness: a restart does not fix the database.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=90s --retries=3 \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8420/healthz', timeout=4)"]
 ENTRYPOINT ["comfyrelay"]

@@ -1,22 +1,22 @@
-# The worker, for the pod or the host of a ComfyUI, which is not in here.
+# The worker, for the pod or host of a ComfyUI. ComfyUI is not included.
 #
 #   docker build --file deploy/docker/worker.Dockerfile --tag comfyrelay-worker:0.1.0 .
 
-# By tag for people and by digest for Docker; docs/howto/containers.md says how to look both up again.
+# The tag is for readers, the digest for Docker; docs/howto/containers.md explains how to update both.
 ARG PYTHON_IMAGE=python:3.13.14-slim-bookworm@sha256:9d7f287598e1a5a978c015ee176d8216435aaf335ed69ac3c38dd1bbb10e8d64
 
 FROM ${PYTHON_IMAGE} AS build
-# `desk` brings the simulator for ComfyUI, too.
+# `desk` includes the simulator.
 ARG REQUIREMENTS=worker
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1
 WORKDIR /build
 RUN python -m venv /opt/comfyrelay
-# What is installed is what the tests ran with, held by hashes. It changes seldom, so it is a layer of its own.
+# The versions that were tested, pinned by hash. They change rarely, so they get a separate layer.
 COPY requirements/${REQUIREMENTS}.txt requirements/
 RUN /opt/comfyrelay/bin/pip install --require-hashes --requirement "requirements/${REQUIREMENTS}.txt"
 COPY pyproject.toml LICENSE ./
-# The web app is a desk's: without its sources nothing of it is built.
+# Without the sources of the web app, the build skips it.
 COPY ui/hatch_build.py ui/
 COPY src src
 RUN /opt/comfyrelay/bin/pip install --no-deps --no-build-isolation .
@@ -33,7 +33,7 @@ WORKDIR /var/lib/comfyrelay
 VOLUME /var/lib/comfyrelay
 USER 10001:10001
 EXPOSE 9100
-# There is no curl in the image.
+# The image has no curl.
 HEALTHCHECK --interval=20s --timeout=10s --start-period=30s --retries=6 \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9100/metrics', timeout=9)"]
 ENTRYPOINT ["comfyrelay"]

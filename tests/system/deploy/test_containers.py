@@ -1,4 +1,4 @@
-"""Images and the compose file are linted, name what there is, and what they run works together."""
+"""Images and the compose file are linted, use existing commands and settings, and run a job together."""
 
 import asyncio
 import fnmatch
@@ -41,7 +41,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 FILLED = {name: value or f"{name.lower().replace('_', '')}0123456789abcdef" for name, value in example().items()}
 DIGEST = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
-# they are there to be run once
+# run once, before the others
 ONCE = {"bucket"}
 BIN = Path(sysconfig.get_path("scripts"))
 
@@ -60,40 +60,40 @@ def dockerfile(request: pytest.FixtureRequest) -> Path:
     return found
 
 
-def test_a_dockerfile_is_linted(dockerfile: Path) -> None:
+def test_dockerfile_passes_the_linter(dockerfile: Path) -> None:
     done = hadolint(dockerfile)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_the_linter_finds_something_where_there_is_something(tmp_path: Path) -> None:
+def test_linter_finds_errors(tmp_path: Path) -> None:
     bad = tmp_path / "Dockerfile"
     bad.write_text("FROM python\nRUN cd /tmp && sudo pip install requests\n")
     assert hadolint(bad).returncode != 0
 
 
-def test_an_image_is_built_in_stages_of_one_base_that_is_pinned_by_its_digest(dockerfile: Path) -> None:
+def test_stages_share_a_base_image_pinned_by_digest(dockerfile: Path) -> None:
     base = dict(each.split("=", maxsplit=1) for each in of_kind(dockerfile, "ARG") if "=" in each)["PYTHON_IMAGE"]
     assert DIGEST.fullmatch(base)
     assert of_kind(dockerfile, "FROM") == ["${PYTHON_IMAGE} AS build", "${PYTHON_IMAGE}"]
 
 
-def test_an_image_runs_as_nobody_in_particular_and_says_whether_it_is_well(dockerfile: Path) -> None:
+def test_image_runs_without_root_and_has_a_health_check(dockerfile: Path) -> None:
     assert of_kind(dockerfile, "USER") == ["10001:10001"]
-    # nothing is done as root after that
+    # no step runs after the user is set
     kinds = [word for word, _ in instructions(dockerfile)]
     assert "RUN" not in kinds[kinds.index("USER") :]
     [check] = of_kind(dockerfile, "HEALTHCHECK")
     assert "CMD [" in check
 
 
-def test_what_is_installed_in_an_image_is_held_by_hashes(dockerfile: Path) -> None:
+def test_dependencies_of_an_image_are_pinned_by_hash(dockerfile: Path) -> None:
     installs = [each for each in of_kind(dockerfile, "RUN") if "pip install" in each]
     assert len(installs) == 2
     assert "--require-hashes --requirement" in installs[0]
     assert "--no-deps --no-build-isolation ." in installs[1]
 
 
-def test_everything_that_is_copied_is_there_and_not_left_out_of_the_context(dockerfile: Path) -> None:
+def test_copied_files_exist_and_are_in_the_build_context(dockerfile: Path) -> None:
     kept = [each[1:] for each in (ROOT / ".dockerignore").read_text().splitlines() if each.startswith("!")]
     copied = [each for each in of_kind(dockerfile, "COPY") if not each.startswith("--from")]
     sources = [word for each in copied for word in each.split()[:-1]]
@@ -102,18 +102,18 @@ def test_everything_that_is_copied_is_there_and_not_left_out_of_the_context(dock
         path = re.sub(r"\$\{(\w+)\}", lambda match: defaults[match[1]], word)
         assert (ROOT / path).exists()
         assert any(fnmatch.fnmatch(path, pattern) for pattern in kept), path
-    # and what the project says that it is built of
+    # files that the build needs
     assert {"pyproject.toml", "LICENSE", "src"} <= set(sources)
 
 
-def test_an_image_runs_a_command_that_there_is_with_variables_that_are_read(dockerfile: Path) -> None:
+def test_image_runs_an_existing_command_with_known_variables(dockerfile: Path) -> None:
     command, *words = words_of(dockerfile)
     assert command == "comfyrelay"
     assert parse(words) == f"comfyrelay {dockerfile.stem}"
     assert unknown_variables(environment_of(dockerfile)) == []
 
 
-def test_every_service_is_an_image_of_ours_or_pinned_by_its_digest() -> None:
+def test_services_use_our_images_or_pinned_ones() -> None:
     for name, each in composed(FILLED)["services"].items():
         if "build" not in each:
             assert DIGEST.fullmatch(each["image"]), name
@@ -125,7 +125,7 @@ def test_every_service_is_an_image_of_ours_or_pinned_by_its_digest() -> None:
         assert requirements is None or (ROOT / "requirements" / f"{requirements}.txt").is_file()
 
 
-def test_every_service_that_stays_says_whether_it_is_well_and_whom_it_waits_for() -> None:
+def test_services_have_health_checks_and_dependencies() -> None:
     services = composed(FILLED)["services"]
     for name, each in services.items():
         checked = "healthcheck" in each or "build" in each
@@ -136,32 +136,30 @@ def test_every_service_that_stays_says_whether_it_is_well_and_whom_it_waits_for(
             assert other in services
 
 
-def test_no_service_sees_a_folder_of_the_host() -> None:
+def test_services_mount_no_host_folder() -> None:
     whole = composed(FILLED)
     mounted = {each.partition(":")[0] for one in whole["services"].values() for each in one.get("volumes", ())}
     assert mounted == set(whole["volumes"])
 
 
-def test_nobody_elsewhere_can_reach_what_compose_starts() -> None:
+def test_published_ports_are_local() -> None:
     ports = [each for one in composed(FILLED)["services"].values() for each in one.get("ports", ())]
     assert ports == ["127.0.0.1:8420:8420"]
 
 
-def test_every_variable_is_in_the_example_and_none_has_a_secret_in_it() -> None:
+def test_example_names_every_variable_without_secrets() -> None:
     assert variables() == set(example())
     assert [name for name, value in example().items() if value] == ["S3_ACCESS_KEY"]
 
 
 @pytest.mark.parametrize("name", ["server", "worker", "comfyui"])
-def test_a_service_of_ours_runs_a_command_that_there_is_with_variables_that_are_read(name: str) -> None:
+def test_service_runs_an_existing_command_with_known_variables(name: str) -> None:
     expected = {"comfyui": "comfyrelay simulator"}
     assert parse(service(name)["command"]) == expected.get(name, f"comfyrelay {name}")
     assert unknown_variables(service(name).get("environment", {})) == []
 
 
-def test_server_and_worker_take_the_settings_that_compose_gives_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_server_and_worker_load_their_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("server", "worker"):
         for variable, value in service(name)["environment"].items():
@@ -173,11 +171,8 @@ def test_server_and_worker_take_the_settings_that_compose_gives_them(
     assert grace >= worker.shutdown_seconds + 20
 
 
-# What compose starts, as processes of this machine.
-
-
-class Rig:
-    """Every service at a port of its own, with the words and variables of the compose file."""
+class ComposedProcesses:
+    """The services of the compose file as local processes, each on a free port."""
 
     def __init__(self, folder: Path, databases: Mapping[str, str]) -> None:
         self._folder = folder
@@ -198,7 +193,7 @@ class Rig:
         return {key: self.text(value) for key, value in service(name).get("environment", {}).items()}
 
     def words(self, name: str) -> list[str]:
-        """`/data` is a volume, and a bare port is one of all addresses."""
+        """The command with local folders and ports."""
         own = {"/data": str(self._folder / "s3"), "/data/comfyrelay": str(self._folder / "s3" / "comfyrelay")}
         ports = {":9000": self.port["s3"], "8188": self.port["comfyui"], "9100": self.port["worker"]}
         found = {**own, **{key: f"{'127.0.0.1:' * key.startswith(':')}{port}" for key, port in ports.items()}}
@@ -212,13 +207,13 @@ class Rig:
     async def started(self, each: Service) -> AsyncIterator[None]:
         await each.start()
         try:
-            await self.well([sys.executable, *(self.text(word) for word in _check(each.name))], {})
+            await self.wait_until_healthy([sys.executable, *(self.text(word) for word in _check(each.name))], {})
             yield
         finally:
             await each.kill()
 
-    async def well(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Until what the healthcheck runs says so."""
+    async def wait_until_healthy(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Wait until the health check succeeds."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 process = await asyncio.create_subprocess_exec(
@@ -226,19 +221,19 @@ class Rig:
                 )
                 if await process.wait() == 0:
                     return
-                # nothing tells from outside when a port opens
+                # there is no signal for an open port
                 await asyncio.sleep(0.05)
 
 
 @asynccontextmanager
-async def s3(rig: Rig) -> AsyncIterator[None]:
-    own = {"HOME": "/nonexistent", "RCLONE_CONFIG": "", **rig.environment("s3")}
+async def s3(processes: ComposedProcesses) -> AsyncIterator[None]:
+    own = {"HOME": "/nonexistent", "RCLONE_CONFIG": "", **processes.environment("s3")}
     rclone = str(BIN / "rclone")
-    assert await (await asyncio.create_subprocess_exec(rclone, *rig.words("bucket"), env=own)).wait() == 0
-    process = await asyncio.create_subprocess_exec(rclone, *rig.words("s3"), env=own, stderr=subprocess.DEVNULL)
+    assert await (await asyncio.create_subprocess_exec(rclone, *processes.words("bucket"), env=own)).wait() == 0
+    process = await asyncio.create_subprocess_exec(rclone, *processes.words("s3"), env=own, stderr=subprocess.DEVNULL)
     try:
         [_, _, *words] = service("s3")["healthcheck"]["test"]
-        await rig.well([rclone, *words], own)
+        await processes.wait_until_healthy([rclone, *words], own)
         yield
     finally:
         process.terminate()
@@ -247,7 +242,7 @@ async def s3(rig: Rig) -> AsyncIterator[None]:
 
 @pytest.fixture
 async def databases(postgres_url: str) -> AsyncIterator[dict[str, str]]:
-    """Those that the compose file makes, under names of the test's own."""
+    """The databases of the compose file, under unique names."""
     name = f"composed_{free_port()}"
     made = {f"relay_{each}": f"{name}_{each}" for each in ("central", "tenants")}
     postgres = service("postgres")
@@ -264,23 +259,21 @@ async def databases(postgres_url: str) -> AsyncIterator[dict[str, str]]:
 
 
 @pytest.mark.journey
-async def test_what_compose_starts_runs_a_job_from_its_submission_to_a_file(
-    databases: dict[str, str], tmp_path: Path
-) -> None:
-    rig = Rig(tmp_path, databases)
-    at = {"COMFYRELAY_DATA_DIR": str(tmp_path / "server"), "COMFYRELAY_PORT": str(rig.port["server"])}
-    server, comfyui = rig.comfyrelay("server", **at), rig.comfyrelay("comfyui")
-    worker = rig.comfyrelay("worker", COMFYRELAY_WORKER_DATA_DIR=str(tmp_path / "worker"))
-    address = f"http://127.0.0.1:{rig.port['server']}"
-    # as somebody in the server's container has it
-    inside = {**{"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, **rig.environment("server"), **at}
+async def test_composed_services_run_a_job(databases: dict[str, str], tmp_path: Path) -> None:
+    processes = ComposedProcesses(tmp_path, databases)
+    at = {"COMFYRELAY_DATA_DIR": str(tmp_path / "server"), "COMFYRELAY_PORT": str(processes.port["server"])}
+    server, comfyui = processes.comfyrelay("server", **at), processes.comfyrelay("comfyui")
+    worker = processes.comfyrelay("worker", COMFYRELAY_WORKER_DATA_DIR=str(tmp_path / "worker"))
+    address = f"http://127.0.0.1:{processes.port['server']}"
+    # inside the server's container
+    inside = {**{"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, **processes.environment("server"), **at}
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(s3(rig))
+        await stack.enter_async_context(s3(processes))
         for each in (server, comfyui):
-            await stack.enter_async_context(rig.started(each))
+            await stack.enter_async_context(processes.started(each))
         token = await _admin(inside)
-        await _catalogue(address, token, fleet=rig.environment("worker")["FLEET_SLUG"])
-        await stack.enter_async_context(rig.started(worker))
+        await _catalogue(address, token, fleet=processes.environment("worker")["FLEET_SLUG"])
+        await stack.enter_async_context(processes.started(worker))
         asking = {**inside, "COMFYRELAY_URL": address, "COMFYRELAY_TOKEN": token}
         done = await run("run", "invert", "--out", str(tmp_path / "made"), env=asking)
         assert done.code == 0, done.err + "".join(each.text() for each in (server, comfyui, worker))
@@ -291,7 +284,7 @@ async def test_what_compose_starts_runs_a_job_from_its_submission_to_a_file(
 
 
 def _check(name: str) -> list[str]:
-    """The words of its healthcheck after `python`: of the service, or else of its image."""
+    """Arguments of the health check of a service or its image, after `python`."""
     own = service(name).get("healthcheck")
     if own is not None:
         found: list[str] = own["test"]
@@ -308,7 +301,7 @@ async def _admin(env: Mapping[str, str]) -> str:
 
 async def _catalogue(address: str, token: str, *, fleet: str) -> None:
     made = {
-        "fleets": {"slug": fleet, "name": "Stand-ins"},
+        "fleets": {"slug": fleet, "name": "Simulators"},
         "workflows": {"slug": "invert", "graph": invert()},
         "effects": {"slug": "invert", "name": "Invert", "workflow_slug": "invert", "credits_cost": 0},
     }

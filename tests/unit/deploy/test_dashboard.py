@@ -1,4 +1,4 @@
-"""The dashboard and the alerts speak of what is exported, and of all of it."""
+"""The dashboard and the alerts use all exported fleet metrics and no others."""
 
 import json
 import re
@@ -14,14 +14,13 @@ from tests.support.paths import ROOT
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "comfyrelay-fleets.json").read_text("utf-8"))
 ALERTS = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text("utf-8"))
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
-EIGHT = {f"comfyrelay_fleet_{name}" for name, _ in OF_FLEETS.values()}
-MORE = {"comfyrelay_fleet_gpu_seconds_total", "comfyrelay_fleet_cost_total"}
-# as Grafana writes them
+GAUGES = {f"comfyrelay_fleet_{name}" for name, _ in OF_FLEETS.values()}
+COUNTERS = {"comfyrelay_fleet_gpu_seconds_total", "comfyrelay_fleet_cost_total"}
+# as in Grafana
 UNITS = {"short", "s", "percentunit"}
 
 
-def named(expression: str) -> set[str]:
-    """The metrics of an expression."""
+def metrics_of(expression: str) -> set[str]:
     return set(re.findall(r"\bcomfyrelay_\w+", expression))
 
 
@@ -38,23 +37,25 @@ def expressions() -> Iterator[str]:
     yield from (rule["expr"] for rule in RULES)
 
 
-def test_there_are_eight_and_two_of_usage() -> None:
-    assert len(EIGHT) == 8
+def test_all_metrics_are_documented() -> None:
+    assert len(GAUGES) == 8
     page = (ROOT / "docs" / "howto" / "operate.md").read_text("utf-8")
-    assert [each for each in EIGHT | MORE if f"| `{each}` |" not in page] == []
+    assert [each for each in GAUGES | COUNTERS if f"| `{each}` |" not in page] == []
 
 
 @pytest.mark.parametrize("expression", list(expressions()))
-def test_every_expression_names_only_what_is_exported(expression: str) -> None:
-    assert named(expression)
-    assert named(expression) <= EIGHT | MORE
+def test_expressions_use_exported_metrics_only(expression: str) -> None:
+    assert metrics_of(expression)
+    assert metrics_of(expression) <= GAUGES | COUNTERS
     assert labels(expression) <= {"fleet", "stage", "kind"}
     assert expression.count("(") == expression.count(")")
 
 
-def test_every_figure_is_shown() -> None:
-    shown = {name for panel in DASHBOARD["panels"] for target in panel["targets"] for name in named(target["expr"])}
-    assert shown == EIGHT | MORE
+def test_every_metric_is_shown() -> None:
+    shown = {
+        name for panel in DASHBOARD["panels"] for target in panel["targets"] for name in metrics_of(target["expr"])
+    }
+    assert shown == GAUGES | COUNTERS
 
 
 @pytest.mark.parametrize("panel", DASHBOARD["panels"], ids=lambda panel: panel["title"])
@@ -66,7 +67,7 @@ def test_panels_have_titles_units_and_a_source(panel: dict[str, Any]) -> None:
     assert all(target["legendFormat"] for target in panel["targets"])
 
 
-def test_panels_do_not_lie_on_each_other() -> None:
+def test_panels_do_not_overlap() -> None:
     taken = [
         (x, y)
         for panel in DASHBOARD["panels"]
@@ -78,14 +79,14 @@ def test_panels_do_not_lie_on_each_other() -> None:
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
-def test_fleet_and_stage_can_be_chosen() -> None:
+def test_fleet_and_stage_are_variables() -> None:
     chosen = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
     assert chosen.keys() == {"datasource", "stage", "fleet"}
-    assert all(named(chosen[each]["query"]) <= EIGHT for each in ("stage", "fleet"))
+    assert all(metrics_of(chosen[each]["query"]) <= GAUGES for each in ("stage", "fleet"))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_alerts_say_how_grave_it_is_and_what_to_do(rule: dict[str, Any]) -> None:
+def test_alerts_have_a_severity_and_a_description(rule: dict[str, Any]) -> None:
     assert re.fullmatch(r"ComfyRelay\w+", rule["alert"])
     assert re.fullmatch(r"\d+[smh]", rule["for"])
     assert rule["labels"]["severity"] in {"info", "warning", "critical"}
@@ -93,10 +94,10 @@ def test_alerts_say_how_grave_it_is_and_what_to_do(rule: dict[str, Any]) -> None
     assert rule["annotations"]["description"].endswith(".")
 
 
-def test_each_alert_has_a_name_of_its_own() -> None:
+def test_alert_names_are_unique() -> None:
     assert len({rule["alert"] for rule in RULES}) == len(RULES)
 
 
-def test_every_figure_that_can_be_bad_has_an_alert() -> None:
-    watched = {name for rule in RULES for name in named(rule["expr"])}
-    assert watched >= EIGHT
+def test_every_gauge_has_an_alert() -> None:
+    watched = {name for rule in RULES for name in metrics_of(rule["expr"])}
+    assert watched >= GAUGES
